@@ -1,0 +1,195 @@
+// lpkernels._C: pointers, sizes, strides and integer specs in, results written in place. No torch, and no Python object is
+// touched while a kernel runs (the interpreter lock is released). Adapters: lpkernels/backends/cpu.py.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings_cuda.h"
+#include "common/accumulate.h"
+#include "common/check.h"
+#include "cpu/conv.h"
+#include "cpu/gemm.h"
+#include "cpu/pack.h"
+#include "cpu/parallel.h"
+#include "cpu/quantize.h"
+#include "cpu/tile.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+template <class T>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Seeds are int64 in torch and 64 random bits here.
+uint64_t role_seed(int64_t seed, int64_t role) {
+  return lpk::derive_seed(static_cast<uint64_t>(seed), static_cast<uint64_t>(role));
+}
+
+void check_accumulator(const Ints& ints) {
+  LPK_CHECK(ints.size() == lpk::kAccumulatorInts, "an accumulator has 32 integers");
+}
+
+// quantizer: format integers, then rounding, random_bits, rng, 0.
+lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
+                                const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads) {
+  LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
+  LPK_CHECK(quantizer.size() == 12 || quantizer.size() == 20, "a quantizer has 12 or 20 integers");
+  lpk::QuantizeArgs args{};
+  args.x = pointer<const void>(x);
+  args.y = pointer<void>(y);
+  args.x_type = static_cast<lpk::ElementType>(x_type);
+  args.y_type = static_cast<lpk::ElementType>(y_type);
+  args.outer = sizes[0];
+  args.length = sizes[1];
+  args.inner = sizes[2];
+  args.count = sizes[0] * sizes[1] * sizes[2];
+  args.format = quantizer.data();
+  const int64_t* tail = quantizer.data() + quantizer.size() - 4;
+  args.rounding = tail[0];
+  args.random_bits = tail[1];
+  args.rng = tail[2];
+  args.seed = role_seed(seed, role);
+  args.site = static_cast<uint32_t>(site);
+  args.threads = threads;
+  return args;
+}
+
+void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes, const Ints& quantizer, int64_t seed,
+              int64_t role, int64_t site, int threads) {
+  const lpk::QuantizeArgs args = quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role, site, threads);
+  const py::gil_scoped_release release;
+  switch (static_cast<lpk::Kind>(quantizer[0])) {
+    case lpk::Kind::kAffine:
+      return lpk::quantize_affine(args);
+    case lpk::Kind::kBlock:
+      return lpk::quantize_blocks(args);
+    default:
+      return lpk::quantize_elements(args);
+  }
+}
+
+lpk::PackArgs pack_args(const Ints& sizes, const Ints& format, int threads) {
+  LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
+  LPK_CHECK(format.size() == 8 || format.size() == 16, "a format has 8 or 16 integers");
+  return {format.data(), sizes[0] * sizes[1] * sizes[2], sizes[0], sizes[1], sizes[2], threads};
+}
+
+int64_t packed_bytes(const Ints& sizes, const Ints& format) { return lpk::packed_bytes(pack_args(sizes, format, 1)); }
+
+int64_t pack(uintptr_t x, uintptr_t codes, const Ints& sizes, const Ints& format, int threads) {
+  const lpk::PackArgs args = pack_args(sizes, format, threads);
+  const py::gil_scoped_release release;
+  return lpk::pack(args, pointer<const float>(x), pointer<uint8_t>(codes));
+}
+
+void unpack(uintptr_t codes, uintptr_t x, const Ints& sizes, const Ints& format, int threads) {
+  const lpk::PackArgs args = pack_args(sizes, format, threads);
+  const py::gil_scoped_release release;
+  lpk::unpack(args, pointer<const uint8_t>(codes), pointer<float>(x));
+}
+
+// sizes: batch, m, n, k; strides: a row, a k, b k, b column. Offsets point to `batch` int64 each.
+void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t c, const Ints& sizes, const Ints& strides,
+            uintptr_t a_offset, uintptr_t b_offset, const Ints& accumulator, int64_t seed, int64_t role, int threads) {
+  LPK_CHECK(sizes.size() == 4 && strides.size() == 4, "matmul takes four sizes and four strides");
+  check_accumulator(accumulator);
+  const lpk::MatmulArgs args{pointer<const float>(a), pointer<const float>(b), pointer<const float>(bias),
+                             pointer<float>(c), sizes[0], sizes[1], sizes[2], sizes[3],
+                             pointer<const int64_t>(a_offset), pointer<const int64_t>(b_offset), strides[0],
+                             strides[1], strides[2], strides[3]};
+  const py::gil_scoped_release release;
+  lpk::matmul(args, accumulator.data(), role_seed(seed, role), threads);
+}
+
+// geometry: batch, groups, channels in and out per group, then input, kernel, output, stride, padding, dilation (3 each).
+lpk::ConvShape conv_shape(const Ints& geometry) {
+  LPK_CHECK(geometry.size() == 4 + 6 * lpk::kSpatial, "a convolution's geometry has 22 integers");
+  lpk::ConvShape s{geometry[0], geometry[1], geometry[2], geometry[3], {}, {}, {}, {}, {}, {}};
+  int64_t* parts[] = {s.input, s.kernel, s.output, s.stride, s.padding, s.dilation};
+  const int64_t* from = geometry.data() + 4;
+  for (int64_t* part : parts) {
+    for (int i = 0; i < lpk::kSpatial; ++i) part[i] = *from++;
+  }
+  return s;
+}
+
+// strides: outer, channel, d, h, w.
+template <class T>
+lpk::Image<T> image(uintptr_t data, const Ints& strides) {
+  LPK_CHECK(strides.size() == 2 + lpk::kSpatial, "an image has five strides");
+  return {pointer<T>(data), strides[0], strides[1], {strides[2], strides[3], strides[4]}};
+}
+
+void conv_fprop(uintptr_t x, const Ints& x_strides, uintptr_t w, const Ints& w_strides, uintptr_t bias, uintptr_t y,
+                const Ints& y_strides, const Ints& geometry, const Ints& accumulator, int64_t seed, int64_t role,
+                int threads) {
+  check_accumulator(accumulator);
+  const lpk::ConvShape shape = conv_shape(geometry);
+  const auto input = image<const float>(x, x_strides);
+  const auto weight = image<const float>(w, w_strides);
+  const auto output = image<float>(y, y_strides);
+  const py::gil_scoped_release release;
+  lpk::conv_fprop(shape, input, weight, pointer<const float>(bias), output, accumulator.data(), role_seed(seed, role),
+                  threads);
+}
+
+void conv_dgrad(uintptr_t dy, const Ints& dy_strides, uintptr_t w, const Ints& w_strides, uintptr_t dx,
+                const Ints& dx_strides, const Ints& geometry, const Ints& accumulator, int64_t seed, int64_t role,
+                int threads) {
+  check_accumulator(accumulator);
+  const lpk::ConvShape shape = conv_shape(geometry);
+  const auto gradient = image<const float>(dy, dy_strides);
+  const auto weight = image<const float>(w, w_strides);
+  const auto result = image<float>(dx, dx_strides);
+  const py::gil_scoped_release release;
+  lpk::conv_dgrad(shape, gradient, weight, result, accumulator.data(), role_seed(seed, role), threads);
+}
+
+void conv_wgrad(uintptr_t x, const Ints& x_strides, uintptr_t dy, const Ints& dy_strides, uintptr_t dw,
+                const Ints& dw_strides, const Ints& geometry, const Ints& accumulator, int64_t seed, int64_t role,
+                int threads) {
+  check_accumulator(accumulator);
+  const lpk::ConvShape shape = conv_shape(geometry);
+  const auto input = image<const float>(x, x_strides);
+  const auto gradient = image<const float>(dy, dy_strides);
+  const auto result = image<float>(dw, dw_strides);
+  const py::gil_scoped_release release;
+  lpk::conv_wgrad(shape, input, gradient, result, accumulator.data(), role_seed(seed, role), threads);
+}
+
+// total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first row and column, site, k.
+void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols, const Ints& accumulator, int64_t seed,
+                int64_t role, const Ints& key, int threads) {
+  check_accumulator(accumulator);
+  LPK_CHECK(key.size() == 4, "a key is (row, column, site, k)");
+  const lpk::DrawKey first{role_seed(seed, role), static_cast<uint32_t>(key[2]), static_cast<uint64_t>(key[0]),
+                           static_cast<uint64_t>(key[1]), static_cast<uint64_t>(key[3])};
+  const py::gil_scoped_release release;
+  lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), rows, cols, accumulator.data(), first,
+                           threads);
+}
+
+std::string isa() { return lpk::kernels().isa; }
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "lpkernels kernels: pointers and integers in, results in place; used through lpkernels.backends";
+  m.def("isa", &isa);
+  m.def("quantize", &quantize);
+  m.def("packed_bytes", &packed_bytes);
+  m.def("pack", &pack);
+  m.def("unpack", &unpack);
+  m.def("matmul", &matmul);
+  m.def("conv_fprop", &conv_fprop);
+  m.def("conv_dgrad", &conv_dgrad);
+  m.def("conv_wgrad", &conv_wgrad);
+  m.def("accumulate", &accumulate);
+#if defined(LPK_CUDA)
+  lpk::register_cuda(m);
+#endif
+}

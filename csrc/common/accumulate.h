@@ -1,0 +1,89 @@
+// One step of an emulated sum: acc <- round(acc + p), one rounding of the exact sum, whatever the widths of acc and p.
+//
+// p is a product of two float32 values, exact in double, or already rounded to the product format. The sum of two doubles
+// is split into its nearest double and the error (two-sum, Knuth), and made odd, so that one rounding to at most 24 bits
+// (and 24 random ones) gives the bits of the exact sum (Boldo and Melquiond 2008).
+#pragma once
+
+#include "rng.h"
+#include "round.h"
+
+namespace lpk {
+
+constexpr int kAccumulatorInts = 8 + 3 * kFormatInts;
+
+struct Accumulator {
+  Format fmt;
+  Format product;
+  Format outer;
+  Rounding rounding;
+  Rounding product_rounding;
+  int32_t random_bits;
+  Rng rng;
+  bool has_product;
+  int64_t chunk;  // 0: one sum from end to end
+};
+
+// The order of the integers is that of Accumulator.to_ints in lpkernels/arithmetic.py.
+LPK_HD Accumulator accumulator_from(const int64_t* ints) {
+  Accumulator acc;
+  acc.chunk = ints[1];
+  acc.rounding = static_cast<Rounding>(ints[2]);
+  acc.product_rounding = static_cast<Rounding>(ints[3]);
+  acc.random_bits = static_cast<int32_t>(ints[4]);
+  acc.rng = static_cast<Rng>(ints[5]);
+  acc.has_product = ints[6] != 0;
+  acc.fmt = number_format(ints + 8);
+  acc.product = acc.has_product ? number_format(ints + 8 + kFormatInts) : Format{};
+  acc.outer = number_format(ints + 8 + 2 * kFormatInts);
+  return acc;
+}
+
+// a + b rounded to odd: the nearest double if exact or odd, else its neighbour on the side of the error.
+template <class D>
+LPK_HD D odd_sum(D a, D b) {
+  using L = Lanes<D>;
+  const D s = a + b;
+  const D b_part = s - a;
+  const D error = (a - (s - b_part)) + (b - b_part);
+  // Ordered comparisons: an infinite sum has a NaN for error and stays as it is.
+  const auto above = error > 0.0;
+  const auto below = error < 0.0;
+  const auto even = (L::bits(s) & 1) == 0;
+  const auto outward = (above & (s > 0.0)) | (below & (s < 0.0));
+  const auto bits = L::bits(s);
+  const auto step = even & (above | below);
+  return L::value(step ? (outward ? bits + 1 : bits - 1) : bits);
+}
+
+// toward_negative: an exact zero sum is -0 unless both addends are +0. The nearest sum already gives every other mode's.
+template <class D>
+LPK_HD D with_zero_sign(D sum, D a, D b) {
+  using L = Lanes<D>;
+  return sum == 0.0 ? L::value((L::bits(a) | L::bits(b)) & kSignBit) : sum;
+}
+
+// Under wrap, a product of 2^50 quanta or more is a multiple of the quantum (it has at most 48 bits): reduced exactly, so
+// that making the sum odd cannot touch the bits that wrapping keeps.
+template <class D>
+LPK_HD D reduced_addend(D p, const Format& f) {
+  using L = Lanes<D>;
+  const D a = L::value(L::bits(p) & ~kSignBit);
+  const D n = p * (1.0 / f.quantum);
+  return (a >= f.quantum * 0x1p50) & (a < HUGE_VAL) ? wrap_quanta<D>(n, f) * f.quantum : p;
+}
+
+template <class D>
+LPK_HD D add_rounded(D acc, D p, const Format& f, Rounding mode, D threshold) {
+  if (f.overflow == Overflow::kWrap) p = reduced_addend<D>(p, f);
+  D sum = odd_sum<D>(acc, p);
+  if (mode == Rounding::kTowardNegative) sum = with_zero_sign<D>(sum, acc, p);
+  return round_to<D>(sum, f, mode, threshold);
+}
+
+// float32 result of a sum held in double; every NaN is 0x7fc00000.
+LPK_HD float canonical_float(double x) {
+  return x == x ? static_cast<float>(x) : static_cast<float>(Lanes<double>::value(0x7ff8000000000000));
+}
+
+}  // namespace lpk

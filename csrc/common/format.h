@@ -1,0 +1,115 @@
+// A number format as the kernels see it: the eight integers of formats.py plus the constants that rounding needs.
+//
+// Mirrors lpkernels/formats.py (FloatFormat, FixedFormat). Everything derived is exact in double: formats are limited to
+// values that float32 holds. Host and device.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+// Always inlined: csrc/cpu compiles these headers once per instruction set, and a copy out of line made for AVX-512 must
+// never be the one that the linker keeps for everybody.
+#if defined(__CUDACC__)
+#define LPK_HD __host__ __device__ __forceinline__
+#elif defined(__GNUC__)
+#define LPK_HD __attribute__((always_inline)) inline
+#else
+#define LPK_HD inline
+#endif
+
+namespace lpk {
+
+enum class Kind : int32_t { kFloat = 0, kFixed = 1, kAffine = 2, kBlock = 3 };
+enum class Specials : int32_t { kIeee = 0, kFn = 1, kNone = 2 };
+enum class Overflow : int32_t { kInfinity = 0, kSaturate = 1, kNan = 2, kWrap = 3 };
+
+enum class Rounding : int32_t {
+  kNearestEven = 0,
+  kNearestAway = 1,
+  kTowardZero = 2,
+  kTowardPositive = 3,
+  kTowardNegative = 4,
+  kToOdd = 5,
+  kStochastic = 6,
+};
+
+constexpr int kFormatInts = 8;
+
+struct Format {
+  Kind kind;
+  int32_t exp_bits;
+  int32_t man_bits;
+  int32_t bias;
+  Specials specials;
+  bool subnormals;
+  Overflow overflow;
+
+  // Derived, float formats.
+  int32_t emin;
+  double min_normal;     // 2^emin
+  double unit;           // 2^-man_bits: a binade's width times this is its quantum
+  double max;            // largest finite value
+  double overflow_from;  // smallest magnitude that nearest_even sends beyond max
+  double beyond;         // what a magnitude beyond max becomes
+
+  // Derived, fixed formats.
+  double quantum;  // value of the last place
+  double lowest;   // most negative value
+  double modulus;  // 2^word_bits, in quanta
+};
+
+LPK_HD double power_of_two(int exponent) { return ldexp(1.0, exponent); }
+
+LPK_HD Format float_format(const int64_t* ints) {
+  Format f{};
+  f.kind = Kind::kFloat;
+  f.exp_bits = static_cast<int32_t>(ints[1]);
+  f.man_bits = static_cast<int32_t>(ints[2]);
+  f.bias = static_cast<int32_t>(ints[3]);
+  f.specials = static_cast<Specials>(ints[4]);
+  f.subnormals = ints[5] != 0;
+  f.overflow = static_cast<Overflow>(ints[6]);
+
+  f.emin = 1 - f.bias;
+  f.min_normal = power_of_two(f.emin);
+  f.unit = power_of_two(-f.man_bits);
+  f.quantum = f.min_normal * f.unit;
+
+  // "ieee" gives the top exponent code to inf and NaN, "fn" only its last mantissa code to NaN (with man_bits = 0 that is
+  // the whole code), "none" gives nothing away.
+  const int32_t top_code = (1 << f.exp_bits) - 1;
+  const bool top_code_lost =
+      f.specials == Specials::kIeee || (f.specials == Specials::kFn && f.man_bits == 0);
+  const int32_t emax = top_code - f.bias - (top_code_lost ? 1 : 0);
+  const bool top_mantissa_lost = f.specials == Specials::kFn && f.man_bits > 0;
+  const double top_quantum = power_of_two(emax) * f.unit;
+  f.max = 2 * power_of_two(emax) - top_quantum * (top_mantissa_lost ? 2 : 1);
+
+  // The tie beyond max goes up when max's code is odd. Below it by one step where the tie stays.
+  const double tie = f.max + top_quantum / 2;
+  const bool max_code_odd = f.man_bits == 0 ? ((emax + f.bias) & 1) != 0 : !top_mantissa_lost;
+  f.beyond = f.overflow == Overflow::kInfinity ? HUGE_VAL : f.overflow == Overflow::kNan ? NAN : f.max;
+  f.overflow_from = max_code_odd ? tie : nextafter(tie, 2 * tie);
+  return f;
+}
+
+LPK_HD Format fixed_format(const int64_t* ints) {
+  Format f{};
+  f.kind = Kind::kFixed;
+  const int word_bits = static_cast<int>(ints[1]);
+  const int frac_bits = static_cast<int>(ints[2]);
+  const bool is_signed = ints[3] != 0;
+  f.overflow = ints[4] != 0 ? Overflow::kWrap : Overflow::kSaturate;
+  f.quantum = power_of_two(-frac_bits);
+  f.modulus = power_of_two(word_bits);
+  f.max = (power_of_two(word_bits - (is_signed ? 1 : 0)) - 1) * f.quantum;
+  f.lowest = is_signed ? -power_of_two(word_bits - 1) * f.quantum : 0.0;
+  return f;
+}
+
+// A FloatFormat or FixedFormat; Affine and Block have entry points of their own.
+LPK_HD Format number_format(const int64_t* ints) {
+  return ints[0] == static_cast<int64_t>(Kind::kFixed) ? fixed_format(ints) : float_format(ints);
+}
+
+}  // namespace lpk

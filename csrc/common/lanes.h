@@ -1,0 +1,48 @@
+// What the rounding rules need from a number of lanes: their bits, their values, floor and max.
+//
+// The rules in round.h and accumulate.h are templates over D: a double (scalar code and CUDA), or a vector of doubles
+// (csrc/cpu/vector.h). Arithmetic, comparison and `mask ? a : b` are the language's own for both.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "format.h"
+
+namespace lpk {
+
+template <class D>
+struct Lanes;
+
+template <>
+struct Lanes<double> {
+  using Bits = int64_t;
+
+  LPK_HD static Bits bits(double x) {
+#if defined(__CUDA_ARCH__)
+    return __double_as_longlong(x);
+#else
+    Bits b;
+    std::memcpy(&b, &x, sizeof b);
+    return b;
+#endif
+  }
+  LPK_HD static double value(Bits b) {
+#if defined(__CUDA_ARCH__)
+    return __longlong_as_double(b);
+#else
+    double x;
+    std::memcpy(&x, &b, sizeof x);
+    return x;
+#endif
+  }
+  LPK_HD static double all(double x) { return x; }
+  // b where a is NaN, as the vector instructions have it.
+  LPK_HD static double max(double a, double b) { return a > b ? a : b; }
+  LPK_HD static double floor(double x) { return ::floor(x); }
+};
+
+constexpr int64_t kSignBit = INT64_MIN;
+constexpr int64_t kExponentBits = 0x7ff0000000000000;
+
+}  // namespace lpk

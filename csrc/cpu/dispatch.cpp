@@ -1,0 +1,51 @@
+#include <cstdlib>
+#include <cstring>
+
+#include "../common/check.h"
+#include "tile.h"
+
+namespace lpk {
+namespace {
+
+bool runs_avx2() {
+#if defined(LPK_X86)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}
+
+bool runs_avx512() {
+#if defined(LPK_X86)
+  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+const Kernels& best_kernels() {
+#if defined(LPK_X86)
+  if (runs_avx512()) return kAvx512Kernels;
+  if (runs_avx2()) return kAvx2Kernels;
+#endif
+  return kScalarKernels;
+}
+
+}  // namespace
+
+const Kernels& kernels() {
+  static const Kernels& best = best_kernels();
+  const char* wanted = std::getenv("LPKERNELS_ISA");
+  if (wanted == nullptr || *wanted == '\0') return best;
+  if (std::strcmp(wanted, "scalar") == 0) return kScalarKernels;
+#if defined(LPK_X86)
+  if (std::strcmp(wanted, "avx2") == 0 && runs_avx2()) return kAvx2Kernels;
+  if (std::strcmp(wanted, "avx512") == 0 && runs_avx512()) return kAvx512Kernels;
+#endif
+  throw std::invalid_argument(std::string("LPKERNELS_ISA=") + wanted + ": this processor runs scalar" +
+                              (runs_avx2() ? ", avx2" : "") + (runs_avx512() ? ", avx512" : "") +
+                              "; unset it to take the best");
+}
+
+}  // namespace lpk

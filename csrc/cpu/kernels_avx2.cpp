@@ -1,0 +1,7 @@
+#include "tile_kernel.h"
+
+namespace lpk {
+
+const Kernels kAvx2Kernels = {"avx2", accumulate_tile<Vec<4>>, round_block<Vec<4>>};
+
+}  // namespace lpk

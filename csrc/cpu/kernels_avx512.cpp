@@ -1,0 +1,7 @@
+#include "tile_kernel.h"
+
+namespace lpk {
+
+const Kernels kAvx512Kernels = {"avx512", accumulate_tile<Vec<8>>, round_block<Vec<8>>};
+
+}  // namespace lpk

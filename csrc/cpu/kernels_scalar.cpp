@@ -1,0 +1,7 @@
+#include "tile_kernel.h"
+
+namespace lpk {
+
+const Kernels kScalarKernels = {"scalar", accumulate_tile<Vec<1>>, round_block<Vec<1>>};
+
+}  // namespace lpk

@@ -1,0 +1,265 @@
+#include "pack.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "../common/accumulate.h"
+#include "element_types.h"
+#include "parallel.h"
+
+namespace lpk {
+namespace {
+
+constexpr uint32_t kNoCode = 0xffffffffu;
+constexpr uint32_t kCanonicalNan = 0x7fc00000u;
+// Groups of 8 codes begin on a byte, whatever their width: pieces of work start at multiples of this many values.
+constexpr int64_t kGrain = 8192;
+
+// Codes of one element format.
+class Codec {
+ public:
+  explicit Codec(const int64_t* ints) : f_(number_format(ints)) {
+    fixed_ = f_.kind == Kind::kFixed;
+    bits_ = fixed_ ? static_cast<int>(ints[1]) : 1 + f_.exp_bits + f_.man_bits;
+    if (fixed_) return;
+    top_ = (1u << f_.exp_bits) - 1;
+    mantissa_mask_ = (1u << f_.man_bits) - 1;
+  }
+
+  int bits() const { return bits_; }
+
+  // The code of a value of the format, kNoCode if there is none.
+  uint32_t encode(float value) const { return fixed_ ? encode_fixed(value) : encode_float(value); }
+  float decode(uint32_t code) const { return fixed_ ? decode_fixed(code) : decode_float(code); }
+
+ private:
+  uint32_t encode_fixed(double x) const {
+    if (!(x >= f_.lowest && x <= f_.max)) return kNoCode;
+    const double n = x / f_.quantum;
+    if (n != std::floor(n)) return kNoCode;
+    return static_cast<uint32_t>(static_cast<int64_t>(n)) & (0xffffffffu >> (32 - bits_));
+  }
+
+  float decode_fixed(uint32_t code) const {
+    double n = code;
+    if (f_.lowest < 0 && n >= f_.modulus / 2) n -= f_.modulus;
+    return static_cast<float>(n * f_.quantum);
+  }
+
+  uint32_t encode_float(double x) const {
+    const uint32_t sign = (std::signbit(x) ? 1u : 0u) << (bits_ - 1);
+    const double a = std::fabs(x);
+    if (a != a) return encode_nan();
+    if (a == HUGE_VAL) return f_.specials == Specials::kIeee ? sign | top_ << f_.man_bits : kNoCode;
+    if (a > f_.max) return kNoCode;
+    if (a == 0) return sign;
+    const int e = std::max(std::ilogb(a), f_.emin);
+    const double n = std::ldexp(a, f_.man_bits - e);
+    if (n != std::floor(n)) return kNoCode;
+    const uint32_t significand = static_cast<uint32_t>(n);
+    const uint32_t hidden = 1u << f_.man_bits;
+    if (significand < hidden) return f_.subnormals ? sign | significand : kNoCode;
+    return sign | static_cast<uint32_t>(e - f_.emin + 1) << f_.man_bits | (significand - hidden);
+  }
+
+  uint32_t encode_nan() const {
+    if (f_.specials == Specials::kFn) return top_ << f_.man_bits | mantissa_mask_;
+    if (f_.specials == Specials::kIeee && f_.man_bits > 0) return top_ << f_.man_bits | 1u << (f_.man_bits - 1);
+    return kNoCode;
+  }
+
+  float decode_float(uint32_t code) const {
+    const uint32_t exponent = code >> f_.man_bits & top_;
+    const uint32_t mantissa = code & mantissa_mask_;
+    const bool negative = (code >> (bits_ - 1) & 1u) != 0;
+    if (f_.specials == Specials::kIeee && exponent == top_) {
+      if (mantissa != 0) return float_of_bits(kCanonicalNan);
+      return negative ? -HUGE_VALF : HUGE_VALF;
+    }
+    if (f_.specials == Specials::kFn && exponent == top_ && mantissa == mantissa_mask_) {
+      return float_of_bits(kCanonicalNan);
+    }
+    const bool normal = exponent > 0;
+    const double n = normal ? mantissa + (1u << f_.man_bits) : mantissa;
+    const int e = normal ? static_cast<int>(exponent) + f_.emin - 1 : f_.emin;
+    // Without subnormals the codes of exponent 0 are all zeros.
+    const double a = !normal && !f_.subnormals ? 0.0 : std::ldexp(n, e - f_.man_bits);
+    return static_cast<float>(negative ? -a : a);
+  }
+
+  Format f_;
+  bool fixed_;
+  int bits_;
+  uint32_t top_ = 0;
+  uint32_t mantissa_mask_ = 0;
+};
+
+// Appends and reads fields of up to 32 bits, from a byte boundary on.
+class BitWriter {
+ public:
+  explicit BitWriter(uint8_t* to) : to_(to) {}
+  void put(uint32_t field, int bits) {
+    pending_ |= static_cast<uint64_t>(field) << held_;
+    for (held_ += bits; held_ >= 8; held_ -= 8) {
+      *to_++ = static_cast<uint8_t>(pending_);
+      pending_ >>= 8;
+    }
+  }
+  void flush() {
+    if (held_ > 0) *to_++ = static_cast<uint8_t>(pending_);
+    held_ = 0;
+    pending_ = 0;
+  }
+
+ private:
+  uint8_t* to_;
+  uint64_t pending_ = 0;
+  int held_ = 0;
+};
+
+class BitReader {
+ public:
+  explicit BitReader(const uint8_t* from) : from_(from) {}
+  uint32_t get(int bits) {
+    for (; held_ < bits; held_ += 8) pending_ |= static_cast<uint64_t>(*from_++) << held_;
+    const uint32_t field = static_cast<uint32_t>(pending_ & (0xffffffffu >> (32 - bits)));
+    pending_ >>= bits;
+    held_ -= bits;
+    return field;
+  }
+
+ private:
+  const uint8_t* from_;
+  uint64_t pending_ = 0;
+  int held_ = 0;
+};
+
+int64_t block_count(const PackArgs& args) {
+  const int64_t size = args.format[1];
+  return args.outer * ((args.length + size - 1) / size) * args.inner;
+}
+
+// Walks the blocks of a block format in row-major order of (outer, block, inner).
+template <class Body>
+void for_each_block(const PackArgs& args, const Body& body) {
+  const int64_t size = args.format[1];
+  for (int64_t outer = 0; outer < args.outer; ++outer) {
+    for (int64_t start = 0; start < args.length; start += size) {
+      for (int64_t inner = 0; inner < args.inner; ++inner) {
+        body((outer * args.length + start) * args.inner + inner, std::min(size, args.length - start));
+      }
+    }
+  }
+}
+
+constexpr uint32_t kNanScale = 255;
+constexpr int kScaleBias = 127;
+
+// The scale byte follows the values: the same floor(log2 max) as in quantize, so packing a quantised tensor is exact.
+uint32_t block_scale(const PackArgs& args, const float* x, int64_t first, int64_t count, int emax) {
+  double largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double a = std::fabs(static_cast<double>(x[first + i * args.inner]));
+    if (!(a < HUGE_VAL)) return kNanScale;
+    largest = std::max(largest, a);
+  }
+  if (largest == 0) return 0;
+  return static_cast<uint32_t>(std::clamp(std::ilogb(largest) - emax, -kScaleBias, kScaleBias) + kScaleBias);
+}
+
+int64_t pack_blocks(const PackArgs& args, const float* x, uint8_t* codes) {
+  const Codec codec(args.format + kFormatInts);
+  const int emax = std::ilogb(number_format(args.format + kFormatInts).max);
+  BitWriter writer(codes);
+  int64_t refused = -1;
+  for_each_block(args, [&](int64_t first, int64_t count) {
+    if (refused >= 0) return;
+    const uint32_t scale = block_scale(args, x, first, count, emax);
+    writer.put(scale, 8);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t index = first + i * args.inner;
+      uint32_t code = 0;
+      if (scale != kNanScale) {
+        const double element = std::ldexp(static_cast<double>(x[index]), kScaleBias - static_cast<int>(scale));
+        code = element == static_cast<double>(static_cast<float>(element))
+                   ? codec.encode(static_cast<float>(element))
+                   : kNoCode;
+        if (code == kNoCode) {
+          refused = index;
+          return;
+        }
+      } else if (x[index] == x[index]) {
+        refused = index;
+        return;
+      }
+      writer.put(code, codec.bits());
+    }
+  });
+  writer.flush();
+  return refused;
+}
+
+void unpack_blocks(const PackArgs& args, const uint8_t* codes, float* x) {
+  const Codec codec(args.format + kFormatInts);
+  BitReader reader(codes);
+  for_each_block(args, [&](int64_t first, int64_t count) {
+    const uint32_t scale = reader.get(8);
+    for (int64_t i = 0; i < count; ++i) {
+      const double element = codec.decode(reader.get(codec.bits()));
+      const double value = std::ldexp(element, static_cast<int>(scale) - kScaleBias);
+      x[first + i * args.inner] =
+          scale == kNanScale ? float_of_bits(kCanonicalNan) : static_cast<float>(value);
+    }
+  });
+}
+
+bool is_block(const PackArgs& args) { return args.format[0] == static_cast<int64_t>(Kind::kBlock); }
+
+}  // namespace
+
+int64_t packed_bytes(const PackArgs& args) {
+  const Codec codec(is_block(args) ? args.format + kFormatInts : args.format);
+  const int64_t bits = args.count * codec.bits() + (is_block(args) ? 8 * block_count(args) : 0);
+  return (bits + 7) / 8;
+}
+
+int64_t pack(const PackArgs& args, const float* x, uint8_t* codes) {
+  if (is_block(args)) {
+    const FloatEnvironment environment;
+    return pack_blocks(args, x, codes);
+  }
+  const Codec codec(args.format);
+  std::atomic<int64_t> refused{INT64_MAX};
+  parallel_ranges(args.count, kGrain, args.threads, [&](int64_t begin, int64_t end) {
+    BitWriter writer(codes + begin / 8 * codec.bits());
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t code = codec.encode(x[i]);
+      // A 32-bit code of all ones is float32's own NaN with its sign, which encode never returns.
+      if (code == kNoCode) {
+        int64_t first = refused.load();
+        while (i < first && !refused.compare_exchange_weak(first, i)) {
+        }
+        return;
+      }
+      writer.put(code, codec.bits());
+    }
+    writer.flush();
+  });
+  return refused.load() == INT64_MAX ? -1 : refused.load();
+}
+
+void unpack(const PackArgs& args, const uint8_t* codes, float* x) {
+  if (is_block(args)) {
+    const FloatEnvironment environment;
+    unpack_blocks(args, codes, x);
+    return;
+  }
+  const Codec codec(args.format);
+  parallel_ranges(args.count, kGrain, args.threads, [&](int64_t begin, int64_t end) {
+    BitReader reader(codes + begin / 8 * codec.bits());
+    for (int64_t i = begin; i < end; ++i) x[i] = codec.decode(reader.get(codec.bits()));
+  });
+}
+
+}  // namespace lpk

@@ -1,0 +1,31 @@
+// Rounding of tensors: elementwise (float and fixed formats), per block (OCP MX), per slice (affine).
+#pragma once
+
+#include <cstdint>
+
+#include "element_types.h"
+
+namespace lpk {
+
+// A tensor in row-major order; for block and affine formats its axis splits it into (outer, length, inner).
+struct QuantizeArgs {
+  const void* x;
+  void* y;
+  ElementType x_type;
+  ElementType y_type;
+  int64_t count;
+  int64_t outer, length, inner;
+  const int64_t* format;   // 8 integers, 16 for a block format
+  int64_t rounding;
+  int64_t random_bits;
+  int64_t rng;
+  uint64_t seed;
+  uint32_t site;
+  int threads;
+};
+
+void quantize_elements(const QuantizeArgs& args);
+void quantize_blocks(const QuantizeArgs& args);
+void quantize_affine(const QuantizeArgs& args);
+
+}  // namespace lpk

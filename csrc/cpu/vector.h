@@ -1,0 +1,115 @@
+// Vectors of doubles as lanes of the rounding rules, for the instruction set that this file is compiled for.
+//
+// GCC and Clang vector types: the operators are element-wise, comparisons give a mask of -1 and 0.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "../common/accumulate.h"
+
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+namespace lpk {
+
+// Vec<W>: W doubles with the integers, 32-bit words and floats that go with them.
+template <int W>
+struct Vec {
+  typedef double D __attribute__((vector_size(W * 8)));
+  typedef int64_t I __attribute__((vector_size(W * 8)));
+  typedef uint32_t U __attribute__((vector_size(W * 4)));
+  static constexpr int kWidth = W;
+};
+
+template <>
+struct Vec<1> {
+  using D = double;
+  using I = int64_t;
+  using U = uint32_t;
+  static constexpr int kWidth = 1;
+};
+
+template <int W>
+struct VectorLanes {
+  using D = typename Vec<W>::D;
+  using Bits = typename Vec<W>::I;
+
+  LPK_HD static Bits bits(D x) { return (Bits)x; }
+  LPK_HD static D value(Bits b) { return (D)b; }
+  LPK_HD static D all(double x) {
+    D all;
+    for (int i = 0; i < W; ++i) all[i] = x;
+    return all;
+  }
+  LPK_HD static D floor(D x) {
+    for (int i = 0; i < W; ++i) x[i] = __builtin_floor(x[i]);
+    return x;
+  }
+};
+
+template <>
+struct Lanes<Vec<4>::D> : VectorLanes<4> {
+#if defined(__AVX__)
+  LPK_HD static D max(D a, D b) { return (D)_mm256_max_pd((__m256d)a, (__m256d)b); }
+#endif
+};
+template <>
+struct Lanes<Vec<8>::D> : VectorLanes<8> {
+#if defined(__AVX512F__)
+  LPK_HD static D max(D a, D b) { return (D)_mm512_max_pd((__m512d)a, (__m512d)b); }
+#endif
+};
+
+template <class T>
+LPK_HD T load(const void* p) {
+  T x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+template <class T>
+LPK_HD void store(void* p, T x) {
+  std::memcpy(p, &x, sizeof x);
+}
+
+template <class V>
+LPK_HD typename V::D to_doubles(typename V::U x) {
+  if constexpr (V::kWidth == 1) {
+    return static_cast<double>(x);
+  } else {
+    return __builtin_convertvector(x, typename V::D);
+  }
+}
+
+#if defined(__AVX512F__)
+// The two directed results bracket the sum: the one nearer zero, with its last bit set unless the sum is exact.
+// vrangepd takes the sign of its first operand, so an exact zero has the sign of the sum rounded up, as in nearest mode.
+LPK_HD Vec<8>::D odd_of_bracket(__m512d down, __m512d up) {
+  const __m512i toward_zero = _mm512_castpd_si512(_mm512_range_pd(up, down, 0b0010));
+  const __m512i either = _mm512_or_si512(_mm512_castpd_si512(down), _mm512_castpd_si512(up));
+  const __m512i odd = _mm512_or_si512(toward_zero, _mm512_and_si512(either, _mm512_set1_epi64(1)));
+  return (Vec<8>::D)_mm512_castsi512_pd(odd);
+}
+
+template <>
+LPK_HD Vec<8>::D odd_sum<Vec<8>::D>(Vec<8>::D a, Vec<8>::D b) {
+  return odd_of_bracket(_mm512_add_round_pd((__m512d)a, (__m512d)b, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+                        _mm512_add_round_pd((__m512d)a, (__m512d)b, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+}
+#endif
+
+// acc + a b, made odd.
+template <class D>
+LPK_HD D odd_product_sum(D acc, D a, D b) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(D) == 64) {
+    return odd_of_bracket(_mm512_fmadd_round_pd((__m512d)a, (__m512d)b, (__m512d)acc, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+                          _mm512_fmadd_round_pd((__m512d)a, (__m512d)b, (__m512d)acc, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+  }
+#endif
+  return odd_sum<D>(acc, a * b);
+}
+
+}  // namespace lpk

@@ -1,0 +1,353 @@
+"""The ``cpu`` backend: tensors as pointers to csrc/cpu, on as many threads as torch uses.
+
+Strided operands of products and convolutions are read where they lie. quantize reads dense tensors
+where they lie and copies others once.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from lpkernels import _build
+
+# The order of lpk::ElementType in csrc/cpu/element_types.h.
+_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
+_AFFINE, _BLOCK = 2, 3
+_STOCHASTIC = 6
+_SPATIAL = 3
+
+
+class CpuBackend:
+    """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._module: ModuleType | None = None
+
+    def _c(self) -> ModuleType:
+        if self._module is None:
+            self._module = _build.load_extension()
+        return self._module
+
+    def available(self) -> bool:
+        return not self.why_not()
+
+    def why_not(self) -> str:
+        if self._module is not None:
+            return ""
+        try:
+            self._c().isa()
+        except (ImportError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def isa(self) -> str:
+        """The instruction set in use: "scalar", "avx2" or "avx512" (LPKERNELS_ISA chooses)."""
+        return self._c().isa()
+
+    def unsupported(self, op: str, device: torch.device) -> str:
+        return "" if device.type == "cpu" else f"it takes tensors on the CPU, these are on {device}"
+
+    def quantize(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor,
+    ) -> None:
+        if x.numel() == 0:
+            return
+        by_position = quantizer[0] in (_AFFINE, _BLOCK) or quantizer[-4] == _STOCHASTIC
+        if by_position or x.stride() != out.stride() or not _dense(x):
+            x = x.contiguous()
+        target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
+        self._c().quantize(
+            x.data_ptr(),
+            target.data_ptr(),
+            _DTYPES[x.dtype],
+            _DTYPES[target.dtype],
+            _axis_sizes(x.shape, quantizer),
+            quantizer,
+            _int(seed),
+            role,
+            site,
+            torch.get_num_threads(),
+        )
+        if target is not out:
+            out.copy_(target)
+
+    def matmul(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+    ) -> Tensor:
+        m, k = a.shape[-2:]
+        n = b.shape[-1]
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        out = torch.empty(*batch, m, n)
+        if out.numel() == 0:
+            return out
+        a_offsets = _batch_offsets(a, batch)
+        b_offsets = _batch_offsets(b, batch)
+        bias = None if bias is None else bias.contiguous()
+        self._c().matmul(
+            a.data_ptr(),
+            b.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            [math.prod(batch), m, n, k],
+            [*a.stride()[-2:], *b.stride()[-2:]],
+            a_offsets.data_ptr(),
+            b_offsets.data_ptr(),
+            acc,
+            _int(seed),
+            role,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def conv_fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+    ) -> Tensor:
+        output = [
+            (size + 2 * pad - step * (taps - 1) - 1) // jump + 1
+            for size, taps, jump, pad, step in zip(
+                x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True
+            )
+        ]
+        out = torch.empty(x.shape[0], w.shape[0], *output)
+        if out.numel() == 0:
+            return out
+        bias = None if bias is None else bias.contiguous()
+        self._c().conv_fprop(
+            x.data_ptr(),
+            _strides(x),
+            w.data_ptr(),
+            _strides(w),
+            0 if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            _strides(out),
+            _geometry(x.shape, w.shape, out.shape, stride, padding, dilation, groups),
+            acc,
+            _int(seed),
+            role,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def conv_dgrad(
+        self,
+        grad_output: Tensor,
+        w: Tensor,
+        input_shape: list[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+    ) -> Tensor:
+        out = torch.empty(input_shape)
+        if out.numel() == 0:
+            return out
+        self._c().conv_dgrad(
+            grad_output.data_ptr(),
+            _strides(grad_output),
+            w.data_ptr(),
+            _strides(w),
+            out.data_ptr(),
+            _strides(out),
+            _geometry(input_shape, w.shape, grad_output.shape, stride, padding, dilation, groups),
+            acc,
+            _int(seed),
+            role,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def conv_wgrad(
+        self,
+        x: Tensor,
+        grad_output: Tensor,
+        weight_shape: list[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+    ) -> Tensor:
+        out = torch.empty(weight_shape)
+        if out.numel() == 0:
+            return out
+        self._c().conv_wgrad(
+            x.data_ptr(),
+            _strides(x),
+            grad_output.data_ptr(),
+            _strides(grad_output),
+            out.data_ptr(),
+            _strides(out),
+            _geometry(x.shape, weight_shape, grad_output.shape, stride, padding, dilation, groups),
+            acc,
+            _int(seed),
+            role,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def accumulate(
+        self,
+        total: Tensor,
+        addend: Tensor,
+        rows_cols: tuple[int, int],
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        k: int,
+    ) -> None:
+        if total.numel() == 0:
+            return
+        addend = addend.expand_as(total).contiguous()
+        self._c().accumulate(
+            total.data_ptr(),
+            addend.data_ptr(),
+            *total.shape,
+            acc,
+            _int(seed),
+            role,
+            [*rows_cols, site, k],
+            torch.get_num_threads(),
+        )
+
+    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
+        x = x.contiguous()
+        sizes = _axis_sizes(x.shape, fmt)
+        codes = torch.empty(self._c().packed_bytes(sizes, fmt), dtype=torch.uint8)
+        if x.numel() == 0:
+            return codes
+        refused = self._c().pack(
+            x.data_ptr(), codes.data_ptr(), sizes, fmt, torch.get_num_threads()
+        )
+        if refused >= 0:
+            raise ValueError(
+                f"pack: element {refused} (in row-major order) is {x.view(-1)[refused].item()}, "
+                "for which the format has no code; quantize to the format first"
+            )
+        return codes
+
+    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
+        out = torch.empty(shape)
+        if out.numel() == 0:
+            return out
+        codes = codes.contiguous()
+        self._c().unpack(
+            codes.data_ptr(),
+            out.data_ptr(),
+            _axis_sizes(out.shape, fmt),
+            fmt,
+            torch.get_num_threads(),
+        )
+        return out
+
+
+def _int(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
+
+
+def _dense(x: Tensor) -> bool:
+    """Whether x fills one piece of memory, in whatever order of its dimensions."""
+    if x.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
+    """(outer, length, inner) around the axis of a block or affine format; one line for others."""
+    if fmt[0] == _BLOCK:
+        axis = fmt[2]
+    elif fmt[0] == _AFFINE and fmt[3]:
+        axis = fmt[4]
+    elif fmt[0] == _AFFINE:
+        # One slice: the whole tensor.
+        return [1, 1, math.prod(shape)]
+    else:
+        return [1, math.prod(shape), 1]
+    if not shape:
+        return [1, 1, 1]
+    axis %= len(shape)
+    return [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
+
+
+def _batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
+    """Where each matrix of the broadcast batch starts in x, in elements."""
+    offsets = torch.zeros((), dtype=torch.int64)
+    expanded = x.expand(*batch, *x.shape[-2:])
+    for size, stride in zip(batch, expanded.stride()[: len(batch)], strict=True):
+        offsets = offsets.unsqueeze(-1) + torch.arange(size) * stride
+    return offsets.contiguous()
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Strides of the two leading dimensions and of three spatial ones, missing ones in front."""
+    strides = list(x.stride())
+    return strides[:2] + [0] * (_SPATIAL + 2 - len(strides)) + strides[2:]
+
+
+def _geometry(
+    x_shape: torch.Size | list[int],
+    w_shape: torch.Size | list[int],
+    y_shape: torch.Size | list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> list[int]:
+    def three(values: list[int], missing: int) -> list[int]:
+        return [missing] * (_SPATIAL - len(values)) + list(values)
+
+    return [
+        x_shape[0],
+        groups,
+        w_shape[1],
+        w_shape[0] // groups,
+        *three(list(x_shape[2:]), 1),
+        *three(list(w_shape[2:]), 1),
+        *three(list(y_shape[2:]), 1),
+        *three(stride, 1),
+        *three(padding, 0),
+        *three(dilation, 1),
+    ]
+
+
+BACKEND = CpuBackend()
