@@ -1,0 +1,35 @@
+"""Quantizer, Accumulator and Recipe: the arithmetic of an operation as plain, frozen descriptions.
+
+Each Quantizer and Accumulator has a text form: ``str(x)`` goes through :func:`as_quantizer` or
+:func:`as_accumulator` into an equal object. No torch here.
+"""
+
+from lpkernels.arithmetic._accumulator import (
+    MAX_ACCUMULATOR_RANDOM_BITS,
+    NAMED_ACCUMULATORS,
+    NATIVE,
+    ORDERS,
+    Accumulator,
+    accumulator,
+    accumulator_from_ints,
+    as_accumulator,
+)
+from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
+from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
+
+__all__ = [
+    "MAX_ACCUMULATOR_RANDOM_BITS",
+    "NAMED_ACCUMULATORS",
+    "NATIVE",
+    "ORDERS",
+    "PRODUCTS",
+    "QUANTIZERS",
+    "Accumulator",
+    "Quantizer",
+    "Recipe",
+    "accumulator",
+    "accumulator_from_ints",
+    "as_accumulator",
+    "as_quantizer",
+    "quantizer_from_ints",
+]

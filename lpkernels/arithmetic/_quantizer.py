@@ -1,0 +1,118 @@
+"""Quantizer: how a whole tensor is rounded."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lpkernels.arithmetic._text import parse_options
+from lpkernels.formats import Format, as_format, format_from_ints, parse_format
+from lpkernels.formats._checks import checked_int, set_fields
+from lpkernels.rng import RNGS, check_rng
+from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
+
+
+@dataclass(frozen=True, init=False)
+class Quantizer:
+    """Rounding of whole tensors: a format, a rounding mode, and the random bits of "stochastic".
+
+    Text form: ``<format>[:<rounding>][:bits=<random_bits>][:philox]``.
+
+    Args:
+        fmt:         any format, or its name.
+        rounding:    one of ``rounding.ROUNDINGS``.
+        random_bits: 1..32, None means 32.
+        rng:         "fast" or "philox".
+
+    Raises:
+        TypeError, ValueError: no such format, rounding or rng, random_bits out of range.
+    """
+
+    fmt: Format
+    rounding: str
+    random_bits: int | None
+    rng: str
+
+    def __init__(
+        self,
+        fmt: Format | str,
+        rounding: str = "nearest_even",
+        *,
+        random_bits: int | None = None,
+        rng: str = "fast",
+    ) -> None:
+        if random_bits is not None:
+            random_bits = checked_int("Quantizer", "random_bits", random_bits, 1, MAX_RANDOM_BITS)
+        set_fields(
+            self,
+            fmt=as_format(fmt),
+            rounding=check_rounding(rounding, "Quantizer"),
+            random_bits=random_bits,
+            rng=check_rng(rng, "Quantizer"),
+        )
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether it draws random bits."""
+        return self.rounding == "stochastic"
+
+    def __str__(self) -> str:
+        parts = [str(self.fmt)]
+        if self.rounding != "nearest_even":
+            parts.append(self.rounding)
+        if self.random_bits is not None:
+            parts.append(f"bits={self.random_bits}")
+        if self.rng != "fast":
+            parts.append(self.rng)
+        return ":".join(parts)
+
+    def to_ints(self) -> tuple[int, ...]:
+        """The format's 8 or 16 integers, then rounding, random_bits (32 for None), rng, 0."""
+        random_bits = MAX_RANDOM_BITS if self.random_bits is None else self.random_bits
+        codes = (ROUNDINGS.index(self.rounding), random_bits, RNGS.index(self.rng), 0)
+        return self.fmt.to_ints() + codes
+
+
+@lru_cache(maxsize=1024)
+def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
+    """The Quantizer of ``to_ints()``; random_bits comes back as a number.
+
+    Raises:  ValueError: the integers describe no Quantizer.
+    """
+    if len(ints) not in (12, 20):
+        raise ValueError(
+            "quantizer_from_ints: expected the 12 or 20 integers of Quantizer.to_ints(), "
+            f"got {ints}"
+        )
+    rounding, random_bits, rng, _ = ints[-4:]
+    return Quantizer(
+        format_from_ints(ints[:-4]), ROUNDINGS[rounding], random_bits=random_bits, rng=RNGS[rng]
+    )
+
+
+def as_quantizer(quantizer: Quantizer | Format | str) -> Quantizer:
+    """A Quantizer as it is, of a format (nearest_even), or of its text form.
+
+    Raises:  TypeError: something else.  ValueError: an unknown name in the text.
+    """
+    if isinstance(quantizer, Quantizer):
+        return quantizer
+    if isinstance(quantizer, Format):
+        return Quantizer(quantizer)
+    if isinstance(quantizer, str):
+        return _parse_quantizer(quantizer)
+    raise TypeError(
+        f"expected a Quantizer, a format or text '<format>[:<rounding>]', got {quantizer!r} "
+        f"({type(quantizer).__name__}); for example 'e5m2:stochastic'"
+    )
+
+
+@lru_cache(maxsize=1024)
+def _parse_quantizer(text: str) -> Quantizer:
+    name, *parts = text.split(":")
+    options = parse_options(text, parts, ("bits",))
+    bits = options.get("bits")
+    return Quantizer(
+        parse_format(name),
+        options.get("rounding", "nearest_even"),
+        random_bits=None if bits is None else int(bits),
+        rng=options.get("rng", "fast"),
+    )

@@ -1,0 +1,104 @@
+"""Recipe: the arithmetic of a layer, forward and backward."""
+
+from dataclasses import dataclass, fields
+
+from lpkernels.arithmetic._accumulator import NATIVE, Accumulator, as_accumulator
+from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
+from lpkernels.formats import Format
+from lpkernels.formats._checks import set_fields
+
+QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
+PRODUCTS = ("fprop", "dgrad", "wgrad")
+
+
+@dataclass(frozen=True, init=False)
+class Recipe:
+    """Which tensors of a layer are quantised, and how its three products are summed.
+
+    Every field takes an object or its name; a quantizer of None leaves the tensor as it is.
+
+    Args:
+        input, weight, bias, output:        quantizers of the forward pass.
+        grad_output, grad_input, grad_weight: quantizers of the backward pass. grad_output is
+            quantised once and feeds both products; grad_weight does not touch the bias gradient.
+        fprop, dgrad, wgrad:                accumulators of the output, the input's gradient and the
+            weight's gradient.
+
+    Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name.
+    """
+
+    input: Quantizer | None
+    weight: Quantizer | None
+    bias: Quantizer | None
+    output: Quantizer | None
+    grad_output: Quantizer | None
+    grad_input: Quantizer | None
+    grad_weight: Quantizer | None
+    fprop: Accumulator
+    dgrad: Accumulator
+    wgrad: Accumulator
+
+    def __init__(
+        self,
+        input: Quantizer | Format | str | None = None,
+        weight: Quantizer | Format | str | None = None,
+        bias: Quantizer | Format | str | None = None,
+        output: Quantizer | Format | str | None = None,
+        grad_output: Quantizer | Format | str | None = None,
+        grad_input: Quantizer | Format | str | None = None,
+        grad_weight: Quantizer | Format | str | None = None,
+        fprop: Accumulator | Format | str = NATIVE,
+        dgrad: Accumulator | Format | str = NATIVE,
+        wgrad: Accumulator | Format | str = NATIVE,
+    ) -> None:
+        set_fields(
+            self,
+            input=_quantizer("input", input),
+            weight=_quantizer("weight", weight),
+            bias=_quantizer("bias", bias),
+            output=_quantizer("output", output),
+            grad_output=_quantizer("grad_output", grad_output),
+            grad_input=_quantizer("grad_input", grad_input),
+            grad_weight=_quantizer("grad_weight", grad_weight),
+            fprop=_accumulator("fprop", fprop),
+            dgrad=_accumulator("dgrad", dgrad),
+            wgrad=_accumulator("wgrad", wgrad),
+        )
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it is torch's own arithmetic: no quantizer, and three native products."""
+        quantized = any(getattr(self, name) is not None for name in QUANTIZERS)
+        return not quantized and all(getattr(self, name).is_native for name in PRODUCTS)
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether any part of it draws random bits."""
+        parts = (getattr(self, name) for name in QUANTIZERS + PRODUCTS)
+        return any(part is not None and part.is_stochastic for part in parts)
+
+    def __str__(self) -> str:
+        shown = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value != NATIVE:
+                shown.append(f"{field.name}='{value}'")
+        return f"Recipe({', '.join(shown)})"
+
+
+def _quantizer(name: str, value: Quantizer | Format | str | None) -> Quantizer | None:
+    if value is None:
+        return None
+    try:
+        return as_quantizer(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"Recipe: {name}: {error}") from error
+
+
+def _accumulator(name: str, value: Accumulator | Format | str) -> Accumulator:
+    try:
+        if value is None:
+            raise TypeError("expected an Accumulator or its name, got None; use 'native'")
+        return as_accumulator(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"Recipe: {name}: {error}") from error

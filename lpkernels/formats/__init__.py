@@ -1,0 +1,206 @@
+"""Number formats: plain, frozen descriptions without torch.
+
+FloatFormat and FixedFormat hold a fixed set of values; AffineFormat and BlockFormat take their
+scale from the tensor. ``str(fmt)`` is a name that :func:`parse_format` reads back. Constants are
+upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"``).
+"""
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
+from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
+from lpkernels.formats._named import (
+    BF16,
+    DLFLOAT16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E4M3FN,
+    E5M2,
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    FP_4_3_4,
+    FP_4_3_4_BACKWARD,
+    FP_5_2_0,
+    FP_5_2_0_BACKWARD,
+    FP_6_9_0,
+    FP_6_9_0_BACKWARD,
+    NAMED,
+    TF32,
+    did_you_mean,
+    parse_float_name,
+)
+from lpkernels.formats._tensor import AffineFormat, BlockFormat
+
+__all__ = [
+    "BF16",
+    "DLFLOAT16",
+    "E2M1",
+    "E2M3",
+    "E3M2",
+    "E4M3",
+    "E4M3FN",
+    "E5M2",
+    "FP4_E2M1",
+    "FP6_E2M3",
+    "FP6_E3M2",
+    "FP8_E4M3",
+    "FP8_E5M2",
+    "FP16",
+    "FP32",
+    "FP_4_3_4",
+    "FP_4_3_4_BACKWARD",
+    "FP_5_2_0",
+    "FP_5_2_0_BACKWARD",
+    "FP_6_9_0",
+    "FP_6_9_0_BACKWARD",
+    "NAMED",
+    "TF32",
+    "AffineFormat",
+    "BlockFormat",
+    "FixedFormat",
+    "FloatFormat",
+    "Format",
+    "FormatRow",
+    "as_format",
+    "format_from_ints",
+    "parse_format",
+    "table",
+]
+
+Format = FloatFormat | FixedFormat | AffineFormat | BlockFormat
+
+_FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
+_AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
+_BLOCK_NAME = re.compile(r"block(\d+)(?:_axis(-?\d+))?_(e\d.*|fp.*)")
+
+
+def parse_format(name: str) -> Format:
+    """The format of a name: the inverse of ``str(fmt)``.
+
+    ``e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan]`` is a FloatFormat (without "fn" or
+    "none" always the IEEE one), as are the aliases of :data:`NAMED`. The others are
+    ``[u]fixed<word>_f<frac>[_wrap]``, ``affine<bits>[_sym][_axis<axis>]`` and
+    ``block<size>[_axis<axis>]_<element>``.
+
+    Raises:  TypeError: not a str.  ValueError: no such format; the message lists near names.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"parse_format: the name must be a str such as 'e4m3fn', got {name!r} "
+            f"({type(name).__name__})"
+        )
+    return _parse(name)
+
+
+@lru_cache(maxsize=1024)
+def _parse(name: str) -> Format:
+    fmt = parse_float_name(name)
+    if fmt is not None:
+        return fmt
+    if match := _FIXED_NAME.fullmatch(name):
+        unsigned, word, frac, wrap = match.groups()
+        overflow = "wrap" if wrap else "saturate"
+        return FixedFormat(int(word), int(frac), signed=not unsigned, overflow=overflow)
+    if match := _AFFINE_NAME.fullmatch(name):
+        bits, symmetric, axis = match.groups()
+        return AffineFormat(
+            int(bits), symmetric=bool(symmetric), axis=None if axis is None else int(axis)
+        )
+    if match := _BLOCK_NAME.fullmatch(name):
+        size, axis, element = match.groups()
+        return BlockFormat(element, int(size), axis=-1 if axis is None else int(axis))
+    raise ValueError(
+        f"parse_format: unknown format {name!r}{did_you_mean(name, list(NAMED))} Names are "
+        f"{', '.join(NAMED)}, or of the forms e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan], "
+        "[u]fixed<word>_f<frac>[_wrap], affine<bits>[_sym][_axis<axis>], "
+        "block<size>[_axis<axis>]_<element>"
+    )
+
+
+def as_format(fmt: Format | str) -> Format:
+    """``fmt`` itself, or the format of its name.
+
+    Raises:  TypeError: neither a format nor a str.  ValueError: an unknown name.
+    """
+    if isinstance(fmt, str):
+        return parse_format(fmt)
+    if isinstance(fmt, Format):
+        return fmt
+    raise TypeError(
+        f"expected a format or its name, got {fmt!r} ({type(fmt).__name__}); for example "
+        "'e4m3fn' or FloatFormat(4, 3, specials='fn')"
+    )
+
+
+@lru_cache(maxsize=1024)
+def format_from_ints(ints: tuple[int, ...]) -> Format:
+    """The format of ``fmt.to_ints()``.
+
+    Raises:  ValueError: the integers describe no format.
+    """
+    if len(ints) == 8 and ints[0] == 0:
+        return FloatFormat(
+            ints[1],
+            ints[2],
+            bias=ints[3],
+            specials=SPECIALS[ints[4]],
+            subnormals=bool(ints[5]),
+            overflow=OVERFLOWS[ints[6]],
+        )
+    if len(ints) == 8 and ints[0] == 1:
+        overflow = FIXED_OVERFLOWS[ints[4]]
+        return FixedFormat(ints[1], ints[2], signed=bool(ints[3]), overflow=overflow)
+    if len(ints) == 8 and ints[0] == 2:
+        return AffineFormat(ints[1], symmetric=bool(ints[2]), axis=ints[4] if ints[3] else None)
+    if len(ints) == 16 and ints[0] == 3:
+        element = format_from_ints(ints[8:])
+        if isinstance(element, FloatFormat):
+            return BlockFormat(element, ints[1], axis=ints[2])
+    raise ValueError(
+        f"format_from_ints: expected the 8 or 16 integers of a format's to_ints(), got {ints}"
+    )
+
+
+class FormatRow(NamedTuple):
+    """One row of the table of named formats; a number is exact as a float."""
+
+    name: str
+    bits: int
+    exp: int
+    man: int
+    bias: int
+    max: float
+    min_normal: float
+    min_subnormal: float
+    epsilon: float
+    specials: str
+    overflow: str
+
+
+def table() -> list[FormatRow]:
+    """A row for every named format, in the order of :data:`NAMED`."""
+    return [
+        FormatRow(
+            name,
+            fmt.bits,
+            fmt.exp_bits,
+            fmt.man_bits,
+            fmt.bias,
+            fmt.max,
+            fmt.min_normal,
+            fmt.min_subnormal,
+            fmt.epsilon,
+            fmt.specials,
+            fmt.overflow,
+        )
+        for name, fmt in NAMED.items()
+    ]

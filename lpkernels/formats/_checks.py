@@ -1,0 +1,49 @@
+"""Argument checks shared by the format classes and by the arithmetic built on them."""
+
+import operator
+from collections.abc import Sequence
+
+
+def checked_int(owner: str, name: str, value: object, low: int, high: int | None = None) -> int:
+    """``value`` as an int within ``low..high``; bool is not an int here.
+
+    Raises:  TypeError: not an integer.  ValueError: out of range.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"{owner}: {name} must be an int, got {value!r} ({type(value).__name__}); pass a plain "
+            "int"
+        )
+    number = operator.index(value)
+    if number < low or (high is not None and number > high):
+        wanted = f"at least {low}" if high is None else f"in {low}..{high}"
+        raise ValueError(f"{owner}: {name} must be {wanted}, got {number}")
+    return number
+
+
+def checked_bool(owner: str, name: str, value: object) -> bool:
+    """``value`` if it is a bool.  Raises TypeError otherwise."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"{owner}: {name} must be True or False, got {value!r} ({type(value).__name__})"
+        )
+    return value
+
+
+def checked_choice(owner: str, name: str, value: object, choices: Sequence[str]) -> str:
+    """``value`` if it is one of ``choices``.  Raises TypeError (no str) or ValueError."""
+    listed = ", ".join(choices)
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{owner}: {name} must be a str, one of {listed}; got {value!r} "
+            f"({type(value).__name__})"
+        )
+    if value not in choices:
+        raise ValueError(f"{owner}: {name} must be one of {listed}; got {value!r}")
+    return value
+
+
+def set_fields(instance: object, **fields: object) -> None:
+    """Set the fields of a frozen dataclass from its own ``__init__``."""
+    for name, value in fields.items():
+        object.__setattr__(instance, name, value)

@@ -1,0 +1,115 @@
+"""FixedFormat: two's complement fixed point."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lpkernels.formats._checks import checked_bool, checked_choice, checked_int, set_fields
+
+FIXED_OVERFLOWS = ("saturate", "wrap")
+
+
+@dataclass(frozen=True, init=False)
+class FixedFormat:
+    """Integers of ``word_bits`` bits (the sign included) times ``2^-frac_bits``.
+
+    Values are rounded to an integer multiple of ``quantum`` in the rounding mode (parity is that
+    of the integer), then saturate, or wrap modulo ``2^word_bits``. Zero is always +0, NaN stays
+    NaN, an infinity saturates and becomes NaN under wrap.
+
+    Args:
+        word_bits: 1..24.
+        frac_bits: may exceed word_bits, or be negative; at most 149.
+        signed:    two's complement, else 0 .. 2^word_bits - 1.
+        overflow:  "saturate" or "wrap".
+
+    Raises:
+        TypeError: an argument has the wrong type.  ValueError: a value float32 cannot carry.
+    """
+
+    word_bits: int
+    frac_bits: int
+    signed: bool
+    overflow: str
+
+    def __init__(
+        self, word_bits: int, frac_bits: int, *, signed: bool = True, overflow: str = "saturate"
+    ) -> None:
+        word_bits = checked_int("FixedFormat", "word_bits", word_bits, 1, 24)
+        frac_bits = checked_int("FixedFormat", "frac_bits", frac_bits, -127, 149)
+        signed = checked_bool("FixedFormat", "signed", signed)
+        overflow = checked_choice("FixedFormat", "overflow", overflow, FIXED_OVERFLOWS)
+        top_exponent = word_bits - 1 - frac_bits
+        if top_exponent > 127:
+            raise ValueError(
+                f"FixedFormat: the top bit weighs 2^{top_exponent}, beyond float32's 2^127, in "
+                f"which values travel; use word_bits - 1 - frac_bits <= 127 (got "
+                f"word_bits={word_bits}, frac_bits={frac_bits})"
+            )
+        set_fields(self, word_bits=word_bits, frac_bits=frac_bits, signed=signed, overflow=overflow)
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return self.word_bits
+
+    @property
+    def quantum(self) -> float:
+        """The step between neighbouring values: ``2^-frac_bits``."""
+        return 2.0**-self.frac_bits
+
+    @property
+    def epsilon(self) -> float:
+        """The step, here the same everywhere: :attr:`quantum`."""
+        return self.quantum
+
+    @property
+    def max_code(self) -> int:
+        """The largest integer of the word."""
+        return 2 ** (self.word_bits - self.signed) - 1
+
+    @property
+    def min_code(self) -> int:
+        """The smallest integer of the word: 0 where unsigned."""
+        return -(2 ** (self.word_bits - 1)) if self.signed else 0
+
+    @property
+    def max(self) -> float:
+        """The largest value."""
+        return self.max_code * self.quantum
+
+    @property
+    def min(self) -> float:
+        """The smallest value: 0 where unsigned."""
+        return self.min_code * self.quantum
+
+    @property
+    def name(self) -> str:
+        """``fixed<word>_f<frac>``, "ufixed" where unsigned, "_wrap" where it wraps."""
+        prefix = "fixed" if self.signed else "ufixed"
+        suffix = "_wrap" if self.overflow == "wrap" else ""
+        return f"{prefix}{self.word_bits}_f{self.frac_bits}{suffix}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def values(self) -> np.ndarray:
+        """Every value once, ascending, as float64.
+
+        Raises:  ValueError: the format has more than 16 bits.
+        """
+        if self.word_bits > 16:
+            raise ValueError(
+                f"values: {self.name} has {self.word_bits} bits; a list of all values is made for "
+                "at most 16"
+            )
+        return np.arange(self.min_code, self.max_code + 1, dtype=np.float64) * self.quantum
+
+    def fits_in(self, exp_bits: int, man_bits: int) -> bool:
+        """Whether results may keep a narrower dtype: fixed point always travels as float32."""
+        return (exp_bits, man_bits) == (8, 23)
+
+    def to_ints(self) -> tuple[int, ...]:
+        """Eight integers: 1, word_bits, frac_bits, signed, overflow, 0, 0, 0."""
+        overflow = FIXED_OVERFLOWS.index(self.overflow)
+        return (1, self.word_bits, self.frac_bits, int(self.signed), overflow, 0, 0, 0)

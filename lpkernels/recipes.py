@@ -1,0 +1,169 @@
+"""Named recipes: the arithmetic of published training methods, each with its source and departures.
+
+A recipe is the arithmetic of a layer; what a method does outside it (loss scaling, master weights,
+rounding of the update, layers kept apart) belongs to the trainer and is named in the docstring.
+"""
+
+import inspect
+from collections.abc import Callable
+
+from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.formats._named import did_you_mean
+
+_RECIPES: dict[str, Callable[[], Recipe]] = {}
+
+
+def _named(build: Callable[[], Recipe]) -> Callable[[], Recipe]:
+    _RECIPES[build.__name__] = build
+    return build
+
+
+def recipes() -> list[str]:
+    """The names :func:`recipe` knows."""
+    return list(_RECIPES)
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name; :func:`describe` tells where it comes from.
+
+    Raises:  TypeError: not a str.  ValueError: no such recipe.
+    """
+    return _builder(name)()
+
+
+def describe(name: str) -> str:
+    """What the recipe of that name is, its source, and where it departs from it.
+
+    Raises:  TypeError: not a str.  ValueError: no such recipe.
+    """
+    return inspect.getdoc(_builder(name)) or ""
+
+
+def as_recipe(value: Recipe | str) -> Recipe:
+    """A Recipe as it is, or of its name.
+
+    Raises:  TypeError: something else.  ValueError: an unknown name.
+    """
+    if isinstance(value, Recipe):
+        return value
+    if isinstance(value, str):
+        return recipe(value)
+    raise TypeError(
+        f"expected a Recipe or its name, got {value!r} ({type(value).__name__}); names are "
+        f"{', '.join(_RECIPES)}"
+    )
+
+
+def _builder(name: str) -> Callable[[], Recipe]:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"recipe: the name must be a str, got {name!r} ({type(name).__name__}); names are "
+            f"{', '.join(_RECIPES)}"
+        )
+    if name not in _RECIPES:
+        near = did_you_mean(name, list(_RECIPES))
+        raise ValueError(f"recipe: unknown name {name!r}{near} Names are {', '.join(_RECIPES)}")
+    return _RECIPES[name]
+
+
+@_named
+def fp32() -> Recipe:
+    """torch's own arithmetic: nothing quantised, native fp32 products."""
+    return Recipe()
+
+
+def _mixed(fmt: str) -> Recipe:
+    return Recipe(
+        input=fmt,
+        weight=fmt,
+        bias=fmt,
+        output=fmt,
+        grad_output=fmt,
+        grad_input=fmt,
+        grad_weight=fmt,
+    )
+
+
+@_named
+def fp16_mixed() -> Recipe:
+    """Every tensor in fp16, products summed in fp32 and rounded when written.
+
+    Source: Micikevicius et al. 2018, "Mixed precision training", arXiv 1710.03740. Master weights
+    and loss scaling are the trainer's.
+    """
+    return _mixed("fp16")
+
+
+@_named
+def bf16_mixed() -> Recipe:
+    """Every tensor in bf16, products summed in fp32 and rounded when written.
+
+    Source: Kalamkar et al. 2019, "A study of BFLOAT16 for deep learning training", arXiv
+    1905.12322. Needs no loss scaling; master weights are the trainer's.
+    """
+    return _mixed("bf16")
+
+
+@_named
+def fp8_wang2018() -> Recipe:
+    """FP8 operands (e5m2) in all three products, sums in e6m9 by chunks of 64.
+
+    Source: Wang et al. 2018, "Training deep neural networks with 8-bit floating point numbers",
+    arXiv 1812.08011. The trainer rounds weight updates stochastically to e6m9 and scales the loss;
+    there the first and last layer keep 16-bit operands, here a mapping of recipes does that. e5m2
+    and e6m9 follow IEEE rules (infinity, NaN, subnormals), sums and operands round to nearest even.
+    """
+    return _chunked_fp8(forward="e5m2", backward="e5m2")
+
+
+@_named
+def hfp8_sun2019() -> Recipe:
+    """Hybrid FP8: forward operands with 4 exponent bits and bias + 4, gradients with 5.
+
+    Source: Sun et al. 2019, "Hybrid 8-bit floating point (HFP8) training and inference for deep
+    neural networks", NeurIPS. No exponent code is reserved; forward tensors saturate, gradients
+    overflow to infinity for a loss scaler to see. Sums in e6m9 by chunks of 64. Differs: operands
+    round to nearest even; the first and last layer are not kept apart.
+    """
+    return _chunked_fp8(forward="fp_4_3_4", backward="fp_5_2_0_backward")
+
+
+def _chunked_fp8(forward: str, backward: str) -> Recipe:
+    acc = Accumulator("e6m9", chunk=64)
+    return Recipe(
+        input=forward, weight=forward, grad_output=backward, fprop=acc, dgrad=acc, wgrad=acc
+    )
+
+
+@_named
+def lba_m7e4() -> Recipe:
+    """12-bit accumulation in the forward product: 7 mantissa and 4 exponent bits, truncated.
+
+    Source: Blumenfeld et al. 2024, "Towards cheaper inference in deep networks with lower bit-width
+    accumulators", arXiv 2401.14110. Products and partial sums are rounded toward zero, saturate,
+    and are flushed to zero below min_normal; the gradient passes straight through.
+    Differs: the exponent biases (12 for the product, 10 for the sum) and the chunk length of 16 are
+    fixed here, there they are parameters; operands stay fp32; exponent code 0 holds only the zeros.
+    """
+    return Recipe(fprop="lba_m7e4")
+
+
+@_named
+def hopper_fp8() -> Recipe:
+    """FP8 as Hopper's tensor cores sum it: e4m3fn forward, e5m2 gradients, about 14 bits kept.
+
+    Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", arXiv 2412.19437, section 3.3: partial
+    sums keep about 14 bits (e8m13, truncated) and are promoted to fp32 every 128 products.
+    Conversion saturates, as the hardware's does. Differs: the sum is sequential and truncates each
+    step, where the hardware aligns a whole block of products; the outer fp32 sum truncates too; no
+    scale factors per tensor or block.
+    """
+    acc = "hopper_fp8_e8m13_promote128"
+    return Recipe(
+        input="e4m3fn_sat",
+        weight="e4m3fn_sat",
+        grad_output="e5m2_sat",
+        fprop=acc,
+        dgrad=acc,
+        wgrad=acc,
+    )

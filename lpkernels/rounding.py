@@ -1,0 +1,339 @@
+"""Rounding one value to a format: an exact oracle and its vectorised twin.
+
+``round_scalar`` computes in exact rationals and reads like the contract; ``round_array`` computes
+the same bits in float64. Every other implementation of rounding is compared with these two.
+
+A value x lies between two neighbours of the format, ``low <= |x| < high``; the mode says which one
+it becomes, as if the exponent had no upper bound, and the format's overflow rule comes after.
+
+- nearest_even, nearest_away: the nearer neighbour; a tie goes to the even code, or away from zero.
+- toward_zero, toward_positive, toward_negative: the neighbour in that direction.
+- to_odd: an inexact value becomes the neighbour with the odd code.
+- stochastic with R random bits and a draw uniform in 0 .. 2^R - 1: with f the exact fraction of |x|
+  between its neighbours, x moves away from zero when
+
+      floor(f * 2^(R+1)) + 2 * draw + 1 >= 2^(R+1).
+
+  Only the first R+1 bits of f matter, so a value truncated there, or rounded to odd in float64,
+  gives the same bits; a value of the format never moves.
+
+The parity is that of the code: of the mantissa, and for man_bits = 0 of the biased exponent.
+Without subnormals the neighbours of a value below min_normal are 0 (even) and min_normal.
+
+Beyond max, a nearest or stochastic result becomes what the format's ``overflow`` says; a directed
+one stops at max where its direction says so, to_odd always does. An infinite input becomes what
+``overflow`` says in every mode. NaN stays NaN. The sign of zero survives, except in a FixedFormat.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from lpkernels.formats import FixedFormat, FloatFormat
+
+#: The rounding modes; the position is the code that crosses the op boundary.
+ROUNDINGS = (
+    "nearest_even",
+    "nearest_away",
+    "toward_zero",
+    "toward_positive",
+    "toward_negative",
+    "to_odd",
+    "stochastic",
+)
+
+MAX_RANDOM_BITS = 32
+
+# A float64 in units of the format's step is clipped to these binary exponents: below, no mode can
+# tell the value from a smaller one (the last fraction bit that matters is 2^-33); above, it is a
+# multiple of 2^24 beyond every format, so it overflows, or wraps to 0, all the same.
+_LEAST_EXPONENT = -400
+_MOST_EXPONENT = 300
+
+
+def check_rounding(rounding: object, owner: str = "rounding") -> str:
+    """``rounding`` if it names a mode.
+
+    Raises:  TypeError: not a str.  ValueError: no such mode; "nearest" is refused by name.
+    """
+    if not isinstance(rounding, str):
+        raise TypeError(
+            f"{owner}: rounding must be a str, one of {', '.join(ROUNDINGS)}; got {rounding!r} "
+            f"({type(rounding).__name__})"
+        )
+    if rounding == "nearest":
+        raise ValueError(
+            f"{owner}: rounding 'nearest' does not say where ties go; use 'nearest_even' or "
+            "'nearest_away'"
+        )
+    if rounding not in ROUNDINGS:
+        raise ValueError(
+            f"{owner}: rounding must be one of {', '.join(ROUNDINGS)}; got {rounding!r}"
+        )
+    return rounding
+
+
+def round_scalar(
+    value: Fraction | float,
+    fmt: FloatFormat | FixedFormat,
+    rounding: str,
+    *,
+    draw: int = 0,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> float:
+    """``value`` rounded once to ``fmt``, exactly: the definition of every rounding here.
+
+    Args:
+        value:       an exact rational, or a float: infinite, NaN and -0.0 included. A Fraction 0
+                     counts as +0.
+        draw:        0 .. 2^random_bits - 1; used by "stochastic" alone.
+        random_bits: 1..32.
+
+    Returns:  a value of the format, an infinity or NaN.
+    Raises:   TypeError, ValueError: a format whose values depend on the tensor, an unknown
+        rounding, random_bits or draw out of range.
+    """
+    _check_arguments("round_scalar", fmt, rounding, random_bits)
+    if not 0 <= draw < 2**random_bits:
+        raise ValueError(
+            f"round_scalar: draw must be in 0..{2**random_bits - 1} for random_bits={random_bits}, "
+            f"got {draw}"
+        )
+    if math.isnan(value):
+        return math.nan
+    negative = math.copysign(1.0, value) < 0
+    if math.isinf(value):
+        return _infinite_input(fmt, negative)
+    magnitude = abs(Fraction(value))
+    step, low, odd = _place(magnitude, fmt)
+    fraction = (magnitude - low) / step
+    if _moves_away(fraction, odd, negative, rounding, draw, random_bits):
+        low += step
+    if isinstance(fmt, FixedFormat):
+        return _into_word(-low if negative else low, fmt)
+    if low > Fraction(fmt.max):
+        stops = _stops_at_max(rounding, negative)
+        return (
+            math.copysign(fmt.max, -1.0 if negative else 1.0)
+            if stops
+            else _overflowed(fmt, negative)
+        )
+    return math.copysign(float(low), -1.0 if negative else 1.0)
+
+
+def _place(magnitude: Fraction, fmt: FloatFormat | FixedFormat) -> tuple[Fraction, Fraction, bool]:
+    """Distance of the two neighbours, the lower one, and whether the lower one's code is odd."""
+    if isinstance(fmt, FixedFormat):
+        step = Fraction(fmt.quantum)
+        count = magnitude // step
+        return step, count * step, count % 2 == 1
+    min_normal = Fraction(fmt.min_normal)
+    if magnitude < min_normal and not fmt.subnormals:
+        return min_normal, Fraction(0), False
+    exponent = _floor_log2(magnitude) if magnitude >= min_normal else fmt.emin
+    step = Fraction(2) ** (exponent - fmt.man_bits)
+    count = magnitude // step
+    # Codes count up through the binades: each one holds 2^man_bits of them.
+    code = count + (exponent - fmt.emin) * 2**fmt.man_bits
+    return step, count * step, code % 2 == 1
+
+
+def _floor_log2(magnitude: Fraction) -> int:
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    return exponent if magnitude >= Fraction(2) ** exponent else exponent - 1
+
+
+def _moves_away(
+    fraction: Fraction, odd: bool, negative: bool, rounding: str, draw: int, random_bits: int
+) -> bool:
+    """Whether a value at ``fraction`` between its neighbours becomes the upper one."""
+    if fraction == 0:
+        return False
+    if rounding == "nearest_even":
+        return fraction > Fraction(1, 2) or (fraction == Fraction(1, 2) and odd)
+    if rounding == "nearest_away":
+        return fraction >= Fraction(1, 2)
+    if rounding == "toward_zero":
+        return False
+    if rounding == "toward_positive":
+        return not negative
+    if rounding == "toward_negative":
+        return negative
+    if rounding == "to_odd":
+        return not odd
+    one = 2 ** (random_bits + 1)
+    return math.floor(fraction * one) + 2 * draw + 1 >= one
+
+
+def _stops_at_max(rounding: str, negative: bool) -> bool:
+    """Whether a finite value beyond max becomes max, whatever the format's overflow."""
+    away = "toward_negative" if negative else "toward_positive"
+    return rounding in ("toward_zero", "toward_positive", "toward_negative", "to_odd") and (
+        rounding != away
+    )
+
+
+def _overflowed(fmt: FloatFormat, negative: bool) -> float:
+    magnitude = {"infinity": math.inf, "saturate": fmt.max, "nan": math.nan}[fmt.overflow]
+    return -magnitude if negative and fmt.overflow != "nan" else magnitude
+
+
+def _infinite_input(fmt: FloatFormat | FixedFormat, negative: bool) -> float:
+    if isinstance(fmt, FloatFormat):
+        return _overflowed(fmt, negative)
+    if fmt.overflow == "wrap":
+        return math.nan
+    return fmt.min if negative else fmt.max
+
+
+def _into_word(value: Fraction, fmt: FixedFormat) -> float:
+    """A multiple of the quantum saturated, or wrapped modulo 2^word_bits; zero is +0."""
+    code = int(value / Fraction(fmt.quantum))
+    if fmt.overflow == "wrap":
+        code = (code - fmt.min_code) % 2**fmt.word_bits + fmt.min_code
+    return min(max(code, fmt.min_code), fmt.max_code) * fmt.quantum
+
+
+def round_array(
+    x: np.ndarray,
+    fmt: FloatFormat | FixedFormat,
+    rounding: str,
+    *,
+    draws: np.ndarray | None = None,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> np.ndarray:
+    """Every element of ``x`` rounded once to ``fmt``: the bits of :func:`round_scalar`.
+
+    Args:
+        x:           float64, any shape; exact values, or exact values rounded to odd in float64.
+        draws:       integers 0 .. 2^random_bits - 1, broadcastable to x; needed by "stochastic".
+        random_bits: 1..32.
+
+    Returns:  float64, x's shape.
+    Raises:   TypeError: x is not float64, or draws are missing or no integers.  ValueError: unknown
+        rounding, random_bits or a draw out of range.
+    """
+    _check_arguments("round_array", fmt, rounding, random_bits)
+    x = np.asarray(x)
+    if x.dtype != np.float64:
+        raise TypeError(f"round_array: x must be float64, got {x.dtype}; use x.astype(np.float64)")
+    offset = _checked_draws(draws, random_bits) if rounding == "stochastic" else np.int64(0)
+    finite = np.isfinite(x)
+    significand, exponent = np.frexp(np.where(finite, np.abs(x), 0.0))
+    negative = np.signbit(x)
+    step = _step_exponents(exponent, fmt)
+    # In units of the step: exact, and at least 2^-400 where not zero.
+    scaled = np.ldexp(significand, np.clip(exponent - step, _LEAST_EXPONENT, _MOST_EXPONENT))
+    count = np.floor(scaled)
+    odd = _is_odd(count, exponent, fmt)
+    away = _array_moves_away(scaled - count, odd, negative, rounding, offset, random_bits)
+    count = count + away
+    if isinstance(fmt, FixedFormat):
+        rounded = _array_into_word(np.where(negative, -count, count), fmt)
+    else:
+        rounded = _array_overflow(count, step, exponent, negative, fmt, rounding)
+    infinite = np.where(
+        negative, _infinite_input(fmt, negative=True), _infinite_input(fmt, negative=False)
+    )
+    return np.where(finite, rounded, np.where(np.isnan(x), np.nan, infinite))
+
+
+def _step_exponents(exponent: np.ndarray, fmt: FloatFormat | FixedFormat) -> np.ndarray:
+    """log2 of the distance between the neighbours of values in [2^(exponent-1), 2^exponent)."""
+    if isinstance(fmt, FixedFormat):
+        return np.full_like(exponent, -fmt.frac_bits)
+    binade = np.maximum(exponent - 1, fmt.emin) - fmt.man_bits
+    if fmt.subnormals:
+        return binade
+    return np.where(exponent - 1 < fmt.emin, fmt.emin, binade)
+
+
+def _is_odd(count: np.ndarray, exponent: np.ndarray, fmt: FloatFormat | FixedFormat) -> np.ndarray:
+    if isinstance(fmt, FloatFormat) and fmt.man_bits == 0:
+        # Every binade has one code, so its parity is that of the biased exponent.
+        return (count == 1.0) & ((exponent - fmt.emin) % 2 == 1)
+    return np.fmod(count, 2.0) == 1.0
+
+
+def _array_moves_away(
+    fraction: np.ndarray,
+    odd: np.ndarray,
+    negative: np.ndarray,
+    rounding: str,
+    offset: np.ndarray | np.int64,
+    random_bits: int,
+) -> np.ndarray:
+    if rounding == "nearest_even":
+        return (fraction > 0.5) | ((fraction == 0.5) & odd)
+    if rounding == "nearest_away":
+        return fraction >= 0.5
+    if rounding == "toward_zero":
+        return np.zeros(fraction.shape, dtype=bool)
+    if rounding == "toward_positive":
+        return (fraction > 0) & ~negative
+    if rounding == "toward_negative":
+        return (fraction > 0) & negative
+    if rounding == "to_odd":
+        return (fraction > 0) & ~odd
+    one = 2 ** (random_bits + 1)
+    return np.floor(fraction * one).astype(np.int64) + offset >= one
+
+
+def _array_overflow(
+    count: np.ndarray,
+    step: np.ndarray,
+    exponent: np.ndarray,
+    negative: np.ndarray,
+    fmt: FloatFormat,
+    rounding: str,
+) -> np.ndarray:
+    # Beyond emax + 2 every value is too large; the clip keeps count * 2^step finite.
+    magnitude = np.ldexp(count, np.minimum(step, fmt.emax + 2))
+    signed = np.where(negative, -magnitude, magnitude)
+    beyond = magnitude > fmt.max
+    for sign in (False, True):
+        stops = _stops_at_max(rounding, sign)
+        limit = (-fmt.max if sign else fmt.max) if stops else _overflowed(fmt, sign)
+        signed = np.where(beyond & (negative == sign), limit, signed)
+    return signed
+
+
+def _array_into_word(code: np.ndarray, fmt: FixedFormat) -> np.ndarray:
+    if fmt.overflow == "wrap":
+        # fmod is exact, and both sums stay far below 2^53.
+        modulus = 2.0**fmt.word_bits
+        code = np.fmod(code, modulus)
+        code = np.where(code < fmt.min_code, code + modulus, code)
+        code = np.where(code > fmt.max_code, code - modulus, code)
+    # Adding +0 turns -0 into +0.
+    return np.clip(code, fmt.min_code, fmt.max_code) * fmt.quantum + 0.0
+
+
+def _checked_draws(draws: np.ndarray | None, random_bits: int) -> np.ndarray:
+    """``2 * draw + 1`` as int64."""
+    if draws is None:
+        raise TypeError(
+            "round_array: rounding='stochastic' needs draws, an integer array; got None"
+        )
+    draws = np.asarray(draws)
+    if draws.dtype.kind not in "iu":
+        raise TypeError(f"round_array: draws must be integers, got {draws.dtype}; use np.uint32")
+    if draws.size and (int(draws.min()) < 0 or int(draws.max()) >= 2**random_bits):
+        raise ValueError(
+            f"round_array: draws must be in 0..{2**random_bits - 1} for random_bits={random_bits}, "
+            f"got {int(draws.min())}..{int(draws.max())}"
+        )
+    return 2 * draws.astype(np.int64) + 1
+
+
+def _check_arguments(owner: str, fmt: object, rounding: object, random_bits: int) -> None:
+    if not isinstance(fmt, FloatFormat | FixedFormat):
+        raise TypeError(
+            f"{owner}: fmt must be a FloatFormat or a FixedFormat, got {fmt!r} "
+            f"({type(fmt).__name__}); other formats take their scale from a whole tensor: use "
+            "quantize"
+        )
+    check_rounding(rounding, owner)
+    if not 1 <= random_bits <= MAX_RANDOM_BITS:
+        raise ValueError(f"{owner}: random_bits must be in 1..{MAX_RANDOM_BITS}, got {random_bits}")

@@ -1,0 +1,92 @@
+"""What every test gets: fixed seeds, poisoned memory, and the backends that run here.
+
+``--skip-missing-oracles`` leaves out the test files whose oracle package is not installed, for
+machines where nothing can be installed; without it a missing oracle is an error.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+#: Backends that take CPU tensors.
+CPU_BACKENDS = ("reference", "cpu")
+
+_ORACLES = ("gfloat", "hypothesis", "ml_dtypes")
+_MISSING_ORACLES = [name for name in _ORACLES if find_spec(name) is None]
+
+if "hypothesis" not in _MISSING_ORACLES:
+    from hypothesis import settings
+
+    # A busy machine is no failure, and a run finds what the last one found.
+    settings.register_profile("lpkernels", deadline=None, derandomize=True)
+    settings.load_profile("lpkernels")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--skip-missing-oracles",
+        action="store_true",
+        help="leave out test files whose oracle package is not installed",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.getoption("--skip-missing-oracles") and _MISSING_ORACLES:
+        return f"no tests that need the missing {', '.join(_MISSING_ORACLES)}"
+    return None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not (_MISSING_ORACLES and config.getoption("--skip-missing-oracles")):
+        return None
+    if collection_path.suffix != ".py":
+        return None
+    needs = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(_MISSING_ORACLES)})\b", re.MULTILINE)
+    return bool(needs.search(collection_path.read_text(encoding="utf-8"))) or None
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """torch's default generator starts every test alike."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A numpy generator that starts every test alike."""
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Uninitialised floating-point memory reads as NaN, so a kernel that skips an element shows."""
+    for name in ("empty", "empty_like", "empty_strided"):
+        monkeypatch.setattr(torch, name, _poisoned(getattr(torch, name)))
+    yield
+
+
+def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def allocate_poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensor = allocate(*args, **kwargs)
+        if tensor.is_floating_point() and not kwargs.get("requires_grad", False):
+            tensor.fill_(float("nan"))
+        return tensor
+
+    return allocate_poisoned
+
+
+@pytest.fixture(params=CPU_BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of each backend for CPU tensors; skips, with the backend's reason, where absent."""
+    from lpkernels import backends
+
+    reason = backends.status().get(request.param, "not built yet")
+    if reason != "available":
+        pytest.skip(f"{request.param}: {reason}")
+    return request.param

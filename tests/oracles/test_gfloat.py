@@ -1,0 +1,144 @@
+"""round_array and round_scalar against gfloat, an independent implementation by Graphcore.
+
+Every float16 and bfloat16 pattern, and the hard values of each format, in each mode gfloat has.
+Known differences, by design of one side or the other:
+
+- gfloat has no to_odd.
+- Without subnormals gfloat keeps more precision below min_normal instead of the two neighbours 0
+  and min_normal: formats without subnormals are left out.
+- gfloat ties NaN and infinity to codes, here they are values of any format: a result beyond max
+  that gfloat cannot write (specials "none" with overflow "infinity" or "nan", "ieee" with "nan") is
+  compared with gfloat's infinity or maximum, translated; NaN inputs of formats without a NaN code
+  are left out.
+- gfloat adds the draw in float64, and its scalar form adds a half for nearest_away: a fraction that
+  ends below 2^-53 can be rounded up there (-0.49999999999999994 goes to -1 in e1m1). Here every bit
+  counts, so these two take float32 values only.
+- gfloat scales tiny values by a power of two that can make them zero, so that a directed mode no
+  longer sees them: for formats whose steps exceed 1, float64 subnormals are left out.
+"""
+
+import warnings
+
+import numpy as np
+import pytest
+from gfloat import Domain, FormatInfo, RoundMode, round_float, round_ndarray
+
+from lpkernels.formats import FloatFormat
+from lpkernels.rounding import round_array, round_scalar
+from tests.cases import FLOAT_FORMATS, hard_values, ids
+from tests.compare import assert_bit_equal
+
+MODES = {
+    "nearest_even": RoundMode.TiesToEven,
+    "nearest_away": RoundMode.TiesToAway,
+    "toward_zero": RoundMode.TowardZero,
+    "toward_positive": RoundMode.TowardPositive,
+    "toward_negative": RoundMode.TowardNegative,
+}
+
+FORMATS = [fmt for fmt in FLOAT_FORMATS if fmt.subnormals]
+
+HALF_PATTERNS = np.arange(2**16, dtype=np.uint16)
+
+
+def _half_values():
+    """Every float16 and every bfloat16, widened."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        float16 = HALF_PATTERNS.view(np.float16).astype(np.float64)
+        bfloat16 = (HALF_PATTERNS.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return np.concatenate([float16, bfloat16])
+
+
+HALVES = _half_values()
+
+
+def has_nan_code(fmt: FloatFormat) -> bool:
+    """Whether gfloat can write a NaN of the format."""
+    return fmt.specials == "fn" or (fmt.specials == "ieee" and fmt.man_bits > 0)
+
+
+def gfloat_format(fmt: FloatFormat) -> FormatInfo:
+    """The format in gfloat's terms."""
+    high_nans = {"ieee": 2**fmt.man_bits - 1, "fn": 1, "none": 0}[fmt.specials]
+    return FormatInfo(
+        fmt.name,
+        fmt.bits,
+        fmt.man_bits + 1,
+        bias=fmt.bias,
+        is_signed=True,
+        domain=Domain.Extended if fmt.specials == "ieee" else Domain.Finite,
+        has_nz=True,
+        num_high_nans=high_nans,
+        has_subnormals=True,
+        is_twos_complement=False,
+    )
+
+
+def assert_agrees(fmt, x, rounding, gfloat_mode, **draws):
+    """round_array of x in fmt has the bits of gfloat's, where gfloat has an answer."""
+    if not has_nan_code(fmt):
+        x = x[~np.isnan(x)]
+    if fmt.min_subnormal > 1:
+        x = x[(np.abs(x) >= 2.0**-1000) | (x == 0) | np.isnan(x)]
+    saturates = fmt.overflow == "saturate" or fmt.specials == "none"
+    bits = {"srbits": draws["draws"], "srnumbits": draws["random_bits"]} if draws else {}
+    with np.errstate(invalid="ignore", over="ignore"):
+        want = round_ndarray(gfloat_format(fmt), x, gfloat_mode, sat=saturates, **bits)
+    got = round_array(x, fmt, rounding, **draws)
+    if fmt.specials == "none" and fmt.overflow != "saturate":
+        # gfloat's maximum stands for what gfloat cannot write.
+        lost = ~np.isfinite(got)
+        assert (np.abs(want[lost]) == fmt.max).all()
+        got, want = got[~lost], want[~lost]
+    elif fmt.specials == "ieee" and fmt.overflow == "nan":
+        want = np.where(np.isinf(want), np.nan, want)
+    # gfloat's NaN may carry a sign.
+    want = np.where(np.isnan(want), np.nan, want)
+    assert_bit_equal(got, want, f"{rounding} to {fmt}")
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+def test_format_has_the_range_of_gfloat(fmt):
+    info = gfloat_format(fmt)
+    assert (fmt.max, fmt.min_normal) == (info.max, info.smallest_normal)
+    if fmt.man_bits > 0:
+        assert fmt.min_subnormal == info.smallest_subnormal
+
+
+@pytest.mark.parametrize("rounding", MODES)
+@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+def test_every_float16_and_bfloat16_pattern(fmt, rounding):
+    assert_agrees(fmt, HALVES, rounding, MODES[rounding])
+
+
+@pytest.mark.parametrize("rounding", MODES)
+@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+def test_hard_values(fmt, rounding):
+    assert_agrees(fmt, hard_values(fmt), rounding, MODES[rounding])
+
+
+@pytest.mark.parametrize("rounding", MODES)
+@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+def test_scalar_oracles_agree(fmt, rounding, rng):
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = rng.choice(hard_values(fmt, count=20), 60).astype(np.float32)
+    for value in x[~np.isnan(x)].tolist():
+        got = round_scalar(value, fmt, rounding)
+        if np.isfinite(got):
+            want = round_float(gfloat_format(fmt), value, MODES[rounding], sat=True)
+            assert_bit_equal(np.array(got), np.array(float(want)), f"{value} in {fmt}")
+
+
+@pytest.mark.parametrize("random_bits", [1, 3, 8, 24, 32])
+@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+def test_stochastic_is_the_rule_of_stochastic_fast(fmt, random_bits, rng):
+    x = np.concatenate([hard_values(fmt), rng.choice(HALVES, 2000)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = x.astype(np.float32).astype(np.float64)
+    if not has_nan_code(fmt):
+        x = x[~np.isnan(x)]
+    draws = rng.integers(0, 2**random_bits, x.shape).astype(np.int64)
+    assert_agrees(
+        fmt, x, "stochastic", RoundMode.StochasticFast, draws=draws, random_bits=random_bits
+    )

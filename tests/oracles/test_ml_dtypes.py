@@ -1,0 +1,84 @@
+"""round_array to nearest even against the casts of ml_dtypes and numpy.
+
+Every float16 and bfloat16 pattern, random float32 patterns, and the hard values of each format.
+Known differences, by design of ml_dtypes:
+
+- float6 and float4 have no NaN: its casts make them a zero or an extreme value, here NaN stays NaN.
+- A float64 goes to its narrow types through float32 and is rounded twice, here once: ml_dtypes gets
+  float32 inputs only. numpy's own float16 and float32 casts take float64.
+"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lpkernels import formats
+from lpkernels.formats import FloatFormat
+from lpkernels.rounding import round_array
+from tests.cases import hard_values
+from tests.compare import assert_bit_equal
+
+CASTS = {
+    "bfloat16": formats.BF16,
+    "float8_e3m4": FloatFormat(3, 4),
+    "float8_e4m3": formats.E4M3,
+    "float8_e4m3fn": formats.FP8_E4M3,
+    "float8_e5m2": formats.FP8_E5M2,
+    "float6_e2m3fn": formats.FP6_E2M3,
+    "float6_e3m2fn": formats.FP6_E3M2,
+    "float4_e2m1fn": formats.FP4_E2M1,
+}
+
+WITHOUT_NAN = {"float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
+
+PATTERNS = np.arange(2**16, dtype=np.uint16)
+
+
+def _float32_inputs(fmt: FloatFormat) -> np.ndarray:
+    random = np.random.default_rng(1).integers(0, 2**32, 50_000, dtype=np.uint32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = [
+            PATTERNS.view(np.float16).astype(np.float32),
+            (PATTERNS.astype(np.uint32) << 16).view(np.float32),
+            random.view(np.float32),
+            hard_values(fmt).astype(np.float32),
+        ]
+    return np.concatenate(parts)
+
+
+def _canonical(x: np.ndarray) -> np.ndarray:
+    """float64, every NaN the same."""
+    return np.where(np.isnan(x), np.nan, x.astype(np.float64))
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_nearest_even_is_the_cast(name):
+    fmt = CASTS[name]
+    x = _float32_inputs(fmt)
+    if name in WITHOUT_NAN:
+        x = x[~np.isnan(x)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = x.astype(getattr(ml_dtypes, name)).astype(np.float32)
+        got = round_array(x.astype(np.float64), fmt, "nearest_even")
+    assert_bit_equal(got, _canonical(want), name)
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_values_are_the_codes(name):
+    fmt = CASTS[name]
+    codes = np.arange(2**fmt.bits, dtype=np.uint16 if fmt.bits == 16 else np.uint8)
+    with np.errstate(invalid="ignore"):
+        decoded = codes.view(getattr(ml_dtypes, name)).astype(np.float64)
+    finite = np.unique(decoded[np.isfinite(decoded)])
+    assert_bit_equal(fmt.values(), finite + 0.0, name)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_nearest_even_is_the_float64_cast_of_numpy(dtype):
+    fmt = {np.float16: formats.FP16, np.float32: formats.FP32}[dtype]
+    source = np.random.default_rng(2)
+    random = np.ldexp(source.normal(size=20_000), source.integers(-160, 140, 20_000))
+    x = np.concatenate([hard_values(fmt), random, hard_values(formats.FP16)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        want = x.astype(dtype)
+    assert_bit_equal(round_array(x, fmt, "nearest_even"), _canonical(want), str(dtype))

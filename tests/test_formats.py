@@ -1,0 +1,343 @@
+"""Formats: fields, derived values, names that read back, and every refusal."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpkernels import formats
+from lpkernels.formats import (
+    AffineFormat,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    as_format,
+    format_from_ints,
+    parse_format,
+    table,
+)
+from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS, ids
+
+TENSOR_FORMATS = [
+    AffineFormat(8),
+    AffineFormat(1, axis=0),
+    AffineFormat(4, symmetric=True, axis=-2),
+    AffineFormat(16, symmetric=True),
+    BlockFormat("e4m3"),
+    BlockFormat(FloatFormat(4, 3)),
+    BlockFormat("e5m2", 16, axis=0),
+    BlockFormat("e2m1", 1),
+    BlockFormat("fp6_e3m2", 33, axis=1),
+    BlockFormat(FloatFormat(1, 6, specials="none"), 8),
+    BlockFormat("e4m3none_b11_sat", 32, axis=-3),
+]
+ALL_FORMATS = [*ROUND_FORMATS, *TENSOR_FORMATS]
+
+
+def float_formats() -> st.SearchStrategy[FloatFormat]:
+    """Any FloatFormat that is not refused."""
+
+    def build(exp_bits, man_bits, bias, specials, subnormals, overflow):
+        try:
+            return FloatFormat(
+                exp_bits,
+                man_bits,
+                bias=bias,
+                specials=specials,
+                subnormals=subnormals,
+                overflow=overflow,
+            )
+        except ValueError:
+            return None
+
+    return st.builds(
+        build,
+        st.integers(1, 8),
+        st.integers(0, 23),
+        st.none() | st.integers(-100, 140),
+        st.sampled_from(["ieee", "fn", "none"]),
+        st.booleans(),
+        st.sampled_from([None, "infinity", "saturate", "nan"]),
+    ).filter(lambda fmt: fmt is not None)
+
+
+# --- derived values ---
+
+
+@pytest.mark.parametrize(
+    ("fmt", "largest", "min_normal", "min_subnormal"),
+    [
+        (formats.FP32, np.finfo(np.float32).max, 2.0**-126, 2.0**-149),
+        (formats.FP16, 65504.0, 2.0**-14, 2.0**-24),
+        (formats.BF16, 2.0**127 * (2 - 2**-7), 2.0**-126, 2.0**-133),
+        (formats.TF32, 2.0**127 * (2 - 2**-10), 2.0**-126, 2.0**-136),
+        (formats.DLFLOAT16, 2.0**31 * (2 - 2**-9), 2.0**-30, 2.0**-39),
+        (formats.E5M2, 57344.0, 2.0**-14, 2.0**-16),
+        (formats.E4M3, 240.0, 2.0**-6, 2.0**-9),
+        (formats.E4M3FN, 448.0, 2.0**-6, 2.0**-9),
+        (formats.FP6_E3M2, 28.0, 0.25, 0.0625),
+        (formats.FP6_E2M3, 7.5, 1.0, 0.125),
+        (formats.FP4_E2M1, 6.0, 1.0, 0.5),
+        (formats.FP_4_3_4, 30.0, 2.0**-10, 2.0**-13),
+        (formats.FP_5_2_0, 114688.0, 2.0**-14, 2.0**-16),
+        (formats.FP_6_9_0, 8581545984.0, 2.0**-30, 2.0**-39),
+        (FloatFormat(4, 3, subnormals=False), 240.0, 2.0**-6, 2.0**-6),
+        (FloatFormat(3, 0, specials="fn"), 2.0**3, 0.25, 0.25),
+        (FloatFormat(1, 2, specials="none"), 3.5, 2.0, 0.5),
+    ],
+    ids=ids,
+)
+def test_range_of_published_formats(fmt, largest, min_normal, min_subnormal):
+    assert (fmt.max, fmt.min_normal, fmt.min_subnormal) == (largest, min_normal, min_subnormal)
+
+
+def test_epsilon_and_bits():
+    assert (formats.FP16.epsilon, formats.FP16.bits) == (2.0**-10, 16)
+    assert (FixedFormat(8, 3).epsilon, FixedFormat(8, 3).bits) == (0.125, 8)
+    assert BlockFormat("e2m1").bits == 4.25
+    assert AffineFormat(5).bits == 5
+
+
+def test_defaults_are_resolved():
+    assert FloatFormat(4, 3) == FloatFormat(4, 3, bias=7, overflow="infinity")
+    assert FloatFormat(4, 3, specials="fn").overflow == "nan"
+    assert FloatFormat(1, 2, specials="none").bias == 0
+    assert FloatFormat(np.int64(4), np.int64(3)) == formats.E4M3
+    assert type(FloatFormat(np.int64(4), 3).exp_bits) is int
+
+
+@pytest.mark.parametrize("fmt", [f for f in FLOAT_FORMATS if f.bits <= 16], ids=ids)
+def test_values_are_every_finite_value_once_ascending(fmt):
+    values = fmt.values()
+    assert values.dtype == np.float64
+    assert (np.diff(values) > 0).all()
+    assert (values == -values[::-1]).all()
+    assert values[-1] == fmt.max
+    assert values[values > 0][0] == fmt.min_subnormal
+    codes = 2 ** (fmt.bits - 1)
+    if not fmt.subnormals:
+        codes -= 2**fmt.man_bits - 1
+    reserved = {"ieee": 2**fmt.man_bits, "fn": 1, "none": 0}[fmt.specials]
+    assert len(values) == 2 * (codes - reserved) - 1
+
+
+@pytest.mark.parametrize("fmt", [f for f in FIXED_FORMATS if f.bits <= 16], ids=ids)
+def test_fixed_values_are_every_value_once_ascending(fmt):
+    values = fmt.values()
+    assert len(values) == 2**fmt.word_bits
+    assert (np.diff(values) == fmt.quantum).all()
+    assert (values[0], values[-1]) == (fmt.min, fmt.max)
+
+
+@pytest.mark.parametrize("fmt", [formats.FP32, FixedFormat(17, 3)], ids=ids)
+def test_values_refuses_more_than_16_bits(fmt):
+    with pytest.raises(ValueError, match=rf"values: {fmt} has {fmt.bits} bits; .* at most 16"):
+        fmt.values()
+
+
+HOSTS = {(5, 10): np.float16, (8, 23): np.float32}
+
+
+@pytest.mark.parametrize("fmt", [f for f in FLOAT_FORMATS if f.bits <= 16], ids=ids)
+@pytest.mark.parametrize("host", HOSTS, ids=["float16", "float32"])
+def test_fits_in_agrees_with_casting_every_value(fmt, host):
+    values = fmt.values()
+    with np.errstate(over="ignore"):
+        survives = bool((values.astype(HOSTS[host]).astype(np.float64) == values).all())
+    assert fmt.fits_in(*host) == survives
+
+
+def test_fits_in_bfloat16():
+    assert formats.BF16.fits_in(8, 7)
+    assert formats.E5M2.fits_in(8, 7)
+    assert not formats.FP16.fits_in(8, 7)
+    assert not FloatFormat(8, 8).fits_in(8, 7)
+
+
+@pytest.mark.parametrize("fmt", [*FIXED_FORMATS, *TENSOR_FORMATS], ids=ids)
+def test_other_formats_travel_as_float32(fmt):
+    assert fmt.fits_in(8, 23)
+    assert not fmt.fits_in(5, 10)
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize("fmt", ALL_FORMATS, ids=ids)
+def test_name_ints_pickle_and_copy_round_trip(fmt):
+    assert parse_format(str(fmt)) == fmt
+    assert parse_format(fmt.name) == fmt
+    assert format_from_ints(fmt.to_ints()) == fmt
+    assert pickle.loads(pickle.dumps(fmt)) == fmt
+    assert copy.deepcopy(fmt) == fmt
+    assert hash(parse_format(str(fmt))) == hash(fmt)
+    assert eval(repr(fmt), vars(formats)) == fmt
+    assert as_format(fmt) is fmt
+    assert as_format(str(fmt)) == fmt
+
+
+@given(float_formats())
+def test_every_float_name_reads_back(fmt):
+    assert parse_format(str(fmt)) == fmt
+    assert format_from_ints(fmt.to_ints()) == fmt
+
+
+@given(st.integers(1, 24), st.integers(-127, 149), st.booleans(), st.booleans())
+def test_every_fixed_name_reads_back(word_bits, frac_bits, signed, wraps):
+    overflow = "wrap" if wraps else "saturate"
+    try:
+        fmt = FixedFormat(word_bits, frac_bits, signed=signed, overflow=overflow)
+    except ValueError:
+        return
+    assert parse_format(str(fmt)) == fmt
+    assert np.float32(fmt.max) == fmt.max
+    assert np.float32(fmt.min) == fmt.min
+
+
+@given(float_formats(), st.integers(1, 1000), st.integers(-8, 8))
+def test_every_block_name_reads_back(element, block_size, axis):
+    if element.emin - element.man_bits < -22:
+        return
+    fmt = BlockFormat(element, block_size, axis=axis)
+    assert parse_format(str(fmt)) == fmt
+    assert format_from_ints(fmt.to_ints()) == fmt
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt"),
+    [
+        ("e5m2", FloatFormat(5, 2)),
+        ("e4m3", FloatFormat(4, 3)),
+        ("e4m3ieee", FloatFormat(4, 3)),
+        ("e4m3fn", FloatFormat(4, 3, specials="fn")),
+        ("e4m3none_b11_sat", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
+        ("e4m3_sat_nosub_b-2", FloatFormat(4, 3, bias=-2, subnormals=False, overflow="saturate")),
+        ("dlfloat16", FloatFormat(6, 9)),
+        ("fp8_e4m3", formats.E4M3FN),
+        ("fp4_e2m1", FloatFormat(2, 1, specials="none", overflow="saturate")),
+        ("fp_4_3_4", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
+        ("fixed8_f4", FixedFormat(8, 4)),
+        ("ufixed8_f-4_wrap", FixedFormat(8, -4, signed=False, overflow="wrap")),
+        ("affine8_sym_axis-1", AffineFormat(8, symmetric=True, axis=-1)),
+        ("block32_e4m3", BlockFormat(formats.FP8_E4M3)),
+        ("block16_axis0_e4m3ieee", BlockFormat(formats.E4M3, 16, axis=0)),
+        ("block32_fp4_e2m1", BlockFormat("e2m1")),
+    ],
+)
+def test_parse_format_reads(name, fmt):
+    assert parse_format(name) == fmt
+
+
+@pytest.mark.parametrize("name", formats.NAMED)
+def test_constants_are_the_upper_case_names(name):
+    assert getattr(formats, name.upper()) is formats.NAMED[name]
+    assert parse_format(name) is formats.NAMED[name]
+
+
+def test_block_element_names_mean_the_ocp_types():
+    assert BlockFormat("e4m3").element == formats.FP8_E4M3
+    assert BlockFormat("e3m2").element == formats.FP6_E3M2
+    assert str(BlockFormat(formats.E4M3)) == "block32_e4m3ieee"
+    assert str(BlockFormat(formats.FP8_E4M3)) == "block32_e4m3"
+
+
+def test_table_has_a_row_for_every_name():
+    rows = {row.name: row for row in table()}
+    assert list(rows) == list(formats.NAMED)
+    assert rows["fp8_e4m3"] == (
+        "fp8_e4m3",
+        8,
+        4,
+        3,
+        7,
+        448.0,
+        2.0**-6,
+        2.0**-9,
+        0.125,
+        "fn",
+        "nan",
+    )
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: FloatFormat(0, 3), ValueError, r"exp_bits must be in 1\.\.8, got 0"),
+        (lambda: FloatFormat(9, 3), ValueError, r"exp_bits must be in 1\.\.8, got 9"),
+        (lambda: FloatFormat(4, 24), ValueError, r"man_bits must be in 0\.\.23, got 24"),
+        (lambda: FloatFormat(True, 3), TypeError, r"exp_bits must be an int, got True \(bool\)"),
+        (lambda: FloatFormat(4, 3.0), TypeError, r"man_bits must be an int, got 3\.0 \(float\)"),
+        (lambda: FloatFormat(4, 3, bias="7"), TypeError, "bias must be an int, got '7'"),
+        (lambda: FloatFormat(4, 3, bias=1001), ValueError, "bias must be in -1000..1000, got 1001"),
+        (lambda: FloatFormat(4, 3, specials="fnuz"), ValueError, "one of ieee, fn, none; got 'fn"),
+        (lambda: FloatFormat(4, 3, specials=None), TypeError, "specials must be a str.*got None"),
+        (lambda: FloatFormat(4, 3, subnormals=1), TypeError, "subnormals must be True or False"),
+        (lambda: FloatFormat(4, 3, overflow="wrap"), ValueError, "infinity, saturate, nan; got"),
+        (lambda: FloatFormat(1, 3), ValueError, "exp_bits=1 leaves no normal value; use exp_bits"),
+        (lambda: FloatFormat(1, 0, specials="fn"), ValueError, "NaN as its only normal code"),
+        (
+            lambda: FloatFormat(4, 3, specials="fn", overflow="infinity"),
+            ValueError,
+            "'fn' has no infinity.*use overflow='nan' or 'saturate'",
+        ),
+        (lambda: FloatFormat(8, 23, bias=128), ValueError, r"smallest step is 2\^-150, below"),
+        (lambda: FloatFormat(8, 3, specials="none"), ValueError, "largest exponent is 128, beyond"),
+        (lambda: FloatFormat(8, 3, specials="fn"), ValueError, r"larger bias \(got 127\)"),
+        (lambda: FixedFormat(0, 3), ValueError, r"word_bits must be in 1\.\.24, got 0"),
+        (lambda: FixedFormat(25, 3), ValueError, r"word_bits must be in 1\.\.24, got 25"),
+        (lambda: FixedFormat(8, 150), ValueError, r"frac_bits must be in -127\.\.149, got 150"),
+        (lambda: FixedFormat(8, False), TypeError, r"frac_bits must be an int, got False \(bool\)"),
+        (lambda: FixedFormat(8, -121), ValueError, r"top bit weighs 2\^128.*word_bits=8, frac_bit"),
+        (lambda: FixedFormat(8, 3, signed=1), TypeError, "signed must be True or False, got 1"),
+        (lambda: FixedFormat(8, 3, overflow="nan"), ValueError, "one of saturate, wrap; got 'nan'"),
+        (lambda: AffineFormat(0), ValueError, r"AffineFormat: bits must be in 1\.\.16, got 0"),
+        (lambda: AffineFormat(17), ValueError, r"bits must be in 1\.\.16, got 17"),
+        (lambda: AffineFormat(1, symmetric=True), ValueError, r"symmetric=True: bits .*2\.\.16"),
+        (lambda: AffineFormat(8, symmetric=None), TypeError, "symmetric must be True or False"),
+        (lambda: AffineFormat(8, axis=64), ValueError, r"axis must be in -64\.\.63, got 64"),
+        (lambda: AffineFormat(8, axis=1.0), TypeError, r"axis must be an int, got 1\.0"),
+        (lambda: BlockFormat("e4m4x"), ValueError, "unknown element 'e4m4x'; did you mean e4m3"),
+        (
+            lambda: BlockFormat("affine8"),
+            ValueError,
+            r"unknown element 'affine8'\. Use one of e5m2",
+        ),
+        (lambda: BlockFormat(FixedFormat(8, 6)), TypeError, "element must be a FloatFormat or its"),
+        (lambda: BlockFormat("e4m3", 0), ValueError, "block_size must be at least 1, got 0"),
+        (lambda: BlockFormat("e4m3", scale="fp32"), ValueError, "scale must be one of e8m0; got"),
+        (lambda: BlockFormat("e4m3", axis=None), TypeError, "axis must be an int, got None"),
+        (
+            lambda: BlockFormat("fp16"),
+            ValueError,
+            r"smallest step of 2\^-24.*at least -22; use few",
+        ),
+        (lambda: parse_format("bf17"), ValueError, "unknown format 'bf17'; did you mean bf16"),
+        (lambda: parse_format("xyzzy"), ValueError, r"unknown format 'xyzzy'\. Names are fp32"),
+        (lambda: parse_format("e4m3 "), ValueError, "unknown format 'e4m3 '; did you mean e4m3"),
+        (lambda: parse_format("e4m3_b7_b8"), ValueError, "'e4m3_b7_b8' gives its bias twice"),
+        (lambda: parse_format("e4m3_inf_sat"), ValueError, "gives its overflow twice"),
+        (
+            lambda: parse_format("e4m3_big"),
+            ValueError,
+            "unknown suffix '_big' in 'e4m3_big'; known",
+        ),
+        (lambda: parse_format("e9m3"), ValueError, r"exp_bits must be in 1\.\.8, got 9"),
+        (lambda: parse_format(["e4m3"]), TypeError, r"must be a str such as 'e4m3fn', got \['e4m"),
+        (lambda: as_format(8), TypeError, r"expected a format or its name, got 8 \(int\)"),
+        (lambda: format_from_ints((9,) * 8), ValueError, "expected the 8 or 16 integers"),
+    ],
+)
+def test_refusals_say_what_and_how(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_formats_are_frozen():
+    with pytest.raises(AttributeError):
+        formats.FP16.exp_bits = 6
