@@ -1,0 +1,202 @@
+"""The reference backend: the vectorised twin of the exact reference, in NumPy on the host.
+
+Always available. Tensors of a CUDA device are copied to the host and the result back, so a result
+on any device is the one that defines what is right. float16 and bfloat16 are taken apart as bits:
+no conversion here depends on whether the process flushes denormals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lpkernels.arithmetic import accumulator_from_ints, quantizer_from_ints
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
+from lpkernels.reference import twin
+from lpkernels.reference.values import Float32, narrow, widen
+from lpkernels.rng import derive_seed, draws
+
+Ints = tuple[int, ...]
+
+
+def _array(x: Tensor) -> NDArray[np.floating]:
+    """The values of x on the host: as they are, or bfloat16 as the float32 with the same bits."""
+    host = x.detach().cpu().resolve_neg()
+    if host.dtype != torch.bfloat16:
+        return host.numpy()
+    high = host.view(torch.int16).numpy().view(np.uint16).astype(np.uint32)
+    return (high << np.uint32(16)).view(np.float32)
+
+
+def _typed(values: Float32, dtype: torch.dtype) -> Tensor:
+    """values, which dtype holds, as a host tensor of that dtype."""
+    if dtype == torch.bfloat16:
+        high = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        return torch.from_numpy(high.view(np.int16)).view(torch.bfloat16)
+    if dtype == torch.float16:
+        return torch.from_numpy(widen(values).astype(np.float16))
+    if dtype == torch.float64:
+        return torch.from_numpy(widen(values))
+    return torch.from_numpy(values)
+
+
+def _seed(seed: Tensor | None, role: int) -> int:
+    return 0 if seed is None else derive_seed(int(seed), role)
+
+
+def _packable(fmt: Ints) -> FloatFormat | FixedFormat | BlockFormat:
+    parsed = format_from_ints(fmt)
+    if isinstance(parsed, AffineFormat):
+        raise ValueError(
+            f"pack: expected a float, fixed or block format, got {parsed}, whose codes mean "
+            "nothing without the tensor's range; use a FixedFormat or a BlockFormat"
+        )
+    return parsed
+
+
+class ReferenceBackend:
+    """Adapter of ``lpkernels.reference.twin``; the methods are those of ``backends.Backend``."""
+
+    name = "reference"
+
+    def available(self) -> bool:
+        return True
+
+    def why_not(self) -> str:
+        return ""
+
+    def unsupported(self, op: str, device: torch.device) -> str:
+        return ""
+
+    def quantize(
+        self, x: Tensor, quantizer: Ints, seed: Tensor | None, role: int, site: int, out: Tensor
+    ) -> None:
+        parsed = quantizer_from_ints(quantizer)
+        result = twin.quantize(_array(x), parsed, seed=_seed(seed, role), site=site)
+        out.copy_(_typed(result, out.dtype))
+
+    def matmul(
+        self, a: Tensor, b: Tensor, bias: Tensor | None, acc: Ints, seed: Tensor | None, role: int
+    ) -> Tensor:
+        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
+        addend = None if bias is None else _array(bias)
+        result = twin.matmul(_array(a), _array(b), addend, parsed, seed=start)
+        return torch.from_numpy(result).to(a.device)
+
+    def conv_fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+        acc: Ints,
+        seed: Tensor | None,
+        role: int,
+    ) -> Tensor:
+        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
+        addend = None if bias is None else _array(bias)
+        result = twin.conv_fprop(
+            _array(x), _array(w), addend, stride, padding, dilation, groups, parsed, seed=start
+        )
+        return torch.from_numpy(result).to(x.device)
+
+    def conv_dgrad(
+        self,
+        grad_output: Tensor,
+        w: Tensor,
+        input_shape: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+        acc: Ints,
+        seed: Tensor | None,
+        role: int,
+    ) -> Tensor:
+        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
+        result = twin.conv_dgrad(
+            _array(grad_output),
+            _array(w),
+            input_shape,
+            stride,
+            padding,
+            dilation,
+            groups,
+            parsed,
+            seed=start,
+        )
+        return torch.from_numpy(result).to(w.device)
+
+    def conv_wgrad(
+        self,
+        x: Tensor,
+        grad_output: Tensor,
+        weight_shape: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+        acc: Ints,
+        seed: Tensor | None,
+        role: int,
+    ) -> Tensor:
+        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
+        result = twin.conv_wgrad(
+            _array(x),
+            _array(grad_output),
+            weight_shape,
+            stride,
+            padding,
+            dilation,
+            groups,
+            parsed,
+            seed=start,
+        )
+        return torch.from_numpy(result).to(x.device)
+
+    def accumulate(
+        self,
+        total: Tensor,
+        addend: Tensor,
+        rows_cols: tuple[int, int],
+        acc: Ints,
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        k: int,
+    ) -> None:
+        parsed = accumulator_from_ints(acc)
+        bits = None
+        if parsed.rounding == "stochastic":
+            row = rows_cols[0] + np.arange(total.shape[0])[:, None]
+            col = rows_cols[1] + np.arange(total.shape[1])
+            start = _seed(seed, role)
+            bits = draws(start, site, row, col, k, parsed.random_bits, parsed.rng)
+        result = twin.add(
+            widen(_array(total)),
+            widen(_array(addend)),
+            parsed.outermost,
+            parsed.rounding,
+            draws=bits,
+            random_bits=parsed.random_bits,
+        )
+        total.copy_(torch.from_numpy(narrow(result)))
+
+    def pack(self, x: Tensor, fmt: Ints) -> Tensor:
+        return torch.from_numpy(twin.pack(_array(x).astype(np.float32), _packable(fmt))).to(
+            x.device
+        )
+
+    def unpack(self, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
+        values = twin.unpack(codes.cpu().numpy(), _packable(fmt), tuple(shape))
+        return torch.from_numpy(values).to(codes.device)
+
+
+BACKEND = ReferenceBackend()

@@ -1,0 +1,199 @@
+"""The three passes of a convolution as products of matrices whose left side is gathered from an
+image.
+
+    pass    rows (gathered)          columns   k
+    fprop   (n, position) of y       c_out     (c_in, tap)        left x,  right w
+    dgrad   (n, position) of dx      c_in      (c_out, tap)       left dy, right w
+    wgrad   (c_in, tap)              c_out     (n, position) of y left x,  right dy
+
+Positions and taps are row-major over one to three spatial dimensions. A tap on padding or between
+strides is absent: it adds nothing, whatever the weight there, but its position counts for chunks
+and draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.reference.geometry import (
+    ABSENT,
+    Indices,
+    input_of_output,
+    output_of_input,
+    output_size,
+    over_batch,
+    volume,
+)
+from lpkernels.reference.sums import Present, accumulate_tile, tiles
+from lpkernels.reference.values import Float32, Float64, narrow, widen
+
+Sizes = Sequence[int]
+
+
+def _channels_first(x: NDArray[np.floating], groups: int) -> NDArray[np.floating]:
+    """[N, C, *size] -> [groups, C / groups, N * positions]"""
+    moved = np.moveaxis(x, 1, 0)
+    return moved.reshape(groups, x.shape[1] // groups, x.shape[0] * volume(x.shape[2:]))
+
+
+def _gather(image: Float32, index: Indices) -> tuple[Float64, Present]:
+    """[groups, channels, positions] at (taps, rows) indices.
+
+    Returns the values (groups, channels, taps, rows) and which are present (None: all).
+    """
+    present = index != ABSENT
+    if image.shape[2] == 0:
+        return np.zeros((*image.shape[:2], *index.shape)), present
+    # An absent tap reads position 0; its product is never used.
+    values = widen(image[:, :, np.where(present, index, 0)])
+    return values, None if present.all() else present
+
+
+def _image_pass(
+    image: Float32,
+    index: Indices,
+    right: Float64,
+    bias: Float32 | None,
+    acc: Accumulator,
+    seed: int,
+) -> Float32:
+    """Outputs [groups, rows, cols] of fprop or dgrad.
+
+    image [groups, channels, positions]; index (taps, rows) into positions; right [groups, channels
+    * taps, cols].
+    """
+    groups, length, cols = right.shape
+    rows = index.shape[1]
+    out = np.empty((groups, rows, cols), dtype=np.float32)
+    col = (np.arange(groups)[:, None] * cols + np.arange(cols))[:, None, :]
+    addend = None if bias is None else bias.reshape(groups, 1, cols)
+    for tile in tiles(groups, rows, cols, length):
+        values, present = _gather(image, index[:, tile])
+        left = values.reshape(groups, length, tile.stop - tile.start)
+        row = np.arange(tile.start, tile.stop)[:, None]
+        total = accumulate_tile(left, right, present, acc, seed=seed, row=row, col=col, bias=addend)
+        out[:, tile] = narrow(total)
+    return out
+
+
+def _from_rows(out: Float32, batch: int, size: Sizes) -> Float32:
+    """[groups, N * positions, C / groups] -> [N, C, *size]"""
+    channels = out.shape[0] * out.shape[2]
+    moved = out.transpose(0, 2, 1).reshape(channels, batch, *size)
+    return np.ascontiguousarray(np.moveaxis(moved, 0, 1))
+
+
+def conv_fprop(
+    x: Float32,
+    w: Float32,
+    bias: Float32 | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+    acc: Accumulator,
+    *,
+    seed: int = 0,
+) -> Float32:
+    """y = conv(x, w) + bias.
+
+    Args:
+        x: (N, C, *size) float32. w: (C_out, C / groups, *kernel) float32. bias: (C_out,) float32 or
+            None.
+        stride, padding, dilation: one number for each of 1 to 3 spatial dimensions.
+        acc: order "sequential". seed: already derived; used by stochastic modes only.
+    Returns: (N, C_out, *output_size) float32. Draws are keyed ((n, position), c_out, k), k = (c_in,
+        tap) in the group.
+    """
+    size, kernel = x.shape[2:], w.shape[2:]
+    spatial = output_size(size, kernel, stride, padding, dilation)
+    index = input_of_output(size, spatial, kernel, stride, padding, dilation)
+    index = over_batch(index, x.shape[0], volume(size))
+    length = w.shape[1] * volume(kernel)
+    right = widen(w.reshape(groups, w.shape[0] // groups, length).transpose(0, 2, 1))
+    image = _channels_first(x, groups)
+    return _from_rows(_image_pass(image, index, right, bias, acc, seed), x.shape[0], spatial)
+
+
+def conv_dgrad(
+    grad_output: Float32,
+    w: Float32,
+    input_shape: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+    acc: Accumulator,
+    *,
+    seed: int = 0,
+) -> Float32:
+    """The gradient of conv_fprop for x, of shape input_shape (N, C, *size).
+
+    Draws are keyed ((n, input position), c_in, k), k = (c_out, tap) in the group; c_in counts over
+    all groups.
+    """
+    size, spatial, kernel = tuple(input_shape[2:]), grad_output.shape[2:], w.shape[2:]
+    index = output_of_input(size, spatial, kernel, stride, padding, dilation)
+    index = over_batch(index, input_shape[0], volume(spatial))
+    per_group_in, per_group_out, taps = w.shape[1], w.shape[0] // groups, volume(kernel)
+    # [groups, C_out / groups, C / groups, taps] -> [groups, C_out / groups * taps, C / groups]
+    right = w.reshape(groups, per_group_out, per_group_in, taps).transpose(0, 1, 3, 2)
+    wide = widen(right.reshape(groups, per_group_out * taps, per_group_in))
+    image = _channels_first(grad_output, groups)
+    return _from_rows(_image_pass(image, index, wide, None, acc, seed), input_shape[0], size)
+
+
+def conv_wgrad(
+    x: Float32,
+    grad_output: Float32,
+    weight_shape: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    groups: int,
+    acc: Accumulator,
+    *,
+    seed: int = 0,
+) -> Float32:
+    """The gradient of conv_fprop for w, of shape weight_shape (C_out, C / groups, *kernel).
+
+    Draws are keyed (c_out, (c_in, tap), k), k = (n, output position); both channels count over all
+    groups.
+    """
+    size, spatial, kernel = x.shape[2:], grad_output.shape[2:], tuple(weight_shape[2:])
+    index = input_of_output(size, spatial, kernel, stride, padding, dilation)
+    index = over_batch(index, x.shape[0], volume(size))
+    taps, length = index.shape
+    per_group_in, per_group_out = weight_shape[1], weight_shape[0] // groups
+    image = _channels_first(x, groups)
+    right = widen(_channels_first(grad_output, groups).transpose(0, 2, 1))
+    group = np.arange(groups)[:, None, None]
+    # The roles of row and column are exchanged: c_out, the row of the key, runs along the last
+    # dimension here.
+    row = group * per_group_out + np.arange(per_group_out)
+    out = np.empty((groups, per_group_in * taps, per_group_out), dtype=np.float32)
+    for tile in tiles(groups, out.shape[1], per_group_out, length):
+        here = np.arange(tile.start, tile.stop)
+        values, present = _gather_taps(image, index, here)
+        col = group * out.shape[1] + here[:, None]
+        total = accumulate_tile(values, right, present, acc, seed=seed, row=row, col=col, bias=None)
+        out[:, tile] = narrow(total)
+    return np.ascontiguousarray(out.transpose(0, 2, 1)).reshape(*weight_shape)
+
+
+def _gather_taps(image: Float32, index: Indices, columns: Indices) -> tuple[Float64, Present]:
+    """Columns (c_in, tap) of the patches of an image [groups, channels, positions].
+
+    Returns the values (groups, positions, columns) and which are present (None: all).
+    """
+    channel, tap = np.divmod(columns, index.shape[0])
+    at = index[tap].T
+    present = at != ABSENT
+    if image.shape[2] == 0:
+        return np.zeros((image.shape[0], *at.shape)), present
+    values = widen(image[:, channel, np.where(present, at, 0)])
+    return values, None if present.all() else present

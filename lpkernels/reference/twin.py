@@ -1,0 +1,23 @@
+"""The vectorised twin of ``exact``: the same names, the same bits, loops over k only.
+
+Each name is defined in a file of its own: quantize, packing, gemm, conv; sums.py holds the step
+    they share.
+"""
+
+from lpkernels.reference.conv import conv_dgrad, conv_fprop, conv_wgrad
+from lpkernels.reference.gemm import matmul
+from lpkernels.reference.packing import pack, unpack
+from lpkernels.reference.quantize import quantize
+from lpkernels.reference.sums import accumulate, add
+
+__all__ = [
+    "accumulate",
+    "add",
+    "conv_dgrad",
+    "conv_fprop",
+    "conv_wgrad",
+    "matmul",
+    "pack",
+    "quantize",
+    "unpack",
+]

@@ -1,0 +1,145 @@
+"""The reference backend: tensors of any dtype and strides in and out, with the bits of the twin."""
+
+import numpy as np
+import pytest
+import torch
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends._reference import BACKEND
+from lpkernels.formats import AffineFormat, parse_format
+from lpkernels.reference import twin
+from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_QUANTIZE, Role, derive_seed
+from tests.compare import assert_bit_equal
+
+SEED = torch.tensor(-12345)
+STOCHASTIC = Accumulator("e5m3", "stochastic", chunk=4, outer="e5m2")
+GEOMETRY = ([2, 1], [1, 0], [1, 2], 2)
+
+
+def test_backend_is_always_available() -> None:
+    assert BACKEND.name == "reference"
+    assert BACKEND.available() and BACKEND.why_not() == ""
+    assert BACKEND.unsupported("matmul", torch.device("cpu")) == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("result", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_quantize_takes_and_gives_every_dtype(dtype: torch.dtype, result: torch.dtype) -> None:
+    x = torch.randn(5, 6).mul(9).to(dtype)
+    x[0, :5] = torch.tensor([torch.nan, torch.inf, -0.0, 1e-7, -3e4]).to(dtype)
+    quantizer = Quantizer("e5m2", "stochastic", random_bits=7)
+    out = torch.empty(5, 6, dtype=result)
+    BACKEND.quantize(x, quantizer.to_ints(), SEED, Role.INPUT, SITE_QUANTIZE, out)
+    seed = derive_seed(-12345, Role.INPUT)
+    want = torch.from_numpy(twin.quantize(x.double().numpy(), quantizer, seed=seed))
+    # Widening is exact, and every dtype's NaN is its own 0x7fc00000.
+    assert out.dtype == result
+    assert_bit_equal(out.float(), want)
+
+
+def test_quantize_takes_any_strides_and_its_own_input() -> None:
+    quantizer = Quantizer("e4m3", "stochastic")
+    x = torch.randn(8, 6)
+    want = torch.empty(3, 4)
+    view = x.t()[::2, 1::2]
+    BACKEND.quantize(view.contiguous(), quantizer.to_ints(), SEED, 0, SITE_QUANTIZE, want)
+    out = torch.zeros(4, 6)
+    BACKEND.quantize(view, quantizer.to_ints(), SEED, 0, SITE_QUANTIZE, out[:, ::2].t())
+    assert_bit_equal(out[:, ::2].t(), want)
+    BACKEND.quantize(view, quantizer.to_ints(), SEED, 0, SITE_QUANTIZE, view)
+    assert_bit_equal(x.t()[::2, 1::2], want)
+
+
+def test_quantize_keeps_float32_and_bfloat16_subnormals_when_flushing() -> None:
+    x = torch.tensor([1, -(2**31) + 0x30000], dtype=torch.int32).view(torch.float32)
+    narrow = x[1:].to(torch.bfloat16)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor has no mode that flushes denormals")
+    try:
+        for source in (x, narrow):
+            out = torch.empty_like(source)
+            BACKEND.quantize(source, Quantizer("fp32").to_ints(), None, 0, SITE_QUANTIZE, out)
+            assert_bit_equal(out, source)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("acc", [Accumulator("fp16"), STOCHASTIC], ids=str)
+def test_matmul_runs_the_twin(acc: Accumulator) -> None:
+    a, b, bias = torch.randn(2, 9, 5).mT, torch.randn(9, 3), torch.randn(3)
+    seed = SEED if acc.is_stochastic else None
+    got = BACKEND.matmul(a, b, bias, acc.to_ints(), seed, Role.DGRAD)
+    key = derive_seed(-12345, Role.DGRAD) if acc.is_stochastic else 0
+    want = twin.matmul(a.numpy(), b.numpy(), bias.numpy(), acc, seed=key)
+    assert_bit_equal(got, torch.from_numpy(want))
+    assert got.is_contiguous()
+
+
+def test_convolutions_run_the_twin() -> None:
+    x, w, bias = torch.randn(2, 4, 5, 7), torch.randn(6, 2, 3, 2), torch.randn(6)
+    ints, key = STOCHASTIC.to_ints(), derive_seed(-12345, Role.FPROP)
+    options = (*GEOMETRY, ints, SEED, Role.FPROP)
+    arrays = x.numpy(), w.numpy(), bias.numpy()
+    y = BACKEND.conv_fprop(x, w, bias, *options)
+    assert_bit_equal(y, torch.from_numpy(twin.conv_fprop(*arrays, *GEOMETRY, STOCHASTIC, seed=key)))
+    dx = BACKEND.conv_dgrad(y, w, list(x.shape), *options)
+    want = twin.conv_dgrad(y.numpy(), w.numpy(), x.shape, *GEOMETRY, STOCHASTIC, seed=key)
+    assert_bit_equal(dx, torch.from_numpy(want))
+    dw = BACKEND.conv_wgrad(x, y, list(w.shape), *options)
+    want = twin.conv_wgrad(x.numpy(), y.numpy(), w.shape, *GEOMETRY, STOCHASTIC, seed=key)
+    assert_bit_equal(dw, torch.from_numpy(want))
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "toward_negative", "stochastic"])
+def test_accumulate_makes_the_outer_additions_of_a_chunked_sum(rounding: str) -> None:
+    a, b, bias = torch.randn(4, 6), torch.randn(6, 3), torch.randn(3)
+    acc = Accumulator("fp32", rounding, chunk=2, outer="e5m3")
+    inner = Accumulator("fp32", rounding)
+    ints, total = acc.to_ints(), torch.zeros(4, 3)
+    if rounding == "stochastic":
+        # Chunks of one exact product each: the inner sums draw nothing that matters.
+        acc, ints = (Accumulator("fp32", rounding, chunk=1, outer="e5m3"),) * 2
+        ints = acc.to_ints()
+        a, b = a.bfloat16().float(), b.bfloat16().float()
+    step = acc.chunk or 1
+    for chunk in range(6 // step):
+        part = slice(chunk * step, chunk * step + step)
+        addend = BACKEND.matmul(a[:, part], b[part], None, inner.to_ints(), SEED, 0)
+        BACKEND.accumulate(total, addend, (0, 0), ints, SEED, 0, SITE_OUTER, chunk)
+    BACKEND.accumulate(total, bias, (0, 0), ints, SEED, 0, SITE_BIAS, 0)
+    assert_bit_equal(total, BACKEND.matmul(a, b, bias, ints, SEED, 0))
+
+
+def test_accumulate_keys_its_draws_by_the_rows_and_columns_of_a_part() -> None:
+    total, addend = torch.randn(6, 5), torch.randn(6, 5)
+    ints = Accumulator("fp32", "stochastic", chunk=1, outer="e5m1").to_ints()
+    total = BACKEND.matmul(torch.eye(6), total, None, Accumulator("e5m1").to_ints(), None, 0)
+    whole, part = total.clone(), total[2:, 3:].contiguous()
+    BACKEND.accumulate(whole, addend, (0, 0), ints, SEED, 3, SITE_OUTER, 9)
+    BACKEND.accumulate(part, addend[2:, 3:], (2, 3), ints, SEED, 3, SITE_OUTER, 9)
+    assert_bit_equal(part, whole[2:, 3:])
+
+
+@pytest.mark.parametrize("name", ["e3m1", "fixed5_f2", "block4_e2m1"])
+def test_unpack_inverts_pack(name: str) -> None:
+    fmt = parse_format(name)
+    out = torch.empty(3, 7)
+    BACKEND.quantize(torch.randn(3, 7), Quantizer(fmt).to_ints(), None, 0, SITE_QUANTIZE, out)
+    codes = BACKEND.pack(out.t(), fmt.to_ints())
+    assert codes.dtype == torch.uint8 and codes.dim() == 1
+    if name == "block4_e2m1":
+        codes = BACKEND.pack(out, fmt.to_ints())
+        assert_bit_equal(BACKEND.unpack(codes, fmt.to_ints(), [3, 7]), out)
+    else:
+        assert_bit_equal(BACKEND.unpack(codes, fmt.to_ints(), [7, 3]), out.t().contiguous())
+
+
+def test_pack_refuses_an_affine_format() -> None:
+    with pytest.raises(ValueError, match=r"float, fixed or block format, got affine4.*FixedFormat"):
+        BACKEND.pack(torch.ones(2), AffineFormat(4).to_ints())
+
+
+def test_backend_leaves_numpy_error_state_alone() -> None:
+    with np.errstate(all="raise"):
+        x = torch.tensor([[torch.inf, torch.nan, 3e38, 1e-45]])
+        BACKEND.matmul(x, -x.t(), None, Accumulator("e4m3fn").to_ints(), None, 0)
