@@ -1,5 +1,6 @@
-// lpkernels._C: pointers, sizes, strides and integer specs in, results written in place. No torch, and no Python object is
-// touched while a kernel runs (the interpreter lock is released). Adapters: lpkernels/backends/cpu.py.
+// lpkernels._C: pointers, sizes, strides and integer specs in, results written in place. No torch,
+// and no Python object is touched while a kernel runs (the interpreter lock is released). Adapters:
+// lpkernels/backends/cpu.py.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -35,7 +36,8 @@ void check_accumulator(const Ints& ints) {
 
 // quantizer: format integers, then rounding, random_bits, rng, 0.
 lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
-                                const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads) {
+                                const Ints& quantizer, int64_t seed, int64_t role, int64_t site,
+                                int threads) {
   LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
   LPK_CHECK(quantizer.size() == 12 || quantizer.size() == 20, "a quantizer has 12 or 20 integers");
   lpk::QuantizeArgs args{};
@@ -58,9 +60,10 @@ lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type
   return args;
 }
 
-void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes, const Ints& quantizer, int64_t seed,
-              int64_t role, int64_t site, int threads) {
-  const lpk::QuantizeArgs args = quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role, site, threads);
+void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
+              const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads) {
+  const lpk::QuantizeArgs args =
+      quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role, site, threads);
   const py::gil_scoped_release release;
   switch (static_cast<lpk::Kind>(quantizer[0])) {
     case lpk::Kind::kAffine:
@@ -78,7 +81,9 @@ lpk::PackArgs pack_args(const Ints& sizes, const Ints& format, int threads) {
   return {format.data(), sizes[0] * sizes[1] * sizes[2], sizes[0], sizes[1], sizes[2], threads};
 }
 
-int64_t packed_bytes(const Ints& sizes, const Ints& format) { return lpk::packed_bytes(pack_args(sizes, format, 1)); }
+int64_t packed_bytes(const Ints& sizes, const Ints& format) {
+  return lpk::packed_bytes(pack_args(sizes, format, 1));
+}
 
 int64_t pack(uintptr_t x, uintptr_t codes, const Ints& sizes, const Ints& format, int threads) {
   const lpk::PackArgs args = pack_args(sizes, format, threads);
@@ -93,19 +98,31 @@ void unpack(uintptr_t codes, uintptr_t x, const Ints& sizes, const Ints& format,
 }
 
 // sizes: batch, m, n, k; strides: a row, a k, b k, b column. Offsets point to `batch` int64 each.
-void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t c, const Ints& sizes, const Ints& strides,
-            uintptr_t a_offset, uintptr_t b_offset, const Ints& accumulator, int64_t seed, int64_t role, int threads) {
+void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t c, const Ints& sizes,
+            const Ints& strides, uintptr_t a_offset, uintptr_t b_offset, const Ints& accumulator,
+            int64_t seed, int64_t role, int threads) {
   LPK_CHECK(sizes.size() == 4 && strides.size() == 4, "matmul takes four sizes and four strides");
   check_accumulator(accumulator);
-  const lpk::MatmulArgs args{pointer<const float>(a), pointer<const float>(b), pointer<const float>(bias),
-                             pointer<float>(c), sizes[0], sizes[1], sizes[2], sizes[3],
-                             pointer<const int64_t>(a_offset), pointer<const int64_t>(b_offset), strides[0],
-                             strides[1], strides[2], strides[3]};
+  const lpk::MatmulArgs args{pointer<const float>(a),
+                             pointer<const float>(b),
+                             pointer<const float>(bias),
+                             pointer<float>(c),
+                             sizes[0],
+                             sizes[1],
+                             sizes[2],
+                             sizes[3],
+                             pointer<const int64_t>(a_offset),
+                             pointer<const int64_t>(b_offset),
+                             strides[0],
+                             strides[1],
+                             strides[2],
+                             strides[3]};
   const py::gil_scoped_release release;
   lpk::matmul(args, accumulator.data(), role_seed(seed, role), threads);
 }
 
-// geometry: batch, groups, channels in and out per group, then input, kernel, output, stride, padding, dilation (3 each).
+// geometry: batch, groups, channels in and out per group, then input, kernel, output, stride,
+// padding, dilation (3 each).
 lpk::ConvShape conv_shape(const Ints& geometry) {
   LPK_CHECK(geometry.size() == 4 + 6 * lpk::kSpatial, "a convolution's geometry has 22 integers");
   lpk::ConvShape s{geometry[0], geometry[1], geometry[2], geometry[3], {}, {}, {}, {}, {}, {}};
@@ -124,53 +141,57 @@ lpk::Image<T> image(uintptr_t data, const Ints& strides) {
   return {pointer<T>(data), strides[0], strides[1], {strides[2], strides[3], strides[4]}};
 }
 
-void conv_fprop(uintptr_t x, const Ints& x_strides, uintptr_t w, const Ints& w_strides, uintptr_t bias, uintptr_t y,
-                const Ints& y_strides, const Ints& geometry, const Ints& accumulator, int64_t seed, int64_t role,
-                int threads) {
+void conv_fprop(uintptr_t x, const Ints& x_strides, uintptr_t w, const Ints& w_strides,
+                uintptr_t bias, uintptr_t y, const Ints& y_strides, const Ints& geometry,
+                const Ints& accumulator, int64_t seed, int64_t role, int threads) {
   check_accumulator(accumulator);
   const lpk::ConvShape shape = conv_shape(geometry);
   const auto input = image<const float>(x, x_strides);
   const auto weight = image<const float>(w, w_strides);
   const auto output = image<float>(y, y_strides);
   const py::gil_scoped_release release;
-  lpk::conv_fprop(shape, input, weight, pointer<const float>(bias), output, accumulator.data(), role_seed(seed, role),
-                  threads);
+  lpk::conv_fprop(shape, input, weight, pointer<const float>(bias), output, accumulator.data(),
+                  role_seed(seed, role), threads);
 }
 
-void conv_dgrad(uintptr_t dy, const Ints& dy_strides, uintptr_t w, const Ints& w_strides, uintptr_t dx,
-                const Ints& dx_strides, const Ints& geometry, const Ints& accumulator, int64_t seed, int64_t role,
-                int threads) {
+void conv_dgrad(uintptr_t dy, const Ints& dy_strides, uintptr_t w, const Ints& w_strides,
+                uintptr_t dx, const Ints& dx_strides, const Ints& geometry, const Ints& accumulator,
+                int64_t seed, int64_t role, int threads) {
   check_accumulator(accumulator);
   const lpk::ConvShape shape = conv_shape(geometry);
   const auto gradient = image<const float>(dy, dy_strides);
   const auto weight = image<const float>(w, w_strides);
   const auto result = image<float>(dx, dx_strides);
   const py::gil_scoped_release release;
-  lpk::conv_dgrad(shape, gradient, weight, result, accumulator.data(), role_seed(seed, role), threads);
+  lpk::conv_dgrad(shape, gradient, weight, result, accumulator.data(), role_seed(seed, role),
+                  threads);
 }
 
-void conv_wgrad(uintptr_t x, const Ints& x_strides, uintptr_t dy, const Ints& dy_strides, uintptr_t dw,
-                const Ints& dw_strides, const Ints& geometry, const Ints& accumulator, int64_t seed, int64_t role,
-                int threads) {
+void conv_wgrad(uintptr_t x, const Ints& x_strides, uintptr_t dy, const Ints& dy_strides,
+                uintptr_t dw, const Ints& dw_strides, const Ints& geometry, const Ints& accumulator,
+                int64_t seed, int64_t role, int threads) {
   check_accumulator(accumulator);
   const lpk::ConvShape shape = conv_shape(geometry);
   const auto input = image<const float>(x, x_strides);
   const auto gradient = image<const float>(dy, dy_strides);
   const auto result = image<float>(dw, dw_strides);
   const py::gil_scoped_release release;
-  lpk::conv_wgrad(shape, input, gradient, result, accumulator.data(), role_seed(seed, role), threads);
+  lpk::conv_wgrad(shape, input, gradient, result, accumulator.data(), role_seed(seed, role),
+                  threads);
 }
 
-// total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first row and column, site, k.
-void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols, const Ints& accumulator, int64_t seed,
-                int64_t role, const Ints& key, int threads) {
+// total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
+// row and column, site, k.
+void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
+                const Ints& accumulator, int64_t seed, int64_t role, const Ints& key, int threads) {
   check_accumulator(accumulator);
   LPK_CHECK(key.size() == 4, "a key is (row, column, site, k)");
-  const lpk::DrawKey first{role_seed(seed, role), static_cast<uint32_t>(key[2]), static_cast<uint64_t>(key[0]),
-                           static_cast<uint64_t>(key[1]), static_cast<uint64_t>(key[3])};
+  const lpk::DrawKey first{role_seed(seed, role), static_cast<uint32_t>(key[2]),
+                           static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]),
+                           static_cast<uint64_t>(key[3])};
   const py::gil_scoped_release release;
-  lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), rows, cols, accumulator.data(), first,
-                           threads);
+  lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), rows, cols,
+                           accumulator.data(), first, threads);
 }
 
 std::string isa() { return lpk::kernels().isa; }
@@ -178,7 +199,9 @@ std::string isa() { return lpk::kernels().isa; }
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-  m.doc() = "lpkernels kernels: pointers and integers in, results in place; used through lpkernels.backends";
+  m.doc() =
+      "lpkernels kernels: pointers and integers in, results in place; used through "
+      "lpkernels.backends";
   m.def("isa", &isa);
   m.def("quantize", &quantize);
   m.def("packed_bytes", &packed_bytes);

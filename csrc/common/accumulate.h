@@ -1,8 +1,10 @@
-// One step of an emulated sum: acc <- round(acc + p), one rounding of the exact sum, whatever the widths of acc and p.
+// One step of an emulated sum: acc <- round(acc + p), one rounding of the exact sum, whatever the
+// widths of acc and p.
 //
-// p is a product of two float32 values, exact in double, or already rounded to the product format. The sum of two doubles
-// is split into its nearest double and the error (two-sum, Knuth), and made odd, so that one rounding to at most 24 bits
-// (and 24 random ones) gives the bits of the exact sum (Boldo and Melquiond 2008).
+// p is a product of two float32 values, exact in double, or already rounded to the product format.
+// The sum of two doubles is split into its nearest double and the error (two-sum, Knuth), and made
+// odd, so that one rounding to at most 24 bits (and 24 random ones) gives the bits of the exact sum
+// (Boldo and Melquiond 2008).
 #pragma once
 
 #include "rng.h"
@@ -39,7 +41,8 @@ LPK_HD Accumulator accumulator_from(const int64_t* ints) {
   return acc;
 }
 
-// a + b rounded to odd: the nearest double if exact or odd, else its neighbour on the side of the error.
+// a + b rounded to odd: the nearest double if exact or odd, else its neighbour on the side of the
+// error.
 template <class D>
 LPK_HD D odd_sum(D a, D b) {
   using L = Lanes<D>;
@@ -56,15 +59,16 @@ LPK_HD D odd_sum(D a, D b) {
   return L::value(step ? (outward ? bits + 1 : bits - 1) : bits);
 }
 
-// toward_negative: an exact zero sum is -0 unless both addends are +0. The nearest sum already gives every other mode's.
+// toward_negative: an exact zero sum is -0 unless both addends are +0. The nearest sum already
+// gives every other mode's.
 template <class D>
 LPK_HD D with_zero_sign(D sum, D a, D b) {
   using L = Lanes<D>;
   return sum == 0.0 ? L::value((L::bits(a) | L::bits(b)) & kSignBit) : sum;
 }
 
-// Under wrap, a product of 2^50 quanta or more is a multiple of the quantum (it has at most 48 bits): reduced exactly, so
-// that making the sum odd cannot touch the bits that wrapping keeps.
+// Under wrap, a product of 2^50 quanta or more is a multiple of the quantum (it has at most 48
+// bits): reduced exactly, so that making the sum odd cannot touch the bits that wrapping keeps.
 template <class D>
 LPK_HD D reduced_addend(D p, const Format& f) {
   using L = Lanes<D>;
@@ -83,7 +87,8 @@ LPK_HD D add_rounded(D acc, D p, const Format& f, Rounding mode, D threshold) {
 
 // float32 result of a sum held in double; every NaN is 0x7fc00000.
 LPK_HD float canonical_float(double x) {
-  return x == x ? static_cast<float>(x) : static_cast<float>(Lanes<double>::value(0x7ff8000000000000));
+  return x == x ? static_cast<float>(x)
+                : static_cast<float>(Lanes<double>::value(0x7ff8000000000000));
 }
 
 }  // namespace lpk

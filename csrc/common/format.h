@@ -1,14 +1,15 @@
-// A number format as the kernels see it: the eight integers of formats.py plus the constants that rounding needs.
+// A number format as the kernels see it: the eight integers of formats.py plus the constants that
+// rounding needs.
 //
-// Mirrors lpkernels/formats.py (FloatFormat, FixedFormat). Everything derived is exact in double: formats are limited to
-// values that float32 holds. Host and device.
+// Mirrors lpkernels/formats.py (FloatFormat, FixedFormat). Everything derived is exact in double:
+// formats are limited to values that float32 holds. Host and device.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
-// Always inlined: csrc/cpu compiles these headers once per instruction set, and a copy out of line made for AVX-512 must
-// never be the one that the linker keeps for everybody.
+// Always inlined: csrc/cpu compiles these headers once per instruction set, and a copy out of line
+// made for AVX-512 must never be the one that the linker keeps for everybody.
 #if defined(__CUDACC__)
 #define LPK_HD __host__ __device__ __forceinline__
 #elif defined(__GNUC__)
@@ -75,8 +76,8 @@ LPK_HD Format float_format(const int64_t* ints) {
   f.unit = power_of_two(-f.man_bits);
   f.quantum = f.min_normal * f.unit;
 
-  // "ieee" gives the top exponent code to inf and NaN, "fn" only its last mantissa code to NaN (with man_bits = 0 that is
-  // the whole code), "none" gives nothing away.
+  // "ieee" gives the top exponent code to inf and NaN, "fn" only its last mantissa code to NaN
+  // (with man_bits = 0 that is the whole code), "none" gives nothing away.
   const int32_t top_code = (1 << f.exp_bits) - 1;
   const bool top_code_lost =
       f.specials == Specials::kIeee || (f.specials == Specials::kFn && f.man_bits == 0);
@@ -88,7 +89,9 @@ LPK_HD Format float_format(const int64_t* ints) {
   // The tie beyond max goes up when max's code is odd. Below it by one step where the tie stays.
   const double tie = f.max + top_quantum / 2;
   const bool max_code_odd = f.man_bits == 0 ? ((emax + f.bias) & 1) != 0 : !top_mantissa_lost;
-  f.beyond = f.overflow == Overflow::kInfinity ? HUGE_VAL : f.overflow == Overflow::kNan ? NAN : f.max;
+  f.beyond = f.overflow == Overflow::kInfinity ? HUGE_VAL
+             : f.overflow == Overflow::kNan    ? NAN
+                                               : f.max;
   f.overflow_from = max_code_odd ? tie : nextafter(tie, 2 * tie);
   return f;
 }

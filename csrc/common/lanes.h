@@ -1,7 +1,8 @@
 // What the rounding rules need from a number of lanes: their bits, their values, floor and max.
 //
-// The rules in round.h and accumulate.h are templates over D: a double (scalar code and CUDA), or a vector of doubles
-// (csrc/cpu/vector.h). Arithmetic, comparison and `mask ? a : b` are the language's own for both.
+// The rules in round.h and accumulate.h are templates over D: a double (scalar code and CUDA), or a
+// vector of doubles (csrc/cpu/vector.h). Arithmetic, comparison and `mask ? a : b` are the
+// language's own for both.
 #pragma once
 
 #include <cstdint>

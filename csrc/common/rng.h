@@ -1,8 +1,10 @@
-// Counter-based random bits: word(seed, site, row, col, w) is a pure function, so a draw does not depend on threads, tiles
-// or backend. The constants and the key schedule are pinned by tests/rng_vectors.json.
+// Counter-based random bits: word(seed, site, row, col, w) is a pure function, so a draw does not
+// depend on threads, tiles or backend. The constants and the key schedule are pinned by
+// tests/rng_vectors.json.
 //
-// mix64 is the finaliser of splitmix64 (Steele, Lea, Flood 2014), mix32 "lowbias32" (Wellons 2018), Philox4x32-10 from
-// Salmon et al. 2011. A word serves four draws of up to 8 bits, two of up to 16, or one of up to 32.
+// mix64 is the finaliser of splitmix64 (Steele, Lea, Flood 2014), mix32 "lowbias32" (Wellons 2018),
+// Philox4x32-10 from Salmon et al. 2011. A word serves four draws of up to 8 bits, two of up to 16,
+// or one of up to 32.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +43,8 @@ LPK_HD U mix32(U x) {
   return x;
 }
 
-// The seed of one use (a layer's input, its fprop, ...) from the seed of the call. Role 0 is the call itself.
+// The seed of one use (a layer's input, its fprop, ...) from the seed of the call. Role 0 is the
+// call itself.
 LPK_HD uint64_t derive_seed(uint64_t seed, uint64_t role) {
   return role == 0 ? seed : mix64(seed + role * kGolden);
 }
@@ -74,7 +77,8 @@ struct PhiloxBlock {
   uint32_t word[4];
 };
 
-LPK_HD PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
+LPK_HD PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
+                          uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * c0;
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2;
@@ -91,22 +95,25 @@ LPK_HD PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, ui
 }
 
 // The block that holds words 4 quad .. 4 quad + 3.
-LPK_HD PhiloxBlock philox_block(uint64_t seed, uint32_t site, uint64_t row, uint64_t col, uint64_t quad) {
+LPK_HD PhiloxBlock philox_block(uint64_t seed, uint32_t site, uint64_t row, uint64_t col,
+                                uint64_t quad) {
   const uint32_t high = site | static_cast<uint32_t>((row >> 32) & 0x1ff) << 4 |
                         static_cast<uint32_t>((col >> 32) & 0x1ff) << 13 |
                         static_cast<uint32_t>((quad >> 32) & 0x3ff) << 22;
-  return philox(static_cast<uint32_t>(quad), static_cast<uint32_t>(row), static_cast<uint32_t>(col), high,
-                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  return philox(static_cast<uint32_t>(quad), static_cast<uint32_t>(row), static_cast<uint32_t>(col),
+                high, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 }
 
-LPK_HD uint32_t random_word(Rng rng, uint64_t seed, uint32_t site, uint64_t row, uint64_t col, uint64_t word) {
+LPK_HD uint32_t random_word(Rng rng, uint64_t seed, uint32_t site, uint64_t row, uint64_t col,
+                            uint64_t word) {
   if (rng == Rng::kPhilox) return philox_block(seed, site, row, col, word >> 2).word[word & 3];
   const uint64_t base = site_base(seed, site);
   const RowKey key = row_key(base, row, word);
   return fast_word(column_key(base, col), key.add, key.flip, static_cast<uint32_t>(word));
 }
 
-// How draws of `random_bits` lie in words: draw k is field k % per_word of word k / per_word, the top bits of that field.
+// How draws of `random_bits` lie in words: draw k is field k % per_word of word k / per_word, the
+// top bits of that field.
 struct DrawLayout {
   int32_t per_word_log2;
   int32_t field_bits;
@@ -115,7 +122,8 @@ struct DrawLayout {
   LPK_HD uint64_t word_of(uint64_t k) const { return k >> per_word_log2; }
   LPK_HD bool starts_word(uint64_t k) const { return (k & ((1u << per_word_log2) - 1)) == 0; }
   LPK_HD int shift_of(uint64_t k) const {
-    return static_cast<int>(k & ((1u << per_word_log2) - 1)) * field_bits + field_bits - random_bits;
+    return static_cast<int>(k & ((1u << per_word_log2) - 1)) * field_bits + field_bits -
+           random_bits;
   }
   LPK_HD uint32_t mask() const { return 0xffffffffu >> (32 - random_bits); }
 };
@@ -126,10 +134,11 @@ LPK_HD DrawLayout draw_layout(int random_bits) {
   return {0, 32, random_bits};
 }
 
-LPK_HD uint32_t random_draw(Rng rng, uint64_t seed, uint32_t site, uint64_t row, uint64_t col, uint64_t k,
-                            int random_bits) {
+LPK_HD uint32_t random_draw(Rng rng, uint64_t seed, uint32_t site, uint64_t row, uint64_t col,
+                            uint64_t k, int random_bits) {
   const DrawLayout layout = draw_layout(random_bits);
-  return (random_word(rng, seed, site, row, col, layout.word_of(k)) >> layout.shift_of(k)) & layout.mask();
+  return (random_word(rng, seed, site, row, col, layout.word_of(k)) >> layout.shift_of(k)) &
+         layout.mask();
 }
 
 }  // namespace lpk

@@ -1,28 +1,33 @@
-// round_to: the one definition of rounding to a format, for every mode, on host, vectors of doubles and device.
+// round_to: the one definition of rounding to a format, for every mode, on host, vectors of doubles
+// and device.
 //
-// x is an exact double, or a longer sum rounded to odd in double: both give the bits of the exact value, because formats
-// have at most 24 significant bits and a draw at most 24 more (32 where x itself is exact).
-// Works on magnitudes: with q the quantum of x's binade, |x| = (n + f) q, the result is n q or (n + 1) q.
+// x is an exact double, or a longer sum rounded to odd in double: both give the bits of the exact
+// value, because formats have at most 24 significant bits and a draw at most 24 more (32 where x
+// itself is exact). Works on magnitudes: with q the quantum of x's binade, |x| = (n + f) q, the
+// result is n q or (n + 1) q.
 //
-// Needs separate multiplies and adds where it says (x + magic) - magic; contracting them is harmless (the product before it
-// is a power of two times a constant), re-associating them is not: never build with fast-math.
+// Needs separate multiplies and adds where it says (x + magic) - magic; contracting them is
+// harmless (the product before it is a power of two times a constant), re-associating them is not:
+// never build with fast-math.
 #pragma once
 
 #include "lanes.h"
 
 namespace lpk {
 
-// f >= stochastic_threshold(draw, R)  <=>  floor(f 2^(R+1)) + 2 draw + 1 >= 2^(R+1). Exact in double for R <= 32.
+// f >= stochastic_threshold(draw, R)  <=>  floor(f 2^(R+1)) + 2 draw + 1 >= 2^(R+1). Exact in
+// double for R <= 32.
 template <class D>
 LPK_HD D stochastic_threshold(D draw, int random_bits) {
   const double scale = power_of_two(-random_bits - 1);
   return 1.0 - (draw + draw + 1.0) * scale;
 }
 
-// Rounds a magnitude to n or n + 1 quanta. `odd` is the parity of n's code, `negative` the sign of the value.
+// Rounds a magnitude to n or n + 1 quanta. `odd` is the parity of n's code, `negative` the sign of
+// the value.
 template <class D, class Mask>
-LPK_HD D round_fraction(D floor_value, D fraction, D quantum, Mask odd, Mask negative, Rounding mode,
-                        D threshold) {
+LPK_HD D round_fraction(D floor_value, D fraction, D quantum, Mask odd, Mask negative,
+                        Rounding mode, D threshold) {
   const D next = floor_value + quantum;
   switch (mode) {
     case Rounding::kNearestEven:
@@ -43,7 +48,8 @@ LPK_HD D round_fraction(D floor_value, D fraction, D quantum, Mask odd, Mask neg
   return floor_value;
 }
 
-// What becomes of a magnitude beyond max: `infinite` marks infinite inputs, which no direction stops at max.
+// What becomes of a magnitude beyond max: `infinite` marks infinite inputs, which no direction
+// stops at max.
 template <class D, class Mask>
 LPK_HD D overflowed(const Format& f, Rounding mode, Mask negative, Mask infinite) {
   using L = Lanes<D>;
@@ -62,17 +68,27 @@ LPK_HD D overflowed(const Format& f, Rounding mode, Mask negative, Mask infinite
   }
 }
 
+// x as the rules below can scale it without overflow or underflow; for float64 inputs, other values
+// never need it. Magnitudes outside 2^-400 .. 2^200 become the nearest end, which rounds alike:
+// formats end at 2^128, quanta begin at 2^-149, and every double above 2^200 is a multiple of any
+// modulus of wrap, as 2^200 is.
+LPK_HD double moderated(double x) {
+  const double a = fabs(x);
+  if (a > 0x1p200 && a < HUGE_VAL) return copysign(0x1p200, x);
+  if (a < 0x1p-400 && a > 0) return copysign(0x1p-400, x);
+  return x;
+}
+
 template <class D>
 LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold) {
   using L = Lanes<D>;
   const auto sign = L::bits(x) & kSignBit;
   const auto negative = sign != 0;
-  const D magnitude = L::value(L::bits(x) & ~kSignBit);
-  const auto infinite = magnitude == HUGE_VAL;
-  // Beyond every max all magnitudes round alike; the magic constant of the largest doubles would be infinite.
-  const D a = magnitude > 0x1p200 ? L::all(0x1p200) : magnitude;
+  const D a = L::value(L::bits(x) & ~kSignBit);
+  const auto infinite = a == HUGE_VAL;
 
-  // The binade of x, never below that of min_normal; its quantum; exact reciprocals of powers of two by their exponents.
+  // The binade of x, never below that of min_normal; its quantum; exact reciprocals of powers of
+  // two by their exponents.
   const D binade = L::max(L::value(L::bits(a) & kExponentBits), L::all(f.min_normal));
   D quantum = binade * f.unit;
   if (!f.subnormals) quantum = a < f.min_normal ? binade : quantum;
@@ -111,7 +127,8 @@ LPK_HD D round_to_float_nearest_even(D x, const Format& f) {
   return L::value(L::bits(r) | sign);
 }
 
-// n modulo 2^word_bits for an integer n of any size: scaling by a power of two, floor and the difference are exact.
+// n modulo 2^word_bits for an integer n of any size: scaling by a power of two, floor and the
+// difference are exact.
 template <class D>
 LPK_HD D wrap_quanta(D n, const Format& f) {
   const double inverse = 1.0 / f.modulus;

@@ -1,9 +1,11 @@
-// Each pass is a product whose A side is gathered from an image tap by tap; taps on padding or between strides are absent.
+// Each pass is a product whose A side is gathered from an image tap by tap; taps on padding or
+// between strides are absent.
 //
 //   pass   rows                  lanes    k                      A            B
 //   fprop  (n, d, h, w) of y     c_out    (c_in, kd, kh, kw)     x            w
 //   dgrad  (n, d, h, w) of dx    c_in     (c_out, kd, kh, kw)    dy           w
-//   wgrad  (c_in, kd, kh, kw)    c_out    (n, d, h, w) of dy     x            dy     (keyed by row c_out: lanes are rows)
+//   wgrad  (c_in, kd, kh, kw)    c_out    (n, d, h, w) of dy     x            dy     (keyed by row
+//   c_out: lanes are rows)
 #include "conv.h"
 
 #include <algorithm>
@@ -61,7 +63,8 @@ class ConvOperands : public Operands {
     }
     return true;
   }
-  // The output position whose tap `tap` reads input position `in`; false between strides and outside.
+  // The output position whose tap `tap` reads input position `in`; false between strides and
+  // outside.
   bool output_of(const int64_t* in, const int64_t* tap, int64_t* out) const {
     for (int i = 0; i < kSpatial; ++i) {
       const int64_t scaled = in[i] + s_.padding[i] - tap[i] * s_.dilation[i];
@@ -78,41 +81,43 @@ class ConvOperands : public Operands {
 
 // One row of A: value(k position) or absent, for depth positions from k on.
 template <class Tap>
-bool gather_row(int64_t k, int64_t depth, const int64_t* size, double* a, uint8_t* absent, const Tap& tap) {
+bool gather_row(int64_t k, int64_t depth, const int64_t* size, float* a, uint8_t* absent,
+                const Tap& tap) {
   bool any = false;
   Position position(k, size);
   for (int64_t i = 0; i < depth; ++i, position.next(size)) {
     const float* value = tap(position);
     absent[i] = value == nullptr;
     any |= value == nullptr;
-    a[i] = value == nullptr ? 0.0 : *value;
+    a[i] = value == nullptr ? 0.0f : *value;
   }
   return any;
 }
 
 // Panels of B whose element (k, lane) lies at start(position) + lane * stride.
 template <class Start>
-void pack_panels(int64_t k, int64_t depth, int64_t lanes, const int64_t* size, int64_t stride, double* b,
-                 const Start& start) {
+void pack_panels(int64_t k, int64_t depth, int64_t lanes, const int64_t* size, int64_t stride,
+                 float* b, const Start& start) {
   for (int64_t l0 = 0; l0 < lanes; l0 += kPanel, b += depth * kPanel) {
     const int64_t width = std::min<int64_t>(kPanel, lanes - l0);
     Position position(k, size);
     for (int64_t i = 0; i < depth; ++i, position.next(size)) {
       const float* from = start(position) + l0 * stride;
-      double* to = b + i * kPanel;
+      float* to = b + i * kPanel;
       for (int64_t l = 0; l < width; ++l) to[l] = from[l * stride];
-      std::fill(to + width, to + kPanel, 0.0);
+      std::fill(to + width, to + kPanel, 0.0f);
     }
   }
 }
 
 class FpropOperands : public ConvOperands {
  public:
-  FpropOperands(const ConvShape& shape, int64_t group, const Image<const float>& x, const Image<const float>& w,
-                const float* bias, const Image<float>& y)
+  FpropOperands(const ConvShape& shape, int64_t group, const Image<const float>& x,
+                const Image<const float>& w, const float* bias, const Image<float>& y)
       : ConvOperands(shape, group), x_(x), w_(w), bias_(bias), y_(y) {}
 
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, double* a, uint8_t* absent) const override {
+  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
+              uint8_t* absent) const override {
     bool any = false;
     Position at(row, s_.output);
     for (int64_t r = 0; r < rows; ++r, at.next(s_.output), a += depth, absent += depth) {
@@ -124,7 +129,7 @@ class FpropOperands : public ConvOperands {
     }
     return any;
   }
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, double* b) const override {
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
     pack_panels(k, depth, lanes, s_.kernel, w_.outer, b, [&](const Position& tap) {
       return element(w_, output_channel(lane), tap.outer, tap.at);
     });
@@ -145,11 +150,12 @@ class FpropOperands : public ConvOperands {
 
 class DgradOperands : public ConvOperands {
  public:
-  DgradOperands(const ConvShape& shape, int64_t group, const Image<const float>& dy, const Image<const float>& w,
-                const Image<float>& dx)
+  DgradOperands(const ConvShape& shape, int64_t group, const Image<const float>& dy,
+                const Image<const float>& w, const Image<float>& dx)
       : ConvOperands(shape, group), dy_(dy), w_(w), dx_(dx) {}
 
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, double* a, uint8_t* absent) const override {
+  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
+              uint8_t* absent) const override {
     bool any = false;
     Position at(row, s_.input);
     for (int64_t r = 0; r < rows; ++r, at.next(s_.input), a += depth, absent += depth) {
@@ -161,7 +167,7 @@ class DgradOperands : public ConvOperands {
     }
     return any;
   }
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, double* b) const override {
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
     pack_panels(k, depth, lanes, s_.kernel, w_.inner, b, [&](const Position& tap) {
       return element(w_, output_channel(tap.outer), lane, tap.at);
     });
@@ -180,11 +186,12 @@ class DgradOperands : public ConvOperands {
 
 class WgradOperands : public ConvOperands {
  public:
-  WgradOperands(const ConvShape& shape, int64_t group, const Image<const float>& x, const Image<const float>& dy,
-                const Image<float>& dw)
+  WgradOperands(const ConvShape& shape, int64_t group, const Image<const float>& x,
+                const Image<const float>& dy, const Image<float>& dw)
       : ConvOperands(shape, group), x_(x), dy_(dy), dw_(dw) {}
 
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, double* a, uint8_t* absent) const override {
+  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
+              uint8_t* absent) const override {
     bool any = false;
     Position tap(row, s_.kernel);
     for (int64_t r = 0; r < rows; ++r, tap.next(s_.kernel), a += depth, absent += depth) {
@@ -196,7 +203,7 @@ class WgradOperands : public ConvOperands {
     }
     return any;
   }
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, double* b) const override {
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
     pack_panels(k, depth, lanes, s_.output, dy_.inner, b, [&](const Position& at) {
       return element(dy_, at.outer, output_channel(lane), at.at);
     });
@@ -215,8 +222,8 @@ class WgradOperands : public ConvOperands {
 };
 
 template <class Pass, class... Args>
-void run_groups(const ConvShape& shape, Product product, const int64_t* accumulator, uint64_t seed, int threads,
-                const Args&... args) {
+void run_groups(const ConvShape& shape, Product product, const int64_t* accumulator, uint64_t seed,
+                int threads, const Args&... args) {
   if (product.rows == 0 || product.lanes == 0) return;
   std::vector<Pass> operands;
   operands.reserve(shape.groups);
@@ -232,23 +239,35 @@ void run_groups(const ConvShape& shape, Product product, const int64_t* accumula
 
 }  // namespace
 
-void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, const float* bias, Image<float> y,
-                const int64_t* accumulator, uint64_t seed, int threads) {
-  const Product product{s.batch * volume(s.output), s.out_channels, s.in_channels * volume(s.kernel), false,
-                        bias != nullptr, nullptr};
+void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, const float* bias,
+                Image<float> y, const int64_t* accumulator, uint64_t seed, int threads) {
+  const Product product{s.batch * volume(s.output),
+                        s.out_channels,
+                        s.in_channels * volume(s.kernel),
+                        false,
+                        bias != nullptr,
+                        nullptr};
   run_groups<FpropOperands>(s, product, accumulator, seed, threads, x, w, bias, y);
 }
 
 void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
                 const int64_t* accumulator, uint64_t seed, int threads) {
-  const Product product{s.batch * volume(s.input), s.in_channels, s.out_channels * volume(s.kernel), false, false,
+  const Product product{s.batch * volume(s.input),
+                        s.in_channels,
+                        s.out_channels * volume(s.kernel),
+                        false,
+                        false,
                         nullptr};
   run_groups<DgradOperands>(s, product, accumulator, seed, threads, dy, w, dx);
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,
                 const int64_t* accumulator, uint64_t seed, int threads) {
-  const Product product{s.in_channels * volume(s.kernel), s.out_channels, s.batch * volume(s.output), true, false,
+  const Product product{s.in_channels * volume(s.kernel),
+                        s.out_channels,
+                        s.batch * volume(s.output),
+                        true,
+                        false,
                         nullptr};
   run_groups<WgradOperands>(s, product, accumulator, seed, threads, x, dy, dw);
 }

@@ -1,4 +1,5 @@
-// Convolutions as implicit matrix products: fprop, dgrad and wgrad of 1-d to 3-d convolutions (missing dimensions are 1).
+// Convolutions as implicit matrix products: fprop, dgrad and wgrad of 1-d to 3-d convolutions
+// (missing dimensions are 1).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@ namespace lpk {
 
 constexpr int kSpatial = 3;
 
-// A tensor of an image: base, and strides of its two leading dimensions and of the spatial ones, in elements.
+// A tensor of an image: base, and strides of its two leading dimensions and of the spatial ones, in
+// elements.
 template <class T>
 struct Image {
   T* data;
@@ -27,15 +29,16 @@ struct ConvShape {
 };
 
 // y = x * w (+ bias of each output channel).   k runs over (c_in, kd, kh, kw).
-void conv_fprop(const ConvShape& shape, Image<const float> x, Image<const float> w, const float* bias, Image<float> y,
-                const int64_t* accumulator, uint64_t seed, int threads);
+void conv_fprop(const ConvShape& shape, Image<const float> x, Image<const float> w,
+                const float* bias, Image<float> y, const int64_t* accumulator, uint64_t seed,
+                int threads);
 
 // dx from dy and w.   k runs over (c_out, kd, kh, kw).
-void conv_dgrad(const ConvShape& shape, Image<const float> dy, Image<const float> w, Image<float> dx,
-                const int64_t* accumulator, uint64_t seed, int threads);
+void conv_dgrad(const ConvShape& shape, Image<const float> dy, Image<const float> w,
+                Image<float> dx, const int64_t* accumulator, uint64_t seed, int threads);
 
 // dw from x and dy.   k runs over (n, d_out, h_out, w_out).
-void conv_wgrad(const ConvShape& shape, Image<const float> x, Image<const float> dy, Image<float> dw,
-                const int64_t* accumulator, uint64_t seed, int threads);
+void conv_wgrad(const ConvShape& shape, Image<const float> x, Image<const float> dy,
+                Image<float> dw, const int64_t* accumulator, uint64_t seed, int threads);
 
 }  // namespace lpk

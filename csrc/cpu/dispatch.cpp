@@ -43,9 +43,9 @@ const Kernels& kernels() {
   if (std::strcmp(wanted, "avx2") == 0 && runs_avx2()) return kAvx2Kernels;
   if (std::strcmp(wanted, "avx512") == 0 && runs_avx512()) return kAvx512Kernels;
 #endif
-  throw std::invalid_argument(std::string("LPKERNELS_ISA=") + wanted + ": this processor runs scalar" +
-                              (runs_avx2() ? ", avx2" : "") + (runs_avx512() ? ", avx512" : "") +
-                              "; unset it to take the best");
+  throw std::invalid_argument(std::string("LPKERNELS_ISA=") + wanted +
+                              ": this processor runs scalar" + (runs_avx2() ? ", avx2" : "") +
+                              (runs_avx512() ? ", avx512" : "") + "; unset it to take the best");
 }
 
 }  // namespace lpk

@@ -20,7 +20,8 @@ inline uint32_t bits_of_float(float x) {
   return bits;
 }
 
-// Half's exponent field moves into float's; 2^112 makes up for the difference of the biases, subnormals included.
+// Half's exponent field moves into float's; 2^112 makes up for the difference of the biases,
+// subnormals included.
 inline double widen_half(uint16_t h) {
   const uint32_t magnitude = (h & 0x7fffu) << 13;
   const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
@@ -44,11 +45,13 @@ inline void widen(const void* from, ElementType type, int64_t begin, int64_t cou
       for (int64_t i = 0; i < count; ++i) to[i] = static_cast<const float*>(from)[begin + i];
       return;
     case ElementType::kFloat16:
-      for (int64_t i = 0; i < count; ++i) to[i] = widen_half(static_cast<const uint16_t*>(from)[begin + i]);
+      for (int64_t i = 0; i < count; ++i)
+        to[i] = widen_half(static_cast<const uint16_t*>(from)[begin + i]);
       return;
     case ElementType::kBfloat16:
       for (int64_t i = 0; i < count; ++i) {
-        to[i] = float_of_bits(static_cast<uint32_t>(static_cast<const uint16_t*>(from)[begin + i]) << 16);
+        to[i] = float_of_bits(static_cast<uint32_t>(static_cast<const uint16_t*>(from)[begin + i])
+                              << 16);
       }
       return;
     case ElementType::kFloat64:

@@ -1,4 +1,5 @@
-// The arithmetic every kernel assumes, whatever the process has set: round to nearest, subnormals kept, no traps.
+// The arithmetic every kernel assumes, whatever the process has set: round to nearest, subnormals
+// kept, no traps.
 #pragma once
 
 #include <cfenv>

@@ -6,16 +6,18 @@
 
 namespace lpk {
 
-// What a driver asks of the operands: blocks of A (rows x k) and of B (k x lanes), widened to double.
+// What a driver asks of the operands: blocks of A (rows x k) and of B (k x lanes).
 //
 // Lanes are the side that kernels vectorise over; only A may have absent taps.
 class Operands {
  public:
   virtual ~Operands() = default;
-  // a[r][k] for rows row .. row + rows, positions k .. k + depth; marks absent taps and returns whether there are any.
-  virtual bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, double* a, uint8_t* absent) const = 0;
+  // a[r][k] for rows row .. row + rows, positions k .. k + depth; marks absent taps and returns
+  // whether there are any.
+  virtual bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
+                      uint8_t* absent) const = 0;
   // Panels of kPanel lanes, [panel][k][lane]; lanes past the end are zero.
-  virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, double* b) const = 0;
+  virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const = 0;
   // Ids of a row and of a lane in the key of a draw.
   virtual uint64_t row_id(int64_t row) const = 0;
   virtual uint64_t lane_id(int64_t lane) const = 0;
@@ -27,16 +29,18 @@ class Operands {
 struct Product {
   int64_t rows;
   int64_t lanes;
-  int64_t length;        // products in each sum
-  bool lanes_are_rows;   // in the key of a draw
+  int64_t length;       // products in each sum
+  bool lanes_are_rows;  // in the key of a draw
   bool has_bias;
   const Operands* operands;
 };
 
 // Computes every product of the list, over `threads` threads.
-void accumulate_products(const std::vector<Product>& products, const int64_t* accumulator, uint64_t seed, int threads);
+void accumulate_products(const std::vector<Product>& products, const int64_t* accumulator,
+                         uint64_t seed, int threads);
 
-// C[b] = A[b] B[b] (+ bias over columns), C contiguous (batch, m, n). Offsets and strides count elements.
+// C[b] = A[b] B[b] (+ bias over columns), C contiguous (batch, m, n). Offsets and strides count
+// elements.
 struct MatmulArgs {
   const float* a;
   const float* b;
@@ -58,7 +62,7 @@ struct DrawKey {
 };
 
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the accumulator's outer format.
-void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols, const int64_t* accumulator,
-                         const DrawKey& first, int threads);
+void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
+                         const int64_t* accumulator, const DrawKey& first, int threads);
 
 }  // namespace lpk

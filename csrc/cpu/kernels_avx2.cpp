@@ -1,4 +1,4 @@
-#include "tile_kernel.h"
+#include "kernels.h"
 
 namespace lpk {
 

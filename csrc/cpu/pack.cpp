@@ -13,7 +13,8 @@ namespace {
 
 constexpr uint32_t kNoCode = 0xffffffffu;
 constexpr uint32_t kCanonicalNan = 0x7fc00000u;
-// Groups of 8 codes begin on a byte, whatever their width: pieces of work start at multiples of this many values.
+// Groups of 8 codes begin on a byte, whatever their width: pieces of work start at multiples of
+// this many values.
 constexpr int64_t kGrain = 8192;
 
 // Codes of one element format.
@@ -65,7 +66,8 @@ class Codec {
 
   uint32_t encode_nan() const {
     if (f_.specials == Specials::kFn) return top_ << f_.man_bits | mantissa_mask_;
-    if (f_.specials == Specials::kIeee && f_.man_bits > 0) return top_ << f_.man_bits | 1u << (f_.man_bits - 1);
+    if (f_.specials == Specials::kIeee && f_.man_bits > 0)
+      return top_ << f_.man_bits | 1u << (f_.man_bits - 1);
     return kNoCode;
   }
 
@@ -147,7 +149,8 @@ void for_each_block(const PackArgs& args, const Body& body) {
   for (int64_t outer = 0; outer < args.outer; ++outer) {
     for (int64_t start = 0; start < args.length; start += size) {
       for (int64_t inner = 0; inner < args.inner; ++inner) {
-        body((outer * args.length + start) * args.inner + inner, std::min(size, args.length - start));
+        body((outer * args.length + start) * args.inner + inner,
+             std::min(size, args.length - start));
       }
     }
   }
@@ -156,7 +159,8 @@ void for_each_block(const PackArgs& args, const Body& body) {
 constexpr uint32_t kNanScale = 255;
 constexpr int kScaleBias = 127;
 
-// The scale byte follows the values: the same floor(log2 max) as in quantize, so packing a quantised tensor is exact.
+// The scale byte follows the values: the same floor(log2 max) as in quantize, so packing a
+// quantised tensor is exact.
 uint32_t block_scale(const PackArgs& args, const float* x, int64_t first, int64_t count, int emax) {
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -165,7 +169,28 @@ uint32_t block_scale(const PackArgs& args, const float* x, int64_t first, int64_
     largest = std::max(largest, a);
   }
   if (largest == 0) return 0;
-  return static_cast<uint32_t>(std::clamp(std::ilogb(largest) - emax, -kScaleBias, kScaleBias) + kScaleBias);
+  return static_cast<uint32_t>(std::clamp(std::ilogb(largest) - emax, -kScaleBias, kScaleBias) +
+                               kScaleBias);
+}
+
+// A block with inf or NaN has a code only if it is NaN throughout: else the first of them, -1 if it
+// has.
+int64_t first_special(const PackArgs& args, const float* x, int64_t first, int64_t count) {
+  int64_t special = -1;
+  bool all_nan = true;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = x[first + i * args.inner];
+    all_nan &= value != value;
+    if (special < 0 && !(std::fabs(value) < HUGE_VALF)) special = first + i * args.inner;
+  }
+  return all_nan ? -1 : special;
+}
+
+// The code of x / 2^(scale - 127) if that is a value of the element format.
+uint32_t block_code(const Codec& codec, float x, uint32_t scale) {
+  const double element = std::ldexp(static_cast<double>(x), kScaleBias - static_cast<int>(scale));
+  const float narrowed = static_cast<float>(element);
+  return element == static_cast<double>(narrowed) ? codec.encode(narrowed) : kNoCode;
 }
 
 int64_t pack_blocks(const PackArgs& args, const float* x, uint8_t* codes) {
@@ -177,22 +202,11 @@ int64_t pack_blocks(const PackArgs& args, const float* x, uint8_t* codes) {
     if (refused >= 0) return;
     const uint32_t scale = block_scale(args, x, first, count, emax);
     writer.put(scale, 8);
-    for (int64_t i = 0; i < count; ++i) {
+    if (scale == kNanScale) refused = first_special(args, x, first, count);
+    for (int64_t i = 0; i < count && refused < 0; ++i) {
       const int64_t index = first + i * args.inner;
-      uint32_t code = 0;
-      if (scale != kNanScale) {
-        const double element = std::ldexp(static_cast<double>(x[index]), kScaleBias - static_cast<int>(scale));
-        code = element == static_cast<double>(static_cast<float>(element))
-                   ? codec.encode(static_cast<float>(element))
-                   : kNoCode;
-        if (code == kNoCode) {
-          refused = index;
-          return;
-        }
-      } else if (x[index] == x[index]) {
-        refused = index;
-        return;
-      }
+      const uint32_t code = scale == kNanScale ? 0 : block_code(codec, x[index], scale);
+      if (code == kNoCode) refused = index;
       writer.put(code, codec.bits());
     }
   });

@@ -12,7 +12,8 @@ struct PackArgs {
   int threads;
 };
 
-// Index of the first value that has no code (infinity, or NaN where the format has none), -1 if all were packed.
+// Index of the first value that has no code (infinity, or NaN where the format has none), -1 if all
+// were packed.
 int64_t pack(const PackArgs& args, const float* x, uint8_t* codes);
 void unpack(const PackArgs& args, const uint8_t* codes, float* x);
 int64_t packed_bytes(const PackArgs& args);

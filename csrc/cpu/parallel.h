@@ -1,4 +1,5 @@
-// parallel_for: independent pieces of work over threads, each in the kernels' own floating-point environment.
+// parallel_for: independent pieces of work over threads, each in the kernels' own floating-point
+// environment.
 //
 // Work is split over outputs only, so the number of threads never shows in a result.
 #pragma once

@@ -31,10 +31,13 @@ double element_threshold(const QuantizeArgs& args, uint64_t index) {
   if (static_cast<Rounding>(args.rounding) != Rounding::kStochastic) return 0.0;
   const int bits = static_cast<int>(args.random_bits);
   const Rng rng = static_cast<Rng>(args.rng);
-  return stochastic_threshold<double>(random_draw(rng, args.seed, args.site, 0, 0, index, bits), bits);
+  return stochastic_threshold<double>(random_draw(rng, args.seed, args.site, 0, 0, index, bits),
+                                      bits);
 }
 
-void put(const QuantizeArgs& args, int64_t index, double value) { narrow(&value, args.y_type, index, 1, args.y); }
+void put(const QuantizeArgs& args, int64_t index, double value) {
+  narrow(&value, args.y_type, index, 1, args.y);
+}
 
 // floor(log2 a) of a finite positive double.
 int floor_log2(double a) { return std::ilogb(a); }
@@ -46,7 +49,8 @@ struct BlockSlice {
   int64_t stride;
 };
 
-void quantize_block(const QuantizeArgs& args, const Format& element, int emax, const BlockSlice& block) {
+void quantize_block(const QuantizeArgs& args, const Format& element, int emax,
+                    const BlockSlice& block) {
   double largest = 0.0;
   bool finite = true;
   for (int64_t i = 0; i < block.count; ++i) {
@@ -63,8 +67,9 @@ void quantize_block(const QuantizeArgs& args, const Format& element, int emax, c
       continue;
     }
     const double x = widen_one(args.x, args.x_type, index);
-    // Scaling a double by a power of two is exact until it falls below 2^-1022, far below every element's half step.
-    const double scaled = std::ldexp(x, -scale);
+    // Scaling a double by a power of two is exact until it falls below 2^-1022, far below every
+    // element's half step.
+    const double scaled = std::ldexp(moderated(x), -scale);
     const double rounded = round_to<double>(scaled, element, mode, element_threshold(args, index));
     put(args, index, std::ldexp(rounded, scale));
   }
@@ -75,13 +80,14 @@ struct AffineGrid {
   double lo, hi;
   double step;
   double first, last;
-  bool floored;    // the range was too small for the step: 1e-8 stands in
+  bool floored;  // the range was too small for the step: 1e-8 stands in
   bool any;
 };
 
 constexpr double kSmallestStep = 1e-8;
 
-AffineGrid affine_grid(const QuantizeArgs& args, int64_t bits, bool symmetric, const BlockSlice* slices, int64_t count) {
+AffineGrid affine_grid(const QuantizeArgs& args, int64_t bits, bool symmetric,
+                       const BlockSlice* slices, int64_t count) {
   double lo = HUGE_VAL;
   double hi = -HUGE_VAL;
   for (int64_t s = 0; s < count; ++s) {
@@ -106,13 +112,13 @@ AffineGrid affine_grid(const QuantizeArgs& args, int64_t bits, bool symmetric, c
     grid.last = power_of_two(static_cast<int>(bits)) - 1;
     step = (hi - lo) / grid.last;
   }
-  grid.floored = !(step > kSmallestStep);
+  grid.floored = !(step >= kSmallestStep);
   grid.step = grid.floored ? kSmallestStep : step;
   return grid;
 }
 
-double affine_value(const AffineGrid& grid, bool symmetric, double x, const Format& integers, Rounding mode,
-                    double threshold) {
+double affine_value(const AffineGrid& grid, bool symmetric, double x, const Format& integers,
+                    Rounding mode, double threshold) {
   if (!grid.any || x != x) return NAN;
   const double u = std::clamp((x - grid.lo) / grid.step, grid.first, grid.last);
   const double code = round_to<double>(u, integers, mode, threshold);
@@ -133,6 +139,8 @@ void quantize_elements(const QuantizeArgs& args) {
       job.count = std::min(kSpan, end - i);
       job.index = i;
       widen(args.x, args.x_type, i, job.count, values);
+      if (args.x_type == ElementType::kFloat64)
+        std::transform(values, values + job.count, values, moderated);
       kernel.round(job);
       narrow(values, args.y_type, i, job.count, args.y);
     }
@@ -143,26 +151,30 @@ void quantize_blocks(const QuantizeArgs& args) {
   const int64_t block_size = args.format[1];
   Format element = number_format(args.format + kFormatInts);
   element.overflow = Overflow::kSaturate;
+  element.beyond = element.max;
   const int emax = std::ilogb(element.max);
   const int64_t blocks = (args.length + block_size - 1) / block_size;
-  parallel_ranges(args.outer * blocks * args.inner, 64, args.threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t inner = i % args.inner;
-      const int64_t start = i / args.inner % blocks * block_size;
-      const int64_t outer = i / args.inner / blocks;
-      const BlockSlice block{(outer * args.length + start) * args.inner + inner,
-                             std::min(block_size, args.length - start), args.inner};
-      quantize_block(args, element, emax, block);
-    }
-  });
+  parallel_ranges(args.outer * blocks * args.inner, 64, args.threads,
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t i = begin; i < end; ++i) {
+                      const int64_t inner = i % args.inner;
+                      const int64_t start = i / args.inner % blocks * block_size;
+                      const int64_t outer = i / args.inner / blocks;
+                      const BlockSlice block{(outer * args.length + start) * args.inner + inner,
+                                             std::min(block_size, args.length - start), args.inner};
+                      quantize_block(args, element, emax, block);
+                    }
+                  });
 }
 
 void quantize_affine(const QuantizeArgs& args) {
   const int64_t bits = args.format[1];
   const bool symmetric = args.format[2] != 0;
   const Rounding mode = static_cast<Rounding>(args.rounding);
-  // Codes have at most 17 bits with their sign: integers rounded in a fixed format that never saturates.
-  const int64_t integers_spec[kFormatInts] = {static_cast<int64_t>(Kind::kFixed), 24, 0, 1, 0, 0, 0, 0};
+  // Codes have at most 17 bits with their sign: integers rounded in a fixed format that never
+  // saturates.
+  const int64_t integers_spec[kFormatInts] = {
+      static_cast<int64_t>(Kind::kFixed), 24, 0, 1, 0, 0, 0, 0};
   const Format integers = number_format(integers_spec);
   // Slice `slice` along the axis: `outer` runs of `inner` consecutive elements.
   parallel_for(args.length, args.threads, [&](int64_t slice) {
@@ -170,12 +182,14 @@ void quantize_affine(const QuantizeArgs& args) {
     for (int64_t outer = 0; outer < args.outer; ++outer) {
       runs.push_back({(outer * args.length + slice) * args.inner, args.inner, 1});
     }
-    const AffineGrid grid = affine_grid(args, bits, symmetric, runs.data(), static_cast<int64_t>(runs.size()));
+    const AffineGrid grid =
+        affine_grid(args, bits, symmetric, runs.data(), static_cast<int64_t>(runs.size()));
     for (const BlockSlice& run : runs) {
       for (int64_t i = 0; i < run.count; ++i) {
         const int64_t index = run.first + i;
         const double x = widen_one(args.x, args.x_type, index);
-        const double value = affine_value(grid, symmetric, x, integers, mode, element_threshold(args, index));
+        const double value =
+            affine_value(grid, symmetric, x, integers, mode, element_threshold(args, index));
         // A zero result is +0.
         put(args, index, static_cast<double>(static_cast<float>(value)) + 0.0);
       }

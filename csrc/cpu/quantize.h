@@ -1,4 +1,5 @@
-// Rounding of tensors: elementwise (float and fixed formats), per block (OCP MX), per slice (affine).
+// Rounding of tensors: elementwise (float and fixed formats), per block (OCP MX), per slice
+// (affine).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace lpk {
 
-// A tensor in row-major order; for block and affine formats its axis splits it into (outer, length, inner).
+// A tensor in row-major order; for block and affine formats its axis splits it into (outer, length,
+// inner).
 struct QuantizeArgs {
   const void* x;
   void* y;
@@ -15,7 +17,7 @@ struct QuantizeArgs {
   ElementType y_type;
   int64_t count;
   int64_t outer, length, inner;
-  const int64_t* format;   // 8 integers, 16 for a block format
+  const int64_t* format;  // 8 integers, 16 for a block format
   int64_t rounding;
   int64_t random_bits;
   int64_t rng;

@@ -1,4 +1,5 @@
-// What the drivers (gemm.cpp, conv.cpp, quantize.cpp) hand to the kernels of one instruction set: plain data, no templates.
+// What the drivers (gemm.cpp, conv.cpp, quantize.cpp) hand to the kernels of one instruction set:
+// plain data, no templates.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +11,27 @@ constexpr int kPanel = 16;
 
 // acc[r][l] += sum over k of a[r][k] b[k][l], step by step in the order of k, for one block of k.
 //
-// The state lives in `inner` (the running sum, of the current chunk if there are chunks) and `outer` (the sum of chunks),
-// both rows x lanes doubles, and is carried from one block of k to the next.
+// The state lives in `inner` (the running sum, of the current chunk if there are chunks) and
+// `outer` (the sum of chunks), both rows x lanes, and is carried from one block of k to the next.
+// Every value in it is one of a format, so float32.
 struct Tile {
   int64_t rows;
   int64_t lanes;  // a multiple of kPanel; surplus lanes are computed and never stored
   int64_t depth;
   int64_t k0;  // position of the block's first product in the whole sum
 
-  const double* a;          // rows x depth
-  const uint8_t* absent;    // rows x depth, 1 where a tap adds nothing; null if all are present
-  const double* b;          // lanes / kPanel panels of depth x kPanel
-  double* inner;
-  double* outer;
+  const float* a;         // rows x depth
+  const uint8_t* absent;  // rows x depth, 1 where a tap adds nothing; null if all are present
+  const float* b;         // lanes / kPanel panels of depth x kPanel
+  float* inner;
+  float* outer;
 
   const int64_t* accumulator;  // the integers of accumulate.h
   int64_t length;              // of the whole sum: its last product closes a chunk
   uint64_t seed;
-  const uint64_t* row_id;   // of each row, and of each lane, in the key of a draw
+  const uint64_t* row_id;  // of each row, and of each lane, in the key of a draw
   const uint64_t* lane_id;
-  bool lanes_are_rows;      // the lanes carry the key's row, the rows its column
+  bool lanes_are_rows;  // the lanes carry the key's row, the rows its column
 };
 
 // y[i] = round(x[i]) for consecutive elements of a tensor, the first at row-major position `index`.
@@ -52,7 +54,8 @@ struct Kernels {
   void (*round)(const RoundBlock&);
 };
 
-// The best kernels that this processor runs, or those that LPKERNELS_ISA names; throws on a name it cannot run.
+// The best kernels that this processor runs, or those that LPKERNELS_ISA names; throws on a name it
+// cannot run.
 const Kernels& kernels();
 
 extern const Kernels kScalarKernels;

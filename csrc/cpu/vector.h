@@ -1,4 +1,5 @@
-// Vectors of doubles as lanes of the rounding rules, for the instruction set that this file is compiled for.
+// Vectors of doubles as lanes of the rounding rules, for the instruction set that this file is
+// compiled for.
 //
 // GCC and Clang vector types: the operators are element-wise, comparisons give a mask of -1 and 0.
 #pragma once
@@ -20,6 +21,7 @@ struct Vec {
   typedef double D __attribute__((vector_size(W * 8)));
   typedef int64_t I __attribute__((vector_size(W * 8)));
   typedef uint32_t U __attribute__((vector_size(W * 4)));
+  typedef float F __attribute__((vector_size(W * 4)));
   static constexpr int kWidth = W;
 };
 
@@ -74,6 +76,25 @@ LPK_HD void store(void* p, T x) {
   std::memcpy(p, &x, sizeof x);
 }
 
+// Floats at p as doubles, and back: only for values that float32 holds.
+template <class V>
+LPK_HD typename V::D load_floats(const float* p) {
+  if constexpr (V::kWidth == 1) {
+    return *p;
+  } else {
+    return __builtin_convertvector(load<typename V::F>(p), typename V::D);
+  }
+}
+
+template <class V>
+LPK_HD void store_floats(float* p, typename V::D x) {
+  if constexpr (V::kWidth == 1) {
+    *p = static_cast<float>(x);
+  } else {
+    store(p, __builtin_convertvector(x, typename V::F));
+  }
+}
+
 template <class V>
 LPK_HD typename V::D to_doubles(typename V::U x) {
   if constexpr (V::kWidth == 1) {
@@ -84,8 +105,9 @@ LPK_HD typename V::D to_doubles(typename V::U x) {
 }
 
 #if defined(__AVX512F__)
-// The two directed results bracket the sum: the one nearer zero, with its last bit set unless the sum is exact.
-// vrangepd takes the sign of its first operand, so an exact zero has the sign of the sum rounded up, as in nearest mode.
+// The two directed results bracket the sum: the one nearer zero, with its last bit set unless the
+// sum is exact. vrangepd takes the sign of its first operand, so an exact zero has the sign of the
+// sum rounded up, as in nearest mode.
 LPK_HD Vec<8>::D odd_of_bracket(__m512d down, __m512d up) {
   const __m512i toward_zero = _mm512_castpd_si512(_mm512_range_pd(up, down, 0b0010));
   const __m512i either = _mm512_or_si512(_mm512_castpd_si512(down), _mm512_castpd_si512(up));
@@ -95,8 +117,9 @@ LPK_HD Vec<8>::D odd_of_bracket(__m512d down, __m512d up) {
 
 template <>
 LPK_HD Vec<8>::D odd_sum<Vec<8>::D>(Vec<8>::D a, Vec<8>::D b) {
-  return odd_of_bracket(_mm512_add_round_pd((__m512d)a, (__m512d)b, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
-                        _mm512_add_round_pd((__m512d)a, (__m512d)b, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+  return odd_of_bracket(
+      _mm512_add_round_pd((__m512d)a, (__m512d)b, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+      _mm512_add_round_pd((__m512d)a, (__m512d)b, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
 }
 #endif
 
@@ -105,8 +128,10 @@ template <class D>
 LPK_HD D odd_product_sum(D acc, D a, D b) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(D) == 64) {
-    return odd_of_bracket(_mm512_fmadd_round_pd((__m512d)a, (__m512d)b, (__m512d)acc, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
-                          _mm512_fmadd_round_pd((__m512d)a, (__m512d)b, (__m512d)acc, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+    return odd_of_bracket(_mm512_fmadd_round_pd((__m512d)a, (__m512d)b, (__m512d)acc,
+                                                _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+                          _mm512_fmadd_round_pd((__m512d)a, (__m512d)b, (__m512d)acc,
+                                                _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
   }
 #endif
   return odd_sum<D>(acc, a * b);

@@ -32,7 +32,7 @@ struct Rule {
 };
 
 __device__ double widened(float x) { return x; }
-__device__ double widened(double x) { return x; }
+__device__ double widened(double x) { return moderated(x); }
 __device__ double widened(__half x) { return __half2float(x); }
 __device__ double widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 

@@ -1,0 +1,57 @@
+// The entry points of one instruction set: included by kernels_<isa>.cpp, compiled with that set's
+// flags.
+#pragma once
+
+#include "double_kernel.h"
+#if defined(__AVX512F__)
+#include "float_kernel.h"
+#endif
+
+namespace lpk {
+namespace {
+
+//   inner[r][l] <- round(inner[r][l] + round_product(a[r][k] b[k][l]))    for k in order
+//   outer[r][l] <- round_outer(outer[r][l] + inner[r][l]), inner <- +0    at the end of every chunk
+template <class V>
+void accumulate_tile(const Tile& t) {
+  const Accumulator acc = accumulator_from(t.accumulator);
+#if defined(__AVX512F__)
+  if (float_nearest_fits(acc)) return run_float_tile(t, acc);
+#endif
+  run_double_tile<V>(t, acc);
+}
+
+// Elementwise rounding: whole vectors, the last one through a padded copy.
+template <class V>
+void round_block(const RoundBlock& job) {
+  using D = typename V::D;
+  const Format f = number_format(job.format);
+  const Rounding mode = static_cast<Rounding>(job.rounding);
+  const bool nearest = plain_nearest(f, mode);
+  const ElementDraws<V> draws(job);
+  for (int64_t i = 0; i < job.count; i += V::kWidth) {
+    const int64_t n = std::min<int64_t>(V::kWidth, job.count - i);
+    D x{};
+    if (n == V::kWidth) {
+      x = load<D>(job.x + i);
+    } else {
+      std::memcpy(&x, job.x + i, n * sizeof(double));
+    }
+    D y;
+    if (nearest) {
+      y = round_to_float_nearest_even<D>(x, f);
+    } else {
+      D threshold{};
+      if (mode == Rounding::kStochastic) threshold = draws.thresholds(job.index + i);
+      y = round_to<D>(x, f, mode, threshold);
+    }
+    if (n == V::kWidth) {
+      store(job.y + i, y);
+    } else {
+      std::memcpy(job.y + i, &y, n * sizeof(double));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lpk
