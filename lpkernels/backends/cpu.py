@@ -95,7 +95,7 @@ class CpuBackend:
         m, k = a.shape[-2:]
         n = b.shape[-1]
         batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        out = torch.empty(*batch, m, n)
+        out = torch.empty(*batch, m, n, dtype=torch.float32)
         if out.numel() == 0:
             return out
         a_offsets = _batch_offsets(a, batch)
@@ -136,7 +136,7 @@ class CpuBackend:
                 x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True
             )
         ]
-        out = torch.empty(x.shape[0], w.shape[0], *output)
+        out = torch.empty(x.shape[0], w.shape[0], *output, dtype=torch.float32)
         if out.numel() == 0:
             return out
         bias = None if bias is None else bias.contiguous()
@@ -169,7 +169,7 @@ class CpuBackend:
         seed: Tensor | None,
         role: int,
     ) -> Tensor:
-        out = torch.empty(input_shape)
+        out = torch.empty(input_shape, dtype=torch.float32)
         if out.numel() == 0:
             return out
         self._c().conv_dgrad(
@@ -200,7 +200,7 @@ class CpuBackend:
         seed: Tensor | None,
         role: int,
     ) -> Tensor:
-        out = torch.empty(weight_shape)
+        out = torch.empty(weight_shape, dtype=torch.float32)
         if out.numel() == 0:
             return out
         self._c().conv_wgrad(
@@ -260,7 +260,7 @@ class CpuBackend:
         return codes
 
     def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
-        out = torch.empty(shape)
+        out = torch.empty(shape, dtype=torch.float32)
         if out.numel() == 0:
             return out
         codes = codes.contiguous()

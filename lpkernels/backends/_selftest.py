@@ -1,0 +1,84 @@
+"""The handful of values that every backend rounds before its first use.
+
+A compiler that contracts ``a * b + c`` into one rounding, or that reorders float operations, turns
+the fast rounding primitives into the identity without any other sign. So does a process that
+flushes subnormals. These values change when that happened.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.formats import FloatFormat
+
+if TYPE_CHECKING:
+    from lpkernels.backends import Backend
+
+_FP16 = FloatFormat(5, 10)
+_E5M2 = FloatFormat(5, 2)
+
+# (format, mode, value, result): ties, sticky bits, the subnormal floor, zero's sign, overflow, NaN.
+_CASES = (
+    (_FP16, "nearest_even", 1 + 2**-11, 1.0),
+    (_FP16, "nearest_even", 1 + 3 * 2**-11, 1 + 2**-9),
+    (_FP16, "nearest_even", 1 + 2**-11 + 2**-23, 1 + 2**-10),
+    (_FP16, "nearest_away", -1 - 2**-11, -1 - 2**-10),
+    (_FP16, "toward_zero", 1.0 + 2**-10 - 2**-23, 1.0),
+    (_FP16, "toward_positive", 1.0 + 2**-23, 1 + 2**-10),
+    (_FP16, "toward_negative", 2.0**-149, 0.0),
+    (_FP16, "to_odd", 1.0 + 2**-23, 1 + 2**-10),
+    (_FP16, "stochastic", 1 + 2**-10, 1 + 2**-10),
+    (_E5M2, "nearest_even", 2.0**-17, 0.0),
+    (_E5M2, "nearest_even", 3 * 2.0**-17, 2.0**-15),
+    (_E5M2, "nearest_even", -(2.0**-60), -0.0),
+    (_E5M2, "nearest_even", 61440.0, math.inf),
+    (_E5M2, "toward_zero", 1e30, 57344.0),
+    (_E5M2, "nearest_even", math.nan, math.nan),
+)
+_COPIES = 19  # more than one vector register and a remainder
+
+
+def run(backend: Backend, device: torch.device) -> str:
+    """ "" if `backend` rounds these values as it must, else what went wrong."""
+    for fmt, mode, value, expected in _CASES:
+        x = torch.full((_COPIES,), value, dtype=torch.float32, device=device)
+        out = torch.empty_like(x)
+        seed = torch.zeros((), dtype=torch.int64, device="cpu") if mode == "stochastic" else None
+        backend.quantize(x, Quantizer(fmt, mode).to_ints(), seed, 0, 4, out)
+        for got in set(map(_printed, out.tolist())) - {_printed(expected)}:
+            return _report(f"{value!r} to {fmt} {mode}", got, expected)
+    wide = torch.full((_COPIES,), 1 + 2**-11 + 2**-40, dtype=torch.float64, device=device)
+    out = torch.empty(_COPIES, dtype=torch.float32, device=device)
+    backend.quantize(wide, Quantizer(_FP16).to_ints(), None, 0, 4, out)
+    for got in set(map(_printed, out.tolist())) - {_printed(1 + 2**-10)}:
+        return _report(f"float64 {1 + 2**-11 + 2**-40!r} to {_FP16}", got, 1 + 2**-10)
+    return "" if backend.unsupported("matmul", device) else _matmul(backend, device)
+
+
+def _matmul(backend: Backend, device: torch.device) -> str:
+    # 1 + 2^-11 + 2^-11 stays 1 when each step is rounded; a sum that is not, or a contracted one,
+    # gives 1 + 2^-10.
+    a = torch.tensor([[1.0, 2**-11, 2**-11]] * 3, dtype=torch.float32, device=device)
+    b = torch.ones(3, _COPIES, dtype=torch.float32, device=device)
+    out = backend.matmul(a, b, None, Accumulator(_FP16).to_ints(), None, 0)
+    for got in set(map(_printed, out.flatten().tolist())) - {_printed(1.0)}:
+        return _report(f"1 + 2^-11 + 2^-11 summed in {_FP16}", got, 1.0)
+    return ""
+
+
+def _printed(value: float) -> str:
+    # As text -0.0 differs from 0.0 and NaN equals NaN.
+    return repr(value)
+
+
+def _report(what: str, got: str, expected: float) -> str:
+    return (
+        f"its self-test failed: {what} must give {expected!r}, got {got}; the usual cause is a "
+        "build with "
+        "floating-point contraction or fast-math (use -ffp-contract=off, no -ffast-math; nvcc "
+        "-fmad=false)"
+    )

@@ -1,0 +1,209 @@
+"""Accumulators of order "native" with chunks: torch sums each chunk, a backend rounds the outer
+additions.
+
+The k axis of every product is made explicit (columns for convolutions), cut into chunks of
+``acc.chunk``, and each chunk is one torch.matmul in float32, whose order of summation is torch's
+own. The outer accumulator starts at +0 and receives the chunks in ascending k; these additions, and
+the bias, are rounded by the backend, to the bit.
+
+Inside a chunk padding is multiplied as zero: a weight that is inf or NaN gives NaN there, as it may
+in torch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lpkernels.arithmetic import accumulator_from_ints
+from lpkernels.backends import Backend
+from lpkernels.rng import SITE_BIAS, SITE_OUTER
+
+__all__ = ["conv_dgrad", "conv_fprop", "conv_wgrad", "matmul"]
+
+
+def matmul(
+    backend: Backend,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+) -> Tensor:
+    """As `Backend.matmul`, for order "native" with chunks."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    total = a.new_zeros((*batch, a.shape[-2], b.shape[-1]))
+    flat = total.view(-1, b.shape[-1])
+    _add_chunks(backend, flat, a, b, bias, (0, 0), acc, seed, role)
+    return total
+
+
+def conv_fprop(
+    backend: Backend,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+) -> Tensor:
+    """As `Backend.conv_fprop`, for order "native" with chunks."""
+    kernel = list(w.shape[2:])
+    padded = F.pad(x, _pairs(padding, padding))
+    windows = _windows(padded, kernel, stride, dilation)
+    spatial = windows.shape[2 : 2 + len(kernel)]
+    c_in, c_out = w.shape[1], w.shape[0] // groups
+    parts = []
+    for g in range(groups):
+        columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
+        weights = w[g * c_out : (g + 1) * c_out].reshape(c_out, -1).t()
+        total = x.new_zeros((columns.shape[0], c_out))
+        part_bias = None if bias is None else bias[g * c_out : (g + 1) * c_out]
+        _add_chunks(backend, total, columns, weights, part_bias, (0, g * c_out), acc, seed, role)
+        parts.append(total)
+    return _channels_first(parts, x.shape[0], spatial)
+
+
+def conv_dgrad(
+    backend: Backend,
+    grad_output: Tensor,
+    w: Tensor,
+    input_shape: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+) -> Tensor:
+    """As `Backend.conv_dgrad`, for order "native" with chunks."""
+    kernel = list(w.shape[2:])
+    spread = _spread(grad_output, stride)
+    # Input position p meets tap t at p + padding - t * dilation of the spread gradient.
+    before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+    sizes = zip(input_shape[2:], padding, spread.shape[2:], strict=True)
+    after = [n + p - size for n, p, size in sizes]
+    windows = _windows(F.pad(spread, _pairs(before, after)), kernel, [1] * len(kernel), dilation)
+    c_in, c_out = w.shape[1], w.shape[0] // groups
+    parts = []
+    for g in range(groups):
+        mine = windows[:, g * c_out : (g + 1) * c_out]
+        columns = _columns(mine.flip(tuple(range(-len(kernel), 0))), len(kernel))
+        weights = w[g * c_out : (g + 1) * c_out].transpose(0, 1).reshape(c_in, -1).t()
+        total = w.new_zeros((columns.shape[0], c_in))
+        _add_chunks(backend, total, columns, weights, None, (0, g * c_in), acc, seed, role)
+        parts.append(total)
+    return _channels_first(parts, input_shape[0], torch.Size(input_shape[2:]))
+
+
+def conv_wgrad(
+    backend: Backend,
+    x: Tensor,
+    grad_output: Tensor,
+    weight_shape: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+) -> Tensor:
+    """As `Backend.conv_wgrad`, for order "native" with chunks."""
+    kernel = list(weight_shape[2:])
+    padded = F.pad(x, _pairs(padding, padding))
+    windows = _windows(padded, kernel, stride, dilation, grad_output.shape[2:])
+    c_in, c_out = weight_shape[1], weight_shape[0] // groups
+    total = x.new_zeros((weight_shape[0], c_in * math.prod(kernel)))
+    rows = grad_output.movedim(1, 0).reshape(weight_shape[0], -1)
+    for g in range(groups):
+        columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
+        part = total[g * c_out : (g + 1) * c_out]
+        mine = rows[g * c_out : (g + 1) * c_out]
+        _add_chunks(
+            backend, part, mine, columns, None, (g * c_out, g * columns.shape[1]), acc, seed, role
+        )
+    return total.view(weight_shape)
+
+
+def _add_chunks(
+    backend: Backend,
+    total: Tensor,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    rows_cols: tuple[int, int],
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+) -> None:
+    """total (rows, cols), zero on entry, becomes the chunked sum of a times b, plus bias."""
+    chunk = accumulator_from_ints(acc).chunk
+    if chunk is None:
+        raise ValueError("native sums without chunks are torch's own function, no operator")
+    with torch.no_grad(), torch.autocast(total.device.type, enabled=False):
+        for index, start in enumerate(range(0, a.shape[-1], chunk)):
+            part = torch.matmul(a[..., start : start + chunk], b[..., start : start + chunk, :])
+            addend = part.reshape(total.shape)
+            backend.accumulate(total, addend, rows_cols, acc, seed, role, SITE_OUTER, index)
+        if bias is not None:
+            addend = bias.expand(total.shape)
+            backend.accumulate(total, addend, rows_cols, acc, seed, role, SITE_BIAS, 0)
+
+
+def _windows(
+    x: Tensor,
+    kernel: list[int],
+    stride: list[int],
+    dilation: list[int],
+    count: torch.Size | None = None,
+) -> Tensor:
+    """The view (N, C, *positions, *taps) of the windows of x (N, C, *spatial)."""
+    if count is None:
+        reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+        sizes = zip(x.shape[2:], reach, stride, strict=True)
+        count = torch.Size((n - r) // s + 1 for n, r, s in sizes)
+    steps = x.stride()[2:]
+    shape = (*x.shape[:2], *count, *kernel)
+    strides = [step * s for step, s in zip(steps, stride, strict=True)]
+    strides += [step * d for step, d in zip(steps, dilation, strict=True)]
+    return x.as_strided(shape, (*x.stride()[:2], *strides), x.storage_offset())
+
+
+def _columns(windows: Tensor, spatial: int) -> Tensor:
+    """(N, C, *positions, *taps) as the matrix of rows (n, *positions) and columns (c, *taps)."""
+    length = windows.shape[1] * math.prod(windows.shape[2 + spatial :])
+    rows = windows.shape[0] * math.prod(windows.shape[2 : 2 + spatial])
+    return windows.movedim(1, 1 + spatial).reshape(rows, length)
+
+
+def _spread(grad_output: Tensor, stride: list[int]) -> Tensor:
+    """grad_output with stride - 1 zeros between its elements along each spatial axis."""
+    sizes = [(n - 1) * s + 1 for n, s in zip(grad_output.shape[2:], stride, strict=True)]
+    result = grad_output.new_zeros((*grad_output.shape[:2], *sizes))
+    view = result
+    for dim, s in enumerate(stride, start=2):
+        view = view[(slice(None),) * dim + (slice(None, None, s),)]
+    view.copy_(grad_output)
+    return result
+
+
+def _channels_first(parts: list[Tensor], n: int, spatial: torch.Size) -> Tensor:
+    """The matrices ((n, *spatial), channels of one group) as one contiguous (N, C, *spatial)."""
+    channels = sum(part.shape[1] for part in parts)
+    whole = torch.cat(parts, dim=1).view(n, *spatial, channels)
+    return whole.movedim(-1, 1).contiguous()
+
+
+def _pairs(before: list[int], after: list[int]) -> list[int]:
+    """F.pad's argument, which starts at the last axis."""
+    return [amount for pair in reversed(list(zip(before, after, strict=True))) for amount in pair]

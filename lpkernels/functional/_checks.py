@@ -1,0 +1,171 @@
+"""The checks that the public functions share.
+
+Each raises with what was expected, what came and how to fix it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def tensor(function: str, name: str, value: object) -> None:
+    """value is a dense tensor on a device that lpkernels knows."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{function}: {name} must be a torch.Tensor, got {type(value).__name__}; "
+            "torch.as_tensor converts arrays and numbers"
+        )
+    if value.layout is not torch.strided:
+        raise TypeError(
+            f"{function}: {name} must be a dense (strided) tensor, got layout {value.layout}; call "
+            ".to_dense() first"
+        )
+    if value.device.type not in ("cpu", "cuda", "meta"):
+        raise ValueError(
+            f"{function}: {name} must be on cpu or cuda, got {value.device}; move it with .cpu() "
+            "or .cuda()"
+        )
+
+
+def floating(function: str, **tensors: Tensor | None) -> None:
+    """All tensors given are dense, of a floating dtype, and on one device; a bias may be None."""
+    for name, value in tensors.items():
+        if value is None and name == "bias":
+            continue
+        tensor(function, name, value)
+        if value is not None and value.dtype not in FLOATING:
+            raise TypeError(
+                f"{function}: {name} must be float16, bfloat16, float32 or float64, got "
+                f"{value.dtype}; " + _dtype_advice(name, value.dtype)
+            )
+    same_device(function, **tensors)
+
+
+def operands(function: str, **tensors: Tensor | None) -> None:
+    """All tensors given can be operands: float16, bfloat16 or float32, on one device."""
+    floating(function, **tensors)
+    for name, value in tensors.items():
+        if value is not None and value.dtype == torch.float64:
+            raise TypeError(
+                f"{function}: {name} is float64, but emulated arithmetic takes float32, bfloat16 "
+                "or float16 operands; "
+                f"round it first: lp.quantize({name}, fmt).float()"
+            )
+
+
+def same_device(function: str, **tensors: Tensor | None) -> None:
+    """All tensors given are on one device."""
+    places = {name: value.device for name, value in tensors.items() if value is not None}
+    if len(set(places.values())) > 1:
+        raise ValueError(
+            f"{function}: all tensors must be on one device, got "
+            + ", ".join(f"{name} on {device}" for name, device in places.items())
+            + "; move them with .to(device)"
+        )
+
+
+def backend(function: str, name: object) -> None:
+    """name is "auto" or the name of a backend."""
+    if name not in ops.BACKENDS:
+        raise ValueError(f"{function}: unknown backend {name!r}; expected one of {ops.BACKENDS}")
+
+
+def generator(function: str, value: object) -> None:
+    """value can seed a call: a torch.Generator on the CPU, a 0-d int64 tensor, or None."""
+    if value is None:
+        return
+    if isinstance(value, torch.Generator):
+        if value.device.type != "cpu":
+            raise ValueError(
+                f"{function}: generator must be on the CPU (the seed is drawn there for every "
+                "device), got one on "
+                f"{value.device}; use torch.Generator(), or a 0-d int64 tensor on the device"
+            )
+    elif isinstance(value, Tensor):
+        if value.dtype != torch.int64:
+            raise TypeError(
+                f"{function}: a tensor that gives the seed must be int64, got {value.dtype}; use "
+                ".to(torch.int64)"
+            )
+        if value.dim() != 0:
+            raise ValueError(
+                f"{function}: a tensor that gives the seed must be 0-d, got shape "
+                f"{tuple(value.shape)}; "
+                "select one element or .reshape(())"
+            )
+    else:
+        raise TypeError(
+            f"{function}: generator must be a torch.Generator on the CPU, a 0-d int64 tensor or "
+            "None, "
+            f"got {type(value).__name__}; torch.Generator().manual_seed(seed) makes one of an int"
+        )
+
+
+def out(
+    function: str,
+    target: Tensor,
+    shape: Sequence[int],
+    dtypes: Sequence[torch.dtype],
+    **inputs: Tensor | None,
+) -> None:
+    """target can receive a result of this shape and one of these dtypes.
+
+    A tensor without elements is resized, as torch does.
+    """
+    tensor(function, "out", target)
+    if target.dtype not in dtypes:
+        raise TypeError(
+            f"{function}: out must be {' or '.join(str(dtype) for dtype in dtypes)}, got "
+            f"{target.dtype}; "
+            "leave out away to get a tensor of the right dtype"
+        )
+    same_device(function, out=target, **inputs)
+    tensors = {"out": target, **inputs}
+    grad = [name for name, value in tensors.items() if value is not None and value.requires_grad]
+    if grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{function}: out= does not record gradients, but {' and '.join(grad)} requires grad; "
+            "leave out away, "
+            "or call under torch.no_grad()"
+        )
+    if target.shape != torch.Size(shape) and target.numel() == 0:
+        target.resize_(tuple(shape))
+    if target.shape != torch.Size(shape):
+        raise ValueError(
+            f"{function}: out has shape {tuple(target.shape)} but the result has shape "
+            f"{tuple(shape)}; "
+            "pass a tensor of that shape or torch.empty(0)"
+        )
+    steps = zip(target.shape, target.stride(), strict=True)
+    if any(size > 1 and stride == 0 for size, stride in steps):
+        raise ValueError(
+            f"{function}: out is an expanded view (strides {target.stride()}) whose elements share "
+            "memory; "
+            "pass .contiguous()"
+        )
+
+
+def _dtype_advice(name: str, dtype: torch.dtype) -> str:
+    if dtype.is_complex:
+        return f"quantise {name}.real and {name}.imag apart"
+    if dtype.is_floating_point:
+        return f"widen it exactly with {name}.float()"
+    return f"convert it with {name}.float()"
+
+
+@torch.compiler.assume_constant_result
+def constant(function: Callable[..., Any], *args: str | int) -> Any:
+    """function(*args), which torch.compile evaluates while tracing instead of tracing into it.
+
+    For the reading of names, which depend on no tensor. The function is a plain one (a wrapper of
+    lru_cache is not), the result is made of numbers.
+    """
+    return function(*args)

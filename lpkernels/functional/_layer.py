@@ -1,0 +1,143 @@
+"""What linear and convolution layers share: one autograd Function that follows a Recipe.
+
+A geometry says how the three products are taken (``LinearGeometry`` in linear.py, ``ConvGeometry``
+in conv.py); this file says what happens around them:
+
+    forward     xq = input(x), wq = weight(w), bq = bias(b);  y = output(fprop(xq, wq, bq))
+    backward    g = grad_output(dy), once;  dx = grad_input(dgrad(g, wq));  dw =
+    grad_weight(wgrad(xq, g));
+                db = sum of g * 1, in the accumulator and the order of wgrad
+
+Every quantizer is straight-through: its own gradient is the identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
+from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+
+
+class Geometry(Protocol):
+    """The three products of a layer on float32 tensors, and its output gradient as a matrix.
+
+    ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto".
+    """
+
+    def fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor: ...
+
+    def dgrad(
+        self,
+        g: Tensor,
+        w: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor: ...
+
+    def wgrad(
+        self,
+        x: Tensor,
+        g: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor: ...
+
+    def rows(self, g: Tensor) -> Tensor:
+        """The output gradient as (terms of the bias gradient in wgrad's order, output channels)."""
+        ...
+
+
+def widened(x: Tensor) -> Tensor:
+    """A float16 or bfloat16 tensor as float32, exactly; its gradient returns in its dtype."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """A context in which torch's own functions take the float32 operands as they are."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
+
+
+def _quantized(
+    x: Tensor, quantizer: Quantizer | None, seed: Tensor | None, role: Role, site: int, backend: str
+) -> Tensor:
+    """``x`` itself where the recipe has no quantizer for it, else a new tensor."""
+    return x if quantizer is None else ops.quantize(x, quantizer, seed, role, site, backend)
+
+
+def _bias_gradient(g: Tensor, acc: Accumulator, seed: Tensor | None, backend: str) -> Tensor:
+    """Column sums of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
+    if acc.is_native:
+        return g.sum(0)
+    ones = g.new_ones(1, g.shape[0])
+    return ops.matmul(ones, g, None, acc, seed, Role.GRAD_BIAS, backend).reshape(-1)
+
+
+class EmulatedLayer(torch.autograd.Function):
+    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, and its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        recipe: Recipe,
+        geometry: Geometry,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        xq = _quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, backend)
+        wq = _quantized(w, recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, backend)
+        bq = (
+            None
+            if b is None
+            else _quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
+        )
+        y = geometry.fprop(xq, wq, bq, recipe.fprop, seed, backend)
+        needs_x, needs_w = ctx.needs_input_grad[:2]
+        # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
+        ctx.save_for_backward(xq if needs_w else None, wq if needs_x else None, seed)
+        ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
+        ctx.x_shape, ctx.w_shape = x.shape, w.shape
+        return _quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
+        xq, wq, seed = ctx.saved_tensors
+        dx = dw = db = None
+        g = _quantized(
+            grad_output, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend
+        )
+        if ctx.needs_input_grad[0]:
+            dx = geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend)
+            dx = _quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
+        if ctx.needs_input_grad[1]:
+            dw = geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend)
+            dw = _quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
+        if ctx.needs_input_grad[2]:
+            db = _bias_gradient(geometry.rows(g), recipe.wgrad, seed, backend)
+        return dx, dw, db, None, None, None, None

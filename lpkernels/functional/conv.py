@@ -1,0 +1,309 @@
+"""Convolutions in one, two and three dimensions under a Recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._layer import EmulatedLayer, no_autocast, widened
+from lpkernels.recipes import as_recipe
+from lpkernels.rng import Role
+
+_TORCH = Recipe()
+_TORCH_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+Size = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """y (N, C_out, *) = x (N, C_in, *) conv w (C_out, C_in / groups, *) + b in 1 to 3 dimensions.
+
+    Order of the sums within a group: (c_in, kernel) forward, (c_out, kernel) for the input's
+    gradient, (n, output position) for the gradients of weight and bias. A tap on padding adds
+    nothing, but its position counts.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def _numbers(self) -> tuple[list[int], list[int], list[int], int]:
+        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+
+    def _torch_backward(
+        self, g: Tensor, x: Tensor, w: Tensor, mask: list[bool]
+    ) -> tuple[Tensor, ...]:
+        """torch's own gradients; an operand that is not read may be a dummy of the right shape."""
+        stride, padding, dilation, groups = self._numbers()
+        backward = torch.ops.aten.convolution_backward
+        with no_autocast(g):
+            return backward(
+                g, x, w, None, stride, padding, dilation, False, [0] * len(stride), groups, mask
+            )
+
+    def fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        stride, padding, dilation, groups = self._numbers()
+        if acc.is_native:
+            with no_autocast(x):
+                conv = _TORCH_CONV[len(stride)]
+                return conv(x, w, b, stride, padding, dilation, groups)
+        return ops.conv_fprop(
+            x, w, b, stride, padding, dilation, groups, acc, seed, Role.FPROP, backend
+        )
+
+    def dgrad(
+        self,
+        g: Tensor,
+        w: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        if acc.is_native:
+            return self._torch_backward(g, g.new_empty(1).expand(shape), w, [True, False, False])[0]
+        numbers = self._numbers()
+        return ops.conv_dgrad(g, w, shape, *numbers, acc, seed, Role.DGRAD, backend)
+
+    def wgrad(
+        self,
+        x: Tensor,
+        g: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        if acc.is_native:
+            return self._torch_backward(g, x, g.new_empty(1).expand(shape), [False, True, False])[1]
+        numbers = self._numbers()
+        return ops.conv_wgrad(x, g, shape, *numbers, acc, seed, Role.WGRAD, backend)
+
+    def rows(self, g: Tensor) -> Tensor:
+        # [N, C, *] -> [N * positions, C]
+        return g.movedim(1, -1).flatten(0, -2)
+
+
+def _check_operands(
+    function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
+) -> None:
+    _checks.operands(function, x=x, weight=weight, bias=bias)
+    names = "DHW"[-dims:] if dims > 1 else "L"
+    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
+        raise ValueError(
+            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
+            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight (C_out, C_in / groups, ...)"
+        )
+    c_out, c_in = weight.shape[0], x.shape[-dims - 1]
+    if not isinstance(groups, int) or groups < 1 or c_out % groups or c_in % groups:
+        raise ValueError(
+            f"{function}: groups={groups!r} with C_in={c_in} and C_out={c_out}; "
+            "expected an int that divides both"
+        )
+    if weight.shape[1] * groups != c_in:
+        raise ValueError(
+            f"{function}: x has C_in={c_in} but weight has C_in / groups={weight.shape[1]} with "
+            f"groups={groups}; weight must be ({c_out}, {c_in // groups}, ...) or x have "
+            f"{weight.shape[1] * groups} channels"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"{function}: bias has shape {tuple(bias.shape)} but weight has C_out={c_out}; "
+            f"bias must be ({c_out},)"
+        )
+
+
+def _check_output(
+    function: str,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    padded: Sequence[int],
+    dilation: Sequence[int],
+) -> None:
+    """Every padded size holds the kernel at least once, and the kernel has taps."""
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    if any(k < 1 for k in kernel) or any(n < span for n, span in zip(padded, spans, strict=True)):
+        raise ValueError(
+            f"{function}: the kernel {tuple(kernel)} (dilation {tuple(dilation)}) spans "
+            f"{tuple(spans)} but the padded input is {tuple(padded)}, from {tuple(sizes)}; "
+            "use a smaller kernel or more padding"
+        )
+
+
+def _sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
+    """An int, or one or ``dims`` ints, as ``dims`` ints that are at least ``least``."""
+    values = (value,) if isinstance(value, int | float) else tuple(value)
+    if not all(isinstance(v, int) for v in values):
+        raise TypeError(f"{function}: {name}={value!r}; expected an int or {dims} ints")
+    if len(values) == 1:
+        values = values * dims
+    if len(values) != dims or any(v < least for v in values):
+        raise ValueError(
+            f"{function}: {name}={value!r}; expected an int or {dims} ints, each at least {least}"
+        )
+    return values
+
+
+def _paddings(
+    function: str,
+    padding: Size | str,
+    kernel: Sequence[int],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[tuple[int, ...], list[int]]:
+    """The symmetric padding, and what F.pad adds before it on the right, last dimension first."""
+    dims = len(kernel)
+    if padding == "same":
+        if any(s != 1 for s in stride):
+            raise ValueError(
+                f'{function}: padding="same" needs stride 1, got stride={stride}; '
+                "give the padding as ints"
+            )
+        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        extra = [n for total in reversed(totals) for n in (0, total % 2)]
+        return tuple(total // 2 for total in totals), extra
+    if isinstance(padding, str):
+        if padding != "valid":
+            raise ValueError(
+                f'{function}: padding={padding!r}; expected "same", "valid", an int or {dims} ints'
+            )
+        padding = 0
+    return _sizes(function, "padding", padding, dims, 0), [0] * (2 * dims)
+
+
+def _conv(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
+    recipe: Recipe | str,
+    generator: torch.Generator | Tensor | None,
+    backend: str,
+) -> Tensor:
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return _TORCH_CONV[dims](x, weight, bias, stride, padding, dilation, groups)
+    name = f"conv{dims}d"
+    _check_operands(name, dims, x, weight, bias, groups)
+    _checks.backend(name, backend)
+    _checks.generator(name, generator)
+    strides = _sizes(name, "stride", stride, dims, 1)
+    dilations = _sizes(name, "dilation", dilation, dims, 1)
+    kernel = weight.shape[2:]
+    paddings, extra = _paddings(name, padding, kernel, strides, dilations)
+    sizes = x.shape[-dims:]
+    padded = [n + 2 * p + e for n, p, e in zip(sizes, paddings, extra[::-2], strict=True)]
+    _check_output(name, sizes, kernel, padded, dilations)
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    batch = widened(x if x.dim() == dims + 2 else x.unsqueeze(0))
+    batch = F.pad(batch, extra) if any(extra) else batch
+    b = None if bias is None else widened(bias)
+    geometry = ConvGeometry(strides, paddings, dilations, groups)
+    y = EmulatedLayer.apply(batch, widened(weight), b, recipe, geometry, seed, backend)
+    return y if x.dim() == dims + 2 else y.squeeze(0)
+
+
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.conv1d`` under a recipe: x (N, C, L) or (C, L); else as ``conv2d``."""
+    return _conv(1, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.conv2d`` with every operand and every sum rounded as the recipe says.
+
+    The sums run in the order of k, within a group: over (c_in, kh, kw) forward, (c_out, kh, kw) for
+    the input's gradient, (n, h_out, w_out) for the gradients of weight and bias. A tap on padding
+    adds nothing, whatever the weight there, but its position counts for chunks and draws.
+
+    Args:
+        x: (N, C_in, H, W) or (C_in, H, W), float32, float16 or bfloat16 (widened exactly), any
+            strides.
+        weight: (C_out, C_in / groups, kh, kw), same dtypes and device.
+        bias: (C_out,) or None; one more addition in the outermost accumulator.
+        stride, dilation: an int or one per dimension.
+        padding: the same, or "valid" (none), or "same" (stride 1 only). Where "same" pads one side
+            more, that side is padded with zeros first, as torch does: these zeros are part of the
+                input the recipe quantises, and
+            their taps are products with zero.
+        groups: divides C_in and C_out.
+        recipe: a Recipe or its name. One without quantizers and with native products is torch's own
+            function: any dtype, autocast's own result. Under any other recipe autocast has no
+                effect.
+        generator: a CPU torch.Generator or a 0-d int64 tensor, the seed of stochastic rounding;
+            None is torch's default CPU generator. One seed is drawn per call, and only when the
+            recipe rounds stochastically.
+        backend: "auto" or a name in ``lpkernels.backends.status()``.
+
+    Returns:
+        (N, C_out, H_out, W_out), without N if x had none; float32.
+
+    Raises:
+        TypeError: float64 or integer operands, an argument of the wrong type.
+        ValueError: shapes, groups or sizes that do not fit, operands on different devices.
+    """
+    return _conv(2, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size | str = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.conv3d`` under a recipe: x (N, C, D, H, W) or (C, D, H, W).
+
+    Everything else as in ``conv2d``.
+    """
+    return _conv(3, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)

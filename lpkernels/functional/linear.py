@@ -1,0 +1,144 @@
+"""The linear layer under a Recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._layer import EmulatedLayer, no_autocast, widened
+from lpkernels.recipes import as_recipe
+from lpkernels.rng import Role
+
+_TORCH = Recipe()
+
+
+@dataclass(frozen=True)
+class LinearGeometry:
+    """y (..., O) = x (..., I) @ w (O, I).T + b; sums over I (fprop), O (dgrad), rows (wgrad).
+
+    Tensors keep their shape, so that a format with an axis means the axis of the tensor given.
+    """
+
+    def fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        if acc.is_native:
+            with no_autocast(x):
+                y = F.linear(_rows(x), w, b)
+            # A view made inside a Function could not be changed in place by the layer that follows.
+            return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])
+        return ops.matmul(x, w.t(), b, acc, seed, Role.FPROP, backend)
+
+    def dgrad(
+        self,
+        g: Tensor,
+        w: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        if acc.is_native:
+            with no_autocast(g):
+                return torch.matmul(g, w)
+        return ops.matmul(g, w, None, acc, seed, Role.DGRAD, backend)
+
+    def wgrad(
+        self,
+        x: Tensor,
+        g: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        if acc.is_native:
+            with no_autocast(g):
+                return torch.matmul(_rows(g).t(), _rows(x))
+        return ops.matmul(_rows(g).t(), _rows(x), None, acc, seed, Role.WGRAD, backend)
+
+    def rows(self, g: Tensor) -> Tensor:
+        return _rows(g)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(..., C) as (rows, C), the leading dimensions in row-major order."""
+    return x.flatten(0, -2)
+
+
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    _checks.operands("linear", x=x, weight=weight, bias=bias)
+    if weight.dim() != 2:
+        raise ValueError(
+            f"linear: weight has shape {tuple(weight.shape)}; expected (out_features, in_features)"
+        )
+    if x.dim() < 1 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"linear: x has shape {tuple(x.shape)} but weight in_features={weight.shape[1]}; "
+            f"x must be (..., {weight.shape[1]})"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"linear: bias has shape {tuple(bias.shape)}, weight out_features={weight.shape[0]}; "
+            f"bias must be ({weight.shape[0]},)"
+        )
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.linear`` with every operand and every sum rounded as the recipe says.
+
+    The sums run in the order of k: over in_features forward, over out_features for the input's
+    gradient, over the leading dimensions of x in row-major order for the gradients of weight and
+    bias.
+
+    Args:
+        x: (..., in_features), float32, float16 or bfloat16 (widened exactly), any strides.
+        weight: (out_features, in_features), same dtypes and device.
+        bias: (out_features,) or None; one more addition in the outermost accumulator.
+        recipe: a Recipe or its name. One without quantizers and with native products is torch's own
+            function: any dtype, autocast's own result. Under any other recipe autocast has no
+                effect.
+        generator: a CPU torch.Generator or a 0-d int64 tensor, the seed of stochastic rounding;
+            None is torch's default CPU generator. One seed is drawn per call, and only when the
+            recipe rounds stochastically.
+        backend: "auto" or a name in ``lpkernels.backends.status()``.
+
+    Returns:
+        (..., out_features), float32. No in_features, no rows: zeros (+0, plus bias) and an empty
+        tensor.
+
+    Raises:
+        TypeError: float64 or integer operands, an argument of the wrong type.
+        ValueError: shapes that do not fit, operands on different devices.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return F.linear(x, weight, bias)
+    _check_linear(x, weight, bias)
+    _checks.backend("linear", backend)
+    _checks.generator("linear", generator)
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    operands = (widened(x if x.dim() > 1 else x.unsqueeze(0)), widened(weight))
+    b = None if bias is None else widened(bias)
+    y = EmulatedLayer.apply(*operands, b, recipe, LinearGeometry(), seed, backend)
+    return y if x.dim() > 1 else y.squeeze(0)

@@ -1,0 +1,116 @@
+"""Dense codes: a 5-bit format costs 5 bits a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.formats import (
+    AffineFormat,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    format_from_ints,
+    parse_format,
+)
+from lpkernels.functional import _checks
+
+__all__ = ["pack", "unpack"]
+
+PackableLike: TypeAlias = FloatFormat | FixedFormat | BlockFormat | str
+
+
+def pack(x: Tensor, fmt: PackableLike) -> Tensor:
+    """The codes of x, one after the other, least significant bit first; nothing is rounded.
+
+    A float code is sign | exponent | mantissa, a fixed-point code two's complement; a block is its
+    scale byte, then its elements. NaN has one code: sign 0, exponent all ones, of the mantissa only
+    the top bit ("fn": all ones). No gradient passes through codes.
+
+    Args:
+        x: float16, bfloat16, float32 or float64, any shape and strides, CPU or CUDA; every value is
+            a value of fmt, as `quantize` makes them.
+        fmt: a FloatFormat, FixedFormat or BlockFormat, or its name.
+    Returns:
+        1-D uint8 on x's device; the last byte is filled up with zero bits.
+    Raises:
+        ValueError: a value that fmt does not hold (inf or NaN without a code included), or an
+            AffineFormat, whose range is in the tensor and not in the codes.
+    """
+    _checks.floating("pack", x=x)
+    packable = _lowered("pack", fmt)
+    _check_axis("pack", packable, x.shape)
+    return ops.pack(x, packable)
+
+
+def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
+    """The values of codes that `pack` made; ``unpack(pack(x, fmt), fmt, x.shape)`` is x, bit for
+    bit.
+
+    Args:
+        codes: 1-D uint8, exactly as long as `pack` makes it for this shape.
+        fmt: the format it was packed in, or its name.
+        shape: the shape of the result.
+    Returns:
+        float32 on the device of codes; every NaN code gives 0x7fc00000.
+    Raises:
+        TypeError, ValueError: codes of another dtype, rank or length; a negative size; an
+            AffineFormat.
+    """
+    _checks.tensor("unpack", "codes", codes)
+    packable = _lowered("unpack", fmt)
+    if codes.dtype != torch.uint8 or codes.dim() != 1:
+        raise TypeError(
+            f"unpack: codes must be a 1-D uint8 tensor as pack returns it, got {codes.dtype} of "
+            "shape "
+            f"{tuple(codes.shape)}; .view(torch.uint8).flatten() reinterprets contiguous bytes"
+        )
+    if isinstance(shape, int) or any(size < 0 for size in shape):
+        raise ValueError(f"unpack: shape must be a sequence of sizes >= 0, got {shape!r}")
+    _check_axis("unpack", packable, shape)
+    expected = ops.packed_bytes(packable, shape)
+    if codes.numel() != expected:
+        raise ValueError(
+            f"unpack: {fmt} of shape {tuple(shape)} is {expected} bytes, but codes has "
+            f"{codes.numel()}; "
+            "pass the fmt and shape that were packed"
+        )
+    return ops.unpack(codes, packable, shape)
+
+
+def _lowered(function: str, fmt: PackableLike) -> tuple[int, ...]:
+    """The integers of a format that can be packed."""
+    if isinstance(fmt, str):
+        return _checks.constant(_named, function, fmt)
+    return _packable(function, fmt)
+
+
+def _named(function: str, name: str) -> tuple[int, ...]:
+    return _packable(function, parse_format(name))
+
+
+def _packable(function: str, fmt: object) -> tuple[int, ...]:
+    if isinstance(fmt, AffineFormat):
+        raise ValueError(
+            f"{function}: {fmt} cannot be packed: its codes mean nothing without the range of the "
+            "tensor they came from; use a FixedFormat or a BlockFormat"
+        )
+    if not isinstance(fmt, FloatFormat | FixedFormat | BlockFormat):
+        raise TypeError(
+            f"{function}: fmt must be a FloatFormat, FixedFormat, BlockFormat or a name, "
+            f"got {type(fmt).__name__}; of a Quantizer pass .fmt"
+        )
+    return fmt.to_ints()
+
+
+def _check_axis(function: str, fmt: tuple[int, ...], shape: Sequence[int]) -> None:
+    axis, dims = ops.axis(fmt), max(len(shape), 1)
+    if axis is not None and not -dims <= axis < dims:
+        raise ValueError(
+            f"{function}: {format_from_ints(fmt)} has blocks along axis {axis}, but the shape is "
+            f"{tuple(shape)}; the axis must be in {-dims}..{dims - 1}"
+        )

@@ -1,0 +1,188 @@
+"""Rounding a tensor to a format."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.arithmetic import Quantizer, as_quantizer
+from lpkernels.formats import (
+    FP32,
+    AffineFormat,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    Format,
+    format_from_ints,
+    parse_format,
+)
+from lpkernels.functional import _checks
+from lpkernels.functional.seeds import seed_for
+from lpkernels.rng import SITE_QUANTIZE, Role
+from lpkernels.rounding import ROUNDINGS
+
+__all__ = ["lowered_quantizer", "quantize", "straight_through"]
+
+FormatLike: TypeAlias = Format | Quantizer | str
+
+
+def quantize(
+    x: Tensor,
+    fmt: FormatLike,
+    rounding: str = "nearest_even",
+    *,
+    random_bits: int | None = None,
+    generator: torch.Generator | Tensor | None = None,
+    out: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Every value of x rounded to fmt, once.
+
+    NaN stays NaN (0x7fc00000), zeros keep their sign, also on underflow (Fixed and Affine: +0),
+    values beyond the largest do what the format's overflow says. The bits do not depend on backend,
+    device, strides or threads. The gradient is straight-through: the identity, at every order.
+
+    Args:
+        x: float16, bfloat16, float32 or float64; any shape (0-d and empty too) and strides, CPU or
+            CUDA. float64 is rounded straight to the format, not to float32 first.
+        fmt: a format, its name, a Quantizer, or a Quantizer's text such as "e5m2:stochastic".
+        rounding: nearest_even, nearest_away, toward_zero, toward_positive, toward_negative, to_odd
+            or stochastic. A Quantizer brings its own.
+        random_bits: 1..32 for stochastic rounding; None means 32.
+        generator: a torch.Generator on the CPU or a 0-d int64 tensor, the seed; None: torch's
+            default CPU generator, or the enclosing `seed_from`. Only stochastic rounding draws;
+            other modes accept a generator and leave it as it is.
+        out: the tensor to write, float32 or the result's dtype, of x's shape (or empty, then it is
+            resized). It may share memory with x. Gradients are not recorded.
+        backend: "auto" or a name of ``lpkernels.backends.status()``.
+
+    Returns:
+        x's shape; x's dtype where that holds every value of fmt, else float32 (always for Fixed,
+        Affine and Block).
+
+    Raises:
+        TypeError: integer or complex x, or an argument of the wrong type.
+        ValueError: unknown format or rounding, impossible random_bits, an axis x does not have, a
+            generator or out that does not fit.
+    """
+    _checks.floating("quantize", x=x)
+    quantizer, stochastic = _lowered(fmt, rounding, random_bits)
+    _check_axis(x, quantizer)
+    _checks.backend("quantize", backend)
+    _checks.generator("quantize", generator)
+    if out is not None:
+        dtype = ops.result_dtype(x.dtype, quantizer)
+        dtypes = (dtype,) if dtype == torch.float32 else (torch.float32, dtype)
+        _checks.out("quantize", out, x.shape, dtypes, x=x)
+    seed = seed_for(stochastic, generator)
+    if out is not None:
+        ops.quantize_out(x, out, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+        return out
+    return straight_through(x, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+
+
+def straight_through(
+    x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, backend: str
+) -> Tensor:
+    """`ops.quantize` with the identity as its gradient."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _StraightThrough.apply(x, quantizer, seed, role, site, backend)
+    return ops.quantize(x, quantizer, seed, role, site, backend)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        backend: str,
+    ) -> Tensor:
+        ctx.dtype = x.dtype
+        return ops.quantize(x, quantizer, seed, role, site, backend)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad.to(ctx.dtype), None, None, None, None, None
+
+
+def _lowered(
+    fmt: FormatLike, rounding: str, random_bits: int | None
+) -> tuple[tuple[int, ...], bool]:
+    """The integers of the Quantizer, and whether it is stochastic.
+
+    Integers are what torch.compile can hold as constants; Quantizers made while it traces are not.
+    """
+    if isinstance(fmt, Quantizer) or (isinstance(fmt, str) and ":" in fmt):
+        quantizer, stochastic = lowered_quantizer(fmt)
+        _check_no_mode(fmt, quantizer, rounding, random_bits)
+        return quantizer, stochastic
+    if not isinstance(rounding, str):
+        raise TypeError(
+            f"quantize: rounding must be a str, got {type(rounding).__name__}; "
+            "for example 'nearest_even' or 'stochastic'"
+        )
+    stochastic = rounding == "stochastic"
+    if random_bits is None:
+        mode = _checks.constant(_mode_ints, rounding)
+    else:
+        mode = _checks.constant(_mode_ints, rounding, random_bits)
+    if isinstance(fmt, str):
+        return _checks.constant(_format_ints, fmt) + mode, stochastic
+    if isinstance(fmt, FloatFormat | FixedFormat | AffineFormat | BlockFormat):
+        return fmt.to_ints() + mode, stochastic
+    raise TypeError(
+        f"quantize: fmt must be a format, its name or a Quantizer, got {type(fmt).__name__}; "
+        'for example "e5m2", lp.FloatFormat(5, 2) or lp.Quantizer("e5m2", "stochastic")'
+    )
+
+
+def lowered_quantizer(quantizer: Quantizer | Format | str) -> tuple[tuple[int, ...], bool]:
+    """The integers of a Quantizer or of its text, and whether it is stochastic."""
+    if isinstance(quantizer, str):
+        return _checks.constant(_quantizer_ints, quantizer)
+    return _quantizer_ints(quantizer)
+
+
+def _quantizer_ints(quantizer: Quantizer | Format | str) -> tuple[tuple[int, ...], bool]:
+    quantizer = as_quantizer(quantizer)
+    return quantizer.to_ints(), quantizer.is_stochastic
+
+
+def _format_ints(name: str) -> tuple[int, ...]:
+    return parse_format(name).to_ints()
+
+
+def _mode_ints(rounding: str, random_bits: int | None = None) -> tuple[int, ...]:
+    return Quantizer(FP32, rounding, random_bits=random_bits).to_ints()[-4:]
+
+
+def _check_no_mode(
+    fmt: Quantizer | str, quantizer: tuple[int, ...], rounding: str, random_bits: int | None
+) -> None:
+    if random_bits is None and rounding == "nearest_even":
+        return
+    if random_bits is None and ROUNDINGS[quantizer[-4]] == rounding:
+        return
+    raise ValueError(
+        f"quantize: the Quantizer {fmt} has its own rounding and random_bits, but got "
+        f"rounding={rounding!r}, random_bits={random_bits!r} as well; leave them away or pass a "
+        "format"
+    )
+
+
+def _check_axis(x: Tensor, quantizer: tuple[int, ...]) -> None:
+    axis = ops.axis(quantizer)
+    # A block format takes a scalar as a vector of one element; a slice of a scalar is nothing.
+    dims = x.dim() if quantizer[0] == ops.AFFINE else max(x.dim(), 1)
+    if axis is not None and not -dims <= axis < dims:
+        raise ValueError(
+            f"quantize: {format_from_ints(quantizer[:-4])} runs along axis {axis}, but x has shape "
+            f"{tuple(x.shape)}; the axis must be in {-dims}..{dims - 1}"
+        )

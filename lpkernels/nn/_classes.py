@@ -1,0 +1,133 @@
+"""Which class emulates which, and the change of a module's class in place.
+
+A module changes its arithmetic by changing its class, as torch.nn.utils.parametrize and torch.nn's
+lazy modules do: the object, its parameters, buffers, hooks and every reference to it stay.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.utils import parametrize
+
+from lpkernels import functional
+from lpkernels.nn._emulated import Emulated
+from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d
+from lpkernels.nn.linear import Linear
+
+_EMULATED: dict[type, type] = {
+    torch.nn.Linear: Linear,
+    torch.nn.Conv1d: Conv1d,
+    torch.nn.Conv2d: Conv2d,
+    torch.nn.Conv3d: Conv3d,
+}
+_TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
+
+
+class _TransposedLinear(Emulated):
+    """transformers' Conv1D: a linear layer whose weight is (in_features, out_features)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.t(), self.bias, recipe=self.recipe)
+
+
+def plain_class(module: torch.nn.Module) -> Any:
+    """The module's class, without the one that torch.nn.utils.parametrize puts in front of it."""
+    cls = type(module)
+    return cls.__bases__[0] if parametrize.is_parametrized(module) else cls
+
+
+def why_not(module: torch.nn.Module) -> str | None:
+    """Why a layer cannot be emulated, "" if it can; None if the module is no such layer."""
+    cls = plain_class(module)
+    if issubclass(cls, Emulated) or _is_transposed_linear(cls):
+        return ""
+    plain: Any = _torch_base(cls)
+    if plain is None:
+        return None
+    if issubclass(cls, NonDynamicallyQuantizableLinear):
+        return "torch.nn.MultiheadAttention reads its weight and never calls it"
+    if cls.forward is not plain.forward or getattr(cls, "_conv_forward", None) is not getattr(
+        plain, "_conv_forward", None
+    ):
+        return f"{cls.__name__} has its own forward"
+    if "forward" in vars(module):
+        return "its forward was replaced on the object"
+    return ""
+
+
+def emulate(module: torch.nn.Module) -> None:
+    """Give the module the class that emulates its own; one that has it already stays."""
+    cls = plain_class(module)
+    if not issubclass(cls, Emulated):
+        _set_class(module, emulated_class(cls))
+
+
+def restore(module: torch.nn.Module) -> bool:
+    """Give an emulating module its class back; False for a user's subclass of lpkernels.nn's."""
+    cls = plain_class(module)
+    original = _TORCH.get(cls) or vars(cls).get("_original")
+    if original is None:
+        return False
+    _set_class(module, original)
+    vars(module).pop("_recipe", None)
+    return True
+
+
+@functools.cache
+def emulated_class(original: Any) -> Any:
+    """The class in lpkernels.nn, or for a subclass of torch's layer one that is both."""
+    if original in _EMULATED:
+        return _EMULATED[original]
+    namespace: dict[str, Any] = {
+        "__module__": original.__module__,
+        "__doc__": original.__doc__,
+        "__reduce_ex__": _reduce,
+        "_original": original,
+    }
+    if issubclass(original, LazyModuleMixin) and original.cls_to_become is not None:
+        namespace["cls_to_become"] = emulated_class(original.cls_to_become)
+    plain = _torch_base(original)
+    # The original comes first: its attributes win, and its forward is the inherited one unless it
+    # is Conv1D's.
+    bases = (_TransposedLinear, original) if plain is None else (original, _EMULATED[plain])
+    return type(original)(original.__name__, bases, namespace)
+
+
+def _torch_base(cls: type) -> type | None:
+    return next((plain for plain in _EMULATED if issubclass(cls, plain)), None)
+
+
+def _is_transposed_linear(cls: type) -> bool:
+    return cls.__name__ == "Conv1D" and cls.__module__ == "transformers.pytorch_utils"
+
+
+def _set_class(module: torch.nn.Module, cls: type) -> None:
+    if parametrize.is_parametrized(module):
+        # The properties of the parametrized tensors live in a class of this one module.
+        namespace = {
+            k: v for k, v in vars(type(module)).items() if k not in ("__dict__", "__weakref__")
+        }
+        cls = type(f"Parametrized{cls.__name__}", (cls,), namespace)
+    module.__class__ = cls
+
+
+def _blank(original: type) -> torch.nn.Module:
+    cls = emulated_class(original)
+    return cls.__new__(cls)
+
+
+def _reduce(self: torch.nn.Module, protocol: int) -> tuple[Any, ...]:
+    """Pickle as "what emulates the original": that class has no name of its own to be found by."""
+    if parametrize.is_parametrized(self):
+        # torch's own refusal, with its advice to save the state_dict.
+        return object.__reduce_ex__(self, protocol)  # type: ignore[return-value]
+    return _blank, (vars(type(self))["_original"],), self.__dict__

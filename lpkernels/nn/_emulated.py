@@ -1,0 +1,36 @@
+"""What every emulating layer has: a recipe to read, replace, print, copy and pickle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.recipes import as_recipe, recipe, recipes
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+else:
+    Module = object
+
+
+class Emulated(Module):
+    """Mixin of the layers in ``lpkernels.nn``; comes before the torch.nn class in the bases.
+
+    The recipe is a plain attribute of the module: it is no part of the state_dict, whose keys stay
+    torch.nn's, but it travels with ``copy.deepcopy`` and ``pickle``.
+    """
+
+    _recipe: Recipe
+
+    @property
+    def recipe(self) -> Recipe:
+        """How this layer computes; assign a Recipe or a name to change it."""
+        return self._recipe
+
+    @recipe.setter
+    def recipe(self, recipe: Recipe | str) -> None:
+        self._recipe = as_recipe(recipe)
+
+    def extra_repr(self) -> str:
+        named = (name for name in recipes() if recipe(name) == self.recipe)
+        return f"{super().extra_repr()}, recipe={next(named, str(self.recipe))}"

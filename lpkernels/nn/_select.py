@@ -1,0 +1,133 @@
+"""Which layers of a model a call means, and the recipe of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch.nn import Module
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.nn import _classes
+from lpkernels.recipes import as_recipe
+
+Pattern = str | type | Callable[[str, Module], bool]
+Patterns = Pattern | Iterable[Pattern]
+Recipes = Recipe | str | Mapping[Pattern, Recipe | str]
+
+# An error names this many layers of the model.
+_NAMED_LAYERS = 5
+_KINDS = {
+    "convert": "these are torch.nn.Linear, Conv1d, Conv2d and Conv3d",
+    "set_recipe": "these are the layers of lpkernels.nn; lp.convert makes them",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a kind lpkernels emulates: all its names, and why it cannot be, or ""."""
+
+    names: list[str]
+    module: Module
+    why_not: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rules in order, each (pattern, recipe); include None is everything."""
+
+    rules: list[tuple[Pattern, Recipe]]
+    include: list[Pattern] | None
+    exclude: list[Pattern]
+
+    def recipe_of(self, layer: Layer) -> Recipe | None:
+        """The recipe of the first rule that matches the layer; None if it is not selected."""
+        if self.include is not None and not any(_matches(p, layer) for p in self.include):
+            return None
+        if any(_matches(p, layer) for p in self.exclude):
+            return None
+        return next((recipe for pattern, recipe in self.rules if _matches(pattern, layer)), None)
+
+    def __str__(self) -> str:
+        parts = [f"recipe for {_show([p for p, _ in self.rules])}"]
+        if self.include is not None:
+            parts.append(f"include={_show(self.include)}")
+        if self.exclude:
+            parts.append(f"exclude={_show(self.exclude)}")
+        return ", ".join(parts)
+
+
+def selection(
+    function: str, recipe: Recipes, include: Patterns | None = None, exclude: Patterns | None = None
+) -> Selection:
+    """The checked arguments of a public function; one recipe is the rule for "*"."""
+    pairs = recipe.items() if isinstance(recipe, Mapping) else [("*", recipe)]
+    rules = [(_checked(f"{function}: a key of the mapping", p), as_recipe(r)) for p, r in pairs]
+    kept = None if include is None else _listed(f"{function}: include", include)
+    return Selection(
+        rules, kept, [] if exclude is None else _listed(f"{function}: exclude", exclude)
+    )
+
+
+def check_model(function: str, model: object) -> None:
+    if not isinstance(model, Module):
+        raise TypeError(f"{function}: model must be a torch.nn.Module, got {type(model).__name__}")
+
+
+def layers(model: Module) -> list[Layer]:
+    """Every layer of a kind that can be emulated, once, in the order of the model."""
+    names: dict[Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    reasons = ((module, _classes.why_not(module)) for module in names)
+    return [
+        Layer(names[module], module, why_not) for module, why_not in reasons if why_not is not None
+    ]
+
+
+def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str:
+    """The message of an error: what was asked for, and what there is."""
+    if not found:
+        return (
+            f"{function}: no layer matched ({chosen}), and the model has none of the kind; "
+            + _KINDS[function]
+        )
+    shown = ", ".join(
+        f"{layer.names[0]!r} ({layer.why_not or type(layer.module).__name__})"
+        for layer in found[:_NAMED_LAYERS]
+    )
+    more = f" and {len(found) - _NAMED_LAYERS} more" if len(found) > _NAMED_LAYERS else ""
+    return (
+        f"{function}: no layer matched ({chosen}); the model has {shown}{more}; "
+        "a glob is compared with the full name"
+    )
+
+
+def _matches(pattern: Pattern, layer: Layer) -> bool:
+    if isinstance(pattern, str):
+        return any(fnmatchcase(name, pattern) for name in layer.names)
+    if isinstance(pattern, type):
+        return isinstance(layer.module, pattern)
+    return any(pattern(name, layer.module) for name in layer.names)
+
+
+def _listed(what: str, patterns: Patterns) -> list[Pattern]:
+    if isinstance(patterns, str | type) or callable(patterns) or not isinstance(patterns, Iterable):
+        return [_checked(what, patterns)]
+    return [_checked(what, pattern) for pattern in patterns]
+
+
+def _checked(what: str, pattern: Pattern) -> Pattern:
+    if not (isinstance(pattern, str | type) or callable(pattern)):
+        raise TypeError(
+            f"{what} must be a glob like 'layer1.*', a class or a function of (name, module), "
+            f"got {type(pattern).__name__}"
+        )
+    return pattern
+
+
+def _show(patterns: list[Pattern]) -> str:
+    return ", ".join(
+        repr(p) if isinstance(p, str) else getattr(p, "__name__", repr(p)) for p in patterns
+    )

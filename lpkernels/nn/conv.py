@@ -1,0 +1,81 @@
+"""Convolution layers under a Recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels import functional
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional._layer import widened
+from lpkernels.nn._emulated import Emulated
+
+Size = int | tuple[int, ...]
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+
+
+class _Conv(Emulated):
+    """What the three convolution layers share; the torch.nn class follows it in the bases."""
+
+    _convolve: ClassVar[Callable[..., Tensor]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        size = (in_channels, out_channels, kernel_size, stride, padding, dilation)
+        super().__init__(*size, groups, bias, padding_mode, device, dtype)
+        self.recipe = recipe
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        layer: Any = self
+        padding = layer.padding
+        if layer.padding_mode != "zeros":
+            x = input if self.recipe.is_torch else widened(input)
+            input = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+            padding = 0
+        geometry = (layer.stride, padding, layer.dilation, layer.groups)
+        return self._convolve(input, weight, bias, *geometry, recipe=self.recipe)
+
+
+class Conv1d(_Conv, torch.nn.Conv1d):
+    """``torch.nn.Conv1d`` computed by ``lpkernels.functional.conv1d``; else as ``Conv2d``."""
+
+    _convolve = staticmethod(functional.conv1d)
+
+
+class Conv2d(_Conv, torch.nn.Conv2d):
+    """``torch.nn.Conv2d`` computed by ``lpkernels.functional.conv2d``.
+
+    Args:
+        in_channels ... padding_mode, device, dtype: torch.nn.Conv2d's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+
+    Parameters, initial values and state_dict keys are torch.nn.Conv2d's. With a padding_mode other
+    than "zeros" the input is padded first: the recipe quantises the padded input, and where several
+    of its gradients belong to one element they are added in float32.
+    """
+
+    _convolve = staticmethod(functional.conv2d)
+
+
+class Conv3d(_Conv, torch.nn.Conv3d):
+    """``torch.nn.Conv3d`` computed by ``lpkernels.functional.conv3d``; else as ``Conv2d``."""
+
+    _convolve = staticmethod(functional.conv3d)

@@ -1,0 +1,159 @@
+"""Change how a model computes, in place: ``convert``, ``set_recipe``, ``revert``."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TypeVar, cast
+
+import torch
+from torch.nn import Module
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.nn import _classes
+from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._select import (
+    Layer,
+    Patterns,
+    Recipes,
+    check_model,
+    layers,
+    nothing_matched,
+    selection,
+)
+
+M = TypeVar("M", bound=Module)
+
+# torch computes these containers, in evaluation, by one function that reads its layers' weights and
+# calls none of them; the attribute named here switches that off.
+_FAST_PATHS: dict[type[Module], str] = {
+    torch.nn.TransformerEncoderLayer: "activation_relu_or_gelu",
+    torch.nn.TransformerEncoder: "use_nested_tensor",
+}
+# Where a container keeps the attribute's own value meanwhile.
+_KEPT = "_value_without_lpkernels"
+
+
+def convert(
+    model: M,
+    recipe: Recipes,
+    *,
+    include: Patterns | None = None,
+    exclude: Patterns | None = None,
+) -> M:
+    """Make the linear and convolution layers of a model compute as the recipe says, in place.
+
+    Converted are torch.nn.Linear, Conv1d, Conv2d, Conv3d, their lazy forms, subclasses that inherit
+    ``forward``, and transformers' Conv1D. Each keeps its object, with its parameters, buffers,
+    hooks, device, mode, parametrizations and whatever refers to it; only its class changes, to the
+    one in ``lpkernels.nn`` (or, for a subclass, to one that is both). A layer that is converted
+    already gets the new recipe. The model itself may be such a layer.
+
+    A layer whose class or object has its own ``forward``, and the out_proj of
+    torch.nn.MultiheadAttention, which is never called, cannot be converted: they are left as they
+    are and named in a warning; exclude them to silence it. Attention itself, transposed
+    convolutions, recurrent and bilinear layers, and calls of torch.nn.functional in a model's own
+    forward are left alone. The fused evaluation path of torch.nn.TransformerEncoder, which calls no
+    layer, is switched off where it would bypass a converted one.
+
+    Args:
+        model: any module.
+        recipe: a Recipe or its name for every layer, or a mapping {pattern: Recipe or name}: the
+            first pattern that matches a layer gives its recipe, and a layer that none matches stays
+            as it is.
+        include: only these layers: a pattern or several; None is all.
+        exclude: never these: a pattern or several.
+
+    A pattern is a glob over the layer's full name (``"layer1.*"``; ``*`` also spans dots; the
+    model's own name is ""), a class, or a function of (name, module) that returns a bool. A layer
+    registered under several names is one layer: it matches if one of its names does.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: model is no Module, a recipe or pattern of the wrong type.
+        ValueError: nothing matched, or an unknown recipe name.
+    """
+    check_model("convert", model)
+    wanted = selection("convert", recipe, include, exclude)
+    found = layers(model)
+    chosen = [(layer, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
+    able = [(layer.module, r) for layer, r in chosen if not layer.why_not]
+    if not able:
+        raise ValueError(nothing_matched("convert", wanted, found))
+    _warn_of([layer for layer, _ in chosen if layer.why_not])
+    for module, its_recipe in able:
+        _classes.emulate(module)
+        cast(Emulated, module).recipe = its_recipe
+    _set_fast_paths(model)
+    return model
+
+
+def set_recipe(model: M, recipe: Recipes) -> M:
+    """Give the layers of ``lpkernels.nn`` in a model another recipe, in place.
+
+    Args:
+        model: any module.
+        recipe: as in ``convert``; with a mapping, a layer that no pattern matches keeps its recipe.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: model is no Module, a recipe or pattern of the wrong type.
+        ValueError: no such layer matched, or an unknown recipe name.
+    """
+    check_model("set_recipe", model)
+    wanted = selection("set_recipe", recipe)
+    found = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
+    chosen = [(layer.module, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
+    if not chosen:
+        raise ValueError(nothing_matched("set_recipe", wanted, found))
+    for module, its_recipe in chosen:
+        cast(Emulated, module).recipe = its_recipe
+    return model
+
+
+def revert(model: M) -> M:
+    """Turn every layer of ``lpkernels.nn`` in a model back into torch.nn's, in place.
+
+    A converted layer gets its own class back, one built from ``lpkernels.nn`` torch.nn's. One whose
+    class the user derived from a class of ``lpkernels.nn`` cannot become anything else and gets the
+    recipe "fp32", torch's own arithmetic. A model without such layers is returned as it is.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: model is no Module.
+    """
+    check_model("revert", model)
+    for module in model.modules():
+        if isinstance(module, Emulated) and not _classes.restore(module):
+            module.recipe = Recipe()
+    _set_fast_paths(model)
+    return model
+
+
+def _warn_of(layers: list[Layer]) -> None:
+    if layers:
+        named = "; ".join(f"{layer.names[0]!r}: {layer.why_not}" for layer in layers)
+        warnings.warn(
+            f"convert: left {len(layers)} selected layer(s) as they are: {named}. "
+            "Name them in exclude= to silence this",
+            stacklevel=3,
+        )
+
+
+def _set_fast_paths(model: Module) -> None:
+    """Off in a container with an emulated layer, what it was in any other."""
+    for kind, attribute in _FAST_PATHS.items():
+        for container in model.modules():
+            if not isinstance(container, kind):
+                continue
+            kept = vars(container)
+            if any(isinstance(module, Emulated) for module in container.modules()):
+                kept.setdefault(_KEPT, getattr(container, attribute))
+                setattr(container, attribute, False)
+            elif _KEPT in kept:
+                setattr(container, attribute, kept.pop(_KEPT))

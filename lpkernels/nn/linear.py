@@ -1,0 +1,37 @@
+"""Linear layers under a Recipe."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lpkernels import functional
+from lpkernels.arithmetic import Recipe
+from lpkernels.nn._emulated import Emulated
+
+
+class Linear(Emulated, torch.nn.Linear):
+    """``torch.nn.Linear`` computed by ``lpkernels.functional.linear``.
+
+    Args:
+        in_features, out_features, bias, device, dtype: torch.nn.Linear's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+
+    Parameters, initial values and state_dict keys are torch.nn.Linear's.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
+        self.recipe = recipe
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.linear(input, self.weight, self.bias, recipe=self.recipe)

@@ -1,0 +1,35 @@
+"""Recipes for the tests of layers: a different format in every place, so none can stand in."""
+
+import lpkernels as lp
+
+DETERMINISTIC = lp.Recipe(
+    input="e4m3",
+    weight="e5m2",
+    bias="e5m4",
+    output="e5m6",
+    grad_output="e4m2",
+    grad_input="e5m5",
+    grad_weight="e5m3",
+    fprop=lp.Accumulator("e5m7"),
+    dgrad=lp.Accumulator("e6m9", chunk=2, outer="e6m6"),
+    wgrad=lp.Accumulator("e5m8", "toward_zero", product="e6m5"),
+)
+STOCHASTIC = lp.Recipe(
+    input="e4m3:stochastic",
+    weight="e5m2:stochastic",
+    bias="e5m4:stochastic",
+    output="e5m6:stochastic",
+    grad_output="e4m2:stochastic",
+    grad_input="e5m5:stochastic",
+    grad_weight="e5m3:stochastic",
+    fprop=lp.Accumulator("e5m7", "stochastic"),
+    dgrad=lp.Accumulator("e6m9", "stochastic", chunk=2),
+    wgrad=lp.Accumulator("e5m8", "stochastic", product="e6m5", product_rounding="stochastic"),
+)
+ACCUMULATORS_ONLY = lp.Recipe(fprop="e5m7", dgrad="e4m6", wgrad="e5m5")
+
+RECIPES = {
+    "deterministic": DETERMINISTIC,
+    "stochastic": STOCHASTIC,
+    "accumulators only": ACCUMULATORS_ONLY,
+}

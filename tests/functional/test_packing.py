@@ -1,0 +1,177 @@
+"""lp.pack and lp.unpack: exact round trips, lengths, layouts and messages, on every backend."""
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels import ops
+from tests.cases import SPECIAL_VALUES
+from tests.compare import assert_bit_equal
+
+FORMATS = [
+    "e5m2",
+    "fp8_e4m3",
+    "fp6_e2m3",
+    "fp4_e2m1",
+    "e2m2none_sat",
+    "fp16",
+    "fp32",
+    "fixed5_f2",
+    "ufixed7_f3",
+    "block4_e2m1",
+    "block4_axis0_e4m3",
+    "block32_e5m2",
+]
+
+
+@pytest.fixture(autouse=True)
+def every_backend(backend, monkeypatch):
+    monkeypatch.setenv("LPKERNELS_BACKEND", backend)
+
+
+def held(fmt: str, *shape: int) -> torch.Tensor:
+    """Values of fmt, both zeros among them, infinities and NaN where it has codes for them."""
+    x = torch.randn(*shape) * 3
+    parsed = lp.parse_format(fmt)
+    specials = [0.0, -0.0]
+    if isinstance(parsed, lp.FloatFormat) and parsed.specials == "ieee":
+        specials = list(SPECIAL_VALUES)
+    flat = x.view(-1)
+    count = min(len(specials), flat.numel())
+    flat[:count] = torch.tensor(specials[:count])
+    return lp.quantize(x, fmt, backend="reference")
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (5, 13), (3, 4, 5), (0,), (2, 0, 3)], ids=str)
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_pack_round_trips_to_the_bit(fmt, shape):
+    x = held(fmt, *shape)
+    codes = lp.pack(x, fmt)
+    assert codes.dtype == torch.uint8
+    assert codes.shape == (ops.packed_bytes(lp.parse_format(fmt).to_ints(), shape),)
+    want = x + 0.0 if "fixed" in fmt else x
+    assert_bit_equal(lp.unpack(codes, fmt, shape), want)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_pack_gives_the_same_codes_on_every_backend(fmt, monkeypatch):
+    x = held(fmt, 6, 11)
+    codes = lp.pack(x, fmt)
+    monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
+    assert_bit_equal(codes, lp.pack(x, fmt))
+
+
+def test_pack_is_dense_and_least_significant_bit_first():
+    # With bias 1 the codes of 1, -1.5 and 0.5 are 0|01|0, 1|01|1 and 0|00|1.
+    fmt = lp.FloatFormat(2, 1, specials="none")
+    assert lp.pack(torch.tensor([1.0, -1.5, 0.5]), fmt).tolist() == [0b1011_0010, 0b0001]
+    assert lp.pack(torch.tensor([1.0, -1.0, 0.5]), lp.FixedFormat(3, 1)).tolist() == [
+        0b01_110_010,
+        0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fmt", "bits"), [("e2m2none_sat", 5), ("fp4_e2m1", 4), ("fixed11_f3", 11)]
+)
+def test_pack_costs_the_bits_of_the_format(fmt, bits):
+    assert lp.pack(torch.zeros(1000), fmt).numel() == 1000 * bits / 8
+
+
+def test_pack_counts_a_scale_byte_for_each_block():
+    assert lp.pack(torch.zeros(3, 33), "block32_fp4_e2m1").numel() == (3 * 33 * 4 + 6 * 8 + 7) // 8
+    assert lp.pack(torch.tensor(1.0), "block32_fp8_e4m3").numel() == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_pack_takes_other_dtypes_and_strides(dtype):
+    x = held("e5m2", 6, 5).to(dtype)
+    assert_bit_equal(lp.pack(x.t(), "e5m2"), lp.pack(x.float().t().contiguous(), "e5m2"))
+
+
+def test_pack_of_a_scalar_round_trips():
+    for fmt in ("e5m2", "block4_e2m1"):
+        assert lp.unpack(lp.pack(torch.tensor(1.5), fmt), fmt, ()).item() == 1.5
+
+
+def test_pack_ignores_gradients():
+    assert not lp.pack(torch.ones(3, requires_grad=True), "e5m2").requires_grad
+
+
+def test_pack_compiles():
+    def function(x):
+        return lp.unpack(lp.pack(lp.quantize(x, "e5m2"), "e5m2"), "e5m2", x.shape)
+
+    torch.compiler.reset()
+    x = torch.randn(4, 6)
+    run = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert_bit_equal(run(x), function(x))
+
+
+@pytest.mark.parametrize(
+    ("value", "fmt", "match"),
+    [
+        (1.1, "e5m2", r"1\.10"),
+        (65536.0, "e5m2", "65536"),
+        (2.0**-17, "e5m2", "7.629"),
+        (float("inf"), "fp8_e4m3", "inf"),
+        (float("nan"), "fp4_e2m1", "nan"),
+        (float("nan"), "fixed8_f4", "nan"),
+        (0.3, "fixed8_f4", r"0\.3"),
+        (16.0, "fixed8_f4", "16"),
+        (-1.0, "ufixed8_f4", "-1"),
+        (0.3, "block4_e2m1", r"0\.3"),
+    ],
+)
+def test_pack_refuses_a_value_that_the_format_does_not_hold(value, fmt, match):
+    with pytest.raises(ValueError, match=match):
+        lp.pack(torch.tensor([1.0, value, 2.0]), fmt)
+
+
+def test_pack_refuses_a_float64_that_float32_rounds_into_the_format():
+    x = torch.tensor([1 + 2**-40], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"pack: e5m2 has no code for 1\.00000000000090"):
+        lp.pack(x, "e5m2")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda x: lp.pack(x, "affine4"), ValueError, "pack: affine4 cannot be packed: its codes"),
+        (lambda x: lp.pack(x, lp.AffineFormat(4)), ValueError, "use a FixedFormat or a Block"),
+        (lambda x: lp.pack(x, lp.Quantizer("e5m2")), TypeError, "of a Quantizer pass .fmt"),
+        (lambda x: lp.pack(x.int(), "e5m2"), TypeError, "got torch.int32"),
+        (lambda x: lp.pack([1.0], "e5m2"), TypeError, "x must be a torch.Tensor, got list"),
+        (lambda x: lp.pack(x, "e5"), ValueError, "e5"),
+        (lambda x: lp.pack(x, "block4_axis1_e2m1"), ValueError, r"axis 1, but the shape is \(4,\)"),
+        (
+            lambda x: lp.unpack(x, "e5m2", (4,)),
+            TypeError,
+            r"codes must be a 1-D uint8 tensor as pack returns it, got torch.float32",
+        ),
+        (
+            lambda x: lp.unpack(torch.zeros(3, dtype=torch.uint8), "e5m2", (4,)),
+            ValueError,
+            r"unpack: e5m2 of shape \(4,\) is 4 bytes, but codes has 3",
+        ),
+        (
+            lambda x: lp.unpack(torch.zeros(3, dtype=torch.uint8), "affine4", (4,)),
+            ValueError,
+            "unpack: affine4 cannot be packed",
+        ),
+        (
+            lambda x: lp.unpack(torch.zeros(3, dtype=torch.uint8), "e5m2", (-1,)),
+            ValueError,
+            r"shape must be a sequence of sizes >= 0, got \(-1,\)",
+        ),
+        (
+            lambda x: lp.unpack(torch.zeros(4, dtype=torch.uint8), "e5m2", 4),
+            ValueError,
+            "shape must be a sequence of sizes >= 0, got 4",
+        ),
+        (lambda x: lp.unpack(None, "e5m2", (4,)), TypeError, "codes must be a torch.Tensor"),
+    ],
+)
+def test_packing_refuses(call, error, match):
+    with pytest.raises(error, match=match):
+        call(torch.ones(4))

@@ -1,0 +1,166 @@
+"""Where draws come from: generators, seed_from, and nothing where nothing is stochastic."""
+
+import threading
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.functional.seeds import seed_for
+from lpkernels.rng import derive_seed
+from tests.compare import assert_bit_equal
+
+EDGES = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
+
+
+def unsigned(seed: torch.Tensor) -> int:
+    return int(seed) % 2**64
+
+
+def test_seed_for_draws_nothing_where_nothing_is_stochastic():
+    state = torch.get_rng_state()
+    assert seed_for(False, None) is None
+    assert seed_for(False, torch.Generator()) is None
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_seed_for_follows_manual_seed():
+    seeds = []
+    for start in (1, 1, 2):
+        torch.manual_seed(start)
+        seed = seed_for(True, None)
+        assert (seed.dtype, seed.shape, seed.device.type) == (torch.int64, (), "cpu")
+        seeds.append(int(seed))
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+def test_seed_for_advances_a_generator_by_one_draw():
+    generator, other = (torch.Generator().manual_seed(1) for _ in range(2))
+    state = torch.get_rng_state()
+    first, second = int(seed_for(True, generator)), int(seed_for(True, generator))
+    assert first != second
+    assert first == int(torch.empty((), dtype=torch.int64).random_(generator=other))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_seed_for_takes_a_tensor_as_it_is():
+    seed = torch.tensor(7)
+    assert seed_for(True, seed) is seed
+
+
+@pytest.mark.parametrize("start", EDGES)
+def test_seed_from_derives_the_seed_of_each_call(start):
+    with lp.seed_from(torch.tensor(start)):
+        seeds = [unsigned(seed_for(True, None)) for _ in range(5)]
+    assert seeds == [derive_seed(start % 2**64, call) for call in range(1, 6)]
+
+
+def test_seed_from_leaves_the_default_generator_alone_and_ends():
+    state = torch.get_rng_state()
+    with lp.seed_from(torch.tensor(1)):
+        lp.quantize(torch.rand(3, generator=torch.Generator()), "e5m2:stochastic")
+    assert torch.equal(torch.get_rng_state(), state)
+    seed_for(True, None)
+    assert not torch.equal(torch.get_rng_state(), state)
+
+
+def test_seed_from_does_not_count_calls_that_draw_nothing_or_have_a_generator():
+    with lp.seed_from(torch.tensor(1)):
+        seed_for(False, None)
+        seed_for(True, torch.tensor(5))
+        assert unsigned(seed_for(True, None)) == derive_seed(1, 1)
+
+
+def test_seed_from_nests():
+    with lp.seed_from(torch.tensor(1)):
+        seed_for(True, None)
+        with pytest.raises(KeyError), lp.seed_from(torch.tensor(2)):
+            assert unsigned(seed_for(True, None)) == derive_seed(2, 1)
+            raise KeyError
+        assert unsigned(seed_for(True, None)) == derive_seed(1, 2)
+
+
+def test_seed_from_belongs_to_its_thread():
+    seen = []
+    torch.manual_seed(0)
+    expected = int(seed_for(True, None))
+    torch.manual_seed(0)
+    with lp.seed_from(torch.tensor(1)):
+        thread = threading.Thread(target=lambda: seen.append(int(seed_for(True, None))))
+        thread.start()
+        thread.join()
+    assert seen == [expected]
+
+
+def test_seed_from_reads_the_tensor_at_each_call():
+    # What a captured CUDA graph relies on: the seed is computed from the tensor by torch.
+    source = torch.tensor(1)
+    with lp.seed_from(source):
+        seed_for(True, None)
+        source.fill_(9)
+        assert unsigned(seed_for(True, None)) == derive_seed(9, 2)
+
+
+def test_seed_from_reaches_modules():
+    layer = lp.nn.Linear(3, 2, recipe=lp.Recipe(input="e5m2:stochastic"))
+    x = torch.rand(8, 3)
+    results = []
+    for seed in (4, 4, 5):
+        with lp.seed_from(torch.tensor(seed)):
+            results.append(layer(x).detach())
+    assert_bit_equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_seed_from_compiles(inside):
+    quantizer = lp.Quantizer("e5m2", "stochastic")
+
+    def twice(x):
+        return lp.quantize(x, quantizer) + 100 * lp.quantize(x, quantizer)
+
+    def block(x, seed):
+        with lp.seed_from(seed):
+            return twice(x)
+
+    torch.compiler.reset()
+    x = torch.rand(50)
+    target = block if inside else twice
+    run = torch.compile(target, fullgraph=True, backend="aot_eager")
+    for seed in (torch.tensor(3), torch.tensor(4)):
+        want = block(x, seed)
+        if inside:
+            got = run(x, seed)
+        else:
+            with lp.seed_from(seed):
+                got = run(x)
+        assert_bit_equal(got, want)
+
+
+def test_seed_from_inside_a_checkpoint_draws_the_same_again():
+    from torch.utils.checkpoint import checkpoint
+
+    def block(x):
+        with lp.seed_from(torch.tensor(3)):
+            return lp.quantize(x * x, "e5m2:stochastic").square()
+
+    grads = []
+    for function in (block, lambda x: checkpoint(block, x, use_reentrant=False)):
+        torch.manual_seed(5)
+        x = torch.rand(64, requires_grad=True)
+        function(x).sum().backward()
+        grads.append(x.grad)
+    assert_bit_equal(grads[1], grads[0])
+
+
+@pytest.mark.parametrize(
+    ("seed", "error", "match"),
+    [
+        (3, TypeError, r"seed_from: expected a 0-d int64 tensor, got int; torch.tensor\(seed\)"),
+        (torch.tensor([3]), ValueError, r"seed must be 0-d, got shape \(1,\)"),
+        (torch.tensor(3.0), TypeError, "must be int64, got torch.float32"),
+    ],
+)
+def test_seed_from_refuses(seed, error, match):
+    with pytest.raises(error, match=match), lp.seed_from(seed):
+        pass

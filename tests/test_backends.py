@@ -1,0 +1,215 @@
+"""The registry: status, choice, the environment variable, the self-test and every message."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels import backends
+from lpkernels.backends import _selftest
+from lpkernels.backends._reference import ReferenceBackend
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+class Fake(ReferenceBackend):
+    """An adapter whose answers a test chooses; it rounds as the reference does."""
+
+    def __init__(self, why: str = "", lacks: str = "", wrong: bool = False) -> None:
+        self.why, self.lacks, self.wrong, self.calls = why, lacks, wrong, 0
+
+    def available(self) -> bool:
+        return not self.why
+
+    def why_not(self) -> str:
+        return self.why
+
+    def unsupported(self, op: str, device: torch.device) -> str:
+        return f"no kernel for {op}" if op == self.lacks else ""
+
+    def quantize(self, x, quantizer, seed, role, site, out) -> None:
+        self.calls += 1
+        super().quantize(x, quantizer, seed, role, site, out)
+        if self.wrong:
+            # What contraction makes of the fast primitives: the identity.
+            out.copy_(x)
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """Replaces adapters: registry(cpu=Fake(), triton=ImportError("...")); others stay."""
+    monkeypatch.delenv("LPKERNELS_BACKEND", raising=False)
+    monkeypatch.setattr(backends, "_loaded", dict(backends._loaded))
+    monkeypatch.setattr(backends, "_checked", dict(backends._checked))
+
+    def replace(**adapters):
+        for name, adapter in adapters.items():
+            backends._loaded.pop(name, None)
+            backends._checked.pop(name, None)
+            module = ModuleType(f"adapter_{name}")
+            module.BACKEND = adapter
+            monkeypatch.setitem(backends._MODULES, name, module.__name__)
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    return replace
+
+
+def test_status_names_every_backend():
+    status = lp.backends.status()
+    assert list(status) == ["reference", "cpu", "cuda", "triton"] == list(backends.names())
+    assert status["reference"] == "available"
+    assert all(status.values())
+
+
+def test_status_says_why(registry):
+    registry(cpu=Fake(why="the sun was in its eyes"), cuda=Fake())
+    assert backends.status()["cpu"] == "the sun was in its eyes"
+    assert backends.status()["cuda"] == "available"
+
+
+def test_status_survives_adapters_that_cannot_be_imported(monkeypatch, registry, tmp_path):
+    lines = {
+        "cpu": "raise ImportError('undefined symbol: xyz')",
+        "cuda": "import a_module_that_is_nowhere",
+        "triton": "raise OSError('libcuda.so.1: cannot open shared object file')",
+    }
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, line in lines.items():
+        (tmp_path / f"broken_{name}.py").write_text(line)
+        registry(**{name: None})
+        monkeypatch.setitem(backends._MODULES, name, f"broken_{name}")
+    status = backends.status()
+    assert status["cpu"] == "its adapter cannot be imported: undefined symbol: xyz"
+    assert "needs the module 'a_module_that_is_nowhere', which is not installed" in status["cuda"]
+    assert "libcuda.so.1" in status["triton"]
+    with pytest.raises(RuntimeError, match="backend 'cpu' cannot be used: its adapter cannot be"):
+        backends.get("cpu")
+
+
+def test_status_of_a_missing_adapter(monkeypatch, registry):
+    registry(triton=None)
+    monkeypatch.setitem(backends._MODULES, "triton", "lpkernels.backends.not_there")
+    assert backends.status()["triton"].startswith("not built yet")
+
+
+def test_get_returns_the_adapter_or_says_which_exist():
+    assert backends.get("reference").name == "reference"
+    with pytest.raises(ValueError, match=r"unknown name 'tpu'; expected one of \('auto', 'referen"):
+        backends.get("tpu")
+
+
+def test_auto_prefers_cpu_then_reference(registry):
+    cpu = Fake()
+    registry(cpu=cpu)
+    assert backends.select("auto", "matmul", CPU) is cpu
+    registry(cpu=Fake(lacks="matmul"))
+    assert backends.select("auto", "matmul", CPU).name == "reference"
+    registry(cpu=Fake(why="absent"))
+    assert backends.select("auto", "matmul", CPU).name == "reference"
+
+
+def test_auto_on_cuda_prefers_cuda_then_triton_then_reference(registry, monkeypatch):
+    monkeypatch.setattr(backends, "_home", lambda name: "cpu")
+    cuda, triton = Fake(lacks="matmul"), Fake(lacks="pack")
+    registry(cuda=cuda, triton=triton)
+    assert backends.select("auto", "quantize", CUDA) is cuda
+    assert backends.select("auto", "matmul", CUDA) is triton
+    registry(cuda=Fake(why="absent"))
+    assert backends.select("auto", "pack", CUDA).name == "reference"
+
+
+def test_auto_lists_every_reason_when_nothing_fits(registry):
+    registry(cpu=Fake(why="no compiler"), reference=Fake(lacks="matmul"))
+    match = (
+        r"matmul: no backend for tensors on cpu:\n  cpu: no compiler\n  reference: no kernel for"
+    )
+    with pytest.raises(NotImplementedError, match=match):
+        backends.select("auto", "matmul", CPU)
+    with pytest.raises(
+        NotImplementedError, match="none knows this device; move the tensors to cpu"
+    ):
+        backends.select("auto", "matmul", torch.device("meta"))
+
+
+def test_an_explicit_backend_runs_or_raises(registry):
+    registry(cpu=Fake(lacks="matmul"), triton=Fake(why="no driver"))
+    assert backends.select("cpu", "quantize", CPU).name == "reference"
+    with pytest.raises(NotImplementedError, match="backend='cpu' cannot do this on cpu: no kernel"):
+        backends.select("cpu", "matmul", CPU)
+    with pytest.raises(RuntimeError, match="matmul: backend='triton' cannot be used: no driver"):
+        backends.select("triton", "matmul", CPU)
+    with pytest.raises(ValueError, match="backend: unknown name 'tpu'"):
+        backends.select("tpu", "matmul", CPU)
+
+
+def test_the_environment_replaces_auto_at_each_call(registry, monkeypatch):
+    cpu = Fake()
+    registry(cpu=cpu)
+    monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
+    assert backends.select("auto", "quantize", CPU).name == "reference"
+    assert backends.select("cpu", "quantize", CPU) is cpu
+    monkeypatch.setenv("LPKERNELS_BACKEND", "cpu")
+    assert backends.select("auto", "quantize", CPU) is cpu
+    monkeypatch.setenv("LPKERNELS_BACKEND", "")
+    assert backends.select("auto", "quantize", CPU) is cpu
+    monkeypatch.setenv("LPKERNELS_BACKEND", "tpu")
+    with pytest.raises(ValueError, match="LPKERNELS_BACKEND: unknown name 'tpu'"):
+        backends.select("auto", "quantize", CPU)
+
+
+def test_the_environment_reaches_quantize(registry, monkeypatch):
+    cpu = Fake()
+    registry(cpu=cpu)
+    monkeypatch.setenv("LPKERNELS_BACKEND", "cpu")
+    lp.quantize(torch.ones(2), "e5m2")
+    before = cpu.calls
+    monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
+    lp.quantize(torch.ones(2), "e5m2")
+    assert cpu.calls == before
+
+
+def test_the_self_test_runs_once_at_first_use(registry):
+    cpu = Fake()
+    registry(cpu=cpu)
+    backends.status()
+    assert cpu.calls == 0
+    backends.select("cpu", "quantize", CPU)
+    calls = cpu.calls
+    assert calls > 0
+    backends.select("cpu", "quantize", CPU)
+    assert cpu.calls == calls
+
+
+def test_a_failed_self_test_names_the_cause_and_shows_in_status(registry):
+    registry(cpu=Fake(wrong=True))
+    match = "backend 'cpu' cannot be used: its self-test failed: .*-ffp-contract=off"
+    for name in ("cpu", "cpu", "auto"):
+        with pytest.raises(RuntimeError, match=match):
+            lp.quantize(torch.ones(2), "e5m2", backend=name)
+    assert "its self-test failed" in backends.status()["cpu"]
+
+
+def test_the_self_test_sees_each_way_of_going_wrong():
+    class Flushing(Fake):
+        def quantize(self, x, quantizer, seed, role, site, out):
+            super().quantize(x, quantizer, seed, role, site, out)
+            out[out.abs() < 2**-14] = 0.0
+
+    class ByFloat32(Fake):
+        def quantize(self, x, quantizer, seed, role, site, out):
+            super().quantize(x.float(), quantizer, seed, role, site, out)
+
+    class UnroundedSums(Fake):
+        def matmul(self, a, b, bias, acc, seed, role):
+            return a @ b
+
+    assert "3.0517578125e-05" in _selftest.run(Flushing(), CPU)
+    assert "float64" in _selftest.run(ByFloat32(), CPU)
+    assert "summed in" in _selftest.run(UnroundedSums(), CPU)
+    assert _selftest.run(Fake(), CPU) == ""
+
+
+def test_every_backend_here_passes_its_self_test(backend):
+    assert _selftest.run(backends.get(backend), CPU) == ""

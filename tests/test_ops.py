@@ -1,0 +1,162 @@
+"""The private operators: torch.library.opcheck, shapes, and what they promise torch."""
+
+import pytest
+import torch
+
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import native
+from lpkernels.formats import parse_format
+from lpkernels.reference import twin
+from tests.cases import CONV_CASES
+from tests.compare import assert_bit_equal
+
+SEED = torch.tensor(77)
+STOCHASTIC = Quantizer("e5m2", "stochastic").to_ints()
+ACCUMULATORS = {
+    "sequential": Accumulator("e6m9", "stochastic", chunk=4),
+    "native": Accumulator("fp32", "stochastic", chunk=4, outer="e6m9", order="native"),
+}
+OP = torch.ops.lpkernels
+
+
+def check(op, *args) -> None:
+    torch.library.opcheck(op.default, args)
+
+
+@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_opcheck_quantize(dtype, fmt, backend):
+    ints = quantizer(fmt)
+    dense = torch.randn(4, 6, dtype=dtype)
+    for x in (dense, dense.t(), dense[:, ::2], dense[0, 0], dense[:0], dense[:1].expand(4, 6)):
+        if x.dim() or "axis" not in fmt:
+            check(OP._quantize, x, ints, SEED, 0, 4, backend)
+
+
+def quantizer(text: str) -> tuple[int, ...]:
+    fmt, _, mode = text.partition(":")
+    return Quantizer(fmt, mode or "nearest_even").to_ints()
+
+
+@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4", "block4_e2m1"])
+def test_opcheck_quantize_out(fmt, backend):
+    x = torch.randn(4, 6)
+    for out in (torch.empty(4, 6), torch.empty(6, 4).t(), torch.empty(4, 12)[:, ::2]):
+        check(OP._quantize_out, x, out, quantizer(fmt), SEED, 0, 4, backend)
+
+
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+def test_opcheck_matmul(kind, backend):
+    acc, bias = ACCUMULATORS[kind].to_ints(), torch.randn(2)
+    check(OP._matmul, torch.randn(3, 9), torch.randn(9, 2), bias, acc, SEED, 4, backend)
+    check(OP._matmul, torch.randn(2, 1, 3, 9), torch.randn(4, 9, 2), None, acc, SEED, 4, backend)
+    check(OP._matmul, torch.randn(9, 3).t(), torch.randn(9, 4)[:, ::2], bias, acc, SEED, 4, backend)
+    check(OP._matmul, torch.randn(3, 0), torch.randn(0, 2), None, acc, SEED, 4, backend)
+    check(OP._matmul, torch.randn(0, 9), torch.randn(9, 2), None, acc, SEED, 4, backend)
+
+
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+@pytest.mark.parametrize("case", ["conv1d_stride", "conv2d_groups", "conv3d", "conv2d_empty_batch"])
+def test_opcheck_convolutions(case, kind, backend):
+    x, w, g, numbers = convolution(case)
+    rest = (*numbers, ACCUMULATORS[kind].to_ints(), SEED, 4, backend)
+    check(OP._conv_fprop, x, w, torch.randn(w.shape[0]), *rest)
+    check(OP._conv_dgrad, g, w, list(x.shape), *rest)
+    check(OP._conv_wgrad, x, g, list(w.shape), *rest)
+
+
+def convolution(case):
+    conv = CONV_CASES[case]
+    # Small integers: sums of products are exact in float32, in any order.
+    x = torch.randint(-3, 4, conv.input_shape).float()
+    w = torch.randint(-3, 4, conv.weight_shape).float()
+    numbers = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
+    shape = OP._conv_fprop(x.to("meta"), w.to("meta"), None, *numbers, (0,), None, 0, "auto").shape
+    return x, w, torch.randint(-3, 4, shape).float(), numbers
+
+
+@pytest.mark.parametrize(
+    "fmt", ["e5m2", "fp4_e2m1", "fixed5_f2", "block4_e2m1", "block4_axis0_e2m1"]
+)
+def test_opcheck_pack(fmt):
+    ints = parse_format(fmt).to_ints()
+    for x in (torch.ones(5, 6), torch.ones(6, 5).t(), torch.ones(3, 0)):
+        check(OP._pack, x, ints)
+        check(OP._unpack, OP._pack(x, ints), ints, list(x.shape))
+
+
+def test_opcheck_seed():
+    # Two runs of one test differ by design, so only the tests of the schema and of fakes apply.
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(OP._seed.default, (0,), {"device": "cpu"}, test_utils=tests)
+    assert torch.Tag.nondeterministic_seeded in OP._seed.default.tags
+
+
+@pytest.mark.parametrize("case", CONV_CASES)
+def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
+    # With exact inner sums the order inside a chunk leaves no trace: all else must agree.
+    x, w, g, numbers = convolution(case)
+    bias = torch.randint(-3, 4, (w.shape[0],)).float()
+    options = {"rounding": "stochastic", "chunk": 5, "outer": "e6m3", "random_bits": 20}
+    native_acc, plain = (
+        Accumulator("fp32", order=order, **options) for order in ("native", "sequential")
+    )
+    for call in (
+        lambda acc, name: ops.conv_fprop(x, w, bias, *numbers, acc, SEED, 4, name),
+        lambda acc, name: ops.conv_dgrad(g, w, x.shape, *numbers, acc, SEED, 7, name),
+        lambda acc, name: ops.conv_wgrad(x, g, w.shape, *numbers, acc, SEED, 9, name),
+    ):
+        assert_bit_equal(call(native_acc, backend), call(plain, "reference"))
+
+
+def test_native_sums_ignore_autocast_and_record_nothing(backend):
+    a = torch.full((2, 4), 1 + 2**-20, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ops.matmul(a.detach(), torch.ones(4, 3), None, ACCUMULATORS["native"], SEED, 0, backend)
+    assert (y.dtype, y.requires_grad) == (torch.float32, False)
+    wide = Accumulator("fp32", chunk=4, order="native")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ops.matmul(a.detach(), torch.ones(4, 3), None, wide, None, 0, backend)
+    assert y[0, 0].item() == 4 + 2**-18
+
+
+def test_native_without_chunks_has_no_operator():
+    acc = Accumulator("fp32", order="native").to_ints()
+    with pytest.raises(ValueError, match="native sums without chunks are torch's own function"):
+        native.matmul(None, torch.ones(2, 2), torch.ones(2, 2), None, acc, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "shape"),
+    [
+        ("e5m2", (3, 5)),
+        ("fp4_e2m1", (3,)),
+        ("fixed5_f2", (7,)),
+        ("block4_e2m1", (3, 9)),
+        ("block4_axis0_e4m3", (9, 2)),
+        ("block4_e2m1", ()),
+        ("block4_e2m1", (0, 4)),
+    ],
+)
+def test_packed_bytes_is_the_length_of_the_reference(fmt, shape):
+    parsed = parse_format(fmt)
+    codes = twin.pack(torch.ones(shape).numpy(), parsed)
+    assert ops.packed_bytes(parsed.to_ints(), shape) == codes.size
+
+
+def test_sums_over_nothing_are_zero_plus_bias(backend):
+    bias = torch.tensor([1.1, -0.0])
+    acc = Accumulator("e5m2")
+    got = ops.matmul(torch.ones(3, 0), torch.ones(0, 2), bias, acc, None, 0, backend)
+    assert_bit_equal(got, torch.tensor([[1.0, 0.0]]).expand(3, 2))
+
+
+def test_wrappers_take_objects_and_integers():
+    x, quantizer_, acc = torch.rand(3, 3), Quantizer("e5m2"), Accumulator("e6m9")
+    assert_bit_equal(
+        ops.quantize(x, quantizer_, None, 0), ops.quantize(x, quantizer_.to_ints(), None, 0)
+    )
+    assert_bit_equal(
+        ops.matmul(x, x, None, acc, None, 0), ops.matmul(x, x, None, acc.to_ints(), None, 0)
+    )
