@@ -1,15 +1,15 @@
-"""The compiled kernels against the reference, to the bit, on every instruction set that runs here."""
+"""The compiled kernels against the reference, to the bit, on every instruction set."""
 
 import platform
 
 import pytest
 import torch
-from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, ids
-from tests.compare import assert_bit_equal
 from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import _reference, cpu
+from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, ids
+from tests.compare import assert_bit_equal
 
 pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
@@ -117,7 +117,10 @@ def test_large_product_matches_reference(acc: Accumulator) -> None:
 
 
 def many_views(generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
-    a, b = torch.randn(3, 1, 9, 20, generator=generator), torch.randn(4, 20, 13, generator=generator)
+    a, b = (
+        torch.randn(3, 1, 9, 20, generator=generator),
+        torch.randn(4, 20, 13, generator=generator),
+    )
     return {
         "broadcast": (a, b),
         "transposed": (a.transpose(-1, -2).contiguous().transpose(-1, -2), b.mT.contiguous().mT),
@@ -138,7 +141,10 @@ def test_matmul_reads_any_strides(view: str, acc: Accumulator) -> None:
 
 def test_conv_reads_channels_last() -> None:
     generator = torch.Generator().manual_seed(6)
-    x, w = torch.randn(2, 5, 7, 6, generator=generator), torch.randn(4, 5, 3, 3, generator=generator)
+    x, w = (
+        torch.randn(2, 5, 7, 6, generator=generator),
+        torch.randn(4, 5, 3, 3, generator=generator),
+    )
     tail = ([1, 1], [1, 1], [1, 1], 1, CHOSEN[0].to_ints(), SEED, ROLE)
     last = [t.to(memory_format=torch.channels_last) for t in (x, w)]
     want = cpu.BACKEND.conv_fprop(x, w, None, *tail)
@@ -177,7 +183,10 @@ def test_rows_do_not_depend_on_other_rows() -> None:
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="MXCSR is x86's")
 def test_results_do_not_depend_on_flush_to_zero(isa: str) -> None:
     generator = torch.Generator().manual_seed(9)
-    a, b = torch.randn(9, 30, generator=generator) * 1e-25, torch.randn(30, 9, generator=generator) * 1e-17
+    a, b = (
+        torch.randn(9, 30, generator=generator) * 1e-25,
+        torch.randn(30, 9, generator=generator) * 1e-17,
+    )
     ints = Accumulator("fp32").to_ints()
     want = cpu.BACKEND.matmul(a, b, None, ints, None, 0)
     assert (want.abs() < 2.0**-126).any()

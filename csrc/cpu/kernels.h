@@ -16,7 +16,7 @@ template <class V>
 void accumulate_tile(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
 #if defined(__AVX512F__)
-  if (float_nearest_fits(acc)) return run_float_tile(t, acc);
+  if (run_float_tile(t, acc)) return;
 #endif
   run_double_tile<V>(t, acc);
 }
