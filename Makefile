@@ -1,0 +1,52 @@
+# Works on a bare machine with Python 3 and a C++ compiler: everything else comes from pip into .venv.
+# A second run repeats only what an edit asks for: pip after one of the packaging files, ninja after
+# one of the C++ sources. The Python sources are used where they lie.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
+# The GPU run builds for the GPU it finds; elsewhere one CUDA architecture shows that it compiles.
+GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
+export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
+
+.PHONY: demo test check bench gpu
+.NOTPARALLEL:
+
+demo: $(VENV)/.has-lab $(VENV)/.has-native
+	$(BIN)/lpkernels demo
+
+# Most tests are one thread of Python: two processes fill two cores, and one OpenMP thread in each keeps
+# them from fighting. Tests of the thread count set it themselves.
+test: $(VENV)/.has-lab,dev $(VENV)/.has-native
+	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
+	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
+	$(BIN)/ctest --test-dir $$build --output-on-failure
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+
+check: $(VENV)/.has-lab,dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_docs.py -k "layers or links"
+
+bench: $(VENV)/.has-lab,dev $(VENV)/.has-native
+	$(BIN)/python bench/run.py
+
+gpu:
+	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .
+	PYTHON=$(PYTHON) bench/gpu.sh
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python >= 3.10 is needed, $(PYTHON) is " + sys.version)'
+	$(PYTHON) -m venv $(VENV) && $@ -m pip --version >/dev/null || { rm -rf $(VENV); \
+		echo "$(PYTHON) -m venv made no environment with pip: install your system's python3-venv package" >&2; exit 1; }
+
+$(VENV)/.has-native: $(NATIVE)
+	$(BIN)/python setup.py -q build_ext --inplace
+	touch $@
+
+$(VENV)/.has-%: pyproject.toml constraints.txt setup.py | $(BIN)/python
+	$(BIN)/python -m pip install -q -c constraints.txt setuptools pybind11 cmake ninja
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$*]'
+	touch $@

@@ -1,0 +1,116 @@
+"""Builds the C++ module lpkernels._C by calling CMake; everything else is in pyproject.toml.
+
+Without a C++ compiler (or CMake, ninja, pybind11, Python's headers) the package installs without
+the module, and lpkernels/_build_info.json records why, for lpkernels.backends.status() to repeat. A
+build that was possible but failed is an error. LPKERNELS_CUDA: unset compiles csrc/cuda when nvcc
+is found, 0 never, 1 always, and a list such as "80;90" always and for these architectures alone.
+LPKERNELS_DEBUG=1 builds without optimisation, with symbols for a debugger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+# pip puts cmake and ninja beside the interpreter, which need not be on PATH.
+SEARCH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+
+
+def tool(name: str) -> str | None:
+    return shutil.which(name, path=SEARCH)
+
+
+def missing() -> str:
+    """Why the C++ module cannot be built here; empty when it can."""
+    # $CXX may hold arguments, or a launcher such as ccache before the compiler.
+    compilers = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
+    if not any(map(tool, compilers)):
+        return "no C++ compiler was found (install g++ or clang++, or set CXX, then install again)"
+    for name in ("cmake", "ninja"):
+        if tool(name) is None:
+            return f"{name} was not found (pip install {name}, then install again)"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        return f"{header} is missing (install the system's python3-dev, then install again)"
+    try:
+        import pybind11  # noqa: F401
+    except ImportError:
+        return "pybind11 was not found (pip install pybind11, then install again)"
+    return ""
+
+
+def cuda_setting() -> tuple[str, str]:
+    """LPKERNELS_CUDA as CMake gets it, and why CUDA is left out (empty when it is built)."""
+    setting = os.environ.get("LPKERNELS_CUDA", "")
+    if setting == "0":
+        return "0", "built with LPKERNELS_CUDA=0"
+    nvcc = os.environ.get("CUDACXX") or tool("nvcc")
+    if nvcc is None and setting:
+        raise SystemExit(
+            f"LPKERNELS_CUDA={setting} asks for CUDA but nvcc is not on PATH; "
+            "add it to PATH, set CUDACXX, or unset LPKERNELS_CUDA"
+        )
+    return (setting or "1", "") if nvcc else ("0", "nvcc was not found when lpkernels was built")
+
+
+class CMakeBuild(build_ext):
+    """Builds CMakeLists.txt in build/<interpreter>, which the next build continues."""
+
+    def run(self) -> None:
+        target = ROOT if self.inplace or self.editable_mode else Path(self.build_lib).resolve()
+        package = target / "lpkernels"
+        package.mkdir(parents=True, exist_ok=True)
+        reason = missing()
+        if reason:
+            print(f"lpkernels: installing without the C++ module: {reason}", file=sys.stderr)
+            info = {"extension": False, "reason": reason, "cuda": False, "cuda_reason": reason}
+        else:
+            cuda, cuda_reason = cuda_setting()
+            self.build_module(package, cuda)
+            built = not cuda_reason
+            info = {"extension": True, "reason": "", "cuda": built, "cuda_reason": cuda_reason}
+        (package / "_build_info.json").write_text(json.dumps(info, indent=1) + "\n")
+
+    def build_module(self, package: Path, cuda: str) -> None:
+        import pybind11
+
+        build = ROOT / "build" / str(sys.implementation.cache_tag)
+        drop_stale(build)
+        settings = {
+            "CMAKE_BUILD_TYPE": "Debug" if os.environ.get("LPKERNELS_DEBUG") == "1" else "Release",
+            "CMAKE_MAKE_PROGRAM": tool("ninja"),
+            "CMAKE_LIBRARY_OUTPUT_DIRECTORY": package,
+            "Python_EXECUTABLE": sys.executable,
+            "pybind11_DIR": pybind11.get_cmake_dir(),
+            "LPKERNELS_CUDA": cuda,
+        }
+        options = [f"-D{name}={value}" for name, value in settings.items()]
+        cmake = str(tool("cmake"))
+        subprocess.run([cmake, "-G", "Ninja", "-S", ROOT, "-B", build, *options], check=True)
+        subprocess.run([cmake, "--build", build], check=True)
+
+    def get_outputs(self) -> list[str]:
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+def drop_stale(build: Path) -> None:
+    """Remove a build folder that was copied here with its checkout: CMake refuses to reuse it."""
+    cache = build / "CMakeCache.txt"
+    if cache.exists() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text():
+        shutil.rmtree(build)
+
+
+setup(ext_modules=[Extension("lpkernels._C", [])], cmdclass={"build_ext": CMakeBuild})

@@ -1,0 +1,111 @@
+"""The cuda adapter: its reasons and its strides anywhere, its bits where a device is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.arithmetic import Quantizer
+from lpkernels.backends.cuda import BACKEND, collapsed
+from tests import cases
+from tests.compare import assert_bit_equal
+
+REASON = BACKEND.why_not()
+needs_device = [pytest.mark.cuda, pytest.mark.skipif(bool(REASON), reason=f"cuda: {REASON}")]
+
+
+def offsets(sizes: list[int], strides: list[int]) -> list[int]:
+    places = np.zeros([1] * len(sizes), dtype=np.int64)
+    for d, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        shape = [1] * len(sizes)
+        shape[d] = size
+        places = places + (np.arange(size) * stride).reshape(shape)
+    return places.ravel().tolist()
+
+
+LAYOUTS = {
+    "contiguous": (torch.zeros(2, 3, 4), 1),
+    "transposed": (torch.zeros(4, 6).t(), 2),
+    "sliced": (torch.zeros(4, 6, 5)[:, ::2], 2),
+    "expanded": (torch.zeros(3, 1, 2).expand(3, 4, 2), 3),
+    "channels_last": (torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last), 3),
+    "ones": (torch.zeros(1, 1, 1), 0),
+    "scalar": (torch.zeros(()), 0),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_collapsed_visits_every_element_in_order(layout: str):
+    x, dims = LAYOUTS[layout]
+    out = torch.zeros(x.shape)
+    sizes, x_strides, out_strides = collapsed(x, out)
+    assert len(sizes) == dims
+    assert offsets(sizes, out_strides) == list(range(x.numel()))
+    assert offsets(sizes, x_strides) == offsets(list(x.shape), list(x.stride()))
+
+
+def test_unsupported_names_what_is_missing():
+    device = torch.device("cuda")
+    assert BACKEND.unsupported("quantize", device) == ""
+    assert "no kernel yet for matmul" in BACKEND.unsupported("matmul", device)
+    assert "on a CUDA device" in BACKEND.unsupported("quantize", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("fmt", ["affine4", "block32_e4m3"])
+def test_quantize_refuses_formats_without_a_kernel(fmt: str):
+    x = torch.zeros(4)
+    with pytest.raises(NotImplementedError, match="no kernel yet for AffineFormat and BlockFormat"):
+        BACKEND.quantize(x, Quantizer(fmt).to_ints(), None, 0, 4, torch.empty_like(x))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_quantize_on_cuda_without_a_device_says_why():
+    with pytest.raises(RuntimeError, match="cannot be used: torch"):
+        lp.quantize(torch.zeros(2), "e5m2", backend="cuda")
+
+
+class TestOnDevice:
+    pytestmark = needs_device
+
+    @pytest.mark.parametrize("rounding", cases.ROUNDINGS)
+    @pytest.mark.parametrize("fmt", cases.ROUND_FORMATS, ids=cases.ids)
+    def test_quantize_matches_reference(self, fmt, rounding: str):
+        x = torch.from_numpy(cases.hard_values(fmt, 50))
+        self.compare(x, fmt, rounding)
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+    @pytest.mark.parametrize("fmt", ["e4m3fn", "e5m2", "fixed8_f4", "bf16"])
+    def test_quantize_takes_every_dtype(self, fmt: str, dtype: torch.dtype):
+        x = torch.from_numpy(cases.hard_values(lp.parse_format(fmt), 50)).to(dtype)
+        self.compare(x, fmt, "nearest_even")
+
+    @pytest.mark.parametrize("random_bits", [1, 8, 9, 16, 17, 32])
+    def test_quantize_draws_the_same_bits(self, random_bits: int):
+        self.compare(torch.randn(129, 33), "e5m2", "stochastic", random_bits=random_bits)
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_quantize_takes_any_strides(self, layout: str):
+        x = torch.rand_like(LAYOUTS[layout][0], memory_format=torch.preserve_format)
+        self.compare(x, "e5m2", "stochastic")
+
+    def test_quantize_takes_a_seed_on_the_device(self):
+        x, seed = torch.randn(1000), torch.tensor(-5)
+        got = lp.quantize(x.cuda(), "e5m2", "stochastic", generator=seed.cuda(), backend="cuda")
+        want = lp.quantize(x, "e5m2", "stochastic", generator=seed, backend="reference")
+        assert_bit_equal(got, want)
+
+    @pytest.mark.slow
+    def test_quantize_reaches_past_the_last_32_bit_index(self):
+        x = torch.full((2**31 + 5,), 1.1, dtype=torch.float16, device="cuda")
+        assert lp.quantize(x, "e5m2", backend="cuda")[-5:].tolist() == [1.0] * 5
+
+    @staticmethod
+    def compare(x: torch.Tensor, fmt, rounding: str, random_bits: int | None = None) -> None:
+        options = {"random_bits": random_bits} if random_bits else {}
+        torch.manual_seed(1)
+        got = lp.quantize(x.cuda(), fmt, rounding, backend="cuda", **options)
+        torch.manual_seed(1)
+        want = lp.quantize(x, fmt, rounding, backend="reference", **options)
+        assert_bit_equal(got, want)

@@ -1,0 +1,95 @@
+"""The documents: their Python runs, their links lead somewhere, their tables are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lpkernels import formats
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGE_IDS = [page.stem for page in PAGES]
+
+# A block whose fence reads ```python no-run is shown, not run.
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path, root: Path) -> list[str]:
+    broken = []
+    for link in LINK.findall(page.read_text()):
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        outside = "://" in link or not file.is_relative_to(root)
+        if outside or not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_links_lead_to_files_of_this_repository(page: Path):
+    assert broken_links(page, ROOT) == []
+
+
+@pytest.mark.parametrize("link", ["gone.md", "https://example.org", "../.venv/x", "README.md#none"])
+def test_links_that_lead_nowhere_are_found(link: str, tmp_path: Path):
+    page = tmp_path / "README.md"
+    page.write_text(f"# Title\n[x]({link}) [y](README.md#title)\n")
+    assert broken_links(page, tmp_path) == [link]
+
+
+PAGES_WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
+def test_python_of_a_page_runs(page: Path, monkeypatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    # The blocks of a page build on one another.
+    names: dict[str, object] = {}
+    for block in BLOCK.finditer(page.read_text()):
+        line = page.read_text()[: block.start(1)].count("\n")
+        code = "\n" * line + block.group(1)
+        exec(compile(code, str(page), "exec"), names)
+
+
+def test_readme_has_a_runnable_example():
+    assert ROOT / "README.md" in PAGES_WITH_CODE
+
+
+def format_table() -> list[str]:
+    """The README's rows, from the formats themselves."""
+    lines = [
+        "| name | bits | exp | man | bias | max | min normal | smallest | specials | overflow |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in formats.table():
+        sizes = f"{row.bits} | {row.exp} | {row.man} | {row.bias}"
+        values = f"{row.max:.8g} | {row.min_normal:.6g} | {row.min_subnormal:.6g}"
+        lines.append(f"| {row.name} | {sizes} | {values} | {row.specials} | {row.overflow} |")
+    return lines
+
+
+def test_readme_table_is_that_of_the_formats():
+    expected = "\n".join(format_table())
+    assert expected in (ROOT / "README.md").read_text(), f"the README's table must be:\n{expected}"
+
+
+def test_readme_lists_the_environment_variables_that_are_read():
+    sources = [ROOT / "setup.py"]
+    for folder, pattern in (("lpkernels", "*.py"), ("csrc", "*.*")):
+        sources += [path for path in (ROOT / folder).rglob(pattern) if path.suffix != ".pyc"]
+    read = set()
+    for path in sources:
+        read |= set(re.findall(r"(?:environ|getenv)[^\n]*?(LPKERNELS_\w+)", path.read_text()))
+    readme = (ROOT / "README.md").read_text()
+    listed = set(re.findall(r"^\| `(LPKERNELS_\w+)`", readme, re.MULTILINE))
+    assert read <= listed, f"read but not in the README: {sorted(read - listed)}"
+    assert len(listed) == 4
