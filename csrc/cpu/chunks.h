@@ -35,8 +35,8 @@ __attribute__((noinline)) void close_chunk(const Tile& t, const Accumulator& acc
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kPanel; v += V::kWidth) {
-      float* inner = t.inner + (row + r) * t.lanes + lane + v;
-      float* outer = t.outer + (row + r) * t.lanes + lane + v;
+      float* inner = t.inner + (row + r) * t.stride + lane + v;
+      float* outer = t.outer + (row + r) * t.stride + lane + v;
       D threshold{};
       if (stochastic) threshold = draws.threshold(r, v, chunk);
       const D total = add_rounded<D>(load_floats<V>(outer), load_floats<V>(inner), acc.outer,

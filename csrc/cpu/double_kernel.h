@@ -32,7 +32,7 @@ struct Panel {
   int64_t lane;
 
   LPK_HD float* state(float* base, int r, int v) const {
-    return base + (row + r) * t.lanes + lane + v * V::kWidth;
+    return base + (row + r) * t.stride + lane + v * V::kWidth;
   }
 };
 

@@ -50,9 +50,9 @@ void run_float_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t
   const Step step(acc);
   const float* a = t.a + row * t.depth;
   const float* b = t.b + lane * t.depth;
-  float* inner = t.inner + row * t.lanes + lane;
+  float* inner = t.inner + row * t.stride + lane;
   __m512 sum[kRows];
-  for (int r = 0; r < kRows; ++r) sum[r] = _mm512_loadu_ps(inner + r * t.lanes);
+  for (int r = 0; r < kRows; ++r) sum[r] = _mm512_loadu_ps(inner + r * t.stride);
   PanelDraws<Vec<8>, kRows> draws;
   LaneDraws lanes{};
   if constexpr (Step::kStochastic) {
@@ -75,7 +75,7 @@ void run_float_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t
         sum[r] = step(sum[r], _mm512_set1_ps(a[r * t.depth + k]), column, lanes);
       }
     }
-    for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(inner + r * t.lanes, sum[r]);
+    for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(inner + r * t.stride, sum[r]);
     if (closed < 0) return;
     close_chunk<Vec<8>, kRows>(t, acc, row, lane, static_cast<uint64_t>(closed));
     for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();

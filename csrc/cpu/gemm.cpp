@@ -21,7 +21,7 @@ namespace {
 // kDepth, 64 KB) passes through.
 constexpr int64_t kDepth = 256;
 constexpr int64_t kLanes = 128;
-constexpr int64_t kRows = 64;
+constexpr int64_t kRows = 96;
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -50,7 +50,8 @@ std::vector<Block> cut(const std::vector<Product>& products, int threads) {
     const int64_t others =
         static_cast<int64_t>(products.size()) * std::max<int64_t>(lane_blocks, 1);
     const int64_t wanted = std::max<int64_t>(1, (4 * threads + others - 1) / others);
-    const int64_t step = std::clamp<int64_t>(round_up((p.rows + wanted - 1) / wanted, 8), 8, kRows);
+    const int64_t step =
+        std::clamp<int64_t>(round_up((p.rows + wanted - 1) / wanted, 12), 12, kRows);
     for (int64_t lane = 0; lane < p.lanes; lane += kLanes) {
       for (int64_t row = 0; row < p.rows; row += step) {
         blocks.push_back(
@@ -96,6 +97,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   tile.b = scratch.b.get();
   tile.inner = scratch.inner.get();
   tile.outer = scratch.outer.get();
+  tile.stride = tile.lanes;
   tile.accumulator = accumulator;
   tile.length = p.length;
   tile.seed = seed;

@@ -3,6 +3,9 @@
 #pragma once
 
 #include "double_kernel.h"
+#if defined(__AVX2__)
+#include "certified_kernel.h"
+#endif
 #if defined(__AVX512F__)
 #include "float_kernel.h"
 #endif
@@ -12,13 +15,24 @@ namespace {
 
 //   inner[r][l] <- round(inner[r][l] + round_product(a[r][k] b[k][l]))    for k in order
 //   outer[r][l] <- round_outer(outer[r][l] + inner[r][l]), inner <- +0    at the end of every chunk
+//
+// The tiers, fastest first; each is exact wherever it runs:
+//   certified   nearest_even, operands that prove float32 sums safe              AVX-512, AVX2
+//   float       nearest_even, directed and stochastic up to 21 mantissa bits     AVX-512
+//   double      everything
 template <class V>
 void accumulate_tile(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
+  const auto exact = [&acc](const Tile& part) {
 #if defined(__AVX512F__)
-  if (run_float_tile(t, acc)) return;
+    if (run_float_tile(part, acc)) return;
 #endif
-  run_double_tile<V>(t, acc);
+    run_double_tile<V>(part, acc);
+  };
+#if defined(__AVX2__)
+  if (run_certified_tile<Floats<2 * V::kWidth>>(t, acc, exact)) return;
+#endif
+  exact(t);
 }
 
 // Elementwise rounding: whole vectors, the last one through a padded copy.

@@ -25,6 +25,7 @@ struct Tile {
   const float* b;         // lanes / kPanel panels of depth x kPanel
   float* inner;
   float* outer;
+  int64_t stride;  // between rows of the state
 
   const int64_t* accumulator;  // the integers of accumulate.h
   int64_t length;              // of the whole sum: its last product closes a chunk
