@@ -1,0 +1,311 @@
+"""The `lpkernels` command: parses options and calls; the work is done in experiments and report."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import typer
+    from rich.console import Console
+except ImportError as missing:
+    raise SystemExit(
+        f'lpkernels: the command needs {missing.name}: pip install "lpkernels[lab]"'
+    ) from missing
+
+from lpkernels import formats as lp_formats
+from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.data import DATASETS
+from lpkernels.experiments.interrupts import Interrupted
+from lpkernels.experiments.models import build_model
+from lpkernels.recipes import recipe as named_recipe
+from lpkernels.rounding import ROUNDINGS
+
+_INSTALL = 'pip install "lpkernels[lab]"'
+
+app = typer.Typer(
+    name="lpkernels",
+    help="Emulated low-precision arithmetic for training, exact to the bit.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    rich_markup_mode="markdown",
+)
+console = Console()
+
+
+def main() -> None:
+    """The entry point; a lacking package of the [lab] extra is a message, not a traceback."""
+    try:
+        app()
+    except ImportError as error:
+        hint = "" if _INSTALL in str(error) else f"; is the [lab] extra installed? {_INSTALL}"
+        sys.exit(f"lpkernels: {error}{hint}")
+
+
+def _valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
+    """An option's callback: its value must pass `check`, else the error names the option."""
+
+    def callback(value: Any) -> Any:
+        if value:
+            try:
+                check(value)
+            except (TypeError, ValueError) as error:
+                raise typer.BadParameter(str(error)) from error
+        return value
+
+    return callback
+
+
+def _device(name: str) -> None:
+    import torch
+
+    try:
+        kind = torch.device(name).type
+    except RuntimeError as error:
+        raise ValueError(f"expected cpu, cuda or cuda:<number>, got {name!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"got {name!r}, but torch finds no CUDA device; `lpkernels doctor` says why"
+        )
+
+
+def _data(name: str) -> None:
+    if name not in DATASETS:
+        raise ValueError(f"expected one of {', '.join(DATASETS)}, got {name!r}")
+
+
+def _rounding(name: str) -> None:
+    if name not in ROUNDINGS:
+        raise ValueError(f"expected one of {', '.join(ROUNDINGS)}, got {name!r}")
+
+
+Out = Annotated[Path, typer.Option(help="Folder for records and checkpoints.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
+Rounding = Annotated[
+    str, typer.Option(callback=_valid(_rounding), help=f"One of {', '.join(ROUNDINGS)}.")
+]
+
+
+@app.command()
+def demo(
+    out: Out = Path("results/demo"),
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each of the three runs.")] = 8,
+    seed: Seed = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where ctrl-C stopped.")] = False,
+) -> None:
+    """Train one network on real digits in fp32, in FP8, and in FP8 with too narrow an accumulator.
+
+    Prints a table and saves the curves. Example: `lpkernels demo --out results/demo`
+    """
+    from lpkernels.experiments.runs import demo as run_demo
+    from lpkernels.report.plots import plot_curves
+    from lpkernels.report.tables import summary
+
+    try:
+        runs = run_demo(out, epochs=epochs, seed=seed, resume=resume, console=console)
+    except Interrupted as stop:
+        _stopped(stop, f"lpkernels demo --resume --out {out} --epochs {epochs} --seed {seed}")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--resume") from error
+    console.print(
+        summary(runs, title=f"{runs[0].config.model} on {runs[0].config.data}, seed {seed}")
+    )
+    picture = plot_curves(
+        runs, out / "curves.png", title="One network, one seed, three arithmetics"
+    )
+    console.print(f"records in {out}, curves in {picture}")
+
+
+@app.command(name="formats")
+def show_formats(
+    name: Annotated[
+        str, typer.Argument(callback=_valid(lp_formats.parse_format), help="A format; none: all.")
+    ] = "",
+) -> None:
+    """The named formats, or one in detail.
+
+    Example: `lpkernels formats e4m3fn`
+    """
+    from lpkernels.report.numbers import format_details, named_formats
+
+    console.print(format_details(lp_formats.parse_format(name)) if name else named_formats())
+
+
+# a negative number looks like an option; unknown options therefore count as values, which
+# `quantize` parses
+@app.command(context_settings={"ignore_unknown_options": True})
+def quantize(
+    values: Annotated[list[str], typer.Argument(help="Numbers, also inf, nan and 0x1.8p-3.")],
+    fmt: Annotated[
+        str,
+        typer.Option("--format", callback=_valid(lp_formats.parse_format), help="A format's name."),
+    ] = "e4m3fn",
+    rounding: Rounding = "nearest_even",
+    seed: Seed = 0,
+) -> None:
+    """Send values through a format: code, result and error.
+
+    Example: `lpkernels quantize 0.1 464 --format e4m3fn --rounding nearest_even`
+    """
+    from lpkernels.experiments.probe import probe
+    from lpkernels.report.numbers import probes
+
+    numbers = [_number(text) for text in values]
+    rows = probe(numbers, lp_formats.parse_format(fmt), rounding, seed=seed)
+    console.print(probes(rows, title=f"{fmt}, {rounding}"))
+
+
+def _number(text: str) -> float:
+    try:
+        return float.fromhex(text) if "x" in text.lower() else float(text)
+    except (ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"expected numbers, got {text!r}", param_hint="VALUES") from error
+
+
+@app.command()
+def train(
+    out: Out = Path("results/train"),
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in --out; its own options hold, not those given here.",
+        ),
+    ] = False,
+    name: Annotated[str, typer.Option(help="Name of the run in tables and plots.")] = "run",
+    model: Annotated[
+        str,
+        typer.Option(
+            callback=_valid(lambda m: build_model(m, 1, 2, width=1)),
+            help="resnet8, resnet20, cnn3, ...",
+        ),
+    ] = "resnet8",
+    width: Annotated[int, typer.Option(min=1, help="Channels of the first layer.")] = 16,
+    data: Annotated[
+        str, typer.Option(callback=_valid(_data), help="digits, cifar10 or cifar100.")
+    ] = "digits",
+    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's extracted binary files.")] = "",
+    recipe: Annotated[
+        str, typer.Option(callback=_valid(named_recipe), help="Arithmetic of all layers.")
+    ] = "fp32",
+    edge: Annotated[
+        str,
+        typer.Option(
+            callback=_valid(lp_formats.parse_format),
+            help="Format of the first input and the last layer's operands.",
+        ),
+    ] = "",
+    acc: Annotated[
+        str,
+        typer.Option(
+            callback=_valid(Accumulator), help="Format replacing the recipe's accumulators."
+        ),
+    ] = "",
+    chunk: Annotated[
+        int, typer.Option(min=0, help="With --acc: length of the inner sums, 0 for none.")
+    ] = 0,
+    acc_rounding: Annotated[
+        str, typer.Option(callback=_valid(_rounding), help="With --acc: rounding of its sums.")
+    ] = "nearest_even",
+    weight_update: Annotated[
+        str,
+        typer.Option(
+            callback=_valid(as_quantizer), help="Rounding of updated weights, e.g. e6m9:stochastic."
+        ),
+    ] = "",
+    loss_scale: Annotated[
+        float, typer.Option(help="Static loss scale; a power of two is exact.")
+    ] = 1.0,
+    epochs: Annotated[int, typer.Option(min=1, help="Times over the training images.")] = 10,
+    batch: Annotated[int, typer.Option(min=1, help="Images in a step.")] = 64,
+    lr: Annotated[float, typer.Option(help="Peak learning rate, cosine decay.")] = 0.1,
+    momentum: Annotated[float, typer.Option(help="Of SGD.")] = 0.9,
+    weight_decay: Annotated[float, typer.Option(help="Of SGD, on all parameters.")] = 1e-4,
+    augment: Annotated[
+        bool, typer.Option(help="Shift (CIFAR: and flip) the training images.")
+    ] = False,
+    seed: Seed = 0,
+    device: Annotated[
+        str, typer.Option(callback=_valid(_device), help="cpu, cuda, cuda:1, ...")
+    ] = "cpu",
+    threads: Annotated[
+        int, typer.Option(min=0, help="CPU threads of the run, 0 leaves torch's choice.")
+    ] = 2,
+) -> None:
+    """Train one network and keep its records and checkpoints.
+
+    Example: `lpkernels train --recipe fp8_wang2018 --loss-scale 1024 --epochs 5 --out results/a`
+    """
+    from lpkernels.experiments.trainer import Trainer
+    from lpkernels.report.tables import summary
+
+    values = dict(locals())
+    fields = RunConfig().to_dict()
+    try:
+        if resume:
+            trainer = Trainer.resume(out)
+        else:
+            trainer = Trainer(RunConfig(**{field: values[field] for field in fields}), out)
+    except (FileExistsError, FileNotFoundError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        run = trainer.fit(console=console)
+    except Interrupted as stop:
+        _stopped(stop, f"lpkernels train --resume --out {out}")
+    console.print(summary([run]))
+    console.print(f"records in {out}")
+
+
+def _stopped(stop: Interrupted, command: str) -> None:
+    console.print(f"{stop}\nresume with: {command}", soft_wrap=True, highlight=False)
+    # 128 + SIGINT, as shells report it
+    raise typer.Exit(130) from stop
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Folders of runs, or records.jsonl files.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the curves into this file (.png, .pdf, .svg).")
+    ] = None,
+) -> None:
+    """Table and curves of finished or stopped runs.
+
+    Example: `lpkernels report results/demo --plot curves.png`
+    """
+    from lpkernels.experiments.records import find_runs
+    from lpkernels.report.plots import plot_curves
+    from lpkernels.report.tables import summary
+
+    try:
+        runs = [run for path in paths for run in find_runs(path)]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="PATHS") from error
+    if not runs:
+        raise typer.BadParameter(
+            f"no records.jsonl in {', '.join(map(str, paths))}", param_hint="PATHS"
+        )
+    console.print(summary(runs))
+    if plot is not None:
+        try:
+            console.print(f"curves in {plot_curves(runs, plot)}")
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--plot") from error
+
+
+@app.command()
+def doctor() -> None:
+    """What this installation can do, what it lacks and why.
+
+    Example: `lpkernels doctor`
+    """
+    from lpkernels.report.doctor import backend_table, installation_table
+
+    console.print(installation_table())
+    console.print(backend_table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Image data sets in memory: scikit-learn's digits, CIFAR-10/100 from their binary files."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DATASETS = ("digits", "cifar10", "cifar100")
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """A data set with a fixed split; `train` and `test` give normalised float32 batches.
+
+    train_images, test_images: (N, C, H, W) uint8.  train_labels, test_labels: (N,) int64.
+    mean, std: (1, C, 1, 1) float32, of the training pixels in units of the uint8 value.
+    """
+
+    name: str
+    classes: int
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    mean: Tensor
+    std: Tensor
+    max_shift: int = 0
+    flip: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image."""
+        channels, height, width = self.train_images.shape[1:]
+        return int(channels), int(height), int(width)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (N, C, H, W) -> float32, of mean 0 and deviation 1 over the training set."""
+        return (images.float() - self.mean) / self.std
+
+    def __str__(self) -> str:
+        size = "x".join(map(str, self.shape))
+        return f"{self.name}: {len(self.train_labels)} train, {len(self.test_labels)} test, {size}"
+
+
+def load(name: str, folder: str | Path = "") -> ImageData:
+    """The data set called `name`.
+
+    Args:
+        name: "digits" (bundled with scikit-learn), "cifar10" or "cifar100".
+        folder: for CIFAR the folder that holds the extracted binary files; digits ignores it.
+    Raises:
+        ValueError: unknown name, or a file whose size is not a whole number of records.
+        FileNotFoundError: a CIFAR file is absent; the message says which and where to get it.
+    """
+    if name == "digits":
+        return load_digits()
+    if name in ("cifar10", "cifar100"):
+        return load_cifar(name, folder)
+    raise ValueError(f"data: expected one of {', '.join(DATASETS)}, got {name!r}")
+
+
+def load_digits() -> ImageData:
+    """1797 images of 8x8, 17 grey levels; each fifth image of a class, in file order, is test."""
+    try:
+        from sklearn.datasets import load_digits as read
+    except ImportError as error:
+        raise ImportError(
+            'the digits images come with scikit-learn: pip install "lpkernels[lab]"'
+        ) from error
+    bunch = read()
+    images = torch.from_numpy(np.asarray(bunch.images, dtype=np.uint8)).unsqueeze(1)
+    labels = torch.from_numpy(np.asarray(bunch.target, dtype=np.int64))
+    test = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(10):
+        test[(labels == label).nonzero().flatten()[4::5]] = True
+    # digits are not symmetric, so no flip; they fill the 8x8 frame, so a shift of one pixel at most
+    train_images = images[~test]
+    mean, std = _moments(train_images)
+    return ImageData(
+        "digits",
+        10,
+        train_images,
+        labels[~test],
+        images[test],
+        labels[test],
+        mean,
+        std,
+        max_shift=1,
+    )
+
+
+# file names and label bytes per record, https://www.cs.toronto.edu/~kriz/cifar.html, "Binary
+# version"
+_CIFAR_FILES = {
+    "cifar10": ([f"data_batch_{i}.bin" for i in range(1, 6)], ["test_batch.bin"], 1),
+    "cifar100": (["train.bin"], ["test.bin"], 2),
+}
+_CIFAR_PIXELS = 3 * 32 * 32
+
+
+def load_cifar(name: str, folder: str | Path) -> ImageData:
+    """CIFAR-10 or CIFAR-100 (its fine labels) from the files of its "binary version"."""
+    train_files, test_files, label_bytes = _CIFAR_FILES[name]
+    place = _cifar_folder(name, Path(folder), train_files + test_files)
+    classes = 10 if name == "cifar10" else 100
+    train_images, train_labels = _read_cifar([place / f for f in train_files], label_bytes, classes)
+    test_images, test_labels = _read_cifar([place / f for f in test_files], label_bytes, classes)
+    mean, std = _moments(train_images)
+    return ImageData(
+        name,
+        classes,
+        train_images,
+        train_labels,
+        test_images,
+        test_labels,
+        mean,
+        std,
+        max_shift=4,
+        flip=True,
+    )
+
+
+def _cifar_folder(name: str, folder: Path, files: Sequence[str]) -> Path:
+    """`folder`, or the sub-folder the archive extracts to."""
+    inside = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}[name]
+    for place in (folder, folder / inside):
+        if all((place / file).is_file() for file in files):
+            return place
+    missing = [file for file in files if not (folder / file).is_file()]
+    archive = {"cifar10": "cifar-10-binary.tar.gz", "cifar100": "cifar-100-binary.tar.gz"}[name]
+    raise FileNotFoundError(
+        f"{name}: expected the extracted binary files in {str(folder.resolve())!r}, missing "
+        f"{', '.join(missing)}; download {archive} from "
+        "https://www.cs.toronto.edu/~kriz/cifar.html, extract it and pass the folder "
+        "(option --data-dir)"
+    )
+
+
+def _read_cifar(files: Sequence[Path], label_bytes: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Records of `label_bytes` labels, the last of which counts, and 3072 pixels (C, H, W)."""
+    record = label_bytes + _CIFAR_PIXELS
+    images, labels = [], []
+    for file in files:
+        raw = np.fromfile(file, dtype=np.uint8)
+        if raw.size == 0 or raw.size % record:
+            raise ValueError(
+                f"{file}: expected a whole number of {record}-byte records, got {raw.size} bytes; "
+                "use the binary version of CIFAR, not the pickled one, and extract it again"
+            )
+        rows = raw.reshape(-1, record)
+        label = rows[:, label_bytes - 1].astype(np.int64)
+        if label.max() >= classes:
+            raise ValueError(
+                f"{file}: expected labels 0..{classes - 1}, got {label.max()}; "
+                "is it the right data set?"
+            )
+        images.append(rows[:, label_bytes:].reshape(-1, 3, 32, 32))
+        labels.append(label)
+    return torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
+
+
+def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation per channel, in float64 from the histogram: the same on any threads."""
+    counts = torch.stack(
+        [torch.bincount(images[:, c].flatten(), minlength=256) for c in range(images.shape[1])]
+    )
+    values = torch.arange(256, dtype=torch.float64)
+    total = counts.sum(dim=1)
+    mean = (counts * values).sum(dim=1) / total
+    std = ((counts * values**2).sum(dim=1) / total - mean**2).sqrt().clamp_min(1e-6)
+    return mean.float().reshape(1, -1, 1, 1), std.float().reshape(1, -1, 1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """What one epoch feeds, drawn up front from (seed, epoch): a run may resume at any step.
+
+    order: (N,) int64, a permutation of the training images.
+    shifts: (N, 2) int64 (down, right) or None.  flips: (N,) bool or None.
+    """
+
+    order: Tensor
+    shifts: Tensor | None
+    flips: Tensor | None
+
+    def batch(self, data: ImageData, step: int, size: int) -> tuple[Tensor, Tensor]:
+        """Images (n, C, H, W) float32, normalised, and labels (n,) of batch number `step`."""
+        part = slice(step * size, (step + 1) * size)
+        index = self.order[part]
+        images = data.train_images[index]
+        if self.shifts is not None:
+            images = shift_images(images, self.shifts[part])
+        if self.flips is not None:
+            images = torch.where(self.flips[part].reshape(-1, 1, 1, 1), images.flip(-1), images)
+        return data.normalise(images), data.train_labels[index]
+
+
+def plan_epoch(data: ImageData, seed: int, epoch: int, augment: bool) -> EpochPlan:
+    """The order and the augmentation of an epoch: the same for the same arguments, at any time."""
+    generator = torch.Generator().manual_seed(stream_seed(seed, "epoch", epoch))
+    count = len(data.train_labels)
+    order = torch.randperm(count, generator=generator)
+    if not augment:
+        return EpochPlan(order, None, None)
+    shifts = torch.randint(-data.max_shift, data.max_shift + 1, (count, 2), generator=generator)
+    flips = torch.rand(count, generator=generator) < 0.5 if data.flip else None
+    return EpochPlan(order, shifts, flips)
+
+
+def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
+    """Moves image i by shifts[i] = (down, right) pixels; what comes in at the border is 0.
+
+    images: (N, C, H, W), any dtype.  shifts: (N, 2) int64, each within -H..H and -W..W.
+    """
+    count, channels, height, width = images.shape
+    if count == 0:
+        return images
+    pad = int(shifts.abs().max())
+    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+    rows = (torch.arange(height) + pad - shifts[:, :1]).reshape(count, 1, height, 1)
+    cols = (torch.arange(width) + pad - shifts[:, 1:]).reshape(count, 1, 1, width)
+    return padded[
+        torch.arange(count).reshape(-1, 1, 1, 1),
+        torch.arange(channels).reshape(1, -1, 1, 1),
+        rows,
+        cols,
+    ]
+
+
+def stream_seed(seed: int, *names: str | int) -> int:
+    """A 63-bit seed for the stream called `names` of a run; BLAKE2 keeps neighbours apart."""
+    text = "/".join(map(str, (seed, *names))).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,41 @@
+"""Ctrl-C as a request, answered between two steps; a second one interrupts at once."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by ctrl-C and its state was saved; the message says where."""
+
+
+class InterruptRequest:
+    """Context in which `requested` turns true on the first ctrl-C (SIGINT).
+
+    Python delivers signals to the main thread only; in another thread ctrl-C keeps its usual
+    meaning.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: Any = None
+
+    def __enter__(self) -> "InterruptRequest":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,0 +1,73 @@
+"""Versions, processor, GPU and commit: what a figure may depend on."""
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import lpkernels
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions, machine and commit: what a figure may depend on."""
+    versions = {
+        "lpkernels": lpkernels.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+    return {
+        "versions": versions,
+        "device": device_name(device),
+        "platform": platform.platform(),
+        "commit": commit(Path(lpkernels.__file__).resolve().parent),
+    }
+
+
+def device_name(device: str) -> str:
+    """The model of the processor or GPU that `device` is."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def commit(package: Path) -> str | None:
+    """The commit of the checkout that `package` is part of ("+" after it: with changes), None
+    outside of one.
+
+    A package installed below some other project's checkout is not part of it.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
+            return None
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def cuda_status() -> str:
+    """The GPU and its CUDA version, or why there is none."""
+    if torch.cuda.is_available():
+        return f"{device_name('cuda')}, CUDA {torch.version.cuda}"
+    if torch.version.cuda is None:
+        return "none: this torch is built without CUDA"
+    return f"none: torch is built for CUDA {torch.version.cuda} but finds no device"
+
+
+def threads() -> int:
+    """The threads torch, and with it lpkernels, uses on the CPU."""
+    return torch.get_num_threads()

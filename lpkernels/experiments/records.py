@@ -1,0 +1,132 @@
+"""Result records: JSON lines, a header (what ran, where, with what), then a line per epoch."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.machine import environment
+
+SCHEMA = 1
+RECORDS = "records.jsonl"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The records of one run.
+
+    header: type, schema, config, accumulator, environment.
+    epochs: in order, each with type, epoch, train_loss, train_accuracy, test_loss, test_accuracy,
+        lr, skipped_steps, seconds; a loss that is not finite is None.
+    """
+
+    header: Record
+    epochs: list[Record] = field(default_factory=list)
+
+    @property
+    def config(self) -> RunConfig:
+        return RunConfig.from_dict(self.header["config"])
+
+    @property
+    def name(self) -> str:
+        return str(self.header["config"]["name"])
+
+    @property
+    def finished(self) -> bool:
+        return len(self.epochs) >= int(self.header["config"]["epochs"])
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in the epochs, training and test together."""
+        return float(sum(epoch["seconds"] for epoch in self.epochs))
+
+    def curve(self, key: str) -> list[float]:
+        """The values of `key` per epoch, NaN where a record holds None."""
+        return [math.nan if epoch[key] is None else float(epoch[key]) for epoch in self.epochs]
+
+
+def header(config: RunConfig, accumulator: str) -> Record:
+    """The first record of a run."""
+    return {
+        "type": "header",
+        "schema": SCHEMA,
+        "config": config.to_dict(),
+        "accumulator": accumulator,
+        "environment": environment(config.device),
+    }
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Adds one line to `path` and flushes it; values that are not finite become null."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(_plain(record), allow_nan=False) + "\n")
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Replaces the file at once: a reader sees the old lines or the new ones."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(
+        "".join(json.dumps(_plain(r), allow_nan=False) + "\n" for r in records), encoding="utf-8"
+    )
+    temporary.replace(path)
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file, without a last line cut short by the end of the process."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}: line {number} is not a JSON record: {error}") from error
+    return records
+
+
+def read_run(path: str | Path) -> Run:
+    """The run whose records are in `path`, a file or the folder of a run.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not records of a run, or of a schema this version does not know.
+    """
+    path = Path(path)
+    path = path / RECORDS if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"expected the records of a run at {str(path)!r}; `lpkernels train` writes them"
+        )
+    records = read_records(path)
+    if not records or records[0].get("type") != "header":
+        raise ValueError(
+            f"{path}: expected a header as first record; is this a {RECORDS} of `lpkernels train`?"
+        )
+    if records[0].get("schema") != SCHEMA:
+        raise ValueError(
+            f"{path}: expected schema {SCHEMA}, got {records[0].get('schema')}; use the lpkernels "
+            "that wrote it"
+        )
+    return Run(records[0], [record for record in records if record.get("type") == "epoch"])
+
+
+def find_runs(folder: str | Path) -> list[Run]:
+    """The runs in `folder` and below, in the order of their paths; a file is one run."""
+    folder = Path(folder)
+    if folder.is_file():
+        return [read_run(folder)]
+    return [read_run(path) for path in sorted(folder.rglob(RECORDS))]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,82 @@
+"""Tables about number formats: all named ones, one in detail, and values sent through one."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from lpkernels import formats
+from lpkernels.experiments.probe import Probe
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format
+
+
+def named_formats() -> Table:
+    """A row for every named float format."""
+    table = Table(title="Named float formats")
+    table.add_column("name")
+    for column in ("bits", "exp", "man", "bias", "max", "min normal", "min subnormal", "epsilon"):
+        table.add_column(column, justify="right")
+    table.add_column("specials")
+    table.add_column("overflow")
+    for row in formats.table():
+        numbers = (row.bits, row.exp, row.man, row.bias)
+        limits = (row.max, row.min_normal, row.min_subnormal, row.epsilon)
+        table.add_row(
+            row.name,
+            *map(str, numbers),
+            *(f"{value:.6g}" for value in limits),
+            row.specials,
+            row.overflow,
+        )
+    return table
+
+
+# more values than these make no readable list
+_MOST_VALUES = 256
+
+
+def format_details(fmt: Format) -> Table:
+    """The parameters and limits of one format, and its values where there are at most 256."""
+    table = Table(title=str(fmt), show_header=False)
+    table.add_column("field")
+    table.add_column("value")
+    for field in _FIELDS[type(fmt)]:
+        value = getattr(fmt, field)
+        table.add_row(field, f"{value:.9g}" if isinstance(value, float) else str(value))
+    same = [name for name, named in formats.NAMED.items() if named == fmt]
+    if same:
+        table.add_row("names", ", ".join(same))
+    if isinstance(fmt, FloatFormat | FixedFormat) and fmt.bits <= 8:
+        values = fmt.values()
+        if len(values) <= _MOST_VALUES:
+            table.add_row(f"{len(values)} values", "  ".join(f"{value:.6g}" for value in values))
+    return table
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {
+    FloatFormat: (
+        "bits",
+        "exp_bits",
+        "man_bits",
+        "bias",
+        "specials",
+        "subnormals",
+        "overflow",
+        "max",
+        "min_normal",
+        "min_subnormal",
+        "epsilon",
+    ),
+    FixedFormat: ("bits", "word_bits", "frac_bits", "signed", "overflow", "min", "max", "quantum"),
+    formats.AffineFormat: ("bits", "symmetric", "axis"),
+    BlockFormat: ("bits", "element", "block_size", "axis"),
+}
+
+
+def probes(rows: Sequence[Probe], *, title: str = "") -> Table:
+    """The code, the result and the error of values that went through a format."""
+    table = Table(title=title or None)
+    for column in ("value", "code", "result", "error"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(repr(row.value), row.code or "-", f"{row.result:.9g}", f"{row.error:.3g}")
+    return table

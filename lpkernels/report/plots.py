@@ -1,0 +1,49 @@
+"""Pictures from result records. matplotlib is imported when one is drawn, and needs no display."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lpkernels.experiments.records import Run
+
+
+def plot_curves(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Path:
+    """Draws test accuracy and training loss per epoch, a curve per run, into `path`.
+
+    Raises: ValueError: no run has a finished epoch, or matplotlib does not write files with that
+        ending.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    runs = [run for run in runs if run.epochs]
+    if not runs:
+        raise ValueError("plot_curves: expected at least one run with a finished epoch, got none")
+    figure = Figure(figsize=(9.5, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    accuracy, loss = figure.subplots(1, 2)
+    for run in runs:
+        epochs = [record["epoch"] for record in run.epochs]
+        accuracy.plot(
+            epochs,
+            [100 * value for value in run.curve("test_accuracy")],
+            marker=".",
+            label=_label(run),
+        )
+        loss.plot(epochs, run.curve("train_loss"), marker=".", label=_label(run))
+    accuracy.set(xlabel="epoch", ylabel="test accuracy (%)")
+    loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    for axes in (accuracy, loss):
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    accuracy.legend(fontsize="small")
+    if title:
+        figure.suptitle(title)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # without the software's name and version the same records give the same file
+    figure.savefig(path, dpi=130, metadata={"Software": None} if path.suffix == ".png" else None)
+    return path
+
+
+def _label(run: Run) -> str:
+    return f"{run.name} ({run.header['accumulator']})"

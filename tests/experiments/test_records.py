@@ -1,0 +1,80 @@
+"""Reading and writing records."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments import records
+from lpkernels.experiments.config import RunConfig
+
+
+def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0.5) -> Path:
+    """Records of a run of 2 planned epochs, of which `epochs` are done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / records.RECORDS
+    records.write_records(path, [records.header(RunConfig(name=name, epochs=2), "fp32")])
+    for epoch in range(1, epochs + 1):
+        record = {
+            "type": "epoch",
+            "epoch": epoch,
+            "train_loss": loss,
+            "train_accuracy": 0.7,
+            "test_loss": 0.4,
+            "test_accuracy": 0.8 + 0.05 * epoch,
+            "lr": 0.1,
+            "skipped_steps": 1,
+            "seconds": 1.5,
+        }
+        records.append_record(path, record)
+    return path
+
+
+def test_read_run_returns_what_was_written(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    run = records.read_run(tmp_path)
+    assert run.name == "a"
+    assert run.config == RunConfig(name="a", epochs=2)
+    assert run.finished
+    assert run.seconds == 3.0
+    assert run.curve("test_accuracy") == pytest.approx([0.85, 0.9])
+
+
+def test_a_loss_that_is_not_finite_is_null_in_json_and_nan_in_the_curve(tmp_path: Path) -> None:
+    path = write_run(tmp_path, loss=math.inf)
+    assert json.loads(path.read_text().splitlines()[1])["train_loss"] is None
+    assert all(map(math.isnan, records.read_run(path).curve("train_loss")))
+
+
+def test_find_runs_goes_below_a_folder(tmp_path: Path) -> None:
+    write_run(tmp_path / "2", name="second")
+    path = write_run(tmp_path / "1", name="first", epochs=1)
+    runs = records.find_runs(tmp_path)
+    assert [run.name for run in runs] == ["first", "second"]
+    assert [run.finished for run in runs] == [False, True]
+    assert [run.name for run in records.find_runs(path)] == ["first"]
+
+
+def test_last_line_cut_short_is_left_out_but_a_broken_one_within_is_an_error(
+    tmp_path: Path,
+) -> None:
+    path = write_run(tmp_path)
+    text = path.read_text()
+    path.write_text(text[:-20])
+    assert len(records.read_run(path).epochs) == 1
+    path.write_text(text.replace('{"type": "epoch", "epoch": 1', "{", 1))
+    with pytest.raises(ValueError, match="line 2 is not a JSON record"):
+        records.read_run(path)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected the records of a run at"):
+        records.read_run(tmp_path)
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"type": "epoch"}\n')
+    with pytest.raises(ValueError, match="expected a header as first record"):
+        records.read_run(path)
+    path.write_text('{"type": "header", "schema": 99}\n')
+    with pytest.raises(ValueError, match="expected schema 1, got 99"):
+        records.read_run(path)

@@ -1,0 +1,270 @@
+"""The trainer: same bits on every run, after a resume and after ctrl-C; records and checkpoints."""
+
+import dataclasses
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from lpkernels.experiments import records
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.data import ImageData
+from lpkernels.experiments.interrupts import Interrupted, InterruptRequest
+from lpkernels.experiments.trainer import Trainer, all_finite, cosine_lr
+
+# stochastic in the weights, so that the random state matters; four steps an epoch, the last one
+# short
+CONFIG = RunConfig(
+    name="tiny",
+    model="cnn2",
+    width=2,
+    recipe="fp8_wang2018",
+    edge="e6m9",
+    weight_update="e6m9:stochastic",
+    loss_scale=1024.0,
+    epochs=2,
+    batch=8,
+    augment=True,
+    threads=1,
+)
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def data() -> ImageData:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(38) % 3
+    images = torch.randint(0, 8, (38, 1, 6, 6), generator=generator, dtype=torch.uint8)
+    images[torch.arange(38), 0, labels * 2] += 8
+    mean, std = torch.full((1, 1, 1, 1), 5.0), torch.full((1, 1, 1, 1), 4.0)
+    return ImageData(
+        "tiny",
+        3,
+        images[:30],
+        labels[:30],
+        images[30:],
+        labels[30:],
+        mean,
+        std,
+        max_shift=1,
+        flip=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data: ImageData, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    trainer = Trainer(CONFIG, tmp_path_factory.mktemp("run"), data=data)
+    trainer.fit()
+    return trainer
+
+
+def figures(folder: Path) -> list[dict[str, object]]:
+    """The epoch records without the time, which no two runs share."""
+    return [{k: v for k, v in e.items() if k != "seconds"} for e in records.read_run(folder).epochs]
+
+
+def assert_same_bits(a: Trainer, b: Trainer) -> None:
+    one, two = a.model.state_dict(), b.model.state_dict()
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+    for p, q in zip(a.model.parameters(), b.model.parameters(), strict=True):
+        assert torch.equal(
+            a.optimizer.state[p]["momentum_buffer"], b.optimizer.state[q]["momentum_buffer"]
+        )
+    assert figures(a.folder) == figures(b.folder)
+
+
+def interrupt_at(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> None:
+    """Makes the call number `call` of `method` send SIGINT to this process first."""
+    original = getattr(trainer, method)
+    calls = iter(range(call + 1))
+
+    def with_signal(*arguments: object) -> object:
+        if next(calls, None) == call:
+            signal.raise_signal(signal.SIGINT)
+        return original(*arguments)
+
+    monkeypatch.setattr(trainer, method, with_signal)
+
+
+def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
+    uninterrupted: Trainer, data: ImageData, tmp_path: Path
+) -> None:
+    torch.manual_seed(77)
+    before = torch.get_rng_state(), torch.get_num_threads()
+    trainer = Trainer(CONFIG, tmp_path / "again", data=data)
+    trainer.fit()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.get_num_threads() == before[1]
+    assert_same_bits(trainer, uninterrupted)
+
+
+def test_another_seed_gives_other_weights(
+    uninterrupted: Trainer, data: ImageData, tmp_path: Path
+) -> None:
+    other = Trainer(dataclasses.replace(CONFIG, seed=1), tmp_path, data=data)
+    assert not torch.equal(other.model.head.weight, uninterrupted.model.head.weight)
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [("_step", 0), ("_step", 2), ("_step", STEPS - 1), ("evaluate", 0), ("_step", STEPS + 1)],
+    ids=["first step", "within an epoch", "last step", "test", "second epoch"],
+)
+def test_resume_after_ctrl_c_gives_the_bits_of_an_uninterrupted_run(
+    uninterrupted: Trainer,
+    data: ImageData,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    call: int,
+) -> None:
+    stopped = Trainer(CONFIG, tmp_path, data=data)
+    interrupt_at(stopped, monkeypatch, method, call)
+    with pytest.raises(Interrupted, match="stopped in epoch"):
+        stopped.fit()
+    torch.manual_seed(123)
+    resumed = Trainer.resume(tmp_path, data=data)
+    resumed.fit()
+    assert_same_bits(resumed, uninterrupted)
+    kinds = [record["type"] for record in records.read_records(tmp_path / records.RECORDS)]
+    assert kinds.count("resume") == 1
+    assert kinds.count("epoch") == CONFIG.epochs
+
+
+def test_interrupted_names_the_place_and_the_checkpoint(
+    data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(CONFIG, tmp_path, data=data)
+    interrupt_at(trainer, monkeypatch, "_step", 1)
+    with pytest.raises(
+        Interrupted, match=r"epoch 1 of 2 after step 2 of 4; saved to .*checkpoint\.pt"
+    ):
+        trainer.fit()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_the_last_test_stops_what_would_come_next(
+    data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(CONFIG, tmp_path, data=data)
+    interrupt_at(trainer, monkeypatch, "evaluate", CONFIG.epochs - 1)
+    with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
+        trainer.fit()
+    assert records.read_run(tmp_path).finished
+
+
+def test_second_ctrl_c_interrupts_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), InterruptRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_resume_of_a_finished_run_trains_nothing(uninterrupted: Trainer, data: ImageData) -> None:
+    before = (uninterrupted.folder / records.RECORDS).read_bytes()
+    resumed = Trainer.resume(uninterrupted.folder, data=data)
+    run = resumed.fit()
+    assert run.finished
+    assert (uninterrupted.folder / records.RECORDS).read_bytes() == before
+
+
+def test_resume_drops_epochs_the_checkpoint_does_not_hold(
+    data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(CONFIG, tmp_path, data=data)
+    interrupt_at(trainer, monkeypatch, "_step", STEPS)
+    with pytest.raises(Interrupted):
+        trainer.fit()
+    # as if the process had been killed between the record of epoch 2 and its checkpoint, and while
+    # writing another
+    extra = dict(records.read_run(tmp_path).epochs[0], epoch=2)
+    records.append_record(tmp_path / records.RECORDS, extra)
+    with (tmp_path / records.RECORDS).open("a") as file:
+        file.write('{"type": "epo')
+    Trainer.resume(tmp_path, data=data)
+    assert [e["epoch"] for e in records.read_run(tmp_path).epochs] == [1]
+
+
+def test_checkpoint_loads_with_weights_only(uninterrupted: Trainer) -> None:
+    state = torch.load(uninterrupted.checkpoint, weights_only=True)
+    assert RunConfig.from_dict(state["config"]) == CONFIG
+
+
+def test_records_have_a_header_and_a_record_per_epoch(uninterrupted: Trainer) -> None:
+    lines = (uninterrupted.folder / records.RECORDS).read_text().splitlines()
+    first, *epochs = [json.loads(line) for line in lines]
+    assert set(first) == {"type", "schema", "config", "accumulator", "environment"}
+    assert set(first["environment"]) == {"versions", "device", "platform", "commit"}
+    assert set(first["environment"]["versions"]) == {"lpkernels", "python", "torch", "numpy"}
+    assert first["config"] == CONFIG.to_dict()
+    assert [e["epoch"] for e in epochs] == [1, 2]
+    for epoch in epochs:
+        assert set(epoch) == {
+            "type",
+            "epoch",
+            "train_loss",
+            "train_accuracy",
+            "test_loss",
+            "test_accuracy",
+            "lr",
+            "skipped_steps",
+            "seconds",
+        }
+        assert 0 <= epoch["test_accuracy"] <= 1
+        assert epoch["seconds"] > 0
+
+
+def test_weights_stay_on_the_grid_of_the_weight_update(uninterrupted: Trainer) -> None:
+    from lpkernels.functional import quantize
+
+    for parameter in uninterrupted.model.parameters():
+        assert torch.equal(quantize(parameter.detach(), "e6m9"), parameter)
+
+
+def test_step_with_infinite_gradients_is_skipped_and_counted(
+    data: ImageData, tmp_path: Path
+) -> None:
+    # the scaled gradients overflow e5m2 to infinity
+    config = dataclasses.replace(CONFIG, loss_scale=2.0**40, edge="", epochs=1)
+    trainer = Trainer(config, tmp_path, data=data)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    run = trainer.fit()
+    assert run.epochs[0]["skipped_steps"] == STEPS
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+
+
+def test_existing_run_is_not_overwritten_unasked(uninterrupted: Trainer, data: ImageData) -> None:
+    with pytest.raises(
+        FileExistsError, match=r"holds a run already; resume it \(option --resume\)"
+    ):
+        Trainer(CONFIG, uninterrupted.folder, data=data)
+
+
+def test_resume_without_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected a checkpoint at"):
+        Trainer.resume(tmp_path)
+
+
+def test_progress_bar_shows_the_run(data: ImageData, tmp_path: Path) -> None:
+    from rich.console import Console
+
+    console = Console(record=True, width=100, force_terminal=True)
+    Trainer(dataclasses.replace(CONFIG, epochs=1), tmp_path, data=data).fit(console=console)
+    assert "tiny" in console.export_text()
+
+
+def test_cosine_lr_falls_from_peak_to_zero() -> None:
+    assert cosine_lr(0.4, 0, 10) == 0.4
+    assert abs(cosine_lr(0.4, 5, 10) - 0.2) < 1e-12
+    assert abs(cosine_lr(0.4, 10, 10)) < 1e-12
+
+
+def test_all_finite_sees_one_bad_value() -> None:
+    good = torch.zeros(3)
+    assert all_finite([good, good])
+    assert not all_finite([good, torch.tensor([0.0, float("nan")])])
+    assert not all_finite([torch.tensor(float("-inf")), good])

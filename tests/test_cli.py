@@ -1,0 +1,205 @@
+"""The command line: every command runs, every error names its option."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lpkernels.cli import app, main
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.records import RECORDS, header, read_run, write_records
+from lpkernels.experiments.trainer import Trainer
+
+TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
+
+
+def call(*arguments: object) -> Any:
+    """Runs `lpkernels arguments`, its output wide enough that no line wraps."""
+    environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
+
+
+COMMANDS = ["demo", "formats", "quantize", "train", "report", "doctor"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert f"lpkernels {command}" in result.output.split("Example:")[1]
+
+
+def test_help_lists_the_commands() -> None:
+    result = call("--help")
+    assert all(command in result.output for command in COMMANDS)
+
+
+def test_formats_lists_all_and_details_one() -> None:
+    assert "fp8_e4m3" in call("formats").output
+    result = call("formats", "e4m3fn")
+    assert result.exit_code == 0
+    assert "448" in result.output
+
+
+def test_quantize_shows_codes() -> None:
+    result = call(
+        "quantize", "0.1", "464", "-1e9", "--format", "e4m3fn", "--rounding", "nearest_even"
+    )
+    assert result.exit_code == 0, result.output
+    assert "0 1111 110" in result.output
+    assert "-1000000000.0" in result.output
+
+
+def test_quantize_stochastic_repeats_with_its_seed() -> None:
+    arguments = (
+        "quantize",
+        *[0.1] * 8,
+        "--format",
+        "e4m3fn",
+        "--rounding",
+        "stochastic",
+        "--seed",
+        5,
+    )
+    assert call(*arguments).output == call(*arguments).output
+
+
+def test_doctor_names_backends_and_versions() -> None:
+    result = call("doctor")
+    assert result.exit_code == 0, result.output
+    for word in ("reference", "cpu", "cuda", "triton", "torch", "LPKERNELS_ISA", "processor"):
+        assert word in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "message"),
+    [
+        (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
+        (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
+        (["quantize", "1", "--rounding", "nearest"], "--rounding", "nearest_even, nearest_away"),
+        (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),
+        (["train", "--recipe", "fp7"], "--recipe", "fp7"),
+        (["train", "--model", "vgg"], "--model", "got 'vgg'"),
+        (["train", "--data", "mnist"], "--data", "got 'mnist'"),
+        (["train", "--acc", "affine8"], "--acc", "affine8"),
+        (["train", "--chunk", "4"], "chunk", "give acc a format"),
+        (["train", "--weight-update", "e6m9:nearest"], "--weight-update", "nearest_even"),
+        (["train", "--device", "tpu7"], "--device", "got 'tpu7'"),
+        (["train", "--epochs", "0"], "--epochs", "1"),
+        (["train", "--resume"], "checkpoint", "expected a checkpoint at"),
+        (["train", "--data", "cifar10"], "--data-dir", "data_batch_1.bin"),
+        (["report", "."], "PATHS", "no records.jsonl"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_errors_name_the_option(
+    arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert option.lower() in result.output.lower()
+    assert message in result.output
+
+
+def test_train_then_report(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = call(
+        "train", "--out", out, "--name", "tiny", "--recipe", "fp8_wang2018", "--edge", "e6m9", *TINY
+    )
+    assert result.exit_code == 0, result.output
+    assert "tiny" in result.output
+    assert read_run(out).finished
+
+    again = call("train", "--out", out, *TINY)
+    assert again.exit_code == 2
+    assert "--resume" in again.output
+
+    result = call("report", out, "--plot", tmp_path / "curves.png")
+    assert result.exit_code == 0, result.output
+    assert "tiny" in result.output
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    assert "--plot" in call("report", out, "--plot", tmp_path / "curves.doc").output
+
+
+def test_ctrl_c_says_how_to_resume_and_resume_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Trainer._step
+
+    def step_and_signal(trainer: Trainer, *batch: object) -> None:
+        step(trainer, *batch)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", step_and_signal)
+        result = call("train", "--out", tmp_path, *TINY)
+    assert result.exit_code == 130
+    assert f"resume with: lpkernels train --resume --out {tmp_path}" in result.output
+    result = call("train", "--resume", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert read_run(tmp_path).finished
+
+
+def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    from lpkernels.experiments import runs
+
+    full = runs.demo_configs
+
+    def tiny_configs(*, epochs: int, seed: int) -> list[runs.RunConfig]:
+        small = {"model": "cnn1", "width": 1, "batch": 500, "threads": 1}
+        return [dataclasses.replace(config, **small) for config in full(epochs=epochs, seed=seed)]
+
+    monkeypatch.setattr(runs, "demo_configs", tiny_configs)
+    result = call("demo", "--out", tmp_path, "--epochs", 1)
+    assert result.exit_code == 0, result.output
+    for config in full():
+        assert config.name in result.output
+    assert (tmp_path / "curves.png").is_file()
+    before = sorted(p.read_bytes() for p in tmp_path.rglob("records.jsonl"))
+    assert len(before) == 3
+    assert call("demo", "--out", tmp_path, "--epochs", 1, "--resume").exit_code == 0
+    other = call("demo", "--out", tmp_path, "--epochs", 2, "--resume")
+    assert other.exit_code == 2
+    assert "--resume" in other.output and "holds a run of another configuration" in other.output
+    assert sorted(p.read_bytes() for p in tmp_path.rglob("records.jsonl")) == before
+
+
+@pytest.mark.parametrize("module", ["sklearn.datasets", "matplotlib.figure"])
+def test_a_package_missing_later_is_a_message_too(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(
+        tmp_path / RECORDS,
+        [
+            header(RunConfig(epochs=1), "fp32"),
+            {
+                "type": "epoch",
+                "epoch": 1,
+                "train_loss": 0.5,
+                "test_accuracy": 0.5,
+                "skipped_steps": 0,
+                "seconds": 1.0,
+            },
+        ],
+    )
+    monkeypatch.setitem(sys.modules, module, None)
+    plot = ["report", str(tmp_path), "--plot", str(tmp_path / "a.png")]
+    train = ["train", "--out", str(tmp_path / "new")]
+    monkeypatch.setattr(sys, "argv", ["lpkernels", *(plot if "matplotlib" in module else train)])
+    with pytest.raises(SystemExit, match=r'pip install "lpkernels\[lab\]"'):
+        main()
+
+
+def test_without_the_lab_extra_the_command_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; import lpkernels.cli"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert 'pip install "lpkernels[lab]"' in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,40 @@
+"""The examples run; shortened."""
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> Any:
+    """What the example's main() returns when called with these arguments."""
+    path = EXAMPLES / name
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+    return runpy.run_path(str(path))["main"]()
+
+
+def test_every_example_is_tested_and_short() -> None:
+    text = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in text
+        assert len(path.read_text().splitlines()) <= 80
+
+
+def test_train_digits_fp8_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracy = run(monkeypatch, "train_digits_fp8.py", "--epochs", "4", "--images", "500")
+    # ten classes: chance is 0.1
+    assert accuracy > 0.5
+
+
+def test_accumulator_width_shows_what_chunks_and_stochastic_rounding_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = run(monkeypatch, "accumulator_width.py", "--length", "1024")
+    assert errors["e6m3 one sum"] > 0.5
+    assert errors["e6m3 chunks of 64"] < errors["e6m3 one sum"] / 2
+    assert errors["e6m3 stochastic"] < errors["e6m3 one sum"] / 2
+    assert errors["e6m12 one sum"] < 0.01

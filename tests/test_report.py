@@ -1,0 +1,90 @@
+"""Tables and plots of records; tables of formats."""
+
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from lpkernels import formats
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.probe import Probe
+from lpkernels.experiments.records import Run
+from lpkernels.report.numbers import format_details, named_formats, probes
+from lpkernels.report.plots import plot_curves
+from lpkernels.report.tables import summary
+
+
+def make_run(
+    name: str, accuracies: list[float], *, epochs: int = 2, loss: float | None = 0.25
+) -> Run:
+    header = {
+        "type": "header",
+        "schema": 1,
+        "config": RunConfig(name=name, epochs=epochs).to_dict(),
+        "accumulator": f"sums of {name}",
+    }
+    done = [
+        {"epoch": i, "test_accuracy": a, "train_loss": loss, "skipped_steps": 3, "seconds": 2.0}
+        for i, a in enumerate(accuracies, start=1)
+    ]
+    return Run(header, done)
+
+
+def text(table: Table) -> str:
+    console = Console(record=True, width=200)
+    console.print(table)
+    return console.export_text()
+
+
+def row(table: Table, start: str) -> list[str]:
+    line = next(line for line in text(table).splitlines() if f"│ {start} " in line)
+    return [cell.strip() for cell in line.strip("│ ").split("│")]
+
+
+def test_summary_shows_accuracy_time_and_accumulator() -> None:
+    table = summary(
+        [make_run("a", [0.9, 0.85]), make_run("b", [0.5], loss=None), make_run("c", [])]
+    )
+    assert row(table, "a") == ["a", "85.00%", "0.2500", "2", "6", "4.0", "sums of a"]
+    assert row(table, "b") == ["b", "50.00%", "not finite", "1/2", "3", "2.0", "sums of b"]
+    assert row(table, "c")[3] == "0/2"
+
+
+def test_plot_curves_writes_the_same_picture_from_the_same_records(tmp_path: Path) -> None:
+    runs = [make_run("a", [0.9, 0.95]), make_run("diverged", [0.1, 0.1], loss=None)]
+    first = plot_curves(runs, tmp_path / "deep" / "a.png", title="t").read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert plot_curves(runs, tmp_path / "b.png", title="t").read_bytes() == first
+
+
+def test_plot_curves_refuses_runs_without_epochs_and_unknown_endings(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one run with a finished epoch"):
+        plot_curves([make_run("a", [])], tmp_path / "a.png")
+    with pytest.raises(ValueError, match="not supported"):
+        plot_curves([make_run("a", [0.5])], tmp_path / "a.docx")
+
+
+def test_named_formats_lists_every_name() -> None:
+    shown = text(named_formats())
+    assert all(f" {name} " in shown for name in formats.NAMED)
+    assert row(named_formats(), "e5m2")[:6] == ["e5m2", "8", "5", "2", "15", "57344"]
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32"])
+def test_format_details_work_for_every_kind_of_format(name: str) -> None:
+    assert formats.parse_format(name).name in text(format_details(formats.parse_format(name)))
+
+
+def test_format_details_list_the_values_of_small_formats() -> None:
+    shown = text(format_details(formats.FP4_E2M1))
+    assert "15 values" in shown
+    assert "-6  -4  -3  -2  -1.5  -1  -0.5" in shown
+    assert "fp4_e2m1" in shown
+
+
+def test_probes_show_code_result_and_error() -> None:
+    table = probes([Probe(464.0, 448.0, "0 1111 110"), Probe(1.5, math.inf, "")])
+    assert row(table, "464.0") == ["464.0", "0 1111 110", "448", "-16"]
+    assert row(table, "  1.5") == ["1.5", "-", "inf", "inf"]
