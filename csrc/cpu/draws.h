@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tile.h"
-#include "vector.h"
+#include "words.h"
 
 namespace lpk {
 namespace {
@@ -22,7 +22,7 @@ struct PanelDraws {
   // rng "fast": keys of the side that is the column, and of the side that is the row.
   uint32_t row_column[kRows], row_add[kRows], row_flip[kRows];
   uint32_t lane_column[kPanel], lane_add[kPanel], lane_flip[kPanel];
-  uint32_t words[kRows][kPanel];
+  uint32_t words[4][kRows][kPanel];  // rng "philox" makes four at a time
   uint64_t current_word;
   bool loaded;
 
@@ -60,29 +60,42 @@ struct PanelDraws {
   }
 
   void fetch_fast(uint64_t word) {
-    using U = typename V::U;
     if (!loaded || (word >> 32) != (current_word >> 32)) make_keys(word);
     const uint32_t low = static_cast<uint32_t>(word);
     for (int i = 0; i < kRows; ++i) {
-      for (int l = 0; l < kPanel; l += V::kWidth) {
-        U w;
+      const uint32_t mixed = lanes_are_rows ? 0 : mix32(row_add[i] + low) ^ row_flip[i];
+      for (int l = 0; l < kPanel; l += kWordLanes) {
+        Words w;
         if (lanes_are_rows) {
-          w = fast_word<U>(U{} + row_column[i], load<U>(lane_add + l), load<U>(lane_flip + l), low);
+          w = (mix32<Words>(load<Words>(lane_add + l) + low) ^ load<Words>(lane_flip + l)) +
+              row_column[i];
         } else {
-          const uint32_t mixed = mix32(row_add[i] + low) ^ row_flip[i];
-          w = mix32<U>(load<U>(lane_column + l) + mixed);
+          w = load<Words>(lane_column + l) + mixed;
         }
-        store(&words[i][l], w);
+        store(&words[0][i][l], mix32<Words>(w));
       }
     }
   }
 
+  // The four words of one counter at once.
   void fetch_philox(uint64_t word) {
+    const uint64_t quad = word >> 2;
+    if (loaded && quad == current_word >> 2) return;
+    for (int l = 0; l < kPanel; ++l) lane_add[l] = static_cast<uint32_t>(lane_id[l]);
     for (int i = 0; i < kRows; ++i) {
+      uint32_t high[kPanel];
       for (int l = 0; l < kPanel; ++l) {
         const uint64_t row = lanes_are_rows ? lane_id[l] : row_id[i];
         const uint64_t col = lanes_are_rows ? row_id[i] : lane_id[l];
-        words[i][l] = philox_block(seed, site, row, col, word >> 2).word[word & 3];
+        high[l] = philox_high_counter(site, row, col, quad);
+      }
+      for (int l = 0; l < kPanel; l += kWordLanes) {
+        const Words lanes = load<Words>(lane_add + l);
+        const Words row = Words{} + static_cast<uint32_t>(row_id[i]);
+        Words c[4] = {Words{} + static_cast<uint32_t>(quad), lanes_are_rows ? lanes : row,
+                      lanes_are_rows ? row : lanes, load<Words>(high + l)};
+        philox_lanes(c, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+        for (int n = 0; n < 4; ++n) store(&words[n][i][l], c[n]);
       }
     }
   }
@@ -99,9 +112,14 @@ struct PanelDraws {
     loaded = true;
   }
 
+  // The words sought last, of one row.
+  LPK_HD const uint32_t* row_words(int row) const {
+    return words[rng == Rng::kPhilox ? current_word & 3 : 0][row];
+  }
+
   LPK_HD typename V::D threshold(int row, int lane, uint64_t k) const {
     using U = typename V::U;
-    const U draw = (load<U>(&words[row][lane]) >> layout.shift_of(k)) & layout.mask();
+    const U draw = (load<U>(row_words(row) + lane) >> layout.shift_of(k)) & layout.mask();
     return stochastic_threshold<typename V::D>(to_doubles<V>(draw), layout.random_bits);
   }
 };

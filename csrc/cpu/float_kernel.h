@@ -71,7 +71,7 @@ void run_float_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t
       const __m512 column = _mm512_loadu_ps(b + k * kPanel);
       for (int r = 0; r < kRows; ++r) {
         if (kMasked && t.absent[(row + r) * t.depth + k]) continue;
-        if constexpr (Step::kStochastic) lanes.words = _mm512_loadu_si512(draws.words[r]);
+        if constexpr (Step::kStochastic) lanes.words = _mm512_loadu_si512(draws.row_words(r));
         sum[r] = step(sum[r], _mm512_set1_ps(a[r * t.depth + k]), column, lanes);
       }
     }
