@@ -94,14 +94,19 @@ LPK_HD PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, ui
   return {{c0, c1, c2, c3}};
 }
 
+// The last word of the counter: the site, and what the ids have beyond 32 bits.
+LPK_HD uint32_t philox_high_counter(uint32_t site, uint64_t row, uint64_t col, uint64_t quad) {
+  return site | static_cast<uint32_t>((row >> 32) & 0x1ff) << 4 |
+         static_cast<uint32_t>((col >> 32) & 0x1ff) << 13 |
+         static_cast<uint32_t>((quad >> 32) & 0x3ff) << 22;
+}
+
 // The block that holds words 4 quad .. 4 quad + 3.
 LPK_HD PhiloxBlock philox_block(uint64_t seed, uint32_t site, uint64_t row, uint64_t col,
                                 uint64_t quad) {
-  const uint32_t high = site | static_cast<uint32_t>((row >> 32) & 0x1ff) << 4 |
-                        static_cast<uint32_t>((col >> 32) & 0x1ff) << 13 |
-                        static_cast<uint32_t>((quad >> 32) & 0x3ff) << 22;
   return philox(static_cast<uint32_t>(quad), static_cast<uint32_t>(row), static_cast<uint32_t>(col),
-                high, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+                philox_high_counter(site, row, col, quad), static_cast<uint32_t>(seed),
+                static_cast<uint32_t>(seed >> 32));
 }
 
 LPK_HD uint32_t random_word(Rng rng, uint64_t seed, uint32_t site, uint64_t row, uint64_t col,

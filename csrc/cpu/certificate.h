@@ -46,10 +46,58 @@ inline OperandRange operand_range(const float* x, int64_t count) {
     least = counted < least ? counted : least;
     most = exponent > most ? exponent : most;
   }
-  if (most == 0 && mantissas == 0) return {true, 1, 0, 0};
+  if (most == 0 && mantissas == 0) return {true, 1, 0, 0};  // zeros are multiples of anything
   const int width = mantissas == 0 ? 1 : 24 - __builtin_ctz(mantissas);
   return {least != 0 && most != kExponent, width, static_cast<int>(least >> 23) - 127 - (width - 1),
           static_cast<int>(most >> 23) - 126};
+}
+
+// What is known of the addends of a sum: products of the operands, or products rounded.
+struct AddendRange {
+  bool plain;
+  int width;
+  int lowest;
+  int highest;
+};
+
+inline AddendRange product_range(const OperandRange& a, const OperandRange& b) {
+  return {a.plain && b.plain, a.width + b.width, a.lowest + b.lowest, a.highest + b.highest};
+}
+
+// Products exact in float32, normal and finite.
+inline bool exact_products(const AddendRange& p) {
+  return p.plain && p.width <= 24 && p.lowest >= -126 && p.highest <= 127;
+}
+
+// (B): float32 sums of such addends may be rounded again wherever they lie.
+inline bool rounds_twice_safely(int width, int q) {
+  return width <= q && (2 * q <= 23 || (q == 12 && width <= 11));
+}
+
+// The product format leaves every product as it is.
+inline bool products_stay(const Format& product, const AddendRange& p) {
+  if (!p.plain || product.kind != Kind::kFloat) return false;
+  const int lowest_place = product.subnormals ? product.emin - product.man_bits : product.emin;
+  return p.width <= product.man_bits + 1 && p.lowest >= lowest_place &&
+         p.highest <= std::ilogb(product.max);
+}
+
+// The range of the addends once the accumulator has rounded the products, if it does.
+inline AddendRange addend_range(const Accumulator& acc, const OperandRange& a,
+                                const OperandRange& b) {
+  AddendRange p = product_range(a, b);
+  if (!acc.has_product || !p.plain || products_stay(acc.product, p)) return p;
+  const Format& f = acc.product;
+  if (f.kind != Kind::kFloat) return {false, 0, 0, 0};
+  const int lowest_place = f.subnormals ? f.emin - f.man_bits : f.emin;
+  return {true, f.man_bits + 1, std::max(p.lowest, lowest_place),
+          std::min(p.highest + 1, std::ilogb(f.max) + 1)};
+}
+
+// nearest_even: the kernels may add in float32 and round again, whatever the sums.
+inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  if (acc.rounding != Rounding::kNearestEven || !exact_products(product_range(a, b))) return false;
+  return rounds_twice_safely(addend_range(acc, a, b).width, acc.fmt.man_bits + 1);
 }
 
 struct Certificate {
@@ -58,43 +106,52 @@ struct Certificate {
   int bound;   // holds while every sum is below 2^bound
 };
 
-inline Certificate certify(const Format& f, const OperandRange& a, const OperandRange& b) {
+// For a sum of such addends into f. Truncation and stochastic rounding of truncated sums compose in
+// any case; only their range must be certified.
+inline Certificate certify(const Format& f, Rounding mode, int random_bits, const AddendRange& p,
+                           int lowest_scaled, int highest_scaled) {
   constexpr Certificate kNone{false, false, 0};
   // Sums past this need no speed, and a low bound leaves room to scale.
   constexpr int kEnough = 40;
-  if (!a.plain || !b.plain || f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21)
-    return kNone;
+  if (!p.plain || f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21) return kNone;
   const int q = f.man_bits + 1;
-  const int r = a.width + b.width;
-  const int l = a.lowest + b.lowest;
   const int lx = f.emin - f.man_bits;
-  if (r > 24 || l < -126 || lx < -126) return kNone;
-  const bool floor = l < lx;
-  if (floor && !f.subnormals) return kNone;
-  if (!f.subnormals && l < f.emin) return kNone;
+  const bool floor = p.lowest < lx;
+  if (!f.subnormals && p.lowest < f.emin) return kNone;
 
-  int bound = l + 24;                                                    // (A)
-  if (r <= q && (2 * q <= 23 || (q == 12 && r <= 11))) bound = kEnough;  // (B)
-  if (q + r <= 23) bound = std::max(bound, lx + 24);                     // (C)
-  // Below the largest power of two that every mantissa of the top binade stays under without
-  // overflow.
+  int bound = kEnough;
+  if (mode == Rounding::kNearestEven) {
+    if (p.width > 24) return kNone;
+    if (!rounds_twice_safely(p.width, q)) {
+      bound = p.lowest + 24;                                             // (A)
+      if (q + p.width <= 23) bound = std::max(bound, lx + 24);           // (C)
+    }
+  } else if (mode == Rounding::kTowardZero || mode == Rounding::kStochastic) {
+    if (floor) return kNone;
+    if (mode == Rounding::kStochastic && random_bits > 22 - f.man_bits) return kNone;
+  } else {
+    return kNone;
+  }
+  // The largest power of two that sums may stay below without overflow.
   const int top = std::ilogb(f.max);
   const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
   bound = std::min({bound, kEnough, full_binade ? top + 1 : top});
+  // A bound that single products exceed would only be found broken.
+  if (bound < p.highest) return kNone;
   // Scaled so that 2^bound is 2, everything must stay a normal float32.
   const int shift = 1 - bound;
-  if (a.lowest + shift < -126 || a.highest + shift > 126 || l + shift < -126 || lx + shift < -126)
-    return kNone;
-  if (f.emin + shift < -126) return kNone;
+  const int least = std::min({p.lowest, lx, f.emin, lowest_scaled});
+  if (least + shift < -126 || highest_scaled + shift > 126) return kNone;
   return {true, floor, bound};
 }
 
-// Whether rounding the products changes none of them.
-inline bool products_stay(const Format& product, const OperandRange& a, const OperandRange& b) {
-  if (!a.plain || !b.plain || product.kind != Kind::kFloat) return false;
-  const int lowest_place = product.subnormals ? product.emin - product.man_bits : product.emin;
-  return a.width + b.width <= product.man_bits + 1 && a.lowest + b.lowest >= lowest_place &&
-         a.highest + b.highest <= std::ilogb(product.max);
+// Products scaled by 2^shift are exact in float32 and float_rules.h can round them, to nearest.
+inline bool rounded_products_fit(const Accumulator& acc, const AddendRange& p, int shift) {
+  const Format& f = acc.product;
+  if (acc.product_rounding != Rounding::kNearestEven || f.kind != Kind::kFloat) return false;
+  if (!f.subnormals || f.man_bits < 1 || f.man_bits > 21 || shift > 0 || p.width > 24) return false;
+  return p.lowest + shift >= -126 && p.highest + shift <= 127 &&
+         f.emin - f.man_bits + shift >= -126 && std::ilogb(f.max) + 25 - f.man_bits <= 127;
 }
 
 }  // namespace

@@ -1,15 +1,17 @@
-// nearest_even by Veltkamp's splitting, under a certificate (certificate.h): a multiply-add, a
-// multiply, two adds a product.
+// Sums under a certificate (certificate.h): two to four operations a product.
 //
-//   s = a b + acc;   g = s (2^(23 - man_bits) + 1);   acc = g + (s - g)
-// rounds s to man_bits + 1 bits, ties to even, as long as no subnormal sum occurs; where one
-// can, 1.5 2^(23 - man_bits) binades are added and taken away instead, the binade being at least
-// that of min_normal.
+//   nearest_even   s = a b + acc;  g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
+//                  where subnormal sums can occur: 1.5 2^(23 - m) binades added and taken away, the
+//                  binade at least that of min_normal
+//   toward_zero    acc = a b + acc truncated, and its bits masked
+//   stochastic     the same with 2 draw + 1 added to the bits below the last place
+// m is man_bits. Rounded products take the place of a b; their own rounding is that of
+// float_rules.h, or none where it would change nothing.
 //
-// The certificate holds while sums stay below 2^bound. A is scaled so that this is 2: then bit 30
-// of a sum says that it did not, or that it is inf or NaN. A panel with such a sum, or that starts
-// from -0 (which the arithmetic above would lose), is restored and left to the caller. Absent taps
-// are zeros here: they add nothing to sums that are never -0.
+// The certificate holds while sums stay below 2^bound. A is scaled so that this is 2: then bit 30 of
+// a sum says that it did not, or that it is inf or NaN. A panel with such a sum, or that starts from
+// -0 (which the splitting would lose), is restored and left to the caller. Absent taps are zeros
+// here: they add nothing to sums that are never -0.
 #pragma once
 
 #include <vector>
@@ -34,7 +36,10 @@ struct Floats<16> {
   LPK_HD static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   LPK_HD static F all(float x) { return _mm512_set1_ps(x); }
   LPK_HD static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  LPK_HD static F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
   LPK_HD static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  LPK_HD static F with_sign_of(F magnitude, F s) { return lpk::with_sign_of(magnitude, s); }
+  LPK_HD static __m512i load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   LPK_HD static F masked(F x, int32_t bits) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(bits)));
   }
@@ -55,7 +60,11 @@ struct Floats<8> {
   LPK_HD static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   LPK_HD static F all(float x) { return _mm256_set1_ps(x); }
   LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  LPK_HD static F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
   LPK_HD static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  LPK_HD static F with_sign_of(F magnitude, F s) {
+    return _mm256_or_ps(magnitude, _mm256_and_ps(s, _mm256_set1_ps(-0.0f)));
+  }
   LPK_HD static F masked(F x, int32_t bits) {
     return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(bits)));
   }
@@ -69,26 +78,101 @@ struct Floats<8> {
 constexpr int32_t kBeyondBound = 0x40000000;
 constexpr int32_t kExponentMask = 0x7f800000;
 
-template <class S, bool kFloor>
-struct CertifiedRule {
+struct NoDraws {};
+
+// How a certified sum is taken and rounded. kKeepsZeros: the sign of a sum that becomes zero is kept, so that a tap that adds
+// nothing must be passed over.
+template <class S>
+struct SplitRule {
   using F = typename S::F;
-  F factor, magic, min_normal;
+  static constexpr bool kKeepsZeros = false;
+  static constexpr bool kStochastic = false;
+  using LaneState = NoDraws;
+  template <int kGroup>
+  using PanelState = NoDraws;
+  static constexpr int kRows = S::kRows;
+  F factor;
 
-  CertifiedRule(const Format& f, int shift)
-      : factor(S::all(std::ldexp(1.0f, 23 - f.man_bits) + 1.0f)),
-        magic(S::all(std::ldexp(1.5f, 23 - f.man_bits))),
-        min_normal(S::all(std::ldexp(1.0f, f.emin + shift))) {}
-
-  LPK_HD F operator()(F s) const {
-    if constexpr (kFloor) {
-      const F binade = S::max(S::masked(s, kExponentMask), min_normal);
-      const F wide = S::fma(binade, magic, s);
-      return wide - binade * magic;
-    } else {
-      const F wide = s * factor;
-      return wide + (s - wide);
-    }
+  SplitRule(const Format& f, int, int) : factor(S::all(std::ldexp(1.0f, 23 - f.man_bits) + 1.0f)) {}
+  LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
+  LPK_HD F add(F p, F sum) const { return p + sum; }
+  template <class Draws>
+  LPK_HD F round(F s, const Draws&) const {
+    const F wide = s * factor;
+    return wide + (s - wide);
   }
+};
+
+template <class S>
+struct FloorRule {
+  using F = typename S::F;
+  static constexpr bool kKeepsZeros = true;
+  static constexpr bool kStochastic = false;
+  using LaneState = NoDraws;
+  template <int kGroup>
+  using PanelState = NoDraws;
+  static constexpr int kRows = S::kRows;
+  F magic, min_normal;
+
+  FloorRule(const Format& f, int, int shift)
+      : magic(S::all(std::ldexp(1.5f, 23 - f.man_bits))),
+        min_normal(S::all(std::ldexp(1.0f, f.emin + shift))) {}
+  LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
+  LPK_HD F add(F p, F sum) const { return p + sum; }
+  template <class Draws>
+  LPK_HD F round(F s, const Draws&) const {
+    const F binade = S::max(S::masked(s, kExponentMask), min_normal);
+    const F wide = S::fma(binade, magic, s);
+    return S::with_sign_of(S::fnma(binade, magic, wide), s);
+  }
+};
+
+#if defined(__AVX512F__)
+template <class S>
+struct TruncationRule {
+  static constexpr bool kKeepsZeros = false;
+  static constexpr bool kStochastic = false;
+  using LaneState = NoDraws;
+  template <int kGroup>
+  using PanelState = NoDraws;
+  static constexpr int kRows = S::kRows;
+  __m512i keep;
+
+  TruncationRule(const Format& f, int, int) : keep(_mm512_set1_epi32(-(1 << (23 - f.man_bits)))) {}
+  LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
+    return _mm512_fmadd_round_ps(a, b, sum, kZero);
+  }
+  LPK_HD __m512 add(__m512 p, __m512 sum) const { return _mm512_add_round_ps(p, sum, kZero); }
+  template <class Draws>
+  LPK_HD __m512 round(__m512 s, const Draws&) const {
+    return bits_as_float(_mm512_and_si512(float_as_bits(s), keep));
+  }
+};
+
+template <class S>
+struct StochasticRule : TruncationRule<S> {
+  static constexpr bool kStochastic = true;
+  using LaneState = LaneDraws;
+  template <int kGroup>
+  using PanelState = PanelDraws<typename S::V, kGroup>;
+  static constexpr int kRows = 8;
+  using TruncationRule<S>::TruncationRule;
+  LPK_HD __m512 round(__m512 s, const LaneDraws& draws) const {
+    const __m512i sum = _mm512_add_epi32(float_as_bits(s), draws.odd_doubled());
+    return bits_as_float(_mm512_and_si512(sum, this->keep));
+  }
+};
+
+// Products rounded to nearest in a narrow format: exact in float32 before.
+struct RoundedProduct {
+  NarrowRule<Rounding::kNearestEven> rule;
+  RoundedProduct(const Format& f, int shift) : rule(f, 0, shift) {}
+  LPK_HD __m512 operator()(__m512 a, __m512 b) const { return rule(_mm512_mul_ps(a, b), {}); }
+};
+#endif
+
+struct ExactProduct {
+  ExactProduct(const Format&, int) {}
 };
 
 // The state of a group of rows and one panel, to go back to.
@@ -117,56 +201,97 @@ struct Snapshot {
   }
 };
 
-// kRows rows of A (scaled by 2^shift) against one panel. Returns whether the certificate held; if
-// not, nothing has changed.
-template <class S, int kRows, bool kFloor>
-bool run_certified_panel(const Tile& t, const Accumulator& acc, const float* a, int shift) {
-  using F = typename S::F;
-  constexpr int kWidth = sizeof(F) / sizeof(float);
-  constexpr int kVectors = kPanel / kWidth;
-  const Snapshot<kRows> before(t);
-  if (before.negative_zero) return false;
+// What a panel needs beside its tile: constants made once a tile, and A scaled by 2^shift.
+template <class S, class Rule, class Product>
+struct CertifiedRun {
+  const Accumulator& acc;
+  const float* a;
+  int shift;
+  Rule rule;
+  Product product;
+  ChunkEnd<typename S::V> end;
 
-  const CertifiedRule<S, kFloor> rule(acc.fmt, shift);
-  const F scale = S::all(std::ldexp(1.0f, shift));
-  const F unscale = S::all(std::ldexp(1.0f, -shift));
-  const int64_t depth = t.depth;
-  F sum[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v)
-      sum[r][v] = S::load(t.inner + r * t.stride + v * kWidth) * scale;
-  }
-  // One OR for two sums; four chains of them.
-  F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
-  for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
-    for (int64_t k = from; k < to; ++k) {
-      F column[kVectors];
-      for (int v = 0; v < kVectors; ++v) column[v] = S::load(t.b + k * kPanel + v * kWidth);
+  CertifiedRun(const Accumulator& accumulator, const float* scaled, int by)
+      : acc(accumulator),
+        a(scaled),
+        shift(by),
+        rule(acc.fmt, acc.random_bits, by),
+        product(acc.product, by),
+        end(acc) {}
+
+  // kRows rows, from row `row` of A on, against the one panel of `t`. Returns whether the
+  // certificate held; if not, nothing has changed.
+  template <int kRows, bool kMasked>
+  bool panel(const Tile& t, int64_t row) const {
+    using F = typename S::F;
+    constexpr int kWidth = sizeof(F) / sizeof(float);
+    constexpr int kVectors = kPanel / kWidth;
+    const Snapshot<kRows> before(t);
+    if (before.negative_zero && !Rule::kKeepsZeros) return false;
+
+    const F scale = S::all(std::ldexp(1.0f, shift));
+    const F unscale = S::all(std::ldexp(1.0f, -shift));
+    const float* rows = a + row * t.depth;
+    F sum[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = S::load(t.inner + r * t.stride + v * kWidth) * scale;
+      }
+    }
+    [[maybe_unused]] typename Rule::template PanelState<kRows> draws;
+    typename Rule::LaneState lanes;
+    if constexpr (Rule::kStochastic) {
+      draws.start(t, kSiteSum, acc.random_bits, acc.rng, 0, 0);
+      lanes = typename Rule::LaneState(draws.layout, 22 - acc.fmt.man_bits - acc.random_bits);
+    }
+    // One OR for two sums; four chains of them.
+    F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
+    for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
+      for (int64_t k = from; k < to; ++k) {
+        if constexpr (Rule::kStochastic) {
+          const uint64_t position = static_cast<uint64_t>(t.k0 + k);
+          draws.seek(position);
+          lanes.from(draws.layout.shift_of(position));
+        }
+        F column[kVectors];
+        for (int v = 0; v < kVectors; ++v) column[v] = S::load(t.b + k * kPanel + v * kWidth);
+        for (int r = 0; r < kRows; ++r) {
+          if (kMasked && t.absent[r * t.depth + k]) continue;
+          if constexpr (Rule::kStochastic) lanes.words = S::load_words(draws.row_words(r));
+          const F left = S::all(rows[r * t.depth + k]);
+          for (int v = 0; v < kVectors; ++v) {
+            F s;
+            if constexpr (std::is_same_v<Product, ExactProduct>) {
+              s = rule.fma(left, column[v], sum[r][v]);
+            } else {
+              s = rule.add(product(left, column[v]), sum[r][v]);
+            }
+            sum[r][v] = rule.round(s, lanes);
+          }
+        }
+        const F* flat = &sum[0][0];
+        for (int i = 0; i + 1 < kRows * kVectors; i += 2) {
+          seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
+        }
+        if (kRows * kVectors % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kVectors - 1]);
+      }
       for (int r = 0; r < kRows; ++r) {
-        const F row = S::all(a[r * depth + k]);
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = rule(S::fma(row, column[v], sum[r][v]));
+        for (int v = 0; v < kVectors; ++v) {
+          S::store(t.inner + r * t.stride + v * kWidth, sum[r][v] * unscale);
+        }
       }
-      const F* flat = &sum[0][0];
-      for (int i = 0; i + 1 < kRows * kVectors; i += 2) {
-        seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
+      if (closed < 0) return;
+      end.template close<kRows>(t, 0, 0, static_cast<uint64_t>(closed));
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = S::all(0.0f);
       }
-      if (kRows * kVectors % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kVectors - 1]);
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v)
-        S::store(t.inner + r * t.stride + v * kWidth, sum[r][v] * unscale);
-    }
-    if (closed < 0) return;
-    close_chunk<typename S::V, kRows>(t, acc, 0, 0, static_cast<uint64_t>(closed));
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = S::all(0.0f);
-    }
-  });
-  const F all = S::either(S::either(seen[0], seen[1]), S::either(seen[2], seen[3]));
-  if (!S::any(all, kBeyondBound)) return true;
-  before.restore(t);
-  return false;
-}
+    });
+    const F all = S::either(S::either(seen[0], seen[1]), S::either(seen[2], seen[3]));
+    if (!S::any(all, kBeyondBound)) return true;
+    before.restore(t);
+    return false;
+  }
+};
 
 // The rows and one panel of a tile, as a tile.
 inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane) {
@@ -183,48 +308,89 @@ inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane) {
   return part;
 }
 
-// Runs the tile where the certificate holds, and `exact` on every part where it does not. False if
-// there is none at all.
-template <class S, class Exact>
-bool run_certified_tile(const Tile& t, const Accumulator& acc, const Exact& exact) {
-  if (acc.rounding != Rounding::kNearestEven) return false;
-  const OperandRange a = operand_range(t.a, t.rows * t.depth);
-  const OperandRange b = operand_range(t.b, t.lanes * t.depth);
-  const Certificate certificate = certify(acc.fmt, a, b);
-  if (!certificate.valid || (acc.has_product && !products_stay(acc.product, a, b))) return false;
-
-  const int shift = 1 - certificate.bound;
-  const float scale = std::ldexp(1.0f, shift);
-  thread_local std::vector<float> scaled;
-  scaled.resize(t.rows * t.depth);
-  std::transform(t.a, t.a + t.rows * t.depth, scaled.begin(), [=](float x) { return x * scale; });
-
-  const auto attempt = [&](auto rows, const Tile& part, int64_t row) {
-    const float* from = scaled.data() + row * t.depth;
-    return certificate.floor
-               ? run_certified_panel<S, decltype(rows)::value, true>(part, acc, from, shift)
-               : run_certified_panel<S, decltype(rows)::value, false>(part, acc, from, shift);
-  };
-  // Once a panel has gone beyond the bound its neighbours are likely to: they are not tried.
+// All panels of a tile: those of which the certificate does not hold go to `exact`, and once one
+// did the rest of its panel of lanes and all later ones with it, as they are likely to as well.
+template <bool kMasked, class Run, class Exact>
+void run_certified_panels(const Tile& t, const Run& run, const Exact& exact) {
+  constexpr int kRows = decltype(run.rule)::kRows;
   bool holds = true;
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     int64_t row = 0;
-    while (row < t.rows) {
-      const bool whole = row + S::kRows <= t.rows;
-      const bool two = !whole && row + 2 <= t.rows;
-      const Tile part = part_of(t, row, whole ? S::kRows : two ? 2 : 1, lane);
-      if (holds) {
-        holds = whole ? attempt(std::integral_constant<int, S::kRows>{}, part, row)
-                : two ? attempt(std::integral_constant<int, 2>{}, part, row)
-                      : attempt(std::integral_constant<int, 1>{}, part, row);
-        if (!holds) exact(part);
-      } else {
-        exact(part);
-      }
-      row += part.rows;
+    while (row < t.rows && holds) {
+      const int64_t left = t.rows - row;
+      const int64_t rows = left >= kRows ? kRows : left >= 4 ? 4 : 1;
+      const Tile part = part_of(t, row, rows, lane);
+      holds = rows == kRows ? run.template panel<kRows, kMasked>(part, row)
+              : rows == 4   ? run.template panel<4, kMasked>(part, row)
+                            : run.template panel<1, kMasked>(part, row);
+      if (holds) row += rows;
     }
+    if (row < t.rows) exact(part_of(t, row, t.rows - row, lane));
+  }
+}
+
+template <class S, class Rule, class Product, class Exact>
+bool run_certified(const Tile& t, const Accumulator& acc, const float* a, int shift,
+                   const Exact& exact) {
+  const CertifiedRun<S, Rule, Product> run(acc, a, shift);
+  if (Rule::kKeepsZeros && t.absent != nullptr) {
+    run_certified_panels<true>(t, run, exact);
+  } else {
+    run_certified_panels<false>(t, run, exact);
   }
   return true;
+}
+
+// Chooses the rule; false if there is none for the accumulator.
+template <class S, class Product, class Exact>
+bool run_certified_rule(const Tile& t, const Accumulator& acc, bool floor, const float* a,
+                        int shift, const Exact& exact) {
+  if (acc.rounding == Rounding::kNearestEven && floor) {
+    return run_certified<S, FloorRule<S>, Product>(t, acc, a, shift, exact);
+  }
+  if (acc.rounding == Rounding::kNearestEven) {
+    return run_certified<S, SplitRule<S>, Product>(t, acc, a, shift, exact);
+  }
+#if defined(__AVX512F__)
+  if (acc.rounding == Rounding::kTowardZero) {
+    return run_certified<S, TruncationRule<S>, Product>(t, acc, a, shift, exact);
+  }
+  if (acc.rounding == Rounding::kStochastic) {
+    return run_certified<S, StochasticRule<S>, Product>(t, acc, a, shift, exact);
+  }
+#endif
+  return false;
+}
+
+// Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
+// there is none at all.
+template <class S, class Exact>
+bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                        const OperandRange& b, const Exact& exact) {
+  if (sizeof(typename S::F) < 64 && acc.rounding != Rounding::kNearestEven) return false;
+  const AddendRange products = product_range(a, b);
+  const bool rounds = acc.has_product && !products_stay(acc.product, products);
+  const AddendRange addends = addend_range(acc, a, b);
+  const Certificate certificate =
+      certify(acc.fmt, acc.rounding, acc.random_bits, addends, a.lowest, a.highest);
+  if (!certificate.valid) return false;
+  const int shift = 1 - certificate.bound;
+  if (rounds && !rounded_products_fit(acc, products, shift)) return false;
+
+  thread_local std::vector<float> scaled;
+  scaled.resize(t.rows * t.depth);
+  const float scale = std::ldexp(1.0f, shift);
+  std::transform(t.a, t.a + t.rows * t.depth, scaled.begin(), [=](float x) { return x * scale; });
+#if defined(__AVX512F__)
+  if (rounds) {
+    return run_certified_rule<S, RoundedProduct>(t, acc, certificate.floor, scaled.data(), shift,
+                                                 exact);
+  }
+#else
+  if (rounds) return false;
+#endif
+  return run_certified_rule<S, ExactProduct>(t, acc, certificate.floor, scaled.data(), shift,
+                                             exact);
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "draws.h"
+#if defined(__AVX512F__)
+#include "float_rules.h"
+#endif
 
 namespace lpk {
 namespace {
@@ -22,30 +25,73 @@ LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
   }
 }
 
-// outer <- round(outer + inner), inner <- +0 for some rows of one panel.
-template <class V, int kRows>
-__attribute__((noinline)) void close_chunk(const Tile& t, const Accumulator& acc, int64_t row,
-                                           int64_t lane, uint64_t chunk) {
+// outer <- round(outer + inner), inner <- +0 for some rows of one panel. Made once a tile.
+template <class V>
+class ChunkEnd {
   using D = typename V::D;
-  PanelDraws<V, kRows> draws;
-  const bool stochastic = acc.rounding == Rounding::kStochastic;
-  if (stochastic) {
-    draws.start(t, kSiteOuter, acc.random_bits, acc.rng, row, lane);
-    draws.seek(chunk);
+
+ public:
+  explicit ChunkEnd(const Accumulator& acc)
+      : acc_(acc),
+        stochastic_(acc.rounding == Rounding::kStochastic)
+#if defined(__AVX512F__)
+        ,
+        in_float_(acc.rounding == Rounding::kNearestEven &&
+                  FloatRule::fits(acc.outer, acc.random_bits)),
+        rule_(acc.outer, acc.random_bits)
+#endif
+  {
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kPanel; v += V::kWidth) {
-      float* inner = t.inner + (row + r) * t.stride + lane + v;
-      float* outer = t.outer + (row + r) * t.stride + lane + v;
-      D threshold{};
-      if (stochastic) threshold = draws.threshold(r, v, chunk);
-      const D total = add_rounded<D>(load_floats<V>(outer), load_floats<V>(inner), acc.outer,
-                                     acc.rounding, threshold);
-      store_floats<V>(outer, total);
-      store_floats<V>(inner, D{});
+
+  template <int kRows>
+  void close(const Tile& t, int64_t row, int64_t lane, uint64_t chunk) const {
+#if defined(__AVX512F__)
+    if (in_float_) {
+      float* inner = t.inner + row * t.stride + lane;
+      float* outer = t.outer + row * t.stride + lane;
+      for (int r = 0; r < kRows; ++r, inner += t.stride, outer += t.stride) {
+        const __m512 sum = sum_alone<Rounding::kNearestEven>(_mm512_loadu_ps(outer),
+                                                             _mm512_loadu_ps(inner));
+        _mm512_storeu_ps(outer, rule_(sum, LaneDraws{}));
+        _mm512_storeu_ps(inner, _mm512_setzero_ps());
+      }
+      return;
+    }
+#endif
+    close_in_double<kRows>(t, row, lane, chunk);
+  }
+
+ private:
+  template <int kRows>
+  __attribute__((noinline)) void close_in_double(const Tile& t, int64_t row, int64_t lane,
+                                                 uint64_t chunk) const {
+    PanelDraws<V, kRows> draws;
+    if (stochastic_) {
+      draws.start(t, kSiteOuter, acc_.random_bits, acc_.rng, row, lane);
+      draws.seek(chunk);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kPanel; v += V::kWidth) {
+        float* inner = t.inner + (row + r) * t.stride + lane + v;
+        float* outer = t.outer + (row + r) * t.stride + lane + v;
+        D threshold{};
+        if (stochastic_) threshold = draws.threshold(r, v, chunk);
+        const D total = add_rounded<D>(load_floats<V>(outer), load_floats<V>(inner), acc_.outer,
+                                       acc_.rounding, threshold);
+        store_floats<V>(outer, total);
+        store_floats<V>(inner, D{});
+      }
     }
   }
-}
+
+  const Accumulator& acc_;
+  bool stochastic_;
+#if defined(__AVX512F__)
+  using FloatRule = NarrowRule<Rounding::kNearestEven>;
+  bool in_float_;
+  FloatRule rule_;
+#endif
+};
 
 }  // namespace
 }  // namespace lpk

@@ -45,6 +45,7 @@ struct PanelKernel {
   using Draws = PanelDraws<V, kRows>;
 
   const Panel<V>& p;
+  const ChunkEnd<V>& chunk_end;
 
   LPK_HD D step(D sum, D a, D b, Draws& sums, Draws& products, int r, int v, uint64_t k) const {
     const Accumulator& acc = p.acc;
@@ -113,7 +114,7 @@ struct PanelKernel {
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) store_floats<V>(p.state(t.inner, r, v), sum[r][v]);
       }
-      close_chunk<V, kRows>(t, p.acc, p.row, p.lane, static_cast<uint64_t>(closed));
+      chunk_end.template close<kRows>(t, p.row, p.lane, static_cast<uint64_t>(closed));
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) sum[r][v] = D{};
       }
@@ -126,6 +127,7 @@ struct PanelKernel {
 
 template <class V, int kRows, class Kind>
 void run_tile(const Tile& t, const Accumulator& acc) {
+  const ChunkEnd<V> end(acc);
   thread_local std::vector<double> a;
   thread_local std::vector<double> b;
   a.assign(t.a, t.a + t.rows * t.depth);
@@ -135,10 +137,10 @@ void run_tile(const Tile& t, const Accumulator& acc) {
     b.assign(from, from + t.depth * kPanel);
     int64_t row = 0;
     for (; row + kRows <= t.rows; row += kRows) {
-      PanelKernel<V, kRows, Kind>{Panel<V>{t, acc, a.data(), b.data(), row, lane}}.run();
+      PanelKernel<V, kRows, Kind>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
     }
     for (; row < t.rows; ++row) {
-      PanelKernel<V, 1, Kind>{Panel<V>{t, acc, a.data(), b.data(), row, lane}}.run();
+      PanelKernel<V, 1, Kind>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
     }
   }
 }

@@ -1,16 +1,14 @@
-// Accumulation in float32 lanes, AVX-512, for the formats and modes of float_rules.h: exact for any
-// operands, no certificate.
+// Accumulation in float32 lanes, AVX-512, for the formats and modes of float_rules.h.
+//
+// Exact for any operands: what a step does to the sum before its rule is in FloatStep. Where the
+// operands allow it (certificate.h) the bracket of nearest_even is a plain multiply-add.
 #pragma once
 
-#include "float_rules.h"
+#include "certificate.h"
+#include "chunks.h"
 
 namespace lpk {
 namespace {
-
-template <class Rule>
-constexpr bool kIsSame = false;
-template <Rounding kMode>
-constexpr bool kIsSame<SameRule<kMode>> = true;
 
 // The products are exact.
 struct NoProduct {
@@ -18,10 +16,14 @@ struct NoProduct {
   static bool fits(const Format&, int) { return true; }
 };
 
-template <class Sum, class Product>
+// sum <- sum_rule(a b + sum), or sum_rule(product_rule(a b) + sum). Plain: nearest sums in float32
+// may be rounded again as they are, and products of the operands are exact in float32.
+template <class Sum, class Product, bool kPlain>
 struct FloatStep {
   static constexpr bool kProduct = !std::is_same_v<Product, NoProduct>;
   static constexpr bool kStochastic = Sum::kMode == Rounding::kStochastic;
+  static constexpr bool kSame = std::is_same_v<Sum, SameRule<Sum::kMode>>;
+  static constexpr bool kBare = kSame || (kPlain && Sum::kMode == Rounding::kNearestEven);
   Sum sum_rule;
   Product product_rule;
 
@@ -29,25 +31,28 @@ struct FloatStep {
       : sum_rule(acc.fmt, acc.random_bits), product_rule(acc.product, acc.random_bits) {}
 
   LPK_HD __m512 operator()(__m512 sum, __m512 a, __m512 b, const LaneDraws& draws) const {
+    constexpr int kHardware = hardware_mode<Sum::kMode>();
+    __m512 total;
     if constexpr (kProduct) {
-      const __m512 p = product_rule(product_alone<Product::kMode>(a, b), draws);
-      if constexpr (kIsSame<Sum>)
-        return _mm512_add_round_ps(sum, p, hardware_mode<Sum::kMode>());
-      else
-        return sum_rule(sum_alone<Sum::kMode>(p, sum), draws);
+      const __m512 exact = kPlain ? _mm512_mul_ps(a, b) : product_alone<Product::kMode>(a, b);
+      const __m512 p = product_rule(exact, draws);
+      total = kBare ? _mm512_add_round_ps(sum, p, kHardware) : sum_alone<Sum::kMode>(p, sum);
     } else {
-      if constexpr (kIsSame<Sum>)
-        return _mm512_fmadd_round_ps(a, b, sum, hardware_mode<Sum::kMode>());
-      else
-        return sum_rule(sum_of_product<Sum::kMode>(a, b, sum), draws);
+      total = kBare ? _mm512_fmadd_round_ps(a, b, sum, kHardware)
+                    : sum_of_product<Sum::kMode>(a, b, sum);
+    }
+    if constexpr (kSame) {
+      return total;
+    } else {
+      return sum_rule(total, draws);
     }
   }
 };
 
 template <class Step, int kRows, bool kMasked>
-void run_float_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t lane) {
+void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
+                     const ChunkEnd<Vec<8>>& end, int64_t row, int64_t lane) {
   static_assert(kPanel == 16, "a panel is one vector of float32");
-  const Step step(acc);
   const float* a = t.a + row * t.depth;
   const float* b = t.b + lane * t.depth;
   float* inner = t.inner + row * t.stride + lane;
@@ -57,16 +62,14 @@ void run_float_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t
   LaneDraws lanes{};
   if constexpr (Step::kStochastic) {
     draws.start(t, kSiteSum, acc.random_bits, acc.rng, row, lane);
-    lanes.mask = _mm512_set1_epi32(static_cast<int>(draws.layout.mask() << 1));
+    lanes = LaneDraws(draws.layout, step.sum_rule.draw_place(acc.fmt, acc.random_bits));
   }
   for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
     for (int64_t k = from; k < to; ++k) {
       if constexpr (Step::kStochastic) {
         const uint64_t position = static_cast<uint64_t>(t.k0 + k);
         draws.seek(position);
-        const int place = draws.layout.shift_of(position);
-        lanes.left = place == 0;
-        lanes.shift = _mm_cvtsi32_si128(place - 1);
+        lanes.from(draws.layout.shift_of(position));
       }
       const __m512 column = _mm512_loadu_ps(b + k * kPanel);
       for (int r = 0; r < kRows; ++r) {
@@ -77,28 +80,31 @@ void run_float_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t
     }
     for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(inner + r * t.stride, sum[r]);
     if (closed < 0) return;
-    close_chunk<Vec<8>, kRows>(t, acc, row, lane, static_cast<uint64_t>(closed));
+    end.template close<kRows>(t, row, lane, static_cast<uint64_t>(closed));
     for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
   });
 }
 
 template <class Step, bool kMasked>
 void run_float_rows(const Tile& t, const Accumulator& acc) {
-  constexpr int kRows = Step::kStochastic ? 4 : 8;
+  const Step step(acc);
+  const ChunkEnd<Vec<8>> end(acc);
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     int64_t row = 0;
-    for (; row + kRows <= t.rows; row += kRows)
-      run_float_panel<Step, kRows, kMasked>(t, acc, row, lane);
-    for (; row < t.rows; ++row) run_float_panel<Step, 1, kMasked>(t, acc, row, lane);
+    if constexpr (!Step::kStochastic) {
+      for (; row + 8 <= t.rows; row += 8) {
+        run_float_panel<Step, 8, kMasked>(t, acc, step, end, row, lane);
+      }
+    }
+    for (; row + 4 <= t.rows; row += 4) {
+      run_float_panel<Step, 4, kMasked>(t, acc, step, end, row, lane);
+    }
+    for (; row < t.rows; ++row) run_float_panel<Step, 1, kMasked>(t, acc, step, end, row, lane);
   }
 }
 
-// Runs the tile if these rules fit the accumulator.
-template <class Sum, class Product>
-bool try_rules(const Tile& t, const Accumulator& acc) {
-  if (acc.rounding != Sum::kMode || !Sum::fits(acc.fmt, acc.random_bits)) return false;
-  if (!Product::fits(acc.product, acc.random_bits)) return false;
-  using Step = FloatStep<Sum, Product>;
+template <class Step>
+bool run_step(const Tile& t, const Accumulator& acc) {
   if (t.absent != nullptr) {
     run_float_rows<Step, true>(t, acc);
   } else {
@@ -107,36 +113,54 @@ bool try_rules(const Tile& t, const Accumulator& acc) {
   return true;
 }
 
+// Runs the tile if these rules fit the accumulator.
+template <class Sum, class Product>
+bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
+               const OperandRange& b) {
+  if (!Sum::fits(acc.fmt, acc.random_bits) || !Product::fits(acc.product, acc.random_bits)) {
+    return false;
+  }
+  // Only where the bracket costs anything: nearest sums, nearest products.
+  if constexpr (Sum::kMode == Rounding::kNearestEven) {
+    if (plain_sums(acc, a, b)) return run_step<FloatStep<Sum, Product, true>>(t, acc);
+  }
+  return run_step<FloatStep<Sum, Product, false>>(t, acc);
+}
+
 // Products exact, or rounded to nearest in a narrow or wide format.
 template <class Sum>
-bool try_sum(const Tile& t, const Accumulator& acc) {
-  if (!acc.has_product) return try_rules<Sum, NoProduct>(t, acc);
+bool try_sum(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  if (!acc.has_product) return try_rules<Sum, NoProduct>(t, acc, a, b);
   if (acc.product_rounding != Rounding::kNearestEven) return false;
-  return try_rules<Sum, NarrowRule<Rounding::kNearestEven>>(t, acc) ||
-         try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc);
+  return try_rules<Sum, NarrowRule<Rounding::kNearestEven>>(t, acc, a, b) ||
+         try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
 }
 
 template <Rounding kMode>
-bool try_mode(const Tile& t, const Accumulator& acc) {
-  return try_sum<NarrowRule<kMode>>(t, acc) || try_sum<WideRule<kMode>>(t, acc) ||
-         try_sum<SameRule<kMode>>(t, acc);
+bool try_mode(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  return try_sum<NarrowRule<kMode>>(t, acc, a, b) || try_sum<WideRule<kMode>>(t, acc, a, b) ||
+         try_sum<SameRule<kMode>>(t, acc, a, b);
 }
 
-bool run_float_tile(const Tile& t, const Accumulator& acc) {
+bool run_float_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                    const OperandRange& b) {
   switch (acc.rounding) {
     case Rounding::kNearestEven:
-      return try_mode<Rounding::kNearestEven>(t, acc);
+      return try_mode<Rounding::kNearestEven>(t, acc, a, b);
+    case Rounding::kNearestAway:
+      return try_mode<Rounding::kNearestAway>(t, acc, a, b);
     case Rounding::kTowardZero:
-      return try_mode<Rounding::kTowardZero>(t, acc);
+      return try_mode<Rounding::kTowardZero>(t, acc, a, b);
     case Rounding::kTowardPositive:
-      return try_mode<Rounding::kTowardPositive>(t, acc);
+      return try_mode<Rounding::kTowardPositive>(t, acc, a, b);
     case Rounding::kTowardNegative:
-      return try_mode<Rounding::kTowardNegative>(t, acc);
+      return try_mode<Rounding::kTowardNegative>(t, acc, a, b);
+    case Rounding::kToOdd:
+      return try_mode<Rounding::kToOdd>(t, acc, a, b);
     case Rounding::kStochastic:
-      return try_mode<Rounding::kStochastic>(t, acc);
-    default:
-      return false;
+      return try_mode<Rounding::kStochastic>(t, acc, a, b);
   }
+  return false;
 }
 
 }  // namespace

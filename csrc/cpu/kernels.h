@@ -17,22 +17,27 @@ namespace {
 //   outer[r][l] <- round_outer(outer[r][l] + inner[r][l]), inner <- +0    at the end of every chunk
 //
 // The tiers, fastest first; each is exact wherever it runs:
-//   certified   nearest_even, operands that prove float32 sums safe              AVX-512, AVX2
-//   float       nearest_even, directed and stochastic up to 21 mantissa bits     AVX-512
+//   certified   operands that prove float32 sums safe: nearest_even, and with
+//               AVX-512 toward_zero and stochastic                       AVX-512, AVX2
+//   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything
 template <class V>
 void accumulate_tile(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
-  const auto exact = [&acc](const Tile& part) {
+#if defined(__AVX2__)
+  const OperandRange a = operand_range(t.a, t.rows * t.depth);
+  const OperandRange b = operand_range(t.b, t.lanes * t.depth);
+  const auto exact = [&](const Tile& part) {
 #if defined(__AVX512F__)
-    if (run_float_tile(part, acc)) return;
+    if (run_float_tile(part, acc, a, b)) return;
 #endif
     run_double_tile<V>(part, acc);
   };
-#if defined(__AVX2__)
-  if (run_certified_tile<Floats<2 * V::kWidth>>(t, acc, exact)) return;
-#endif
+  if (run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact)) return;
   exact(t);
+#else
+  run_double_tile<V>(t, acc);
+#endif
 }
 
 // Elementwise rounding: whole vectors, the last one through a padded copy.

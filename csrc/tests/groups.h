@@ -1,0 +1,17 @@
+// The groups of tests that main.cpp runs by name.
+#pragma once
+
+namespace lpk_test {
+
+// csrc/common and the dtypes: one instruction set.
+void test_round();
+void test_add();
+void test_rng();
+void test_dtypes();
+void test_pack();
+// What csrc/cpu compiles for each instruction set.
+void test_quantize();
+void test_matmul();
+void test_conv();
+
+}  // namespace lpk_test

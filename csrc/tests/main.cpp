@@ -1,0 +1,66 @@
+// lpk_test [group ...]: runs the groups named, or all; LPKERNELS_ISA chooses the kernels. Exit
+// status 0: all passed; 1: some failed; 77: this processor cannot run the kernels asked for.
+#include <chrono>
+#include <stdexcept>
+
+#include "../cpu/tile.h"
+#include "check.h"
+#include "groups.h"
+
+namespace {
+
+struct Group {
+  const char* name;
+  void (*run)();
+};
+
+constexpr Group kGroups[] = {
+    {"round", lpk_test::test_round},   {"add", lpk_test::test_add},
+    {"rng", lpk_test::test_rng},       {"dtypes", lpk_test::test_dtypes},
+    {"pack", lpk_test::test_pack},     {"quantize", lpk_test::test_quantize},
+    {"matmul", lpk_test::test_matmul}, {"conv", lpk_test::test_conv},
+};
+
+constexpr int kSkipped = 77;
+
+void run(const Group& group) {
+  const int64_t before = lpk_test::counts.passed;
+  const auto start = std::chrono::steady_clock::now();
+  group.run();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  std::printf("%-8s %10lld checks passed in %.2f s\n", group.name,
+              static_cast<long long>(lpk_test::counts.passed - before), seconds.count());
+}
+
+bool named(const char* name, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], name) == 0) return true;
+  }
+  return argc == 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    bool known = false;
+    for (const Group& group : kGroups) known |= std::strcmp(argv[i], group.name) == 0;
+    if (!known) {
+      std::printf("unknown group %s\n", argv[i]);
+      return 1;
+    }
+  }
+  try {
+    std::printf("kernels: %s\n", lpk::kernels().isa);
+  } catch (const std::invalid_argument& error) {
+    std::printf("skipped: %s\n", error.what());
+    return kSkipped;
+  }
+  for (const Group& group : kGroups) {
+    if (named(group.name, argc, argv)) run(group);
+  }
+  const lpk_test::Counts& counts = lpk_test::counts;
+  std::printf("%lld passed, %lld failed\n", static_cast<long long>(counts.passed),
+              static_cast<long long>(counts.failed));
+  return counts.failed == 0 ? 0 : 1;
+}

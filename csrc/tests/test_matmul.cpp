@@ -1,0 +1,214 @@
+// matmul and accumulate_elements of the chosen instruction set against plain loops.
+#include "../cpu/gemm.h"
+#include "check.h"
+#include "groups.h"
+#include "sums.h"
+
+namespace lpk_test {
+namespace {
+
+constexpr uint64_t kSeed = 0x112210f47de98115;
+
+struct Shape {
+  int64_t batch, m, k, n;
+};
+
+// Where the elements lie: as they come, transposed, or every third one with a gap.
+enum class Layout { kRows, kColumns, kGaps };
+
+struct Strides {
+  int64_t row, col, size;
+};
+
+Strides strides_of(Layout layout, int64_t rows, int64_t cols) {
+  switch (layout) {
+    case Layout::kRows:
+      return {cols, 1, rows * cols};
+    case Layout::kColumns:
+      return {1, rows, rows * cols};
+    default:
+      return {3 * cols + 1, 3, rows * (3 * cols + 1)};
+  }
+}
+
+struct Case {
+  Shape shape;
+  Data data;
+  Layout a_layout, b_layout;
+  bool bias;
+  bool shared_b;  // one B for every entry of the batch
+  int threads;
+};
+
+void check_matmul(const AccumulatorSpec& spec, const Case& c) {
+  const auto [batch, m, k, n] = c.shape;
+  Source source(static_cast<uint64_t>(m * 1000 + k * 10 + n));
+  const Strides as = strides_of(c.a_layout, m, k);
+  const Strides bs = strides_of(c.b_layout, k, n);
+  const std::vector<float> a = operands(c.data, source, batch * as.size);
+  const std::vector<float> b = operands(c.data, source, (c.shared_b ? 1 : batch) * bs.size);
+  const std::vector<float> bias = operands(c.data, source, n);
+  std::vector<float> got(static_cast<size_t>(batch * m * n), 12345.0f);
+  std::vector<int64_t> a_offset, b_offset;
+  for (int64_t i = 0; i < batch; ++i) {
+    a_offset.push_back(i * as.size);
+    b_offset.push_back(c.shared_b ? 0 : i * bs.size);
+  }
+  const lpk::MatmulArgs args{a.data(),
+                             b.data(),
+                             c.bias ? bias.data() : nullptr,
+                             got.data(),
+                             batch,
+                             m,
+                             n,
+                             k,
+                             a_offset.data(),
+                             b_offset.data(),
+                             as.row,
+                             as.col,
+                             bs.row,
+                             bs.col};
+  lpk::matmul(args, spec.ints().data(), kSeed, c.threads);
+
+  const PlainSum sum(spec, kSeed);
+  for (int64_t entry = 0; entry < batch; ++entry) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        const auto tap = [&](int64_t l) -> Tap {
+          return {true, a[a_offset[entry] + i * as.row + l * as.col],
+                  b[b_offset[entry] + l * bs.row + j * bs.col]};
+        };
+        const float want = sum.run(k, static_cast<uint64_t>(entry * m + i),
+                                   static_cast<uint64_t>(j), tap, c.bias ? &bias[j] : nullptr);
+        CHECK_SAME(got[(entry * m + i) * n + j], want,
+                   text("%s, (%d, %d, %d) batch %d, %s data: element (%d, %d, %d)",
+                        spec.name.c_str(), int(m), int(k), int(n), int(batch),
+                        kDataNames[static_cast<int>(c.data)], int(entry), int(i), int(j)));
+      }
+    }
+  }
+}
+
+// What one block of k leaves behind must not mislead the next: kinds of operands that change at
+// multiples of 128, whatever a driver makes of them.
+enum class Stretch {
+  kFine,    // few bits, sums of about 2^-10
+  kTies,    // 12-bit integers whose products lie in the middle between two values of 10 bits
+  kTiny,    // sums at the bottom of e5m10 and e5m3
+  kHuge,    // sums beyond 2^16, then back
+  kBroken,  // NaN and infinities now and then
+  kZeros,   // of both signs
+};
+constexpr const char* kStretchNames[] = {"fine", "ties", "tiny", "huge", "broken", "zeros"};
+constexpr int64_t kStretchLength = 128;
+
+float stretch_operand(Stretch kind, bool left, Source& source) {
+  const float sign = source.once_in(2) ? -1.0f : 1.0f;
+  switch (kind) {
+    case Stretch::kFine:
+      return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -8);
+    case Stretch::kTies:
+      if (left) return std::ldexp(sign, source.between(0, 10));
+      return sign * static_cast<float>(2049 + 2 * source.between(0, 3) * source.between(0, 200));
+    case Stretch::kTiny:
+      return std::ldexp(sign * static_cast<float>(source.between(1, 3)), -9);
+    case Stretch::kHuge:
+      return std::ldexp(sign, source.between(4, 9));
+    case Stretch::kBroken:
+      if (source.once_in(2000)) return source.once_in(2) ? NAN : sign * HUGE_VALF;
+      return source.number(-2, 2);
+    default:
+      return sign * 0.0f;
+  }
+}
+
+void check_stretches(const AccumulatorSpec& spec, const std::vector<Stretch>& kinds) {
+  constexpr int64_t kM = 6, kN = 19;
+  const auto length = static_cast<int64_t>(kinds.size()) * kStretchLength;
+  Source source(static_cast<uint64_t>(length) + 41);
+  std::vector<float> a(kM * length), b(length * kN), got(kM * kN);
+  for (int64_t k = 0; k < length; ++k) {
+    const Stretch kind = kinds[k / kStretchLength];
+    for (int64_t i = 0; i < kM; ++i) a[i * length + k] = stretch_operand(kind, true, source);
+    for (int64_t j = 0; j < kN; ++j) b[k * kN + j] = stretch_operand(kind, false, source);
+  }
+  const int64_t offset = 0;
+  const lpk::MatmulArgs args{a.data(), b.data(), nullptr, got.data(), 1, kM, kN,
+                             length,   &offset,  &offset, length,     1, kN, 1};
+  lpk::matmul(args, spec.ints().data(), kSeed, 1);
+  const PlainSum sum(spec, kSeed);
+  for (int64_t i = 0; i < kM; ++i) {
+    for (int64_t j = 0; j < kN; ++j) {
+      const auto tap = [&](int64_t k) -> Tap { return {true, a[i * length + k], b[k * kN + j]}; };
+      CHECK_SAME(got[i * kN + j],
+                 sum.run(length, static_cast<uint64_t>(i), static_cast<uint64_t>(j), tap, nullptr),
+                 text("%s, from %s to %s, element (%d, %d)", spec.name.c_str(),
+                      kStretchNames[static_cast<int>(kinds.front())],
+                      kStretchNames[static_cast<int>(kinds.back())], int(i), int(j)));
+    }
+  }
+}
+
+// total <- round(total + addend) in the outer format, drawn at a position of its own.
+void check_accumulate(const AccumulatorSpec& spec, Data data) {
+  constexpr int64_t kRows = 5, kCols = 7;
+  Source source(7);
+  const std::vector<float> addend = operands(data, source, kRows * kCols);
+  const lpk::Accumulator acc = lpk::accumulator_from(spec.ints().data());
+  const lpk::DrawKey first{kSeed, lpk::kSiteOuter, 3, 4, 5};
+  std::vector<float> total;
+  for (int64_t i = 0; i < kRows * kCols; ++i) {
+    const double x = operand(data, source);
+    total.push_back(
+        static_cast<float>(lpk::round_to<double>(x, acc.outer, Rounding::kTowardZero, 0)));
+  }
+  std::vector<float> got = total;
+  lpk::accumulate_elements(got.data(), addend.data(), kRows, kCols, spec.ints().data(), first, 2);
+  for (int64_t i = 0; i < kRows * kCols; ++i) {
+    double threshold = 0;
+    if (acc.rounding == Rounding::kStochastic) {
+      const uint32_t draw =
+          lpk::random_draw(acc.rng, kSeed, lpk::kSiteOuter, static_cast<uint64_t>(3 + i / kCols),
+                           static_cast<uint64_t>(4 + i % kCols), 5, acc.random_bits);
+      threshold = lpk::stochastic_threshold<double>(draw, acc.random_bits);
+    }
+    const float want = lpk::canonical_float(
+        lpk::add_rounded<double>(total[i], addend[i], acc.outer, acc.rounding, threshold));
+    CHECK_SAME(got[i], want, spec.name + text(" accumulate, element %d", int(i)));
+  }
+}
+
+}  // namespace
+
+void test_matmul() {
+  const Layout rows = Layout::kRows, columns = Layout::kColumns, gaps = Layout::kGaps;
+  int turn = 0;
+  for (const AccumulatorSpec& spec : accumulators()) {
+    for (Data data : kAllData) {
+      for (const Case& c : {
+               Case{{1, 1, 1, 1}, data, rows, rows, false, false, 1},
+               Case{{1, 3, 0, 5}, data, rows, rows, true, false, 1},
+               Case{{1, 5, 17, 3}, data, rows, columns, false, false, 1},
+               Case{{1, 17, 9, 1}, data, gaps, rows, true, false, 1},
+               Case{{3, 4, 33, 18}, data, columns, gaps, true, true, 2},
+               Case{{2, 9, 65, 20}, data, rows, rows, false, false, 1},
+           }) {
+        check_matmul(spec, c);
+      }
+      check_accumulate(spec, data);
+    }
+    // Across the blocks of k, of rows and of lanes: one kind of data for each accumulator.
+    const Data data = kAllData[turn++ % 6];
+    check_matmul(spec, {{1, 67, 270, 18}, data, rows, rows, false, false, 2});
+    check_matmul(spec, {{1, 5, 259, 131}, data, columns, columns, true, false, 2});
+    check_matmul(spec, {{1, 150, 31, 3}, data, rows, rows, true, false, 2});
+    for (int from = 0; from < 6; ++from) {
+      for (int to = 0; to < 6; ++to) {
+        const auto first = static_cast<Stretch>(from), then = static_cast<Stretch>(to);
+        if (from != to) check_stretches(spec, {first, first, then, then});
+      }
+    }
+  }
+}
+
+}  // namespace lpk_test
