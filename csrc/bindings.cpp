@@ -194,6 +194,17 @@ void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
                            accumulator.data(), first, threads);
 }
 
+// Products accumulated by each tier since the last call.
+py::dict take_tiers() {
+  int64_t counts[static_cast<int>(lpk::Tier::kCount)];
+  lpk::take_counts(counts);
+  py::dict tiers;
+  tiers["certified"] = counts[0];
+  tiers["float"] = counts[1];
+  tiers["double"] = counts[2];
+  return tiers;
+}
+
 std::string isa() { return lpk::kernels().isa; }
 
 }  // namespace
@@ -203,6 +214,7 @@ PYBIND11_MODULE(_C, m) {
       "lpkernels kernels: pointers and integers in, results in place; used through "
       "lpkernels.backends";
   m.def("isa", &isa);
+  m.def("take_tiers", &take_tiers);
   m.def("quantize", &quantize);
   m.def("packed_bytes", &packed_bytes);
   m.def("pack", &pack);

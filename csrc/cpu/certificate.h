@@ -123,8 +123,8 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   if (mode == Rounding::kNearestEven) {
     if (p.width > 24) return kNone;
     if (!rounds_twice_safely(p.width, q)) {
-      bound = p.lowest + 24;                                             // (A)
-      if (q + p.width <= 23) bound = std::max(bound, lx + 24);           // (C)
+      bound = p.lowest + 24;                                    // (A)
+      if (q + p.width <= 23) bound = std::max(bound, lx + 24);  // (C)
     }
   } else if (mode == Rounding::kTowardZero || mode == Rounding::kStochastic) {
     if (floor) return kNone;
@@ -138,9 +138,10 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   bound = std::min({bound, kEnough, full_binade ? top + 1 : top});
   // A bound that single products exceed would only be found broken.
   if (bound < p.highest) return kNone;
-  // Scaled so that 2^bound is 2, everything must stay a normal float32.
+  // Scaled so that 2^bound is 2, everything must stay a normal float32. Without the floor every sum
+  // is a multiple of 2^p.lowest.
   const int shift = 1 - bound;
-  const int least = std::min({p.lowest, lx, f.emin, lowest_scaled});
+  const int least = std::min({p.lowest, lowest_scaled, floor ? std::min(lx, f.emin) : p.lowest});
   if (least + shift < -126 || highest_scaled + shift > 126) return kNone;
   return {true, floor, bound};
 }

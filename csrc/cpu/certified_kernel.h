@@ -1,6 +1,7 @@
 // Sums under a certificate (certificate.h): two to four operations a product.
 //
-//   nearest_even   s = a b + acc;  g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
+//   nearest_even   s = a b + acc;  g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's
+//   splitting
 //                  where subnormal sums can occur: 1.5 2^(23 - m) binades added and taken away, the
 //                  binade at least that of min_normal
 //   toward_zero    acc = a b + acc truncated, and its bits masked
@@ -8,10 +9,10 @@
 // m is man_bits. Rounded products take the place of a b; their own rounding is that of
 // float_rules.h, or none where it would change nothing.
 //
-// The certificate holds while sums stay below 2^bound. A is scaled so that this is 2: then bit 30 of
-// a sum says that it did not, or that it is inf or NaN. A panel with such a sum, or that starts from
-// -0 (which the splitting would lose), is restored and left to the caller. Absent taps are zeros
-// here: they add nothing to sums that are never -0.
+// The certificate holds while sums stay below 2^bound. A is scaled so that this is 2: then bit 30
+// of a sum says that it did not, or that it is inf or NaN. A panel with such a sum, or that starts
+// from -0 (which the splitting would lose), is restored and left to the caller. Absent taps are
+// zeros here: they add nothing to sums that are never -0.
 #pragma once
 
 #include <vector>
@@ -80,8 +81,8 @@ constexpr int32_t kExponentMask = 0x7f800000;
 
 struct NoDraws {};
 
-// How a certified sum is taken and rounded. kKeepsZeros: the sign of a sum that becomes zero is kept, so that a tap that adds
-// nothing must be passed over.
+// How a certified sum is taken and rounded. kKeepsZeros: the sign of a sum that becomes zero is
+// kept, so that a tap that adds nothing must be passed over.
 template <class S>
 struct SplitRule {
   using F = typename S::F;

@@ -50,8 +50,8 @@ class ChunkEnd {
       float* inner = t.inner + row * t.stride + lane;
       float* outer = t.outer + row * t.stride + lane;
       for (int r = 0; r < kRows; ++r, inner += t.stride, outer += t.stride) {
-        const __m512 sum = sum_alone<Rounding::kNearestEven>(_mm512_loadu_ps(outer),
-                                                             _mm512_loadu_ps(inner));
+        const __m512 sum =
+            sum_alone<Rounding::kNearestEven>(_mm512_loadu_ps(outer), _mm512_loadu_ps(inner));
         _mm512_storeu_ps(outer, rule_(sum, LaneDraws{}));
         _mm512_storeu_ps(inner, _mm512_setzero_ps());
       }

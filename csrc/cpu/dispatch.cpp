@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -32,7 +33,17 @@ const Kernels& best_kernels() {
   return kScalarKernels;
 }
 
+std::atomic<int64_t> tier_products[static_cast<int>(Tier::kCount)];
+
 }  // namespace
+
+void count_products(Tier tier, int64_t products) {
+  tier_products[static_cast<int>(tier)].fetch_add(products, std::memory_order_relaxed);
+}
+
+void take_counts(int64_t* counts) {
+  for (int i = 0; i < static_cast<int>(Tier::kCount); ++i) counts[i] = tier_products[i].exchange(0);
+}
 
 const Kernels& kernels() {
   static const Kernels& best = best_kernels();

@@ -7,7 +7,8 @@
 //   toward_positive/negative  rounded that way              rounded that way again
 //   toward_zero               truncated                     truncated again
 //   nearest_away              truncated                     + half a quantum, truncated
-//   stochastic                truncated                     + (2 draw + 1) / 2^(R+1) quanta, truncated
+//   stochastic                truncated                     + (2 draw + 1) / 2^(R+1) quanta,
+//   truncated
 //
 // A rule rounds by adding and taking away a power of two so large that the format's quantum is the
 // last place of the sum (subnormals included), or, for formats with float32's own exponents, by
@@ -253,16 +254,15 @@ struct WideRule {
     } else if constexpr (kMode == Rounding::kStochastic) {
       return _mm512_add_epi32(bits, draws.odd_doubled());
     } else if constexpr (kMode == Rounding::kToOdd) {
-      const __mmask16 inexact = _mm512_test_epi32_mask(_mm512_andnot_si512(keep, bits),
-                                                       _mm512_set1_epi32(-1));
+      const __mmask16 inexact =
+          _mm512_test_epi32_mask(_mm512_andnot_si512(keep, bits), _mm512_set1_epi32(-1));
       return _mm512_mask_or_epi32(bits, inexact, bits, _mm512_sll_epi32(one, dropped));
     } else if constexpr (kMode == Rounding::kTowardZero) {
       return bits;
     } else {
       const __mmask16 negative = _mm512_movepi32_mask(bits);
-      const __mmask16 outward = kMode == Rounding::kTowardNegative
-                                    ? negative
-                                    : static_cast<__mmask16>(~negative);
+      const __mmask16 outward =
+          kMode == Rounding::kTowardNegative ? negative : static_cast<__mmask16>(~negative);
       return _mm512_mask_sub_epi32(bits, outward, bits, _mm512_add_epi32(keep, one));
     }
   }
@@ -277,8 +277,8 @@ struct SameRule {
   static bool fits(const Format& f, int) {
     return f.kind == Kind::kFloat && f.subnormals && f.exp_bits == 8 && f.emin == -126 &&
            f.man_bits == 23 && f.specials == Specials::kIeee && f.overflow == Overflow::kInfinity &&
-           kMode != Rounding::kStochastic &&
-           kMode != Rounding::kNearestAway && kMode != Rounding::kToOdd;
+           kMode != Rounding::kStochastic && kMode != Rounding::kNearestAway &&
+           kMode != Rounding::kToOdd;
   }
 };
 

@@ -27,16 +27,21 @@ void accumulate_tile(const Tile& t) {
 #if defined(__AVX2__)
   const OperandRange a = operand_range(t.a, t.rows * t.depth);
   const OperandRange b = operand_range(t.b, t.lanes * t.depth);
+  int64_t left = t.rows * t.lanes * t.depth;
   const auto exact = [&](const Tile& part) {
+    const int64_t products = part.rows * part.lanes * part.depth;
+    left -= products;
 #if defined(__AVX512F__)
-    if (run_float_tile(part, acc, a, b)) return;
+    if (run_float_tile(part, acc, a, b)) return count_products(Tier::kFloat, products);
 #endif
     run_double_tile<V>(part, acc);
+    count_products(Tier::kDouble, products);
   };
-  if (run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact)) return;
-  exact(t);
+  if (!run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact)) exact(t);
+  count_products(Tier::kCertified, left);
 #else
   run_double_tile<V>(t, acc);
+  count_products(Tier::kDouble, t.rows * t.lanes * t.depth);
 #endif
 }
 

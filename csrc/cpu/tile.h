@@ -49,6 +49,12 @@ struct RoundBlock {
   uint64_t index;
 };
 
+// How many products each tier has accumulated since the last call, for the plan that users see.
+enum class Tier { kCertified, kFloat, kDouble, kCount };
+void count_products(Tier tier, int64_t products);
+// Reads and clears: the counts of every tier, in the order of the enumeration.
+void take_counts(int64_t* counts);
+
 struct Kernels {
   const char* isa;
   void (*accumulate)(const Tile&);

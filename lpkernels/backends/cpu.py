@@ -50,6 +50,16 @@ class CpuBackend:
         """The instruction set in use: "scalar", "avx2" or "avx512" (LPKERNELS_ISA chooses)."""
         return self._c().isa()
 
+    def take_tiers(self) -> dict[str, float]:
+        """The share of products that each tier of kernels accumulated since the last call.
+
+        Tiers: "certified" (float32, proved safe by the operands), "float" (float32 sums made odd),
+        "double" (everything else). Padding of edge blocks counts. All zero if nothing ran.
+        """
+        counts = self._c().take_tiers()
+        total = sum(counts.values()) or 1
+        return {tier: count / total for tier, count in counts.items()}
+
     def unsupported(self, op: str, device: torch.device) -> str:
         return "" if device.type == "cpu" else f"it takes tensors on the CPU, these are on {device}"
 

@@ -1,0 +1,194 @@
+"""Each tier of the CPU kernels, forced and compared with the reference to the bit.
+
+The operands are low-precision values, as a layer's are: it is they that certify the fast tiers.
+"""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import lpkernels as lp
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends import _reference, cpu
+from tests.cases import ids
+from tests.compare import assert_bit_equal
+from tests.test_cpu import SEED, isa, runs
+
+__all__ = ["isa"]
+
+pytestmark = pytest.mark.skipif(
+    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
+)
+
+ROLE = 4
+
+
+class TierCase(NamedTuple):
+    """Operands of one format into one accumulator, and the tier that takes them with AVX-512."""
+
+    left: str
+    right: str
+    acc: Accumulator
+    tier: str
+
+    def __str__(self) -> str:
+        return f"{self.left}x{self.right}-{self.acc}"
+
+
+CASES = [
+    # (B): products no wider than the accumulator, no subnormal sums.
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10"), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9"), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", chunk=64), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", chunk=5, outer="e5m3"), "certified"),
+    TierCase("fp6_e3m2", "fp6_e3m2", Accumulator("e4m6_sat"), "certified"),
+    TierCase("fp4_e2m1", "fp4_e2m1", Accumulator("e5m10_nosub"), "certified"),
+    TierCase("e4m3", "e4m3", Accumulator("e8m11"), "certified"),
+    # Subnormal sums.
+    TierCase("e5m2", "e5m2", Accumulator("e5m10"), "certified"),
+    TierCase("e5m2", "e4m3fn", Accumulator("e4m8", chunk=7), "certified"),
+    # (C), (A): products wider than the accumulator.
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m6"), "certified"),
+    TierCase("fp6_e2m3", "fp6_e2m3", Accumulator("e5m4_sat"), "certified"),
+    # Products rounded: nothing to do, or much.
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e6m9"), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", product="e4m3fn"), "certified"),
+    TierCase("e4m3fn", "e5m2", Accumulator("e5m10", product="e6m5", chunk=9), "certified"),
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m8", product="e4m3_sat"), "certified"),
+    # Truncation, and draws.
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", "toward_zero"), "certified"),
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e8m13", "toward_zero", chunk=128), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", "stochastic"), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", "stochastic", random_bits=13), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", "stochastic", random_bits=1), "certified"),
+    TierCase(
+        "e5m2", "e5m2", Accumulator("e6m9", "stochastic", chunk=10, rng="philox"), "certified"
+    ),
+    # Truncation composes whatever the width of the products.
+    TierCase("fp32", "fp32", Accumulator("bf16", "toward_zero"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("bf16", "stochastic", random_bits=15), "certified"),
+    # No certificate: float32 lanes all the same.
+    TierCase("fp32", "fp32", Accumulator("e5m10"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e6m21"), "float"),
+    TierCase("bf16", "bf16", Accumulator("e8m14"), "float"),
+    TierCase("fp16", "fp16", Accumulator("bf16"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7", "nearest_away"), "float"),
+    TierCase("fp32", "fp32", Accumulator("bf16", "nearest_away"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7", "to_odd"), "float"),
+    TierCase("fp32", "fp32", Accumulator("bf16", "to_odd"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7", "toward_positive"), "float"),
+    TierCase("fp32", "fp32", Accumulator("bf16", "toward_positive"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7", "toward_negative", chunk=6), "float"),
+    TierCase("fp32", "fp32", Accumulator("bf16", "toward_negative"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7_sat", "stochastic"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7_sat", "toward_zero"), "float"),
+    TierCase("fp32", "fp32", Accumulator("fp32"), "float"),
+    TierCase("fp32", "fp32", Accumulator("fp32", "toward_zero"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7", product="bf16"), "float"),
+    # What only double does.
+    TierCase("e5m2", "e5m2", Accumulator("fixed16_f8"), "double"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m0"), "double"),
+    TierCase("fp32", "fp32", Accumulator("fp32", "to_odd"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e5m14", "stochastic", random_bits=12), "double"),
+]
+
+
+def values(shape: tuple[int, ...], fmt: str, generator: torch.Generator, spread: float) -> Tensor:
+    """Values of a format: normally distributed, ``spread`` binades apart in size, zeros of both
+    signs among them."""
+    x = torch.randn(shape, generator=generator)
+    x *= torch.exp2(spread * torch.randn(shape, generator=generator))
+    x *= (torch.rand(shape, generator=generator) > 0.2).float()
+    return lp.quantize(x, fmt)
+
+
+def assert_matches(a: Tensor, b: Tensor, acc: Accumulator, name: str) -> None:
+    args = (a, b, None, acc.to_ints(), SEED, ROLE)
+    assert_bit_equal(cpu.BACKEND.matmul(*args), _reference.BACKEND.matmul(*args), name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=ids)
+def test_tier_matches_reference(case: TierCase, isa: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for m, k, n in [(29, 70, 37), (3, 300, 17)]:
+        for spread in (0.0, 1.0, 4.0):
+            a = values((m, k), case.left, generator, spread)
+            b = values((k, n), case.right, generator, spread)
+            assert_matches(a, b, case.acc, f"{(m, k, n)} spread {spread}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=ids)
+def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not runs("avx512"):
+        pytest.skip("this processor does not run avx512")
+    monkeypatch.setenv("LPKERNELS_ISA", "avx512")
+    generator = torch.Generator().manual_seed(2)
+    small = 2.0**-2 if case.tier == "certified" else 1.0
+    a = lp.quantize(values((24, 64), case.left, generator, 0.0) * small, case.left)
+    b = lp.quantize(values((64, 32), case.right, generator, 0.0) * small, case.right)
+    cpu.BACKEND.take_tiers()
+    cpu.BACKEND.matmul(a, b, None, case.acc.to_ints(), SEED, ROLE)
+    assert cpu.BACKEND.take_tiers()[case.tier] == 1.0
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.tier == "certified"], ids=ids)
+@pytest.mark.parametrize("poison", [float("inf"), float("nan"), "huge", "long"])
+def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: str) -> None:
+    """One value too many in one place: one panel is done again, and all others stay."""
+    generator = torch.Generator().manual_seed(3)
+    a = values((40, 80), case.left, generator, 0.5)
+    b = values((80, 40), case.right, generator, 0.5)
+    if poison == "huge":
+        a[13, 41:45] = lp.parse_format(case.left).max
+        b[41:45, 21] = lp.parse_format(case.right).max
+    elif poison == "long":
+        # Every product of one output the same: the sum grows past any bound.
+        a[13] = lp.parse_format(case.left).max
+        b[:, 21] = 1.0
+    else:
+        a[13, 77] = poison
+    assert_matches(a, b, case.acc, str(poison))
+
+
+@pytest.mark.parametrize("isa_name", ["avx2", "avx512"])
+def test_zeros_of_underflowed_sums_keep_their_sign(
+    isa_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """e5m2 products below half of e5m10's smallest number, of either sign, and absent taps."""
+    if not runs(isa_name):
+        pytest.skip(f"this processor does not run {isa_name}")
+    monkeypatch.setenv("LPKERNELS_ISA", isa_name)
+    tiny = 2.0**-16
+    signs = torch.tensor([1.0, -1.0])
+    x = tiny * signs[torch.randint(0, 2, (2, 3, 6, 5), generator=torch.Generator().manual_seed(4))]
+    w = tiny * signs[torch.randint(0, 2, (20, 3, 3, 3), generator=torch.Generator().manual_seed(5))]
+    acc = Accumulator("e5m10")
+    tail = ([1, 1], [1, 1], [1, 1], 1, acc.to_ints(), None, 0)
+    cpu.BACKEND.take_tiers()
+    got = cpu.BACKEND.conv_fprop(x, w, None, *tail)
+    assert cpu.BACKEND.take_tiers()["certified"] == 1.0
+    want = _reference.BACKEND.conv_fprop(x, w, None, *tail)
+    assert torch.signbit(want).any()
+    assert_bit_equal(got, want)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.tier != "double"], ids=ids)
+def test_tier_matches_reference_on_convolutions(case: TierCase, isa: str) -> None:
+    """Padding and strides leave taps out: the masked variants."""
+    generator = torch.Generator().manual_seed(6)
+    x = values((2, 6, 7, 9), case.left, generator, 1.0)
+    w = values((18, 3, 3, 3), case.right, generator, 1.0)
+    w[4, 1, 0, 2] = float("inf")
+    tail = ([2, 1], [1, 2], [1, 1], 2, case.acc.to_ints(), SEED, ROLE)
+    y = _reference.BACKEND.conv_fprop(x, w, None, *tail)
+    assert_bit_equal(cpu.BACKEND.conv_fprop(x, w, None, *tail), y, "fprop")
+    g = values(tuple(y.shape), case.left, generator, 1.0)
+    w = values((18, 3, 3, 3), case.right, generator, 1.0)
+    for name, args in {
+        "conv_dgrad": (g, w, list(x.shape)),
+        "conv_wgrad": (x, g, list(w.shape)),
+    }.items():
+        want = getattr(_reference.BACKEND, name)(*args, *tail)
+        assert_bit_equal(getattr(cpu.BACKEND, name)(*args, *tail), want, name)
