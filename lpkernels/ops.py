@@ -36,6 +36,8 @@ from lpkernels.rng import SITE_QUANTIZE
 Ints: TypeAlias = tuple[int, ...]
 Packable: TypeAlias = FloatFormat | FixedFormat | BlockFormat
 
+broadcast_batch = backends.broadcast_batch
+
 BACKENDS = ("auto", *backends.names())
 """What a `backend` argument may be."""
 
@@ -217,7 +219,7 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
 
 
 def _matmul_shape(a: Tensor, b: Tensor, *_: Any) -> Sequence[int]:
-    return (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    return (*backends.broadcast_batch(a, b), a.shape[-2], b.shape[-1])
 
 
 def _conv_shape(

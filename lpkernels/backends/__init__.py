@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lpkernels.backends import _selftest
 
-__all__ = ["Backend", "get", "names", "select", "status"]
+__all__ = ["Backend", "broadcast_batch", "get", "names", "select", "status"]
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",
@@ -173,6 +173,12 @@ class Backend(Protocol):
 _loaded: dict[str, Backend] = {}
 # Of every backend used so far "", or what its self-test found.
 _checked: dict[str, str] = {}
+
+
+def broadcast_batch(a: Tensor, b: Tensor) -> torch.Size:
+    """The leading dimensions of a @ b; torch.broadcast_shapes, which is slow, only where needed."""
+    left, right = a.shape[:-2], b.shape[:-2]
+    return left if left == right else torch.broadcast_shapes(left, right)
 
 
 def names() -> tuple[str, ...]:

@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
+from lpkernels.backends import broadcast_batch
 
 # The order of lpk::ElementType in csrc/cpu/element_types.h.
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 _AFFINE, _BLOCK = 2, 3
 _STOCHASTIC = 6
 _SPATIAL = 3
+# Of the only matrix there is.
+_NO_OFFSET = torch.zeros(1, dtype=torch.int64)
 
 
 class CpuBackend:
@@ -104,7 +107,7 @@ class CpuBackend:
     ) -> Tensor:
         m, k = a.shape[-2:]
         n = b.shape[-1]
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        batch = broadcast_batch(a, b)
         out = torch.empty(*batch, m, n, dtype=torch.float32)
         if out.numel() == 0:
             return out
@@ -321,6 +324,8 @@ def _axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
 
 def _batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
     """Where each matrix of the broadcast batch starts in x, in elements."""
+    if not batch:
+        return _NO_OFFSET
     offsets = torch.zeros((), dtype=torch.int64)
     expanded = x.expand(*batch, *x.shape[-2:])
     for size, stride in zip(batch, expanded.stride()[: len(batch)], strict=True):

@@ -168,7 +168,7 @@ def _result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
             "a must be (..., M, K) and b (..., K, N)"
         )
     try:
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        batch = ops.broadcast_batch(a, b)
     except RuntimeError:
         raise ValueError(
             f"matmul: the leading dimensions {tuple(a.shape[:-2])} of a and {tuple(b.shape[:-2])} "
