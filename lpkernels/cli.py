@@ -14,11 +14,12 @@ except ImportError as missing:
     ) from missing
 
 from lpkernels import formats as lp_formats
-from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
 from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.data import DATASETS
 from lpkernels.experiments.interrupts import Interrupted
 from lpkernels.experiments.models import build_model
+from lpkernels.experiments.speed import measure, shape_from
 from lpkernels.recipes import recipe as named_recipe
 from lpkernels.rounding import ROUNDINGS
 
@@ -293,6 +294,42 @@ def report(
             console.print(f"curves in {plot_curves(runs, plot)}")
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--plot") from error
+
+
+@app.command()
+def bench(
+    shape: Annotated[
+        str, typer.Option(callback=_valid(shape_from), help="M, K and N of the product.")
+    ] = "960x960x960",
+    operands: Annotated[
+        str, typer.Option(callback=_valid(lp_formats.parse_format), help="Format of both operands.")
+    ] = "e5m2",
+    accumulator: Annotated[
+        str, typer.Option(callback=_valid(as_accumulator), help="Accumulator, by name.")
+    ] = "e6m9_chunk64",
+    repeats: Annotated[int, typer.Option(min=1, help="Calls; the best one counts.")] = 5,
+    threads: Annotated[int, typer.Option(min=0, help="Threads; 0: torch's choice.")] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which kernels did the work, and why.")
+    ] = False,
+) -> None:
+    """Time one emulated matrix product beside torch's in float32, and say which kernels ran.
+
+    Example: `lpkernels bench --operands e4m3 --accumulator e5m10 --explain`
+    """
+    import torch
+
+    from lpkernels import backends
+    from lpkernels.report.speeds import speed_table, tier_table
+
+    if threads:
+        torch.set_num_threads(threads)
+    backends.take_tiers()
+    speed = measure(shape_from(shape), operands, as_accumulator(accumulator), repeats=repeats)
+    tiers = backends.take_tiers()
+    console.print(speed_table(speed, shape, operands, accumulator, torch.get_num_threads()))
+    if explain:
+        console.print(tier_table(tiers))
 
 
 @app.command()

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from lpkernels.backends import _selftest
 
-__all__ = ["Backend", "broadcast_batch", "get", "names", "select", "status"]
+__all__ = ["Backend", "broadcast_batch", "get", "names", "select", "status", "take_tiers"]
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",
@@ -206,6 +206,22 @@ def get(name: str) -> Backend:
 def status() -> dict[str, str]:
     """For every backend "available", or the reason why it is not."""
     return {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
+
+
+def take_tiers() -> dict[str, float]:
+    """The share of products that each tier of the cpu backend's kernels did since the last call.
+
+    All tiers give the same bits; operands, formats and modes decide which of them may run.
+
+    Returns:
+        {"certified": ..., "float": ..., "double": ...}, adding to 1, or all 0 if nothing ran.
+
+    Raises:
+        RuntimeError: there is no cpu backend here.
+    """
+    # Chosen as for a product: the self-test of a first use must not count.
+    backend = select("cpu", "matmul", torch.device("cpu"))
+    return cast(Any, backend).take_tiers()
 
 
 def select(name: str, op: str, device: torch.device) -> Backend:

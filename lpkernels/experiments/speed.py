@@ -1,0 +1,81 @@
+"""How fast one emulated product runs, side by side with torch's own in float32."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.formats import parse_format
+from lpkernels.functional import matmul, quantize
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Multiply-adds a second of the best of several calls each, in 1e9."""
+
+    emulated: float
+    torch_float32: float
+
+    @property
+    def ratio(self) -> float:
+        """The emulated rate as a share of torch's."""
+        return self.emulated / self.torch_float32
+
+
+def shape_from(text: str) -> tuple[int, int, int]:
+    """(M, K, N) of a text such as "960x960x960".
+
+    Raises:
+        ValueError: anything but three positive integers with x between them.
+    """
+    parts = text.lower().split("x")
+    if len(parts) != 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"expected MxKxN, three positive integers as in 960x960x960, got {text!r}")
+    m, k, n = (int(part) for part in parts)
+    return m, k, n
+
+
+def measure(
+    shape: tuple[int, int, int], operands: str, acc: Accumulator, *, repeats: int = 5, seed: int = 0
+) -> Speed:
+    """Times ``lp.matmul`` on normally distributed values of a format, interleaved with torch.mm.
+
+    Args:
+        shape: (M, K, N).
+        operands: the format that both operands are rounded to.
+        acc: the accumulator.
+        repeats: pairs of calls; the best of each counts.
+        seed: of the operands and of stochastic rounding.
+    """
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(s, generator=generator) for s in ((m, k), (k, n)))
+    narrow_a, narrow_b = (quantize(x, parse_format(operands)).float() for x in (a, b))
+    emulated = _Best(lambda: matmul(narrow_a, narrow_b, acc, generator=generator))
+    plain = _Best(lambda: torch.mm(a, b))
+    for _ in range(repeats + 1):
+        emulated.run()
+        plain.run()
+    products = m * k * n / 1e9
+    return Speed(products / emulated.seconds, products / plain.seconds)
+
+
+class _Best:
+    """The shortest of several calls; the first warms up and does not count."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._warm = False
+        self.seconds = float("inf")
+
+    def run(self) -> None:
+        start = time.perf_counter()
+        self._call()
+        elapsed = time.perf_counter() - start
+        if self._warm:
+            self.seconds = min(self.seconds, elapsed)
+        self._warm = True

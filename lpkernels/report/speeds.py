@@ -1,0 +1,37 @@
+"""Tables about the speed of one product and the kernels that did it."""
+
+from rich.table import Table
+
+from lpkernels.experiments.speed import Speed
+
+_TIERS = {
+    "certified": "float32 sums that the operands prove safe; 2 to 4 operations a product",
+    "float": "float32 sums made odd, any operands, up to 21 mantissa bits (AVX-512)",
+    "double": "everything: fixed point, no subnormals, man_bits 0, more than 21 bits",
+}
+
+
+def speed_table(speed: Speed, shape: str, operands: str, accumulator: str, threads: int) -> Table:
+    """One row: both rates and their ratio."""
+    table = Table(title=f"{shape}, {operands} operands, {threads} threads")
+    table.add_column("accumulator")
+    for column in ("GMAC/s", "torch fp32", "ratio"):
+        table.add_column(column, justify="right")
+    table.add_row(
+        accumulator,
+        f"{speed.emulated:.2f}",
+        f"{speed.torch_float32:.2f}",
+        f"{speed.ratio:.3f}",
+    )
+    return table
+
+
+def tier_table(tiers: dict[str, float]) -> Table:
+    """The share of products that each tier of the cpu backend did."""
+    table = Table(title="Kernels that did it")
+    table.add_column("tier")
+    table.add_column("products", justify="right")
+    table.add_column("what it is")
+    for tier, share in tiers.items():
+        table.add_row(tier, f"{share:.1%}", _TIERS[tier])
+    return table
