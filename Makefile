@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
 export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 
-.PHONY: demo test check bench gpu
+.PHONY: demo test check bench sanitize gpu
 .NOTPARALLEL:
 
 demo: $(VENV)/.has-lab $(VENV)/.has-native
@@ -31,7 +31,17 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_docs.py -k "layers or links"
 
 bench: $(VENV)/.has-lab,dev $(VENV)/.has-native
-	$(BIN)/python bench/run.py
+	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
+	$(BIN)/cmake --build $$build --target lpk_naive
+	$(BIN)/python -m bench.run
+
+# The C++ tests under AddressSanitizer and UBSan: minutes, most of them the compiler's.
+sanitize: $(VENV)/.has-lab,dev
+	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DLPKERNELS_TESTS=ON -DLPKERNELS_SANITIZE=ON \
+		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
+	$(BIN)/cmake --build build/sanitize --target lpk_test
+	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
 
 gpu:
 	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .

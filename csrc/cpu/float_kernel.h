@@ -21,7 +21,8 @@ struct NoProduct {
 template <class Sum, class Product, bool kPlain>
 struct FloatStep {
   static constexpr bool kProduct = !std::is_same_v<Product, NoProduct>;
-  static constexpr bool kStochastic = Sum::kMode == Rounding::kStochastic;
+  static constexpr Rounding kMode = Sum::kMode;
+  static constexpr bool kStochastic = kMode == Rounding::kStochastic;
   static constexpr bool kSame = std::is_same_v<Sum, SameRule<Sum::kMode>>;
   static constexpr bool kBare = kSame || (kPlain && Sum::kMode == Rounding::kNearestEven);
   Sum sum_rule;
@@ -85,13 +86,18 @@ void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
   });
 }
 
+// The modes that people train with; the others get fewer variants, which are slower, not different.
+template <Rounding kMode>
+constexpr bool kCommon = kMode == Rounding::kNearestEven || kMode == Rounding::kTowardZero ||
+                         kMode == Rounding::kStochastic;
+
 template <class Step, bool kMasked>
 void run_float_rows(const Tile& t, const Accumulator& acc) {
   const Step step(acc);
   const ChunkEnd<Vec<8>> end(acc);
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     int64_t row = 0;
-    if constexpr (!Step::kStochastic) {
+    if constexpr (kCommon<Step::kMode> && !Step::kStochastic) {
       for (; row + 8 <= t.rows; row += 8) {
         run_float_panel<Step, 8, kMasked>(t, acc, step, end, row, lane);
       }
@@ -131,9 +137,12 @@ bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
 template <class Sum>
 bool try_sum(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
   if (!acc.has_product) return try_rules<Sum, NoProduct>(t, acc, a, b);
-  if (acc.product_rounding != Rounding::kNearestEven) return false;
-  return try_rules<Sum, NarrowRule<Rounding::kNearestEven>>(t, acc, a, b) ||
-         try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
+  if constexpr (kCommon<Sum::kMode>) {
+    if (acc.product_rounding != Rounding::kNearestEven) return false;
+    return try_rules<Sum, NarrowRule<Rounding::kNearestEven>>(t, acc, a, b) ||
+           try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
+  }
+  return false;
 }
 
 template <Rounding kMode>

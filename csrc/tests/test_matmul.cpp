@@ -89,29 +89,35 @@ void check_matmul(const AccumulatorSpec& spec, const Case& c) {
   }
 }
 
-// What one block of k leaves behind must not mislead the next: kinds of operands that change at
-// multiples of 128, whatever a driver makes of them.
+// What one block of k leaves behind must not mislead the next: kinds of operands that change where
+// the driver's second block begins.
 enum class Stretch {
-  kFine,    // few bits, sums of about 2^-10
-  kTies,    // 12-bit integers whose products lie in the middle between two values of 10 bits
+  kFine,    // few bits, sums of about 2^-14
+  kTies,    // products in the middle between two values of 10 or 11 bits
   kTiny,    // sums at the bottom of e5m10 and e5m3
+  kFloor,   // products of the smallest normal value of e5m3
   kHuge,    // sums beyond 2^16, then back
   kBroken,  // NaN and infinities now and then
   kZeros,   // of both signs
 };
-constexpr const char* kStretchNames[] = {"fine", "ties", "tiny", "huge", "broken", "zeros"};
-constexpr int64_t kStretchLength = 128;
+constexpr const char* kStretchNames[] = {"fine", "ties",   "tiny", "floor",
+                                         "huge", "broken", "zeros"};
+// Few steps after the change, which later roundings would hide.
+constexpr int64_t kFirstLength = 256, kSecondLength = 3;
 
 float stretch_operand(Stretch kind, bool left, Source& source) {
   const float sign = source.once_in(2) ? -1.0f : 1.0f;
   switch (kind) {
     case Stretch::kFine:
-      return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -8);
+      return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -11);
     case Stretch::kTies:
-      if (left) return std::ldexp(sign, source.between(0, 10));
-      return sign * static_cast<float>(2049 + 2 * source.between(0, 3) * source.between(0, 200));
+      if (left) return std::ldexp(sign, source.between(0, 2));
+      return sign *
+             static_cast<float>(2 * source.between(512, source.once_in(2) ? 1023 : 2047) + 1);
     case Stretch::kTiny:
       return std::ldexp(sign * static_cast<float>(source.between(1, 3)), -9);
+    case Stretch::kFloor:
+      return std::ldexp(sign, -7);
     case Stretch::kHuge:
       return std::ldexp(sign, source.between(4, 9));
     case Stretch::kBroken:
@@ -122,29 +128,28 @@ float stretch_operand(Stretch kind, bool left, Source& source) {
   }
 }
 
-void check_stretches(const AccumulatorSpec& spec, const std::vector<Stretch>& kinds) {
-  constexpr int64_t kM = 6, kN = 19;
-  const auto length = static_cast<int64_t>(kinds.size()) * kStretchLength;
-  Source source(static_cast<uint64_t>(length) + 41);
-  std::vector<float> a(kM * length), b(length * kN), got(kM * kN);
-  for (int64_t k = 0; k < length; ++k) {
-    const Stretch kind = kinds[k / kStretchLength];
-    for (int64_t i = 0; i < kM; ++i) a[i * length + k] = stretch_operand(kind, true, source);
+void check_stretches(const AccumulatorSpec& spec, Stretch first, Stretch second) {
+  constexpr int64_t kM = 2, kN = 17, kLength = kFirstLength + kSecondLength;
+  Source source(41);
+  std::vector<float> a(kM * kLength), b(kLength * kN), got(kM * kN);
+  for (int64_t k = 0; k < kLength; ++k) {
+    const Stretch kind = k < kFirstLength ? first : second;
+    for (int64_t i = 0; i < kM; ++i) a[i * kLength + k] = stretch_operand(kind, true, source);
     for (int64_t j = 0; j < kN; ++j) b[k * kN + j] = stretch_operand(kind, false, source);
   }
   const int64_t offset = 0;
   const lpk::MatmulArgs args{a.data(), b.data(), nullptr, got.data(), 1, kM, kN,
-                             length,   &offset,  &offset, length,     1, kN, 1};
+                             kLength,  &offset,  &offset, kLength,    1, kN, 1};
   lpk::matmul(args, spec.ints().data(), kSeed, 1);
   const PlainSum sum(spec, kSeed);
   for (int64_t i = 0; i < kM; ++i) {
     for (int64_t j = 0; j < kN; ++j) {
-      const auto tap = [&](int64_t k) -> Tap { return {true, a[i * length + k], b[k * kN + j]}; };
+      const auto tap = [&](int64_t k) -> Tap { return {true, a[i * kLength + k], b[k * kN + j]}; };
       CHECK_SAME(got[i * kN + j],
-                 sum.run(length, static_cast<uint64_t>(i), static_cast<uint64_t>(j), tap, nullptr),
+                 sum.run(kLength, static_cast<uint64_t>(i), static_cast<uint64_t>(j), tap, nullptr),
                  text("%s, from %s to %s, element (%d, %d)", spec.name.c_str(),
-                      kStretchNames[static_cast<int>(kinds.front())],
-                      kStretchNames[static_cast<int>(kinds.back())], int(i), int(j)));
+                      kStretchNames[static_cast<int>(first)],
+                      kStretchNames[static_cast<int>(second)], int(i), int(j)));
     }
   }
 }
@@ -202,10 +207,10 @@ void test_matmul() {
     check_matmul(spec, {{1, 67, 270, 18}, data, rows, rows, false, false, 2});
     check_matmul(spec, {{1, 5, 259, 131}, data, columns, columns, true, false, 2});
     check_matmul(spec, {{1, 150, 31, 3}, data, rows, rows, true, false, 2});
-    for (int from = 0; from < 6; ++from) {
-      for (int to = 0; to < 6; ++to) {
+    for (int from = 0; from < 7; ++from) {
+      for (int to = 0; to < 7; ++to) {
         const auto first = static_cast<Stretch>(from), then = static_cast<Stretch>(to);
-        if (from != to) check_stretches(spec, {first, first, then, then});
+        if (from != to) check_stretches(spec, first, then);
       }
     }
   }

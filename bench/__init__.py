@@ -1,0 +1,1 @@
+"""Speed, measured: ``python -m bench.run`` (``make bench``). What to measure is in registry.py."""

@@ -1,0 +1,43 @@
+"""Right before fast: a case is timed only if it gives the reference's bits on a small shape."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bench import naive
+from bench.ops import build
+from bench.registry import Case, gate_case
+from lpkernels.arithmetic import as_accumulator
+from tests.compare import assert_bit_equal
+
+# Of the results of the naive loop, those equal to the reference's: its two roundings differ from
+# one now and then, a mistake in it always.
+_NAIVE_AGREEMENT = 0.9
+
+
+def gate(case: Case, device: str, backend: str) -> None:
+    """Raises AssertionError, with the first element that differs, if `backend` is not right."""
+    small = gate_case(case)
+    with torch.random.fork_rng():
+        got = build(small, device, backend).run()
+        want = build(small, device, "reference").run()
+    assert len(got) == len(want), f"{small.name}: {len(got)} results, expected {len(want)}"
+    for number, (one, other) in enumerate(zip(got, want, strict=True)):
+        assert_bit_equal(one, other, f"{small.name} on {backend}, result {number}")
+    if small.op == "matmul" and "naive" in case.baselines and device == "cpu":
+        _gate_naive(small, want[0])
+
+
+def _gate_naive(case: Case, want: Tensor) -> None:
+    """The naive loop computes the same product, but for draws and chunks, which are its own."""
+    acc = as_accumulator(case.spec)
+    if naive.why_not() or acc.is_stochastic or acc.chunk is not None:
+        return
+    got = build(case, "cpu", "reference").baselines["naive"]()
+    assert isinstance(got, Tensor)
+    agreement = float((got == want).float().mean())
+    assert agreement >= _NAIVE_AGREEMENT, (
+        f"{case.name}: the naive baseline agrees in {agreement:.0%} of the results, expected at "
+        f"least {_NAIVE_AGREEMENT:.0%}"
+    )

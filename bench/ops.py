@@ -1,0 +1,186 @@
+"""The operations of registry.py: from a case to something to call, its baselines and its work."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from bench import naive
+from bench.registry import Case
+from lpkernels import ops
+from lpkernels.arithmetic import as_accumulator
+from lpkernels.experiments.models import ResNet
+from lpkernels.rng import Role
+
+SEED = 20260
+
+
+@dataclass(frozen=True)
+class Job:
+    """A case made ready.
+
+    Attributes:
+        run: one call; returns the tensors it made, for the gate.
+        baselines: name -> one call of what the case is compared with.
+        work: what one call does, in `unit` times 1e9 ("images/s": times 1).
+    """
+
+    run: Callable[[], list[Tensor]]
+    baselines: dict[str, Callable[[], object]]
+    work: float
+    unit: str
+
+    def rate(self, seconds: float) -> float:
+        return self.work / seconds / (1.0 if self.unit == "images/s" else 1e9)
+
+
+def build(case: Case, device: str, backend: str) -> Job:
+    """The case on tensors of `device`, computed by `backend` ("reference" for the gate).
+
+    Raises: NotImplementedError: the backend has no such operation.
+    """
+    return _BUILDERS[case.op](case, device, backend)
+
+
+def _operand(case: Case, device: str, *shape: int) -> Tensor:
+    """Normal values, rounded to the format that the case's operands are in."""
+    generator = torch.Generator().manual_seed(SEED + math.prod(shape))
+    x = torch.randn(*shape, generator=generator)
+    if case.operands:
+        x = lp.quantize(x, case.operands, backend="reference" if x.numel() < 5000 else "auto")
+    return x.float().to(device)
+
+
+def _seed() -> Tensor:
+    return torch.tensor(SEED)
+
+
+def _matmul(case: Case, device: str, backend: str) -> Job:
+    m, k, n = case.shape
+    a, b = _operand(case, device, m, k), _operand(case, device, k, n)
+    acc = as_accumulator(case.spec)
+    seed = _seed() if acc.is_stochastic else None
+    baselines: dict[str, Callable[[], object]] = {"torch": lambda: torch.mm(a, b)}
+    if "naive" in case.baselines and device == "cpu" and not naive.why_not():
+        baselines["naive"] = lambda: naive.matmul(a, b, acc)
+    return Job(
+        lambda: [lp.matmul(a, b, acc, generator=seed, backend=backend)],
+        baselines,
+        m * k * n,
+        "GMAC/s",
+    )
+
+
+def _quantize(case: Case, device: str, backend: str, *, into: bool) -> Job:
+    x = _operand(case, device, *case.shape)
+    fmt, _, rounding = case.spec.partition(":")
+    seed = _seed() if rounding == "stochastic" else None
+    # A fresh result costs its memory: the baseline allocates too.
+    out = torch.empty_like(x) if into else None
+    copy = torch.empty_like(x)
+    baseline: Callable[[], object] = (lambda: copy.copy_(x)) if into else (lambda: x.clone())
+    return Job(
+        lambda: [lp.quantize(x, fmt, rounding, generator=seed, out=out, backend=backend)],
+        {"torch": baseline},
+        # Read once, written once.
+        2 * x.element_size() * x.numel(),
+        "GB/s",
+    )
+
+
+def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
+    batch, c_in, c_out, image, kernel, step = case.shape
+    stride, padding, dilation = [step] * 2, [kernel // 2] * 2, [1, 1]
+    x = _operand(case, device, batch, c_in, image, image)
+    w = _operand(case, device, c_out, c_in, kernel, kernel)
+    y = F.conv2d(x, w, None, stride, padding)
+    g = _operand(case, device, *y.shape)
+    acc = as_accumulator(case.spec)
+    seed = _seed() if acc.is_stochastic else None
+    numbers = (stride, padding, dilation, 1)
+
+    def backward(mask: list[bool]) -> object:
+        call = torch.ops.aten.convolution_backward
+        return call(g, x, w, None, stride, padding, dilation, False, [0, 0], 1, mask)
+
+    runs: dict[str, tuple[Callable[[], Tensor], Callable[[], object]]] = {
+        "fprop": (
+            lambda: ops.conv_fprop(x, w, None, *numbers, acc, seed, Role.FPROP, backend),
+            lambda: F.conv2d(x, w, None, stride, padding),
+        ),
+        "dgrad": (
+            lambda: ops.conv_dgrad(g, w, list(x.shape), *numbers, acc, seed, Role.DGRAD, backend),
+            lambda: backward([True, False, False]),
+        ),
+        "wgrad": (
+            lambda: ops.conv_wgrad(x, g, list(w.shape), *numbers, acc, seed, Role.WGRAD, backend),
+            lambda: backward([False, True, False]),
+        ),
+    }
+    run, baseline = runs[gemm]
+    # Taps on padding and between strides are no work: the same count for the three products.
+    return Job(lambda: [run()], {"torch": baseline}, y.numel() * c_in * kernel**2, "GMAC/s")
+
+
+@contextmanager
+def _chosen(backend: str) -> Iterator[None]:
+    """Modules take their backend from the environment."""
+    before = os.environ.get("LPKERNELS_BACKEND")
+    os.environ["LPKERNELS_BACKEND"] = backend
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["LPKERNELS_BACKEND"]
+        else:
+            os.environ["LPKERNELS_BACKEND"] = before
+
+
+def _train_step(case: Case, device: str, backend: str) -> Job:
+    batch, width, image = case.shape
+    x = _operand(case, device, batch, 3, image, image)
+    labels = (torch.arange(batch) % 10).to(device)
+
+    def step_of(recipe: str | None) -> Callable[[], list[Tensor]]:
+        with torch.random.fork_rng():
+            torch.manual_seed(SEED)
+            model: nn.Module = ResNet(3, 10, depth=8, width=width).to(device)
+        if recipe is not None:
+            lp.convert(model, recipe)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+        def step() -> list[Tensor]:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), labels)
+            loss.backward()
+            optimizer.step()
+            return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+        return step
+
+    emulated = step_of(case.spec)
+
+    def run() -> list[Tensor]:
+        with _chosen(backend):
+            return emulated()
+
+    return Job(run, {"torch": step_of(None)}, batch, "images/s")
+
+
+_BUILDERS: dict[str, Callable[[Case, str, str], Job]] = {
+    "matmul": _matmul,
+    "quantize": lambda *call: _quantize(*call, into=False),
+    "quantize_out": lambda *call: _quantize(*call, into=True),
+    "conv_fprop": lambda *call: _conv(*call, gemm="fprop"),
+    "conv_dgrad": lambda *call: _conv(*call, gemm="dgrad"),
+    "conv_wgrad": lambda *call: _conv(*call, gemm="wgrad"),
+    "train_step": _train_step,
+}

@@ -1,0 +1,130 @@
+"""The runner of the benchmarks: what it measures is checked, what it reports is a record."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from bench import gate as gate_module
+from bench import ops, run, timing
+from bench.registry import CASES, Case, gate_case
+from bench.timing import OtherWork, Summary, interleave
+from lpkernels import backends
+
+ONE_OF_EACH = list({case.op: case for case in CASES}.values())
+needs_cpu_kernels = pytest.mark.skipif(
+    not backends.get("cpu").available(), reason=backends.get("cpu").why_not()
+)
+
+
+def by_op(case: Case) -> str:
+    return case.op
+
+
+def test_cases_have_names_of_their_own():
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+
+
+def test_cases_have_builders_and_known_baselines():
+    assert {case.op for case in CASES} == set(ops._BUILDERS)
+    assert {name for case in CASES for name in case.baselines} == {"torch", "naive"}
+
+
+@needs_cpu_kernels
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=by_op)
+def test_gate_passes_what_is_right(case):
+    gate_module.gate(case, "cpu", "cpu")
+
+
+def test_gate_refuses_what_is_wrong(monkeypatch):
+    def build(case: Case, device: str, backend: str) -> ops.Job:
+        job = ops.build(case, device, "reference")
+        if backend == "reference":
+            return job
+        return ops.Job(lambda: [job.run()[0] + 1], {}, job.work, job.unit)
+
+    monkeypatch.setattr(gate_module, "build", build)
+    with pytest.raises(AssertionError, match=r"matmul 9x133x21 e6m9 .* on cpu, result 0: 189 of"):
+        gate_module.gate(CASES[0], "cpu", "cpu")
+
+
+def test_main_reports_a_closed_gate(monkeypatch, capsys, tmp_path):
+    def closed(*_: object) -> None:
+        raise AssertionError("bits differ")
+
+    monkeypatch.setattr(run, "gate", closed)
+    monkeypatch.setattr(run, "isa", lambda device: "none")
+    status = run.main(["--filter", "16x16x16", "--out", str(tmp_path)])
+    assert status == 1
+    assert "WRONG, not timed: bits differ" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_main_lists_the_quick_cases(capsys):
+    assert run.main(["--quick", "--list", "--filter", "^conv"]) == 0
+    names = capsys.readouterr().out.splitlines()
+    assert names == [case.name for case in CASES if case.quick and case.op.startswith("conv")]
+
+
+@needs_cpu_kernels
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=by_op)
+def test_measure_gives_a_record_and_a_line(case):
+    small = gate_case(case)
+    record = json.loads(json.dumps(run.measure(small, "cpu", torch.get_num_threads(), 0.0)))
+    assert record["case"] == small.name and record["seed"] == ops.SEED
+    assert record["samples"] >= 5 and record["baselines"]["torch"]["ratio"] > 0
+    assert {"load", "others", "threads", "rate", "unit"} <= set(record)
+    assert re.match(re.escape(small.name) + r" +\d+ ", run.line(record))
+
+
+def test_interleave_takes_turns_until_the_budget_is_spent():
+    ticks = iter(range(10_000))
+    calls: list[str] = []
+    runs = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    times = interleave(runs, 40.0, clock=lambda: float(next(ticks)))
+    # Two calls of each to begin with, untimed or to see how long one takes.
+    assert calls[:4] == ["a", "a", "b", "b"]
+    assert calls[4:] == ["a", "b"] * times["a"].samples
+    assert times["a"].samples == times["b"].samples > 5
+    assert times["a"].best == 1.0
+
+
+def test_interleave_makes_short_calls_many():
+    now = [0.0]
+
+    def quick() -> None:
+        now[0] += 1e-5
+
+    times = interleave({"quick": quick}, 0.0, clock=lambda: now[0])
+    assert times["quick"].calls_per_sample in (200, 201)
+    assert times["quick"].samples == timing._MIN_ROUNDS
+    assert times["quick"].best == pytest.approx(1e-5)
+
+
+def test_summary_orders_its_figures():
+    summary = Summary.of([3.0, 1.0, 2.0, 5.0, 4.0], 7)
+    assert (summary.best, summary.p50, summary.samples) == (1.0, 3.0, 5)
+    assert summary.best < summary.p20 < summary.p50 < summary.p80
+
+
+def test_other_work_is_a_number_of_processors_or_unknown():
+    others = OtherWork().processors()
+    assert others is None or others >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("Intel(R) Xeon(R) Processor @ 2.10GHz", "intel-xeon-processor-2-10ghz"), ("M1", "m1")],
+)
+def test_slug_names_a_file(name, file):
+    assert run.slug(name) == file
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.234, "1.23 s"), (0.0123, "12.3 ms"), (4.5e-5, "45 us"), (3e-8, "30 ns")],
+)
+def test_duration_takes_the_unit_that_fits(seconds, text):
+    assert run.duration(seconds) == text
