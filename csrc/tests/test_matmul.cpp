@@ -93,6 +93,7 @@ void check_matmul(const AccumulatorSpec& spec, const Case& c) {
 // the driver's second block begins.
 enum class Stretch {
   kFine,    // few bits, sums of about 2^-14
+  kFaint,   // sums of about 2^-100, where the format has such
   kTies,    // products in the middle between two values of 10 or 11 bits
   kTiny,    // sums at the bottom of e5m10 and e5m3
   kFloor,   // products of the smallest normal value of e5m3
@@ -100,8 +101,8 @@ enum class Stretch {
   kBroken,  // NaN and infinities now and then
   kZeros,   // of both signs
 };
-constexpr const char* kStretchNames[] = {"fine", "ties",   "tiny", "floor",
-                                         "huge", "broken", "zeros"};
+constexpr const char* kStretchNames[] = {"fine",  "faint", "ties",   "tiny",
+                                         "floor", "huge",  "broken", "zeros"};
 // Few steps after the change, which later roundings would hide.
 constexpr int64_t kFirstLength = 256, kSecondLength = 3;
 
@@ -110,6 +111,8 @@ float stretch_operand(Stretch kind, bool left, Source& source) {
   switch (kind) {
     case Stretch::kFine:
       return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -11);
+    case Stretch::kFaint:
+      return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -55);
     case Stretch::kTies:
       if (left) return std::ldexp(sign, source.between(0, 2));
       return sign *
@@ -207,8 +210,8 @@ void test_matmul() {
     check_matmul(spec, {{1, 67, 270, 18}, data, rows, rows, false, false, 2});
     check_matmul(spec, {{1, 5, 259, 131}, data, columns, columns, true, false, 2});
     check_matmul(spec, {{1, 150, 31, 3}, data, rows, rows, true, false, 2});
-    for (int from = 0; from < 7; ++from) {
-      for (int to = 0; to < 7; ++to) {
+    for (int from = 0; from < 8; ++from) {
+      for (int to = 0; to < 8; ++to) {
         const auto first = static_cast<Stretch>(from), then = static_cast<Stretch>(to);
         if (from != to) check_stretches(spec, first, then);
       }

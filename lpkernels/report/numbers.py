@@ -12,7 +12,8 @@ from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format
 def named_formats() -> Table:
     """A row for every named float format."""
     table = Table(title="Named float formats")
-    table.add_column("name")
+    # A narrow terminal folds the figures before it cuts the names.
+    table.add_column("name", min_width=max(len(row.name) for row in formats.table()))
     for column in ("bits", "exp", "man", "bias", "max", "min normal", "min subnormal", "epsilon"):
         table.add_column(column, justify="right")
     table.add_column("specials")
