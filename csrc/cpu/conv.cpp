@@ -6,233 +6,162 @@
 //   dgrad  (n, d, h, w) of dx    c_in     (c_out, kd, kh, kw)    dy           w
 //   wgrad  (c_in, kd, kh, kw)    c_out    (n, d, h, w) of dy     x            dy     (keyed by row
 //   c_out: lanes are rows)
+//
+// The positions of dx that are equal modulo the stride read the same taps: they are a product of
+// their own, without the taps between strides wherever the place of a product in its sum does not
+// matter.
 #include "conv.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "gemm.h"
-#include "tile.h"
+#include "../common/accumulate.h"
+#include "conv_operands.h"
+#include "parallel.h"
 
 namespace lpk {
 namespace {
 
-int64_t volume(const int64_t* size) { return size[0] * size[1] * size[2]; }
-
-// Mixed-radix counter over (outer, d, h, w), the order of every row, lane and k of this file.
-struct Position {
-  int64_t outer;
-  int64_t at[kSpatial];
-
-  Position(int64_t linear, const int64_t* size) {
-    for (int i = kSpatial - 1; i >= 0; --i) {
-      at[i] = linear % size[i];
-      linear /= size[i];
-    }
-    outer = linear;
-  }
-  void next(const int64_t* size) {
-    for (int i = kSpatial - 1; i >= 0; --i) {
-      if (++at[i] < size[i]) return;
-      at[i] = 0;
-    }
-    ++outer;
-  }
-};
-
-template <class T>
-T* element(const Image<T>& image, int64_t outer, int64_t inner, const int64_t* at) {
-  return image.data + outer * image.outer + inner * image.inner + at[0] * image.spatial[0] +
-         at[1] * image.spatial[1] + at[2] * image.spatial[2];
+// Blocks of k hold whole channels, if they can.
+int64_t block_depth(int64_t taps) {
+  return taps <= kMaxDepth ? kMaxDepth / taps * taps : kMaxDepth;
 }
 
-// Common to the three passes: the shape and the group.
-class ConvOperands : public Operands {
- public:
-  ConvOperands(const ConvShape& shape, int64_t group) : s_(shape), group_(group) {}
-  float bias(int64_t, int64_t) const override { return 0.0f; }
-
- protected:
-  int64_t input_channel(int64_t c) const { return group_ * s_.in_channels + c; }
-  int64_t output_channel(int64_t o) const { return group_ * s_.out_channels + o; }
-
-  // The input position that tap `tap` of output position `out` reads; false on padding.
-  bool input_of(const int64_t* out, const int64_t* tap, int64_t* in) const {
-    for (int i = 0; i < kSpatial; ++i) {
-      in[i] = out[i] * s_.stride[i] - s_.padding[i] + tap[i] * s_.dilation[i];
-      if (in[i] < 0 || in[i] >= s_.input[i]) return false;
-    }
-    return true;
+// fprop and wgrad: every tap of every position of y.
+Gather forward_gather(const ConvShape& s) {
+  Gather g;
+  for (int i = 0; i < kSpatial; ++i) {
+    g.grid[i] = s.output[i];
+    g.source[i] = s.input[i];
+    g.step[i] = s.stride[i];
+    g.kernel[i] = s.kernel[i];
+    for (int64_t tap = 0; tap < s.kernel[i]; ++tap)
+      g.taps[i].push_back({tap, tap * s.dilation[i] - s.padding[i]});
   }
-  // The output position whose tap `tap` reads input position `in`; false between strides and
-  // outside.
-  bool output_of(const int64_t* in, const int64_t* tap, int64_t* out) const {
-    for (int i = 0; i < kSpatial; ++i) {
-      const int64_t scaled = in[i] + s_.padding[i] - tap[i] * s_.dilation[i];
-      if (scaled < 0 || scaled % s_.stride[i] != 0) return false;
-      out[i] = scaled / s_.stride[i];
-      if (out[i] >= s_.output[i]) return false;
-    }
-    return true;
-  }
-
-  const ConvShape& s_;
-  int64_t group_;
-};
-
-// One row of A: value(k position) or absent, for depth positions from k on.
-template <class Tap>
-bool gather_row(int64_t k, int64_t depth, const int64_t* size, float* a, uint8_t* absent,
-                const Tap& tap) {
-  bool any = false;
-  Position position(k, size);
-  for (int64_t i = 0; i < depth; ++i, position.next(size)) {
-    const float* value = tap(position);
-    absent[i] = value == nullptr;
-    any |= value == nullptr;
-    a[i] = value == nullptr ? 0.0f : *value;
-  }
-  return any;
+  return g;
 }
 
-// Panels of B whose element (k, lane) lies at start(position) + lane * stride.
-template <class Start>
-void pack_panels(int64_t k, int64_t depth, int64_t lanes, const int64_t* size, int64_t stride,
-                 float* b, const Start& start) {
-  for (int64_t l0 = 0; l0 < lanes; l0 += kPanel, b += depth * kPanel) {
-    const int64_t width = std::min<int64_t>(kPanel, lanes - l0);
-    Position position(k, size);
-    for (int64_t i = 0; i < depth; ++i, position.next(size)) {
-      const float* from = start(position) + l0 * stride;
-      float* to = b + i * kPanel;
-      for (int64_t l = 0; l < width; ++l) to[l] = from[l * stride];
-      std::fill(to + width, to + kPanel, 0.0f);
+// dgrad: positions of dx at `phase` modulo the stride, and the taps through which they reach dy.
+Gather backward_gather(const ConvShape& s, const int64_t* phase) {
+  Gather g;
+  for (int i = 0; i < kSpatial; ++i) {
+    g.grid[i] = (s.input[i] - phase[i] + s.stride[i] - 1) / s.stride[i];
+    g.source[i] = s.output[i];
+    g.step[i] = 1;
+    g.kernel[i] = s.kernel[i];
+    for (int64_t tap = 0; tap < s.kernel[i]; ++tap) {
+      const int64_t reach = phase[i] + s.padding[i] - tap * s.dilation[i];
+      if (reach % s.stride[i] == 0) g.taps[i].push_back({tap, reach / s.stride[i]});
     }
   }
+  return g;
 }
 
-class FpropOperands : public ConvOperands {
- public:
-  FpropOperands(const ConvShape& shape, int64_t group, const Image<const float>& x,
-                const Image<const float>& w, const float* bias, const Image<float>& y)
-      : ConvOperands(shape, group), x_(x), w_(w), bias_(bias), y_(y) {}
-
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-              uint8_t* absent) const override {
-    bool any = false;
-    Position at(row, s_.output);
-    for (int64_t r = 0; r < rows; ++r, at.next(s_.output), a += depth, absent += depth) {
-      any |= gather_row(k, depth, s_.kernel, a, absent, [&](const Position& tap) -> const float* {
-        int64_t in[kSpatial];
-        if (!input_of(at.at, tap.at, in)) return nullptr;
-        return element(x_, at.outer, input_channel(tap.outer), in);
-      });
+// Which taps k counts, and where their weights lie.
+void list_taps(const Image<const float>& w, bool all, PositionPass* pass) {
+  const Gather& g = pass->gather;
+  std::vector<int64_t> indices(g.kernel_volume(), -1);
+  int64_t index = 0;
+  for (const AxisTap& d : g.taps[0]) {
+    for (const AxisTap& h : g.taps[1]) {
+      for (const AxisTap& v : g.taps[2])
+        indices[(d.tap * g.kernel[1] + h.tap) * g.kernel[2] + v.tap] = index++;
     }
-    return any;
   }
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
-    pack_panels(k, depth, lanes, s_.kernel, w_.outer, b, [&](const Position& tap) {
-      return element(w_, output_channel(lane), tap.outer, tap.at);
-    });
+  for (int64_t t = 0; t < g.kernel_volume(); ++t) {
+    if (indices[t] < 0 && !all) continue;
+    pass->taps.push_back(indices[t]);
+    pass->weight_offset.push_back(t / g.kernel[2] / g.kernel[1] * w.spatial[0] +
+                                  t / g.kernel[2] % g.kernel[1] * w.spatial[1] +
+                                  t % g.kernel[2] * w.spatial[2]);
   }
-  uint64_t row_id(int64_t row) const override { return row; }
-  uint64_t lane_id(int64_t lane) const override { return output_channel(lane); }
-  float* output(int64_t row, int64_t lane) const override {
-    const Position at(row, s_.output);
-    return element(y_, at.outer, output_channel(lane), at.at);
+  pass->find_inside();
+}
+
+PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
+                        const Image<const float>& w, const Image<float>& y) {
+  PositionPass p;
+  p.gather = forward_gather(s);
+  p.source = x;
+  p.weight = w.data;
+  p.weight_channel = w.inner;
+  p.weight_lane = w.outer;
+  p.channels = s.in_channels;
+  p.lanes = s.out_channels;
+  p.source_group = s.in_channels;
+  p.weight_group = s.out_channels * w.outer;
+  p.result_group = s.out_channels * y.inner;
+  p.result = y;
+  for (int i = 0; i < kSpatial; ++i) {
+    p.result_size[i] = s.output[i];
+    p.result_step[i] = 1;
+    p.result_phase[i] = 0;
   }
-  float bias(int64_t, int64_t lane) const override { return bias_[output_channel(lane)]; }
+  list_taps(w, true, &p);
+  return p;
+}
 
- private:
-  Image<const float> x_, w_;
-  const float* bias_;
-  Image<float> y_;
-};
+PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
+                        const Image<const float>& w, const Image<float>& dx, const int64_t* phase,
+                        bool all_taps) {
+  PositionPass p;
+  p.gather = backward_gather(s, phase);
+  p.source = dy;
+  p.weight = w.data;
+  p.weight_channel = w.outer;
+  p.weight_lane = w.inner;
+  p.channels = s.out_channels;
+  p.lanes = s.in_channels;
+  p.source_group = s.out_channels;
+  p.weight_group = s.out_channels * w.outer;
+  p.result_group = s.in_channels * dx.inner;
+  p.result = dx;
+  for (int i = 0; i < kSpatial; ++i) {
+    p.result_size[i] = s.input[i];
+    p.result_step[i] = s.stride[i];
+    p.result_phase[i] = phase[i];
+  }
+  list_taps(w, all_taps && p.gather.tap_count() > 0, &p);
+  return p;
+}
 
-class DgradOperands : public ConvOperands {
- public:
-  DgradOperands(const ConvShape& shape, int64_t group, const Image<const float>& dy,
-                const Image<const float>& w, const Image<float>& dx)
-      : ConvOperands(shape, group), dy_(dy), w_(w), dx_(dx) {}
+bool position_matters(const int64_t* accumulator) {
+  const Accumulator acc = accumulator_from(accumulator);
+  return acc.chunk > 0 || acc.rounding == Rounding::kStochastic ||
+         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
+}
 
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-              uint8_t* absent) const override {
-    bool any = false;
-    Position at(row, s_.input);
-    for (int64_t r = 0; r < rows; ++r, at.next(s_.input), a += depth, absent += depth) {
-      any |= gather_row(k, depth, s_.kernel, a, absent, [&](const Position& tap) -> const float* {
-        int64_t out[kSpatial];
-        if (!output_of(at.at, tap.at, out)) return nullptr;
-        return element(dy_, at.outer, output_channel(tap.outer), out);
-      });
+// +0 everywhere.
+void clear(const Image<float>& image, int64_t batch, int64_t channels, const int64_t* size,
+           int threads) {
+  parallel_for(batch * channels, threads, [&](int64_t i) {
+    float* to = image.data + i / channels * image.outer + i % channels * image.inner;
+    for (int64_t d = 0; d < size[0]; ++d) {
+      for (int64_t h = 0; h < size[1]; ++h) {
+        float* line = to + d * image.spatial[0] + h * image.spatial[1];
+        for (int64_t w = 0; w < size[2]; ++w) line[w * image.spatial[2]] = 0.0f;
+      }
     }
-    return any;
-  }
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
-    pack_panels(k, depth, lanes, s_.kernel, w_.inner, b, [&](const Position& tap) {
-      return element(w_, output_channel(tap.outer), lane, tap.at);
-    });
-  }
-  uint64_t row_id(int64_t row) const override { return row; }
-  uint64_t lane_id(int64_t lane) const override { return input_channel(lane); }
-  float* output(int64_t row, int64_t lane) const override {
-    const Position at(row, s_.input);
-    return element(dx_, at.outer, input_channel(lane), at.at);
-  }
+  });
+}
 
- private:
-  Image<const float> dy_, w_;
-  Image<float> dx_;
-};
-
-class WgradOperands : public ConvOperands {
- public:
-  WgradOperands(const ConvShape& shape, int64_t group, const Image<const float>& x,
-                const Image<const float>& dy, const Image<float>& dw)
-      : ConvOperands(shape, group), x_(x), dy_(dy), dw_(dw) {}
-
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-              uint8_t* absent) const override {
-    bool any = false;
-    Position tap(row, s_.kernel);
-    for (int64_t r = 0; r < rows; ++r, tap.next(s_.kernel), a += depth, absent += depth) {
-      any |= gather_row(k, depth, s_.output, a, absent, [&](const Position& at) -> const float* {
-        int64_t in[kSpatial];
-        if (!input_of(at.at, tap.at, in)) return nullptr;
-        return element(x_, at.outer, input_channel(tap.outer), in);
-      });
-    }
-    return any;
-  }
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
-    pack_panels(k, depth, lanes, s_.output, dy_.inner, b, [&](const Position& at) {
-      return element(dy_, at.outer, output_channel(lane), at.at);
-    });
-  }
-  // Columns of the key number (c_in, kd, kh, kw) with c_in global across groups.
-  uint64_t row_id(int64_t row) const override { return input_channel(0) * volume(s_.kernel) + row; }
-  uint64_t lane_id(int64_t lane) const override { return output_channel(lane); }
-  float* output(int64_t row, int64_t lane) const override {
-    const Position tap(row, s_.kernel);
-    return element(dw_, output_channel(lane), tap.outer, tap.at);
-  }
-
- private:
-  Image<const float> x_, dy_;
-  Image<float> dw_;
-};
-
-template <class Pass, class... Args>
-void run_groups(const ConvShape& shape, Product product, const int64_t* accumulator, uint64_t seed,
-                int threads, const Args&... args) {
-  if (product.rows == 0 || product.lanes == 0) return;
-  std::vector<Pass> operands;
-  operands.reserve(shape.groups);
+// Every pass for every group.
+void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
+                   const int64_t* accumulator, uint64_t seed, int threads) {
+  std::vector<PositionOperands> operands;
+  operands.reserve(passes.size() * s.groups);
   std::vector<Product> products;
-  products.reserve(shape.groups);
-  for (int64_t group = 0; group < shape.groups; ++group) {
-    operands.emplace_back(shape, group, args...);
-    product.operands = &operands.back();
-    products.push_back(product);
+  products.reserve(passes.size() * s.groups);
+  for (int64_t group = 0; group < s.groups; ++group) {
+    for (const PositionPass& pass : passes) {
+      const int64_t rows = pass.rows(s.batch);
+      if (rows == 0 || pass.lanes == 0) continue;
+      operands.emplace_back(pass, group);
+      const float* lane_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
+      products.push_back({rows, pass.lanes, pass.channels * pass.tap_count(),
+                          block_depth(pass.tap_count()), false, nullptr, lane_bias,
+                          &operands.back()});
+    }
   }
   accumulate_products(products, accumulator, seed, threads);
 }
@@ -241,35 +170,47 @@ void run_groups(const ConvShape& shape, Product product, const int64_t* accumula
 
 void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, const float* bias,
                 Image<float> y, const int64_t* accumulator, uint64_t seed, int threads) {
-  const Product product{s.batch * volume(s.output),
-                        s.out_channels,
-                        s.in_channels * volume(s.kernel),
-                        false,
-                        bias != nullptr,
-                        nullptr};
-  run_groups<FpropOperands>(s, product, accumulator, seed, threads, x, w, bias, y);
+  run_positions({fprop_pass(s, x, w, y)}, s, bias, accumulator, seed, threads);
 }
 
 void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
                 const int64_t* accumulator, uint64_t seed, int threads) {
-  const Product product{s.batch * volume(s.input),
-                        s.in_channels,
-                        s.out_channels * volume(s.kernel),
-                        false,
-                        false,
-                        nullptr};
-  run_groups<DgradOperands>(s, product, accumulator, seed, threads, dy, w, dx);
+  const bool all_taps = position_matters(accumulator);
+  std::vector<PositionPass> passes;
+  bool untouched = false;
+  int64_t phase[kSpatial];
+  // A stride beyond the image leaves phases without positions.
+  for (phase[0] = 0; phase[0] < std::min(s.stride[0], s.input[0]); ++phase[0]) {
+    for (phase[1] = 0; phase[1] < std::min(s.stride[1], s.input[1]); ++phase[1]) {
+      for (phase[2] = 0; phase[2] < std::min(s.stride[2], s.input[2]); ++phase[2]) {
+        PositionPass pass = dgrad_pass(s, dy, w, dx, phase, all_taps);
+        if (pass.tap_count() > 0) {
+          passes.push_back(std::move(pass));
+        } else {
+          untouched = true;
+        }
+      }
+    }
+  }
+  if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
+  run_positions(passes, s, nullptr, accumulator, seed, threads);
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,
                 const int64_t* accumulator, uint64_t seed, int threads) {
-  const Product product{s.in_channels * volume(s.kernel),
-                        s.out_channels,
-                        s.batch * volume(s.output),
-                        true,
-                        false,
-                        nullptr};
-  run_groups<WgradOperands>(s, product, accumulator, seed, threads, x, dy, dw);
+  const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
+  const int64_t rows = s.in_channels * pass.gather.kernel_volume();
+  if (rows == 0 || s.out_channels == 0) return;
+  std::vector<TapOperands> operands;
+  operands.reserve(s.groups);
+  std::vector<Product> products;
+  products.reserve(s.groups);
+  for (int64_t group = 0; group < s.groups; ++group) {
+    operands.emplace_back(pass, group);
+    products.push_back({rows, s.out_channels, s.batch * pass.gather.grid_volume(), kMaxDepth, true,
+                        nullptr, nullptr, &operands.back()});
+  }
+  accumulate_products(products, accumulator, seed, threads);
 }
 
 }  // namespace lpk

@@ -2,36 +2,38 @@
 // packed blocks.
 //
 //   for each block of rows x lanes (over threads)
-//     for each block of k: pack A and B, run the kernel
+//     for each block of k: pack B; for some rows at a time, pack A and run the kernel
 //     add the bias, store float32
 #include "gemm.h"
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <numeric>
 
 #include "../common/accumulate.h"
 #include "parallel.h"
-#include "tile.h"
 
 namespace lpk {
 namespace {
 
-// A block of B (kDepth x kLanes floats, 128 KB) stays in the second cache, one of A (kRows x
-// kDepth, 64 KB) passes through.
-constexpr int64_t kDepth = 256;
+// A block of B (kMaxDepth x kLanes floats, 128 KB) stays in the second cache while the blocks of A
+// (kMaxRows x kMaxDepth, 96 KB) of kUnitRows rows pass by; their sums (192 KB) wait there too.
 constexpr int64_t kLanes = 128;
-constexpr int64_t kRows = 96;
+constexpr int64_t kUnitRows = 4 * kMaxRows;
+// Rows that every kernel takes as whole groups.
+constexpr int64_t kRowGroup = 12;
 
-int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
 struct Scratch {
-  std::unique_ptr<float[]> a{new float[kRows * kDepth]};
-  std::unique_ptr<uint8_t[]> absent{new uint8_t[kRows * kDepth]};
-  std::unique_ptr<float[]> b{new float[kDepth * kLanes]};
-  std::unique_ptr<float[]> inner{new float[kRows * kLanes]};
-  std::unique_ptr<float[]> outer{new float[kRows * kLanes]};
-  uint64_t row_id[kRows];
+  std::unique_ptr<float[]> a{new float[kMaxRows * kMaxDepth]};
+  std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxRows * kMaxDepth]};
+  std::unique_ptr<float[]> b{new float[kMaxDepth * kLanes]};
+  std::unique_ptr<float[]> inner{new float[kUnitRows * kLanes]};
+  std::unique_ptr<float[]> outer{new float[kUnitRows * kLanes]};
+  uint64_t row_id[kUnitRows];
   uint64_t lane_id[kLanes];
 };
 
@@ -41,48 +43,58 @@ struct Block {
   int64_t lane, lanes;
 };
 
-// Rows per block: as many as the scratch holds, fewer where the threads would otherwise run out of
-// blocks.
-std::vector<Block> cut(const std::vector<Product>& products, int threads) {
-  std::vector<Block> blocks;
+// Blocks of about equal size, as large as the scratch holds; smaller where the threads would
+// otherwise run out of them.
+void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks) {
+  blocks->clear();
   for (const Product& p : products) {
-    const int64_t lane_blocks = (p.lanes + kLanes - 1) / kLanes;
+    const int64_t lane_blocks = ceil_div(p.lanes, kLanes);
     const int64_t others =
         static_cast<int64_t>(products.size()) * std::max<int64_t>(lane_blocks, 1);
-    const int64_t wanted = std::max<int64_t>(1, (4 * threads + others - 1) / others);
-    const int64_t step =
-        std::clamp<int64_t>(round_up((p.rows + wanted - 1) / wanted, 12), 12, kRows);
+    const int64_t wanted = threads > 1 ? ceil_div(4 * threads, others) : 1;
+    const int64_t groups = ceil_div(p.rows, kRowGroup);
+    const int64_t parts =
+        std::max(ceil_div(p.rows, kUnitRows), std::min(wanted, ceil_div(groups, 2)));
     for (int64_t lane = 0; lane < p.lanes; lane += kLanes) {
-      for (int64_t row = 0; row < p.rows; row += step) {
-        blocks.push_back(
-            {&p, row, std::min(step, p.rows - row), lane, std::min(kLanes, p.lanes - lane)});
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t row = part * groups / parts * kRowGroup;
+        const int64_t end = std::min(p.rows, (part + 1) * groups / parts * kRowGroup);
+        blocks->push_back({&p, row, end - row, lane, std::min(kLanes, p.lanes - lane)});
       }
     }
   }
-  return blocks;
 }
 
-void store_block(const Block& block, const Tile& tile, const Accumulator& acc, uint64_t seed) {
+// One more addition in the outermost format.
+void add_bias(const Block& block, const Tile& tile, const Accumulator& acc, float* state) {
   const Product& p = *block.product;
   const Format& last = acc.chunk > 0 ? acc.outer : acc.fmt;
-  const float* state = acc.chunk > 0 ? tile.outer : tile.inner;
   for (int64_t r = 0; r < block.rows; ++r) {
     for (int64_t l = 0; l < block.lanes; ++l) {
-      double sum = state[r * tile.lanes + l];
-      if (p.has_bias) {
-        double threshold = 0;
-        if (acc.rounding == Rounding::kStochastic) {
-          const uint64_t row = p.lanes_are_rows ? tile.lane_id[l] : tile.row_id[r];
-          const uint64_t col = p.lanes_are_rows ? tile.row_id[r] : tile.lane_id[l];
-          const uint32_t draw = random_draw(acc.rng, seed, kSiteBias, row, col, 0, acc.random_bits);
-          threshold = stochastic_threshold<double>(draw, acc.random_bits);
-        }
-        const double bias = p.operands->bias(block.row + r, block.lane + l);
-        sum = add_rounded<double>(sum, bias, last, acc.rounding, threshold);
+      double threshold = 0;
+      if (acc.rounding == Rounding::kStochastic) {
+        const uint64_t row = p.lanes_are_rows ? tile.lane_id[l] : tile.row_id[r];
+        const uint64_t col = p.lanes_are_rows ? tile.row_id[r] : tile.lane_id[l];
+        const uint32_t draw =
+            random_draw(acc.rng, tile.seed, kSiteBias, row, col, 0, acc.random_bits);
+        threshold = stochastic_threshold<double>(draw, acc.random_bits);
       }
-      *p.operands->output(block.row + r, block.lane + l) = canonical_float(sum);
+      const double bias =
+          p.row_bias != nullptr ? p.row_bias[block.row + r] : p.lane_bias[block.lane + l];
+      float& sum = state[r * tile.stride + l];
+      sum = static_cast<float>(add_rounded<double>(sum, bias, last, acc.rounding, threshold));
     }
   }
+}
+
+void store_block(const Block& block, const Tile& tile, const Accumulator& acc) {
+  const Product& p = *block.product;
+  float* state = acc.chunk > 0 ? tile.outer : tile.inner;
+  if (p.row_bias != nullptr || p.lane_bias != nullptr) add_bias(block, tile, acc, state);
+  const float nan = canonical_float(std::numeric_limits<double>::quiet_NaN());
+  for (int64_t i = 0; i < block.rows * tile.stride; ++i)
+    state[i] = state[i] == state[i] ? state[i] : nan;
+  p.operands->store(block.row, block.rows, block.lane, block.lanes, state, tile.stride);
 }
 
 void run_block(const Block& block, const Kernels& kernel, const int64_t* accumulator,
@@ -92,7 +104,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   const Accumulator acc = accumulator_from(accumulator);
   Tile tile{};
   tile.rows = block.rows;
-  tile.lanes = round_up(block.lanes, kPanel);
+  tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
   tile.a = scratch.a.get();
   tile.b = scratch.b.get();
   tile.inner = scratch.inner.get();
@@ -106,21 +118,33 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   tile.lanes_are_rows = p.lanes_are_rows;
   std::fill_n(tile.inner, block.rows * tile.lanes, 0.0f);
   std::fill_n(tile.outer, block.rows * tile.lanes, 0.0f);
-  for (int64_t r = 0; r < block.rows; ++r) scratch.row_id[r] = p.operands->row_id(block.row + r);
-  for (int64_t l = 0; l < tile.lanes; ++l) {
-    scratch.lane_id[l] = l < block.lanes ? p.operands->lane_id(block.lane + l) : 0;
-  }
+  p.operands->row_ids(block.row, block.rows, scratch.row_id);
+  p.operands->lane_ids(block.lane, block.lanes, scratch.lane_id);
+  std::fill(scratch.lane_id + block.lanes, scratch.lane_id + tile.lanes, 0);
 
-  for (int64_t k = 0; k < p.length; k += kDepth) {
+  const int64_t groups = ceil_div(block.rows, kRowGroup);
+  // More rows where the sums are short: longer runs to pack, fewer calls.
+  const int64_t depth = std::clamp<int64_t>(p.length, 1, p.depth);
+  const int64_t parts = ceil_div(groups, kMaxRows * kMaxDepth / depth / kRowGroup);
+  for (int64_t k = 0; k < p.length; k += p.depth) {
     tile.k0 = k;
-    tile.depth = std::min(kDepth, p.length - k);
-    const bool any_absent = p.operands->pack_a(block.row, block.rows, k, tile.depth,
-                                               scratch.a.get(), scratch.absent.get());
-    tile.absent = any_absent ? scratch.absent.get() : nullptr;
+    tile.depth = std::min(p.depth, p.length - k);
     p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.get());
-    kernel.accumulate(tile);
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t row = part * groups / parts * kRowGroup;
+      const int64_t end = std::min(block.rows, (part + 1) * groups / parts * kRowGroup);
+      Tile rows = tile;
+      rows.rows = end - row;
+      rows.inner += row * tile.stride;
+      rows.outer += row * tile.stride;
+      rows.row_id += row;
+      const bool any_absent = p.operands->pack_a(block.row + row, rows.rows, k, tile.depth,
+                                                 scratch.a.get(), scratch.absent.get());
+      rows.absent = any_absent ? scratch.absent.get() : nullptr;
+      kernel.accumulate(rows);
+    }
   }
-  store_block(block, tile, acc, seed);
+  store_block(block, tile, acc);
 }
 
 // The operands of one matrix product; transposed if the lanes are the rows of C.
@@ -140,37 +164,40 @@ class MatmulOperands : public Operands {
 
   bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
               uint8_t*) const override {
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* from = left_ + (row + r) * row_stride_ + k * left_k_;
-      for (int64_t i = 0; i < depth; ++i) a[r * depth + i] = from[i * left_k_];
+    const float* from = left_ + row * row_stride_ + k * left_k_;
+    if (row_stride_ == 1 && left_k_ != 1) {
+      kernels_.transpose(from, left_k_, depth, rows, a, depth);
+      return false;
+    }
+    for (int64_t r = 0; r < rows; ++r, from += row_stride_, a += depth) {
+      if (left_k_ == 1) {
+        std::memcpy(a, from, depth * sizeof(float));
+      } else {
+        for (int64_t i = 0; i < depth; ++i) a[i] = from[i * left_k_];
+      }
     }
     return false;
   }
 
   void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
-    for (int64_t l0 = 0; l0 < lanes; l0 += kPanel, b += depth * kPanel) {
-      const int64_t width = std::min<int64_t>(kPanel, lanes - l0);
-      const float* from = right_ + k * right_k_ + (lane + l0) * lane_stride_;
-      for (int64_t i = 0; i < depth; ++i) {
-        float* to = b + i * kPanel;
-        for (int64_t l = 0; l < width; ++l) to[l] = from[i * right_k_ + l * lane_stride_];
-        std::fill(to + width, to + kPanel, 0.0f);
-      }
-    }
+    const float* from = right_ + k * right_k_ + lane * lane_stride_;
+    pack_panels(kernels_, from, right_k_, lane_stride_, depth, lanes, b);
   }
 
-  uint64_t row_id(int64_t row) const override { return transposed_ ? row : entry_ * args_.m + row; }
-  uint64_t lane_id(int64_t lane) const override {
-    return transposed_ ? entry_ * args_.m + lane : lane;
+  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override {
+    std::iota(ids, ids + rows, (transposed_ ? 0 : entry_ * args_.m) + row);
+  }
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override {
+    std::iota(ids, ids + lanes, (transposed_ ? entry_ * args_.m : 0) + lane);
   }
 
-  float* output(int64_t row, int64_t lane) const override {
-    const int64_t m = transposed_ ? lane : row;
-    const int64_t n = transposed_ ? row : lane;
-    return args_.c + (entry_ * args_.m + m) * args_.n + n;
-  }
-  float bias(int64_t row, int64_t lane) const override {
-    return args_.bias[transposed_ ? row : lane];
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override {
+    float* c = args_.c + entry_ * args_.m * args_.n;
+    if (transposed_)
+      return kernels_.transpose(values, stride, rows, lanes, c + lane * args_.n + row, args_.n);
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(c + (row + r) * args_.n + lane, values + r * stride, lanes * sizeof(float));
   }
 
  private:
@@ -184,10 +211,36 @@ class MatmulOperands : public Operands {
 
 }  // namespace
 
+void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, int64_t lane_stride,
+                 int64_t depth, int64_t lanes, float* b) {
+  for (int64_t l0 = 0; l0 < lanes;
+       l0 += kPanel, b += depth * kPanel, from += kPanel * lane_stride) {
+    const int64_t width = std::min<int64_t>(kPanel, lanes - l0);
+    if (width < kPanel) std::fill_n(b, depth * kPanel, 0.0f);
+    if (k_stride == 1 && lane_stride != 1) {
+      kernels.transpose(from, lane_stride, width, depth, b, kPanel);
+    } else if (lane_stride == 1 && width == kPanel) {
+      for (int64_t i = 0; i < depth; ++i)
+        std::memcpy(b + i * kPanel, from + i * k_stride, kPanel * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < depth; ++i) {
+        for (int64_t l = 0; l < width; ++l)
+          b[i * kPanel + l] = from[i * k_stride + l * lane_stride];
+      }
+    }
+  }
+}
+
 void accumulate_products(const std::vector<Product>& products, const int64_t* accumulator,
                          uint64_t seed, int threads) {
   const Kernels& kernel = kernels();
-  const std::vector<Block> blocks = cut(products, threads);
+  thread_local std::vector<Block> scratch;
+  std::vector<Block>& blocks = scratch;
+  cut(products, threads, &blocks);
+  if (blocks.size() == 1) {
+    const FloatEnvironment environment;
+    return run_block(blocks[0], kernel, accumulator, seed);
+  }
   parallel_for(static_cast<int64_t>(blocks.size()), threads,
                [&](int64_t i) { run_block(blocks[i], kernel, accumulator, seed); });
 }
@@ -196,14 +249,16 @@ void matmul(const MatmulArgs& args, const int64_t* accumulator, uint64_t seed, i
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   // Lanes along n, unless n leaves most of a panel empty and m does not.
   const bool transposed = args.n < kPanel / 2 && args.m > args.n;
-  std::vector<MatmulOperands> operands;
+  thread_local std::vector<MatmulOperands> operands;
+  thread_local std::vector<Product> products;
+  operands.clear();
   operands.reserve(args.batch);
-  std::vector<Product> products;
-  products.reserve(args.batch);
+  products.clear();
   for (int64_t entry = 0; entry < args.batch; ++entry) {
     operands.emplace_back(args, entry, transposed);
     products.push_back({transposed ? args.n : args.m, transposed ? args.m : args.n, args.k,
-                        transposed, args.bias != nullptr, &operands.back()});
+                        kMaxDepth, transposed, transposed ? args.bias : nullptr,
+                        transposed ? nullptr : args.bias, &operands.back()});
   }
   accumulate_products(products, accumulator, seed, threads);
 }

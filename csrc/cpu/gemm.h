@@ -4,36 +4,52 @@
 #include <cstdint>
 #include <vector>
 
+#include "tile.h"
+
 namespace lpk {
 
-// What a driver asks of the operands: blocks of A (rows x k) and of B (k x lanes).
+// What the driver asks of the operands: blocks of A (rows x k) and of B (k x lanes), and a place
+// for the results.
 //
 // Lanes are the side that kernels vectorise over; only A may have absent taps.
 class Operands {
  public:
   virtual ~Operands() = default;
-  // a[r][k] for rows row .. row + rows, positions k .. k + depth; marks absent taps and returns
-  // whether there are any.
+  // a[r][k] for rows row .. row + rows, positions k .. k + depth; marks absent taps, if there are
+  // any, and returns whether there are. The contents of `absent` are arbitrary before.
   virtual bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
                       uint8_t* absent) const = 0;
   // Panels of kPanel lanes, [panel][k][lane]; lanes past the end are zero.
   virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const = 0;
-  // Ids of a row and of a lane in the key of a draw.
-  virtual uint64_t row_id(int64_t row) const = 0;
-  virtual uint64_t lane_id(int64_t lane) const = 0;
-  // Where an output is stored.
-  virtual float* output(int64_t row, int64_t lane) const = 0;
-  virtual float bias(int64_t row, int64_t lane) const = 0;
+  // Ids of rows and of lanes in the key of a draw.
+  virtual void row_ids(int64_t row, int64_t rows, uint64_t* ids) const = 0;
+  virtual void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const = 0;
+  // Takes the results of rows x lanes, rows `stride` apart.
+  virtual void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+                     int64_t stride) const = 0;
+
+ protected:
+  const Kernels& kernels_ = kernels();
 };
+
+// The most positions of k in one block, and of rows.
+constexpr int64_t kMaxDepth = 256;
+constexpr int64_t kMaxRows = 96;
 
 struct Product {
   int64_t rows;
   int64_t lanes;
-  int64_t length;       // products in each sum
-  bool lanes_are_rows;  // in the key of a draw
-  bool has_bias;
+  int64_t length;         // products in each sum
+  int64_t depth;          // of a block of k, at most kMaxDepth: what the operands pack well
+  bool lanes_are_rows;    // in the key of a draw
+  const float* row_bias;  // one value for each row or each lane, or null
+  const float* lane_bias;
   const Operands* operands;
 };
+
+// The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].
+void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, int64_t lane_stride,
+                 int64_t depth, int64_t lanes, float* b);
 
 // Computes every product of the list, over `threads` threads.
 void accumulate_products(const std::vector<Product>& products, const int64_t* accumulator,

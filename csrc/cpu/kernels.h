@@ -3,6 +3,7 @@
 #pragma once
 
 #include "double_kernel.h"
+#include "transpose.h"
 #if defined(__AVX2__)
 #include "certified_kernel.h"
 #endif

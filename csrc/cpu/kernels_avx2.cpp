@@ -2,6 +2,6 @@
 
 namespace lpk {
 
-const Kernels kAvx2Kernels = {"avx2", accumulate_tile<Vec<4>>, round_block<Vec<4>>};
+const Kernels kAvx2Kernels = {"avx2", accumulate_tile<Vec<4>>, transpose, round_block<Vec<4>>};
 
 }  // namespace lpk

@@ -2,6 +2,6 @@
 
 namespace lpk {
 
-const Kernels kScalarKernels = {"scalar", accumulate_tile<Vec<1>>, round_block<Vec<1>>};
+const Kernels kScalarKernels = {"scalar", accumulate_tile<Vec<1>>, transpose, round_block<Vec<1>>};
 
 }  // namespace lpk

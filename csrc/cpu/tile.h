@@ -58,6 +58,9 @@ void take_counts(int64_t* counts);
 struct Kernels {
   const char* isa;
   void (*accumulate)(const Tile&);
+  // to[c * to_stride + r] = from[r * from_stride + c]
+  void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
+                    int64_t to_stride);
   void (*round)(const RoundBlock&);
 };
 

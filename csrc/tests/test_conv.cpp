@@ -200,6 +200,17 @@ const Conv kConvs[] = {
     {"depthwise", 1, 4, 1, 2, {{1, 6, 6}}, {{1, 3, 3}}, {{1, 2, 2}}, {{0, 1, 1}}, {{1, 1, 1}}},
     {"beyond", 1, 1, 2, 2, {{1, 2, 2}}, {{1, 1, 2}}, {{1, 1, 1}}, {{0, 2, 3}}, {{1, 1, 1}}},
     {"unused", 1, 1, 2, 2, {{1, 8, 7}}, {{1, 2, 2}}, {{1, 3, 3}}, {{0, 0, 0}}, {{1, 1, 1}}},
+    {"wide", 1, 1, 2, 3, {{1, 3, 37}}, {{1, 3, 3}}, {{1, 1, 1}}, {{0, 1, 1}}, {{1, 1, 1}}},
+    {"wide stride 2",
+     2,
+     1,
+     2,
+     17,
+     {{1, 3, 41}},
+     {{1, 3, 3}},
+     {{1, 2, 2}},
+     {{0, 1, 1}},
+     {{1, 1, 1}}},
     {"no batch", 0, 1, 2, 2, {{1, 4, 4}}, {{1, 3, 3}}, {{1, 1, 1}}, {{0, 1, 1}}, {{1, 1, 1}}},
     {"3d", 1, 1, 2, 3, {{4, 3, 5}}, {{2, 3, 2}}, {{1, 2, 1}}, {{1, 1, 0}}, {{1, 1, 2}}},
     {"deep", 1, 1, 30, 19, {{1, 4, 3}}, {{1, 3, 3}}, {{1, 1, 1}}, {{0, 1, 1}}, {{1, 1, 1}}},
@@ -213,7 +224,7 @@ void test_conv() {
     for (const Conv& conv : kConvs) {
       // Every data set, layout and number of threads meets every convolution in turn.
       const Data data = kAllData[turn % 6];
-      Check check(conv, spec, data, turn / 2 % 2 == 0, 1 + turn / 12 % 2);
+      Check check(conv, spec, data, turn / 2 % 2 == 0, 1 + turn / 14 % 2);
       check.fprop();
       check.dgrad();
       check.wgrad();

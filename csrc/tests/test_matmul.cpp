@@ -93,7 +93,7 @@ void check_matmul(const AccumulatorSpec& spec, const Case& c) {
 // the driver's second block begins.
 enum class Stretch {
   kFine,    // few bits, sums of about 2^-14
-  kFaint,   // sums of about 2^-100, where the format has such
+  kFaint,   // sums of about 2^-115, where the format has such
   kTies,    // products in the middle between two values of 10 or 11 bits
   kTiny,    // sums at the bottom of e5m10 and e5m3
   kFloor,   // products of the smallest normal value of e5m3
@@ -112,7 +112,7 @@ float stretch_operand(Stretch kind, bool left, Source& source) {
     case Stretch::kFine:
       return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -11);
     case Stretch::kFaint:
-      return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -55);
+      return std::ldexp(sign * static_cast<float>(source.between(1, 7)), -62);
     case Stretch::kTies:
       if (left) return std::ldexp(sign, source.between(0, 2));
       return sign *

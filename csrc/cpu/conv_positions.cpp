@@ -1,0 +1,279 @@
+// Rows of A are positions of an image: fprop and dgrad.
+#include <algorithm>
+#include <cstring>
+
+#include "conv_operands.h"
+
+namespace lpk {
+namespace {
+
+// The window and the runs of the block that this thread packs or stores.
+Window& thread_window() {
+  thread_local Window window;
+  return window;
+}
+std::vector<LineRun>& thread_runs() {
+  thread_local std::vector<LineRun> runs;
+  return runs;
+}
+
+// to[r * stride + i] = from[base[r] + i] for i < kCount.
+template <int kCount>
+void copy_taps(const float* from, const int32_t* base, int64_t rows, float* to, int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(to + r * stride, from + base[r], kCount * sizeof(float));
+}
+
+// `count` consecutive taps of every row, and up to three more where there is room for them.
+void copy_line(const float* from, const int32_t* base, int64_t rows, int64_t count, int64_t room,
+               float* to, int64_t stride) {
+  if (count == 1) return copy_taps<1>(from, base, rows, to, stride);
+  if (count == 2) return copy_taps<2>(from, base, rows, to, stride);
+  if (count <= 4 && room >= 4) return copy_taps<4>(from, base, rows, to, stride);
+  if (count == 3) return copy_taps<3>(from, base, rows, to, stride);
+  if (count > 4 && count <= 8 && room >= 8) return copy_taps<8>(from, base, rows, to, stride);
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(to + r * stride, from + base[r], count * sizeof(float));
+}
+
+// Repeats the first `period` bytes until `count` are filled.
+void repeat(uint8_t* bytes, int64_t period, int64_t count) {
+  for (int64_t filled = period; filled < count; filled *= 2)
+    std::memcpy(bytes + filled, bytes, std::min(filled, count - filled));
+}
+
+}  // namespace
+
+void PositionPass::find_inside() {
+  for (int i = 0; i < kSpatial; ++i) {
+    inside_from[i] = 0;
+    inside_to[i] = gather.grid[i];
+    for (const AxisTap& tap : gather.taps[i]) {
+      while (inside_from[i] < inside_to[i] && !gather.inside(i, inside_from[i], tap.offset))
+        ++inside_from[i];
+      while (inside_from[i] < inside_to[i] && !gather.inside(i, inside_to[i] - 1, tap.offset))
+        --inside_to[i];
+    }
+  }
+  if (std::count(taps.begin(), taps.end(), -1) > 0) inside_to[0] = 0;
+}
+
+bool PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
+                              uint8_t* absent) const {
+  const int64_t taps = p_.tap_count();
+  Window& window = thread_window();
+  if (k % taps == 0 && depth % taps == 0 && window.plan(p_.gather, p_.source, row, rows)) {
+    pack_channels(window, rows, k / taps, depth, a);
+    return mark_absent(window.runs(), rows, k, depth, absent);
+  }
+  line_runs(p_.gather.grid, row, rows, &thread_runs());
+  pack_slowly(thread_runs(), k, depth, a);
+  return mark_absent(thread_runs(), rows, k, depth, absent);
+}
+
+// Whole channels through the window.
+void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
+                                     float* a) const {
+  const Gather& g = p_.gather;
+  const int64_t taps = p_.tap_count();
+  const int64_t listed = g.tap_count();
+  const int64_t width = static_cast<int64_t>(g.taps[2].size());
+  const int64_t height = static_cast<int64_t>(g.taps[1].size());
+  const bool whole_lines =
+      listed == taps && (width == 1 || window.column(1) == window.column(0) + 1);
+  if (listed != taps) std::fill_n(a, rows * depth, 0.0f);
+  const float* from = p_.source.data + (group_ * p_.source_group + channel) * p_.source.inner;
+  for (int64_t c = 0; c < depth; c += taps, from += p_.source.inner) {
+    window.fill(from);
+    if (whole_lines) {
+      for (int64_t i = 0; i < listed; i += width) {
+        const float* line = window.data() + window.line(i / width / height, i / width % height);
+        copy_line(line + window.column(0), window.base(), rows, width, depth - c - i, a + c + i,
+                  depth);
+      }
+      continue;
+    }
+    for (int64_t t = 0; t < taps; ++t) {
+      const int64_t i = p_.taps[t];
+      if (i < 0) continue;
+      const float* line = window.data() + window.line(i / width / height, i / width % height);
+      copy_taps<1>(line + window.column(i % width), window.base(), rows, a + c + t, depth);
+    }
+  }
+}
+
+// Any shape, element by element: kernels and windows too large for the way above.
+void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t k, int64_t depth,
+                                   float* a) const {
+  const Gather& g = p_.gather;
+  const int64_t taps = p_.tap_count();
+  const int64_t width = static_cast<int64_t>(g.taps[2].size());
+  const int64_t height = static_cast<int64_t>(g.taps[1].size());
+  for (int64_t i = 0; i < depth; ++i) {
+    const int64_t tap = p_.taps[(k + i) % taps];
+    const int64_t channel = group_ * p_.source_group + (k + i) / taps;
+    const int64_t part[kSpatial] = {tap / width / height, tap / width % height, tap % width};
+    for (const LineRun& run : runs) {
+      for (int64_t r = 0; r < run.count; ++r) {
+        const float* from = p_.source.data + run.n * p_.source.outer + channel * p_.source.inner;
+        bool inside = tap >= 0;
+        for (int x = 0; x < kSpatial && inside; ++x) {
+          const int64_t at = run.at[x] + (x == kSpatial - 1 ? r : 0);
+          const int64_t offset = g.taps[x][part[x]].offset;
+          inside = g.inside(x, at, offset);
+          from += (at * g.step[x] + offset) * p_.source.spatial[x];
+        }
+        a[(run.first + r) * depth + i] = inside ? *from : 0.0f;
+      }
+    }
+  }
+}
+
+// 1 for every tap that falls outside at this position.
+void PositionOperands::tap_pattern(const int64_t* at, uint8_t* pattern) const {
+  const Gather& g = p_.gather;
+  const size_t width = g.taps[2].size(), height = g.taps[1].size();
+  for (size_t t = 0; t < p_.taps.size(); ++t) {
+    const int64_t i = p_.taps[t];
+    pattern[t] = i < 0 || !g.inside(0, at[0], g.taps[0][i / width / height].offset) ||
+                 !g.inside(1, at[1], g.taps[1][i / width % height].offset) ||
+                 !g.inside(2, at[2], g.taps[2][i % width].offset);
+  }
+}
+
+bool PositionOperands::mark_absent(const std::vector<LineRun>& runs, int64_t rows, int64_t k,
+                                   int64_t depth, uint8_t* absent) const {
+  thread_local std::vector<uint8_t> pattern;
+  const int64_t taps = p_.tap_count();
+  pattern.resize(taps);
+  bool any = false;
+  for (const LineRun& run : runs) {
+    bool line_inside = true;
+    for (int i = 0; i + 1 < kSpatial; ++i)
+      line_inside &= run.at[i] >= p_.inside_from[i] && run.at[i] < p_.inside_to[i];
+    for (int64_t r = 0; r < run.count; ++r) {
+      const int64_t at[kSpatial] = {run.at[0], run.at[1], run.at[2] + r};
+      if (line_inside && at[2] >= p_.inside_from[2] && at[2] < p_.inside_to[2]) continue;
+      if (!any) std::memset(absent, 0, rows * depth);
+      any = true;
+      tap_pattern(at, pattern.data());
+      uint8_t* marks = absent + (run.first + r) * depth;
+      const int64_t period = std::min(taps, depth);
+      for (int64_t i = 0; i < period; ++i) marks[i] = pattern[(k + i) % taps];
+      repeat(marks, period, depth);
+    }
+  }
+  return any;
+}
+
+void PositionOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
+                              float* b) const {
+  const float* from = p_.weight + group_ * p_.weight_group + lane * p_.weight_lane;
+  for (int64_t l = 0; l < lanes; l += kPanel, b += depth * kPanel)
+    pack_panel(k, depth, from + l * p_.weight_lane, std::min<int64_t>(kPanel, lanes - l), b);
+}
+
+// One panel; `from` is the weight of channel 0, tap offset 0 and the first lane.
+void PositionOperands::pack_panel(int64_t k, int64_t depth, const float* from, int64_t width,
+                                  float* b) const {
+  const int64_t taps = p_.tap_count();
+  const auto& offsets = p_.weight_offset;
+  bool consecutive = true;
+  for (int64_t t = 1; t < taps; ++t) consecutive &= offsets[t] == offsets[t - 1] + 1;
+  const bool whole = k % taps == 0 && depth % taps == 0;
+  const int64_t channel = k / taps, channels = depth / taps;
+  if (p_.weight_lane != 1 && consecutive && p_.weight_channel == taps) {
+    return pack_panels(kernels_, from + offsets[0] + k, 1, p_.weight_lane, depth, width, b);
+  }
+  if (whole && p_.weight_lane != 1 && consecutive && taps > 1) {
+    for (int64_t c = 0; c < channels; ++c) {
+      pack_panels(kernels_, from + offsets[0] + (channel + c) * p_.weight_channel, 1,
+                  p_.weight_lane, taps, width, b + c * taps * kPanel);
+    }
+    return;
+  }
+  if (width < kPanel) std::fill_n(b, depth * kPanel, 0.0f);
+  if (whole && p_.weight_lane != 1 && p_.weight_channel == 1) {
+    for (int64_t t = 0; t < taps; ++t)
+      kernels_.transpose(from + offsets[t] + channel, p_.weight_lane, width, channels,
+                         b + t * kPanel, taps * kPanel);
+    return;
+  }
+  for (int64_t i = 0; i < depth; ++i, b += kPanel) {
+    const float* line = from + (k + i) / taps * p_.weight_channel + offsets[(k + i) % taps];
+    if (p_.weight_lane == 1 && width == kPanel) {
+      std::memcpy(b, line, kPanel * sizeof(float));
+    } else {
+      for (int64_t l = 0; l < width; ++l) b[l] = line[l * p_.weight_lane];
+    }
+  }
+}
+
+void PositionOperands::row_ids(int64_t row, int64_t rows, uint64_t* ids) const {
+  std::vector<LineRun>& runs = thread_runs();
+  line_runs(p_.gather.grid, row, rows, &runs);
+  for (const LineRun& run : runs) {
+    int64_t linear = run.n;
+    for (int i = 0; i < kSpatial; ++i)
+      linear = linear * p_.result_size[i] + run.at[i] * p_.result_step[i] + p_.result_phase[i];
+    for (int64_t r = 0; r < run.count; ++r) ids[run.first + r] = linear + r * p_.result_step[2];
+  }
+}
+
+void PositionOperands::lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const {
+  for (int64_t l = 0; l < lanes; ++l) ids[l] = group_ * p_.lanes + lane + l;
+}
+
+// Where the first position of a run goes, lane 0.
+float* PositionOperands::place(const LineRun& run) const {
+  float* to = p_.result.data + run.n * p_.result.outer + group_ * p_.result_group;
+  for (int i = 0; i < kSpatial; ++i)
+    to += (run.at[i] * p_.result_step[i] + p_.result_phase[i]) * p_.result.spatial[i];
+  return to;
+}
+
+// Positions `step` apart, channels too: through a transposed copy of a few lanes.
+void PositionOperands::store_apart(const float* from, int64_t stride, int64_t rows, int64_t lanes,
+                                   int64_t step, float* to) const {
+  constexpr int64_t kRows = 96;
+  float copy[kPanel * kRows];
+  for (int64_t l0 = 0; l0 < lanes; l0 += kPanel) {
+    const int64_t width = std::min<int64_t>(kPanel, lanes - l0);
+    for (int64_t r0 = 0; r0 < rows; r0 += kRows) {
+      const int64_t count = std::min(kRows, rows - r0);
+      kernels_.transpose(from + r0 * stride + l0, stride, count, width, copy, kRows);
+      for (int64_t l = 0; l < width; ++l) {
+        float* line = to + (l0 + l) * p_.result.inner + r0 * step;
+        for (int64_t r = 0; r < count; ++r) line[r * step] = copy[l * kRows + r];
+      }
+    }
+  }
+}
+
+void PositionOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t lanes,
+                             const float* values, int64_t stride) const {
+  std::vector<LineRun>& runs = thread_runs();
+  line_runs(p_.gather.grid, row, rows, &runs);
+  const int64_t step = p_.result_step[2] * p_.result.spatial[2];
+  for (size_t i = 0; i < runs.size();) {
+    float* to = place(runs[i]) + lane * p_.result.inner;
+    const float* from = values + runs[i].first * stride;
+    // Lines that follow each other in memory are one.
+    int64_t count = runs[i].count;
+    for (++i; i < runs.size() && place(runs[i]) + lane * p_.result.inner == to + count * step; ++i)
+      count += runs[i].count;
+    if (step == 1) {
+      kernels_.transpose(from, stride, count, lanes, to, p_.result.inner);
+    } else if (p_.result.inner == 1) {
+      for (int64_t r = 0; r < count; ++r)
+        std::memcpy(to + r * step, from + r * stride, lanes * sizeof(float));
+    } else {
+      for (int64_t l = 0; l < lanes; ++l) {
+        for (int64_t r = 0; r < count; ++r)
+          to[l * p_.result.inner + r * step] = from[r * stride + l];
+      }
+    }
+  }
+}
+
+}  // namespace lpk

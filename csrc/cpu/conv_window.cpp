@@ -1,0 +1,146 @@
+#include "conv_window.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lpk {
+namespace {
+
+// 1 MB: far above what real shapes need, below what a thread may use.
+constexpr int64_t kMaxFloats = 1 << 18;
+// Copies of taps run past their end by less than this.
+constexpr int64_t kSlack = 16;
+
+template <int kStep>
+void copy_strided(const float* from, int64_t stride, int64_t count, float* to) {
+  const int64_t step = kStep == 0 ? stride : kStep;
+  for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+}
+
+}  // namespace
+
+void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<LineRun>* runs) {
+  runs->clear();
+  int64_t linear = first;
+  while (linear < first + count) {
+    LineRun run;
+    int64_t rest = linear;
+    for (int i = kSpatial - 1; i >= 0; --i) {
+      run.at[i] = rest % grid[i];
+      rest /= grid[i];
+    }
+    run.n = rest;
+    run.first = linear - first;
+    run.count = std::min(grid[2] - run.at[2], first + count - linear);
+    runs->push_back(run);
+    linear += run.count;
+  }
+}
+
+// Lines of the same n and d stay together; one that is not whole only if it is alone or at an end.
+void Window::cut_pieces() {
+  pieces_.clear();
+  const int64_t width = gather_->grid[2];
+  for (const LineRun& run : runs_) {
+    const int64_t w1 = run.at[2] + run.count - 1;
+    if (!pieces_.empty()) {
+      Piece& last = pieces_.back();
+      if (last.n == run.n && last.d == run.at[0]) {
+        last.h1 = run.at[1];
+        last.w0 = 0;
+        last.w1 = width - 1;
+        last.count += run.count;
+        continue;
+      }
+    }
+    pieces_.push_back(
+        {run.n, run.at[0], run.at[1], run.at[1], run.at[2], w1, run.first, run.count});
+  }
+}
+
+bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t first,
+                  int64_t count) {
+  gather_ = &gather;
+  image_ = image;
+  for (int i = 0; i < kSpatial; ++i) {
+    const int64_t a = gather.taps[i].front().offset, b = gather.taps[i].back().offset;
+    least_[i] = std::min(a, b);
+    most_[i] = std::max(a, b);
+  }
+  mirrored_ = gather.taps[2].front().offset > gather.taps[2].back().offset;
+  line_runs(gather.grid, first, count, &runs_);
+  cut_pieces();
+
+  pitch_ = 0;
+  int64_t height = 0;
+  for (const Piece& p : pieces_) {
+    pitch_ = std::max(pitch_, (p.w1 - p.w0) * gather.step[2] + most_[2] - least_[2] + 1);
+    height = std::max(height, (p.h1 - p.h0) * gather.step[1] + most_[1] - least_[1] + 1);
+  }
+  plane_ = pitch_ * height;
+  const int64_t piece_size = plane_ * static_cast<int64_t>(gather.taps[0].size());
+  const int64_t size = piece_size * static_cast<int64_t>(pieces_.size()) + kSlack;
+  if (size > kMaxFloats) return false;
+
+  buffer_.assign(size, 0.0f);
+  base_.resize(count);
+  copies_.clear();
+  for (size_t i = 0; i < pieces_.size(); ++i)
+    plan_copies(pieces_[i], static_cast<int64_t>(i) * piece_size);
+  size_t piece = 0;
+  for (const LineRun& run : runs_) {
+    while (run.first >= pieces_[piece].first + pieces_[piece].count) ++piece;
+    const Piece& p = pieces_[piece];
+    const int64_t line =
+        static_cast<int64_t>(piece) * piece_size + (run.at[1] - p.h0) * gather.step[1] * pitch_;
+    const int64_t column = gather.step[2] * (mirrored_ ? p.w1 - run.at[2] : run.at[2] - p.w0);
+    for (int64_t i = 0; i < run.count; ++i)
+      base_[run.first + i] = static_cast<int32_t>(line + column + i * position_step());
+  }
+  return true;
+}
+
+// The valid part of every line that some tap of the piece reads.
+void Window::plan_copies(const Piece& p, int64_t start) {
+  const Gather& g = *gather_;
+  const int64_t height = (p.h1 - p.h0) * g.step[1] + most_[1] - least_[1] + 1;
+  needed_.assign(height, 0);
+  for (int64_t h = p.h0; h <= p.h1; ++h) {
+    for (const AxisTap& tap : g.taps[1])
+      needed_[(h - p.h0) * g.step[1] + tap.offset - least_[1]] = 1;
+  }
+  const int64_t left = p.w0 * g.step[2] + least_[2];
+  const int64_t right = p.w1 * g.step[2] + most_[2];
+  const int64_t from = std::max<int64_t>(left, 0);
+  const int64_t to = std::min(right, g.source[2] - 1);
+  if (from > to) return;
+  for (size_t i = 0; i < g.taps[0].size(); ++i) {
+    const int64_t d = p.d * g.step[0] + g.taps[0][i].offset;
+    if (d < 0 || d >= g.source[0]) continue;
+    for (int64_t y = 0; y < height; ++y) {
+      const int64_t h = p.h0 * g.step[1] + least_[1] + y;
+      if (!needed_[y] || h < 0 || h >= g.source[1]) continue;
+      const int64_t line = start + static_cast<int64_t>(i) * plane_ + y * pitch_;
+      const int64_t source = p.n * image_.outer + d * image_.spatial[0] + h * image_.spatial[1];
+      copies_.push_back({source + (mirrored_ ? to : from) * image_.spatial[2],
+                         line + (mirrored_ ? right - to : from - left), to - from + 1});
+    }
+  }
+}
+
+void Window::fill(const float* channel) {
+  const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2];
+  for (const Copy& c : copies_) {
+    const float* from = channel + c.from;
+    float* to = buffer_.data() + c.to;
+    if (stride == 1) {
+      std::memcpy(to, from, c.count * sizeof(float));
+    } else if (stride == -1) {
+      copy_strided<-1>(from, stride, c.count, to);
+    } else {
+      copy_strided<0>(from, stride, c.count, to);
+    }
+  }
+}
+
+}  // namespace lpk

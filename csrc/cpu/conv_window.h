@@ -1,0 +1,95 @@
+// Which elements of an image a grid of positions reads, tap by tap, and a copy of the part that a
+// few positions need.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "conv.h"
+
+namespace lpk {
+
+// The taps of one dimension: position p reads source[p * step + offset].
+struct AxisTap {
+  int64_t tap;  // in the kernel
+  int64_t offset;
+};
+
+// Positions (n, d, h, w) of a grid and the taps that they may read; in each dimension offsets
+// ascend, or all descend, by the same amount from tap to tap.
+struct Gather {
+  int64_t grid[kSpatial];
+  int64_t source[kSpatial];
+  int64_t step[kSpatial];
+  int64_t kernel[kSpatial];  // all taps, also those never read from here
+  std::vector<AxisTap> taps[kSpatial];
+
+  int64_t grid_volume() const { return grid[0] * grid[1] * grid[2]; }
+  int64_t kernel_volume() const { return kernel[0] * kernel[1] * kernel[2]; }
+  int64_t tap_count() const {
+    return static_cast<int64_t>(taps[0].size() * taps[1].size() * taps[2].size());
+  }
+  bool inside(int axis, int64_t position, int64_t offset) const {
+    const int64_t at = position * step[axis] + offset;
+    return at >= 0 && at < source[axis];
+  }
+};
+
+// Consecutive positions of one line of the grid.
+struct LineRun {
+  int64_t n, at[kSpatial];  // of the first position
+  int64_t first, count;     // among the positions of the window
+};
+
+// The positions first .. first + count as line runs.
+void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<LineRun>* runs);
+
+// The source lines that some positions read, of one channel, with zeros for padding: the element
+// that tap (i, j, k) of position p reads is data()[base()[p] + line(i, j) + column(k)].
+class Window {
+ public:
+  // False if this needs more memory than a window may have.
+  bool plan(const Gather& gather, const Image<const float>& image, int64_t first, int64_t count);
+  // Copies a channel in.
+  void fill(const float* channel);
+
+  const float* data() const { return buffer_.data(); }
+  const int32_t* base() const { return base_.data(); }
+  const std::vector<LineRun>& runs() const { return runs_; }
+  int64_t line(int64_t d, int64_t h) const {
+    return d * plane_ + (gather_->taps[1][h].offset - least_[1]) * pitch_;
+  }
+  int64_t column(int64_t w) const {
+    const int64_t offset = gather_->taps[2][w].offset;
+    return mirrored_ ? most_[2] - offset : offset - least_[2];
+  }
+  // From a position of a line to the next.
+  int64_t position_step() const { return mirrored_ ? -gather_->step[2] : gather_->step[2]; }
+
+ private:
+  // A part of the window: a run of lines with the same n and d.
+  struct Piece {
+    int64_t n, d, h0, h1, w0, w1;
+    int64_t first, count;
+  };
+  struct Copy {
+    int64_t from, to, count;
+  };
+
+  void cut_pieces();
+  void plan_copies(const Piece& piece, int64_t start);
+
+  const Gather* gather_ = nullptr;
+  Image<const float> image_{};
+  bool mirrored_ = false;
+  int64_t least_[kSpatial], most_[kSpatial];
+  int64_t pitch_ = 0, plane_ = 0;
+  std::vector<LineRun> runs_;
+  std::vector<Piece> pieces_;
+  std::vector<Copy> copies_;
+  std::vector<uint8_t> needed_;
+  std::vector<int32_t> base_;
+  std::vector<float> buffer_;
+};
+
+}  // namespace lpk
