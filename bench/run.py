@@ -149,7 +149,7 @@ def figures(job: Job, times: Summary) -> dict[str, Any]:
 
 
 MARK = "*"
-_COLUMNS = "{:<64} {:>3} {:>10} {:>10} {:>17} {:>9} {:>9}"
+_COLUMNS = "{:<67} {:>3} {:>10} {:>10} {:>17} {:>9} {:>9}"
 HEADER = _COLUMNS.format("case", "thr", "best", "median", "rate", "x torch", "x naive")
 
 

@@ -37,7 +37,7 @@ void check_accumulator(const Ints& ints) {
 // quantizer: format integers, then rounding, random_bits, rng, 0.
 lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
                                 const Ints& quantizer, int64_t seed, int64_t role, int64_t site,
-                                int threads) {
+                                int threads, int64_t stream_bytes) {
   LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
   LPK_CHECK(quantizer.size() == 12 || quantizer.size() == 20, "a quantizer has 12 or 20 integers");
   lpk::QuantizeArgs args{};
@@ -57,13 +57,15 @@ lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type
   args.seed = role_seed(seed, role);
   args.site = static_cast<uint32_t>(site);
   args.threads = threads;
+  args.stream_bytes = stream_bytes;
   return args;
 }
 
 void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
-              const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads) {
-  const lpk::QuantizeArgs args =
-      quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role, site, threads);
+              const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads,
+              int64_t stream_bytes) {
+  const lpk::QuantizeArgs args = quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role,
+                                               site, threads, stream_bytes);
   const py::gil_scoped_release release;
   switch (static_cast<lpk::Kind>(quantizer[0])) {
     case lpk::Kind::kAffine:

@@ -46,7 +46,7 @@ def test_gate_refuses_what_is_wrong(monkeypatch):
         return ops.Job(lambda: [job.run()[0] + 1], {}, job.work, job.unit)
 
     monkeypatch.setattr(gate_module, "build", build)
-    with pytest.raises(AssertionError, match=r"matmul 9x133x21 e6m9 .* on cpu, result 0: 189 of"):
+    with pytest.raises(AssertionError, match=r"matmul 9x300x21 e6m9 .* on cpu, result 0: 189 of"):
         gate_module.gate(CASES[0], "cpu", "cpu")
 
 

@@ -56,7 +56,8 @@ LPK_HD D odd_sum(D a, D b) {
   const auto outward = (above & (s > 0.0)) | (below & (s < 0.0));
   const auto bits = L::bits(s);
   const auto step = even & (above | below);
-  return L::value(step ? (outward ? bits + 1 : bits - 1) : bits);
+  const auto zero = bits & 0;
+  return L::value(bits + (step ? (outward ? zero + 1 : zero - 1) : zero));
 }
 
 // toward_negative: an exact zero sum is -0 unless both addends are +0. The nearest sum already

@@ -10,7 +10,8 @@
 // The reason: a double rounding that goes wrong needs a float32 sum that is a midpoint and an exact
 // sum that is not; with the smaller addend on the grid of the larger they are too far apart
 // (Figueroa 1995 has the case q = r). If l >= lx no sum is below the last place of the subnormals,
-// so their floor never acts and no nonzero sum becomes zero.
+// so their floor never acts and no nonzero sum becomes zero. A block of k goes on from sums that
+// earlier operands made: for (A), and without subnormals, l is that of whichever is finer.
 #pragma once
 
 #include <algorithm>
@@ -26,6 +27,7 @@ namespace {
 // else in it.
 struct OperandRange {
   bool plain;
+  bool zero;    // nothing but zeros, which are multiples of anything
   int width;    // significant bits of every element
   int lowest;   // every element is a multiple of 2^lowest
   int highest;  // and smaller than 2^highest
@@ -46,10 +48,10 @@ inline OperandRange operand_range(const float* x, int64_t count) {
     least = counted < least ? counted : least;
     most = exponent > most ? exponent : most;
   }
-  if (most == 0 && mantissas == 0) return {true, 1, 0, 0};  // zeros are multiples of anything
+  if (most == 0 && mantissas == 0) return {true, true, 1, 0, 0};
   const int width = mantissas == 0 ? 1 : 24 - __builtin_ctz(mantissas);
-  return {least != 0 && most != kExponent, width, static_cast<int>(least >> 23) - 127 - (width - 1),
-          static_cast<int>(most >> 23) - 126};
+  return {least != 0 && most != kExponent, false, width,
+          static_cast<int>(least >> 23) - 127 - (width - 1), static_cast<int>(most >> 23) - 126};
 }
 
 // What is known of the addends of a sum: products of the operands, or products rounded.
@@ -106,24 +108,28 @@ struct Certificate {
   int bound;   // holds while every sum is below 2^bound
 };
 
-// For a sum of such addends into f. Truncation and stochastic rounding of truncated sums compose in
-// any case; only their range must be certified.
+// For a sum of such addends into f, on from `state`: the sums of the products before may be finer
+// than these. `factor` is the operand that is scaled. Truncation and stochastic rounding of
+// truncated sums compose in any case; only their range must be certified.
 inline Certificate certify(const Format& f, Rounding mode, int random_bits, const AddendRange& p,
-                           int lowest_scaled, int highest_scaled) {
+                           const OperandRange& state, const OperandRange& factor) {
   constexpr Certificate kNone{false, false, 0};
   // Sums past this need no speed, and a low bound leaves room to scale.
   constexpr int kEnough = 40;
-  if (!p.plain || f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21) return kNone;
+  if (!p.plain || !state.plain || f.kind != Kind::kFloat) return kNone;
+  if (f.man_bits < 1 || f.man_bits > 21) return kNone;
   const int q = f.man_bits + 1;
   const int lx = f.emin - f.man_bits;
+  // Every sum is a multiple of 2^finest.
+  const int finest = state.zero ? p.lowest : std::min(p.lowest, state.lowest);
   const bool floor = p.lowest < lx;
-  if (!f.subnormals && p.lowest < f.emin) return kNone;
+  if (!f.subnormals && finest < f.emin) return kNone;
 
   int bound = kEnough;
   if (mode == Rounding::kNearestEven) {
     if (p.width > 24) return kNone;
     if (!rounds_twice_safely(p.width, q)) {
-      bound = p.lowest + 24;                                    // (A)
+      bound = finest + 24;                                      // (A)
       if (q + p.width <= 23) bound = std::max(bound, lx + 24);  // (C)
     }
   } else if (mode == Rounding::kTowardZero || mode == Rounding::kStochastic) {
@@ -138,11 +144,10 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   bound = std::min({bound, kEnough, full_binade ? top + 1 : top});
   // A bound that single products exceed would only be found broken.
   if (bound < p.highest) return kNone;
-  // Scaled so that 2^bound is 2, everything must stay a normal float32. Without the floor every sum
-  // is a multiple of 2^p.lowest.
+  // Scaled so that 2^bound is 2, everything must stay a normal float32.
   const int shift = 1 - bound;
-  const int least = std::min({p.lowest, lowest_scaled, floor ? std::min(lx, f.emin) : p.lowest});
-  if (least + shift < -126 || highest_scaled + shift > 126) return kNone;
+  const int least = std::min({finest, factor.lowest, floor ? std::min(lx, f.emin) : finest});
+  if (least + shift < -126 || factor.highest + shift > 126) return kNone;
   return {true, floor, bound};
 }
 

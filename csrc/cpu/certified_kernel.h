@@ -363,6 +363,19 @@ bool run_certified_rule(const Tile& t, const Accumulator& acc, bool floor, const
   return false;
 }
 
+// The running sums that a tile goes on from.
+inline OperandRange state_range(const Tile& t) {
+  OperandRange all{true, true, 1, 0, 0};
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const OperandRange row = operand_range(t.inner + r * t.stride, t.lanes);
+    if (row.zero) continue;
+    all = {all.plain && row.plain, false, std::max(all.width, row.width),
+           all.zero ? row.lowest : std::min(all.lowest, row.lowest),
+           all.zero ? row.highest : std::max(all.highest, row.highest)};
+  }
+  return all;
+}
+
 // Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
 // there is none at all.
 template <class S, class Exact>
@@ -373,7 +386,7 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const bool rounds = acc.has_product && !products_stay(acc.product, products);
   const AddendRange addends = addend_range(acc, a, b);
   const Certificate certificate =
-      certify(acc.fmt, acc.rounding, acc.random_bits, addends, a.lowest, a.highest);
+      certify(acc.fmt, acc.rounding, acc.random_bits, addends, state_range(t), a);
   if (!certificate.valid) return false;
   const int shift = 1 - certificate.bound;
   if (rounds && !rounded_products_fit(acc, products, shift)) return false;

@@ -8,6 +8,10 @@ namespace lpk {
 
 enum class ElementType : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat64 = 3 };
 
+inline int64_t element_bytes(ElementType type) {
+  return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
+}
+
 inline float float_of_bits(uint32_t bits) {
   float x;
   std::memcpy(&x, &bits, sizeof x);

@@ -2,7 +2,10 @@
 // flags.
 #pragma once
 
+#include "affine_kernel.h"
+#include "code_kernel.h"
 #include "double_kernel.h"
+#include "quantize_kernel.h"
 #include "transpose.h"
 #if defined(__AVX2__)
 #include "certified_kernel.h"

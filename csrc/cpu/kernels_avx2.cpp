@@ -2,6 +2,16 @@
 
 namespace lpk {
 
-const Kernels kAvx2Kernels = {"avx2", accumulate_tile<Vec<4>>, transpose, round_block<Vec<4>>};
+const Kernels kAvx2Kernels = {"avx2",
+                              accumulate_tile<Vec<4>>,
+                              transpose,
+                              round_block<Vec<4>>,
+                              round_elements<Bits32<8>>,
+                              encode_words<Bits32<8>>,
+                              decode_words<Bits32<8>>,
+                              affine_span<Vec<4>>,
+                              widen_floats<Vec<4>>,
+                              narrow_floats<Vec<4>>,
+                              widen_range<Vec<4>>};
 
 }  // namespace lpk

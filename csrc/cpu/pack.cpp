@@ -7,15 +7,19 @@
 #include "../common/accumulate.h"
 #include "element_types.h"
 #include "parallel.h"
+#include "tile.h"
 
 namespace lpk {
 namespace {
 
-constexpr uint32_t kNoCode = 0xffffffffu;
 constexpr uint32_t kCanonicalNan = 0x7fc00000u;
 // Groups of 8 codes begin on a byte, whatever their width: pieces of work start at multiples of
 // this many values.
-constexpr int64_t kGrain = 8192;
+constexpr int64_t kGrain = 65536;
+// Codes made at a time, a whole number of bytes of any width: they fit the first cache.
+constexpr int64_t kSpan = 1024;
+// Fewer values are packed sooner than another thread is woken.
+constexpr int64_t kWorthThreads = 2 * kGrain;
 
 // Codes of one element format.
 class Codec {
@@ -103,18 +107,25 @@ class BitWriter {
   explicit BitWriter(uint8_t* to) : to_(to) {}
   void put(uint32_t field, int bits) {
     pending_ |= static_cast<uint64_t>(field) << held_;
-    for (held_ += bits; held_ >= 8; held_ -= 8) {
+    held_ += bits;
+    if (held_ >= 32) {
+      put_bytes(4);
+      held_ -= 32;
+    }
+  }
+  void flush() {
+    put_bytes((held_ + 7) / 8);
+    held_ = 0;
+  }
+
+ private:
+  void put_bytes(int count) {
+    for (int i = 0; i < count; ++i) {
       *to_++ = static_cast<uint8_t>(pending_);
       pending_ >>= 8;
     }
   }
-  void flush() {
-    if (held_ > 0) *to_++ = static_cast<uint8_t>(pending_);
-    held_ = 0;
-    pending_ = 0;
-  }
 
- private:
   uint8_t* to_;
   uint64_t pending_ = 0;
   int held_ = 0;
@@ -130,12 +141,100 @@ class BitReader {
     held_ -= bits;
     return field;
   }
+  // As many fields as there are codes, four bytes at a time while all four belong to them.
+  void get_all(uint32_t* fields, int64_t count, int bits) {
+    const uint32_t mask = 0xffffffffu >> (32 - bits);
+    int64_t i = 0;
+    for (int64_t bytes = count * bits / 8; i < count && bytes >= 4; ++i) {
+      if (held_ < bits) {
+        uint64_t next = 0;
+        for (int k = 0; k < 4; ++k) next |= static_cast<uint64_t>(*from_++) << (8 * k);
+        pending_ |= next << held_;
+        held_ += 32;
+        bytes -= 4;
+      }
+      fields[i] = static_cast<uint32_t>(pending_) & mask;
+      pending_ >>= bits;
+      held_ -= bits;
+    }
+    for (; i < count; ++i) fields[i] = get(bits);
+  }
 
  private:
   const uint8_t* from_;
   uint64_t pending_ = 0;
   int held_ = 0;
 };
+
+// Eight codes of fewer than 8 bits, one to a byte, side by side; and back. Halves, quarters and
+// eighths of the word close up.
+uint64_t close_up(uint64_t bytes, int bits) {
+  const int gap = 8 - bits;
+  uint64_t x = bytes;
+  x = (x & 0x00ff00ff00ff00ffu) | (x & 0xff00ff00ff00ff00u) >> gap;
+  x = (x & 0x0000ffff0000ffffu) | (x & 0xffff0000ffff0000u) >> (2 * gap);
+  return (x & 0x00000000ffffffffu) | (x & 0xffffffff00000000u) >> (4 * gap);
+}
+
+uint64_t spread_out(uint64_t codes, int bits) {
+  const int gap = 8 - bits;
+  const uint64_t four = (uint64_t{1} << (4 * bits)) - 1;
+  uint64_t x = (codes & four) | (codes & ~four) << (4 * gap);
+  const uint64_t two = ((uint64_t{1} << (2 * bits)) - 1) * 0x0000000100000001u;
+  x = (x & two) | (x & two << (2 * bits)) << (2 * gap);
+  const uint64_t one = ((uint64_t{1} << bits) - 1) * 0x0001000100010001u;
+  return (x & one) | (x & one << bits) << gap;
+}
+
+// `count` codes of `bits` bits from a byte boundary on.
+void write_codes(const uint32_t* __restrict codes, int64_t count, int bits,
+                 uint8_t* __restrict to) {
+  int64_t i = 0;
+  if (bits < 8) {
+    for (; i + 8 <= count; i += 8) {
+      uint64_t bytes = 0;
+      for (int k = 0; k < 8; ++k) bytes |= static_cast<uint64_t>(codes[i + k]) << (8 * k);
+      const uint64_t closed = close_up(bytes, bits);
+      for (int k = 0; k < bits; ++k) *to++ = static_cast<uint8_t>(closed >> (8 * k));
+    }
+  } else if (bits == 8) {
+    for (; i < count; ++i) to[i] = static_cast<uint8_t>(codes[i]);
+    return;
+  } else if (bits == 16) {
+    for (; i < count; ++i) {
+      const auto code = static_cast<uint16_t>(codes[i]);
+      std::memcpy(to + 2 * i, &code, sizeof code);
+    }
+    return;
+  }
+  BitWriter writer(to);
+  for (; i < count; ++i) writer.put(codes[i], bits);
+  writer.flush();
+}
+
+void read_codes(const uint8_t* __restrict from, int64_t count, int bits,
+                uint32_t* __restrict codes) {
+  int64_t i = 0;
+  if (bits < 8) {
+    for (; i + 8 <= count; i += 8) {
+      uint64_t closed = 0;
+      for (int k = 0; k < bits; ++k) closed |= static_cast<uint64_t>(*from++) << (8 * k);
+      const uint64_t bytes = spread_out(closed, bits);
+      for (int k = 0; k < 8; ++k) codes[i + k] = static_cast<uint8_t>(bytes >> (8 * k));
+    }
+  } else if (bits == 8) {
+    for (; i < count; ++i) codes[i] = from[i];
+    return;
+  } else if (bits == 16) {
+    for (; i < count; ++i) {
+      uint16_t code;
+      std::memcpy(&code, from + 2 * i, sizeof code);
+      codes[i] = code;
+    }
+    return;
+  }
+  BitReader(from).get_all(codes + i, count - i, bits);
+}
 
 int64_t block_count(const PackArgs& args) {
   const int64_t size = args.format[1];
@@ -238,27 +337,67 @@ int64_t packed_bytes(const PackArgs& args) {
   return (bits + 7) / 8;
 }
 
+namespace {
+
+// Codes of a span of values, which `codes` has room for rounded up to kCodeLanes.
+void encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel, const float* x,
+                 int64_t count, uint32_t* codes) {
+  const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
+  float values[kSpan];
+  if (padded > count) {
+    std::copy(x, x + count, values);
+    std::fill(values + count, values + padded, 0.0f);
+    x = values;
+  }
+  if (kernel.encode({args.format, padded}, x, codes)) return;
+  for (int64_t i = 0; i < count; ++i) codes[i] = codec.encode(x[i]);
+}
+
+bool all_coded(const uint32_t* codes, int64_t count) {
+  uint32_t missing = 0;
+  for (int64_t i = 0; i < count; ++i) missing |= codes[i] == kNoCode ? 1u : 0u;
+  return missing == 0;
+}
+
+void decode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel,
+                 const uint32_t* codes, int64_t count, float* x) {
+  const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
+  float values[kSpan];
+  float* to = padded > count ? values : x;
+  if (kernel.decode({args.format, padded}, codes, to)) {
+    if (to == values) std::copy(values, values + count, x);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) x[i] = codec.decode(codes[i]);
+}
+
+int threads_for(const PackArgs& args) { return args.count < kWorthThreads ? 1 : args.threads; }
+
+}  // namespace
+
 int64_t pack(const PackArgs& args, const float* x, uint8_t* codes) {
   if (is_block(args)) {
     const FloatEnvironment environment;
     return pack_blocks(args, x, codes);
   }
   const Codec codec(args.format);
+  const Kernels& kernel = kernels();
   std::atomic<int64_t> refused{INT64_MAX};
-  parallel_ranges(args.count, kGrain, args.threads, [&](int64_t begin, int64_t end) {
-    BitWriter writer(codes + begin / 8 * codec.bits());
-    for (int64_t i = begin; i < end; ++i) {
-      const uint32_t code = codec.encode(x[i]);
+  parallel_ranges(args.count, kGrain, threads_for(args), [&](int64_t begin, int64_t end) {
+    uint32_t span[kSpan];
+    for (int64_t at = begin; at < end; at += kSpan) {
+      const int64_t count = std::min(kSpan, end - at);
+      encode_span(args, codec, kernel, x + at, count, span);
       // A 32-bit code of all ones is float32's own NaN with its sign, which encode never returns.
-      if (code == kNoCode) {
+      if (!all_coded(span, count)) {
+        const int64_t i = at + (std::find(span, span + count, kNoCode) - span);
         int64_t first = refused.load();
         while (i < first && !refused.compare_exchange_weak(first, i)) {
         }
         return;
       }
-      writer.put(code, codec.bits());
+      write_codes(span, count, codec.bits(), codes + at / 8 * codec.bits());
     }
-    writer.flush();
   });
   return refused.load() == INT64_MAX ? -1 : refused.load();
 }
@@ -270,9 +409,15 @@ void unpack(const PackArgs& args, const uint8_t* codes, float* x) {
     return;
   }
   const Codec codec(args.format);
-  parallel_ranges(args.count, kGrain, args.threads, [&](int64_t begin, int64_t end) {
-    BitReader reader(codes + begin / 8 * codec.bits());
-    for (int64_t i = begin; i < end; ++i) x[i] = codec.decode(reader.get(codec.bits()));
+  const Kernels& kernel = kernels();
+  parallel_ranges(args.count, kGrain, threads_for(args), [&](int64_t begin, int64_t end) {
+    uint32_t span[kSpan];
+    for (int64_t at = begin; at < end; at += kSpan) {
+      const int64_t count = std::min(kSpan, end - at);
+      read_codes(codes + at / 8 * codec.bits(), count, codec.bits(), span);
+      std::fill(span + count, span + (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes, 0u);
+      decode_span(args, codec, kernel, span, count, x + at);
+    }
   });
 }
 

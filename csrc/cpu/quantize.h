@@ -24,6 +24,7 @@ struct QuantizeArgs {
   uint64_t seed;
   uint32_t site;
   int threads;
+  int64_t stream_bytes;  // from this much memory, read and written, results go past the caches
 };
 
 void quantize_elements(const QuantizeArgs& args);

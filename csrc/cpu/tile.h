@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "element_types.h"
+
 namespace lpk {
 
 // Lanes of a packed panel of B; every kernel's vector width divides it.
@@ -49,6 +51,44 @@ struct RoundBlock {
   uint64_t index;
 };
 
+// The same on the elements themselves, float32, float16 or bfloat16.
+struct ElementBlock {
+  const void* x;
+  void* y;
+  ElementType x_type;
+  ElementType y_type;
+  int64_t count;  // at most 2^16
+  const int64_t* format;
+  int64_t rounding;
+  int64_t random_bits;
+  int64_t rng;
+  uint64_t seed;
+  uint32_t site;
+  uint64_t index;  // a multiple of 2^16
+  bool streamed;   // y will not be read soon: past the caches
+};
+
+// y[i] = x[i] coded on the line of its slice and back: lo + step times a code. The parameters are
+// one for all elements, or one for each.
+struct AffineSpan {
+  RoundBlock block;  // its format is one of integers
+  bool each;
+  const double* lo;
+  const double* hi;  // what code `top` becomes
+  const double* step;
+  const double* top;
+  double first, last;  // codes
+};
+
+// Codes of a float format, a word each, and the values they mean; `count` is a multiple of
+// kCodeLanes.
+constexpr int64_t kCodeLanes = 16;
+constexpr uint32_t kNoCode = 0xffffffffu;
+struct CodeBlock {
+  const int64_t* format;
+  int64_t count;
+};
+
 // How many products each tier has accumulated since the last call, for the plan that users see.
 enum class Tier { kCertified, kFloat, kDouble, kCount };
 void count_products(Tier tier, int64_t products);
@@ -62,6 +102,16 @@ struct Kernels {
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
                     int64_t to_stride);
   void (*round)(const RoundBlock&);
+  // These three: false, and nothing done, for a format or a type that they do not take. A value
+  // without a code has kNoCode.
+  bool (*round_elements)(const ElementBlock&);
+  bool (*encode)(const CodeBlock&, const float* x, uint32_t* codes);
+  bool (*decode)(const CodeBlock&, const uint32_t* codes, float* x);
+  void (*affine)(const AffineSpan&);
+  void (*widen)(const float* x, int64_t count, double* to);
+  void (*narrow)(const double* x, int64_t count, float* to);
+  // lo and hi, one or one for each element, widened to hold the finite values; whether all are.
+  bool (*range)(const double* x, int64_t count, bool each, double* lo, double* hi);
 };
 
 // The best kernels that this processor runs, or those that LPKERNELS_ISA names; throws on a name it

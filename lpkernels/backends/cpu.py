@@ -20,6 +20,8 @@ _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64:
 _AFFINE, _BLOCK = 2, 3
 _STOCHASTIC = 6
 _SPATIAL = 3
+# Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
+STREAM_BYTES = 16 << 20
 # Of the only matrix there is.
 _NO_OFFSET = torch.zeros(1, dtype=torch.int64)
 
@@ -92,6 +94,7 @@ class CpuBackend:
             role,
             site,
             torch.get_num_threads(),
+            STREAM_BYTES,
         )
         if target is not out:
             out.copy_(target)
