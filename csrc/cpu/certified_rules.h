@@ -1,0 +1,166 @@
+// The arithmetic of certified sums: vectors of floats, and one rule for each way of rounding.
+#pragma once
+
+#include <cmath>
+
+#include "certificate.h"
+#include "chunks.h"
+
+namespace lpk {
+namespace {
+
+// W floats with what the kernel needs beyond operators.
+template <int W>
+struct Floats;
+
+#if defined(__AVX512F__)
+template <>
+struct Floats<16> {
+  using F = __m512;
+  using V = Vec<8>;
+  static constexpr int kRows = 12;
+  LPK_HD static F load(const float* p) { return _mm512_loadu_ps(p); }
+  LPK_HD static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  LPK_HD static F all(float x) { return _mm512_set1_ps(x); }
+  LPK_HD static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  LPK_HD static F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
+  LPK_HD static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  LPK_HD static F with_sign_of(F magnitude, F s) { return lpk::with_sign_of(magnitude, s); }
+  LPK_HD static __m512i load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+  LPK_HD static F masked(F x, int32_t bits) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(bits)));
+  }
+  LPK_HD static F either(F a, F b) {
+    return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }
+  LPK_HD static bool any(F x, int32_t bits) {
+    return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(bits)) != 0;
+  }
+};
+#elif defined(__AVX2__)
+template <>
+struct Floats<8> {
+  using F = __m256;
+  using V = Vec<4>;
+  static constexpr int kRows = 5;
+  LPK_HD static F load(const float* p) { return _mm256_loadu_ps(p); }
+  LPK_HD static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+  LPK_HD static F all(float x) { return _mm256_set1_ps(x); }
+  LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  LPK_HD static F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
+  LPK_HD static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  LPK_HD static F with_sign_of(F magnitude, F s) {
+    return _mm256_or_ps(magnitude, _mm256_and_ps(s, _mm256_set1_ps(-0.0f)));
+  }
+  LPK_HD static F masked(F x, int32_t bits) {
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(bits)));
+  }
+  LPK_HD static F either(F a, F b) { return _mm256_or_ps(a, b); }
+  LPK_HD static bool any(F x, int32_t bits) {
+    return _mm256_testz_si256(_mm256_castps_si256(x), _mm256_set1_epi32(bits)) == 0;
+  }
+};
+#endif
+
+constexpr int32_t kBeyondBound = 0x40000000;
+constexpr int32_t kExponentMask = 0x7f800000;
+
+struct NoDraws {};
+
+// How a certified sum is taken and rounded. kKeepsZeros: the sign of a sum that becomes zero is
+// kept, so that a tap that adds nothing must be passed over.
+template <class S>
+struct SplitRule {
+  using F = typename S::F;
+  static constexpr bool kKeepsZeros = false;
+  static constexpr bool kStochastic = false;
+  using LaneState = NoDraws;
+  template <int kGroup>
+  using PanelState = NoDraws;
+  static constexpr int kRows = S::kRows;
+  F factor;
+
+  SplitRule(const Format& f, int, int) : factor(S::all(std::ldexp(1.0f, 23 - f.man_bits) + 1.0f)) {}
+  LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
+  LPK_HD F add(F p, F sum) const { return p + sum; }
+  template <class Draws>
+  LPK_HD F round(F s, const Draws&) const {
+    const F wide = s * factor;
+    return wide + (s - wide);
+  }
+};
+
+template <class S>
+struct FloorRule {
+  using F = typename S::F;
+  static constexpr bool kKeepsZeros = true;
+  static constexpr bool kStochastic = false;
+  using LaneState = NoDraws;
+  template <int kGroup>
+  using PanelState = NoDraws;
+  static constexpr int kRows = S::kRows;
+  F magic, min_normal;
+
+  FloorRule(const Format& f, int, int shift)
+      : magic(S::all(std::ldexp(1.5f, 23 - f.man_bits))),
+        min_normal(S::all(std::ldexp(1.0f, f.emin + shift))) {}
+  LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
+  LPK_HD F add(F p, F sum) const { return p + sum; }
+  template <class Draws>
+  LPK_HD F round(F s, const Draws&) const {
+    const F binade = S::max(S::masked(s, kExponentMask), min_normal);
+    const F wide = S::fma(binade, magic, s);
+    return S::with_sign_of(S::fnma(binade, magic, wide), s);
+  }
+};
+
+#if defined(__AVX512F__)
+template <class S>
+struct TruncationRule {
+  static constexpr bool kKeepsZeros = false;
+  static constexpr bool kStochastic = false;
+  using LaneState = NoDraws;
+  template <int kGroup>
+  using PanelState = NoDraws;
+  static constexpr int kRows = S::kRows;
+  __m512i keep;
+
+  TruncationRule(const Format& f, int, int) : keep(_mm512_set1_epi32(-(1 << (23 - f.man_bits)))) {}
+  LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
+    return _mm512_fmadd_round_ps(a, b, sum, kZero);
+  }
+  LPK_HD __m512 add(__m512 p, __m512 sum) const { return _mm512_add_round_ps(p, sum, kZero); }
+  template <class Draws>
+  LPK_HD __m512 round(__m512 s, const Draws&) const {
+    return bits_as_float(_mm512_and_si512(float_as_bits(s), keep));
+  }
+};
+
+template <class S>
+struct StochasticRule : TruncationRule<S> {
+  static constexpr bool kStochastic = true;
+  using LaneState = LaneDraws;
+  template <int kGroup>
+  using PanelState = PanelDraws<typename S::V, kGroup>;
+  static constexpr int kRows = 8;
+  using TruncationRule<S>::TruncationRule;
+  LPK_HD __m512 round(__m512 s, const LaneDraws& draws) const {
+    const __m512i sum = _mm512_add_epi32(float_as_bits(s), draws.odd_doubled());
+    return bits_as_float(_mm512_and_si512(sum, this->keep));
+  }
+};
+
+// Products rounded to nearest in a narrow format: exact in float32 before.
+struct RoundedProduct {
+  NarrowRule<Rounding::kNearestEven> rule;
+  RoundedProduct(const Format& f, int shift) : rule(f, 0, shift) {}
+  LPK_HD __m512 operator()(__m512 a, __m512 b) const { return rule(_mm512_mul_ps(a, b), {}); }
+};
+#endif
+
+struct ExactProduct {
+  ExactProduct(const Format&, int) {}
+};
+
+}  // namespace
+}  // namespace lpk
