@@ -5,7 +5,7 @@ from rich.table import Table
 from lpkernels.experiments.speed import Speed
 
 _TIERS = {
-    "certified": "float32 sums that the operands prove safe; 2 to 4 operations a product",
+    "certified": "float32 sums that the operands prove safe; a few operations a product",
     "float": "float32 sums made odd, any operands, up to 21 mantissa bits (AVX-512)",
     "double": "everything: fixed point, no subnormals, man_bits 0, more than 21 bits",
 }
