@@ -74,10 +74,18 @@ def derive_seed(seed: int, role: int) -> int:
     return seed if role == 0 else mix64(seed + role * _GOLDEN)
 
 
+def _column_key(base: int, col: int) -> int:
+    """A keyed permutation of the column's lower 32 bits: no two of 2^32 columns share a key."""
+    key = mix64(base + _GOLDEN)
+    if col >> 32:
+        key = mix64(key + (col >> 32) * _GOLDEN)
+    return mix32(mix32(col + key) ^ (key >> 32))
+
+
 def fast_word(seed: int, site: int, row: int, col: int, word: int) -> int:
     """Word number ``word`` of the "fast" stream of one output; seed is already derived."""
     base = mix64((seed & MASK64) ^ mix64(site + 1))
-    col_key = mix64(base + (2 * col + 1) * _GOLDEN) >> 32
+    col_key = _column_key(base, col)
     stream = mix64(base + 2 * row * _GOLDEN)
     if word >> 32:
         stream = mix64(stream + (word >> 32) * _GOLDEN)
@@ -173,15 +181,23 @@ def draws(
     return np.broadcast_to(top >> np.uint32(32 - random_bits), shape or (1,)).reshape(shape).copy()
 
 
+def column_keys(base: int, col: np.ndarray) -> np.ndarray:
+    """What a column brings to its words of the "fast" stream: uint32, from uint64 columns."""
+    key = np.full(np.shape(col), mix64(base + _GOLDEN), np.uint64)
+    high = col >> np.uint64(32)
+    if high.any():
+        key = np.where(high > 0, _mix64_array(key + high * np.uint64(_GOLDEN)), key)
+    low = col.astype(np.uint32) + key.astype(np.uint32)
+    return _mix32_array(_mix32_array(low) ^ (key >> np.uint64(32)).astype(np.uint32))
+
+
 def fast_words(
     seed: int, site: int, row: np.ndarray, col: np.ndarray, word: np.ndarray
 ) -> np.ndarray:
     """:func:`fast_word` for uint64 arrays of at least one dimension; uint32."""
     golden = np.uint64(_GOLDEN)
     base = np.uint64(mix64((seed & MASK64) ^ mix64(site + 1)))
-    col_key = (
-        _mix64_array(base + (np.uint64(2) * col + np.uint64(1)) * golden) >> np.uint64(32)
-    ).astype(np.uint32)
+    col_key = column_keys(int(base), col)
     stream = _mix64_array(base + np.uint64(2) * row * golden)
     high_word = word >> np.uint64(32)
     if high_word.any():

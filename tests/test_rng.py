@@ -19,6 +19,7 @@ from lpkernels.rng import (
     draw,
     draws,
     fast_word,
+    fast_words,
     mix32,
     mix64,
     philox4x32,
@@ -191,3 +192,10 @@ def test_refusals_say_what_and_how(call, error, message):
 def test_sites_are_pinned():
     names = ("SUM", "PRODUCT", "OUTER", "BIAS", "QUANTIZE", "OUTPUT")
     assert [getattr(random_bits_source, f"SITE_{name}") for name in names] == list(range(6))
+
+
+@pytest.mark.parametrize("high", [0, 1 << 32, 5 << 32])
+def test_no_two_columns_share_a_word(high):
+    cols = np.arange(1 << 18, dtype=np.uint64) + np.uint64(high)
+    words = fast_words(7, 0, np.uint64([3]), cols, np.uint64([9]))
+    assert len(np.unique(words)) == len(cols)

@@ -51,8 +51,12 @@ LPK_HD uint64_t derive_seed(uint64_t seed, uint64_t role) {
 
 LPK_HD uint64_t site_base(uint64_t seed, uint32_t site) { return mix64(seed ^ mix64(site + 1)); }
 
+// A keyed permutation of the column's lower 32 bits: no two of 2^32 columns share their draws.
 LPK_HD uint32_t column_key(uint64_t base, uint64_t col) {
-  return static_cast<uint32_t>(mix64(base + (2 * col + 1) * kGolden) >> 32);
+  uint64_t key = mix64(base + kGolden);
+  if ((col >> 32) != 0) key = mix64(key + (col >> 32) * kGolden);
+  const uint32_t low = static_cast<uint32_t>(col) + static_cast<uint32_t>(key);
+  return mix32(mix32(low) ^ static_cast<uint32_t>(key >> 32));
 }
 
 // The two keys of a row; words from 2^32 on open a stream of their own.
