@@ -69,11 +69,16 @@ CASES = [
     # Truncation composes whatever the width of the products.
     TierCase("fp32", "fp32", Accumulator("bf16", "toward_zero"), "certified"),
     TierCase("fp32", "fp32", Accumulator("bf16", "stochastic", random_bits=15), "certified"),
+    # Products too wide for two roundings: sums made odd, with and without subnormal ones.
+    TierCase("fp32", "fp32", Accumulator("e5m10"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e6m21"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e5m7_sat", chunk=11), "certified"),
+    TierCase("bf16", "bf16", Accumulator("bf16"), "certified"),
+    TierCase("bf16", "bf16", Accumulator("e8m14"), "certified"),
+    TierCase("fp16", "fp16", Accumulator("bf16"), "certified"),
+    TierCase("fp16", "fp16", Accumulator("e5m12", product="e6m12"), "certified"),
     # No certificate: float32 lanes all the same.
-    TierCase("fp32", "fp32", Accumulator("e5m10"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e6m21"), "float"),
-    TierCase("bf16", "bf16", Accumulator("e8m14"), "float"),
-    TierCase("fp16", "fp16", Accumulator("bf16"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m10", product="e4m3"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7", "nearest_away"), "float"),
     TierCase("fp32", "fp32", Accumulator("bf16", "nearest_away"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7", "to_odd"), "float"),
@@ -86,11 +91,12 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("e5m7_sat", "toward_zero"), "float"),
     TierCase("fp32", "fp32", Accumulator("fp32"), "float"),
     TierCase("fp32", "fp32", Accumulator("fp32", "toward_zero"), "float"),
+    TierCase("fp32", "fp32", Accumulator("fp32", "to_odd"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7", product="bf16"), "float"),
     # What only double does.
     TierCase("e5m2", "e5m2", Accumulator("fixed16_f8"), "double"),
     TierCase("e5m2", "e5m2", Accumulator("e6m0"), "double"),
-    TierCase("fp32", "fp32", Accumulator("fp32", "to_odd"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e8m22"), "double"),
     TierCase("fp32", "fp32", Accumulator("e5m14", "stochastic", random_bits=12), "double"),
 ]
 
@@ -192,3 +198,21 @@ def test_tier_matches_reference_on_convolutions(case: TierCase, isa: str) -> Non
     }.items():
         want = getattr(_reference.BACKEND, name)(*args, *tail)
         assert_bit_equal(getattr(cpu.BACKEND, name)(*args, *tail), want, name)
+
+
+@pytest.mark.parametrize("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21"])
+@pytest.mark.parametrize("chunk", [None, 8])
+def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isa: str) -> None:
+    """Products a trace above or below half a unit: float32 would find a tie where there is none."""
+    fmt = lp.parse_format(name)
+    generator = torch.Generator().manual_seed(7)
+    half = 2.0 ** -(fmt.man_bits + 1)
+    m, k, n = 24, 40, 33
+    odd = 2 * torch.randint(-4, 4, (m, k), generator=generator) + 1
+    trace = torch.randint(-1, 2, (m, k), generator=generator) * 2.0**-20
+    a = odd * half * (1 + trace)
+    a[:, 0] = 1.5
+    # The trace falls below the 24 bits of a float32 sum.
+    b = torch.where(torch.rand(k, n, generator=generator) < 0.5, -1.0, 1.0) * (1 + 2.0**-23)
+    b[0] = 1.0
+    assert_matches(a, b, Accumulator(fmt, chunk=chunk), name)

@@ -12,6 +12,10 @@
 // (Figueroa 1995 has the case q = r). If l >= lx no sum is below the last place of the subnormals,
 // so their floor never acts and no nonzero sum becomes zero. A block of k goes on from sums that
 // earlier operands made: for (A), and without subnormals, l is that of whichever is finer.
+//
+// Where none of the three holds, the float32 sum is made odd (from its two directed roundings): it
+// has at least two bits more than q, so that one more rounding gives the bits of the exact sum
+// (Boldo and Melquiond 2008), for operands of any width.
 #pragma once
 
 #include <algorithm>
@@ -104,6 +108,7 @@ inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const Oper
 
 struct Certificate {
   bool valid;
+  bool odd;    // float32 sums must be made odd
   bool floor;  // subnormal sums can occur: their floor must be applied
   int bound;   // holds while every sum is below 2^bound
 };
@@ -113,7 +118,7 @@ struct Certificate {
 // truncated sums compose in any case; only their range must be certified.
 inline Certificate certify(const Format& f, Rounding mode, int random_bits, const AddendRange& p,
                            const OperandRange& state, const OperandRange& factor) {
-  constexpr Certificate kNone{false, false, 0};
+  constexpr Certificate kNone{false, false, false, 0};
   // Sums past this need no speed, and a low bound leaves room to scale.
   constexpr int kEnough = 40;
   if (!p.plain || !state.plain || f.kind != Kind::kFloat) return kNone;
@@ -126,11 +131,16 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   if (!f.subnormals && finest < f.emin) return kNone;
 
   int bound = kEnough;
+  bool odd = false;
   if (mode == Rounding::kNearestEven) {
-    if (p.width > 24) return kNone;
-    if (!rounds_twice_safely(p.width, q)) {
-      bound = finest + 24;                                      // (A)
-      if (q + p.width <= 23) bound = std::max(bound, lx + 24);  // (C)
+    if (p.width > 24) {
+      odd = true;
+    } else if (!rounds_twice_safely(p.width, q)) {
+      int safe = finest + 24;                                 // (A)
+      if (q + p.width <= 23) safe = std::max(safe, lx + 24);  // (C)
+      // Long sums need room above the largest product.
+      odd = safe < std::min(p.highest + 12, kEnough);
+      if (!odd) bound = safe;
     }
   } else if (mode == Rounding::kTowardZero || mode == Rounding::kStochastic) {
     if (floor) return kNone;
@@ -141,14 +151,15 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   // The largest power of two that sums may stay below without overflow.
   const int top = std::ilogb(f.max);
   const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
-  bound = std::min({bound, kEnough, full_binade ? top + 1 : top});
+  // Scaled so that 2^bound is 2, what the rules compute with must stay normal: sums, and with the
+  // floor the smallest binade. Of sums made odd only two bits below the last place matter.
+  int least = finest;
+  if (floor) least = odd ? f.emin : std::min({finest, lx, f.emin});
+  least = std::min(least, factor.lowest);
+  bound = std::min({bound, kEnough, full_binade ? top + 1 : top, least + 127});
   // A bound that single products exceed would only be found broken.
-  if (bound < p.highest) return kNone;
-  // Scaled so that 2^bound is 2, everything must stay a normal float32.
-  const int shift = 1 - bound;
-  const int least = std::min({finest, factor.lowest, floor ? std::min(lx, f.emin) : finest});
-  if (least + shift < -126 || factor.highest + shift > 126) return kNone;
-  return {true, floor, bound};
+  if (bound < p.highest || factor.highest + 1 - bound > 126) return kNone;
+  return {true, odd, floor, bound};
 }
 
 // Products scaled by 2^shift are exact in float32 and float_rules.h can round them, to nearest.

@@ -6,8 +6,9 @@
 //                  binade at least that of min_normal
 //   toward_zero    acc = a b + acc truncated, and its bits masked
 //   stochastic     the same with 2 draw + 1 added to the bits below the last place
-// m is man_bits. Rounded products take the place of a b; their own rounding is that of
-// float_rules.h, or none where it would change nothing.
+// m is man_bits. Where float32 sums may not be rounded twice, nearest_even makes them odd first:
+// two directed multiply-adds and a choice in place of one multiply-add. Rounded products take the
+// place of a b; their own rounding is that of float_rules.h, or none where it would change nothing.
 //
 // The certificate holds while sums stay below 2^bound. A is scaled so that this is 2: then bit 30
 // of a sum says that it did not, or that it is inf or NaN. A panel with such a sum, or that starts
@@ -188,25 +189,34 @@ bool run_certified(const Tile& t, const Accumulator& acc, const float* a, int sh
   return true;
 }
 
+template <class S, class Sum, class Product, class Exact>
+bool run_certified_nearest(const Tile& t, const Accumulator& acc, bool floor, const float* a,
+                           int shift, const Exact& exact) {
+  if (floor) return run_certified<S, FloorRule<S, Sum>, Product>(t, acc, a, shift, exact);
+  return run_certified<S, SplitRule<S, Sum>, Product>(t, acc, a, shift, exact);
+}
+
 // Chooses the rule; false if there is none for the accumulator.
 template <class S, class Product, class Exact>
-bool run_certified_rule(const Tile& t, const Accumulator& acc, bool floor, const float* a,
+bool run_certified_rule(const Tile& t, const Accumulator& acc, const Certificate& c, const float* a,
                         int shift, const Exact& exact) {
-  if (acc.rounding == Rounding::kNearestEven && floor) {
-    return run_certified<S, FloorRule<S>, Product>(t, acc, a, shift, exact);
-  }
-  if (acc.rounding == Rounding::kNearestEven) {
-    return run_certified<S, SplitRule<S>, Product>(t, acc, a, shift, exact);
+  if (acc.rounding == Rounding::kNearestEven && !c.odd) {
+    return run_certified_nearest<S, NearestSum<S>, Product>(t, acc, c.floor, a, shift, exact);
   }
 #if defined(__AVX512F__)
-  if (acc.rounding == Rounding::kTowardZero) {
-    return run_certified<S, TruncationRule<S>, Product>(t, acc, a, shift, exact);
+  switch (acc.rounding) {
+    case Rounding::kNearestEven:
+      return run_certified_nearest<S, OddSum<S>, Product>(t, acc, c.floor, a, shift, exact);
+    case Rounding::kTowardZero:
+      return run_certified<S, TruncationRule<S>, Product>(t, acc, a, shift, exact);
+    case Rounding::kStochastic:
+      return run_certified<S, StochasticRule<S>, Product>(t, acc, a, shift, exact);
+    default:
+      return false;
   }
-  if (acc.rounding == Rounding::kStochastic) {
-    return run_certified<S, StochasticRule<S>, Product>(t, acc, a, shift, exact);
-  }
-#endif
+#else
   return false;
+#endif
 }
 
 // The running sums that a tile goes on from.
@@ -234,6 +244,9 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const Certificate certificate =
       certify(acc.fmt, acc.rounding, acc.random_bits, addends, state_range(t), a);
   if (!certificate.valid) return false;
+#if !defined(__AVX512F__)
+  if (certificate.odd || rounds) return false;
+#endif
   const int shift = 1 - certificate.bound;
   if (rounds && !rounded_products_fit(acc, products, shift)) return false;
 
@@ -243,14 +256,10 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   std::transform(t.a, t.a + t.rows * t.depth, scaled.begin(), [=](float x) { return x * scale; });
 #if defined(__AVX512F__)
   if (rounds) {
-    return run_certified_rule<S, RoundedProduct>(t, acc, certificate.floor, scaled.data(), shift,
-                                                 exact);
+    return run_certified_rule<S, RoundedProduct>(t, acc, certificate, scaled.data(), shift, exact);
   }
-#else
-  if (rounds) return false;
 #endif
-  return run_certified_rule<S, ExactProduct>(t, acc, certificate.floor, scaled.data(), shift,
-                                             exact);
+  return run_certified_rule<S, ExactProduct>(t, acc, certificate, scaled.data(), shift, exact);
 }
 
 }  // namespace

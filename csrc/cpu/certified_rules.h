@@ -67,10 +67,28 @@ constexpr int32_t kExponentMask = 0x7f800000;
 
 struct NoDraws {};
 
+// Sums in float32: to nearest, or made odd.
+template <class S>
+struct NearestSum {
+  using F = typename S::F;
+  LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
+  LPK_HD F add(F p, F sum) const { return p + sum; }
+};
+
+#if defined(__AVX512F__)
+template <class S>
+struct OddSum {
+  LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
+    return sum_of_product<Rounding::kToOdd>(a, b, sum);
+  }
+  LPK_HD __m512 add(__m512 p, __m512 sum) const { return sum_alone<Rounding::kToOdd>(p, sum); }
+};
+#endif
+
 // How a certified sum is taken and rounded. kKeepsZeros: the sign of a sum that becomes zero is
 // kept, so that a tap that adds nothing must be passed over.
-template <class S>
-struct SplitRule {
+template <class S, class Sum>
+struct SplitRule : Sum {
   using F = typename S::F;
   static constexpr bool kKeepsZeros = false;
   static constexpr bool kStochastic = false;
@@ -81,8 +99,6 @@ struct SplitRule {
   F factor;
 
   SplitRule(const Format& f, int, int) : factor(S::all(std::ldexp(1.0f, 23 - f.man_bits) + 1.0f)) {}
-  LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
-  LPK_HD F add(F p, F sum) const { return p + sum; }
   template <class Draws>
   LPK_HD F round(F s, const Draws&) const {
     const F wide = s * factor;
@@ -90,8 +106,8 @@ struct SplitRule {
   }
 };
 
-template <class S>
-struct FloorRule {
+template <class S, class Sum>
+struct FloorRule : Sum {
   using F = typename S::F;
   static constexpr bool kKeepsZeros = true;
   static constexpr bool kStochastic = false;
@@ -104,8 +120,6 @@ struct FloorRule {
   FloorRule(const Format& f, int, int shift)
       : magic(S::all(std::ldexp(1.5f, 23 - f.man_bits))),
         min_normal(S::all(std::ldexp(1.0f, f.emin + shift))) {}
-  LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
-  LPK_HD F add(F p, F sum) const { return p + sum; }
   template <class Draws>
   LPK_HD F round(F s, const Draws&) const {
     const F binade = S::max(S::masked(s, kExponentMask), min_normal);

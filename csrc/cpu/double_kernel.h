@@ -1,8 +1,8 @@
 // The universal kernel: every format, every mode, sums made odd in double.
 //
 // Vectorised over lanes, a few rows at a time so that independent chains hide the latency of a
-// step; never over k. Two versions: nearest_even in float formats (sum and product), and everything
-// else.
+// step; never over k. The kind of the format and the mode of the sum are fixed at compile time;
+// products round as their mode says at run time, but to nearest in float formats.
 #pragma once
 
 #include <vector>
@@ -12,12 +12,16 @@
 namespace lpk {
 namespace {
 
-// Which products round how: what a kernel is specialised for. Masked: some taps are absent.
-template <bool kNearestOnly, bool kRoundsProduct, bool kMaskedTaps>
+// Products of a step: exact, rounded to nearest in a float format, or rounded in any way.
+enum class Products { kExact, kNearest, kAny };
+
+// What a kernel is specialised for. kNearest: nearest_even in a float format with a mantissa.
+template <Rounding kRounding, Kind kFormat, bool kPlainNearest, Products kRounded>
 struct Variant {
-  static constexpr bool kNearest = kNearestOnly;
-  static constexpr bool kProduct = kRoundsProduct;
-  static constexpr bool kMasked = kMaskedTaps;
+  static constexpr Rounding kMode = kRounding;
+  static constexpr Kind kKind = kFormat;
+  static constexpr bool kNearest = kPlainNearest;
+  static constexpr Products kProducts = kRounded;
 };
 
 // The part of a tile that one kernel works on: some rows against one panel, both operands widened
@@ -38,35 +42,48 @@ struct Panel {
 
 // One group of rows against one panel: the state in registers, the loop over k, the closing of
 // chunks.
-template <class V, int kRows, class Kind>
+template <class V, int kRows, class Variant>
 struct PanelKernel {
   using D = typename V::D;
   static constexpr int kVectors = kPanel / V::kWidth;
+  static constexpr bool kStochastic = Variant::kMode == Rounding::kStochastic;
   using Draws = PanelDraws<V, kRows>;
 
   const Panel<V>& p;
   const ChunkEnd<V>& chunk_end;
 
-  LPK_HD D step(D sum, D a, D b, Draws& sums, Draws& products, int r, int v, uint64_t k) const {
+  LPK_HD bool draws_products() const {
+    return Variant::kProducts == Products::kAny && p.acc.product_rounding == Rounding::kStochastic;
+  }
+
+  LPK_HD D product_of(D a, D b, const Draws& products, int r, int v, uint64_t k) const {
     const Accumulator& acc = p.acc;
-    if constexpr (Kind::kNearest) {
-      if constexpr (!Kind::kProduct) {
-        return round_to_float_nearest_even<D>(odd_product_sum<D>(sum, a, b), acc.fmt);
-      } else {
-        const D product = round_to_float_nearest_even<D>(a * b, acc.product);
-        return round_to_float_nearest_even<D>(odd_sum<D>(sum, product), acc.fmt);
-      }
-    } else {
-      D product = a * b;
-      if constexpr (Kind::kProduct) {
-        D threshold{};
-        if (acc.product_rounding == Rounding::kStochastic)
-          threshold = products.threshold(r, v * V::kWidth, k);
-        product = round_to<D>(product, acc.product, acc.product_rounding, threshold);
-      }
+    if constexpr (Variant::kProducts == Products::kNearest) {
+      return round_to_float_nearest_even<D>(a * b, acc.product);
+    } else if constexpr (Variant::kProducts == Products::kAny) {
       D threshold{};
-      if (acc.rounding == Rounding::kStochastic) threshold = sums.threshold(r, v * V::kWidth, k);
-      return add_rounded<D>(sum, product, acc.fmt, acc.rounding, threshold);
+      if (acc.product_rounding == Rounding::kStochastic)
+        threshold = products.threshold(r, v * V::kWidth, k);
+      return round_to<D>(a * b, acc.product, acc.product_rounding, threshold);
+    } else {
+      return a * b;
+    }
+  }
+
+  LPK_HD D step(D sum, D a, D b, const Draws& sums, const Draws& products, int r, int v,
+                uint64_t k) const {
+    Format fmt = p.acc.fmt;
+    fmt.kind = Variant::kKind;
+    if constexpr (Variant::kNearest && Variant::kProducts == Products::kExact) {
+      return round_to_float_nearest_even<D>(odd_product_sum<D>(sum, a, b), fmt);
+    } else if constexpr (Variant::kNearest) {
+      const D product = product_of(a, b, products, r, v, k);
+      return round_to_float_nearest_even<D>(odd_sum<D>(sum, product), fmt);
+    } else {
+      const D product = product_of(a, b, products, r, v, k);
+      D threshold{};
+      if (kStochastic) threshold = sums.threshold(r, v * V::kWidth, k);
+      return add_rounded<D>(sum, product, fmt, Variant::kMode, threshold);
     }
   }
 
@@ -76,15 +93,12 @@ struct PanelKernel {
     const Tile& t = p.t;
     for (int64_t k = from; k < to; ++k) {
       const uint64_t position = static_cast<uint64_t>(t.k0 + k);
-      if constexpr (!Kind::kNearest) {
-        if (p.acc.rounding == Rounding::kStochastic) sums.seek(position);
-        if (Kind::kProduct && p.acc.product_rounding == Rounding::kStochastic)
-          products.seek(position);
-      }
+      if (kStochastic) sums.seek(position);
+      if (draws_products()) products.seek(position);
       D column[kVectors];
       for (int v = 0; v < kVectors; ++v) column[v] = load<D>(p.b + k * kPanel + v * V::kWidth);
       for (int r = 0; r < kRows; ++r) {
-        if (Kind::kMasked && t.absent[(p.row + r) * t.depth + k]) continue;
+        if (t.absent != nullptr && t.absent[(p.row + r) * t.depth + k]) continue;
         const D a = Lanes<D>::all(p.a[(p.row + r) * t.depth + k]);
         for (int v = 0; v < kVectors; ++v) {
           sum[r][v] = step(sum[r][v], a, column[v], sums, products, r, v, position);
@@ -100,14 +114,9 @@ struct PanelKernel {
       for (int v = 0; v < kVectors; ++v) sum[r][v] = load_floats<V>(p.state(t.inner, r, v));
     }
     Draws sums, products;
-    if constexpr (!Kind::kNearest) {
-      const Accumulator& acc = p.acc;
-      if (acc.rounding == Rounding::kStochastic)
-        sums.start(t, kSiteSum, acc.random_bits, acc.rng, p.row, p.lane);
-      if (acc.product_rounding == Rounding::kStochastic) {
-        products.start(t, kSiteProduct, acc.random_bits, acc.rng, p.row, p.lane);
-      }
-    }
+    const Accumulator& acc = p.acc;
+    if (kStochastic) sums.start(t, kSiteSum, acc.random_bits, acc.rng, p.row, p.lane);
+    if (draws_products()) products.start(t, kSiteProduct, acc.random_bits, acc.rng, p.row, p.lane);
     for_each_span(t, p.acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       run_span(sum, from, to, sums, products);
       if (closed < 0) return;
@@ -125,8 +134,8 @@ struct PanelKernel {
   }
 };
 
-template <class V, int kRows, class Kind>
-void run_tile(const Tile& t, const Accumulator& acc) {
+template <class V, int kRows, class Variant>
+void run_double_variant(const Tile& t, const Accumulator& acc) {
   const ChunkEnd<V> end(acc);
   thread_local std::vector<double> a;
   thread_local std::vector<double> b;
@@ -137,20 +146,11 @@ void run_tile(const Tile& t, const Accumulator& acc) {
     b.assign(from, from + t.depth * kPanel);
     int64_t row = 0;
     for (; row + kRows <= t.rows; row += kRows) {
-      PanelKernel<V, kRows, Kind>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
+      PanelKernel<V, kRows, Variant>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
     }
     for (; row < t.rows; ++row) {
-      PanelKernel<V, 1, Kind>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
+      PanelKernel<V, 1, Variant>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
     }
-  }
-}
-
-template <class V, int kRows, bool kNearest, bool kProduct>
-void run_tile(const Tile& t, const Accumulator& acc) {
-  if (t.absent != nullptr) {
-    run_tile<V, kRows, Variant<kNearest, kProduct, true>>(t, acc);
-  } else {
-    run_tile<V, kRows, Variant<kNearest, kProduct, false>>(t, acc);
   }
 }
 
@@ -160,14 +160,53 @@ LPK_HD bool plain_nearest(const Format& f, Rounding rounding) {
 
 // kRows rows at a time: as many as the registers hold accumulators for.
 template <class V>
+constexpr int kDoubleRows = V::kWidth == 8 ? 4 : 2;
+
+template <class V, Rounding kMode, Kind kKind>
+void run_double_format(const Tile& t, const Accumulator& acc) {
+  constexpr int kRows = kDoubleRows<V>;
+  if (acc.has_product)
+    return run_double_variant<V, kRows, Variant<kMode, kKind, false, Products::kAny>>(t, acc);
+  run_double_variant<V, kRows, Variant<kMode, kKind, false, Products::kExact>>(t, acc);
+}
+
+template <class V, Rounding kMode>
+void run_double_mode(const Tile& t, const Accumulator& acc) {
+  if (acc.fmt.kind == Kind::kFixed) return run_double_format<V, kMode, Kind::kFixed>(t, acc);
+  run_double_format<V, kMode, Kind::kFloat>(t, acc);
+}
+
+template <class V, Products kProducts>
+void run_double_nearest(const Tile& t, const Accumulator& acc) {
+  constexpr int kRows = kDoubleRows<V>;
+  run_double_variant<V, kRows, Variant<Rounding::kNearestEven, Kind::kFloat, true, kProducts>>(t,
+                                                                                               acc);
+}
+
+template <class V>
 void run_double_tile(const Tile& t, const Accumulator& acc) {
-  constexpr int kRows = V::kWidth == 8 ? 4 : 2;
-  const bool nearest = plain_nearest(acc.fmt, acc.rounding) &&
-                       (!acc.has_product || plain_nearest(acc.product, acc.product_rounding));
-  if (nearest && acc.has_product) return run_tile<V, kRows, true, true>(t, acc);
-  if (nearest) return run_tile<V, kRows, true, false>(t, acc);
-  if (acc.has_product) return run_tile<V, 2, false, true>(t, acc);
-  run_tile<V, 2, false, false>(t, acc);
+  if (plain_nearest(acc.fmt, acc.rounding)) {
+    if (!acc.has_product) return run_double_nearest<V, Products::kExact>(t, acc);
+    if (plain_nearest(acc.product, acc.product_rounding))
+      return run_double_nearest<V, Products::kNearest>(t, acc);
+    return run_double_nearest<V, Products::kAny>(t, acc);
+  }
+  switch (acc.rounding) {
+    case Rounding::kNearestEven:
+      return run_double_mode<V, Rounding::kNearestEven>(t, acc);
+    case Rounding::kNearestAway:
+      return run_double_mode<V, Rounding::kNearestAway>(t, acc);
+    case Rounding::kTowardZero:
+      return run_double_mode<V, Rounding::kTowardZero>(t, acc);
+    case Rounding::kTowardPositive:
+      return run_double_mode<V, Rounding::kTowardPositive>(t, acc);
+    case Rounding::kTowardNegative:
+      return run_double_mode<V, Rounding::kTowardNegative>(t, acc);
+    case Rounding::kToOdd:
+      return run_double_mode<V, Rounding::kToOdd>(t, acc);
+    case Rounding::kStochastic:
+      return run_double_mode<V, Rounding::kStochastic>(t, acc);
+  }
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ struct FloatStep {
   static constexpr Rounding kMode = Sum::kMode;
   static constexpr bool kStochastic = kMode == Rounding::kStochastic;
   static constexpr bool kSame = std::is_same_v<Sum, SameRule<Sum::kMode>>;
-  static constexpr bool kBare = kSame || (kPlain && Sum::kMode == Rounding::kNearestEven);
+  static constexpr bool kBare =
+      kMode != Rounding::kToOdd && (kSame || (kPlain && Sum::kMode == Rounding::kNearestEven));
   Sum sum_rule;
   Product product_rule;
 

@@ -37,13 +37,12 @@ LPK_HD __m512 with_sign_of(__m512 magnitude, __m512 s) {
                                                  _mm512_set1_epi32(INT32_MIN), 0xf8));
 }
 
-// The end of the bracket nearer zero, its last bit set unless both ends agree. The sign comes from
-// `up`: an exact zero is +0 unless both addends are -0, as in nearest mode.
+// The exact sum, made odd, from the same sum rounded down and up: they are equal, or neighbours,
+// and then one of the two has an odd last bit. An exact zero has the sign of `up`: +0 unless both
+// addends are -0, as in nearest mode. Past the largest float the odd neighbour is the finite one.
 LPK_HD __m512 odd_of_bracket(__m512 down, __m512 up) {
-  const __m512i toward_zero = float_as_bits(_mm512_range_ps(up, down, 0b0010));
-  const __m512i either = _mm512_or_si512(float_as_bits(down), float_as_bits(up));
-  // toward_zero | (either & 1)
-  return bits_as_float(_mm512_ternarylogic_epi32(toward_zero, either, _mm512_set1_epi32(1), 0xf8));
+  const __mmask16 odd = _mm512_test_epi32_mask(float_as_bits(down), _mm512_set1_epi32(1));
+  return _mm512_mask_mov_ps(up, odd, down);
 }
 
 constexpr int kNearestMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
@@ -268,7 +267,7 @@ struct WideRule {
   }
 };
 
-// float32 itself: the processor's own rounding is the last one.
+// float32 itself: the processor's own rounding, or the sum made odd, is the last one.
 template <Rounding kRule>
 struct SameRule {
   static constexpr Rounding kMode = kRule;
@@ -277,8 +276,7 @@ struct SameRule {
   static bool fits(const Format& f, int) {
     return f.kind == Kind::kFloat && f.subnormals && f.exp_bits == 8 && f.emin == -126 &&
            f.man_bits == 23 && f.specials == Specials::kIeee && f.overflow == Overflow::kInfinity &&
-           kMode != Rounding::kStochastic && kMode != Rounding::kNearestAway &&
-           kMode != Rounding::kToOdd;
+           kMode != Rounding::kStochastic && kMode != Rounding::kNearestAway;
   }
 };
 

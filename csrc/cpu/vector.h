@@ -40,27 +40,22 @@ struct VectorLanes {
 
   LPK_HD static Bits bits(D x) { return (Bits)x; }
   LPK_HD static D value(Bits b) { return (D)b; }
-  LPK_HD static D all(double x) {
-    D all;
-    for (int i = 0; i < W; ++i) all[i] = x;
-    return all;
-  }
-  LPK_HD static D floor(D x) {
-    for (int i = 0; i < W; ++i) x[i] = __builtin_floor(x[i]);
-    return x;
-  }
 };
 
 template <>
 struct Lanes<Vec<4>::D> : VectorLanes<4> {
 #if defined(__AVX__)
+  LPK_HD static D all(double x) { return (D)_mm256_set1_pd(x); }
   LPK_HD static D max(D a, D b) { return (D)_mm256_max_pd((__m256d)a, (__m256d)b); }
+  LPK_HD static D floor(D x) { return (D)_mm256_floor_pd((__m256d)x); }
 #endif
 };
 template <>
 struct Lanes<Vec<8>::D> : VectorLanes<8> {
 #if defined(__AVX512F__)
+  LPK_HD static D all(double x) { return (D)_mm512_set1_pd(x); }
   LPK_HD static D max(D a, D b) { return (D)_mm512_max_pd((__m512d)a, (__m512d)b); }
+  LPK_HD static D floor(D x) { return (D)_mm512_floor_pd((__m512d)x); }
 #endif
 };
 
@@ -105,14 +100,10 @@ LPK_HD typename V::D to_doubles(typename V::U x) {
 }
 
 #if defined(__AVX512F__)
-// The two directed results bracket the sum: the one nearer zero, with its last bit set unless the
-// sum is exact. vrangepd takes the sign of its first operand, so an exact zero has the sign of the
-// sum rounded up, as in nearest mode.
+// The exact sum made odd, as odd_of_bracket of float_rules.h has it.
 LPK_HD Vec<8>::D odd_of_bracket(__m512d down, __m512d up) {
-  const __m512i toward_zero = _mm512_castpd_si512(_mm512_range_pd(up, down, 0b0010));
-  const __m512i either = _mm512_or_si512(_mm512_castpd_si512(down), _mm512_castpd_si512(up));
-  const __m512i odd = _mm512_or_si512(toward_zero, _mm512_and_si512(either, _mm512_set1_epi64(1)));
-  return (Vec<8>::D)_mm512_castsi512_pd(odd);
+  const __mmask8 odd = _mm512_test_epi64_mask(_mm512_castpd_si512(down), _mm512_set1_epi64(1));
+  return (Vec<8>::D)_mm512_mask_mov_pd(up, odd, down);
 }
 
 template <>
