@@ -93,8 +93,25 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("fp32", "toward_zero"), "float"),
     TierCase("fp32", "fp32", Accumulator("fp32", "to_odd"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7", product="bf16"), "float"),
+    # Fixed point: rounded to the grid by the addition, or whole quanta from the start.
+    TierCase("e5m2", "e5m2", Accumulator("fixed16_f8"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed22_f14", chunk=9, outer="e5m10"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed10_f5_wrap", chunk=9), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed20_f10", "toward_zero"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed20_f10", "toward_positive"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed12_f6_wrap", "toward_negative"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed12_f6", "to_odd", chunk=4), "certified"),
+    TierCase("fixed8_f0", "fixed8_f0", Accumulator("fixed24_f0", "stochastic"), "certified"),
+    TierCase("fixed8_f4", "fixed8_f4", Accumulator("fixed14_f8_wrap", "to_odd"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("ufixed9_f5_wrap"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("ufixed9_f5", chunk=3), "certified"),
+    TierCase(
+        "fixed8_f4", "fixed8_f3", Accumulator("fixed22_f7", product="fixed18_f7"), "certified"
+    ),
     # What only double does.
-    TierCase("e5m2", "e5m2", Accumulator("fixed16_f8"), "double"),
+    TierCase("fp32", "fp32", Accumulator("fixed24_f12"), "double"),
+    TierCase("fp32", "fp32", Accumulator("fixed16_f8", "stochastic"), "double"),
+    TierCase("fp32", "fp32", Accumulator("fixed16_f8", "nearest_away"), "double"),
     TierCase("e5m2", "e5m2", Accumulator("e6m0"), "double"),
     TierCase("fp32", "fp32", Accumulator("e8m22"), "double"),
     TierCase("fp32", "fp32", Accumulator("e5m14", "stochastic", random_bits=12), "double"),

@@ -18,7 +18,7 @@
 
 #include <vector>
 
-#include "certified_rules.h"
+#include "fixed_rules.h"
 
 namespace lpk {
 namespace {
@@ -59,11 +59,11 @@ struct CertifiedRun {
   Product product;
   ChunkEnd<typename S::V> end;
 
-  CertifiedRun(const Accumulator& accumulator, const float* scaled, int by)
+  CertifiedRun(const Accumulator& accumulator, const float* scaled, int by, const Rule& sum_rule)
       : acc(accumulator),
         a(scaled),
         shift(by),
-        rule(acc.fmt, acc.random_bits, by),
+        rule(sum_rule),
         product(acc.product, by),
         end(acc) {}
 
@@ -83,7 +83,7 @@ struct CertifiedRun {
     F sum[kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] = S::load(t.inner + r * t.stride + v * kWidth) * scale;
+        sum[r][v] = rule.enter(S::load(t.inner + r * t.stride + v * kWidth) * scale);
       }
     }
     [[maybe_unused]] typename Rule::template PanelState<kRows> draws;
@@ -117,23 +117,26 @@ struct CertifiedRun {
             sum[r][v] = rule.round(s, lanes);
           }
         }
-        const F* flat = &sum[0][0];
-        for (int i = 0; i + 1 < kRows * kVectors; i += 2) {
-          seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
+        if constexpr (Rule::kTracked) {
+          const F* flat = &sum[0][0];
+          for (int i = 0; i + 1 < kRows * kVectors; i += 2) {
+            seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
+          }
+          if (kRows * kVectors % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kVectors - 1]);
         }
-        if (kRows * kVectors % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kVectors - 1]);
       }
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) {
-          S::store(t.inner + r * t.stride + v * kWidth, sum[r][v] * unscale);
+          S::store(t.inner + r * t.stride + v * kWidth, rule.leave(sum[r][v]) * unscale);
         }
       }
       if (closed < 0) return;
       end.template close<kRows>(t, 0, 0, static_cast<uint64_t>(closed));
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = S::all(0.0f);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = rule.enter(S::all(0.0f));
       }
     });
+    if constexpr (!Rule::kTracked) return true;
     const F all = S::either(S::either(seen[0], seen[1]), S::either(seen[2], seen[3]));
     if (!S::any(all, kBeyondBound)) return true;
     before.restore(t);
@@ -177,10 +180,10 @@ void run_certified_panels(const Tile& t, const Run& run, const Exact& exact) {
   }
 }
 
-template <class S, class Rule, class Product, class Exact>
+template <class S, class Product, class Rule, class Exact>
 bool run_certified(const Tile& t, const Accumulator& acc, const float* a, int shift,
-                   const Exact& exact) {
-  const CertifiedRun<S, Rule, Product> run(acc, a, shift);
+                   const Rule& rule, const Exact& exact) {
+  const CertifiedRun<S, Rule, Product> run(acc, a, shift, rule);
   if (Rule::kKeepsZeros && t.absent != nullptr) {
     run_certified_panels<true>(t, run, exact);
   } else {
@@ -192,8 +195,9 @@ bool run_certified(const Tile& t, const Accumulator& acc, const float* a, int sh
 template <class S, class Sum, class Product, class Exact>
 bool run_certified_nearest(const Tile& t, const Accumulator& acc, bool floor, const float* a,
                            int shift, const Exact& exact) {
-  if (floor) return run_certified<S, FloorRule<S, Sum>, Product>(t, acc, a, shift, exact);
-  return run_certified<S, SplitRule<S, Sum>, Product>(t, acc, a, shift, exact);
+  if (floor)
+    return run_certified<S, Product>(t, acc, a, shift, FloorRule<S, Sum>(acc.fmt, shift), exact);
+  return run_certified<S, Product>(t, acc, a, shift, SplitRule<S, Sum>(acc.fmt), exact);
 }
 
 // Chooses the rule; false if there is none for the accumulator.
@@ -208,9 +212,9 @@ bool run_certified_rule(const Tile& t, const Accumulator& acc, const Certificate
     case Rounding::kNearestEven:
       return run_certified_nearest<S, OddSum<S>, Product>(t, acc, c.floor, a, shift, exact);
     case Rounding::kTowardZero:
-      return run_certified<S, TruncationRule<S>, Product>(t, acc, a, shift, exact);
+      return run_certified<S, Product>(t, acc, a, shift, TruncationRule<S>(acc.fmt), exact);
     case Rounding::kStochastic:
-      return run_certified<S, StochasticRule<S>, Product>(t, acc, a, shift, exact);
+      return run_certified<S, Product>(t, acc, a, shift, StochasticRule<S>(acc.fmt), exact);
     default:
       return false;
   }
@@ -232,11 +236,60 @@ inline OperandRange state_range(const Tile& t) {
   return all;
 }
 
+inline const float* scaled_by(const float* x, int64_t count, int shift) {
+  thread_local std::vector<float> scaled;
+  scaled.resize(count);
+  const float scale = std::ldexp(1.0f, shift);
+  std::transform(x, x + count, scaled.begin(), [=](float v) { return v * scale; });
+  return scaled.data();
+}
+
+template <class S, bool kWraps, class Exact>
+bool run_grid_rule(const Tile& t, const Accumulator& acc, const GridCertificate& c, const float* a,
+                   const Exact& exact) {
+  const auto run = [&](auto rule) {
+    return run_certified<S, ExactProduct>(t, acc, a, c.shift, rule, exact);
+  };
+  using Mode = Rounding;
+  if (c.on_grid || acc.rounding == Mode::kNearestEven)
+    return run(GridRule<S, Mode::kNearestEven, kWraps>(acc.fmt, c.on_grid));
+#if defined(__AVX512F__)
+  switch (acc.rounding) {
+    case Mode::kTowardZero:
+      return run(GridRule<S, Mode::kTowardZero, kWraps>(acc.fmt, false));
+    case Mode::kTowardPositive:
+      return run(GridRule<S, Mode::kTowardPositive, kWraps>(acc.fmt, false));
+    case Mode::kTowardNegative:
+      return run(GridRule<S, Mode::kTowardNegative, kWraps>(acc.fmt, false));
+    case Mode::kToOdd:
+      return run(GridRule<S, Mode::kToOdd, kWraps>(acc.fmt, false));
+    default:
+      return false;
+  }
+#else
+  return false;
+#endif
+}
+
+// Fixed-point sums of exact products.
+template <class S, class Exact>
+bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                   const OperandRange& b, const Exact& exact) {
+  const AddendRange products = product_range(a, b);
+  if (acc.has_product && !products_stay_on_grid(acc.product, products)) return false;
+  const GridCertificate c = certify_grid(acc.fmt, acc.rounding, products, state_range(t), a);
+  if (!c.valid) return false;
+  const float* scaled = scaled_by(t.a, t.rows * t.depth, c.shift);
+  if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(t, acc, c, scaled, exact);
+  return run_grid_rule<S, false>(t, acc, c, scaled, exact);
+}
+
 // Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
 // there is none at all.
 template <class S, class Exact>
 bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                         const OperandRange& b, const Exact& exact) {
+  if (acc.fmt.kind == Kind::kFixed) return run_grid_tile<S>(t, acc, a, b, exact);
   if (sizeof(typename S::F) < 64 && acc.rounding != Rounding::kNearestEven) return false;
   const AddendRange products = product_range(a, b);
   const bool rounds = acc.has_product && !products_stay(acc.product, products);
@@ -249,17 +302,12 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
 #endif
   const int shift = 1 - certificate.bound;
   if (rounds && !rounded_products_fit(acc, products, shift)) return false;
-
-  thread_local std::vector<float> scaled;
-  scaled.resize(t.rows * t.depth);
-  const float scale = std::ldexp(1.0f, shift);
-  std::transform(t.a, t.a + t.rows * t.depth, scaled.begin(), [=](float x) { return x * scale; });
+  const float* scaled = scaled_by(t.a, t.rows * t.depth, shift);
 #if defined(__AVX512F__)
-  if (rounds) {
-    return run_certified_rule<S, RoundedProduct>(t, acc, certificate, scaled.data(), shift, exact);
-  }
+  if (rounds)
+    return run_certified_rule<S, RoundedProduct>(t, acc, certificate, scaled, shift, exact);
 #endif
-  return run_certified_rule<S, ExactProduct>(t, acc, certificate, scaled.data(), shift, exact);
+  return run_certified_rule<S, ExactProduct>(t, acc, certificate, scaled, shift, exact);
 }
 
 }  // namespace

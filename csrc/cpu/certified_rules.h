@@ -25,7 +25,15 @@ struct Floats<16> {
   LPK_HD static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   LPK_HD static F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
   LPK_HD static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  LPK_HD static F min(F a, F b) { return _mm512_min_ps(a, b); }
   LPK_HD static F with_sign_of(F magnitude, F s) { return lpk::with_sign_of(magnitude, s); }
+  using I = __m512i;
+  LPK_HD static I all_words(int x) { return _mm512_set1_epi32(x); }
+  LPK_HD static I words(F x) { return _mm512_castps_si512(x); }
+  LPK_HD static F sum_of_words(I a, I b) { return _mm512_castsi512_ps(_mm512_add_epi32(a, b)); }
+  LPK_HD static I shift_left(I x, I n) { return _mm512_sllv_epi32(x, n); }
+  LPK_HD static I shift_right(I x, I n) { return _mm512_srav_epi32(x, n); }
+  LPK_HD static I shift_right_zeros(I x, I n) { return _mm512_srlv_epi32(x, n); }
   LPK_HD static __m512i load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   LPK_HD static F masked(F x, int32_t bits) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(bits)));
@@ -49,6 +57,14 @@ struct Floats<8> {
   LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   LPK_HD static F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
   LPK_HD static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  LPK_HD static F min(F a, F b) { return _mm256_min_ps(a, b); }
+  using I = __m256i;
+  LPK_HD static I all_words(int x) { return _mm256_set1_epi32(x); }
+  LPK_HD static I words(F x) { return _mm256_castps_si256(x); }
+  LPK_HD static F sum_of_words(I a, I b) { return _mm256_castsi256_ps(_mm256_add_epi32(a, b)); }
+  LPK_HD static I shift_left(I x, I n) { return _mm256_sllv_epi32(x, n); }
+  LPK_HD static I shift_right(I x, I n) { return _mm256_srav_epi32(x, n); }
+  LPK_HD static I shift_right_zeros(I x, I n) { return _mm256_srlv_epi32(x, n); }
   LPK_HD static F with_sign_of(F magnitude, F s) {
     return _mm256_or_ps(magnitude, _mm256_and_ps(s, _mm256_set1_ps(-0.0f)));
   }
@@ -67,9 +83,17 @@ constexpr int32_t kExponentMask = 0x7f800000;
 
 struct NoDraws {};
 
+// How a running sum is carried, and whether the certificate has a bound to watch.
+template <class S>
+struct PlainSum {
+  static constexpr bool kTracked = true;
+  LPK_HD typename S::F enter(typename S::F sum) const { return sum; }
+  LPK_HD typename S::F leave(typename S::F sum) const { return sum; }
+};
+
 // Sums in float32: to nearest, or made odd.
 template <class S>
-struct NearestSum {
+struct NearestSum : PlainSum<S> {
   using F = typename S::F;
   LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
   LPK_HD F add(F p, F sum) const { return p + sum; }
@@ -77,7 +101,7 @@ struct NearestSum {
 
 #if defined(__AVX512F__)
 template <class S>
-struct OddSum {
+struct OddSum : PlainSum<S> {
   LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
     return sum_of_product<Rounding::kToOdd>(a, b, sum);
   }
@@ -98,7 +122,7 @@ struct SplitRule : Sum {
   static constexpr int kRows = S::kRows;
   F factor;
 
-  SplitRule(const Format& f, int, int) : factor(S::all(std::ldexp(1.0f, 23 - f.man_bits) + 1.0f)) {}
+  explicit SplitRule(const Format& f) : factor(S::all(std::ldexp(1.0f, 23 - f.man_bits) + 1.0f)) {}
   template <class Draws>
   LPK_HD F round(F s, const Draws&) const {
     const F wide = s * factor;
@@ -117,7 +141,7 @@ struct FloorRule : Sum {
   static constexpr int kRows = S::kRows;
   F magic, min_normal;
 
-  FloorRule(const Format& f, int, int shift)
+  FloorRule(const Format& f, int shift)
       : magic(S::all(std::ldexp(1.5f, 23 - f.man_bits))),
         min_normal(S::all(std::ldexp(1.0f, f.emin + shift))) {}
   template <class Draws>
@@ -130,7 +154,7 @@ struct FloorRule : Sum {
 
 #if defined(__AVX512F__)
 template <class S>
-struct TruncationRule {
+struct TruncationRule : PlainSum<S> {
   static constexpr bool kKeepsZeros = false;
   static constexpr bool kStochastic = false;
   using LaneState = NoDraws;
@@ -139,7 +163,7 @@ struct TruncationRule {
   static constexpr int kRows = S::kRows;
   __m512i keep;
 
-  TruncationRule(const Format& f, int, int) : keep(_mm512_set1_epi32(-(1 << (23 - f.man_bits)))) {}
+  explicit TruncationRule(const Format& f) : keep(_mm512_set1_epi32(-(1 << (23 - f.man_bits)))) {}
   LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
     return _mm512_fmadd_round_ps(a, b, sum, kZero);
   }

@@ -1,0 +1,102 @@
+// Fixed-point sums under a certificate: one multiply-add rounds to the grid, two operations
+// saturate or three wrap.
+//
+// Sums are counted in quanta and carried with 1.5 2^23 added: in [2^23, 2^24) float32 is the grid
+// of integers, so that the processor's rounding of the exact a b + acc is the rounding to the
+// format, and the last bit the parity of the integer. Sums that leave the binade are past the ends
+// of the format (word_bits <= 22), and rounding is monotone: they saturate all the same. To wrap
+// they must stay in it. Where products are multiples of the quantum nothing is rounded at all, in
+// any mode, and sums are carried as they are.
+#pragma once
+
+#include "certified_rules.h"
+
+namespace lpk {
+namespace {
+
+// The product format leaves every product as it is. A fixed one makes -0 to +0, which no fixed sum
+// can tell.
+inline bool products_stay_on_grid(const Format& product, const AddendRange& p) {
+  if (product.kind != Kind::kFixed) return products_stay(product, p);
+  const double bound = std::ldexp(1.0, p.highest);
+  return p.plain && std::ldexp(1.0, p.lowest) >= product.quantum && bound <= product.max &&
+         -bound >= product.lowest;
+}
+
+struct GridCertificate {
+  bool valid;
+  bool on_grid;  // products are whole quanta
+  int shift;     // A times 2^shift counts quanta
+};
+
+inline GridCertificate certify_grid(const Format& f, Rounding mode, const AddendRange& p,
+                                    const OperandRange& state, const OperandRange& factor) {
+  constexpr GridCertificate kNone{false, false, 0};
+  if (f.kind != Kind::kFixed || !p.plain || !state.plain) return kNone;
+  const int shift = -std::ilogb(f.quantum);
+  const bool on_grid = p.lowest + shift >= 0;
+  const bool wraps = f.overflow == Overflow::kWrap;
+  // A scaled stays exact and finite; no product is tiny.
+  if (factor.lowest + shift < -126 || factor.highest + shift > 126) return kNone;
+  if (!on_grid && (mode == Rounding::kNearestAway || mode == Rounding::kStochastic)) return kNone;
+  if (f.modulus > 0x1p22 && (wraps || !on_grid)) return kNone;
+  if (wraps && p.highest + shift > 21) return kNone;
+  return {true, on_grid, shift};
+}
+
+template <class S, Rounding kMode, bool kWraps>
+struct GridRule {
+  using F = typename S::F;
+  static constexpr bool kKeepsZeros = false;
+  static constexpr bool kStochastic = false;
+  static constexpr bool kTracked = false;
+  using LaneState = NoDraws;
+  template <int kGroup>
+  using PanelState = NoDraws;
+  static constexpr int kRows = S::kRows;
+  F bias, lowest, highest;
+  typename S::I unused;  // bits of a word that are not the format's
+  bool is_signed;
+
+  GridRule(const Format& f, bool on_grid)
+      : bias(S::all(on_grid && !kWraps ? 0.0f : 0x1.8p23f)),
+        lowest(S::all(static_cast<float>(f.lowest / f.quantum)) + bias),
+        highest(S::all(static_cast<float>(f.max / f.quantum)) + bias),
+        unused(S::all_words(32 - std::ilogb(f.modulus))),
+        is_signed(f.lowest < 0) {}
+
+  LPK_HD F enter(F sum) const { return sum + bias; }
+  LPK_HD F leave(F sum) const { return sum - bias; }
+
+  LPK_HD F fma(F a, F b, F sum) const {
+#if defined(__AVX512F__)
+    if constexpr (kMode == Rounding::kTowardZero) {
+      const F down = sum_of_product<Rounding::kTowardNegative>(a, b, sum);
+      const F up = sum_of_product<Rounding::kTowardPositive>(a, b, sum);
+      return _mm512_mask_mov_ps(up, _mm512_cmp_ps_mask(down, bias, _CMP_GE_OQ), down);
+    } else if constexpr (kMode != Rounding::kNearestEven) {
+      return sum_of_product<kMode>(a, b, sum);
+    }
+#endif
+    return S::fma(a, b, sum);
+  }
+
+  template <class Draws>
+  LPK_HD F round(F s, const Draws&) const {
+    if constexpr (kWraps) {
+      return S::sum_of_words(S::words(bias), wrapped(S::words(s)));
+    } else {
+      return S::min(S::max(s, lowest), highest);
+    }
+  }
+
+ private:
+  // The bits of bias below 2^22 are zero: those of s are the integer's own.
+  LPK_HD typename S::I wrapped(typename S::I s) const {
+    const typename S::I top = S::shift_left(s, unused);
+    return is_signed ? S::shift_right(top, unused) : S::shift_right_zeros(top, unused);
+  }
+};
+
+}  // namespace
+}  // namespace lpk
