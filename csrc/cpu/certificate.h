@@ -58,6 +58,28 @@ inline OperandRange operand_range(const float* x, int64_t count) {
           static_cast<int>(least >> 23) - 127 - (width - 1), static_cast<int>(most >> 23) - 126};
 }
 
+// The largest l such that every element is a multiple of 2^l, for plain elements: `lowest` above
+// takes the widest and the smallest for one and the same.
+inline int lowest_bit(const float* x, int64_t count) {
+  constexpr uint32_t kInfinity = 0x7f800000;
+  uint32_t least = kInfinity;
+  for (int64_t i = 0; i < count; ++i) {
+    const float magnitude = std::fabs(x[i]);
+    uint32_t bits;
+    std::memcpy(&bits, &magnitude, sizeof bits);
+    // Without its last bit; a power of two has none to lose.
+    const uint32_t rest_bits = (bits & 0x007fffff) != 0 ? bits & (bits - 1) : 0;
+    float rest;
+    std::memcpy(&rest, &rest_bits, sizeof rest);
+    const float last = magnitude - rest;
+    uint32_t last_bits;
+    std::memcpy(&last_bits, &last, sizeof last_bits);
+    last_bits = last_bits == 0 ? kInfinity : last_bits;
+    least = last_bits < least ? last_bits : least;
+  }
+  return least == kInfinity ? 0 : static_cast<int>(least >> 23) - 127;
+}
+
 // What is known of the addends of a sum: products of the operands, or products rounded.
 struct AddendRange {
   bool plain;

@@ -275,7 +275,10 @@ bool run_grid_rule(const Tile& t, const Accumulator& acc, const GridCertificate&
 template <class S, class Exact>
 bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                    const OperandRange& b, const Exact& exact) {
-  const AddendRange products = product_range(a, b);
+  AddendRange products = product_range(a, b);
+  if (!products.plain) return false;
+  // Whole quanta or not is what matters here.
+  products.lowest = lowest_bit(t.a, t.rows * t.depth) + lowest_bit(t.b, t.lanes * t.depth);
   if (acc.has_product && !products_stay_on_grid(acc.product, products)) return false;
   const GridCertificate c = certify_grid(acc.fmt, acc.rounding, products, state_range(t), a);
   if (!c.valid) return false;
