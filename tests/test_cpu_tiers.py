@@ -93,6 +93,12 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("fp32", "toward_zero"), "float"),
     TierCase("fp32", "fp32", Accumulator("fp32", "to_odd"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7", product="bf16"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", chunk=12), "float"),
+    TierCase("fp16", "fp16", Accumulator("e4m3_nosub_sat", "toward_zero"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "toward_positive"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "nearest_away"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "to_odd"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e4m3fn_nosub", "stochastic", random_bits=5), "float"),
     # Fixed point: rounded to the grid by the addition, or whole quanta from the start.
     TierCase("e5m2", "e5m2", Accumulator("fixed16_f8"), "certified"),
     TierCase("fp32", "fp32", Accumulator("fixed22_f14", chunk=9, outer="e5m10"), "certified"),

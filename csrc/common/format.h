@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 // Always inlined: csrc/cpu compiles these headers once per instruction set, and a copy out of line
 // made for AVX-512 must never be the one that the linker keeps for everybody.
@@ -59,7 +60,17 @@ struct Format {
   double modulus;  // 2^word_bits, in quanta
 };
 
-LPK_HD double power_of_two(int exponent) { return ldexp(1.0, exponent); }
+// 2^exponent for the exponents of normal doubles; a call of ldexp would cost more than a rounding.
+LPK_HD double power_of_two(int exponent) {
+  const int64_t bits = static_cast<int64_t>(exponent + 1023) << 52;
+#if defined(__CUDA_ARCH__)
+  return __longlong_as_double(bits);
+#else
+  double x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+#endif
+}
 
 LPK_HD Format float_format(const int64_t* ints) {
   Format f{};

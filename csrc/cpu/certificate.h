@@ -124,7 +124,8 @@ inline AddendRange addend_range(const Accumulator& acc, const OperandRange& a,
 
 // nearest_even: the kernels may add in float32 and round again, whatever the sums.
 inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
-  if (acc.rounding != Rounding::kNearestEven || !exact_products(product_range(a, b))) return false;
+  if (acc.rounding != Rounding::kNearestEven || !acc.fmt.subnormals) return false;
+  if (!exact_products(product_range(a, b))) return false;
   return rounds_twice_safely(addend_range(acc, a, b).width, acc.fmt.man_bits + 1);
 }
 

@@ -97,9 +97,11 @@ struct PanelKernel {
       if (draws_products()) products.seek(position);
       D column[kVectors];
       for (int v = 0; v < kVectors; ++v) column[v] = load<D>(p.b + k * kPanel + v * V::kWidth);
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         if (t.absent != nullptr && t.absent[(p.row + r) * t.depth + k]) continue;
         const D a = Lanes<D>::all(p.a[(p.row + r) * t.depth + k]);
+#pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
           sum[r][v] = step(sum[r][v], a, column[v], sums, products, r, v, position);
         }

@@ -138,7 +138,7 @@ bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
 template <class Sum>
 bool try_sum(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
   if (!acc.has_product) return try_rules<Sum, NoProduct>(t, acc, a, b);
-  if constexpr (kCommon<Sum::kMode>) {
+  if constexpr (kCommon<Sum::kMode> && !std::is_same_v<Sum, NarrowRule<Sum::kMode, false>>) {
     if (acc.product_rounding != Rounding::kNearestEven) return false;
     return try_rules<Sum, NarrowRule<Rounding::kNearestEven>>(t, acc, a, b) ||
            try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
@@ -148,8 +148,9 @@ bool try_sum(const Tile& t, const Accumulator& acc, const OperandRange& a, const
 
 template <Rounding kMode>
 bool try_mode(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
-  return try_sum<NarrowRule<kMode>>(t, acc, a, b) || try_sum<WideRule<kMode>>(t, acc, a, b) ||
-         try_sum<SameRule<kMode>>(t, acc, a, b);
+  return try_sum<NarrowRule<kMode>>(t, acc, a, b) ||
+         try_sum<NarrowRule<kMode, false>>(t, acc, a, b) ||
+         try_sum<WideRule<kMode>>(t, acc, a, b) || try_sum<SameRule<kMode>>(t, acc, a, b);
 }
 
 bool run_float_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,

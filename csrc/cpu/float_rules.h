@@ -114,13 +114,14 @@ struct LaneDraws {
 };
 
 // Rounds 24-bit sums to a format with an exponent range well inside float32's. The sums may be
-// scaled by 2^shift.
-template <Rounding kRule>
+// scaled by 2^shift. Without subnormals the quantum below min_normal is min_normal itself.
+template <Rounding kRule, bool kSubnormals = true>
 struct NarrowRule {
   static constexpr Rounding kMode = kRule;
   static constexpr bool kSigned =
       kMode == Rounding::kTowardPositive || kMode == Rounding::kTowardNegative;
   __m512 min_normal, magic, limit, max, beyond, added_unit;
+  __m512 flushed_binade;  // the one whose quantum is min_normal
 
   // Draws come as numbers 2 draw + 1.
   static int draw_place(const Format&, int) { return 0; }
@@ -136,12 +137,14 @@ struct NarrowRule {
         max(scaled(f.max, shift)),
         beyond(scaled(f.beyond, shift)),
         added_unit(_mm512_set1_ps(std::ldexp(
-            1.0f, -f.man_bits - 1 - (kMode == Rounding::kStochastic ? random_bits : 0)))) {}
+            1.0f, -f.man_bits - 1 - (kMode == Rounding::kStochastic ? random_bits : 0)))),
+        flushed_binade(scaled(std::ldexp(f.min_normal, f.man_bits), shift)) {}
 
   // The magic constant of the binade beyond the largest must be finite, and quanta, half quanta and
   // draws must not fall off float32's lower end.
   static bool fits(const Format& f, int random_bits) {
-    if (f.kind != Kind::kFloat || !f.subnormals || f.man_bits < 1 || f.man_bits > 21) return false;
+    if (f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21) return false;
+    if (f.subnormals != kSubnormals) return false;
     if (f.emin < -126 || f.emin - f.man_bits < -147) return false;
     if (std::ilogb(f.max) + 25 - f.man_bits > 127) return false;
     return kMode != Rounding::kStochastic ||
@@ -167,7 +170,10 @@ struct NarrowRule {
 
   LPK_HD __m512 binade_of(__m512 s) const {
     const __m512 exponent = _mm512_and_ps(s, bits_as_float(_mm512_set1_epi32(0x7f800000)));
-    return _mm512_max_ps(exponent, min_normal);
+    const __m512 binade = _mm512_max_ps(exponent, min_normal);
+    if constexpr (kSubnormals) return binade;
+    const __mmask16 small = _mm512_cmp_ps_mask(_mm512_abs_ps(s), min_normal, _CMP_LT_OQ);
+    return _mm512_mask_mov_ps(binade, small, flushed_binade);
   }
 
   // |s| rounded as if there were no maximum; magnitudes past the largest binade stand for one just

@@ -94,6 +94,10 @@ template <class V>
 LPK_HD typename V::D to_doubles(typename V::U x) {
   if constexpr (V::kWidth == 1) {
     return static_cast<double>(x);
+#if defined(__AVX512F__)
+  } else if constexpr (V::kWidth == 8) {
+    return (typename V::D)_mm512_cvtepu32_pd((__m256i)x);
+#endif
   } else {
     return __builtin_convertvector(x, typename V::D);
   }
