@@ -201,9 +201,10 @@ py::dict take_tiers() {
   int64_t counts[static_cast<int>(lpk::Tier::kCount)];
   lpk::take_counts(counts);
   py::dict tiers;
-  tiers["certified"] = counts[0];
-  tiers["float"] = counts[1];
-  tiers["double"] = counts[2];
+  tiers["native"] = counts[0];
+  tiers["certified"] = counts[1];
+  tiers["float"] = counts[2];
+  tiers["double"] = counts[3];
   return tiers;
 }
 

@@ -125,7 +125,7 @@ def test_geometry(name: str, acc: Accumulator) -> None:
     check_values(GEOMETRY[name], acc)
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512fp16"])
 @pytest.mark.parametrize("name", ["wide", "stride_2", "stride_3_dilation_2", "groups", "3d"])
 def test_every_isa(name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     best = torch.backends.cpu.get_cpu_capability()

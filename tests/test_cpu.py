@@ -21,12 +21,25 @@ KINDS = ("normal", "wide", "ties", "special", "huge")
 
 
 def runs(isa: str) -> bool:
-    flags = {"scalar": (), "avx2": ("AVX2",), "avx512": ("AVX2", "AVX512")}[isa]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LPKERNELS_ISA", isa)
+        try:
+            return cpu.BACKEND.isa() == isa
+        except ValueError:
+            return False
+
+
+def test_the_processors_instructions_are_found() -> None:
     best = torch.backends.cpu.get_cpu_capability()
-    return not flags or best == "AVX512" or best in flags
+    assert runs("scalar")
+    assert runs("avx2") == (best in ("AVX2", "AVX512"))
+    assert runs("avx512") == (best == "AVX512")
 
 
-@pytest.fixture(params=["scalar", "avx2", "avx512"])
+ISAS = ["scalar", "avx2", "avx512", "avx512fp16"]
+
+
+@pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each instruction set in turn, chosen as a user would."""
     if not runs(request.param):

@@ -26,7 +26,8 @@ ROLE = 4
 
 
 class TierCase(NamedTuple):
-    """Operands of one format into one accumulator, and the tier that takes them with AVX-512."""
+    """Operands of one format into one accumulator, and the tier that takes them with AVX-512, or,
+    native, with AVX512-FP16."""
 
     left: str
     right: str
@@ -38,6 +39,25 @@ class TierCase(NamedTuple):
 
 
 CASES = [
+    # The processor's half precision.
+    TierCase("fp16", "fp16", Accumulator("e5m10"), "native"),
+    TierCase("e5m2", "e4m3fn", Accumulator("e5m10", chunk=9), "native"),
+    TierCase("e5m2", "fp16", Accumulator("e5m10", chunk=16, outer="e6m12"), "native"),
+    TierCase("fp16", "fp16", Accumulator("e5m10_sat", product="e5m10"), "native"),
+    TierCase("fp16", "fp16", Accumulator("e5m10_sat", "toward_zero", chunk=7), "native"),
+    TierCase("fp16", "fp16", Accumulator("e5m10", "toward_positive"), "native"),
+    TierCase(
+        "fp16",
+        "fp16",
+        Accumulator(
+            "e5m10",
+            "toward_negative",
+            product="e5m10_sat",
+            product_rounding="toward_negative",
+            chunk=20,
+        ),
+        "native",
+    ),
     # (B): products no wider than the accumulator, no subnormal sums.
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10"), "certified"),
     TierCase("e5m2", "e5m2", Accumulator("e6m9"), "certified"),
@@ -150,11 +170,12 @@ def test_tier_matches_reference(case: TierCase, isa: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not runs("avx512"):
-        pytest.skip("this processor does not run avx512")
-    monkeypatch.setenv("LPKERNELS_ISA", "avx512")
+    isa_name = "avx512fp16" if case.tier == "native" else "avx512"
+    if not runs(isa_name):
+        pytest.skip(f"this processor does not run {isa_name}")
+    monkeypatch.setenv("LPKERNELS_ISA", isa_name)
     generator = torch.Generator().manual_seed(2)
-    small = 2.0**-2 if case.tier == "certified" else 1.0
+    small = 2.0**-2 if case.tier in ("native", "certified") else 1.0
     a = lp.quantize(values((24, 64), case.left, generator, 0.0) * small, case.left)
     b = lp.quantize(values((64, 32), case.right, generator, 0.0) * small, case.right)
     cpu.BACKEND.take_tiers()
@@ -162,7 +183,7 @@ def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.BACKEND.take_tiers()[case.tier] == 1.0
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.tier == "certified"], ids=ids)
+@pytest.mark.parametrize("case", [c for c in CASES if c.tier in ("native", "certified")], ids=ids)
 @pytest.mark.parametrize("poison", [float("inf"), float("nan"), "huge", "long"])
 def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: str) -> None:
     """One value too many in one place: one panel is done again, and all others stay."""

@@ -25,7 +25,18 @@ bool runs_avx512() {
 #endif
 }
 
+bool runs_avx512fp16() {
+#if defined(LPK_AVX512FP16)
+  return runs_avx512() && __builtin_cpu_supports("avx512fp16");
+#else
+  return false;
+#endif
+}
+
 const Kernels& best_kernels() {
+#if defined(LPK_AVX512FP16)
+  if (runs_avx512fp16()) return kAvx512Fp16Kernels;
+#endif
 #if defined(LPK_X86)
   if (runs_avx512()) return kAvx512Kernels;
   if (runs_avx2()) return kAvx2Kernels;
@@ -54,9 +65,13 @@ const Kernels& kernels() {
   if (std::strcmp(wanted, "avx2") == 0 && runs_avx2()) return kAvx2Kernels;
   if (std::strcmp(wanted, "avx512") == 0 && runs_avx512()) return kAvx512Kernels;
 #endif
-  throw std::invalid_argument(std::string("LPKERNELS_ISA=") + wanted +
-                              ": this processor runs scalar" + (runs_avx2() ? ", avx2" : "") +
-                              (runs_avx512() ? ", avx512" : "") + "; unset it to take the best");
+#if defined(LPK_AVX512FP16)
+  if (std::strcmp(wanted, "avx512fp16") == 0 && runs_avx512fp16()) return kAvx512Fp16Kernels;
+#endif
+  throw std::invalid_argument(
+      std::string("LPKERNELS_ISA=") + wanted + ": this processor runs scalar" +
+      (runs_avx2() ? ", avx2" : "") + (runs_avx512() ? ", avx512" : "") +
+      (runs_avx512fp16() ? ", avx512fp16" : "") + "; unset it to take the best");
 }
 
 }  // namespace lpk

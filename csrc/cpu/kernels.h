@@ -21,16 +21,15 @@ namespace {
 //   outer[r][l] <- round_outer(outer[r][l] + inner[r][l]), inner <- +0    at the end of every chunk
 //
 // The tiers, fastest first; each is exact wherever it runs:
-//   certified   operands that prove float32 sums safe: nearest_even, and with
-//               AVX-512 toward_zero and stochastic                       AVX-512, AVX2
+//   native      e5m10 by half-precision instructions                     AVX512-FP16
+//   certified   operands that prove float32 sums safe: nearest_even and
+//               fixed point, with AVX-512 other modes                    AVX-512, AVX2
 //   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything
-template <class V>
-void accumulate_tile(const Tile& t) {
-  const Accumulator acc = accumulator_from(t.accumulator);
 #if defined(__AVX2__)
-  const OperandRange a = operand_range(t.a, t.rows * t.depth);
-  const OperandRange b = operand_range(t.b, t.lanes * t.depth);
+template <class V>
+void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                          const OperandRange& b) {
   int64_t left = t.rows * t.lanes * t.depth;
   const auto exact = [&](const Tile& part) {
     const int64_t products = part.rows * part.lanes * part.depth;
@@ -43,6 +42,16 @@ void accumulate_tile(const Tile& t) {
   };
   if (!run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact)) exact(t);
   count_products(Tier::kCertified, left);
+}
+#endif
+
+template <class V>
+void accumulate_tile(const Tile& t) {
+  const Accumulator acc = accumulator_from(t.accumulator);
+#if defined(__AVX2__)
+  const OperandRange a = operand_range(t.a, t.rows * t.depth);
+  const OperandRange b = operand_range(t.b, t.lanes * t.depth);
+  accumulate_certified<V>(t, acc, a, b);
 #else
   run_double_tile<V>(t, acc);
   count_products(Tier::kDouble, t.rows * t.lanes * t.depth);

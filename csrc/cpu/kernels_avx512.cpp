@@ -1,17 +1,40 @@
+#include "half_sums.h"
 #include "kernels.h"
 
 namespace lpk {
+namespace {
 
-const Kernels kAvx512Kernels = {"avx512",
-                                accumulate_tile<Vec<8>>,
-                                transpose,
-                                round_block<Vec<8>>,
-                                round_elements<Bits32<16>>,
-                                encode_words<Bits32<16>>,
-                                decode_words<Bits32<16>>,
-                                affine_span<Vec<8>>,
-                                widen_floats<Vec<8>>,
-                                narrow_floats<Vec<8>>,
-                                widen_range<Vec<8>>};
+#if defined(LPK_AVX512FP16)
+void accumulate_half_first(const Tile& t) {
+  const Accumulator acc = accumulator_from(t.accumulator);
+  const OperandRange a = operand_range(t.a, t.rows * t.depth);
+  const OperandRange b = operand_range(t.b, t.lanes * t.depth);
+  if (!half_sums(t, acc, a, b)) return accumulate_certified<Vec<8>>(t, acc, a, b);
+  const bool rounds_products = acc.has_product && !products_stay(acc.product, product_range(a, b));
+  run_half_tile(t, rounds_products, half_precision(acc.outer));
+  count_products(Tier::kNative, t.rows * t.lanes * t.depth);
+}
+#endif
+
+constexpr Kernels with_accumulate(const char* isa, void (*accumulate)(const Tile&)) {
+  return {isa,
+          accumulate,
+          transpose,
+          round_block<Vec<8>>,
+          round_elements<Bits32<16>>,
+          encode_words<Bits32<16>>,
+          decode_words<Bits32<16>>,
+          affine_span<Vec<8>>,
+          widen_floats<Vec<8>>,
+          narrow_floats<Vec<8>>,
+          widen_range<Vec<8>>};
+}
+
+}  // namespace
+
+const Kernels kAvx512Kernels = with_accumulate("avx512", accumulate_tile<Vec<8>>);
+#if defined(LPK_AVX512FP16)
+const Kernels kAvx512Fp16Kernels = with_accumulate("avx512fp16", accumulate_half_first);
+#endif
 
 }  // namespace lpk

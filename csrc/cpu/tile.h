@@ -90,7 +90,7 @@ struct CodeBlock {
 };
 
 // How many products each tier has accumulated since the last call, for the plan that users see.
-enum class Tier { kCertified, kFloat, kDouble, kCount };
+enum class Tier { kNative, kCertified, kFloat, kDouble, kCount };
 void count_products(Tier tier, int64_t products);
 // Reads and clears: the counts of every tier, in the order of the enumeration.
 void take_counts(int64_t* counts);
@@ -121,5 +121,6 @@ const Kernels& kernels();
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512Fp16Kernels;
 
 }  // namespace lpk

@@ -214,7 +214,8 @@ def take_tiers() -> dict[str, float]:
     All tiers give the same bits; operands, formats and modes decide which of them may run.
 
     Returns:
-        {"certified": ..., "float": ..., "double": ...}, adding to 1, or all 0 if nothing ran.
+        {"native": ..., "certified": ..., "float": ..., "double": ...}, adding to 1, or all 0 if
+        nothing ran.
 
     Raises:
         RuntimeError: there is no cpu backend here.

@@ -52,14 +52,14 @@ class CpuBackend:
         return ""
 
     def isa(self) -> str:
-        """The instruction set in use: "scalar", "avx2" or "avx512" (LPKERNELS_ISA chooses)."""
+        """The instruction set in use: scalar, avx2, avx512, avx512fp16 (LPKERNELS_ISA chooses)."""
         return self._c().isa()
 
     def take_tiers(self) -> dict[str, float]:
         """The share of products that each tier of kernels accumulated since the last call.
 
-        Tiers: "certified" (float32, proved safe by the operands), "float" (float32 sums made odd),
-        "double" (everything else). Padding of edge blocks counts. All zero if nothing ran.
+        Tiers: "native" (half precision by the processor), "certified" (float32, proved safe by the
+        operands), "float" (float32 sums made odd), "double" (everything else). Padding of edge blocks counts. All zero if nothing ran.
         """
         counts = self._c().take_tiers()
         total = sum(counts.values()) or 1

@@ -1,0 +1,209 @@
+// Sums in IEEE half precision by the processor's own arithmetic (AVX512-FP16): the accumulator is
+// e5m10, so one multiply-add is the contract's step, 32 lanes at a time.
+//
+//   acc <- fma(a, b, acc)     or    acc <- acc + (a * b)  where products are rounded to e5m10 too
+//
+// The processor rounds the exact sum once, in the four modes that it has, with subnormals, signed
+// zeros, infinities and NaN as the contract has them. saturate: an infinity can only come from
+// finite operands here, and is clamped. A and B must hold half-precision values.
+#pragma once
+
+#include <vector>
+
+#include "chunks.h"
+
+namespace lpk {
+namespace {
+
+using Half = __m512h;
+constexpr int kHalfLanes = 32;
+struct alignas(64) HalfColumn {
+  uint16_t lane[kHalfLanes];
+};
+
+template <int kMode>
+struct HalfStep {
+  bool saturates, product_saturates;
+  Half limit = _mm512_set1_ph(static_cast<_Float16>(65504.0f));
+  Half negative_limit = _mm512_set1_ph(static_cast<_Float16>(-65504.0f));
+
+  explicit HalfStep(const Accumulator& acc)
+      : saturates(acc.fmt.overflow == Overflow::kSaturate),
+        product_saturates(acc.product.overflow == Overflow::kSaturate) {}
+
+  // The second operand is what a NaN leaves.
+  LPK_HD Half clamped(Half x) const {
+    return _mm512_max_ph(negative_limit, _mm512_min_ph(limit, x));
+  }
+  template <bool kProduct, bool kSaturates>
+  LPK_HD Half step(Half a, Half b, Half sum) const {
+    Half s;
+    if constexpr (kProduct) {
+      Half p = _mm512_mul_round_ph(a, b, kMode);
+      if (product_saturates) p = clamped(p);
+      s = _mm512_add_round_ph(p, sum, kMode);
+    } else {
+      s = _mm512_fmadd_round_ph(a, b, sum, kMode);
+    }
+    return kSaturates ? clamped(s) : s;
+  }
+};
+
+// Floats of two panels side by side, exact as halves, and back.
+LPK_HD Half load_halves(const float* low, const float* high) {
+  const __m256i l = _mm512_cvtps_ph(_mm512_loadu_ps(low), _MM_FROUND_NO_EXC);
+  const __m256i h = _mm512_cvtps_ph(_mm512_loadu_ps(high), _MM_FROUND_NO_EXC);
+  return _mm512_castsi512_ph(_mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1));
+}
+LPK_HD void store_halves(float* low, float* high, Half x) {
+  const __m512i bits = _mm512_castph_si512(x);
+  _mm512_storeu_ps(low, _mm512_cvtph_ps(_mm512_castsi512_si256(bits)));
+  _mm512_storeu_ps(high, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)));
+}
+
+// kRows rows from `row` on against kWide pairs of panels from `lane` on. The last pair of a tile
+// may have one panel only: `beside` then takes what would be the other's.
+template <int kMode, bool kProduct, bool kSaturates>
+struct HalfRun {
+  const Tile& t;
+  const Accumulator& acc;
+  const HalfStep<kMode>& rule;
+  const ChunkEnd<Vec<8>>& end;
+  const uint32_t* a;    // rows x depth, each value twice
+  const HalfColumn* b;  // pairs of panels of depth x 32
+  bool outer_is_half;
+  int64_t paired;  // lanes of whole pairs
+  float* beside;   // kMaxHalfRows x kPanel
+
+  LPK_HD float* high(float* state, int64_t row, int r, int64_t lane) const {
+    return lane < paired ? state + (row + r) * t.stride + lane + kPanel : beside + r * kPanel;
+  }
+  LPK_HD Half load(float* state, int64_t row, int r, int64_t lane) const {
+    return load_halves(state + (row + r) * t.stride + lane, high(state, row, r, lane));
+  }
+  LPK_HD void store(float* state, int64_t row, int r, int64_t lane, Half x) const {
+    store_halves(state + (row + r) * t.stride + lane, high(state, row, r, lane), x);
+  }
+
+  template <int kRows, int kWide>
+  void close(Half (&sum)[kRows][kWide], int64_t row, int64_t lane, int64_t chunk) const {
+    for (int w = 0; w < kWide; ++w) {
+      const int64_t first = lane + w * kHalfLanes;
+      if (outer_is_half) {
+        for (int r = 0; r < kRows; ++r) {
+          Half total = _mm512_add_round_ph(load(t.outer, row, r, first), sum[r][w], kMode);
+          if (acc.outer.overflow == Overflow::kSaturate) total = rule.clamped(total);
+          store(t.outer, row, r, first, total);
+        }
+      } else {
+        for (int r = 0; r < kRows; ++r) store(t.inner, row, r, first, sum[r][w]);
+        end.template close<kRows>(t, row, first, static_cast<uint64_t>(chunk));
+        if (first < paired)
+          end.template close<kRows>(t, row, first + kPanel, static_cast<uint64_t>(chunk));
+      }
+      for (int r = 0; r < kRows; ++r) sum[r][w] = _mm512_setzero_ph();
+    }
+  }
+
+  template <int kRows, int kWide, bool kMasked>
+  void panels(int64_t row, int64_t lane) const {
+    Half sum[kRows][kWide];
+    for (int r = 0; r < kRows; ++r) {
+      for (int w = 0; w < kWide; ++w) sum[r][w] = load(t.inner, row, r, lane + w * kHalfLanes);
+    }
+    const uint32_t* left = a + row * t.depth;
+    const HalfColumn* right = b + lane / kHalfLanes * t.depth;
+    for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
+      for (int64_t k = from; k < to; ++k) {
+        Half column[kWide];
+        for (int w = 0; w < kWide; ++w) column[w] = lpk::load<Half>(right + w * t.depth + k);
+        for (int r = 0; r < kRows; ++r) {
+          if (kMasked && t.absent[(row + r) * t.depth + k]) continue;
+          const Half x =
+              _mm512_castsi512_ph(_mm512_set1_epi32(static_cast<int>(left[r * t.depth + k])));
+          for (int w = 0; w < kWide; ++w)
+            sum[r][w] = rule.template step<kProduct, kSaturates>(x, column[w], sum[r][w]);
+        }
+      }
+      if (closed >= 0) close<kRows, kWide>(sum, row, lane, closed);
+    });
+    for (int r = 0; r < kRows; ++r) {
+      for (int w = 0; w < kWide; ++w) store(t.inner, row, r, lane + w * kHalfLanes, sum[r][w]);
+    }
+  }
+
+  template <int kWide, bool kMasked>
+  void rows(int64_t lane) const {
+    int64_t row = 0;
+    for (; row + 12 <= t.rows; row += 12) panels<12, kWide, kMasked>(row, lane);
+    for (; row + 4 <= t.rows; row += 4) panels<4, kWide, kMasked>(row, lane);
+    for (; row < t.rows; ++row) panels<1, kWide, kMasked>(row, lane);
+  }
+
+  template <bool kMasked>
+  void all() const {
+    int64_t lane = 0;
+    for (; lane + 2 * kHalfLanes <= paired; lane += 2 * kHalfLanes) rows<2, kMasked>(lane);
+    for (; lane < t.lanes; lane += kHalfLanes) rows<1, kMasked>(lane);
+  }
+};
+
+struct HalfPanels {
+  std::vector<uint32_t> a;
+  std::vector<HalfColumn> b;
+
+  void pack(const Tile& t) {
+    const int64_t count = t.rows * t.depth;
+    a.resize((count + kPanel - 1) / kPanel * kPanel);
+    for (int64_t i = 0; i < count; i += kPanel) {
+      const int64_t left = std::min<int64_t>(kPanel, count - i);
+      const __m512 x = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << left) - 1), t.a + i);
+      const __m512i bits = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_NO_EXC));
+      _mm512_storeu_si512(a.data() + i, _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16)));
+    }
+    const int64_t pairs = (t.lanes + kHalfLanes - 1) / kHalfLanes;
+    b.resize(pairs * t.depth);
+    const float zeros[kPanel] = {};
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const float* low = t.b + pair * kHalfLanes * t.depth;
+      const bool whole = (pair + 1) * kHalfLanes <= t.lanes;
+      for (int64_t k = 0; k < t.depth; ++k) {
+        const float* high = whole ? low + (t.depth + k) * kPanel : zeros;
+        lpk::store(&b[pair * t.depth + k], load_halves(low + k * kPanel, high));
+      }
+    }
+  }
+};
+
+template <int kMode, bool kProduct, bool kSaturates>
+void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half) {
+  thread_local HalfPanels panels;
+  panels.pack(t);
+  float beside[12 * kPanel] = {};
+  const HalfStep<kMode> rule(acc);
+  const ChunkEnd<Vec<8>> end(acc);
+  const HalfRun<kMode, kProduct, kSaturates> run{t,
+                                                 acc,
+                                                 rule,
+                                                 end,
+                                                 panels.a.data(),
+                                                 panels.b.data(),
+                                                 outer_is_half,
+                                                 t.lanes / kHalfLanes * kHalfLanes,
+                                                 beside};
+  if (t.absent != nullptr) return run.template all<true>();
+  run.template all<false>();
+}
+
+template <int kMode>
+void run_half_mode(const Tile& t, const Accumulator& acc, bool rounds_products,
+                   bool outer_is_half) {
+  const bool saturates = acc.fmt.overflow == Overflow::kSaturate;
+  if (rounds_products && saturates) return run_half<kMode, true, true>(t, acc, outer_is_half);
+  if (rounds_products) return run_half<kMode, true, false>(t, acc, outer_is_half);
+  if (saturates) return run_half<kMode, false, true>(t, acc, outer_is_half);
+  run_half<kMode, false, false>(t, acc, outer_is_half);
+}
+
+}  // namespace
+}  // namespace lpk
