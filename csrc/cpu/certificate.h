@@ -23,19 +23,10 @@
 #include <cstring>
 
 #include "../common/accumulate.h"
+#include "tile.h"
 
 namespace lpk {
 namespace {
-
-// The finite float32 normals and zeros of a packed operand; `plain` is false if there is anything
-// else in it.
-struct OperandRange {
-  bool plain;
-  bool zero;    // nothing but zeros, which are multiples of anything
-  int width;    // significant bits of every element
-  int lowest;   // every element is a multiple of 2^lowest
-  int highest;  // and smaller than 2^highest
-};
 
 inline OperandRange operand_range(const float* x, int64_t count) {
   constexpr uint32_t kMantissa = 0x007fffff;
@@ -56,6 +47,13 @@ inline OperandRange operand_range(const float* x, int64_t count) {
   const int width = mantissas == 0 ? 1 : 24 - __builtin_ctz(mantissas);
   return {least != 0 && most != kExponent, false, width,
           static_cast<int>(least >> 23) - 127 - (width - 1), static_cast<int>(most >> 23) - 126};
+}
+
+inline const OperandRange& range_of_b(const Tile& t) {
+  PackedFacts& facts = *t.b_facts;
+  if (!facts.ranged) facts.range = operand_range(t.b, t.lanes * t.depth);
+  facts.ranged = true;
+  return facts.range;
 }
 
 // The largest l such that every element is a multiple of 2^l, for plain elements: `lowest` above

@@ -31,6 +31,7 @@ struct Scratch {
   std::unique_ptr<float[]> a{new float[kMaxRows * kMaxDepth]};
   std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxRows * kMaxDepth]};
   std::unique_ptr<float[]> b{new float[kMaxDepth * kLanes]};
+  PackedFacts b_facts;
   std::unique_ptr<float[]> inner{new float[kUnitRows * kLanes]};
   std::unique_ptr<float[]> outer{new float[kUnitRows * kLanes]};
   uint64_t row_id[kUnitRows];
@@ -107,6 +108,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
   tile.a = scratch.a.get();
   tile.b = scratch.b.get();
+  tile.b_facts = &scratch.b_facts;
   tile.inner = scratch.inner.get();
   tile.outer = scratch.outer.get();
   tile.stride = tile.lanes;
@@ -130,6 +132,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
     tile.k0 = k;
     tile.depth = std::min(p.depth, p.length - k);
     p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.get());
+    scratch.b_facts.clear();
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t row = part * groups / parts * kRowGroup;
       const int64_t end = std::min(block.rows, (part + 1) * groups / parts * kRowGroup);

@@ -16,10 +16,6 @@ namespace lpk {
 namespace {
 
 using Half = __m512h;
-constexpr int kHalfLanes = 32;
-struct alignas(64) HalfColumn {
-  uint16_t lane[kHalfLanes];
-};
 
 template <int kMode>
 struct HalfStep {
@@ -148,37 +144,40 @@ struct HalfRun {
   }
 };
 
-struct HalfPanels {
-  std::vector<uint32_t> a;
-  std::vector<HalfColumn> b;
+// A as 32-bit words that hold each value twice.
+inline const uint32_t* doubled_halves(const Tile& t) {
+  thread_local std::vector<uint32_t> a;
+  const int64_t count = t.rows * t.depth;
+  a.resize((count + kPanel - 1) / kPanel * kPanel);
+  for (int64_t i = 0; i < count; i += kPanel) {
+    const int64_t left = std::min<int64_t>(kPanel, count - i);
+    const __m512 x = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << left) - 1), t.a + i);
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_NO_EXC));
+    _mm512_storeu_si512(a.data() + i, _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16)));
+  }
+  return a.data();
+}
 
-  void pack(const Tile& t) {
-    const int64_t count = t.rows * t.depth;
-    a.resize((count + kPanel - 1) / kPanel * kPanel);
-    for (int64_t i = 0; i < count; i += kPanel) {
-      const int64_t left = std::min<int64_t>(kPanel, count - i);
-      const __m512 x = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << left) - 1), t.a + i);
-      const __m512i bits = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_NO_EXC));
-      _mm512_storeu_si512(a.data() + i, _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16)));
-    }
-    const int64_t pairs = (t.lanes + kHalfLanes - 1) / kHalfLanes;
-    b.resize(pairs * t.depth);
-    const float zeros[kPanel] = {};
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const float* low = t.b + pair * kHalfLanes * t.depth;
-      const bool whole = (pair + 1) * kHalfLanes <= t.lanes;
-      for (int64_t k = 0; k < t.depth; ++k) {
-        const float* high = whole ? low + (t.depth + k) * kPanel : zeros;
-        lpk::store(&b[pair * t.depth + k], load_halves(low + k * kPanel, high));
-      }
+inline const HalfColumn* halves_of_b(const Tile& t) {
+  PackedFacts& facts = *t.b_facts;
+  if (facts.halved) return facts.halves.data();
+  const int64_t pairs = (t.lanes + kHalfLanes - 1) / kHalfLanes;
+  facts.halves.resize(pairs * t.depth);
+  const float zeros[kPanel] = {};
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    const float* low = t.b + pair * kHalfLanes * t.depth;
+    const bool whole = (pair + 1) * kHalfLanes <= t.lanes;
+    for (int64_t k = 0; k < t.depth; ++k) {
+      const float* high = whole ? low + (t.depth + k) * kPanel : zeros;
+      lpk::store(&facts.halves[pair * t.depth + k], load_halves(low + k * kPanel, high));
     }
   }
-};
+  facts.halved = true;
+  return facts.halves.data();
+}
 
 template <int kMode, bool kProduct, bool kSaturates>
 void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half) {
-  thread_local HalfPanels panels;
-  panels.pack(t);
   float beside[12 * kPanel] = {};
   const HalfStep<kMode> rule(acc);
   const ChunkEnd<Vec<8>> end(acc);
@@ -186,8 +185,8 @@ void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half) {
                                                  acc,
                                                  rule,
                                                  end,
-                                                 panels.a.data(),
-                                                 panels.b.data(),
+                                                 doubled_halves(t),
+                                                 halves_of_b(t),
                                                  outer_is_half,
                                                  t.lanes / kHalfLanes * kHalfLanes,
                                                  beside};

@@ -50,7 +50,7 @@ void accumulate_tile(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
 #if defined(__AVX2__)
   const OperandRange a = operand_range(t.a, t.rows * t.depth);
-  const OperandRange b = operand_range(t.b, t.lanes * t.depth);
+  const OperandRange& b = range_of_b(t);
   accumulate_certified<V>(t, acc, a, b);
 #else
   run_double_tile<V>(t, acc);

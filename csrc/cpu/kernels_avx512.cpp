@@ -8,7 +8,7 @@ namespace {
 void accumulate_half_first(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
   const OperandRange a = operand_range(t.a, t.rows * t.depth);
-  const OperandRange b = operand_range(t.b, t.lanes * t.depth);
+  const OperandRange& b = range_of_b(t);
   if (!half_sums(t, acc, a, b)) return accumulate_certified<Vec<8>>(t, acc, a, b);
   const bool rounds_products = acc.has_product && !products_stay(acc.product, product_range(a, b));
   run_half_tile(t, rounds_products, half_precision(acc.outer));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "element_types.h"
 
@@ -10,6 +11,31 @@ namespace lpk {
 
 // Lanes of a packed panel of B; every kernel's vector width divides it.
 constexpr int kPanel = 16;
+
+// What an operand of one tile can hold, from its finite float32 normals and zeros; `plain` is false
+// if there is anything else in it.
+struct OperandRange {
+  bool plain;
+  bool zero;    // nothing but zeros, which are multiples of anything
+  int width;    // significant bits of every element
+  int lowest;   // every element is a multiple of 2^lowest
+  int highest;  // and smaller than 2^highest
+};
+
+// Two panels of one k, in half precision.
+constexpr int kHalfLanes = 32;
+struct alignas(64) HalfColumn {
+  uint16_t lane[kHalfLanes];
+};
+
+// What the tiles of one packed block of B have found out about it; cleared when B is packed.
+struct PackedFacts {
+  bool ranged = false;
+  bool halved = false;
+  OperandRange range;
+  std::vector<HalfColumn> halves;  // pairs of panels of depth columns, if `halved`
+  void clear() { ranged = halved = false; }
+};
 
 // acc[r][l] += sum over k of a[r][k] b[k][l], step by step in the order of k, for one block of k.
 //
@@ -25,6 +51,7 @@ struct Tile {
   const float* a;         // rows x depth
   const uint8_t* absent;  // rows x depth, 1 where a tap adds nothing; null if all are present
   const float* b;         // lanes / kPanel panels of depth x kPanel
+  PackedFacts* b_facts;
   float* inner;
   float* outer;
   int64_t stride;  // between rows of the state
