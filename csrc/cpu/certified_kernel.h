@@ -97,7 +97,7 @@ struct CertifiedRun {
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       for (int64_t k = from; k < to; ++k) {
         if constexpr (Rule::kStochastic) {
-          const uint64_t position = static_cast<uint64_t>(t.k0 + k);
+          const uint64_t position = static_cast<uint64_t>(t.position_of(k));
           draws.seek(position);
           lanes.from(draws.layout.shift_of(position));
         }

@@ -8,14 +8,12 @@
 //   c_out: lanes are rows)
 //
 // The positions of dx that are equal modulo the stride read the same taps: they are a product of
-// their own, without the taps between strides wherever the place of a product in its sum does not
-// matter.
+// their own, without the taps between strides, whose positions it is told.
 #include "conv.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "../common/accumulate.h"
 #include "conv_operands.h"
 #include "parallel.h"
 
@@ -57,27 +55,6 @@ Gather backward_gather(const ConvShape& s, const int64_t* phase) {
   return g;
 }
 
-// Which taps k counts, and where their weights lie.
-void list_taps(const Image<const float>& w, bool all, PositionPass* pass) {
-  const Gather& g = pass->gather;
-  std::vector<int64_t> indices(g.kernel_volume(), -1);
-  int64_t index = 0;
-  for (const AxisTap& d : g.taps[0]) {
-    for (const AxisTap& h : g.taps[1]) {
-      for (const AxisTap& v : g.taps[2])
-        indices[(d.tap * g.kernel[1] + h.tap) * g.kernel[2] + v.tap] = index++;
-    }
-  }
-  for (int64_t t = 0; t < g.kernel_volume(); ++t) {
-    if (indices[t] < 0 && !all) continue;
-    pass->taps.push_back(indices[t]);
-    pass->weight_offset.push_back(t / g.kernel[2] / g.kernel[1] * w.spatial[0] +
-                                  t / g.kernel[2] % g.kernel[1] * w.spatial[1] +
-                                  t % g.kernel[2] * w.spatial[2]);
-  }
-  pass->find_inside();
-}
-
 PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
                         const Image<const float>& w, const Image<float>& y) {
   PositionPass p;
@@ -97,13 +74,13 @@ PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
     p.result_step[i] = 1;
     p.result_phase[i] = 0;
   }
-  list_taps(w, true, &p);
+  p.list_taps(w.spatial);
+  p.find_inside();
   return p;
 }
 
 PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
-                        const Image<const float>& w, const Image<float>& dx, const int64_t* phase,
-                        bool all_taps) {
+                        const Image<const float>& w, const Image<float>& dx, const int64_t* phase) {
   PositionPass p;
   p.gather = backward_gather(s, phase);
   p.source = dy;
@@ -121,14 +98,9 @@ PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
     p.result_step[i] = s.stride[i];
     p.result_phase[i] = phase[i];
   }
-  list_taps(w, all_taps && p.gather.tap_count() > 0, &p);
+  p.list_taps(w.spatial);
+  p.find_inside();
   return p;
-}
-
-bool position_matters(const int64_t* accumulator) {
-  const Accumulator acc = accumulator_from(accumulator);
-  return acc.chunk > 0 || acc.rounding == Rounding::kStochastic ||
-         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
 // +0 everywhere.
@@ -158,9 +130,10 @@ void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, 
       if (rows == 0 || pass.lanes == 0) continue;
       operands.emplace_back(pass, group);
       const float* lane_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
-      products.push_back({rows, pass.lanes, pass.channels * pass.tap_count(),
-                          block_depth(pass.tap_count()), false, nullptr, lane_bias,
-                          &operands.back()});
+      products.push_back({rows, pass.lanes, pass.channels * pass.gather.tap_count(),
+                          block_depth(pass.gather.tap_count()), false, nullptr, lane_bias,
+                          &operands.back(),
+                          pass.position.empty() ? nullptr : pass.position.data()});
     }
   }
   accumulate_products(products, accumulator, seed, threads);
@@ -175,7 +148,6 @@ void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, 
 
 void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
                 const int64_t* accumulator, uint64_t seed, int threads) {
-  const bool all_taps = position_matters(accumulator);
   std::vector<PositionPass> passes;
   bool untouched = false;
   int64_t phase[kSpatial];
@@ -183,8 +155,8 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
   for (phase[0] = 0; phase[0] < std::min(s.stride[0], s.input[0]); ++phase[0]) {
     for (phase[1] = 0; phase[1] < std::min(s.stride[1], s.input[1]); ++phase[1]) {
       for (phase[2] = 0; phase[2] < std::min(s.stride[2], s.input[2]); ++phase[2]) {
-        PositionPass pass = dgrad_pass(s, dy, w, dx, phase, all_taps);
-        if (pass.tap_count() > 0) {
+        PositionPass pass = dgrad_pass(s, dy, w, dx, phase);
+        if (pass.gather.tap_count() > 0) {
           passes.push_back(std::move(pass));
         } else {
           untouched = true;

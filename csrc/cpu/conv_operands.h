@@ -10,12 +10,12 @@ namespace lpk {
 // One side of a convolution whose sums run over (channel, tap): rows are positions of a grid. Every
 // group shares it.
 struct PositionPass {
-  Gather gather;
-  // k counts these taps of each channel, in order: indices into the gather's taps (row-major), or
-  // -1 for one that no position reads.
-  std::vector<int64_t> taps;
-  std::vector<int64_t> weight_offset;  // of each of them
-  // Positions read only from inside the source, in each dimension, if no tap is -1.
+  Gather gather;                       // its taps, row-major, are those of each channel
+  std::vector<int64_t> weight_offset;  // of each tap
+  // Of every product in the whole sum, and the length of that (gemm.h); empty if no tap of the
+  // kernel is left out.
+  std::vector<int64_t> position;
+  // Positions read only from inside the source, in each dimension.
   int64_t inside_from[kSpatial], inside_to[kSpatial];
 
   Image<const float> source;
@@ -28,8 +28,9 @@ struct PositionPass {
   Image<float> result;
   int64_t result_size[kSpatial], result_step[kSpatial], result_phase[kSpatial];
 
-  int64_t tap_count() const { return static_cast<int64_t>(taps.size()); }
   int64_t rows(int64_t batch) const { return batch * gather.grid_volume(); }
+  // Derives weight_offset, from the strides of the weight in space, and position.
+  void list_taps(const int64_t* weight_spatial);
   // Derives inside_from and inside_to.
   void find_inside();
 };

@@ -55,12 +55,30 @@ void PositionPass::find_inside() {
         --inside_to[i];
     }
   }
-  if (std::count(taps.begin(), taps.end(), -1) > 0) inside_to[0] = 0;
+}
+
+void PositionPass::list_taps(const int64_t* weight_spatial) {
+  std::vector<int64_t> places;  // of the taps in the kernel
+  for (const AxisTap& d : gather.taps[0]) {
+    for (const AxisTap& h : gather.taps[1]) {
+      for (const AxisTap& w : gather.taps[2]) {
+        places.push_back((d.tap * gather.kernel[1] + h.tap) * gather.kernel[2] + w.tap);
+        weight_offset.push_back(d.tap * weight_spatial[0] + h.tap * weight_spatial[1] +
+                                w.tap * weight_spatial[2]);
+      }
+    }
+  }
+  const int64_t volume = gather.kernel_volume();
+  if (gather.tap_count() == volume) return;
+  for (int64_t c = 0; c < channels; ++c) {
+    for (const int64_t place : places) position.push_back(c * volume + place);
+  }
+  position.push_back(channels * volume);
 }
 
 bool PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
                               uint8_t* absent) const {
-  const int64_t taps = p_.tap_count();
+  const int64_t taps = p_.gather.tap_count();
   Window& window = thread_window();
   if (k % taps == 0 && depth % taps == 0 && window.plan(p_.gather, p_.source, row, rows)) {
     pack_channels(window, rows, k / taps, depth, a);
@@ -75,29 +93,24 @@ bool PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t dept
 void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
                                      float* a) const {
   const Gather& g = p_.gather;
-  const int64_t taps = p_.tap_count();
-  const int64_t listed = g.tap_count();
+  const int64_t taps = p_.gather.tap_count();
   const int64_t width = static_cast<int64_t>(g.taps[2].size());
   const int64_t height = static_cast<int64_t>(g.taps[1].size());
-  const bool whole_lines =
-      listed == taps && (width == 1 || window.column(1) == window.column(0) + 1);
-  if (listed != taps) std::fill_n(a, rows * depth, 0.0f);
+  const bool whole_lines = width == 1 || window.column(1) == window.column(0) + 1;
   const float* from = p_.source.data + (group_ * p_.source_group + channel) * p_.source.inner;
   for (int64_t c = 0; c < depth; c += taps, from += p_.source.inner) {
     window.fill(from);
     if (whole_lines) {
-      for (int64_t i = 0; i < listed; i += width) {
+      for (int64_t i = 0; i < taps; i += width) {
         const float* line = window.data() + window.line(i / width / height, i / width % height);
         copy_line(line + window.column(0), window.base(), rows, width, depth - c - i, a + c + i,
                   depth);
       }
       continue;
     }
-    for (int64_t t = 0; t < taps; ++t) {
-      const int64_t i = p_.taps[t];
-      if (i < 0) continue;
+    for (int64_t i = 0; i < taps; ++i) {
       const float* line = window.data() + window.line(i / width / height, i / width % height);
-      copy_taps<1>(line + window.column(i % width), window.base(), rows, a + c + t, depth);
+      copy_taps<1>(line + window.column(i % width), window.base(), rows, a + c + i, depth);
     }
   }
 }
@@ -106,17 +119,17 @@ void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t chann
 void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t k, int64_t depth,
                                    float* a) const {
   const Gather& g = p_.gather;
-  const int64_t taps = p_.tap_count();
+  const int64_t taps = p_.gather.tap_count();
   const int64_t width = static_cast<int64_t>(g.taps[2].size());
   const int64_t height = static_cast<int64_t>(g.taps[1].size());
   for (int64_t i = 0; i < depth; ++i) {
-    const int64_t tap = p_.taps[(k + i) % taps];
+    const int64_t tap = (k + i) % taps;
     const int64_t channel = group_ * p_.source_group + (k + i) / taps;
     const int64_t part[kSpatial] = {tap / width / height, tap / width % height, tap % width};
     for (const LineRun& run : runs) {
       for (int64_t r = 0; r < run.count; ++r) {
         const float* from = p_.source.data + run.n * p_.source.outer + channel * p_.source.inner;
-        bool inside = tap >= 0;
+        bool inside = true;
         for (int x = 0; x < kSpatial && inside; ++x) {
           const int64_t at = run.at[x] + (x == kSpatial - 1 ? r : 0);
           const int64_t offset = g.taps[x][part[x]].offset;
@@ -133,9 +146,8 @@ void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t k, 
 void PositionOperands::tap_pattern(const int64_t* at, uint8_t* pattern) const {
   const Gather& g = p_.gather;
   const size_t width = g.taps[2].size(), height = g.taps[1].size();
-  for (size_t t = 0; t < p_.taps.size(); ++t) {
-    const int64_t i = p_.taps[t];
-    pattern[t] = i < 0 || !g.inside(0, at[0], g.taps[0][i / width / height].offset) ||
+  for (size_t i = 0; i < p_.weight_offset.size(); ++i) {
+    pattern[i] = !g.inside(0, at[0], g.taps[0][i / width / height].offset) ||
                  !g.inside(1, at[1], g.taps[1][i / width % height].offset) ||
                  !g.inside(2, at[2], g.taps[2][i % width].offset);
   }
@@ -144,7 +156,7 @@ void PositionOperands::tap_pattern(const int64_t* at, uint8_t* pattern) const {
 bool PositionOperands::mark_absent(const std::vector<LineRun>& runs, int64_t rows, int64_t k,
                                    int64_t depth, uint8_t* absent) const {
   thread_local std::vector<uint8_t> pattern;
-  const int64_t taps = p_.tap_count();
+  const int64_t taps = p_.gather.tap_count();
   pattern.resize(taps);
   bool any = false;
   for (const LineRun& run : runs) {
@@ -176,7 +188,7 @@ void PositionOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t la
 // One panel; `from` is the weight of channel 0, tap offset 0 and the first lane.
 void PositionOperands::pack_panel(int64_t k, int64_t depth, const float* from, int64_t width,
                                   float* b) const {
-  const int64_t taps = p_.tap_count();
+  const int64_t taps = p_.gather.tap_count();
   const auto& offsets = p_.weight_offset;
   bool consecutive = true;
   for (int64_t t = 1; t < taps; ++t) consecutive &= offsets[t] == offsets[t - 1] + 1;

@@ -92,7 +92,7 @@ struct PanelKernel {
                 Draws& products) const {
     const Tile& t = p.t;
     for (int64_t k = from; k < to; ++k) {
-      const uint64_t position = static_cast<uint64_t>(t.k0 + k);
+      const uint64_t position = static_cast<uint64_t>(t.position_of(k));
       if (kStochastic) sums.seek(position);
       if (draws_products()) products.seek(position);
       D column[kVectors];

@@ -69,7 +69,7 @@ void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
   for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
     for (int64_t k = from; k < to; ++k) {
       if constexpr (Step::kStochastic) {
-        const uint64_t position = static_cast<uint64_t>(t.k0 + k);
+        const uint64_t position = static_cast<uint64_t>(t.position_of(k));
         draws.seek(position);
         lanes.from(draws.layout.shift_of(position));
       }

@@ -113,7 +113,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   tile.outer = scratch.outer.get();
   tile.stride = tile.lanes;
   tile.accumulator = accumulator;
-  tile.length = p.length;
+  tile.length = p.position == nullptr ? p.length : p.position[p.length];
   tile.seed = seed;
   tile.row_id = scratch.row_id;
   tile.lane_id = scratch.lane_id;
@@ -130,6 +130,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   const int64_t parts = ceil_div(groups, kMaxRows * kMaxDepth / depth / kRowGroup);
   for (int64_t k = 0; k < p.length; k += p.depth) {
     tile.k0 = k;
+    tile.position = p.position == nullptr ? nullptr : p.position + k;
     tile.depth = std::min(p.depth, p.length - k);
     p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.get());
     scratch.b_facts.clear();

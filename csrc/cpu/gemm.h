@@ -39,12 +39,15 @@ constexpr int64_t kMaxRows = 96;
 struct Product {
   int64_t rows;
   int64_t lanes;
-  int64_t length;         // products in each sum
+  int64_t length;         // products in each sum, but for positions left out
   int64_t depth;          // of a block of k, at most kMaxDepth: what the operands pack well
   bool lanes_are_rows;    // in the key of a draw
   const float* row_bias;  // one value for each row or each lane, or null
   const float* lane_bias;
   const Operands* operands;
+  // Of every product in the whole sum, ascending, and then the length of that; null: none is left
+  // out, length is that of the whole.
+  const int64_t* position = nullptr;
 };
 
 // The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].

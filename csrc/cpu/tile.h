@@ -47,6 +47,10 @@ struct Tile {
   int64_t lanes;  // a multiple of kPanel; surplus lanes are computed and never stored
   int64_t depth;
   int64_t k0;  // position of the block's first product in the whole sum
+  // Where some positions are left out because no row has a product there: the position of every
+  // product of the block, ascending, and after them that of the next block's first product, or
+  // `length`. Null: k0, k0 + 1 and so on.
+  const int64_t* position;
 
   const float* a;         // rows x depth
   const uint8_t* absent;  // rows x depth, 1 where a tap adds nothing; null if all are present
@@ -62,6 +66,8 @@ struct Tile {
   const uint64_t* row_id;  // of each row, and of each lane, in the key of a draw
   const uint64_t* lane_id;
   bool lanes_are_rows;  // the lanes carry the key's row, the rows its column
+
+  int64_t position_of(int64_t k) const { return position == nullptr ? k0 + k : position[k]; }
 };
 
 // y[i] = round(x[i]) for consecutive elements of a tensor, the first at row-major position `index`.
