@@ -48,6 +48,7 @@ class PositionOperands : public Operands {
 
  private:
   void pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth, float* a) const;
+  void pack_columns(Window& window, int64_t rows, const float* from, int64_t depth, float* a) const;
   void pack_slowly(const std::vector<LineRun>& runs, int64_t k, int64_t depth, float* a) const;
   bool mark_absent(const std::vector<LineRun>& runs, int64_t rows, int64_t k, int64_t depth,
                    uint8_t* absent) const;

@@ -96,22 +96,37 @@ void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t chann
   const int64_t taps = p_.gather.tap_count();
   const int64_t width = static_cast<int64_t>(g.taps[2].size());
   const int64_t height = static_cast<int64_t>(g.taps[1].size());
-  const bool whole_lines = width == 1 || window.column(1) == window.column(0) + 1;
   const float* from = p_.source.data + (group_ * p_.source_group + channel) * p_.source.inner;
+  if (width == 1 || window.column(1) != window.column(0) + 1)
+    return pack_columns(window, rows, from, depth, a);
   for (int64_t c = 0; c < depth; c += taps, from += p_.source.inner) {
     window.fill(from);
-    if (whole_lines) {
-      for (int64_t i = 0; i < taps; i += width) {
-        const float* line = window.data() + window.line(i / width / height, i / width % height);
-        copy_line(line + window.column(0), window.base(), rows, width, depth - c - i, a + c + i,
-                  depth);
-      }
-      continue;
-    }
-    for (int64_t i = 0; i < taps; ++i) {
+    for (int64_t i = 0; i < taps; i += width) {
       const float* line = window.data() + window.line(i / width / height, i / width % height);
-      copy_taps<1>(line + window.column(i % width), window.base(), rows, a + c + i, depth);
+      copy_line(line + window.column(0), window.base(), rows, width, depth - c - i, a + c + i,
+                depth);
     }
+  }
+}
+
+// The same tap by tap: sixteen taps of all rows at a time, then turned.
+void PositionOperands::pack_columns(Window& window, int64_t rows, const float* from, int64_t depth,
+                                    float* a) const {
+  constexpr int64_t kColumns = 16;
+  thread_local std::vector<float> columns;
+  columns.resize(kColumns * rows);
+  const int64_t taps = p_.gather.tap_count();
+  const int64_t width = static_cast<int64_t>(p_.gather.taps[2].size());
+  const int64_t height = static_cast<int64_t>(p_.gather.taps[1].size());
+  for (int64_t k = 0; k < depth; k += kColumns) {
+    const int64_t count = std::min(kColumns, depth - k);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t tap = (k + i) % taps;
+      if (tap == 0) window.fill(from + (k + i) / taps * p_.source.inner);
+      window.copy(tap / width / height, tap / width % height, tap % width,
+                  columns.data() + i * rows);
+    }
+    kernels_.transpose(columns.data(), rows, count, rows, a + k, depth);
   }
 }
 
@@ -280,10 +295,7 @@ void PositionOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t la
       for (int64_t r = 0; r < count; ++r)
         std::memcpy(to + r * step, from + r * stride, lanes * sizeof(float));
     } else {
-      for (int64_t l = 0; l < lanes; ++l) {
-        for (int64_t r = 0; r < count; ++r)
-          to[l * p_.result.inner + r * step] = from[r * stride + l];
-      }
+      store_apart(from, stride, count, lanes, step, to);
     }
   }
 }

@@ -17,23 +17,6 @@ TapScratch& thread_scratch() {
   return scratch;
 }
 
-// kStep 0: any.
-template <int kStep>
-void copy_run(const float* from, int64_t any_step, int64_t count, float* to) {
-  const int64_t step = kStep == 0 ? any_step : kStep;
-  for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
-}
-
-void copy_run(const float* from, int64_t step, int64_t count, float* to) {
-  if (step == 1) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (step == 2) {
-    copy_run<2>(from, step, count, to);
-  } else {
-    copy_run<0>(from, step, count, to);
-  }
-}
-
 // Row `row` of the weight, channel aside, as indices of taps.
 struct TapIndex {
   int64_t at[kSpatial];
@@ -60,11 +43,7 @@ bool TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, fl
     const TapIndex tap(g, row + r);
     if (planned) {
       if (r == 0 || channel(row + r) != channel(row + r - 1)) window.fill(channel(row + r));
-      const float* from =
-          window.data() + window.line(tap.at[0], tap.at[1]) + window.column(tap.at[2]);
-      for (const LineRun& run : runs)
-        copy_run(from + window.base()[run.first], window.position_step(), run.count,
-                 a + r * depth + run.first);
+      window.copy(tap.at[0], tap.at[1], tap.at[2], a + r * depth);
       continue;
     }
     for (const LineRun& run : runs) {

@@ -11,10 +11,23 @@ constexpr int64_t kMaxFloats = 1 << 18;
 // Copies of taps run past their end by less than this.
 constexpr int64_t kSlack = 16;
 
+// kStep 0: any.
 template <int kStep>
-void copy_strided(const float* from, int64_t stride, int64_t count, float* to) {
-  const int64_t step = kStep == 0 ? stride : kStep;
+void copy_strided(const float* from, int64_t any_step, int64_t count, float* to) {
+  const int64_t step = kStep == 0 ? any_step : kStep;
   for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+}
+
+void copy_run(const float* from, int64_t step, int64_t count, float* to) {
+  if (step == 1) {
+    std::memcpy(to, from, count * sizeof(float));
+  } else if (step == -1) {
+    copy_strided<-1>(from, step, count, to);
+  } else if (step == 2) {
+    copy_strided<2>(from, step, count, to);
+  } else {
+    copy_strided<0>(from, step, count, to);
+  }
 }
 
 }  // namespace
@@ -130,17 +143,13 @@ void Window::plan_copies(const Piece& p, int64_t start) {
 
 void Window::fill(const float* channel) {
   const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2];
-  for (const Copy& c : copies_) {
-    const float* from = channel + c.from;
-    float* to = buffer_.data() + c.to;
-    if (stride == 1) {
-      std::memcpy(to, from, c.count * sizeof(float));
-    } else if (stride == -1) {
-      copy_strided<-1>(from, stride, c.count, to);
-    } else {
-      copy_strided<0>(from, stride, c.count, to);
-    }
-  }
+  for (const Copy& c : copies_) copy_run(channel + c.from, stride, c.count, buffer_.data() + c.to);
+}
+
+void Window::copy(int64_t d, int64_t h, int64_t w, float* to) const {
+  const float* from = data() + line(d, h) + column(w);
+  for (const LineRun& run : runs_)
+    copy_run(from + base_[run.first], position_step(), run.count, to + run.first);
 }
 
 }  // namespace lpk

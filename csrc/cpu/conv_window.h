@@ -52,6 +52,8 @@ class Window {
   bool plan(const Gather& gather, const Image<const float>& image, int64_t first, int64_t count);
   // Copies a channel in.
   void fill(const float* channel);
+  // What tap (d, h, w) reads, of every position.
+  void copy(int64_t d, int64_t h, int64_t w, float* to) const;
 
   const float* data() const { return buffer_.data(); }
   const int32_t* base() const { return base_.data(); }
