@@ -35,8 +35,8 @@ LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
     const int64_t end = first_from(t, k, limit);
     const int64_t next = t.position_of(end);
     span(k, end, next >= limit ? index : -1);
-    const int64_t closed = next == t.length ? (next + chunk - 1) / chunk : next / chunk;
-    if (closed > index + 1) span(end, end, index + 1);
+    const int64_t following = (index + 1) * chunk;
+    if (next == t.length ? next > following : next >= following + chunk) span(end, end, index + 1);
     k = end;
   }
 }

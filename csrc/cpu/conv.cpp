@@ -12,8 +12,10 @@
 #include "conv.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
+#include "../common/accumulate.h"
 #include "conv_operands.h"
 #include "parallel.h"
 
@@ -117,26 +119,81 @@ void clear(const Image<float>& image, int64_t batch, int64_t channels, const int
   });
 }
 
-// Every pass for every group.
-void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
-                   const int64_t* accumulator, uint64_t seed, int threads) {
-  std::vector<PositionOperands> operands;
-  operands.reserve(passes.size() * s.groups);
+// Lanes of a group from which on they fill panels on their own.
+constexpr int64_t kSpreadLanes = kPanel / 2;
+// Channels up to which positions make the better lanes.
+constexpr int64_t kFewChannels = 32;
+
+bool spreads(int64_t groups, int64_t lanes, int64_t taps) {
+  return groups > 1 && lanes <= kSpreadLanes && taps <= kMaxDepth;
+}
+
+// Whole channels, at most so many positions of k.
+int64_t spread_depth(int64_t taps, int64_t channels) {
+  return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
+}
+
+// The operands of every product stay until the end.
+struct Work {
+  std::vector<std::unique_ptr<Operands>> operands;
   std::vector<Product> products;
-  products.reserve(passes.size() * s.groups);
+
+  Product& add(std::unique_ptr<Operands> of, int64_t rows, int64_t lanes, int64_t length,
+               int64_t depth) {
+    operands.push_back(std::move(of));
+    products.push_back(
+        {rows, lanes, length, depth, false, nullptr, nullptr, operands.back().get()});
+    return products.back();
+  }
+};
+
+// One pass, for every group.
+void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, Work* work) {
+  const int64_t positions = pass.rows(s.batch);
+  if (positions == 0 || pass.lanes == 0) return;
+  const int64_t taps = pass.gather.tap_count();
+  const int64_t length = pass.channels * taps;
+  const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
+  if (spreads(s.groups, pass.lanes, taps)) {
+    const int64_t all = s.groups * pass.lanes;
+    for (int64_t first = 0; first < all; first += kPanel) {
+      const int64_t lanes = std::min<int64_t>(kPanel, all - first);
+      Product& p = work->add(std::make_unique<SpreadPositions>(pass, first, lanes), positions,
+                             lanes, length, spread_depth(taps, pass.channels));
+      p.lane_bias = bias == nullptr ? nullptr : bias + first;
+      p.position = position;
+      p.spread = true;
+    }
+    return;
+  }
   for (int64_t group = 0; group < s.groups; ++group) {
-    for (const PositionPass& pass : passes) {
-      const int64_t rows = pass.rows(s.batch);
-      if (rows == 0 || pass.lanes == 0) continue;
-      operands.emplace_back(pass, group);
-      const float* lane_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
-      products.push_back({rows, pass.lanes, pass.channels * pass.gather.tap_count(),
-                          block_depth(pass.gather.tap_count()), false, nullptr, lane_bias,
-                          &operands.back(),
-                          pass.position.empty() ? nullptr : pass.position.data()});
+    const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
+    if (pass.lanes <= kFewChannels) {
+      Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
+                             length, block_depth(taps));
+      p.lanes_are_rows = true;
+      p.row_bias = group_bias;
+      p.position = position;
+    } else {
+      Product& p = work->add(std::make_unique<PositionOperands>(pass, group), positions, pass.lanes,
+                             length, block_depth(taps));
+      p.lane_bias = group_bias;
+      p.position = position;
     }
   }
-  accumulate_products(products, accumulator, seed, threads);
+}
+
+void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
+                   const int64_t* accumulator, uint64_t seed, int threads) {
+  Work work;
+  for (const PositionPass& pass : passes) add_pass(pass, s, bias, &work);
+  accumulate_products(work.products, accumulator, seed, threads);
+}
+
+bool draws(const int64_t* accumulator) {
+  const Accumulator acc = accumulator_from(accumulator);
+  return acc.rounding == Rounding::kStochastic ||
+         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
 }  // namespace
@@ -173,16 +230,26 @@ void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy,
   const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
   const int64_t rows = s.in_channels * pass.gather.kernel_volume();
   if (rows == 0 || s.out_channels == 0) return;
-  std::vector<TapOperands> operands;
-  operands.reserve(s.groups);
-  std::vector<Product> products;
-  products.reserve(s.groups);
-  for (int64_t group = 0; group < s.groups; ++group) {
-    operands.emplace_back(pass, group);
-    products.push_back({rows, s.out_channels, s.batch * pass.gather.grid_volume(), kMaxDepth, true,
-                        nullptr, nullptr, &operands.back()});
+  const int64_t length = s.batch * pass.gather.grid_volume();
+  Work work;
+  if (spreads(s.groups, s.out_channels, rows) && !draws(accumulator)) {
+    const int64_t all = s.groups * s.out_channels;
+    const int64_t depth = std::max(kMaxSpreadDepth / s.in_channels, kMaxDepth / 2);
+    for (int64_t first = 0; first < all; first += kPanel) {
+      const int64_t lanes = std::min<int64_t>(kPanel, all - first);
+      Product& p =
+          work.add(std::make_unique<SpreadTaps>(pass, first, lanes), rows, lanes, length, depth);
+      p.lanes_are_rows = true;
+      p.spread = true;
+    }
+  } else {
+    for (int64_t group = 0; group < s.groups; ++group) {
+      Product& p = work.add(std::make_unique<TapOperands>(pass, group), rows, s.out_channels,
+                            length, kMaxDepth);
+      p.lanes_are_rows = true;
+    }
   }
-  accumulate_products(products, accumulator, seed, threads);
+  accumulate_products(work.products, accumulator, seed, threads);
 }
 
 }  // namespace lpk

@@ -76,33 +76,30 @@ void PositionPass::list_taps(const int64_t* weight_spatial) {
   position.push_back(channels * volume);
 }
 
-bool PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-                              uint8_t* absent) const {
+void PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
   const int64_t taps = p_.gather.tap_count();
   Window& window = thread_window();
-  if (k % taps == 0 && depth % taps == 0 && window.plan(p_.gather, p_.source, row, rows)) {
-    pack_channels(window, rows, k / taps, depth, a);
-    return mark_absent(window.runs(), rows, k, depth, absent);
+  if (k % taps == 0 && depth % taps == 0 &&
+      window.plan(p_.gather, p_.source, row, rows, Window::Order::kTaps)) {
+    return pack_channels(window, rows, k / taps, depth, a);
   }
   line_runs(p_.gather.grid, row, rows, &thread_runs());
-  pack_slowly(thread_runs(), k, depth, a);
-  return mark_absent(thread_runs(), rows, k, depth, absent);
+  pack_slowly(thread_runs(), group_, k, depth, a);
 }
 
 // Whole channels through the window.
 void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
                                      float* a) const {
-  const Gather& g = p_.gather;
   const int64_t taps = p_.gather.tap_count();
-  const int64_t width = static_cast<int64_t>(g.taps[2].size());
-  const int64_t height = static_cast<int64_t>(g.taps[1].size());
+  const int64_t width = static_cast<int64_t>(p_.gather.taps[2].size());
   const float* from = p_.source.data + (group_ * p_.source_group + channel) * p_.source.inner;
   if (width == 1 || window.column(1) != window.column(0) + 1)
     return pack_columns(window, rows, from, depth, a);
   for (int64_t c = 0; c < depth; c += taps, from += p_.source.inner) {
     window.fill(from);
     for (int64_t i = 0; i < taps; i += width) {
-      const float* line = window.data() + window.line(i / width / height, i / width % height);
+      const auto at = p_.gather.tap_at(i);
+      const float* line = window.data() + window.line(at[0], at[1]);
       copy_line(line + window.column(0), window.base(), rows, width, depth - c - i, a + c + i,
                 depth);
     }
@@ -116,31 +113,26 @@ void PositionOperands::pack_columns(Window& window, int64_t rows, const float* f
   thread_local std::vector<float> columns;
   columns.resize(kColumns * rows);
   const int64_t taps = p_.gather.tap_count();
-  const int64_t width = static_cast<int64_t>(p_.gather.taps[2].size());
-  const int64_t height = static_cast<int64_t>(p_.gather.taps[1].size());
   for (int64_t k = 0; k < depth; k += kColumns) {
     const int64_t count = std::min(kColumns, depth - k);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t tap = (k + i) % taps;
       if (tap == 0) window.fill(from + (k + i) / taps * p_.source.inner);
-      window.copy(tap / width / height, tap / width % height, tap % width,
-                  columns.data() + i * rows);
+      window.copy(p_.gather.tap_at(tap), columns.data() + i * rows);
     }
     kernels_.transpose(columns.data(), rows, count, rows, a + k, depth);
   }
 }
 
 // Any shape, element by element: kernels and windows too large for the way above.
-void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t k, int64_t depth,
-                                   float* a) const {
+void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t k,
+                                   int64_t depth, float* a) const {
   const Gather& g = p_.gather;
   const int64_t taps = p_.gather.tap_count();
-  const int64_t width = static_cast<int64_t>(g.taps[2].size());
-  const int64_t height = static_cast<int64_t>(g.taps[1].size());
   for (int64_t i = 0; i < depth; ++i) {
     const int64_t tap = (k + i) % taps;
-    const int64_t channel = group_ * p_.source_group + (k + i) / taps;
-    const int64_t part[kSpatial] = {tap / width / height, tap / width % height, tap % width};
+    const int64_t channel = group * p_.source_group + (k + i) / taps;
+    const auto part = g.tap_at(tap);
     for (const LineRun& run : runs) {
       for (int64_t r = 0; r < run.count; ++r) {
         const float* from = p_.source.data + run.n * p_.source.outer + channel * p_.source.inner;
@@ -158,38 +150,32 @@ void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t k, 
 }
 
 // 1 for every tap that falls outside at this position.
-void PositionOperands::tap_pattern(const int64_t* at, uint8_t* pattern) const {
-  const Gather& g = p_.gather;
-  const size_t width = g.taps[2].size(), height = g.taps[1].size();
-  for (size_t i = 0; i < p_.weight_offset.size(); ++i) {
-    pattern[i] = !g.inside(0, at[0], g.taps[0][i / width / height].offset) ||
-                 !g.inside(1, at[1], g.taps[1][i / width % height].offset) ||
-                 !g.inside(2, at[2], g.taps[2][i % width].offset);
+void PositionPass::tap_pattern(const int64_t* at, uint8_t* pattern) const {
+  const Gather& g = gather;
+  for (const AxisTap& d : g.taps[0]) {
+    for (const AxisTap& h : g.taps[1]) {
+      const bool outside = !g.inside(0, at[0], d.offset) || !g.inside(1, at[1], h.offset);
+      for (const AxisTap& w : g.taps[2]) *pattern++ = outside || !g.inside(2, at[2], w.offset);
+    }
   }
 }
 
-bool PositionOperands::mark_absent(const std::vector<LineRun>& runs, int64_t rows, int64_t k,
-                                   int64_t depth, uint8_t* absent) const {
+bool PositionOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                                 uint8_t* absent) const {
   thread_local std::vector<uint8_t> pattern;
   const int64_t taps = p_.gather.tap_count();
   pattern.resize(taps);
   bool any = false;
-  for (const LineRun& run : runs) {
-    bool line_inside = true;
-    for (int i = 0; i + 1 < kSpatial; ++i)
-      line_inside &= run.at[i] >= p_.inside_from[i] && run.at[i] < p_.inside_to[i];
-    for (int64_t r = 0; r < run.count; ++r) {
-      const int64_t at[kSpatial] = {run.at[0], run.at[1], run.at[2] + r};
-      if (line_inside && at[2] >= p_.inside_from[2] && at[2] < p_.inside_to[2]) continue;
-      if (!any) std::memset(absent, 0, rows * depth);
-      any = true;
-      tap_pattern(at, pattern.data());
-      uint8_t* marks = absent + (run.first + r) * depth;
-      const int64_t period = std::min(taps, depth);
-      for (int64_t i = 0; i < period; ++i) marks[i] = pattern[(k + i) % taps];
-      repeat(marks, period, depth);
-    }
-  }
+  line_runs(p_.gather.grid, row, rows, &thread_runs());
+  p_.for_each_border(thread_runs(), [&](int64_t r, const int64_t* at) {
+    if (!any) std::memset(absent, 0, rows * depth);
+    any = true;
+    p_.tap_pattern(at, pattern.data());
+    uint8_t* marks = absent + r * depth;
+    const int64_t period = std::min(taps, depth);
+    for (int64_t i = 0; i < period; ++i) marks[i] = pattern[(k + i) % taps];
+    repeat(marks, period, depth);
+  });
   return any;
 }
 
