@@ -27,16 +27,25 @@ inline int64_t first_from(const Tile& t, int64_t k, int64_t limit) {
 // outer sum is still +0, have none.
 template <class Span>
 LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
-  if (chunk == 0) return span(0, t.depth, -1);
   int64_t k = 0;
-  while (k < t.depth) {
-    const int64_t index = t.position_of(k) / chunk;
-    const int64_t limit = std::min((index + 1) * chunk, t.length);
-    const int64_t end = first_from(t, k, limit);
-    const int64_t next = t.position_of(end);
-    span(k, end, next >= limit ? index : -1);
-    const int64_t following = (index + 1) * chunk;
-    if (next == t.length ? next > following : next >= following + chunk) span(end, end, index + 1);
+  int64_t empty = -1;
+  // One call of span, so that it is inlined and its sums stay in registers.
+  while (k < t.depth || empty >= 0) {
+    int64_t end = k;
+    int64_t closed = empty;
+    if (chunk == 0) {
+      end = t.depth;
+    } else if (empty >= 0) {
+      empty = -1;
+    } else {
+      const int64_t index = t.position_of(k) / chunk;
+      const int64_t following = (index + 1) * chunk;
+      end = first_from(t, k, std::min(following, t.length));
+      const int64_t next = t.position_of(end);
+      if (next >= std::min(following, t.length)) closed = index;
+      if (next == t.length ? next > following : next >= following + chunk) empty = index + 1;
+    }
+    span(k, end, closed);
     k = end;
   }
 }

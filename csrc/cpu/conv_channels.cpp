@@ -27,9 +27,8 @@ void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth
   const int64_t taps = p_.gather.tap_count();
   const auto& offsets = p_.weight_offset;
   const float* from = p_.weight + group_ * p_.weight_group + row * p_.weight_lane;
-  const bool consecutive = offsets.back() - offsets.front() == taps - 1;
   for (int64_t r = 0; r < rows; ++r, from += p_.weight_lane) {
-    if (consecutive && p_.weight_channel == taps) {
+    if (p_.consecutive && p_.weight_channel == taps) {
       std::memcpy(a, from + offsets[0] + k, depth * sizeof(float));
       a += depth;
       continue;

@@ -12,6 +12,7 @@ namespace lpk {
 struct PositionPass {
   Gather gather;                       // its taps, row-major, are those of each channel
   std::vector<int64_t> weight_offset;  // of each tap
+  bool consecutive;                    // the taps are, in the weight
   // Of every product in the whole sum, and the length of that (gemm.h); empty if no tap of the
   // kernel is left out.
   std::vector<int64_t> position;
@@ -29,7 +30,7 @@ struct PositionPass {
   int64_t result_size[kSpatial], result_step[kSpatial], result_phase[kSpatial];
 
   int64_t rows(int64_t batch) const { return batch * gather.grid_volume(); }
-  // Derives weight_offset, from the strides of the weight in space, and position.
+  // Derives weight_offset and consecutive, from the strides of the weight in space, and position.
   void list_taps(const int64_t* weight_spatial);
   // Derives inside_from and inside_to.
   void find_inside();

@@ -68,6 +68,9 @@ void PositionPass::list_taps(const int64_t* weight_spatial) {
       }
     }
   }
+  consecutive = true;
+  for (size_t i = 1; i < weight_offset.size(); ++i)
+    consecutive &= weight_offset[i] == weight_offset[i - 1] + 1;
   const int64_t volume = gather.kernel_volume();
   if (gather.tap_count() == volume) return;
   for (int64_t c = 0; c < channels; ++c) {
@@ -191,14 +194,12 @@ void PositionOperands::pack_panel(int64_t k, int64_t depth, const float* from, i
                                   float* b) const {
   const int64_t taps = p_.gather.tap_count();
   const auto& offsets = p_.weight_offset;
-  bool consecutive = true;
-  for (int64_t t = 1; t < taps; ++t) consecutive &= offsets[t] == offsets[t - 1] + 1;
   const bool whole = k % taps == 0 && depth % taps == 0;
   const int64_t channel = k / taps, channels = depth / taps;
-  if (p_.weight_lane != 1 && consecutive && p_.weight_channel == taps) {
+  if (p_.weight_lane != 1 && p_.consecutive && p_.weight_channel == taps) {
     return pack_panels(kernels_, from + offsets[0] + k, 1, p_.weight_lane, depth, width, b);
   }
-  if (whole && p_.weight_lane != 1 && consecutive && taps > 1) {
+  if (whole && p_.weight_lane != 1 && p_.consecutive && taps > 1) {
     for (int64_t c = 0; c < channels; ++c) {
       pack_panels(kernels_, from + offsets[0] + (channel + c) * p_.weight_channel, 1,
                   p_.weight_lane, taps, width, b + c * taps * kPanel);

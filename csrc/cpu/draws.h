@@ -13,7 +13,7 @@ namespace {
 template <class V, int kRows>
 struct PanelDraws {
   DrawLayout layout;
-  Rng rng;
+  Rng rng = Rng::kFast;
   uint64_t seed;
   uint32_t site;
   bool lanes_are_rows;
