@@ -56,6 +56,14 @@ inline const OperandRange& range_of_b(const Tile& t) {
   return facts.range;
 }
 
+// The range of all the elements of two operands.
+inline OperandRange merged(const OperandRange& a, const OperandRange& b) {
+  if (a.zero) return {a.plain && b.plain, b.zero, b.width, b.lowest, b.highest};
+  if (b.zero) return {a.plain && b.plain, false, a.width, a.lowest, a.highest};
+  return {a.plain && b.plain, false, std::max(a.width, b.width), std::min(a.lowest, b.lowest),
+          std::max(a.highest, b.highest)};
+}
+
 // The largest l such that every element is a multiple of 2^l, for plain elements: `lowest` above
 // takes the widest and the smallest for one and the same.
 inline int lowest_bit(const float* x, int64_t count) {
@@ -127,6 +135,9 @@ inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const Oper
   return rounds_twice_safely(addend_range(acc, a, b).width, acc.fmt.man_bits + 1);
 }
 
+// Sums past 2^40 need no speed, and a low bound leaves room to scale.
+constexpr int kEnoughBound = 40;
+
 struct Certificate {
   bool valid;
   bool odd;    // float32 sums must be made odd
@@ -140,8 +151,6 @@ struct Certificate {
 inline Certificate certify(const Format& f, Rounding mode, int random_bits, const AddendRange& p,
                            const OperandRange& state, const OperandRange& factor) {
   constexpr Certificate kNone{false, false, false, 0};
-  // Sums past this need no speed, and a low bound leaves room to scale.
-  constexpr int kEnough = 40;
   if (!p.plain || !state.plain || f.kind != Kind::kFloat) return kNone;
   if (f.man_bits < 1 || f.man_bits > 21) return kNone;
   const int q = f.man_bits + 1;
@@ -151,7 +160,7 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   const bool floor = p.lowest < lx;
   if (!f.subnormals && finest < f.emin) return kNone;
 
-  int bound = kEnough;
+  int bound = kEnoughBound;
   bool odd = false;
   if (mode == Rounding::kNearestEven) {
     if (p.width > 24) {
@@ -160,7 +169,7 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
       int safe = finest + 24;                                 // (A)
       if (q + p.width <= 23) safe = std::max(safe, lx + 24);  // (C)
       // Long sums need room above the largest product.
-      odd = safe < std::min(p.highest + 12, kEnough);
+      odd = safe < std::min(p.highest + 12, kEnoughBound);
       if (!odd) bound = safe;
     }
   } else if (mode == Rounding::kTowardZero || mode == Rounding::kStochastic) {
@@ -177,7 +186,7 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   int least = finest;
   if (floor) least = odd ? f.emin : std::min({finest, lx, f.emin});
   least = std::min(least, factor.lowest);
-  bound = std::min({bound, kEnough, full_binade ? top + 1 : top, least + 127});
+  bound = std::min({bound, kEnoughBound, full_binade ? top + 1 : top, least + 127});
   // A bound that single products exceed would only be found broken.
   if (bound < p.highest || factor.highest + 1 - bound > 126) return kNone;
   return {true, odd, floor, bound};

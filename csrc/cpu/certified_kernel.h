@@ -11,30 +11,31 @@
 // place of a b; their own rounding is that of float_rules.h, or none where it would change nothing.
 //
 // The certificate holds while sums stay below 2^bound. A is scaled so that this is 2: then bit 30
-// of a sum says that it did not, or that it is inf or NaN. A panel with such a sum, or that starts
+// of a sum says that it did not, or that it is inf or NaN. A group with such a sum, or that starts
 // from -0 (which the splitting would lose), is restored and left to the caller. Absent taps are
-// zeros here: they add nothing to sums that are never -0.
+// zeros here: they add nothing to sums that are never -0. Where A is spread, B is scaled in its
+// place.
 #pragma once
 
-#include <vector>
-
+#include "aligned.h"
 #include "fixed_rules.h"
 
 namespace lpk {
 namespace {
 
-// The state of a group of rows and one panel, to go back to.
-template <int kRows>
+// The state of some rows and lanes, to go back to. The first block of k starts from +0.
+template <int kRows, int kLanes>
 struct Snapshot {
-  float inner[kRows][kPanel];
-  float outer[kRows][kPanel];
+  float inner[kRows][kLanes];
+  float outer[kRows][kLanes];
   bool negative_zero = false;
 
   explicit Snapshot(const Tile& t) {
+    if (t.k0 == 0) return;
     for (int r = 0; r < kRows; ++r) {
       std::memcpy(inner[r], t.inner + r * t.stride, sizeof inner[r]);
       std::memcpy(outer[r], t.outer + r * t.stride, sizeof outer[r]);
-      for (int l = 0; l < kPanel; ++l) {
+      for (int l = 0; l < kLanes; ++l) {
         uint32_t bits;
         std::memcpy(&bits, &inner[r][l], sizeof bits);
         negative_zero |= bits == 0x80000000u;
@@ -43,97 +44,162 @@ struct Snapshot {
   }
   void restore(const Tile& t) const {
     for (int r = 0; r < kRows; ++r) {
-      std::memcpy(t.inner + r * t.stride, inner[r], sizeof inner[r]);
-      std::memcpy(t.outer + r * t.stride, outer[r], sizeof outer[r]);
+      float* to_inner = t.inner + r * t.stride;
+      float* to_outer = t.outer + r * t.stride;
+      if (t.k0 == 0) {
+        std::memset(to_inner, 0, sizeof inner[r]);
+        std::memset(to_outer, 0, sizeof outer[r]);
+      } else {
+        std::memcpy(to_inner, inner[r], sizeof inner[r]);
+        std::memcpy(to_outer, outer[r], sizeof outer[r]);
+      }
     }
   }
 };
 
-// What a panel needs beside its tile: constants made once a tile, and A scaled by 2^shift.
+// The rule of the sums, scaled by 2^shift, may add a chunk to the outer sum as well: (B) of
+// certificate.h for two addends of q bits, both multiples of the last place of the subnormals; the
+// bound is that of the format, and watched as for the sums.
+inline bool closes_by_sum_rule(const Accumulator& acc, int shift) {
+  const Format& f = acc.fmt;
+  const Format& o = acc.outer;
+  const bool alike = o.kind == f.kind && o.man_bits == f.man_bits && o.emin == f.emin &&
+                     o.max == f.max && o.subnormals == f.subnormals;
+  return alike && f.subnormals && rounds_twice_safely(f.man_bits + 1, f.man_bits + 1) &&
+         f.emin - f.man_bits + shift >= -126 &&
+         1 - shift >= std::min(kEnoughBound, std::ilogb(f.max));
+}
+
+// What the tile asks of a kernel: kMarked has absent taps that must be passed over.
+enum class Taps { kPlain, kMarked, kSpread };
+
+// What a group needs beside its tile: constants made once a tile, and the operand that is scaled by
+// 2^shift: A, or B where A is spread.
 template <class S, class Rule, class Product>
 struct CertifiedRun {
+  using Floats = S;
+  static constexpr int kRows = Rule::kRows;
+  using F = typename S::F;
+  static constexpr int kWidth = sizeof(F) / sizeof(float);
+  static constexpr int kVectors = kPanel / kWidth;
+
   const Accumulator& acc;
-  const float* a;
-  int shift;
+  const float* scaled;
+  F scale, unscale;
   Rule rule;
   Product product;
   ChunkEnd<typename S::V> end;
+  bool closes;
 
-  CertifiedRun(const Accumulator& accumulator, const float* scaled, int by, const Rule& sum_rule)
+  CertifiedRun(const Accumulator& accumulator, const float* scaled_operand, int by,
+               const Rule& sum_rule)
       : acc(accumulator),
-        a(scaled),
-        shift(by),
+        scaled(scaled_operand),
+        scale(S::all(std::ldexp(1.0f, by))),
+        unscale(S::all(std::ldexp(1.0f, -by))),
         rule(sum_rule),
         product(acc.product, by),
-        end(acc) {}
+        end(acc),
+        closes(Rule::kClosesChunks && closes_by_sum_rule(acc, by)) {}
 
-  // kRows rows, from row `row` of A on, against the one panel of `t`. Returns whether the
+  // outer <- round(outer + inner), inner <- +0; in memory only if the block ends here.
+  template <int kRows, int kColumns>
+  LPK_HD void close_chunk(const Tile& t, F (&sum)[kRows][kColumns], F (&seen)[4], bool last) const {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kColumns; ++v) {
+        float* outer = t.outer + r * t.stride + v * kWidth;
+        const F total = rule.round(rule.add(sum[r][v], S::load(outer) * scale), NoDraws{});
+        seen[v % 4] = S::either(seen[v % 4], total);
+        S::store(outer, total * unscale);
+        sum[r][v] = S::all(0.0f);
+        if (last) S::store(t.inner + r * t.stride + v * kWidth, sum[r][v]);
+      }
+    }
+  }
+
+  // kRows rows, from row `row` of A on, against the kPanels panels of `t`. Returns whether the
   // certificate held; if not, nothing has changed.
-  template <int kRows, bool kMasked>
-  bool panel(const Tile& t, int64_t row) const {
-    using F = typename S::F;
-    constexpr int kWidth = sizeof(F) / sizeof(float);
-    constexpr int kVectors = kPanel / kWidth;
-    const Snapshot<kRows> before(t);
+  template <int kRows, int kPanels, Taps kTaps>
+  bool group(const Tile& t, int64_t row) const {
+    constexpr int kColumns = kPanels * kVectors;
+    constexpr bool kSpread = kTaps == Taps::kSpread;
+    constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
+    const Snapshot<kRows, kPanels * kPanel> before(t);
     if (before.negative_zero && !Rule::kKeepsZeros) return false;
 
-    const F scale = S::all(std::ldexp(1.0f, shift));
-    const F unscale = S::all(std::ldexp(1.0f, -shift));
-    const float* rows = a + row * t.depth;
-    F sum[kRows][kVectors];
+    const float* rows[kRows];
+    for (int r = 0; r < kRows; ++r)
+      rows[r] = kSpread ? t.a + t.row_at[r] : scaled + (row + r) * t.depth;
+    const float* b = kSpread ? scaled : t.b;
+    F sum[kRows][kColumns];
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
+      for (int v = 0; v < kColumns; ++v) {
         sum[r][v] = rule.enter(S::load(t.inner + r * t.stride + v * kWidth) * scale);
       }
     }
-    [[maybe_unused]] typename Rule::template PanelState<kRows> draws;
+    [[maybe_unused]] typename Rule::template PanelState<kRows> draws[kPanels];
     typename Rule::LaneState lanes;
     if constexpr (Rule::kStochastic) {
-      draws.start(t, kSiteSum, acc.random_bits, acc.rng, 0, 0);
-      lanes = typename Rule::LaneState(draws.layout, 22 - acc.fmt.man_bits - acc.random_bits);
+      for (int p = 0; p < kPanels; ++p)
+        draws[p].start(t, kSiteSum, acc.random_bits, acc.rng, 0, p * kPanel);
+      lanes = typename Rule::LaneState(draws[0].layout, 22 - acc.fmt.man_bits - acc.random_bits);
     }
     // One OR for two sums; four chains of them.
     F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       for (int64_t k = from; k < to; ++k) {
         if constexpr (Rule::kStochastic) {
-          const uint64_t position = static_cast<uint64_t>(t.k0 + k);
-          draws.seek(position);
-          lanes.from(draws.layout.shift_of(position));
+          const uint64_t position = static_cast<uint64_t>(t.position_of(k));
+          for (int p = 0; p < kPanels; ++p) draws[p].seek(position);
+          lanes.from(draws[0].layout.shift_of(position));
         }
-        F column[kVectors];
-        for (int v = 0; v < kVectors; ++v) column[v] = S::load(t.b + k * kPanel + v * kWidth);
+        const int64_t at = kSpread ? t.step_at[k] : k;
+        F column[kColumns];
+        for (int v = 0; v < kColumns; ++v) {
+          column[v] = S::load(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
+        }
         for (int r = 0; r < kRows; ++r) {
-          if (kMasked && t.absent[r * t.depth + k]) continue;
-          if constexpr (Rule::kStochastic) lanes.words = S::load_words(draws.row_words(r));
-          const F left = S::all(rows[r * t.depth + k]);
-          for (int v = 0; v < kVectors; ++v) {
+          if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
+          for (int v = 0; v < kColumns; ++v) {
+            if constexpr (Rule::kStochastic)
+              lanes.words = S::load_words(draws[v / kVectors].row_words(r));
+            const F left = kSpread ? S::load(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
             F s;
             if constexpr (std::is_same_v<Product, ExactProduct>) {
               s = rule.fma(left, column[v], sum[r][v]);
             } else {
               s = rule.add(product(left, column[v]), sum[r][v]);
             }
-            sum[r][v] = rule.round(s, lanes);
+            const F next = rule.round(s, lanes);
+            if (kMarks && t.lane_absent != nullptr) {
+              const uint32_t marks = t.lane_absent[v / kVectors * t.depth + k];
+              sum[r][v] = S::keep(marks >> (v % kVectors * kWidth), sum[r][v], next);
+            } else {
+              sum[r][v] = next;
+            }
           }
         }
         if constexpr (Rule::kTracked) {
           const F* flat = &sum[0][0];
-          for (int i = 0; i + 1 < kRows * kVectors; i += 2) {
+          for (int i = 0; i + 1 < kRows * kColumns; i += 2) {
             seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
           }
-          if (kRows * kVectors % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kVectors - 1]);
+          if (kRows * kColumns % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kColumns - 1]);
         }
       }
+      if constexpr (Rule::kClosesChunks) {
+        if (closes && closed >= 0) return close_chunk(t, sum, seen, to == t.depth);
+      }
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < kColumns; ++v) {
           S::store(t.inner + r * t.stride + v * kWidth, rule.leave(sum[r][v]) * unscale);
         }
       }
       if (closed < 0) return;
-      end.template close<kRows>(t, 0, 0, static_cast<uint64_t>(closed));
+      for (int p = 0; p < kPanels; ++p)
+        end.template close<kRows>(t, 0, p * kPanel, static_cast<uint64_t>(closed));
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = rule.enter(S::all(0.0f));
+        for (int v = 0; v < kColumns; ++v) sum[r][v] = rule.enter(S::all(0.0f));
       }
     });
     if constexpr (!Rule::kTracked) return true;
@@ -144,13 +210,18 @@ struct CertifiedRun {
   }
 };
 
-// The rows and one panel of a tile, as a tile.
-inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane) {
+// Some rows and lanes of a tile, as a tile.
+inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int64_t lanes) {
   Tile part = t;
   part.rows = rows;
-  part.lanes = kPanel;
-  part.a += row * t.depth;
+  part.lanes = lanes;
+  if (t.spread()) {
+    part.row_at += row;
+  } else {
+    part.a += row * t.depth;
+  }
   if (t.absent != nullptr) part.absent += row * t.depth;
+  if (t.lane_absent != nullptr) part.lane_absent += lane / kPanel * t.depth;
   part.b += lane * t.depth;
   part.inner += row * t.stride + lane;
   part.outer += row * t.stride + lane;
@@ -159,36 +230,90 @@ inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane) {
   return part;
 }
 
-// All panels of a tile: those of which the certificate does not hold go to `exact`, and once one
-// did the rest of its panel of lanes and all later ones with it, as they are likely to as well.
-template <bool kMasked, class Run, class Exact>
-void run_certified_panels(const Tile& t, const Run& run, const Exact& exact) {
-  constexpr int kRows = decltype(run.rule)::kRows;
-  bool holds = true;
-  for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
+// All of a tile, group by group. Those of which the certificate does not hold go to `exact`, and
+// once one did all later ones with it, as they are likely to as well.
+template <Taps kTaps, class Run, class Exact>
+class CertifiedGroups {
+ public:
+  CertifiedGroups(const Tile& t, const Run& run, const Exact& exact)
+      : t_(t), run_(run), exact_(exact) {}
+
+  // Whole groups panel by panel, which then stays in the first cache; the rest of the rows one by
+  // one against several panels at a time, or their few sums would wait for each other.
+  void run() {
+    for (int64_t lane = 0; lane < t_.lanes; lane += kPanel) whole_groups(lane);
     int64_t row = 0;
-    while (row < t.rows && holds) {
-      const int64_t left = t.rows - row;
-      const int64_t rows = left >= kRows ? kRows : left >= 4 ? 4 : 1;
-      const Tile part = part_of(t, row, rows, lane);
-      holds = rows == kRows ? run.template panel<kRows, kMasked>(part, row)
-              : rows == 4   ? run.template panel<4, kMasked>(part, row)
-                            : run.template panel<1, kMasked>(part, row);
-      if (holds) row += rows;
+    while (const int64_t count = group_rows(t_.rows - row)) row += count;
+    const int64_t across = S::kRowPanels * kPanel;
+    for (int64_t lane = 0; lane < t_.lanes;) {
+      const bool wide = kTaps != Taps::kSpread && lane + across <= t_.lanes;
+      rest(row, lane, wide);
+      lane += wide ? across : kPanel;
     }
-    if (row < t.rows) exact(part_of(t, row, t.rows - row, lane));
   }
-}
+
+ private:
+  using S = typename Run::Floats;
+  static constexpr int kRows = kTaps == Taps::kSpread ? S::kSpreadRows : Run::kRows;
+  static constexpr int kFewerRows = kRows < S::kFewerRows ? kRows : S::kFewerRows;
+
+  // Of the next group; 0 if the rows left are too few for one.
+  static int64_t group_rows(int64_t left) {
+    if (left == 2 * kFewerRows) return kFewerRows;
+    return left >= kRows ? kRows : left >= kFewerRows ? kFewerRows : 0;
+  }
+
+  void whole_groups(int64_t lane) {
+    int64_t row = 0;
+    while (const int64_t count = group_rows(t_.rows - row)) {
+      count == kRows ? group<kRows, 1>(row, lane) : group<kFewerRows, 1>(row, lane);
+      row += count;
+    }
+  }
+
+  void rest(int64_t row, int64_t lane, bool wide) {
+    if (!wide) {
+      for (; row + 4 <= t_.rows; row += 4) group<4, 1>(row, lane);
+    }
+    for (; row < t_.rows; ++row) {
+      if (!wide) {
+        group<1, 1>(row, lane);
+      } else if constexpr (kTaps != Taps::kSpread) {
+        group<1, S::kRowPanels>(row, lane);
+      }
+    }
+  }
+
+  template <int kGroup, int kPanels>
+  void group(int64_t row, int64_t lane) {
+    const Tile part = part_of(t_, row, kGroup, lane, kPanels * kPanel);
+    if (holds_) holds_ = run_.template group<kGroup, kPanels, kTaps>(part, row);
+    if (!holds_) exact_(part);
+  }
+
+  const Tile& t_;
+  const Run& run_;
+  const Exact& exact_;
+  bool holds_ = true;
+};
 
 template <class S, class Product, class Rule, class Exact>
-bool run_certified(const Tile& t, const Accumulator& acc, const float* a, int shift,
+bool run_certified(const Tile& t, const Accumulator& acc, const float* scaled, int shift,
                    const Rule& rule, const Exact& exact) {
-  const CertifiedRun<S, Rule, Product> run(acc, a, shift, rule);
-  if (Rule::kKeepsZeros && t.absent != nullptr) {
-    run_certified_panels<true>(t, run, exact);
-  } else {
-    run_certified_panels<false>(t, run, exact);
+  using Run = CertifiedRun<S, Rule, Product>;
+  const Run run(acc, scaled, shift, rule);
+  const Tile marked = Rule::kKeepsZeros ? t.marked() : t;
+  if (t.spread()) {
+    CertifiedGroups<Taps::kSpread, Run, Exact>(marked, run, exact).run();
+    return true;
   }
+  if constexpr (Rule::kKeepsZeros) {
+    if (marked.absent != nullptr || marked.lane_absent != nullptr) {
+      CertifiedGroups<Taps::kMarked, Run, Exact>(marked, run, exact).run();
+      return true;
+    }
+  }
+  CertifiedGroups<Taps::kPlain, Run, Exact>(t, run, exact).run();
   return true;
 }
 
@@ -226,18 +351,17 @@ bool run_certified_rule(const Tile& t, const Accumulator& acc, const Certificate
 // The running sums that a tile goes on from.
 inline OperandRange state_range(const Tile& t) {
   OperandRange all{true, true, 1, 0, 0};
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const OperandRange row = operand_range(t.inner + r * t.stride, t.lanes);
-    if (row.zero) continue;
-    all = {all.plain && row.plain, false, std::max(all.width, row.width),
-           all.zero ? row.lowest : std::min(all.lowest, row.lowest),
-           all.zero ? row.highest : std::max(all.highest, row.highest)};
-  }
+  if (t.k0 == 0) return all;
+  for (int64_t r = 0; r < t.rows; ++r)
+    all = merged(all, operand_range(t.inner + r * t.stride, t.lanes));
   return all;
 }
 
-inline const float* scaled_by(const float* x, int64_t count, int shift) {
-  thread_local std::vector<float> scaled;
+// A, or B where A is spread, times 2^shift.
+inline const float* scaled_operand(const Tile& t, int shift) {
+  const float* x = t.spread() ? t.b : t.a;
+  const int64_t count = (t.spread() ? t.lanes : t.rows) * t.depth;
+  thread_local AlignedFloats scaled;
   scaled.resize(count);
   const float scale = std::ldexp(1.0f, shift);
   std::transform(x, x + count, scaled.begin(), [=](float v) { return v * scale; });
@@ -278,11 +402,12 @@ bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
   AddendRange products = product_range(a, b);
   if (!products.plain) return false;
   // Whole quanta or not is what matters here.
-  products.lowest = lowest_bit(t.a, t.rows * t.depth) + lowest_bit(t.b, t.lanes * t.depth);
+  products.lowest = lowest_bit(t.a, t.a_floats()) + lowest_bit(t.b, t.lanes * t.depth);
   if (acc.has_product && !products_stay_on_grid(acc.product, products)) return false;
-  const GridCertificate c = certify_grid(acc.fmt, acc.rounding, products, state_range(t), a);
+  const OperandRange& factor = t.spread() ? b : a;
+  const GridCertificate c = certify_grid(acc.fmt, acc.rounding, products, state_range(t), factor);
   if (!c.valid) return false;
-  const float* scaled = scaled_by(t.a, t.rows * t.depth, c.shift);
+  const float* scaled = scaled_operand(t, c.shift);
   if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(t, acc, c, scaled, exact);
   return run_grid_rule<S, false>(t, acc, c, scaled, exact);
 }
@@ -298,14 +423,14 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const bool rounds = acc.has_product && !products_stay(acc.product, products);
   const AddendRange addends = addend_range(acc, a, b);
   const Certificate certificate =
-      certify(acc.fmt, acc.rounding, acc.random_bits, addends, state_range(t), a);
+      certify(acc.fmt, acc.rounding, acc.random_bits, addends, state_range(t), t.spread() ? b : a);
   if (!certificate.valid) return false;
 #if !defined(__AVX512F__)
   if (certificate.odd || rounds) return false;
 #endif
   const int shift = 1 - certificate.bound;
   if (rounds && !rounded_products_fit(acc, products, shift)) return false;
-  const float* scaled = scaled_by(t.a, t.rows * t.depth, shift);
+  const float* scaled = scaled_operand(t, shift);
 #if defined(__AVX512F__)
   if (rounds)
     return run_certified_rule<S, RoundedProduct>(t, acc, certificate, scaled, shift, exact);

@@ -19,6 +19,11 @@ struct Floats<16> {
   using F = __m512;
   using V = Vec<8>;
   static constexpr int kRows = 12;
+  static constexpr int kFewerRows = 8;
+  // The nine taps of a kernel are one group.
+  static constexpr int kSpreadRows = 9;
+  // So many panels at a time against one row.
+  static constexpr int kRowPanels = 8;
   LPK_HD static F load(const float* p) { return _mm512_loadu_ps(p); }
   LPK_HD static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   LPK_HD static F all(float x) { return _mm512_set1_ps(x); }
@@ -34,6 +39,10 @@ struct Floats<16> {
   LPK_HD static I shift_left(I x, I n) { return _mm512_sllv_epi32(x, n); }
   LPK_HD static I shift_right(I x, I n) { return _mm512_srav_epi32(x, n); }
   LPK_HD static I shift_right_zeros(I x, I n) { return _mm512_srlv_epi32(x, n); }
+  // `next`, but `sum` in the lanes whose bit is set in `marks`.
+  LPK_HD static F keep(uint32_t marks, F sum, F next) {
+    return _mm512_mask_mov_ps(next, static_cast<__mmask16>(marks), sum);
+  }
   LPK_HD static __m512i load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   LPK_HD static F masked(F x, int32_t bits) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(bits)));
@@ -51,6 +60,9 @@ struct Floats<8> {
   using F = __m256;
   using V = Vec<4>;
   static constexpr int kRows = 5;
+  static constexpr int kFewerRows = 4;
+  static constexpr int kSpreadRows = 5;
+  static constexpr int kRowPanels = 5;
   LPK_HD static F load(const float* p) { return _mm256_loadu_ps(p); }
   LPK_HD static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   LPK_HD static F all(float x) { return _mm256_set1_ps(x); }
@@ -67,6 +79,11 @@ struct Floats<8> {
   LPK_HD static I shift_right_zeros(I x, I n) { return _mm256_srlv_epi32(x, n); }
   LPK_HD static F with_sign_of(F magnitude, F s) {
     return _mm256_or_ps(magnitude, _mm256_and_ps(s, _mm256_set1_ps(-0.0f)));
+  }
+  LPK_HD static F keep(uint32_t marks, F sum, F next) {
+    const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int32_t>(marks)), bits);
+    return _mm256_blendv_ps(next, sum, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bits)));
   }
   LPK_HD static F masked(F x, int32_t bits) {
     return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(bits)));
@@ -110,12 +127,14 @@ struct OddSum : PlainSum<S> {
 #endif
 
 // How a certified sum is taken and rounded. kKeepsZeros: the sign of a sum that becomes zero is
-// kept, so that a tap that adds nothing must be passed over.
+// kept, so that a tap that adds nothing must be passed over. kClosesChunks: it rounds sums of two
+// sums too.
 template <class S, class Sum>
 struct SplitRule : Sum {
   using F = typename S::F;
   static constexpr bool kKeepsZeros = false;
   static constexpr bool kStochastic = false;
+  static constexpr bool kClosesChunks = true;
   using LaneState = NoDraws;
   template <int kGroup>
   using PanelState = NoDraws;
@@ -135,6 +154,7 @@ struct FloorRule : Sum {
   using F = typename S::F;
   static constexpr bool kKeepsZeros = true;
   static constexpr bool kStochastic = false;
+  static constexpr bool kClosesChunks = true;
   using LaneState = NoDraws;
   template <int kGroup>
   using PanelState = NoDraws;
@@ -157,6 +177,7 @@ template <class S>
 struct TruncationRule : PlainSum<S> {
   static constexpr bool kKeepsZeros = false;
   static constexpr bool kStochastic = false;
+  static constexpr bool kClosesChunks = true;
   using LaneState = NoDraws;
   template <int kGroup>
   using PanelState = NoDraws;
@@ -177,6 +198,7 @@ struct TruncationRule : PlainSum<S> {
 template <class S>
 struct StochasticRule : TruncationRule<S> {
   static constexpr bool kStochastic = true;
+  static constexpr bool kClosesChunks = false;
   using LaneState = LaneDraws;
   template <int kGroup>
   using PanelState = PanelDraws<typename S::V, kGroup>;

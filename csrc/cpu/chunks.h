@@ -11,16 +11,41 @@
 namespace lpk {
 namespace {
 
+// The first product of the block, after k, that lies at `limit` or beyond.
+inline int64_t first_from(const Tile& t, int64_t k, int64_t limit) {
+  if (t.position == nullptr) return std::min(limit - t.k0, t.depth);
+  do ++k;
+  while (k < t.depth && t.position[k] < limit);
+  return k;
+}
+
 // Calls span(from, to, closed) for consecutive parts of the block of k: `closed` is the chunk that
 // ends with the part, or -1.
+//
+// A chunk without a product adds +0 to the outer sum. That changes nothing but a sum of -0, once:
+// one empty part stands for all such chunks in a row, and those before the first product, where the
+// outer sum is still +0, have none.
 template <class Span>
 LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
   int64_t k = 0;
-  while (k < t.depth) {
-    if (chunk == 0) return span(k, t.depth, -1);
-    const int64_t index = (t.k0 + k) / chunk;
-    const int64_t end = std::min((index + 1) * chunk, t.length) - t.k0;
-    span(k, std::min(end, t.depth), end <= t.depth ? index : -1);
+  int64_t empty = -1;
+  // One call of span, so that it is inlined and its sums stay in registers.
+  while (k < t.depth || empty >= 0) {
+    int64_t end = k;
+    int64_t closed = empty;
+    if (chunk == 0) {
+      end = t.depth;
+    } else if (empty >= 0) {
+      empty = -1;
+    } else {
+      const int64_t index = t.position_of(k) / chunk;
+      const int64_t following = (index + 1) * chunk;
+      end = first_from(t, k, std::min(following, t.length));
+      const int64_t next = t.position_of(end);
+      if (next >= std::min(following, t.length)) closed = index;
+      if (next == t.length ? next > following : next >= following + chunk) empty = index + 1;
+    }
+    span(k, end, closed);
     k = end;
   }
 }

@@ -8,11 +8,11 @@
 //   c_out: lanes are rows)
 //
 // The positions of dx that are equal modulo the stride read the same taps: they are a product of
-// their own, without the taps between strides wherever the place of a product in its sum does not
-// matter.
+// their own, without the taps between strides, whose positions it is told.
 #include "conv.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "../common/accumulate.h"
@@ -57,27 +57,6 @@ Gather backward_gather(const ConvShape& s, const int64_t* phase) {
   return g;
 }
 
-// Which taps k counts, and where their weights lie.
-void list_taps(const Image<const float>& w, bool all, PositionPass* pass) {
-  const Gather& g = pass->gather;
-  std::vector<int64_t> indices(g.kernel_volume(), -1);
-  int64_t index = 0;
-  for (const AxisTap& d : g.taps[0]) {
-    for (const AxisTap& h : g.taps[1]) {
-      for (const AxisTap& v : g.taps[2])
-        indices[(d.tap * g.kernel[1] + h.tap) * g.kernel[2] + v.tap] = index++;
-    }
-  }
-  for (int64_t t = 0; t < g.kernel_volume(); ++t) {
-    if (indices[t] < 0 && !all) continue;
-    pass->taps.push_back(indices[t]);
-    pass->weight_offset.push_back(t / g.kernel[2] / g.kernel[1] * w.spatial[0] +
-                                  t / g.kernel[2] % g.kernel[1] * w.spatial[1] +
-                                  t % g.kernel[2] * w.spatial[2]);
-  }
-  pass->find_inside();
-}
-
 PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
                         const Image<const float>& w, const Image<float>& y) {
   PositionPass p;
@@ -97,13 +76,13 @@ PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
     p.result_step[i] = 1;
     p.result_phase[i] = 0;
   }
-  list_taps(w, true, &p);
+  p.list_taps(w.spatial);
+  p.find_inside();
   return p;
 }
 
 PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
-                        const Image<const float>& w, const Image<float>& dx, const int64_t* phase,
-                        bool all_taps) {
+                        const Image<const float>& w, const Image<float>& dx, const int64_t* phase) {
   PositionPass p;
   p.gather = backward_gather(s, phase);
   p.source = dy;
@@ -121,14 +100,9 @@ PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
     p.result_step[i] = s.stride[i];
     p.result_phase[i] = phase[i];
   }
-  list_taps(w, all_taps && p.gather.tap_count() > 0, &p);
+  p.list_taps(w.spatial);
+  p.find_inside();
   return p;
-}
-
-bool position_matters(const int64_t* accumulator) {
-  const Accumulator acc = accumulator_from(accumulator);
-  return acc.chunk > 0 || acc.rounding == Rounding::kStochastic ||
-         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
 // +0 everywhere.
@@ -145,25 +119,81 @@ void clear(const Image<float>& image, int64_t batch, int64_t channels, const int
   });
 }
 
-// Every pass for every group.
-void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
-                   const int64_t* accumulator, uint64_t seed, int threads) {
-  std::vector<PositionOperands> operands;
-  operands.reserve(passes.size() * s.groups);
+// Lanes of a group from which on they fill panels on their own.
+constexpr int64_t kSpreadLanes = kPanel / 2;
+// Channels up to which positions make the better lanes.
+constexpr int64_t kFewChannels = 32;
+
+bool spreads(int64_t groups, int64_t lanes, int64_t taps) {
+  return groups > 1 && lanes <= kSpreadLanes && taps <= kMaxDepth;
+}
+
+// Whole channels, at most so many positions of k.
+int64_t spread_depth(int64_t taps, int64_t channels) {
+  return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
+}
+
+// The operands of every product stay until the end.
+struct Work {
+  std::vector<std::unique_ptr<Operands>> operands;
   std::vector<Product> products;
-  products.reserve(passes.size() * s.groups);
+
+  Product& add(std::unique_ptr<Operands> of, int64_t rows, int64_t lanes, int64_t length,
+               int64_t depth) {
+    operands.push_back(std::move(of));
+    products.push_back(
+        {rows, lanes, length, depth, false, nullptr, nullptr, operands.back().get()});
+    return products.back();
+  }
+};
+
+// One pass, for every group.
+void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, Work* work) {
+  const int64_t positions = pass.rows(s.batch);
+  if (positions == 0 || pass.lanes == 0) return;
+  const int64_t taps = pass.gather.tap_count();
+  const int64_t length = pass.channels * taps;
+  const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
+  if (spreads(s.groups, pass.lanes, taps)) {
+    const int64_t all = s.groups * pass.lanes;
+    for (int64_t first = 0; first < all; first += kPanel) {
+      const int64_t lanes = std::min<int64_t>(kPanel, all - first);
+      Product& p = work->add(std::make_unique<SpreadPositions>(pass, first, lanes), positions,
+                             lanes, length, spread_depth(taps, pass.channels));
+      p.lane_bias = bias == nullptr ? nullptr : bias + first;
+      p.position = position;
+      p.spread = true;
+    }
+    return;
+  }
   for (int64_t group = 0; group < s.groups; ++group) {
-    for (const PositionPass& pass : passes) {
-      const int64_t rows = pass.rows(s.batch);
-      if (rows == 0 || pass.lanes == 0) continue;
-      operands.emplace_back(pass, group);
-      const float* lane_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
-      products.push_back({rows, pass.lanes, pass.channels * pass.tap_count(),
-                          block_depth(pass.tap_count()), false, nullptr, lane_bias,
-                          &operands.back()});
+    const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
+    if (pass.lanes <= kFewChannels) {
+      Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
+                             length, block_depth(taps));
+      p.lanes_are_rows = true;
+      p.row_bias = group_bias;
+      p.position = position;
+    } else {
+      Product& p = work->add(std::make_unique<PositionOperands>(pass, group), positions, pass.lanes,
+                             length, block_depth(taps));
+      p.lane_bias = group_bias;
+      p.position = position;
     }
   }
-  accumulate_products(products, accumulator, seed, threads);
+}
+
+void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
+                   const int64_t* accumulator, uint64_t seed, int threads) {
+  Work work;
+  for (const PositionPass& pass : passes) add_pass(pass, s, bias, &work);
+  accumulate_products(work.products, accumulator, seed, threads);
+}
+
+bool draws(const int64_t* accumulator) {
+  const Accumulator acc = accumulator_from(accumulator);
+  return acc.rounding == Rounding::kStochastic ||
+         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
 }  // namespace
@@ -175,7 +205,6 @@ void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, 
 
 void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
                 const int64_t* accumulator, uint64_t seed, int threads) {
-  const bool all_taps = position_matters(accumulator);
   std::vector<PositionPass> passes;
   bool untouched = false;
   int64_t phase[kSpatial];
@@ -183,8 +212,8 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
   for (phase[0] = 0; phase[0] < std::min(s.stride[0], s.input[0]); ++phase[0]) {
     for (phase[1] = 0; phase[1] < std::min(s.stride[1], s.input[1]); ++phase[1]) {
       for (phase[2] = 0; phase[2] < std::min(s.stride[2], s.input[2]); ++phase[2]) {
-        PositionPass pass = dgrad_pass(s, dy, w, dx, phase, all_taps);
-        if (pass.tap_count() > 0) {
+        PositionPass pass = dgrad_pass(s, dy, w, dx, phase);
+        if (pass.gather.tap_count() > 0) {
           passes.push_back(std::move(pass));
         } else {
           untouched = true;
@@ -201,16 +230,26 @@ void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy,
   const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
   const int64_t rows = s.in_channels * pass.gather.kernel_volume();
   if (rows == 0 || s.out_channels == 0) return;
-  std::vector<TapOperands> operands;
-  operands.reserve(s.groups);
-  std::vector<Product> products;
-  products.reserve(s.groups);
-  for (int64_t group = 0; group < s.groups; ++group) {
-    operands.emplace_back(pass, group);
-    products.push_back({rows, s.out_channels, s.batch * pass.gather.grid_volume(), kMaxDepth, true,
-                        nullptr, nullptr, &operands.back()});
+  const int64_t length = s.batch * pass.gather.grid_volume();
+  Work work;
+  if (spreads(s.groups, s.out_channels, rows) && !draws(accumulator)) {
+    const int64_t all = s.groups * s.out_channels;
+    const int64_t depth = std::max(kMaxSpreadDepth / s.in_channels, kMaxDepth / 2);
+    for (int64_t first = 0; first < all; first += kPanel) {
+      const int64_t lanes = std::min<int64_t>(kPanel, all - first);
+      Product& p =
+          work.add(std::make_unique<SpreadTaps>(pass, first, lanes), rows, lanes, length, depth);
+      p.lanes_are_rows = true;
+      p.spread = true;
+    }
+  } else {
+    for (int64_t group = 0; group < s.groups; ++group) {
+      Product& p = work.add(std::make_unique<TapOperands>(pass, group), rows, s.out_channels,
+                            length, kMaxDepth);
+      p.lanes_are_rows = true;
+    }
   }
-  accumulate_products(products, accumulator, seed, threads);
+  accumulate_products(work.products, accumulator, seed, threads);
 }
 
 }  // namespace lpk

@@ -10,12 +10,13 @@ namespace lpk {
 // One side of a convolution whose sums run over (channel, tap): rows are positions of a grid. Every
 // group shares it.
 struct PositionPass {
-  Gather gather;
-  // k counts these taps of each channel, in order: indices into the gather's taps (row-major), or
-  // -1 for one that no position reads.
-  std::vector<int64_t> taps;
-  std::vector<int64_t> weight_offset;  // of each of them
-  // Positions read only from inside the source, in each dimension, if no tap is -1.
+  Gather gather;                       // its taps, row-major, are those of each channel
+  std::vector<int64_t> weight_offset;  // of each tap
+  bool consecutive;                    // the taps are, in the weight
+  // Of every product in the whole sum, and the length of that (gemm.h); empty if no tap of the
+  // kernel is left out.
+  std::vector<int64_t> position;
+  // Positions read only from inside the source, in each dimension.
   int64_t inside_from[kSpatial], inside_to[kSpatial];
 
   Image<const float> source;
@@ -28,36 +29,92 @@ struct PositionPass {
   Image<float> result;
   int64_t result_size[kSpatial], result_step[kSpatial], result_phase[kSpatial];
 
-  int64_t tap_count() const { return static_cast<int64_t>(taps.size()); }
   int64_t rows(int64_t batch) const { return batch * gather.grid_volume(); }
+  // Derives weight_offset and consecutive, from the strides of the weight in space, and position.
+  void list_taps(const int64_t* weight_spatial);
   // Derives inside_from and inside_to.
   void find_inside();
+  // 1 for every tap that falls outside at this position.
+  void tap_pattern(const int64_t* at, uint8_t* pattern) const;
+  // Calls border(index, position) for those of the positions of which a tap falls outside.
+  template <class Border>
+  void for_each_border(const std::vector<LineRun>& runs, const Border& border) const {
+    for (const LineRun& run : runs) {
+      bool line_inside = true;
+      for (int i = 0; i + 1 < kSpatial; ++i)
+        line_inside &= run.at[i] >= inside_from[i] && run.at[i] < inside_to[i];
+      for (int64_t r = 0; r < run.count; ++r) {
+        const int64_t at[kSpatial] = {run.at[0], run.at[1], run.at[2] + r};
+        if (!line_inside || at[2] < inside_from[2] || at[2] >= inside_to[2])
+          border(run.first + r, at);
+      }
+    }
+  }
 };
 
 class PositionOperands : public Operands {
  public:
   PositionOperands(const PositionPass& pass, int64_t group) : p_(pass), group_(group) {}
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-              uint8_t* absent) const override;
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override;
+  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                 uint8_t* absent) const override;
   void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
   void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
   void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
              int64_t stride) const override;
 
- private:
-  void pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth, float* a) const;
-  void pack_slowly(const std::vector<LineRun>& runs, int64_t k, int64_t depth, float* a) const;
-  bool mark_absent(const std::vector<LineRun>& runs, int64_t rows, int64_t k, int64_t depth,
-                   uint8_t* absent) const;
-  void tap_pattern(const int64_t* at, uint8_t* pattern) const;
-  void pack_panel(int64_t k, int64_t depth, const float* from, int64_t width, float* b) const;
-  void store_apart(const float* from, int64_t stride, int64_t rows, int64_t lanes, int64_t step,
-                   float* to) const;
+ protected:
+  // Element by element: a[position][k] of a group.
+  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t k, int64_t depth,
+                   float* a) const;
+  // Where the first position of a run goes, lane 0.
   float* place(const LineRun& run) const;
 
   const PositionPass& p_;
   int64_t group_;
+
+ private:
+  void pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth, float* a) const;
+  void pack_columns(Window& window, int64_t rows, const float* from, int64_t depth, float* a) const;
+  void pack_panel(int64_t k, int64_t depth, const float* from, int64_t width, float* b) const;
+  void store_apart(const float* from, int64_t stride, int64_t rows, int64_t lanes, int64_t step,
+                   float* to) const;
+};
+
+// The sides exchanged: rows are channels of the result, lanes are positions. For few channels.
+class ChannelOperands : public PositionOperands {
+ public:
+  using PositionOperands::PositionOperands;
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  bool b_range(OperandRange* range) const override;
+  bool mark_rows(int64_t, int64_t, int64_t, int64_t, uint8_t*) const override { return false; }
+  bool mark_lanes(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
+                  uint16_t* absent) const override;
+  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  void pack_window(int64_t k, int64_t depth, float* b) const;
+};
+
+// Lanes are channels of several groups, counted from the first group's: every lane reads a source
+// of its own.
+class SpreadPositions : public PositionOperands {
+ public:
+  SpreadPositions(const PositionPass& pass, int64_t first, int64_t lanes)
+      : PositionOperands(pass, 0), first_(first), lanes_(lanes) {}
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  int64_t first_, lanes_;
 };
 
 // Sums over the positions of dy: rows are (channel, tap) of the weight.
@@ -71,21 +128,39 @@ struct TapPass {
 class TapOperands : public Operands {
  public:
   TapOperands(const TapPass& pass, int64_t group) : p_(pass), group_(group) {}
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-              uint8_t* absent) const override;
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override;
+  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                 uint8_t* absent) const override;
   void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
   void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
   void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
              int64_t stride) const override;
 
- private:
-  bool mark_absent(const std::vector<LineRun>& runs, int64_t row, int64_t rows, int64_t depth,
-                   uint8_t* absent) const;
-  const float* channel(int64_t row) const;
+ protected:
+  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t row, int64_t rows,
+                   int64_t depth, float* a) const;
+  // The channel of x that a row reads.
+  const float* channel(int64_t group, int64_t row) const;
 
   const TapPass& p_;
   int64_t group_;
+};
+
+// Lanes are output channels of several groups, counted from the first group's. The groups' columns
+// have different numbers in the key of a draw, so that only sums without draws run this way.
+class SpreadTaps : public TapOperands {
+ public:
+  SpreadTaps(const TapPass& pass, int64_t first, int64_t lanes)
+      : TapOperands(pass, 0), first_(first), lanes_(lanes) {}
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  int64_t first_, lanes_;
 };
 
 }  // namespace lpk

@@ -55,68 +55,91 @@ void PositionPass::find_inside() {
         --inside_to[i];
     }
   }
-  if (std::count(taps.begin(), taps.end(), -1) > 0) inside_to[0] = 0;
 }
 
-bool PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-                              uint8_t* absent) const {
-  const int64_t taps = p_.tap_count();
+void PositionPass::list_taps(const int64_t* weight_spatial) {
+  std::vector<int64_t> places;  // of the taps in the kernel
+  for (const AxisTap& d : gather.taps[0]) {
+    for (const AxisTap& h : gather.taps[1]) {
+      for (const AxisTap& w : gather.taps[2]) {
+        places.push_back((d.tap * gather.kernel[1] + h.tap) * gather.kernel[2] + w.tap);
+        weight_offset.push_back(d.tap * weight_spatial[0] + h.tap * weight_spatial[1] +
+                                w.tap * weight_spatial[2]);
+      }
+    }
+  }
+  consecutive = true;
+  for (size_t i = 1; i < weight_offset.size(); ++i)
+    consecutive &= weight_offset[i] == weight_offset[i - 1] + 1;
+  const int64_t volume = gather.kernel_volume();
+  if (gather.tap_count() == volume) return;
+  for (int64_t c = 0; c < channels; ++c) {
+    for (const int64_t place : places) position.push_back(c * volume + place);
+  }
+  position.push_back(channels * volume);
+}
+
+void PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
+  const int64_t taps = p_.gather.tap_count();
   Window& window = thread_window();
-  if (k % taps == 0 && depth % taps == 0 && window.plan(p_.gather, p_.source, row, rows)) {
-    pack_channels(window, rows, k / taps, depth, a);
-    return mark_absent(window.runs(), rows, k, depth, absent);
+  if (k % taps == 0 && depth % taps == 0 &&
+      window.plan(p_.gather, p_.source, row, rows, Window::Order::kTaps)) {
+    return pack_channels(window, rows, k / taps, depth, a);
   }
   line_runs(p_.gather.grid, row, rows, &thread_runs());
-  pack_slowly(thread_runs(), k, depth, a);
-  return mark_absent(thread_runs(), rows, k, depth, absent);
+  pack_slowly(thread_runs(), group_, k, depth, a);
 }
 
 // Whole channels through the window.
 void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
                                      float* a) const {
-  const Gather& g = p_.gather;
-  const int64_t taps = p_.tap_count();
-  const int64_t listed = g.tap_count();
-  const int64_t width = static_cast<int64_t>(g.taps[2].size());
-  const int64_t height = static_cast<int64_t>(g.taps[1].size());
-  const bool whole_lines =
-      listed == taps && (width == 1 || window.column(1) == window.column(0) + 1);
-  if (listed != taps) std::fill_n(a, rows * depth, 0.0f);
+  const int64_t taps = p_.gather.tap_count();
+  const int64_t width = static_cast<int64_t>(p_.gather.taps[2].size());
   const float* from = p_.source.data + (group_ * p_.source_group + channel) * p_.source.inner;
+  if (width == 1 || window.column(1) != window.column(0) + 1)
+    return pack_columns(window, rows, from, depth, a);
   for (int64_t c = 0; c < depth; c += taps, from += p_.source.inner) {
     window.fill(from);
-    if (whole_lines) {
-      for (int64_t i = 0; i < listed; i += width) {
-        const float* line = window.data() + window.line(i / width / height, i / width % height);
-        copy_line(line + window.column(0), window.base(), rows, width, depth - c - i, a + c + i,
-                  depth);
-      }
-      continue;
-    }
-    for (int64_t t = 0; t < taps; ++t) {
-      const int64_t i = p_.taps[t];
-      if (i < 0) continue;
-      const float* line = window.data() + window.line(i / width / height, i / width % height);
-      copy_taps<1>(line + window.column(i % width), window.base(), rows, a + c + t, depth);
+    for (int64_t i = 0; i < taps; i += width) {
+      const auto at = p_.gather.tap_at(i);
+      const float* line = window.data() + window.line(at[0], at[1]);
+      copy_line(line + window.column(0), window.base(), rows, width, depth - c - i, a + c + i,
+                depth);
     }
   }
 }
 
+// The same tap by tap: sixteen taps of all rows at a time, then turned.
+void PositionOperands::pack_columns(Window& window, int64_t rows, const float* from, int64_t depth,
+                                    float* a) const {
+  constexpr int64_t kColumns = 16;
+  thread_local std::vector<float> columns;
+  columns.resize(kColumns * rows);
+  const int64_t taps = p_.gather.tap_count();
+  for (int64_t k = 0; k < depth; k += kColumns) {
+    const int64_t count = std::min(kColumns, depth - k);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t tap = (k + i) % taps;
+      if (tap == 0) window.fill(from + (k + i) / taps * p_.source.inner);
+      window.copy(p_.gather.tap_at(tap), columns.data() + i * rows);
+    }
+    kernels_.transpose(columns.data(), rows, count, rows, a + k, depth);
+  }
+}
+
 // Any shape, element by element: kernels and windows too large for the way above.
-void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t k, int64_t depth,
-                                   float* a) const {
+void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t k,
+                                   int64_t depth, float* a) const {
   const Gather& g = p_.gather;
-  const int64_t taps = p_.tap_count();
-  const int64_t width = static_cast<int64_t>(g.taps[2].size());
-  const int64_t height = static_cast<int64_t>(g.taps[1].size());
+  const int64_t taps = p_.gather.tap_count();
   for (int64_t i = 0; i < depth; ++i) {
-    const int64_t tap = p_.taps[(k + i) % taps];
-    const int64_t channel = group_ * p_.source_group + (k + i) / taps;
-    const int64_t part[kSpatial] = {tap / width / height, tap / width % height, tap % width};
+    const int64_t tap = (k + i) % taps;
+    const int64_t channel = group * p_.source_group + (k + i) / taps;
+    const auto part = g.tap_at(tap);
     for (const LineRun& run : runs) {
       for (int64_t r = 0; r < run.count; ++r) {
         const float* from = p_.source.data + run.n * p_.source.outer + channel * p_.source.inner;
-        bool inside = tap >= 0;
+        bool inside = true;
         for (int x = 0; x < kSpatial && inside; ++x) {
           const int64_t at = run.at[x] + (x == kSpatial - 1 ? r : 0);
           const int64_t offset = g.taps[x][part[x]].offset;
@@ -130,39 +153,32 @@ void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t k, 
 }
 
 // 1 for every tap that falls outside at this position.
-void PositionOperands::tap_pattern(const int64_t* at, uint8_t* pattern) const {
-  const Gather& g = p_.gather;
-  const size_t width = g.taps[2].size(), height = g.taps[1].size();
-  for (size_t t = 0; t < p_.taps.size(); ++t) {
-    const int64_t i = p_.taps[t];
-    pattern[t] = i < 0 || !g.inside(0, at[0], g.taps[0][i / width / height].offset) ||
-                 !g.inside(1, at[1], g.taps[1][i / width % height].offset) ||
-                 !g.inside(2, at[2], g.taps[2][i % width].offset);
+void PositionPass::tap_pattern(const int64_t* at, uint8_t* pattern) const {
+  const Gather& g = gather;
+  for (const AxisTap& d : g.taps[0]) {
+    for (const AxisTap& h : g.taps[1]) {
+      const bool outside = !g.inside(0, at[0], d.offset) || !g.inside(1, at[1], h.offset);
+      for (const AxisTap& w : g.taps[2]) *pattern++ = outside || !g.inside(2, at[2], w.offset);
+    }
   }
 }
 
-bool PositionOperands::mark_absent(const std::vector<LineRun>& runs, int64_t rows, int64_t k,
-                                   int64_t depth, uint8_t* absent) const {
+bool PositionOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                                 uint8_t* absent) const {
   thread_local std::vector<uint8_t> pattern;
-  const int64_t taps = p_.tap_count();
+  const int64_t taps = p_.gather.tap_count();
   pattern.resize(taps);
   bool any = false;
-  for (const LineRun& run : runs) {
-    bool line_inside = true;
-    for (int i = 0; i + 1 < kSpatial; ++i)
-      line_inside &= run.at[i] >= p_.inside_from[i] && run.at[i] < p_.inside_to[i];
-    for (int64_t r = 0; r < run.count; ++r) {
-      const int64_t at[kSpatial] = {run.at[0], run.at[1], run.at[2] + r};
-      if (line_inside && at[2] >= p_.inside_from[2] && at[2] < p_.inside_to[2]) continue;
-      if (!any) std::memset(absent, 0, rows * depth);
-      any = true;
-      tap_pattern(at, pattern.data());
-      uint8_t* marks = absent + (run.first + r) * depth;
-      const int64_t period = std::min(taps, depth);
-      for (int64_t i = 0; i < period; ++i) marks[i] = pattern[(k + i) % taps];
-      repeat(marks, period, depth);
-    }
-  }
+  line_runs(p_.gather.grid, row, rows, &thread_runs());
+  p_.for_each_border(thread_runs(), [&](int64_t r, const int64_t* at) {
+    if (!any) std::memset(absent, 0, rows * depth);
+    any = true;
+    p_.tap_pattern(at, pattern.data());
+    uint8_t* marks = absent + r * depth;
+    const int64_t period = std::min(taps, depth);
+    for (int64_t i = 0; i < period; ++i) marks[i] = pattern[(k + i) % taps];
+    repeat(marks, period, depth);
+  });
   return any;
 }
 
@@ -176,16 +192,14 @@ void PositionOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t la
 // One panel; `from` is the weight of channel 0, tap offset 0 and the first lane.
 void PositionOperands::pack_panel(int64_t k, int64_t depth, const float* from, int64_t width,
                                   float* b) const {
-  const int64_t taps = p_.tap_count();
+  const int64_t taps = p_.gather.tap_count();
   const auto& offsets = p_.weight_offset;
-  bool consecutive = true;
-  for (int64_t t = 1; t < taps; ++t) consecutive &= offsets[t] == offsets[t - 1] + 1;
   const bool whole = k % taps == 0 && depth % taps == 0;
   const int64_t channel = k / taps, channels = depth / taps;
-  if (p_.weight_lane != 1 && consecutive && p_.weight_channel == taps) {
+  if (p_.weight_lane != 1 && p_.consecutive && p_.weight_channel == taps) {
     return pack_panels(kernels_, from + offsets[0] + k, 1, p_.weight_lane, depth, width, b);
   }
-  if (whole && p_.weight_lane != 1 && consecutive && taps > 1) {
+  if (whole && p_.weight_lane != 1 && p_.consecutive && taps > 1) {
     for (int64_t c = 0; c < channels; ++c) {
       pack_panels(kernels_, from + offsets[0] + (channel + c) * p_.weight_channel, 1,
                   p_.weight_lane, taps, width, b + c * taps * kPanel);
@@ -268,10 +282,7 @@ void PositionOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t la
       for (int64_t r = 0; r < count; ++r)
         std::memcpy(to + r * step, from + r * stride, lanes * sizeof(float));
     } else {
-      for (int64_t l = 0; l < lanes; ++l) {
-        for (int64_t r = 0; r < count; ++r)
-          to[l * p_.result.inner + r * step] = from[r * stride + l];
-      }
+      store_apart(from, stride, count, lanes, step, to);
     }
   }
 }

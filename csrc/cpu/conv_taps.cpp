@@ -17,63 +17,42 @@ TapScratch& thread_scratch() {
   return scratch;
 }
 
-// kStep 0: any.
-template <int kStep>
-void copy_run(const float* from, int64_t any_step, int64_t count, float* to) {
-  const int64_t step = kStep == 0 ? any_step : kStep;
-  for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
-}
-
-void copy_run(const float* from, int64_t step, int64_t count, float* to) {
-  if (step == 1) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (step == 2) {
-    copy_run<2>(from, step, count, to);
-  } else {
-    copy_run<0>(from, step, count, to);
-  }
-}
-
-// Row `row` of the weight, channel aside, as indices of taps.
-struct TapIndex {
-  int64_t at[kSpatial];
-  TapIndex(const Gather& g, int64_t row)
-      : at{row / (g.kernel[1] * g.kernel[2]) % g.kernel[0], row / g.kernel[2] % g.kernel[1],
-           row % g.kernel[2]} {}
-};
-
 }  // namespace
 
-const float* TapOperands::channel(int64_t row) const {
-  return p_.x.data + (group_ * p_.in_channels + row / p_.gather.kernel_volume()) * p_.x.inner;
+const float* TapOperands::channel(int64_t group, int64_t row) const {
+  return p_.x.data + (group * p_.in_channels + row / p_.gather.kernel_volume()) * p_.x.inner;
 }
 
-bool TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-                         uint8_t* absent) const {
+void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
   const Gather& g = p_.gather;
   TapScratch& scratch = thread_scratch();
   Window& window = scratch.window;
-  const bool planned = window.plan(g, p_.x, k, depth);
-  if (!planned) line_runs(g.grid, k, depth, &scratch.runs);
-  const std::vector<LineRun>& runs = planned ? window.runs() : scratch.runs;
+  if (!window.plan(g, p_.x, k, depth, Window::Order::kPositions)) {
+    line_runs(g.grid, k, depth, &scratch.runs);
+    return pack_slowly(scratch.runs, group_, row, rows, depth, a);
+  }
+  const float* filled = nullptr;
   for (int64_t r = 0; r < rows; ++r) {
-    const TapIndex tap(g, row + r);
-    if (planned) {
-      if (r == 0 || channel(row + r) != channel(row + r - 1)) window.fill(channel(row + r));
-      const float* from =
-          window.data() + window.line(tap.at[0], tap.at[1]) + window.column(tap.at[2]);
-      for (const LineRun& run : runs)
-        copy_run(from + window.base()[run.first], window.position_step(), run.count,
-                 a + r * depth + run.first);
-      continue;
-    }
+    const float* from = channel(group_, row + r);
+    if (from != filled) window.fill(from);
+    filled = from;
+    window.copy(g.tap_at((row + r) % g.kernel_volume()), a + r * depth);
+  }
+}
+
+// Any shape, element by element: windows too large for the way above.
+void TapOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t row,
+                              int64_t rows, int64_t depth, float* a) const {
+  const Gather& g = p_.gather;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto tap = g.tap_at((row + r) % g.kernel_volume());
     for (const LineRun& run : runs) {
       for (int64_t i = 0; i < run.count; ++i) {
-        const float* from = channel(row + r) + run.n * p_.x.outer;
+        const float* from = channel(group, row + r) + run.n * p_.x.outer;
         bool inside = true;
         for (int d = 0; d < kSpatial && inside; ++d) {
           const int64_t at = run.at[d] + (d == kSpatial - 1 ? i : 0);
-          const int64_t offset = g.taps[d][tap.at[d]].offset;
+          const int64_t offset = g.taps[d][tap[d]].offset;
           inside = g.inside(d, at, offset);
           from += (at * g.step[d] + offset) * p_.x.spatial[d];
         }
@@ -81,12 +60,13 @@ bool TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, fl
       }
     }
   }
-  return mark_absent(runs, row, rows, depth, absent);
 }
 
-bool TapOperands::mark_absent(const std::vector<LineRun>& runs, int64_t row, int64_t rows,
-                              int64_t depth, uint8_t* absent) const {
+bool TapOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                            uint8_t* absent) const {
   const Gather& g = p_.gather;
+  std::vector<LineRun>& runs = thread_scratch().runs;
+  line_runs(g.grid, k, depth, &runs);
   bool any = false;
   const auto mark = [&](int64_t r, int64_t from, int64_t to) {
     if (from >= to) return;
@@ -95,16 +75,16 @@ bool TapOperands::mark_absent(const std::vector<LineRun>& runs, int64_t row, int
     std::memset(absent + r * depth + from, 1, to - from);
   };
   for (int64_t r = 0; r < rows; ++r) {
-    const TapIndex tap(g, row + r);
+    const auto tap = g.tap_at((row + r) % g.kernel_volume());
     for (const LineRun& run : runs) {
       const int64_t end = run.first + run.count;
-      if (!g.inside(0, run.at[0], g.taps[0][tap.at[0]].offset) ||
-          !g.inside(1, run.at[1], g.taps[1][tap.at[1]].offset)) {
+      if (!g.inside(0, run.at[0], g.taps[0][tap[0]].offset) ||
+          !g.inside(1, run.at[1], g.taps[1][tap[1]].offset)) {
         mark(r, run.first, end);
         continue;
       }
       // Positions of the line from `low` to before `high` read from inside.
-      const int64_t offset = g.taps[2][tap.at[2]].offset;
+      const int64_t offset = g.taps[2][tap[2]].offset;
       const int64_t step = g.step[2];
       const int64_t low = offset >= 0 ? 0 : (-offset + step - 1) / step;
       const int64_t room = g.source[2] - 1 - offset;
@@ -155,10 +135,10 @@ void TapOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, 
                         int64_t stride) const {
   const Gather& g = p_.gather;
   const auto place = [&](int64_t r) {
-    const TapIndex tap(g, row + r);
+    const auto tap = g.tap_at((row + r) % g.kernel_volume());
     float* to = p_.dw.data + (group_ * p_.out_channels + lane) * p_.dw.outer +
                 (row + r) / g.kernel_volume() * p_.dw.inner;
-    for (int i = 0; i < kSpatial; ++i) to += tap.at[i] * p_.dw.spatial[i];
+    for (int i = 0; i < kSpatial; ++i) to += tap[i] * p_.dw.spatial[i];
     return to;
   };
   for (int64_t r = 0; r < rows;) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gemm.h"
+
 namespace lpk {
 namespace {
 
@@ -11,10 +13,23 @@ constexpr int64_t kMaxFloats = 1 << 18;
 // Copies of taps run past their end by less than this.
 constexpr int64_t kSlack = 16;
 
+// kStep 0: any.
 template <int kStep>
-void copy_strided(const float* from, int64_t stride, int64_t count, float* to) {
-  const int64_t step = kStep == 0 ? stride : kStep;
+void copy_strided(const float* from, int64_t any_step, int64_t count, float* to) {
+  const int64_t step = kStep == 0 ? any_step : kStep;
   for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
+}
+
+void copy_run(const float* from, int64_t step, int64_t count, float* to) {
+  if (step == 1) {
+    std::memcpy(to, from, count * sizeof(float));
+  } else if (step == -1) {
+    copy_strided<-1>(from, step, count, to);
+  } else if (step == 2) {
+    copy_strided<2>(from, step, count, to);
+  } else {
+    copy_strided<0>(from, step, count, to);
+  }
 }
 
 }  // namespace
@@ -59,7 +74,7 @@ void Window::cut_pieces() {
 }
 
 bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t first,
-                  int64_t count) {
+                  int64_t count, Order order, int64_t copies, int64_t width) {
   gather_ = &gather;
   image_ = image;
   for (int i = 0; i < kSpatial; ++i) {
@@ -67,7 +82,8 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
     least_[i] = std::min(a, b);
     most_[i] = std::max(a, b);
   }
-  mirrored_ = gather.taps[2].front().offset > gather.taps[2].back().offset;
+  mirrored_ = order == Order::kTaps && gather.taps[2].front().offset > gather.taps[2].back().offset;
+  phases_ = order == Order::kPositions && width == 1 ? gather.step[2] : 1;
   line_runs(gather.grid, first, count, &runs_);
   cut_pieces();
 
@@ -77,12 +93,14 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
     pitch_ = std::max(pitch_, (p.w1 - p.w0) * gather.step[2] + most_[2] - least_[2] + 1);
     height = std::max(height, (p.h1 - p.h0) * gather.step[1] + most_[1] - least_[1] + 1);
   }
+  pitch_ = (pitch_ + phases_ - 1) / phases_ * phases_;
   plane_ = pitch_ * height;
   const int64_t piece_size = plane_ * static_cast<int64_t>(gather.taps[0].size());
-  const int64_t size = piece_size * static_cast<int64_t>(pieces_.size()) + kSlack;
-  if (size > kMaxFloats) return false;
+  size_ = piece_size * static_cast<int64_t>(pieces_.size());
+  const int64_t floats = size_ * copies * width + kSlack;
+  if (floats > kMaxFloats) return false;
 
-  buffer_.assign(size, 0.0f);
+  buffer_.assign(floats, 0.0f);
   base_.resize(count);
   copies_.clear();
   for (size_t i = 0; i < pieces_.size(); ++i)
@@ -93,7 +111,8 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
     const Piece& p = pieces_[piece];
     const int64_t line =
         static_cast<int64_t>(piece) * piece_size + (run.at[1] - p.h0) * gather.step[1] * pitch_;
-    const int64_t column = gather.step[2] * (mirrored_ ? p.w1 - run.at[2] : run.at[2] - p.w0);
+    const int64_t column =
+        gather.step[2] / phases_ * (mirrored_ ? p.w1 - run.at[2] : run.at[2] - p.w0);
     for (int64_t i = 0; i < run.count; ++i)
       base_[run.first + i] = static_cast<int32_t>(line + column + i * position_step());
   }
@@ -122,25 +141,46 @@ void Window::plan_copies(const Piece& p, int64_t start) {
       if (!needed_[y] || h < 0 || h >= g.source[1]) continue;
       const int64_t line = start + static_cast<int64_t>(i) * plane_ + y * pitch_;
       const int64_t source = p.n * image_.outer + d * image_.spatial[0] + h * image_.spatial[1];
-      copies_.push_back({source + (mirrored_ ? to : from) * image_.spatial[2],
-                         line + (mirrored_ ? right - to : from - left), to - from + 1});
+      if (mirrored_) {
+        copies_.push_back({source + to * image_.spatial[2], line + right - to, to - from + 1});
+        continue;
+      }
+      for (int64_t x = from; x <= std::min(to, from + phases_ - 1); ++x) {
+        copies_.push_back({source + x * image_.spatial[2], line + place_in_line(x - left),
+                           (to - x) / phases_ + 1});
+      }
     }
   }
 }
 
 void Window::fill(const float* channel) {
-  const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2];
+  const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2] * phases_;
+  for (const Copy& c : copies_) copy_run(channel + c.from, stride, c.count, buffer_.data() + c.to);
+}
+
+void Window::fill_panel(const Kernels& kernels, int64_t copy, const float* const* channels,
+                        int64_t lanes) {
+  const int64_t step = image_.spatial[2];
+  const int64_t apart = lanes > 1 ? channels[1] - channels[0] : 1;
+  bool even = true;
+  for (int64_t l = 1; l < lanes; ++l) even &= channels[l] - channels[l - 1] == apart;
   for (const Copy& c : copies_) {
-    const float* from = channel + c.from;
-    float* to = buffer_.data() + c.to;
-    if (stride == 1) {
-      std::memcpy(to, from, c.count * sizeof(float));
-    } else if (stride == -1) {
-      copy_strided<-1>(from, stride, c.count, to);
-    } else {
-      copy_strided<0>(from, stride, c.count, to);
+    float* to = buffer_.data() + (copy * size_ + c.to) * kPanel;
+    if (even) {
+      pack_panels(kernels, channels[0] + c.from, step, apart, c.count, lanes, to);
+      continue;
+    }
+    for (int64_t l = 0; l < lanes; ++l) {
+      const float* from = channels[l] + c.from;
+      for (int64_t i = 0; i < c.count; ++i) to[i * kPanel + l] = from[i * step];
     }
   }
+}
+
+void Window::copy(const std::array<int64_t, kSpatial>& tap, float* to) const {
+  const float* from = data() + line(tap[0], tap[1]) + column(tap[2]);
+  for (const LineRun& run : runs_)
+    copy_run(from + base_[run.first], position_step(), run.count, to + run.first);
 }
 
 }  // namespace lpk

@@ -2,10 +2,13 @@
 // few positions need.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
+#include "aligned.h"
 #include "conv.h"
+#include "tile.h"
 
 namespace lpk {
 
@@ -29,6 +32,12 @@ struct Gather {
   int64_t tap_count() const {
     return static_cast<int64_t>(taps[0].size() * taps[1].size() * taps[2].size());
   }
+  // Where a tap of tap_count lies in `taps`.
+  std::array<int64_t, kSpatial> tap_at(int64_t tap) const {
+    const int64_t width = static_cast<int64_t>(taps[2].size());
+    const int64_t height = static_cast<int64_t>(taps[1].size());
+    return {tap / width / height, tap / width % height, tap % width};
+  }
   bool inside(int axis, int64_t position, int64_t offset) const {
     const int64_t at = position * step[axis] + offset;
     return at >= 0 && at < source[axis];
@@ -46,14 +55,28 @@ void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<Li
 
 // The source lines that some positions read, of one channel, with zeros for padding: the element
 // that tap (i, j, k) of position p reads is data()[base()[p] + line(i, j) + column(k)].
+// Several channels may lie side by side, as the lanes of a panel.
 class Window {
  public:
-  // False if this needs more memory than a window may have.
-  bool plan(const Gather& gather, const Image<const float>& image, int64_t first, int64_t count);
+  // Consecutive taps (mirrored if their offsets descend) or consecutive positions follow each other
+  // in the window.
+  enum class Order { kTaps, kPositions };
+  // False if this needs more memory than a window may have. `copies` of the window lie behind each
+  // other, of `width` channels side by side.
+  bool plan(const Gather& gather, const Image<const float>& image, int64_t first, int64_t count,
+            Order order, int64_t copies = 1, int64_t width = 1);
   // Copies a channel in.
   void fill(const float* channel);
+  // Copies `lanes` channels into copy `copy`, side by side: channels[l] is that of lane l.
+  void fill_panel(const Kernels& kernels, int64_t copy, const float* const* channels,
+                  int64_t lanes);
+  // What a tap reads, of every position.
+  void copy(const std::array<int64_t, kSpatial>& tap, float* to) const;
 
   const float* data() const { return buffer_.data(); }
+  int64_t floats() const { return static_cast<int64_t>(buffer_.size()); }
+  // Elements of a copy, of each channel.
+  int64_t size() const { return size_; }
   const int32_t* base() const { return base_.data(); }
   const std::vector<LineRun>& runs() const { return runs_; }
   int64_t line(int64_t d, int64_t h) const {
@@ -61,10 +84,12 @@ class Window {
   }
   int64_t column(int64_t w) const {
     const int64_t offset = gather_->taps[2][w].offset;
-    return mirrored_ ? most_[2] - offset : offset - least_[2];
+    return mirrored_ ? most_[2] - offset : place_in_line(offset - least_[2]);
   }
   // From a position of a line to the next.
-  int64_t position_step() const { return mirrored_ ? -gather_->step[2] : gather_->step[2]; }
+  int64_t position_step() const {
+    return mirrored_ ? -gather_->step[2] : gather_->step[2] / phases_;
+  }
 
  private:
   // A part of the window: a run of lines with the same n and d.
@@ -76,20 +101,25 @@ class Window {
     int64_t from, to, count;
   };
 
+  // Columns equal modulo phases_ lie together.
+  int64_t place_in_line(int64_t column) const {
+    return column % phases_ * (pitch_ / phases_) + column / phases_;
+  }
   void cut_pieces();
   void plan_copies(const Piece& piece, int64_t start);
 
   const Gather* gather_ = nullptr;
   Image<const float> image_{};
   bool mirrored_ = false;
+  int64_t phases_ = 1;
   int64_t least_[kSpatial], most_[kSpatial];
-  int64_t pitch_ = 0, plane_ = 0;
+  int64_t pitch_ = 0, plane_ = 0, size_ = 0;
   std::vector<LineRun> runs_;
   std::vector<Piece> pieces_;
   std::vector<Copy> copies_;
   std::vector<uint8_t> needed_;
   std::vector<int32_t> base_;
-  std::vector<float> buffer_;
+  AlignedFloats buffer_;
 };
 
 }  // namespace lpk

@@ -24,13 +24,25 @@ struct Variant {
   static constexpr Products kProducts = kRounded;
 };
 
+// Lanes of a panel, from lane `first` on, whose bit is set in `marks`: a mask for ?:.
+template <class V>
+LPK_HD auto marked_lanes(uint32_t marks, int first) {
+  if constexpr (V::kWidth == 1) {
+    return (marks >> first & 1) != 0;
+  } else {
+    typename V::I lane;
+    for (int i = 0; i < V::kWidth; ++i) lane[i] = int64_t{1} << i;
+    return ((lane & static_cast<int64_t>(marks >> first)) != 0);
+  }
+}
+
 // The part of a tile that one kernel works on: some rows against one panel, both operands widened
 // to double.
 template <class V>
 struct Panel {
   const Tile& t;
   const Accumulator& acc;
-  const double* a;  // rows x depth
+  const double* a;  // rows x depth, unless it is spread
   const double* b;  // depth x kPanel
   int64_t row;
   int64_t lane;
@@ -87,23 +99,31 @@ struct PanelKernel {
     }
   }
 
+  LPK_HD D left(int r, int v, int64_t k) const {
+    const Tile& t = p.t;
+    if (!t.spread()) return Lanes<D>::all(p.a[(p.row + r) * t.depth + k]);
+    return load_floats<V>(t.a + t.row_at[p.row + r] + t.step_at[k] + v * V::kWidth);
+  }
+
   // Products from .. to of the block, of which only the last may close a chunk.
   void run_span(D (&sum)[kRows][kVectors], int64_t from, int64_t to, Draws& sums,
                 Draws& products) const {
     const Tile& t = p.t;
     for (int64_t k = from; k < to; ++k) {
-      const uint64_t position = static_cast<uint64_t>(t.k0 + k);
+      const uint64_t position = static_cast<uint64_t>(t.position_of(k));
       if (kStochastic) sums.seek(position);
       if (draws_products()) products.seek(position);
+      const uint32_t marks =
+          t.lane_absent == nullptr ? 0 : t.lane_absent[p.lane / kPanel * t.depth + k];
       D column[kVectors];
       for (int v = 0; v < kVectors; ++v) column[v] = load<D>(p.b + k * kPanel + v * V::kWidth);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         if (t.absent != nullptr && t.absent[(p.row + r) * t.depth + k]) continue;
-        const D a = Lanes<D>::all(p.a[(p.row + r) * t.depth + k]);
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
-          sum[r][v] = step(sum[r][v], a, column[v], sums, products, r, v, position);
+          const D next = step(sum[r][v], left(r, v, k), column[v], sums, products, r, v, position);
+          sum[r][v] = marks == 0 ? next : marked_lanes<V>(marks, v * V::kWidth) ? sum[r][v] : next;
         }
       }
     }
@@ -141,7 +161,7 @@ void run_double_variant(const Tile& t, const Accumulator& acc) {
   const ChunkEnd<V> end(acc);
   thread_local std::vector<double> a;
   thread_local std::vector<double> b;
-  a.assign(t.a, t.a + t.rows * t.depth);
+  if (!t.spread()) a.assign(t.a, t.a + t.rows * t.depth);
   // Panels outside: a panel of B stays in the first cache while the rows pass by.
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     const float* from = t.b + lane * t.depth;

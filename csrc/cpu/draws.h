@@ -13,7 +13,7 @@ namespace {
 template <class V, int kRows>
 struct PanelDraws {
   DrawLayout layout;
-  Rng rng;
+  Rng rng = Rng::kFast;
   uint64_t seed;
   uint32_t site;
   bool lanes_are_rows;
@@ -62,18 +62,18 @@ struct PanelDraws {
   void fetch_fast(uint64_t word) {
     if (!loaded || (word >> 32) != (current_word >> 32)) make_keys(word);
     const uint32_t low = static_cast<uint32_t>(word);
-    for (int i = 0; i < kRows; ++i) {
-      const uint32_t mixed = lanes_are_rows ? 0 : mix32(row_add[i] + low) ^ row_flip[i];
+    if (lanes_are_rows) {
       for (int l = 0; l < kPanel; l += kWordLanes) {
-        Words w;
-        if (lanes_are_rows) {
-          w = (mix32<Words>(load<Words>(lane_add + l) + low) ^ load<Words>(lane_flip + l)) +
-              row_column[i];
-        } else {
-          w = load<Words>(lane_column + l) + mixed;
-        }
-        store(&words[0][i][l], mix32<Words>(w));
+        const Words mixed =
+            mix32<Words>(load<Words>(lane_add + l) + low) ^ load<Words>(lane_flip + l);
+        for (int i = 0; i < kRows; ++i) store(&words[0][i][l], mix32<Words>(mixed + row_column[i]));
       }
+      return;
+    }
+    for (int i = 0; i < kRows; ++i) {
+      const uint32_t mixed = mix32(row_add[i] + low) ^ row_flip[i];
+      for (int l = 0; l < kPanel; l += kWordLanes)
+        store(&words[0][i][l], mix32<Words>(load<Words>(lane_column + l) + mixed));
     }
   }
 

@@ -49,6 +49,7 @@ struct GridRule {
   using F = typename S::F;
   static constexpr bool kKeepsZeros = false;
   static constexpr bool kStochastic = false;
+  static constexpr bool kClosesChunks = false;
   static constexpr bool kTracked = false;
   using LaneState = NoDraws;
   template <int kGroup>

@@ -51,12 +51,29 @@ struct FloatStep {
   }
 };
 
-template <class Step, int kRows, bool kMasked>
+// What the tile has beyond dense operands without absent taps.
+struct AnyTaps {
+  const Tile& t;
+  int64_t row, lane;
+  LPK_HD bool absent(int r, int64_t k) const {
+    return t.absent != nullptr && t.absent[(row + r) * t.depth + k] != 0;
+  }
+  LPK_HD __m512 left(int r, int64_t k) const {
+    return t.spread() ? _mm512_loadu_ps(t.a + t.row_at[row + r] + t.step_at[k])
+                      : _mm512_set1_ps(t.a[(row + r) * t.depth + k]);
+  }
+  LPK_HD __mmask16 present(int64_t k) const {
+    return t.lane_absent != nullptr ? ~t.lane_absent[lane / kPanel * t.depth + k] : 0xffff;
+  }
+};
+
+template <class Step, int kRows, bool kAny>
 void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
                      const ChunkEnd<Vec<8>>& end, int64_t row, int64_t lane) {
   static_assert(kPanel == 16, "a panel is one vector of float32");
   const float* a = t.a + row * t.depth;
   const float* b = t.b + lane * t.depth;
+  const AnyTaps any{t, row, lane};
   float* inner = t.inner + row * t.stride + lane;
   __m512 sum[kRows];
   for (int r = 0; r < kRows; ++r) sum[r] = _mm512_loadu_ps(inner + r * t.stride);
@@ -69,15 +86,20 @@ void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
   for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
     for (int64_t k = from; k < to; ++k) {
       if constexpr (Step::kStochastic) {
-        const uint64_t position = static_cast<uint64_t>(t.k0 + k);
+        const uint64_t position = static_cast<uint64_t>(t.position_of(k));
         draws.seek(position);
         lanes.from(draws.layout.shift_of(position));
       }
       const __m512 column = _mm512_loadu_ps(b + k * kPanel);
       for (int r = 0; r < kRows; ++r) {
-        if (kMasked && t.absent[(row + r) * t.depth + k]) continue;
+        if (kAny && any.absent(r, k)) continue;
         if constexpr (Step::kStochastic) lanes.words = _mm512_loadu_si512(draws.row_words(r));
-        sum[r] = step(sum[r], _mm512_set1_ps(a[r * t.depth + k]), column, lanes);
+        if constexpr (kAny) {
+          const __m512 next = step(sum[r], any.left(r, k), column, lanes);
+          sum[r] = _mm512_mask_mov_ps(sum[r], any.present(k), next);
+        } else {
+          sum[r] = step(sum[r], _mm512_set1_ps(a[r * t.depth + k]), column, lanes);
+        }
       }
     }
     for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(inner + r * t.stride, sum[r]);
@@ -92,7 +114,7 @@ template <Rounding kMode>
 constexpr bool kCommon = kMode == Rounding::kNearestEven || kMode == Rounding::kTowardZero ||
                          kMode == Rounding::kStochastic;
 
-template <class Step, bool kMasked>
+template <class Step, bool kAny>
 void run_float_rows(const Tile& t, const Accumulator& acc) {
   const Step step(acc);
   const ChunkEnd<Vec<8>> end(acc);
@@ -100,19 +122,19 @@ void run_float_rows(const Tile& t, const Accumulator& acc) {
     int64_t row = 0;
     if constexpr (kCommon<Step::kMode> && !Step::kStochastic) {
       for (; row + 8 <= t.rows; row += 8) {
-        run_float_panel<Step, 8, kMasked>(t, acc, step, end, row, lane);
+        run_float_panel<Step, 8, kAny>(t, acc, step, end, row, lane);
       }
     }
     for (; row + 4 <= t.rows; row += 4) {
-      run_float_panel<Step, 4, kMasked>(t, acc, step, end, row, lane);
+      run_float_panel<Step, 4, kAny>(t, acc, step, end, row, lane);
     }
-    for (; row < t.rows; ++row) run_float_panel<Step, 1, kMasked>(t, acc, step, end, row, lane);
+    for (; row < t.rows; ++row) run_float_panel<Step, 1, kAny>(t, acc, step, end, row, lane);
   }
 }
 
 template <class Step>
 bool run_step(const Tile& t, const Accumulator& acc) {
-  if (t.absent != nullptr) {
+  if (t.absent != nullptr || t.lane_absent != nullptr || t.spread()) {
     run_float_rows<Step, true>(t, acc);
   } else {
     run_float_rows<Step, false>(t, acc);

@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "../common/accumulate.h"
+#include "aligned.h"
 #include "parallel.h"
 
 namespace lpk {
@@ -22,19 +23,22 @@ namespace {
 // (kMaxRows x kMaxDepth, 96 KB) of kUnitRows rows pass by; their sums (192 KB) wait there too.
 constexpr int64_t kLanes = 128;
 constexpr int64_t kUnitRows = 4 * kMaxRows;
+// The same of a spread product, whose sums are a panel wide: its windows overlap less.
+constexpr int64_t kSpreadRows = 1020;
 // Rows that every kernel takes as whole groups.
 constexpr int64_t kRowGroup = 12;
 
 int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
 struct Scratch {
-  std::unique_ptr<float[]> a{new float[kMaxRows * kMaxDepth]};
+  AlignedFloats a = AlignedFloats(kMaxRows * kMaxDepth);
   std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxRows * kMaxDepth]};
-  std::unique_ptr<float[]> b{new float[kMaxDepth * kLanes]};
+  std::unique_ptr<uint16_t[]> lane_absent{new uint16_t[kMaxDepth * kLanes / kPanel]};
+  AlignedFloats b = AlignedFloats(kMaxDepth * kLanes);
   PackedFacts b_facts;
-  std::unique_ptr<float[]> inner{new float[kUnitRows * kLanes]};
-  std::unique_ptr<float[]> outer{new float[kUnitRows * kLanes]};
-  uint64_t row_id[kUnitRows];
+  AlignedFloats inner = AlignedFloats(kUnitRows * kLanes);
+  AlignedFloats outer = AlignedFloats(kUnitRows * kLanes);
+  uint64_t row_id[kSpreadRows];
   uint64_t lane_id[kLanes];
 };
 
@@ -54,8 +58,8 @@ void cut(const std::vector<Product>& products, int threads, std::vector<Block>* 
         static_cast<int64_t>(products.size()) * std::max<int64_t>(lane_blocks, 1);
     const int64_t wanted = threads > 1 ? ceil_div(4 * threads, others) : 1;
     const int64_t groups = ceil_div(p.rows, kRowGroup);
-    const int64_t parts =
-        std::max(ceil_div(p.rows, kUnitRows), std::min(wanted, ceil_div(groups, 2)));
+    const int64_t parts = std::max(ceil_div(p.rows, p.spread ? kSpreadRows : kUnitRows),
+                                   std::min(wanted, ceil_div(groups, 2)));
     for (int64_t lane = 0; lane < p.lanes; lane += kLanes) {
       for (int64_t part = 0; part < parts; ++part) {
         const int64_t row = part * groups / parts * kRowGroup;
@@ -98,6 +102,47 @@ void store_block(const Block& block, const Tile& tile, const Accumulator& acc) {
   p.operands->store(block.row, block.rows, block.lane, block.lanes, state, tile.stride);
 }
 
+bool draws(const Accumulator& acc) {
+  return acc.rounding == Rounding::kStochastic ||
+         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
+}
+
+// Of a block of k and the rows that pass by.
+class BlockMarks final : public Marks {
+ public:
+  BlockMarks(const Block& block, int64_t k, int64_t depth, Scratch* scratch)
+      : block_(block), k_(k), depth_(depth), scratch_(scratch) {}
+  void take(int64_t row, int64_t rows) {
+    row_ = row;
+    count_ = rows;
+    rows_ = State::kUnknown;
+  }
+  bool rows() override {
+    if (rows_ == State::kUnknown) {
+      rows_ = state(block_.product->operands->mark_rows(block_.row + row_, count_, k_, depth_,
+                                                        scratch_->absent.get()));
+    }
+    return rows_ == State::kSome;
+  }
+  bool lanes() override {
+    if (lanes_ == State::kUnknown) {
+      lanes_ = state(block_.product->operands->mark_lanes(k_, depth_, block_.lane, block_.lanes,
+                                                          scratch_->lane_absent.get()));
+    }
+    return lanes_ == State::kSome;
+  }
+
+ private:
+  enum class State { kUnknown, kNone, kSome };
+  static State state(bool any) { return any ? State::kSome : State::kNone; }
+
+  const Block& block_;
+  int64_t k_, depth_;
+  Scratch* scratch_;
+  int64_t row_ = 0, count_ = 0;
+  State rows_ = State::kUnknown, lanes_ = State::kUnknown;
+};
+
 void run_block(const Block& block, const Kernels& kernel, const int64_t* accumulator,
                uint64_t seed) {
   thread_local Scratch scratch;
@@ -106,23 +151,27 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   Tile tile{};
   tile.rows = block.rows;
   tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
-  tile.a = scratch.a.get();
-  tile.b = scratch.b.get();
+  tile.a = scratch.a.data();
+  tile.b = scratch.b.data();
   tile.b_facts = &scratch.b_facts;
-  tile.inner = scratch.inner.get();
-  tile.outer = scratch.outer.get();
+  tile.inner = scratch.inner.data();
+  tile.outer = scratch.outer.data();
   tile.stride = tile.lanes;
   tile.accumulator = accumulator;
-  tile.length = p.length;
+  tile.length = p.position == nullptr ? p.length : p.position[p.length];
   tile.seed = seed;
+  tile.absent = scratch.absent.get();
+  tile.lane_absent = scratch.lane_absent.get();
   tile.row_id = scratch.row_id;
   tile.lane_id = scratch.lane_id;
   tile.lanes_are_rows = p.lanes_are_rows;
   std::fill_n(tile.inner, block.rows * tile.lanes, 0.0f);
   std::fill_n(tile.outer, block.rows * tile.lanes, 0.0f);
-  p.operands->row_ids(block.row, block.rows, scratch.row_id);
-  p.operands->lane_ids(block.lane, block.lanes, scratch.lane_id);
-  std::fill(scratch.lane_id + block.lanes, scratch.lane_id + tile.lanes, 0);
+  if (draws(acc)) {
+    p.operands->row_ids(block.row, block.rows, scratch.row_id);
+    p.operands->lane_ids(block.lane, block.lanes, scratch.lane_id);
+    std::fill(scratch.lane_id + block.lanes, scratch.lane_id + tile.lanes, 0);
+  }
 
   const int64_t groups = ceil_div(block.rows, kRowGroup);
   // More rows where the sums are short: longer runs to pack, fewer calls.
@@ -130,9 +179,12 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   const int64_t parts = ceil_div(groups, kMaxRows * kMaxDepth / depth / kRowGroup);
   for (int64_t k = 0; k < p.length; k += p.depth) {
     tile.k0 = k;
+    tile.position = p.position == nullptr ? nullptr : p.position + k;
     tile.depth = std::min(p.depth, p.length - k);
-    p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.get());
+    p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.data());
     scratch.b_facts.clear();
+    scratch.b_facts.ranged = p.operands->b_range(&scratch.b_facts.range);
+    BlockMarks marks(block, k, tile.depth, &scratch);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t row = part * groups / parts * kRowGroup;
       const int64_t end = std::min(block.rows, (part + 1) * groups / parts * kRowGroup);
@@ -141,9 +193,18 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
       rows.inner += row * tile.stride;
       rows.outer += row * tile.stride;
       rows.row_id += row;
-      const bool any_absent = p.operands->pack_a(block.row + row, rows.rows, k, tile.depth,
-                                                 scratch.a.get(), scratch.absent.get());
-      rows.absent = any_absent ? scratch.absent.get() : nullptr;
+      if (p.spread) {
+        SpreadBlock a;
+        p.operands->spread_a(block.row + row, rows.rows, k, tile.depth, &a);
+        rows.a = a.a;
+        rows.a_count = a.count;
+        rows.row_at = a.row_at;
+        rows.step_at = a.step_at;
+      } else {
+        p.operands->pack_a(block.row + row, rows.rows, k, tile.depth, scratch.a.data());
+      }
+      marks.take(row, rows.rows);
+      rows.marks = &marks;
       kernel.accumulate(rows);
     }
   }
@@ -165,13 +226,10 @@ class MatmulOperands : public Operands {
     right_k_ = transposed ? args.a_k : args.b_k;
   }
 
-  bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-              uint8_t*) const override {
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override {
     const float* from = left_ + row * row_stride_ + k * left_k_;
-    if (row_stride_ == 1 && left_k_ != 1) {
-      kernels_.transpose(from, left_k_, depth, rows, a, depth);
-      return false;
-    }
+    if (row_stride_ == 1 && left_k_ != 1)
+      return kernels_.transpose(from, left_k_, depth, rows, a, depth);
     for (int64_t r = 0; r < rows; ++r, from += row_stride_, a += depth) {
       if (left_k_ == 1) {
         std::memcpy(a, from, depth * sizeof(float));
@@ -179,7 +237,6 @@ class MatmulOperands : public Operands {
         for (int64_t i = 0; i < depth; ++i) a[i] = from[i * left_k_];
       }
     }
-    return false;
   }
 
   void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {

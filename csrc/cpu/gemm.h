@@ -8,19 +8,33 @@
 
 namespace lpk {
 
+// A block of A of its own for every lane (Tile).
+struct SpreadBlock {
+  const float* a;
+  int64_t count;
+  const int32_t* row_at;
+  const int32_t* step_at;
+};
+
 // What the driver asks of the operands: blocks of A (rows x k) and of B (k x lanes), and a place
 // for the results.
 //
-// Lanes are the side that kernels vectorise over; only A may have absent taps.
+// Lanes are the side that kernels vectorise over.
 class Operands {
  public:
   virtual ~Operands() = default;
-  // a[r][k] for rows row .. row + rows, positions k .. k + depth; marks absent taps, if there are
-  // any, and returns whether there are. The contents of `absent` are arbitrary before.
-  virtual bool pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a,
-                      uint8_t* absent) const = 0;
+  // a[r][k] for rows row .. row + rows, positions k .. k + depth.
+  virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const = 0;
+  // In place of it where the product is spread.
+  virtual void spread_a(int64_t, int64_t, int64_t, int64_t, SpreadBlock*) const {}
   // Panels of kPanel lanes, [panel][k][lane]; lanes past the end are zero.
   virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const = 0;
+  // The range of what pack_b packed last on this thread, if it measured it.
+  virtual bool b_range(OperandRange*) const { return false; }
+  // Mark absent taps of a block (Tile), if there are any, and return whether there are. The
+  // contents of `absent` are arbitrary before.
+  virtual bool mark_rows(int64_t, int64_t, int64_t, int64_t, uint8_t*) const { return false; }
+  virtual bool mark_lanes(int64_t, int64_t, int64_t, int64_t, uint16_t*) const { return false; }
   // Ids of rows and of lanes in the key of a draw.
   virtual void row_ids(int64_t row, int64_t rows, uint64_t* ids) const = 0;
   virtual void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const = 0;
@@ -35,16 +49,22 @@ class Operands {
 // The most positions of k in one block, and of rows.
 constexpr int64_t kMaxDepth = 256;
 constexpr int64_t kMaxRows = 96;
+// The most positions of k where the product is spread.
+constexpr int64_t kMaxSpreadDepth = 1024;
 
 struct Product {
   int64_t rows;
   int64_t lanes;
-  int64_t length;         // products in each sum
-  int64_t depth;          // of a block of k, at most kMaxDepth: what the operands pack well
+  int64_t length;         // products in each sum, but for positions left out
+  int64_t depth;          // of a block of k, what the operands pack well
   bool lanes_are_rows;    // in the key of a draw
   const float* row_bias;  // one value for each row or each lane, or null
   const float* lane_bias;
   const Operands* operands;
+  // Of every product in the whole sum, ascending, and then the length of that; null: none is left
+  // out, length is that of the whole.
+  const int64_t* position = nullptr;
+  bool spread = false;  // every lane has an A of its own; at most kPanel lanes
 };
 
 // The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].

@@ -81,6 +81,11 @@ struct HalfRun {
     store_halves(state + (row + r) * t.stride + lane, high(state, row, r, lane), x);
   }
 
+  LPK_HD __mmask32 marks(int64_t lane, int64_t k) const {
+    const uint16_t* low = t.lane_absent + lane / kPanel * t.depth + k;
+    return lane < paired ? *low | static_cast<uint32_t>(low[t.depth]) << 16 : *low;
+  }
+
   template <int kRows, int kWide>
   void close(Half (&sum)[kRows][kWide], int64_t row, int64_t lane, int64_t chunk) const {
     for (int w = 0; w < kWide; ++w) {
@@ -114,11 +119,17 @@ struct HalfRun {
         Half column[kWide];
         for (int w = 0; w < kWide; ++w) column[w] = lpk::load<Half>(right + w * t.depth + k);
         for (int r = 0; r < kRows; ++r) {
-          if (kMasked && t.absent[(row + r) * t.depth + k]) continue;
+          if (kMasked && t.absent != nullptr && t.absent[(row + r) * t.depth + k]) continue;
           const Half x =
               _mm512_castsi512_ph(_mm512_set1_epi32(static_cast<int>(left[r * t.depth + k])));
-          for (int w = 0; w < kWide; ++w)
-            sum[r][w] = rule.template step<kProduct, kSaturates>(x, column[w], sum[r][w]);
+          for (int w = 0; w < kWide; ++w) {
+            const Half next = rule.template step<kProduct, kSaturates>(x, column[w], sum[r][w]);
+            if (kMasked && t.lane_absent != nullptr) {
+              sum[r][w] = _mm512_mask_blend_ph(marks(lane + w * kHalfLanes, k), next, sum[r][w]);
+            } else {
+              sum[r][w] = next;
+            }
+          }
         }
       }
       if (closed >= 0) close<kRows, kWide>(sum, row, lane, closed);
@@ -190,7 +201,7 @@ void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half) {
                                                  outer_is_half,
                                                  t.lanes / kHalfLanes * kHalfLanes,
                                                  beside};
-  if (t.absent != nullptr) return run.template all<true>();
+  if (t.absent != nullptr || t.lane_absent != nullptr) return run.template all<true>();
   run.template all<false>();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "affine_kernel.h"
+#include "certificate.h"
 #include "code_kernel.h"
 #include "double_kernel.h"
 #include "quantize_kernel.h"
@@ -31,7 +32,8 @@ template <class V>
 void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
                           const OperandRange& b) {
   int64_t left = t.rows * t.lanes * t.depth;
-  const auto exact = [&](const Tile& part) {
+  const auto exact = [&](const Tile& unmarked) {
+    const Tile part = unmarked.marked();
     const int64_t products = part.rows * part.lanes * part.depth;
     left -= products;
 #if defined(__AVX512F__)
@@ -49,13 +51,17 @@ template <class V>
 void accumulate_tile(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
 #if defined(__AVX2__)
-  const OperandRange a = operand_range(t.a, t.rows * t.depth);
+  const OperandRange a = operand_range(t.a, t.a_floats());
   const OperandRange& b = range_of_b(t);
   accumulate_certified<V>(t, acc, a, b);
 #else
-  run_double_tile<V>(t, acc);
+  run_double_tile<V>(t.marked(), acc);
   count_products(Tier::kDouble, t.rows * t.lanes * t.depth);
 #endif
+}
+
+inline void measure(const float* x, int64_t count, OperandRange* range) {
+  *range = merged(*range, operand_range(x, count));
 }
 
 // Elementwise rounding: whole vectors, the last one through a padded copy.

@@ -5,6 +5,8 @@ namespace lpk {
 const Kernels kAvx2Kernels = {"avx2",
                               accumulate_tile<Vec<4>>,
                               transpose,
+                              copy_panels,
+                              measure,
                               round_block<Vec<4>>,
                               round_elements<Bits32<8>>,
                               encode_words<Bits32<8>>,

@@ -5,11 +5,12 @@ namespace lpk {
 namespace {
 
 #if defined(LPK_AVX512FP16)
-void accumulate_half_first(const Tile& t) {
+void accumulate_half_first(const Tile& unmarked) {
+  const Tile t = unmarked.marked();
   const Accumulator acc = accumulator_from(t.accumulator);
-  const OperandRange a = operand_range(t.a, t.rows * t.depth);
+  const OperandRange a = operand_range(t.a, t.a_floats());
   const OperandRange& b = range_of_b(t);
-  if (!half_sums(t, acc, a, b)) return accumulate_certified<Vec<8>>(t, acc, a, b);
+  if (t.spread() || !half_sums(t, acc, a, b)) return accumulate_certified<Vec<8>>(t, acc, a, b);
   const bool rounds_products = acc.has_product && !products_stay(acc.product, product_range(a, b));
   run_half_tile(t, rounds_products, half_precision(acc.outer));
   count_products(Tier::kNative, t.rows * t.lanes * t.depth);
@@ -20,6 +21,8 @@ constexpr Kernels with_accumulate(const char* isa, void (*accumulate)(const Tile
   return {isa,
           accumulate,
           transpose,
+          copy_panels,
+          measure,
           round_block<Vec<8>>,
           round_elements<Bits32<16>>,
           encode_words<Bits32<16>>,

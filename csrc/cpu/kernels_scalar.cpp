@@ -5,6 +5,8 @@ namespace lpk {
 const Kernels kScalarKernels = {"scalar",
                                 accumulate_tile<Vec<1>>,
                                 transpose,
+                                copy_panels,
+                                measure,
                                 round_block<Vec<1>>,
                                 round_elements<Bits32<1>>,
                                 encode_words<Bits32<1>>,

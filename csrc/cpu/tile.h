@@ -32,9 +32,20 @@ struct alignas(64) HalfColumn {
 struct PackedFacts {
   bool ranged = false;
   bool halved = false;
-  OperandRange range;
+  OperandRange range;              // of B, or of more
   std::vector<HalfColumn> halves;  // pairs of panels of depth columns, if `halved`
   void clear() { ranged = halved = false; }
+};
+
+// Which taps of a block are absent: marked only when a kernel asks, as zeros do for some. Both
+// return whether any is.
+class Marks {
+ public:
+  virtual bool rows() = 0;   // marks Tile::absent
+  virtual bool lanes() = 0;  // marks Tile::lane_absent
+
+ protected:
+  ~Marks() = default;
 };
 
 // acc[r][l] += sum over k of a[r][k] b[k][l], step by step in the order of k, for one block of k.
@@ -47,12 +58,25 @@ struct Tile {
   int64_t lanes;  // a multiple of kPanel; surplus lanes are computed and never stored
   int64_t depth;
   int64_t k0;  // position of the block's first product in the whole sum
+  // Where some positions are left out because no row has a product there: the position of every
+  // product of the block, ascending, and after them that of the next block's first product, or
+  // `length`. Null: k0, k0 + 1 and so on.
+  const int64_t* position;
 
-  const float* a;         // rows x depth
-  const uint8_t* absent;  // rows x depth, 1 where a tap adds nothing; null if all are present
-  const float* b;         // lanes / kPanel panels of depth x kPanel
+  const float* a;  // rows x depth
+  // Spread: one panel, and every lane has an A of its own, a[row_at[r] + step_at[k] + l]. `a_count`
+  // floats hold it all, and maybe more. Null: not spread.
+  const int32_t* row_at;
+  const int32_t* step_at;
+  int64_t a_count;
+  const float* b;  // lanes / kPanel panels of depth x kPanel
   PackedFacts* b_facts;
-  float* inner;
+  // Where a tap adds nothing: rows x depth, 1 for the whole row; panels x depth, a bit for each
+  // lane. One of the operands is zero there. To be read through marked() only.
+  const uint8_t* absent;
+  const uint16_t* lane_absent;
+  Marks* marks;
+  float* inner;  // both +0 before the first block, where k0 is 0
   float* outer;
   int64_t stride;  // between rows of the state
 
@@ -62,6 +86,17 @@ struct Tile {
   const uint64_t* row_id;  // of each row, and of each lane, in the key of a draw
   const uint64_t* lane_id;
   bool lanes_are_rows;  // the lanes carry the key's row, the rows its column
+
+  // With null where there are no marks.
+  Tile marked() const {
+    Tile t = *this;
+    if (!marks->rows()) t.absent = nullptr;
+    if (!marks->lanes()) t.lane_absent = nullptr;
+    return t;
+  }
+  bool spread() const { return row_at != nullptr; }
+  int64_t a_floats() const { return spread() ? a_count : rows * depth; }
+  int64_t position_of(int64_t k) const { return position == nullptr ? k0 + k : position[k]; }
 };
 
 // y[i] = round(x[i]) for consecutive elements of a tensor, the first at row-major position `index`.
@@ -122,12 +157,20 @@ void count_products(Tier tier, int64_t products);
 // Reads and clears: the counts of every tier, in the order of the enumeration.
 void take_counts(int64_t* counts);
 
+// Sixteen floats from one place to another.
+struct PanelCopy {
+  int32_t from, to;
+};
+
 struct Kernels {
   const char* isa;
   void (*accumulate)(const Tile&);
   // to[c * to_stride + r] = from[r * from_stride + c]
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
                     int64_t to_stride);
+  void (*copy_panels)(const PanelCopy* copies, int64_t count, const float* from, float* to);
+  // Widens `range` by some more elements; {true, true, 1, 0, 0} is that of none.
+  void (*measure)(const float* x, int64_t count, OperandRange* range);
   void (*round)(const RoundBlock&);
   // These three: false, and nothing done, for a format or a type that they do not take. A value
   // without a code has kNoCode.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "tile.h"
 
@@ -120,6 +121,11 @@ inline void transpose(const float* from, int64_t from_stride, int64_t rows, int6
 #endif
     }
   }
+}
+
+inline void copy_panels(const PanelCopy* copies, int64_t count, const float* from, float* to) {
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(to + copies[i].to, from + copies[i].from, kPanel * sizeof(float));
 }
 
 }  // namespace

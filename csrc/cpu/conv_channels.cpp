@@ -1,0 +1,165 @@
+// Rows of A are channels, lanes are positions of an image: fprop and dgrad of few channels.
+#include <algorithm>
+#include <cstring>
+
+#include "conv_operands.h"
+
+namespace lpk {
+namespace {
+
+struct ChannelScratch {
+  Window window;
+  std::vector<LineRun> runs;
+  std::vector<float> rows;
+  std::vector<uint8_t> pattern;
+  std::vector<PanelCopy> copies;
+  OperandRange range;
+  bool measured;
+};
+ChannelScratch& thread_scratch() {
+  thread_local ChannelScratch scratch;
+  return scratch;
+}
+
+}  // namespace
+
+void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
+  const int64_t taps = p_.gather.tap_count();
+  const auto& offsets = p_.weight_offset;
+  const float* from = p_.weight + group_ * p_.weight_group + row * p_.weight_lane;
+  for (int64_t r = 0; r < rows; ++r, from += p_.weight_lane) {
+    if (p_.consecutive && p_.weight_channel == taps) {
+      std::memcpy(a, from + offsets[0] + k, depth * sizeof(float));
+      a += depth;
+      continue;
+    }
+    int64_t tap = k % taps;
+    const float* channel = from + k / taps * p_.weight_channel;
+    for (int64_t i = 0; i < depth; ++i) {
+      *a++ = channel[offsets[tap]];
+      if (++tap < taps) continue;
+      tap = 0;
+      channel += p_.weight_channel;
+    }
+  }
+}
+
+// Whole channels through the window. A copy of sixteen may run past its part of a panel: into what
+// is written after it, but for the last tap.
+void ChannelOperands::pack_window(int64_t k, int64_t depth, float* b) const {
+  ChannelScratch& scratch = thread_scratch();
+  Window& window = scratch.window;
+  const int64_t taps = p_.gather.tap_count();
+  const int64_t step = window.position_step();
+  scratch.copies.clear();
+  const auto each_part = [&](const auto& visit) {
+    for (const LineRun& run : window.runs()) {
+      int64_t count;
+      for (int64_t i = 0; i < run.count; i += count) {
+        const int64_t lane = (run.first + i) % kPanel;
+        count = std::min(kPanel - lane, run.count - i);
+        visit(window.base()[run.first + i], (run.first + i) / kPanel * depth * kPanel + lane,
+              count);
+      }
+    }
+  };
+  each_part([&](int32_t from, int64_t to, int64_t) {
+    scratch.copies.push_back({from, static_cast<int32_t>(to)});
+  });
+  const float* channel = p_.source.data + (group_ * p_.source_group + k / taps) * p_.source.inner;
+  for (int64_t i = 0; i < depth; ++i, b += kPanel) {
+    if (i % taps == 0) {
+      window.fill(channel + i / taps * p_.source.inner);
+      kernels_.measure(window.data(), window.floats(), &scratch.range);
+    }
+    const auto at = p_.gather.tap_at(i % taps);
+    const float* line = window.data() + window.line(at[0], at[1]) + window.column(at[2]);
+    if (step == 1 && i + 1 < depth) {
+      kernels_.copy_panels(scratch.copies.data(), static_cast<int64_t>(scratch.copies.size()), line,
+                           b);
+      continue;
+    }
+    each_part([&](int32_t from, int64_t to, int64_t count) {
+      for (int64_t l = 0; l < count; ++l) b[to + l] = line[from + l * step];
+    });
+  }
+}
+
+void ChannelOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
+                             float* b) const {
+  ChannelScratch& scratch = thread_scratch();
+  const int64_t taps = p_.gather.tap_count();
+  scratch.measured =
+      k % taps == 0 && depth % taps == 0 &&
+      scratch.window.plan(p_.gather, p_.source, lane, lanes, Window::Order::kPositions);
+  if (scratch.measured) {
+    scratch.range = {true, true, 1, 0, 0};
+    pack_window(k, depth, b);
+  } else {
+    line_runs(p_.gather.grid, lane, lanes, &scratch.runs);
+    scratch.rows.resize(lanes * depth);
+    pack_slowly(scratch.runs, group_, k, depth, scratch.rows.data());
+    pack_panels(kernels_, scratch.rows.data(), 1, depth, depth, lanes, b);
+  }
+  const int64_t used = lanes % kPanel;
+  if (used == 0) return;
+  for (float* end = b + lanes / kPanel * depth * kPanel; depth-- > 0; end += kPanel)
+    std::fill(end + used, end + kPanel, 0.0f);
+}
+
+bool ChannelOperands::b_range(OperandRange* range) const {
+  *range = thread_scratch().range;
+  return thread_scratch().measured;
+}
+
+bool ChannelOperands::mark_lanes(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
+                                 uint16_t* absent) const {
+  ChannelScratch& scratch = thread_scratch();
+  const int64_t taps = p_.gather.tap_count();
+  const int64_t panels = (lanes + kPanel - 1) / kPanel;
+  const int64_t period = std::min(taps, depth);
+  scratch.pattern.resize(taps);
+  line_runs(p_.gather.grid, lane, lanes, &scratch.runs);
+  bool any = false;
+  p_.for_each_border(scratch.runs, [&](int64_t l, const int64_t* at) {
+    if (!any) std::fill_n(absent, panels * depth, uint16_t{0});
+    any = true;
+    p_.tap_pattern(at, scratch.pattern.data());
+    uint16_t* marks = absent + l / kPanel * depth;
+    for (int64_t i = 0; i < period; ++i)
+      marks[i] |= static_cast<uint16_t>(scratch.pattern[(k + i) % taps] << l % kPanel);
+  });
+  if (!any) return false;
+  for (int64_t p = 0; p < panels; ++p, absent += depth) {
+    for (int64_t i = period; i < depth; ++i) absent[i] = absent[i - period];
+  }
+  return true;
+}
+
+void ChannelOperands::row_ids(int64_t row, int64_t rows, uint64_t* ids) const {
+  PositionOperands::lane_ids(row, rows, ids);
+}
+
+void ChannelOperands::lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const {
+  PositionOperands::row_ids(lane, lanes, ids);
+}
+
+void ChannelOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t lanes,
+                            const float* values, int64_t stride) const {
+  std::vector<LineRun>& runs = thread_scratch().runs;
+  line_runs(p_.gather.grid, lane, lanes, &runs);
+  const int64_t step = p_.result_step[2] * p_.result.spatial[2];
+  for (const LineRun& run : runs) {
+    float* to = place(run) + row * p_.result.inner;
+    const float* from = values + run.first;
+    for (int64_t r = 0; r < rows; ++r, to += p_.result.inner, from += stride) {
+      if (step == 1) {
+        std::memcpy(to, from, run.count * sizeof(float));
+      } else {
+        for (int64_t l = 0; l < run.count; ++l) to[l * step] = from[l];
+      }
+    }
+  }
+}
+
+}  // namespace lpk
