@@ -1,0 +1,15 @@
+"""How narrow may the accumulator be: theory, a plan for a model, and the measurement.
+
+Source of the theory: Sakr et al. 2019, "Accumulation bit-width scaling for ultra-low precision
+training of deep networks", arXiv 1901.06588.
+"""
+
+from lpkernels.techniques.accumulation.theory import (
+    ModelWarning,
+    log_variance_lost,
+    min_mantissa_bits,
+    nmse,
+    vrr,
+)
+
+__all__ = ["ModelWarning", "log_variance_lost", "min_mantissa_bits", "nmse", "vrr"]
