@@ -4,6 +4,8 @@ Source of the theory: Sakr et al. 2019, "Accumulation bit-width scaling for ultr
 training of deep networks", arXiv 1901.06588.
 """
 
+from lpkernels.techniques.accumulation._rows import AccumulatorPlan, PlanRow
+from lpkernels.techniques.accumulation.planning import plan
 from lpkernels.techniques.accumulation.theory import (
     ModelWarning,
     log_variance_lost,
@@ -12,4 +14,13 @@ from lpkernels.techniques.accumulation.theory import (
     vrr,
 )
 
-__all__ = ["ModelWarning", "log_variance_lost", "min_mantissa_bits", "nmse", "vrr"]
+__all__ = [
+    "AccumulatorPlan",
+    "ModelWarning",
+    "PlanRow",
+    "log_variance_lost",
+    "min_mantissa_bits",
+    "nmse",
+    "plan",
+    "vrr",
+]
