@@ -229,6 +229,11 @@ def test_exponent_bits_cover_the_sums_and_small_gradients():
     assert large.format.max > 2.0 ** large.exponents[1]
 
 
+def test_exponent_bits_can_be_given():
+    row = linear_rows(torch.randn(16, 64), torch.randn(8, 64), exp_bits=6)[0]
+    assert row.format.exp_bits == 6
+
+
 def test_rows_agree_with_the_theory():
     torch.manual_seed(0)
     x, w = torch.randn(32, 1024), torch.randn(8, 1024)
@@ -402,6 +407,7 @@ X = torch.ones(2, 4)
         (nn.Linear(4, 4), X, {"operand": 3}, TypeError, "plan: operand"),
         (nn.Linear(4, 4), X, {"chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
         (nn.Linear(4, 4), X, {"chunk": 1.5}, TypeError, 'a length, "best" or None'),
+        (nn.Linear(4, 4), X, {"exp_bits": 9}, ValueError, r"exp_bits must be an int in 2\.\.8"),
         (nn.Linear(4, 4), X, {"criterion": "x"}, ValueError, "level, total"),
         (nn.Linear(4, 4), X, {"metric": "x"}, ValueError, "vrr, nmse"),
         (nn.Linear(4, 4), X, {"rounding": "toward_zero"}, ValueError, "nearest_even, stochastic"),

@@ -5,6 +5,7 @@ training of deep networks", arXiv 1901.06588.
 """
 
 from lpkernels.techniques.accumulation._rows import AccumulatorPlan, PlanRow
+from lpkernels.techniques.accumulation.measuring import Measurement, knee, measure
 from lpkernels.techniques.accumulation.planning import plan
 from lpkernels.techniques.accumulation.theory import (
     ModelWarning,
@@ -16,9 +17,12 @@ from lpkernels.techniques.accumulation.theory import (
 
 __all__ = [
     "AccumulatorPlan",
+    "Measurement",
     "ModelWarning",
     "PlanRow",
+    "knee",
     "log_variance_lost",
+    "measure",
     "min_mantissa_bits",
     "nmse",
     "plan",

@@ -105,6 +105,7 @@ def plan_rows(
     sums: dict[tuple[str, str], list[tuple[int, Statistics]]],
     flushed: Mapping[str, float],
     chunk: int | str | None,
+    exp_bits: int | None,
     options: dict[str, Any],
 ) -> list[PlanRow]:
     """One row for every GEMM that ran; those of all rows are asked for at once."""
@@ -130,7 +131,7 @@ def plan_rows(
     for i, (key, length, found) in enumerate(calls):
         bits = (int(single[i]), chunks[best[i]], int(chunked[best[i], i]))
         lost = 0.0 if key[1] == "fprop" else flushed.get(key[0], 0.0)
-        row = _row(key, length, found, bits, chunk, options["rounding"], lost)
+        row = _row(key, length, found, bits, chunk, exp_bits, options["rounding"], lost)
         rows[key] = _widest(rows[key], row) if key in rows else row
     return list(rows.values())
 
@@ -141,6 +142,7 @@ def _row(
     found: Statistics,
     bits: tuple[int, int, int],
     asked: int | str | None,
+    exp_bits: int | None,
     rounding: str,
     flushed: float,
 ) -> PlanRow:
@@ -155,7 +157,7 @@ def _row(
             "the sums: scale the loss"
         )
     exponents = None if found.low is None or found.high is None else (found.low, found.high)
-    fmt = FloatFormat(_exponent_bits(exponents), min(needed, _MOST_BITS))
+    fmt = FloatFormat(exp_bits or _exponent_bits(exponents), min(needed, _MOST_BITS))
     acc = Accumulator(fmt, rounding, chunk=chunk if in_chunks else None)
     return PlanRow(
         *key, length, found.product_bits, found.nzr, found.growth, exponents, single, chunk, inner,

@@ -30,6 +30,7 @@ def plan(
     loss: Callable[[Any], Tensor],
     operand: Format | Quantizer | Recipe | str,
     chunk: int | str | None = None,
+    exp_bits: int | None = None,
     criterion: str = "level",
     cutoff: float = theory.CUTOFF,
     metric: str = "vrr",
@@ -59,6 +60,7 @@ def plan(
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
             bits; where several do, the one that loses least.
+        exp_bits: of every accumulator, 2..8; None: measured, as above.
         criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the rounding is also
             that of the accumulators ("aligned_truncation" is not one an Accumulator has).
 
@@ -71,7 +73,7 @@ def plan(
             finite, or overflow in their format.
         NotImplementedError: an operation that cannot be traced, by name.
     """
-    _check(chunk, criterion, metric, rounding)
+    _check(chunk, exp_bits, criterion, metric, rounding)
     check_model(model)
     quantizers = _operands(operand)
     measured = _Measured(quantizers)
@@ -85,17 +87,25 @@ def plan(
                 "accumulate"
             )
         _backward(value, model, sample)
-    options = {"criterion": criterion, "cutoff": cutoff, "metric": metric, "eps": eps}
-    rows = plan_rows(measured.sums, measured.flushed, chunk, {**options, "rounding": rounding})
+    options: dict[str, Any] = {
+        "criterion": criterion,
+        "cutoff": cutoff,
+        "metric": metric,
+        "eps": eps,
+    }
+    options["rounding"] = rounding
+    rows = plan_rows(measured.sums, measured.flushed, chunk, exp_bits, options)
     return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
 
 
-def _check(chunk: Any, criterion: str, metric: str, rounding: str) -> None:
+def _check(chunk: Any, exp_bits: Any, criterion: str, metric: str, rounding: str) -> None:
     if chunk is not None and chunk != "best":
         if isinstance(chunk, bool) or not isinstance(chunk, int):
             raise TypeError(f'plan: chunk must be a length, "best" or None, got {chunk!r}')
         if chunk < 1:
             raise ValueError(f"plan: chunk must be at least 1, got {chunk}")
+    if exp_bits is not None and (type(exp_bits) is not int or not 2 <= exp_bits <= 8):
+        raise ValueError(f"plan: exp_bits must be an int in 2..8 or None, got {exp_bits!r}")
     _checks.choice("plan", "criterion", criterion, theory.CRITERIA)
     _checks.choice("plan", "metric", metric, theory.METRICS)
     _checks.choice("plan", "rounding", rounding, ("nearest_even", "stochastic"))
