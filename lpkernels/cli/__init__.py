@@ -15,7 +15,7 @@ except ImportError as missing:
 from lpkernels import formats as lp_formats
 from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
 from lpkernels.cli._options import Out, Seed, console, stopped, valid
-from lpkernels.cli.accumulate import accumulate
+from lpkernels.cli.accumulate import accumulate, bench_accumulate
 from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.data import DATASETS
 from lpkernels.experiments.interrupts import Interrupted
@@ -61,6 +61,11 @@ def _device(name: str) -> None:
 def _data(name: str) -> None:
     if name not in DATASETS:
         raise ValueError(f"expected one of {', '.join(DATASETS)}, got {name!r}")
+
+
+def _benched(name: str) -> None:
+    if name not in ("product", "accumulate"):
+        raise ValueError(f"expected product or accumulate, got {name!r}")
 
 
 def _rounding(name: str) -> None:
@@ -275,6 +280,12 @@ def report(
 
 @app.command()
 def bench(
+    what: Annotated[
+        str,
+        typer.Argument(
+            callback=valid(_benched), help="product, or accumulate: speed and error over lengths."
+        ),
+    ] = "product",
     shape: Annotated[
         str, typer.Option(callback=valid(shape_from), help="M, K and N of the product.")
     ] = "960x960x960",
@@ -289,8 +300,16 @@ def bench(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which kernels did the work, and why.")
     ] = False,
+    longest: Annotated[
+        int, typer.Option(min=6, max=24, help="accumulate: log2 of the longest sum's products.")
+    ] = 20,
+    out: Annotated[
+        Path | None, typer.Option(help="accumulate: add the records to this JSON lines file.")
+    ] = None,
 ) -> None:
     """Time one emulated matrix product beside torch's in float32, and say which kernels ran.
+
+    With `accumulate`: speed and error over lengths 2^6, 2^8, ... on each backend.
 
     Example: `lpkernels bench --operands e4m3 --accumulator e5m10 --explain`
     """
@@ -301,6 +320,8 @@ def bench(
 
     if threads:
         torch.set_num_threads(threads)
+    if what == "accumulate":
+        return bench_accumulate(operands, accumulator, longest, repeats, out)
     backends.take_tiers()
     speed = measure(shape_from(shape), operands, as_accumulator(accumulator), repeats=repeats)
     tiers = backends.take_tiers()

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lpkernels.arithmetic import as_accumulator
 from lpkernels.cli._options import Seed, console, stopped, valid
 from lpkernels.experiments import accumulate as work
 from lpkernels.experiments.interrupts import Interrupted
@@ -54,7 +55,7 @@ def accumulate(
         bool,
         typer.Option(
             "--train",
-            help="Train on --data with the plan, with 1, 2 and 3 bits fewer, and in fp32.",
+            help="Train on --data with the plan, with 1 to 4 bits fewer, and in fp32.",
         ),
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for records and pictures.")] = Path(
@@ -146,3 +147,28 @@ def _show_training(session: work.Session, runs: list[Any]) -> None:
     title = f"{config.model} on {config.data}, {config.operand} operands"
     console.print(training_table(runs, title=title))
     plot_accuracy(runs, session.folder / "accuracy.png", title=title)
+
+
+def bench_accumulate(
+    operands: str, name: str, longest: int, repeats: int, out: Path | None
+) -> None:
+    """`lpkernels bench accumulate`: a table, and with `out` the records."""
+    from rich.progress import track
+
+    from lpkernels.experiments.accumulator_speed import SHORTEST, speed_over_length
+    from lpkernels.experiments.records import append_record
+    from lpkernels.report.accumulators import speed_length_table
+
+    found: list[dict[str, Any]] = []
+    acc = as_accumulator(name)
+    measured = speed_over_length(operands, acc, longest=longest, repeats=repeats)
+    steps = (longest - SHORTEST) // 2 + 1
+    try:
+        for record in track(measured, description="lengths", console=console, total=2 * steps):
+            found.append(record)
+            if out is not None:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                append_record(out, record)
+    except KeyboardInterrupt:
+        console.print("stopped; what was measured:")
+    console.print(speed_length_table(found, title=f"{name}, {operands} operands"))

@@ -32,7 +32,7 @@ SCHEMA = 1
 # 64 x 64 sums: rows share their left operand, so errors are estimated from the spread of rows.
 _SIDE = 64
 #: Fewer mantissa bits than planned, of the runs that train.
-NARROWER = (0, 1, 2, 3)
+NARROWER = (0, 1, 2, 3, 4)
 
 Show = Callable[[], None]
 
@@ -191,7 +191,7 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
         length = min(max(2, round(row.length * (row.nzr or 1.0))), config.longest)
         # Two digits of the length are enough, and leave fewer sums to simulate.
         scale = 10 ** max(0, len(str(length)) - 2)
-        length = max(2, round(length / scale) * scale)
+        length = min(max(2, round(length / scale) * scale), config.longest)
         for bits in {row.format.man_bits, max(1, row.format.man_bits - 1)}:
             found.append(Point(length, _name(bits, row.accumulator.chunk), config.operand))
     widths = sorted({row.format.man_bits for row in made.rows if row.format.man_bits > 2})
@@ -261,7 +261,7 @@ def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[Ru
     shared: dict[str, Any] = {
         "model": config.model, "width": config.width, "data": config.data,
         "data_dir": config.data_dir, "epochs": config.epochs, "batch": config.batch,
-        "lr": config.lr,
+        "lr": config.lr, "threads": 1,
     }  # fmt: skip
     operands = replace(FP8, name="fp32 sums", acc="", layer_accs=native_layers(made), **shared)
     runs = [RunConfig(name="fp32", **shared), operands]

@@ -75,6 +75,21 @@ def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
     return table
 
 
+def speed_length_table(found: Sequence[Record], *, title: str = "") -> Table:
+    """A row for every length: each backend's rate, variance kept and error."""
+    table = Table(title=title or None)
+    names = list(dict.fromkeys(record["backend"] for record in found))
+    for column in ("length", *(f"{name}, GMAC/s" for name in names), "VRR", "error^2 / variance"):
+        table.add_column(column, justify="right")
+    for length in dict.fromkeys(record["length"] for record in found):
+        rows = {r["backend"]: r for r in found if r["length"] == length}
+        rates = [f"{rows[name]['rate'] / 1e9:.3g}" if name in rows else "-" for name in names]
+        any_row = next(iter(rows.values()))
+        kept = _with_error(any_row["vrr"], any_row["vrr_error"], 4)
+        table.add_row(f"{length}", *rates, kept, f"{any_row['nmse']:.2e}")
+    return table
+
+
 def training_table(runs: Sequence[Run], *, title: str = "") -> Table:
     """Mean and standard deviation of the last test accuracy over seeds, a row for each name."""
     table = Table(title=title or None)
