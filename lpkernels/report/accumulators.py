@@ -194,6 +194,34 @@ def plot_accuracy(runs: Sequence[Run], path: str | Path, *, title: str = "") -> 
     return _save(figure, path, title)
 
 
+def plot_knee(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
+    """VRR against x = 2^m / sqrt n: the theory at several lengths, simulated sums by rounding."""
+    figure = _figure((6.5, 4.2))
+    axes = figure.subplots()
+    nearest = [p for p in found if p["rounding"] == "nearest_even"]
+    lengths = sorted({p["length"] for p in nearest})
+    for shade, length in enumerate(lengths[1::2] or lengths):
+        chosen = sorted((p for p in nearest if p["length"] == length), key=lambda p: p["man_bits"])
+        x = [2.0 ** p["man_bits"] / length**0.5 for p in chosen]
+        grey = str(0.75 - 0.75 * shade / max(1, len(lengths) // 2))
+        label = f"theory, {length} products"
+        axes.plot(x, [p["theory"] for p in chosen], "--", lw=1, color=grey, label=label)
+    for index, rounding in enumerate(_SHAPES):
+        chosen = [p for p in found if p["rounding"] == rounding and p["vrr"] is not None]
+        if not chosen:
+            continue
+        x = [2.0 ** p["man_bits"] / p["length"] ** 0.5 for p in chosen]
+        errors = [2 * (p["vrr_error"] or 0.0) for p in chosen]
+        values = [p["vrr"] for p in chosen]
+        shape = _SHAPES[rounding]
+        axes.errorbar(x, values, errors, fmt=shape, ms=4, color=f"C{index}", label=rounding)
+    axes.set(xlabel="2^m / sqrt n", ylabel="variance retention ratio", ylim=(0.3, 1.6))
+    axes.set_xscale("log", base=2)
+    axes.legend(fontsize="x-small")
+    axes.grid(alpha=0.3)
+    return _save(figure, path, title)
+
+
 def plot_error_law(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
     """NMSE against x = 2^m / sqrt n: the law of each rounding, simulated sums as points."""
     figure = _figure((6.5, 4.2))

@@ -5,6 +5,7 @@ training of deep networks", arXiv 1901.06588.
 """
 
 from lpkernels.techniques.accumulation._rows import AccumulatorPlan, PlanRow
+from lpkernels.techniques.accumulation.masks import mask_gradients
 from lpkernels.techniques.accumulation.measuring import Measurement, knee, measure
 from lpkernels.techniques.accumulation.planning import plan
 from lpkernels.techniques.accumulation.theory import (
@@ -22,6 +23,7 @@ __all__ = [
     "PlanRow",
     "knee",
     "log_variance_lost",
+    "mask_gradients",
     "measure",
     "min_mantissa_bits",
     "nmse",

@@ -12,13 +12,13 @@ from torch import Tensor
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.functional.matmul import matmul
-from lpkernels.techniques.accumulation._events import count_events
+from lpkernels.techniques.accumulation._events import shares
 from lpkernels.techniques.accumulation._statistics import mantissa_bits, product_bits
 
 # Products in one piece of the exact sums; bounds the float64 copies of the operands.
 _PIECE = 1 << 22
 # Products whose additions are counted at most, unless asked for all.
-COUNTED = 1 << 24
+COUNTED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,15 @@ def measure(
     acc = as_accumulator(acc)
     a, b = a.detach().float(), b.detach().float()
     seed = _seed(acc, generator)
+    events = shares(a, b, acc, seed, counted, backend)
     with torch.no_grad():
-        got = matmul(a, b, acc, generator=seed, backend=backend).double()
+        # Where every sum was counted, the count has made them.
+        values = events.values
+        got = matmul(a, b, acc, generator=seed, backend=backend) if values is None else values
+        got = got.double()
         exact, energy = _exact(a, b)
     kept = _ratio((got.square() - exact.square()).sum(1), energy.sum(1))
     error = _ratio((got - exact).square().sum(1), energy.sum(1))
-    events = count_events(a, b, acc, seed, counted)
     return Measurement(
         str(acc), a.shape[1], got.numel(), product_bits(mantissa_bits(a), mantissa_bits(b)),
         1 + kept[0], kept[1], *error, events.swamped, events.swamped_chunks, events.overflowed,
