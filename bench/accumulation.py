@@ -2,10 +2,11 @@
 
     python -m bench.accumulation --longest 20
 
-For lengths 2^6, 2^8, ... and mantissa widths with 2^m / sqrt n in 1/4 .. 32, 64 x 64 sums of products
-of e5m2-rounded normal values in accumulators of 8 exponent bits, by `lp.matmul`, held against exact
-sums of the same values. Records go to bench/results/accumulation.jsonl, pictures to docs/pictures.
-A stopped run goes on where it was.
+For lengths 2^6, 2^8, ... and mantissa widths with 2^m / sqrt n in 1/4 .. 32, 64 x 64 sums of
+products of e5m2-rounded normal values in accumulators of 8 exponent bits, by `lp.matmul`, held
+against exact sums of the same values; long stochastic sums with 24 random bits beside the 8 that
+are the default. Records go to bench/results/accumulation.jsonl, pictures to docs/pictures. A
+stopped run goes on where it was.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from lpkernels.report.accumulators import plot_error_law, plot_knee
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDINGS = ("nearest_even", "stochastic")
 OPERAND = "e5m2"
+# log2 of the length from which 8 random bits show.
+LONG = 16
 
 
 def grid(longest: int) -> list[tuple[Point, int, str]]:
@@ -35,6 +38,10 @@ def grid(longest: int) -> list[tuple[Point, int, str]]:
             for rounding in ROUNDINGS:
                 name = str(Accumulator(FloatFormat(8, bits), rounding))
                 found.append((Point(2**log_n, name, OPERAND), bits, rounding))
+            if log_n >= LONG and bits in (log_n // 2 - 2, log_n // 2):
+                acc = Accumulator(FloatFormat(8, bits), "stochastic", random_bits=24)
+                rounding = "stochastic, 24 random bits"
+                found.append((Point(2**log_n, str(acc), OPERAND), bits, rounding))
     return found
 
 

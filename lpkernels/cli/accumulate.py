@@ -55,7 +55,7 @@ def accumulate(
         bool,
         typer.Option(
             "--train",
-            help="Train on --data with the plan, with 1 to 4 bits fewer, and in fp32.",
+            help="Train on --data with the plan, 1 bit more, 1 to 4 fewer, and in fp32.",
         ),
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for records and pictures.")] = Path(

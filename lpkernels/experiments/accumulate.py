@@ -31,8 +31,8 @@ RECORDS = "accumulate.jsonl"
 SCHEMA = 1
 # 64 x 64 sums: rows share their left operand, so errors are estimated from the spread of rows.
 _SIDE = 64
-#: Fewer mantissa bits than planned, of the runs that train.
-NARROWER = (0, 1, 2, 3, 4)
+#: Fewer mantissa bits than planned, of the runs that train; one has a bit more.
+NARROWER = (-1, 0, 1, 2, 3, 4)
 
 Show = Callable[[], None]
 
@@ -257,7 +257,7 @@ def check_trainable(config: AccumulateConfig) -> None:
 
 
 def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[RunConfig]:
-    """fp32, FP8 operands with native sums, then the plan and with fewer bits; all for each seed."""
+    """fp32, FP8 operands with native sums, then the plan and its neighbours; all for each seed."""
     shared: dict[str, Any] = {
         "model": config.model, "width": config.width, "data": config.data,
         "data_dir": config.data_dir, "epochs": config.epochs, "batch": config.batch,
@@ -266,10 +266,16 @@ def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[Ru
     operands = replace(FP8, name="fp32 sums", acc="", layer_accs=native_layers(made), **shared)
     runs = [RunConfig(name="fp32", **shared), operands]
     for fewer in NARROWER:
-        name = "planned" if fewer == 0 else f"{fewer} fewer"
-        runs.append(replace(operands, name=name, layer_accs=layer_accs(made, fewer)))
+        runs.append(replace(operands, name=run_name(fewer), layer_accs=layer_accs(made, fewer)))
     seeds = range(config.seed, config.seed + config.seeds)
     return [replace(run, seed=seed) for seed in seeds for run in runs]
+
+
+def run_name(fewer: int) -> str:
+    """What a run with that many mantissa bits fewer than planned is called."""
+    if fewer == 0:
+        return "planned"
+    return f"{fewer} fewer" if fewer > 0 else f"{-fewer} more"
 
 
 def layer_accs(made: AccumulatorPlan, fewer: int) -> tuple[tuple[str, str, str, str], ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from lpkernels.experiments.accumulate import NARROWER
+from lpkernels.experiments.accumulate import NARROWER, run_name
 from lpkernels.experiments.records import Record, Run
 from lpkernels.techniques.accumulation import nmse, vrr
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
@@ -176,7 +176,7 @@ def plot_accuracy(runs: Sequence[Run], path: str | Path, *, title: str = "") -> 
         raise ValueError("plot_accuracy: expected at least one run with a finished epoch, got none")
     figure = _figure((6.0, 4.0))
     axes = figure.subplots()
-    names = {-bits: "planned" if bits == 0 else f"{bits} fewer" for bits in NARROWER}
+    names = {-bits: run_name(bits) for bits in NARROWER}
     present = {at: found[name] for at, name in sorted(names.items()) if name in found}
     for at, values in present.items():
         axes.plot([at] * len(values), [100 * v for v in values], ".", color="tab:blue", alpha=0.5)

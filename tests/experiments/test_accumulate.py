@@ -104,9 +104,9 @@ def test_records_of_something_else_are_refused(tmp_path: Path) -> None:
 def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None:
     made = work.make_plan(TINY, work.find_workload(TINY))
     configs = work.training_configs(made, TINY)
-    names = ["fp32", "fp32 sums", "planned", "1 fewer", "2 fewer", "3 fewer", "4 fewer"]
+    names = ["fp32", "fp32 sums", "1 more", "planned", "1 fewer", "2 fewer", "3 fewer", "4 fewer"]
     assert [c.name for c in configs] == names
-    planned, narrower = layer_recipes(configs[2]), layer_recipes(configs[3])
+    planned, narrower = layer_recipes(configs[3]), layer_recipes(configs[4])
     assert isinstance(planned, dict) and isinstance(narrower, dict)
     rows = {row.gemm: row.accumulator for row in made.rows if row.layer == "stem"}
     assert planned["stem"].wgrad == rows["wgrad"]
@@ -114,7 +114,7 @@ def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None
     assert narrower["stem"].wgrad.fmt.man_bits == max(1, bits - 1)
     # The images enter in 16 bits, as in the recipe these runs start from.
     assert str(planned["stem"].input) == "e6m9"
-    assert RunConfig.from_dict(configs[2].to_dict()) == configs[2]
+    assert RunConfig.from_dict(configs[3].to_dict()) == configs[3]
     session = Session(tmp_path, TINY, resume=False)
     runs = work.train_session(session, made)
     assert [run.name for run in runs] == names

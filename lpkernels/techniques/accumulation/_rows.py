@@ -83,7 +83,10 @@ class AccumulatorPlan:
         return self.narrowed(0)
 
     def narrowed(self, bits: int) -> dict[Any, Recipe]:
-        """The recipes with `bits` fewer mantissa bits in every accumulator, at least 1 left."""
+        """The recipes with `bits` fewer mantissa bits in every accumulator, 1 to 23 of them left.
+
+        A negative number adds bits.
+        """
         made: dict[Any, Recipe] = {}
         for layer, module in self.modules.items():
             sums = {
@@ -229,7 +232,7 @@ def _narrower(acc: Accumulator, bits: int) -> Accumulator:
     fmt = acc.fmt
     if not bits or not isinstance(fmt, FloatFormat):
         return acc
-    narrow = FloatFormat(fmt.exp_bits, max(1, fmt.man_bits - bits))
+    narrow = FloatFormat(fmt.exp_bits, min(_MOST_BITS, max(1, fmt.man_bits - bits)))
     return Accumulator(narrow, acc.rounding, chunk=acc.chunk)
 
 
