@@ -95,7 +95,7 @@ def test_doctor_names_backends_and_versions() -> None:
         (["train", "--data", "cifar10"], "--data-dir", "data_batch_1.bin"),
         (["report", "."], "PATHS", "no records.jsonl"),
         (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
-        (["accumulate", "--chunk", "0"], "--chunk", "none, best or a length"),
+        (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
         (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
         (["accumulate", "--model", "vgg"], "--model", "got 'vgg'"),
         (["accumulate", "--exp-bits", "1"], "--model", "exp_bits must be"),

@@ -19,8 +19,8 @@ def _criterion(name: str) -> None:
 
 
 def _chunk(text: str) -> None:
-    if text not in ("none", "best") and not (text.isdigit() and int(text) > 0):
-        raise ValueError(f"expected none, best or a length of at least 1, got {text!r}")
+    if text not in ("none", "best") and not text.isdigit():
+        raise ValueError(f"expected none, best or a length, got {text!r}")
 
 
 def accumulate(
@@ -38,7 +38,7 @@ def accumulate(
     chunk: Annotated[
         str,
         typer.Option(
-            callback=valid(_chunk), help="Length of the inner sums: none, best, or a number."
+            callback=valid(_chunk), help="Length of the inner sums, none (or 0), or best."
         ),
     ] = "none",
     criterion: Annotated[

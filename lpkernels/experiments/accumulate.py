@@ -127,6 +127,7 @@ class Session:
 
     def __init__(self, folder: str | Path, config: AccumulateConfig, *, resume: bool) -> None:
         self.folder, self.path, self.config = Path(folder), Path(folder) / RECORDS, config
+        self.resume = resume
         self.records: list[records.Record] = []
         self.folder.mkdir(parents=True, exist_ok=True)
         if resume and self.path.is_file():
@@ -301,5 +302,5 @@ def train_session(
     runs = []
     for config in training_configs(made, session.config):
         place = session.folder / "train" / f"{config.name.replace(' ', '-')}-seed{config.seed}"
-        runs.append(trainer_of(config, place, data, resume=True).fit(console=console))
+        runs.append(trainer_of(config, place, data, resume=session.resume).fit(console=console))
     return runs

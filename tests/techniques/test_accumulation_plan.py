@@ -350,6 +350,29 @@ def test_notes_say_where_the_theory_is_wrong():
     assert any("fewer mantissa bits than the operands" in note for note in short.notes)
 
 
+class HalfSeen(nn.Module):
+    """One layer under no_grad, one beside the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent, self.unused, self.used = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.silent(x)
+        self.unused(x)
+        return self.used(x)
+
+
+def test_layers_without_gradient_say_so():
+    rows = plan(HalfSeen(), torch.randn(2, 4), loss=mean_square, operand="e5m2").rows
+    unseen = [row.layer for row in rows if any("no gradient came back" in n for n in row.notes)]
+    assert unseen == ["silent", "unused"]
+    assert [(r.layer, r.gemm) for r in rows if r.layer == "used"] == [
+        ("used", "fprop"), ("used", "wgrad"),
+    ]  # fmt: skip
+
+
 class Einsum(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.einsum("ij,kj->ik", x, x)

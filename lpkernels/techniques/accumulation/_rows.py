@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,11 @@ _MOST_BITS = 23
 _GROWTH = 4.0
 # The same of gradients that the operand format flushes to zero.
 _FLUSHED = 0.1
+#: The note of a layer that ran forward, has something to train, and got no gradient.
+UNSEEN = (
+    "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
+    "dgrad and wgrad are not planned"
+)
 
 
 @dataclass(frozen=True)
@@ -226,6 +231,10 @@ def _widest(a: PlanRow, b: PlanRow) -> PlanRow:
         "notes": tuple(dict.fromkeys((*longer.notes, *other.notes))),
     }
     return PlanRow(**values)
+
+
+def with_note(row: PlanRow, note: str) -> PlanRow:
+    return replace(row, notes=(*row.notes, note))
 
 
 def _narrower(acc: Accumulator, bits: int) -> Accumulator:

@@ -38,7 +38,7 @@ class Product:
     y_shape: torch.Size
 
 
-#: (product, its output's gradient or None for the forward pass, needs dgrad, needs wgrad)
+#: (product, its output's gradient or None for the forward pass, x and w want a gradient)
 Sink = Callable[[Product, Tensor | None, bool, bool], None]
 
 #: (tracer, function, args, kwargs) -> what the function returns.
@@ -147,15 +147,15 @@ class Tracer(TorchFunctionMode):
             module, layer = None, self.layer_name(kind)
         shape = y.shape if shape is None else shape
         product = Product(layer, module, geometry, x.detach(), w.detach(), shape)
-        self._send(product)
+        needs = (x.requires_grad, w.requires_grad)
+        self._send(product, *needs)
         if y.requires_grad:
-            needs = (x.requires_grad, w.requires_grad)
             y.register_hook(lambda g: self.sink(product, g.detach().reshape(shape), *needs))
 
-    def _send(self, product: Product) -> None:
+    def _send(self, product: Product, needs_x: bool, needs_w: bool) -> None:
         self.found += 1
         with torch.no_grad():
-            self.sink(product, None, False, False)
+            self.sink(product, None, needs_x, needs_w)
 
     def linear(self, x: Tensor, w: Tensor, b: Tensor | None, name: str) -> Tensor:
         """A linear map inside a layer that is traced product by product."""
@@ -175,6 +175,7 @@ class Tracer(TorchFunctionMode):
         series.inputs.append(x.detach())
         series.gradients.append(None)
         step = len(series.inputs) - 1
+        series.needs_x |= x.requires_grad
         if y.requires_grad:
             y.register_hook(lambda g: series.put(step, g.detach()))
         return y
@@ -185,12 +186,14 @@ class Tracer(TorchFunctionMode):
             x, w = torch.cat(series.inputs), series.weight.detach().mT
             shape = torch.Size((len(x), w.shape[1]))
             product = Product(self.layer_name(name), None, Matmul(), x, w, shape)
-            self._send(product)
-            series.send = partial(self._send_back, product, series.weight.requires_grad)
+            self._send(product, series.needs_x, series.weight.requires_grad)
+            series.send = partial(
+                self._send_back, product, series.needs_x, series.weight.requires_grad
+            )
         self._series = {}
 
-    def _send_back(self, product: Product, needs_w: bool, gradient: Tensor) -> None:
-        self.sink(product, gradient, True, needs_w)
+    def _send_back(self, product: Product, needs_x: bool, needs_w: bool, gradient: Tensor) -> None:
+        self.sink(product, gradient, needs_x, needs_w)
 
 
 @dataclass
@@ -200,6 +203,7 @@ class _Series:
     weight: Tensor
     inputs: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor | None] = field(default_factory=list)
+    needs_x: bool = False
     send: Any = None
 
     def put(self, step: int, gradient: Tensor) -> None:

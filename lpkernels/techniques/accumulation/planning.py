@@ -18,7 +18,7 @@ from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques.accumulation import _checks, theory
 from lpkernels.techniques.accumulation._geometry import GEMMS
 from lpkernels.techniques.accumulation._operations import HANDLERS, OPAQUE
-from lpkernels.techniques.accumulation._rows import AccumulatorPlan, plan_rows
+from lpkernels.techniques.accumulation._rows import UNSEEN, AccumulatorPlan, plan_rows, with_note
 from lpkernels.techniques.accumulation._statistics import Statistics, statistics
 from lpkernels.techniques.accumulation._trace import Product, Tracer, check_model
 
@@ -95,6 +95,7 @@ def plan(
     }
     options["rounding"] = rounding
     rows = plan_rows(measured.sums, measured.flushed, chunk, exp_bits, options)
+    rows = [with_note(row, UNSEEN) if row.layer in measured.waiting else row for row in rows]
     return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
 
 
@@ -179,6 +180,8 @@ class _Measured:
         self.modules: dict[str, str] = {}
         self.sums: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
         self.flushed: dict[str, float] = {}
+        # Layers whose operands want gradients, until those come.
+        self.waiting: set[str] = set()
 
     def add(self, product: Product, g: Tensor | None, needs_x: bool, needs_w: bool) -> None:
         """The sink of a Tracer."""
@@ -192,7 +195,10 @@ class _Measured:
             for gemm in GEMMS:
                 self.sums.setdefault((layer, gemm), [])
             of(0, x, w, geometry.fprop)
+            if needs_x or needs_w:
+                self.waiting.add(layer)
             return
+        self.waiting.discard(layer)
         nonzero = int(g.count_nonzero())
         g = self._rounded(g, "grad_output", layer)
         lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
