@@ -36,7 +36,7 @@ def _arguments(
 
 def _matmul(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     y = func(*args, **kwargs)
-    left, right = (*args, *kwargs.values())
+    left, right = (*args, *(value for name, value in kwargs.items() if name != "out"))
     if func.__name__ == "__rmatmul__":
         left, right = right, left
     shape = list(y.shape)
