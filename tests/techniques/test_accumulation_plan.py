@@ -104,8 +104,9 @@ def test_the_recipes_convert_the_model():
     model = small_net()
     x = torch.randn(4, 3, 4, 4)
     made = plan(model, x, loss=mean_square, operand="e5m2", chunk=16)
-    assert list(made.recipes) == ["0", "5"]
-    lp.convert(model, made.recipes)
+    assert list(made) == list(made.recipes) == ["0", "5"]
+    assert len(made) == 2
+    lp.convert(model, made)
     by_gemm = {row.gemm: row.accumulator for row in made.rows if row.layer == "5"}
     recipe = model[5].recipe
     assert (recipe.fprop, recipe.dgrad, recipe.wgrad) == tuple(by_gemm.values())

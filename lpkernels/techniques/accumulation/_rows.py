@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -70,10 +70,10 @@ class PlanRow:
 
 
 @dataclass(frozen=True)
-class AccumulatorPlan:
-    """Rows in the order of the model, fprop before dgrad before wgrad.
+class AccumulatorPlan(Mapping[Any, Recipe]):
+    """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
 
-    ``lp.convert(model, plan.recipes)`` gives every layer that can be converted its accumulators
+    ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators
     and the operand formats the plan was made for. Products that are no such layer (attention,
     recurrent layers, calls of torch.matmul) have rows, and no recipe.
     """
@@ -82,9 +82,18 @@ class AccumulatorPlan:
     operands: Recipe
     modules: Mapping[str, str] = field(repr=False)
 
+    def __getitem__(self, pattern: Any) -> Recipe:
+        return self.recipes[pattern]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.recipes)
+
+    def __len__(self) -> int:
+        return len(self.recipes)
+
     @cached_property
     def recipes(self) -> dict[Any, Recipe]:
-        """{the layer's name as a pattern: its Recipe}, as ``lp.convert`` takes it."""
+        """{the layer's name as a pattern: its Recipe}."""
         return self.narrowed(0)
 
     def narrowed(self, bits: int) -> dict[Any, Recipe]:
