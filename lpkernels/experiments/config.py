@@ -70,7 +70,8 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON and checkpoints hold them."""
-        return dataclasses.asdict(self)
+        accs = [list(row) for row in self.layer_accs]
+        return {**dataclasses.asdict(self), "layer_accs": accs}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "RunConfig":
