@@ -97,6 +97,7 @@ def test_doctor_names_backends_and_versions() -> None:
         (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
         (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
         (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
+        (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
         (["accumulate", "--model", "vgg"], "--model", "got 'vgg'"),
         (["accumulate", "--exp-bits", "1"], "--model", "exp_bits must be"),
         (["accumulate", "--model", "tiny-gpt", "--train"], "--model", "no data for 'tiny-gpt'"),
@@ -241,7 +242,9 @@ def test_accumulate_says_how_to_go_on_after_ctrl_c(
 
     with monkeypatch.context() as patch:
         patch.setattr(work, "simulate_session", stop)
-        result = call(*ACCUMULATE, "--simulate", "--chunk", "best", "--out", tmp_path)
+        result = call(
+            *ACCUMULATE, "--simulate", "--chunk", "best", "--metric", "nmse", "--out", tmp_path
+        )
     assert result.exit_code == 130
     command = result.output.split("resume with: lpkernels ")[1].split()
     assert command[:2] == ["accumulate", "--resume"]

@@ -10,12 +10,17 @@ from lpkernels.cli._options import Seed, console, stopped, valid
 from lpkernels.experiments import accumulate as work
 from lpkernels.experiments.interrupts import Interrupted
 from lpkernels.formats import parse_format
-from lpkernels.techniques.accumulation.theory import CRITERIA
+from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS
 
 
 def _criterion(name: str) -> None:
     if name not in CRITERIA:
         raise ValueError(f"expected one of {', '.join(CRITERIA)}, got {name!r}")
+
+
+def _metric(name: str) -> None:
+    if name not in METRICS:
+        raise ValueError(f"expected one of {', '.join(METRICS)}, got {name!r}")
 
 
 def _chunk(text: str) -> None:
@@ -45,6 +50,9 @@ def accumulate(
         str,
         typer.Option(callback=valid(_criterion), help="With chunks: level, or total (stricter)."),
     ] = "level",
+    metric: Annotated[
+        str, typer.Option(callback=valid(_metric), help="vrr (the paper's), or nmse (error 1e-3).")
+    ] = "vrr",
     exp_bits: Annotated[
         int, typer.Option(min=0, max=8, help="Exponent bits of the accumulators, 0: as measured.")
     ] = 0,

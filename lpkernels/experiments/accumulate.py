@@ -43,7 +43,7 @@ class AccumulateConfig:
 
     model: a bundled name, "resnet<depth>" or "cnn<depth>" on `data`, or "module:function", where
         the function returns (model, sample, loss), sample and loss as `plan` takes them.
-    operand, criterion, exp_bits: as in `plan`.  chunk: its length, 0 none, -1 the best.
+    operand, criterion, metric, exp_bits: as in `plan`.  chunk: its length, 0 none, -1 the best.
     batch: images or tokens sequences of the sample.  loss_scale: the loss is multiplied by it.
     longest: the sums that are simulated have at most that many products.
     data, data_dir, width, epochs, seeds, lr: of the runs that train.
@@ -53,6 +53,7 @@ class AccumulateConfig:
     operand: str = "e5m2"
     chunk: int = 0
     criterion: str = "level"
+    metric: str = "vrr"
     exp_bits: int = 0
     batch: int = 8
     loss_scale: float = 1024.0
@@ -119,6 +120,7 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
         chunk="best" if config.chunk < 0 else config.chunk or None,
         exp_bits=config.exp_bits or None,
         criterion=config.criterion,
+        metric=config.metric,
     )
 
 
