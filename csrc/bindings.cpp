@@ -8,6 +8,7 @@
 #include "common/accumulate.h"
 #include "common/check.h"
 #include "cpu/conv.h"
+#include "cpu/events.h"
 #include "cpu/gemm.h"
 #include "cpu/pack.h"
 #include "cpu/parallel.h"
@@ -196,6 +197,35 @@ void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
                            accumulator.data(), first, threads);
 }
 
+// outputs: c, bits of the products, bits of the chunks; 0 for those not wanted. sizes: m, n, k;
+// strides: a row, a k, b k, b column. Returns the five counts of EventCounts.
+std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b, const std::vector<uintptr_t>& outputs,
+                                   const Ints& sizes, const Ints& strides, uintptr_t row_id,
+                                   const Ints& accumulator, int64_t seed, int64_t role,
+                                   int threads) {
+  LPK_CHECK(outputs.size() == 3 && sizes.size() == 3 && strides.size() == 4,
+            "matmul_events takes three outputs, three sizes and four strides");
+  check_accumulator(accumulator);
+  const lpk::EventArgs args{pointer<const float>(a),
+                            pointer<const float>(b),
+                            pointer<float>(outputs[0]),
+                            pointer<uint8_t>(outputs[1]),
+                            pointer<uint8_t>(outputs[2]),
+                            sizes[0],
+                            sizes[1],
+                            sizes[2],
+                            strides[0],
+                            strides[1],
+                            strides[2],
+                            strides[3],
+                            pointer<const int64_t>(row_id),
+                            accumulator.data(),
+                            role_seed(seed, role)};
+  const py::gil_scoped_release release;
+  const lpk::EventCounts c = lpk::matmul_events(args, threads);
+  return {c.swamped, c.added, c.swamped_chunks, c.added_chunks, c.overflowed};
+}
+
 // Products accumulated by each tier since the last call.
 py::dict take_tiers() {
   int64_t counts[static_cast<int>(lpk::Tier::kCount)];
@@ -227,6 +257,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("conv_dgrad", &conv_dgrad);
   m.def("conv_wgrad", &conv_wgrad);
   m.def("accumulate", &accumulate);
+  m.def("matmul_events", &matmul_events);
 #if defined(LPK_CUDA)
   lpk::register_cuda(m);
 #endif

@@ -4,7 +4,7 @@
 choose, forward and backward, with the same bits on every backend.
 """
 
-from lpkernels import backends, formats, functional, nn
+from lpkernels import backends, formats, functional, nn, techniques
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, accumulator
 from lpkernels.formats import (
     AffineFormat,
@@ -44,5 +44,6 @@ __all__ = [
     "revert",
     "seed_from",
     "set_recipe",
+    "techniques",
     "unpack",
 ]

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from lpkernels.cli import app, main
 from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.interrupts import Interrupted
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
 from lpkernels.experiments.trainer import Trainer
 
@@ -23,7 +24,7 @@ def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
 
 
-COMMANDS = ["demo", "formats", "quantize", "train", "report", "doctor"]
+COMMANDS = ["demo", "formats", "quantize", "train", "report", "doctor", "bench", "accumulate"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -93,6 +94,14 @@ def test_doctor_names_backends_and_versions() -> None:
         (["train", "--resume"], "checkpoint", "expected a checkpoint at"),
         (["train", "--data", "cifar10"], "--data-dir", "data_batch_1.bin"),
         (["report", "."], "PATHS", "no records.jsonl"),
+        (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
+        (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
+        (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
+        (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
+        (["accumulate", "--model", "vgg"], "--model", "got 'vgg'"),
+        (["accumulate", "--exp-bits", "1"], "--model", "exp_bits must be"),
+        (["accumulate", "--model", "tiny-gpt", "--train"], "--model", "no data for 'tiny-gpt'"),
+        (["bench", "everything"], "what", "expected product or accumulate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -203,3 +212,49 @@ def test_without_the_lab_extra_the_command_says_what_to_install() -> None:
     assert result.returncode == 1
     assert 'pip install "lpkernels[lab]"' in result.stderr
     assert "Traceback" not in result.stderr
+
+
+ACCUMULATE = ["accumulate", "--model", "cnn1", "--width", "2", "--batch", "16", "--longest", "256"]
+
+
+def test_accumulate_plans_simulates_and_trains(tmp_path: Path) -> None:
+    options = ["--epochs", "1", "--seeds", "1", "--chunk", "best", "--out", tmp_path]
+    result = call(*ACCUMULATE, *options, "--simulate", "--train")
+    assert result.exit_code == 0, result.output
+    for word in ("stem", "wgrad", "VRR, theory", "3 fewer", "fp32 sums"):
+        assert word in result.output
+    for picture in ("bits.png", "retention.png", "accuracy.png"):
+        assert (tmp_path / picture).stat().st_size > 1000
+    again = call(*ACCUMULATE, *options, "--simulate", "--resume")
+    assert again.exit_code == 0, again.output
+    other = call(*ACCUMULATE, "--resume", "--out", tmp_path)
+    assert other.exit_code == 2
+    assert "another question" in other.output
+
+
+def test_accumulate_says_how_to_go_on_after_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels.experiments import accumulate as work
+
+    def stop(*arguments: object) -> None:
+        raise Interrupted("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "simulate_session", stop)
+        result = call(
+            *ACCUMULATE, "--simulate", "--chunk", "best", "--metric", "nmse", "--out", tmp_path
+        )
+    assert result.exit_code == 130
+    command = result.output.split("resume with: lpkernels ")[1].split()
+    assert command[:2] == ["accumulate", "--resume"]
+    assert "--chunk best" in result.output
+    assert call(*command).exit_code == 0
+
+
+def test_bench_accumulate(tmp_path: Path) -> None:
+    records = tmp_path / "speed.jsonl"
+    result = call("bench", "accumulate", "--longest", 8, "--repeats", 1, "--out", records)
+    assert result.exit_code == 0, result.output
+    assert "cpu, GMAC/s" in result.output
+    assert '"length": 256' in records.read_text()

@@ -60,6 +60,24 @@ def test_python_of_a_page_runs(page: Path, monkeypatch, tmp_path: Path):
         exec(compile(code, str(page), "exec"), names)
 
 
+COMMAND = re.compile(r"^    lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)
+COMMANDS = [(page, line) for page in PAGES for line in COMMAND.findall(page.read_text())]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), COMMANDS, ids=[f"{page.stem}: {line}" for page, line in COMMANDS]
+)
+def test_commands_of_a_page_have_valid_options(page: Path, line: str):
+    """Parsed and checked as on the command line, without running the command."""
+    import typer
+
+    from lpkernels.cli import app
+
+    name, *arguments = line.split()
+    command = typer.main.get_command(app).commands[name]
+    command.make_context(name, arguments)
+
+
 def test_readme_has_a_runnable_example():
     assert ROOT / "README.md" in PAGES_WITH_CODE
 

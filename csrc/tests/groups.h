@@ -13,5 +13,6 @@ void test_pack();
 void test_quantize();
 void test_matmul();
 void test_conv();
+void test_events();
 
 }  // namespace lpk_test

@@ -19,6 +19,7 @@ constexpr Group kGroups[] = {
     {"rng", lpk_test::test_rng},       {"dtypes", lpk_test::test_dtypes},
     {"pack", lpk_test::test_pack},     {"quantize", lpk_test::test_quantize},
     {"matmul", lpk_test::test_matmul}, {"conv", lpk_test::test_conv},
+    {"events", lpk_test::test_events},
 };
 
 constexpr int kSkipped = 77;

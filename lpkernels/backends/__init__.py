@@ -158,6 +158,24 @@ class Backend(Protocol):
         """
         ...
 
+    def matmul_events(
+        self,
+        a: Tensor,
+        b: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        row: Tensor,
+        bits: bool,
+    ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
+        """The sums of a (M, K) @ b (K, N), both finite, and what happened in them.
+
+        row: (M,) int64, contiguous, on the CPU: the row keys of the draws.
+        Returns what `reference.events.Events` holds: sums, counts and, with ``bits``, the uint8
+        bits of the products' additions (M, K, N) and of the chunks' (M, chunks, N) or None.
+        """
+        ...
+
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
         """The codes of float32 x, dense, as a 1-D uint8 tensor.
 

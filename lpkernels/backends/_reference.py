@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import accumulator_from_ints, quantizer_from_ints
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
-from lpkernels.reference import twin
+from lpkernels.reference import events, twin
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import derive_seed, draws
 
@@ -86,6 +86,25 @@ class ReferenceBackend:
         addend = None if bias is None else _array(bias)
         result = twin.matmul(_array(a), _array(b), addend, parsed, seed=start)
         return torch.from_numpy(result).to(a.device)
+
+    def matmul_events(
+        self,
+        a: Tensor,
+        b: Tensor,
+        acc: Ints,
+        seed: Tensor | None,
+        role: int,
+        row: Tensor,
+        bits: bool,
+    ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
+        found = events.matmul_events(
+            _array(a), _array(b), accumulator_from_ints(acc), seed=_seed(seed, role),
+            row=row.numpy(), bits=bits,
+        )  # fmt: skip
+        products, chunks = (
+            None if x is None else torch.from_numpy(x) for x in (found.products, found.chunks)
+        )
+        return torch.from_numpy(found.sums).to(a.device), found.counts, products, chunks
 
     def conv_fprop(
         self,

@@ -133,6 +133,27 @@ class CpuBackend:
         )
         return out
 
+    def matmul_events(
+        self,
+        a: Tensor,
+        b: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        row: Tensor,
+        bits: bool,
+    ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
+        (m, k), n, chunk = a.shape, b.shape[1], acc[1]
+        sums = torch.empty(m, n)
+        products = torch.zeros(m, k, n, dtype=torch.uint8) if bits else None
+        chunks = torch.zeros(m, -(-k // chunk), n, dtype=torch.uint8) if bits and chunk else None
+        outputs = [0 if x is None else x.data_ptr() for x in (sums, products, chunks)]
+        strides = [*a.stride(), *b.stride()]
+        operands = (a.data_ptr(), b.data_ptr(), outputs, [m, n, k], strides, row.data_ptr())
+        threads = torch.get_num_threads()
+        counts = self._c().matmul_events(*operands, acc, _int(seed), role, threads)
+        return sums, tuple(counts), products, chunks
+
     def conv_fprop(
         self,
         x: Tensor,

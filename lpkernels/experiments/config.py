@@ -15,6 +15,7 @@ class RunConfig:
     recipe: name of the recipe of every linear and convolution layer.
     edge: format of the first layer's input and of all operands of the last layer, "" for the
         recipe's own.
+    layer_accs: (layer, fprop, dgrad, wgrad) for layers with accumulators of their own, by name.
     acc: format that replaces all three accumulators of the recipe, "" for the recipe's own.
     chunk: length of the inner sums of `acc`; 0 is none.  acc_rounding: the rounding of `acc`.
     weight_update: "<format>:<rounding>" applied to the weights at the start and after every
@@ -49,6 +50,7 @@ class RunConfig:
     seed: int = 0
     device: str = "cpu"
     threads: int = 2
+    layer_accs: tuple[tuple[str, str, str, str], ...] = ()
 
     def __post_init__(self) -> None:
         at_least = {"width": 1, "epochs": 1, "batch": 1, "chunk": 0, "seed": 0, "threads": 0}
@@ -68,7 +70,8 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON and checkpoints hold them."""
-        return dataclasses.asdict(self)
+        accs = [list(row) for row in self.layer_accs]
+        return {**dataclasses.asdict(self), "layer_accs": accs}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "RunConfig":
@@ -80,4 +83,5 @@ class RunConfig:
                 f"RunConfig: unknown field {', '.join(unknown)}; written by another version of "
                 "lpkernels?"
             )
-        return RunConfig(**values)
+        accs = tuple(tuple(row) for row in values.get("layer_accs", ()))
+        return RunConfig(**{**values, "layer_accs": accs})

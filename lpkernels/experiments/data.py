@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-DATASETS = ("digits", "cifar10", "cifar100")
+DATASETS = ("digits", "digits32", "cifar10", "cifar100")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,21 +50,25 @@ def load(name: str, folder: str | Path = "") -> ImageData:
     """The data set called `name`.
 
     Args:
-        name: "digits" (bundled with scikit-learn), "cifar10" or "cifar100".
+        name: "digits" (bundled with scikit-learn), "digits32" (the same with each pixel repeated to
+            4 x 4: longer sums over the same images), "cifar10" or "cifar100".
         folder: for CIFAR the folder that holds the extracted binary files; digits ignores it.
     Raises:
         ValueError: unknown name, or a file whose size is not a whole number of records.
         FileNotFoundError: a CIFAR file is absent; the message says which and where to get it.
     """
-    if name == "digits":
-        return load_digits()
+    if name in ("digits", "digits32"):
+        return load_digits(scale=4 if name == "digits32" else 1)
     if name in ("cifar10", "cifar100"):
         return load_cifar(name, folder)
     raise ValueError(f"data: expected one of {', '.join(DATASETS)}, got {name!r}")
 
 
-def load_digits() -> ImageData:
-    """1797 images of 8x8, 17 grey levels; each fifth image of a class, in file order, is test."""
+def load_digits(*, scale: int = 1) -> ImageData:
+    """1797 images of 8x8, 17 grey levels; each fifth image of a class, in file order, is test.
+
+    With `scale` every pixel becomes a square of that side.
+    """
     try:
         from sklearn.datasets import load_digits as read
     except ImportError as error:
@@ -73,6 +77,7 @@ def load_digits() -> ImageData:
         ) from error
     bunch = read()
     images = torch.from_numpy(np.asarray(bunch.images, dtype=np.uint8)).unsqueeze(1)
+    images = images.repeat_interleave(scale, dim=2).repeat_interleave(scale, dim=3)
     labels = torch.from_numpy(np.asarray(bunch.target, dtype=np.int64))
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(10):
@@ -81,7 +86,7 @@ def load_digits() -> ImageData:
     train_images = images[~test]
     mean, std = _moments(train_images)
     return ImageData(
-        "digits",
+        "digits" if scale == 1 else f"digits{8 * scale}",
         10,
         train_images,
         labels[~test],
@@ -89,7 +94,7 @@ def load_digits() -> ImageData:
         labels[test],
         mean,
         std,
-        max_shift=1,
+        max_shift=scale,
     )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_quantizer
+from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_accumulator, as_quantizer
 from lpkernels.experiments.config import RunConfig
 from lpkernels.recipes import recipe as named_recipe
 
@@ -14,14 +14,21 @@ def layer_recipes(config: RunConfig) -> Recipe | dict[Any, Recipe]:
     With edge="e6m9" and fp8_wang2018 this is the exception of Wang et al. 2018 (arXiv 1812.08011):
     the images enter the first layer in 16 bits, because 8 bits have too few levels for them, and
     the operands of the last layer have 16 bits, because softmax is sensitive to its input; the
-    accumulators stay those of the other layers.
+    accumulators stay those of the other layers. A layer named in `layer_accs` has its own.
     """
     body = body_recipe(config)
-    if not config.edge:
+    if not config.edge and not config.layer_accs:
         return body
-    stem = _replace_operands(body, config.edge, ("input",))
-    head = _replace_operands(body, config.edge, ("input", "weight", "bias", "grad_output"))
-    return {"stem": stem, "head": head, "*": body}
+    recipes: dict[Any, Recipe] = {}
+    if config.edge:
+        operands = ("input", "weight", "bias", "grad_output")
+        recipes["stem"] = _replace_operands(body, config.edge, operands[:1])
+        recipes["head"] = _replace_operands(body, config.edge, operands)
+    for layer, *sums in config.layer_accs:
+        fprop, dgrad, wgrad = (as_accumulator(name) for name in sums)
+        base = recipes.get(layer, body)
+        recipes[layer] = dataclasses.replace(base, fprop=fprop, dgrad=dgrad, wgrad=wgrad)
+    return {**recipes, "*": body}
 
 
 def body_recipe(config: RunConfig) -> Recipe:

@@ -71,12 +71,16 @@ def demo(
     runs = []
     for number, config in enumerate(demo_configs(epochs=epochs, seed=seed), start=1):
         place = Path(folder) / f"{number}-{config.name.replace(', ', '-').replace(' ', '-')}"
-        trainer = _trainer(config, place, data, resume=resume)
+        trainer = trainer_of(config, place, data, resume=resume)
         runs.append(trainer.fit(console=console))
     return runs
 
 
-def _trainer(config: RunConfig, folder: Path, data: ImageData, *, resume: bool) -> Trainer:
+def trainer_of(config: RunConfig, folder: Path, data: ImageData, *, resume: bool) -> Trainer:
+    """The trainer of a run: with `resume` where its checkpoint left it, else from the start.
+
+    Raises: ValueError: with resume, `folder` holds a run of another configuration.
+    """
     if resume and (folder / CHECKPOINT).is_file():
         trainer = Trainer.resume(folder, data=data)
         if trainer.config != config:

@@ -79,7 +79,7 @@ def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-def _quantized(
+def quantized(
     x: Tensor, quantizer: Quantizer | None, seed: Tensor | None, role: Role, site: int, backend: str
 ) -> Tensor:
     """``x`` itself where the recipe has no quantizer for it, else a new tensor."""
@@ -108,12 +108,12 @@ class EmulatedLayer(torch.autograd.Function):
         seed: Tensor | None,
         backend: str,
     ) -> Tensor:
-        xq = _quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, backend)
-        wq = _quantized(w, recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, backend)
+        xq = quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, backend)
+        wq = quantized(w, recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, backend)
         bq = (
             None
             if b is None
-            else _quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
+            else quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
         )
         y = geometry.fprop(xq, wq, bq, recipe.fprop, seed, backend)
         needs_x, needs_w = ctx.needs_input_grad[:2]
@@ -121,7 +121,7 @@ class EmulatedLayer(torch.autograd.Function):
         ctx.save_for_backward(xq if needs_w else None, wq if needs_x else None, seed)
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.x_shape, ctx.w_shape = x.shape, w.shape
-        return _quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+        return quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
 
     @staticmethod
     @once_differentiable
@@ -129,15 +129,15 @@ class EmulatedLayer(torch.autograd.Function):
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
         xq, wq, seed = ctx.saved_tensors
         dx = dw = db = None
-        g = _quantized(
+        g = quantized(
             grad_output, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend
         )
         if ctx.needs_input_grad[0]:
             dx = geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend)
-            dx = _quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
+            dx = quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
         if ctx.needs_input_grad[1]:
             dw = geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend)
-            dw = _quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
+            dw = quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
         if ctx.needs_input_grad[2]:
             db = _bias_gradient(geometry.rows(g), recipe.wgrad, seed, backend)
         return dx, dw, db, None, None, None, None

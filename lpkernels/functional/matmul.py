@@ -122,17 +122,17 @@ class _Matmul(torch.autograd.Function):
         a, b, seed = ctx.saved_tensors
         grad_a = grad_b = None
         if ctx.needs_input_grad[0]:
-            left, right = _one_sum(grad, b.float().mT, ctx.shapes[0])
+            left, right = one_sum(grad, b.float().mT, ctx.shapes[0])
             grad_a = ops.matmul(left, right, None, ctx.acc, seed, Role.DGRAD, ctx.backend)
             grad_a = grad_a.reshape(ctx.shapes[0]).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
-            left, right = _one_sum(a.float().mT, grad, ctx.shapes[1])
+            left, right = one_sum(a.float().mT, grad, ctx.shapes[1])
             grad_b = ops.matmul(left, right, None, ctx.acc, seed, Role.WGRAD, ctx.backend)
             grad_b = grad_b.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
         return grad_a, grad_b, None, None, None
 
 
-def _one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Tensor]:
+def one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Tensor]:
     """Factors whose product, reshaped to target, is left @ right summed over target's broadcast
     dimensions.
 

@@ -108,7 +108,9 @@ def test_cifar_impossible_label_is_refused(tmp_path: Path) -> None:
 
 
 def test_unknown_data_set_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected one of digits, cifar10, cifar100, got 'mnist'"):
+    with pytest.raises(
+        ValueError, match="expected one of digits, digits32, cifar10, cifar100, got 'mnist'"
+    ):
         load("mnist")
 
 

@@ -1,13 +1,12 @@
 """The `lpkernels` command: parses options and calls; the work is done in experiments and report."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 try:
+    import rich  # noqa: F401
     import typer
-    from rich.console import Console
 except ImportError as missing:
     raise SystemExit(
         f'lpkernels: the command needs {missing.name}: pip install "lpkernels[lab]"'
@@ -15,6 +14,8 @@ except ImportError as missing:
 
 from lpkernels import formats as lp_formats
 from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
+from lpkernels.cli._options import Out, Seed, console, stopped, valid
+from lpkernels.cli.accumulate import accumulate, bench_accumulate
 from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.data import DATASETS
 from lpkernels.experiments.interrupts import Interrupted
@@ -33,7 +34,6 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode="markdown",
 )
-console = Console()
 
 
 def main() -> None:
@@ -43,20 +43,6 @@ def main() -> None:
     except ImportError as error:
         hint = "" if _INSTALL in str(error) else f"; is the [lab] extra installed? {_INSTALL}"
         sys.exit(f"lpkernels: {error}{hint}")
-
-
-def _valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
-    """An option's callback: its value must pass `check`, else the error names the option."""
-
-    def callback(value: Any) -> Any:
-        if value:
-            try:
-                check(value)
-            except (TypeError, ValueError) as error:
-                raise typer.BadParameter(str(error)) from error
-        return value
-
-    return callback
 
 
 def _device(name: str) -> None:
@@ -77,15 +63,18 @@ def _data(name: str) -> None:
         raise ValueError(f"expected one of {', '.join(DATASETS)}, got {name!r}")
 
 
+def _benched(name: str) -> None:
+    if name not in ("product", "accumulate"):
+        raise ValueError(f"expected product or accumulate, got {name!r}")
+
+
 def _rounding(name: str) -> None:
     if name not in ROUNDINGS:
         raise ValueError(f"expected one of {', '.join(ROUNDINGS)}, got {name!r}")
 
 
-Out = Annotated[Path, typer.Option(help="Folder for records and checkpoints.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
 Rounding = Annotated[
-    str, typer.Option(callback=_valid(_rounding), help=f"One of {', '.join(ROUNDINGS)}.")
+    str, typer.Option(callback=valid(_rounding), help=f"One of {', '.join(ROUNDINGS)}.")
 ]
 
 
@@ -107,7 +96,7 @@ def demo(
     try:
         runs = run_demo(out, epochs=epochs, seed=seed, resume=resume, console=console)
     except Interrupted as stop:
-        _stopped(stop, f"lpkernels demo --resume --out {out} --epochs {epochs} --seed {seed}")
+        stopped(stop, f"lpkernels demo --resume --out {out} --epochs {epochs} --seed {seed}")
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--resume") from error
     console.print(
@@ -122,7 +111,7 @@ def demo(
 @app.command(name="formats")
 def show_formats(
     name: Annotated[
-        str, typer.Argument(callback=_valid(lp_formats.parse_format), help="A format; none: all.")
+        str, typer.Argument(callback=valid(lp_formats.parse_format), help="A format; none: all.")
     ] = "",
 ) -> None:
     """The named formats, or one in detail.
@@ -141,7 +130,7 @@ def quantize(
     values: Annotated[list[str], typer.Argument(help="Numbers, also inf, nan and 0x1.8p-3.")],
     fmt: Annotated[
         str,
-        typer.Option("--format", callback=_valid(lp_formats.parse_format), help="A format's name."),
+        typer.Option("--format", callback=valid(lp_formats.parse_format), help="A format's name."),
     ] = "e4m3fn",
     rounding: Rounding = "nearest_even",
     seed: Seed = 0,
@@ -179,41 +168,39 @@ def train(
     model: Annotated[
         str,
         typer.Option(
-            callback=_valid(lambda m: build_model(m, 1, 2, width=1)),
+            callback=valid(lambda m: build_model(m, 1, 2, width=1)),
             help="resnet8, resnet20, cnn3, ...",
         ),
     ] = "resnet8",
     width: Annotated[int, typer.Option(min=1, help="Channels of the first layer.")] = 16,
-    data: Annotated[
-        str, typer.Option(callback=_valid(_data), help="digits, cifar10 or cifar100.")
-    ] = "digits",
+    data: Annotated[str, typer.Option(callback=valid(_data), help=", ".join(DATASETS))] = "digits",
     data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's extracted binary files.")] = "",
     recipe: Annotated[
-        str, typer.Option(callback=_valid(named_recipe), help="Arithmetic of all layers.")
+        str, typer.Option(callback=valid(named_recipe), help="Arithmetic of all layers.")
     ] = "fp32",
     edge: Annotated[
         str,
         typer.Option(
-            callback=_valid(lp_formats.parse_format),
+            callback=valid(lp_formats.parse_format),
             help="Format of the first input and the last layer's operands.",
         ),
     ] = "",
     acc: Annotated[
         str,
         typer.Option(
-            callback=_valid(Accumulator), help="Format replacing the recipe's accumulators."
+            callback=valid(Accumulator), help="Format replacing the recipe's accumulators."
         ),
     ] = "",
     chunk: Annotated[
         int, typer.Option(min=0, help="With --acc: length of the inner sums, 0 for none.")
     ] = 0,
     acc_rounding: Annotated[
-        str, typer.Option(callback=_valid(_rounding), help="With --acc: rounding of its sums.")
+        str, typer.Option(callback=valid(_rounding), help="With --acc: rounding of its sums.")
     ] = "nearest_even",
     weight_update: Annotated[
         str,
         typer.Option(
-            callback=_valid(as_quantizer), help="Rounding of updated weights, e.g. e6m9:stochastic."
+            callback=valid(as_quantizer), help="Rounding of updated weights, e.g. e6m9:stochastic."
         ),
     ] = "",
     loss_scale: Annotated[
@@ -229,7 +216,7 @@ def train(
     ] = False,
     seed: Seed = 0,
     device: Annotated[
-        str, typer.Option(callback=_valid(_device), help="cpu, cuda, cuda:1, ...")
+        str, typer.Option(callback=valid(_device), help="cpu, cuda, cuda:1, ...")
     ] = "cpu",
     threads: Annotated[
         int, typer.Option(min=0, help="CPU threads of the run, 0 leaves torch's choice.")
@@ -243,7 +230,8 @@ def train(
     from lpkernels.report.tables import summary
 
     values = dict(locals())
-    fields = RunConfig().to_dict()
+    # What the accumulators of single layers are is no option of this command.
+    fields = RunConfig().to_dict().keys() - {"layer_accs"}
     try:
         if resume:
             trainer = Trainer.resume(out)
@@ -254,15 +242,9 @@ def train(
     try:
         run = trainer.fit(console=console)
     except Interrupted as stop:
-        _stopped(stop, f"lpkernels train --resume --out {out}")
+        stopped(stop, f"lpkernels train --resume --out {out}")
     console.print(summary([run]))
     console.print(f"records in {out}")
-
-
-def _stopped(stop: Interrupted, command: str) -> None:
-    console.print(f"{stop}\nresume with: {command}", soft_wrap=True, highlight=False)
-    # 128 + SIGINT, as shells report it
-    raise typer.Exit(130) from stop
 
 
 @app.command()
@@ -298,22 +280,36 @@ def report(
 
 @app.command()
 def bench(
+    what: Annotated[
+        str,
+        typer.Argument(
+            callback=valid(_benched), help="product, or accumulate: speed and error over lengths."
+        ),
+    ] = "product",
     shape: Annotated[
-        str, typer.Option(callback=_valid(shape_from), help="M, K and N of the product.")
+        str, typer.Option(callback=valid(shape_from), help="M, K and N of the product.")
     ] = "960x960x960",
     operands: Annotated[
-        str, typer.Option(callback=_valid(lp_formats.parse_format), help="Format of both operands.")
+        str, typer.Option(callback=valid(lp_formats.parse_format), help="Format of both operands.")
     ] = "e5m2",
     accumulator: Annotated[
-        str, typer.Option(callback=_valid(as_accumulator), help="Accumulator, by name.")
+        str, typer.Option(callback=valid(as_accumulator), help="Accumulator, by name.")
     ] = "e6m9_chunk64",
     repeats: Annotated[int, typer.Option(min=1, help="Calls; the best one counts.")] = 5,
     threads: Annotated[int, typer.Option(min=0, help="Threads; 0: torch's choice.")] = 0,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which kernels did the work, and why.")
     ] = False,
+    longest: Annotated[
+        int, typer.Option(min=6, max=24, help="accumulate: log2 of the longest sum's products.")
+    ] = 20,
+    out: Annotated[
+        Path | None, typer.Option(help="accumulate: add the records to this JSON lines file.")
+    ] = None,
 ) -> None:
     """Time one emulated matrix product beside torch's in float32, and say which kernels ran.
+
+    With `accumulate`: speed and error over lengths 2^6, 2^8, ... on each backend.
 
     Example: `lpkernels bench --operands e4m3 --accumulator e5m10 --explain`
     """
@@ -324,6 +320,8 @@ def bench(
 
     if threads:
         torch.set_num_threads(threads)
+    if what == "accumulate":
+        return bench_accumulate(operands, accumulator, longest, repeats, out)
     backends.take_tiers()
     speed = measure(shape_from(shape), operands, as_accumulator(accumulator), repeats=repeats)
     tiers = backends.take_tiers()
@@ -344,5 +342,4 @@ def doctor() -> None:
     console.print(backend_table())
 
 
-if __name__ == "__main__":
-    main()
+app.command()(accumulate)

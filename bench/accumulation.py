@@ -1,0 +1,70 @@
+"""The theory of the accumulator's width against simulated sums: the knee and the error law.
+
+    python -m bench.accumulation --longest 20
+
+For lengths 2^6, 2^8, ... and mantissa widths with 2^m / sqrt n in 1/4 .. 32, 64 x 64 sums of
+products of e5m2-rounded normal values in accumulators of 8 exponent bits, by `lp.matmul`, held
+against exact sums of the same values; long stochastic sums with 24 random bits beside the 8 that
+are the default. Records go to bench/results/accumulation.jsonl, pictures to docs/pictures. A
+stopped run goes on where it was.
+"""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.experiments.accumulate import Point, simulate
+from lpkernels.experiments.machine import environment
+from lpkernels.experiments.records import append_record, read_records
+from lpkernels.formats import FloatFormat
+from lpkernels.report.accumulators import plot_error_law, plot_knee
+
+ROOT = Path(__file__).resolve().parents[1]
+ROUNDINGS = ("nearest_even", "stochastic")
+OPERAND = "e5m2"
+# log2 of the length from which 8 random bits show.
+LONG = 16
+
+
+def grid(longest: int) -> list[tuple[Point, int, str]]:
+    """Every (sum, mantissa bits, rounding) to simulate, short sums first."""
+    found = []
+    for log_n in range(6, longest + 1, 2):
+        for bits in range(max(2, log_n // 2 - 2), log_n // 2 + 6):
+            for rounding in ROUNDINGS:
+                name = str(Accumulator(FloatFormat(8, bits), rounding))
+                found.append((Point(2**log_n, name, OPERAND), bits, rounding))
+            if log_n >= LONG and bits in (log_n // 2 - 2, log_n // 2):
+                acc = Accumulator(FloatFormat(8, bits), "stochastic", random_bits=24)
+                rounding = "stochastic, 24 random bits"
+                found.append((Point(2**log_n, str(acc), OPERAND), bits, rounding))
+    return found
+
+
+def main() -> list[dict[str, Any]]:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--longest", type=int, default=20, help="log2 of the longest sum")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench/results/accumulation.jsonl")
+    parser.add_argument("--pictures", type=Path, default=ROOT / "docs/pictures")
+    options = parser.parse_args()
+    found = read_records(options.out) if options.out.is_file() else []
+    if not found:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        append_record(options.out, {"type": "header", "environment": environment("cpu")})
+    done = {(r["length"], r["accumulator"]) for r in found if r["type"] == "simulation"}
+    left = [part for part in grid(options.longest) if part[0].key()[:2] not in done]
+    for point, bits, rounding in track(left, description="simulating"):
+        record = {**simulate(point), "man_bits": bits, "rounding": rounding, **asdict(point)}
+        append_record(options.out, record)
+    found = [r for r in read_records(options.out) if r["type"] == "simulation"]
+    plot_error_law(found, options.pictures / "error-law.png", title="The error law, 4096 sums each")
+    plot_knee(found, options.pictures / "knee.png", title="Variance kept, 4096 sums each")
+    return found
+
+
+if __name__ == "__main__":
+    main()

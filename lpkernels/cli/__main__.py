@@ -1,0 +1,5 @@
+"""`python -m lpkernels.cli` is the `lpkernels` command."""
+
+from lpkernels.cli import main
+
+main()

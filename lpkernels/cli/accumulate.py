@@ -1,0 +1,182 @@
+"""`lpkernels accumulate`: how narrow the accumulators of a network may be."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lpkernels.arithmetic import as_accumulator
+from lpkernels.cli._options import Seed, console, stopped, valid
+from lpkernels.experiments import accumulate as work
+from lpkernels.experiments.interrupts import Interrupted
+from lpkernels.formats import parse_format
+from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS
+
+
+def _criterion(name: str) -> None:
+    if name not in CRITERIA:
+        raise ValueError(f"expected one of {', '.join(CRITERIA)}, got {name!r}")
+
+
+def _metric(name: str) -> None:
+    if name not in METRICS:
+        raise ValueError(f"expected one of {', '.join(METRICS)}, got {name!r}")
+
+
+def _chunk(text: str) -> None:
+    if text not in ("none", "best") and not text.isdigit():
+        raise ValueError(f"expected none, best or a length, got {text!r}")
+
+
+def accumulate(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
+            "mobilenetv2, tiny-gpt), resnet<depth> or cnn<depth> on --data, or module:function "
+            "returning (model, sample, loss)."
+        ),
+    ] = "resnet32-cifar",
+    operand: Annotated[
+        str, typer.Option(callback=valid(parse_format), help="Format of all operands.")
+    ] = "e5m2",
+    chunk: Annotated[
+        str,
+        typer.Option(
+            callback=valid(_chunk), help="Length of the inner sums, none (or 0), or best."
+        ),
+    ] = "none",
+    criterion: Annotated[
+        str,
+        typer.Option(callback=valid(_criterion), help="With chunks: level, or total (stricter)."),
+    ] = "level",
+    metric: Annotated[
+        str, typer.Option(callback=valid(_metric), help="vrr (the paper's), or nmse (error 1e-3).")
+    ] = "vrr",
+    exp_bits: Annotated[
+        int, typer.Option(min=0, max=8, help="Exponent bits of the accumulators, 0: as measured.")
+    ] = 0,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Simulate sums of the planned lengths as well.")
+    ] = False,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Train on --data with the plan, 1 bit more, 1 to 4 fewer, and in fp32.",
+        ),
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for records and pictures.")] = Path(
+        "results/accumulate"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep what --out holds of this question already.")
+    ] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Images or texts of a batch.")] = 8,
+    loss_scale: Annotated[
+        float, typer.Option(help="Gradients are measured at this multiple; a power of two is exact")
+    ] = 1024.0,
+    longest: Annotated[int, typer.Option(min=64, help="Products of the longest simulated sum.")] = 1
+    << 16,
+    data: Annotated[str, typer.Option(help="digits, digits32, cifar10 or cifar100.")] = "digits",
+    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's extracted binary files.")] = "",
+    width: Annotated[int, typer.Option(min=1, help="Channels of the first layer.")] = 16,
+    epochs: Annotated[int, typer.Option(min=1, help="Of each training run.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="Training runs of each kind.")] = 5,
+    lr: Annotated[float, typer.Option(help="Peak learning rate of the training runs.")] = 0.1,
+    seed: Seed = 0,
+) -> None:
+    """The accumulator each product of a network needs, forward and backward; proof by simulation.
+
+    Example: `lpkernels accumulate --model resnet18-imagenet --operand e5m2 --chunk 64 --simulate`
+    """
+    lengths = {"none": 0, "best": -1}
+    given = dict(locals())
+    given["chunk"] = lengths[chunk] if chunk in lengths else int(chunk)
+    fields = work.AccumulateConfig().to_dict()
+    config = work.AccumulateConfig(**{name: given[name] for name in fields})
+    try:
+        network = work.find_workload(config)
+        if train:
+            work.check_trainable(config)
+        session = work.Session(out, config, resume=resume)
+        made = work.plan_session(session, network)
+    except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
+        raise typer.BadParameter(str(error), param_hint="--model") from error
+    _show_plan(session)
+    try:
+        if simulate:
+            work.simulate_session(session, work.points(made, config), console)
+            _show_simulations(session)
+        if train:
+            _show_training(session, work.train_session(session, made, console))
+    except Interrupted as stop:
+        stopped(stop, _command(given))
+    console.print(f"records and pictures in {out}")
+
+
+def _command(given: dict[str, Any]) -> str:
+    """The command that goes on with this question."""
+    asked = work.AccumulateConfig().to_dict()
+    chunk = {0: "none", -1: "best"}.get(given["chunk"], given["chunk"])
+    values = {**given, "chunk": chunk}
+    defaults = {**asked, "chunk": "none"}
+    parts = [
+        f"--{name.replace('_', '-')} {values[name]}"
+        for name in asked
+        if values[name] != defaults[name]
+    ]
+    flags = [f"--{name}" for name in ("simulate", "train") if given[name]]
+    return " ".join(["lpkernels accumulate --resume", f"--out {given['out']}", *parts, *flags])
+
+
+def _show_plan(session: work.Session) -> None:
+    from lpkernels.report.accumulators import plan_notes, plan_table, plot_bits
+
+    rows, config = session.of("plan"), session.config
+    console.print(plan_table(rows, title=f"{config.model}, {config.operand} operands"))
+    for note in plan_notes(rows):
+        console.print(note, highlight=False)
+    plot_bits(rows, session.folder / "bits.png", title=config.model)
+
+
+def _show_simulations(session: work.Session) -> None:
+    from lpkernels.report.accumulators import plot_retention, simulation_table
+
+    found = session.of("simulation")
+    console.print(simulation_table(found, title="Simulated sums, 64 x 64 each"))
+    plot_retention(found, session.folder / "retention.png", title="Variance kept")
+
+
+def _show_training(session: work.Session, runs: list[Any]) -> None:
+    from lpkernels.report.accumulators import plot_accuracy, training_table
+
+    config = session.config
+    title = f"{config.model} on {config.data}, {config.operand} operands"
+    console.print(training_table(runs, title=title))
+    plot_accuracy(runs, session.folder / "accuracy.png", title=title)
+
+
+def bench_accumulate(
+    operands: str, name: str, longest: int, repeats: int, out: Path | None
+) -> None:
+    """`lpkernels bench accumulate`: a table, and with `out` the records."""
+    from rich.progress import track
+
+    from lpkernels.experiments.accumulator_speed import SHORTEST, speed_over_length
+    from lpkernels.experiments.records import append_record
+    from lpkernels.report.accumulators import speed_length_table
+
+    found: list[dict[str, Any]] = []
+    acc = as_accumulator(name)
+    measured = speed_over_length(operands, acc, longest=longest, repeats=repeats)
+    steps = (longest - SHORTEST) // 2 + 1
+    try:
+        for record in track(measured, description="lengths", console=console, total=2 * steps):
+            found.append(record)
+            if out is not None:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                append_record(out, record)
+    except KeyboardInterrupt:
+        console.print("stopped; what was measured:")
+    console.print(speed_length_table(found, title=f"{name}, {operands} operands"))

@@ -1,0 +1,308 @@
+"""What `lpkernels accumulate` does: a plan for a network, simulated sums, training runs."""
+
+import importlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.experiments import records
+from lpkernels.experiments.bundled import BUNDLED, Workload, workload
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.data import ImageData, load, plan_epoch
+from lpkernels.experiments.interrupts import Interrupted, InterruptRequest
+from lpkernels.experiments.machine import environment
+from lpkernels.experiments.models import build_model
+from lpkernels.experiments.runs import FP8, trainer_of
+from lpkernels.formats import FloatFormat
+from lpkernels.functional import quantize
+from lpkernels.techniques.accumulation import AccumulatorPlan, measure, plan, vrr
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RECORDS = "accumulate.jsonl"
+SCHEMA = 1
+# 64 x 64 sums: rows share their left operand, so errors are estimated from the spread of rows.
+_SIDE = 64
+#: Fewer mantissa bits than planned, of the runs that train; one has a bit more.
+NARROWER = (-1, 0, 1, 2, 3, 4)
+
+Show = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class AccumulateConfig:
+    """One question, as plain values.
+
+    model: a bundled name, "resnet<depth>" or "cnn<depth>" on `data`, or "module:function", where
+        the function returns (model, sample, loss), sample and loss as `plan` takes them.
+    operand, criterion, metric, exp_bits: as in `plan`.  chunk: its length, 0 none, -1 the best.
+    batch: images or tokens sequences of the sample.  loss_scale: the loss is multiplied by it.
+    longest: the sums that are simulated have at most that many products.
+    data, data_dir, width, epochs, seeds, lr: of the runs that train.
+    """
+
+    model: str = "resnet32-cifar"
+    operand: str = "e5m2"
+    chunk: int = 0
+    criterion: str = "level"
+    metric: str = "vrr"
+    exp_bits: int = 0
+    batch: int = 8
+    loss_scale: float = 1024.0
+    longest: int = 1 << 16
+    seed: int = 0
+    data: str = "digits"
+    data_dir: str = ""
+    width: int = 16
+    epochs: int = 10
+    seeds: int = 5
+    lr: float = 0.1
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def find_workload(config: AccumulateConfig) -> Workload:
+    """The network, its batch and its loss.
+
+    Raises: ValueError: the name means nothing, or its function returns something else.
+    """
+    if config.model in BUNDLED:
+        return workload(config.model, batch=config.batch, seed=config.seed)
+    if ":" in config.model:
+        return _imported(config.model)
+    data = load(config.data, config.data_dir)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        try:
+            model = build_model(config.model, data.shape[0], data.classes, width=config.width)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; or one of {', '.join(BUNDLED)}; or module:function, which returns "
+                "(model, sample, loss)"
+            ) from error
+    images, labels = _batch(data, config)
+    return Workload(model, images, lambda y: cross_entropy(y, labels))
+
+
+def _batch(data: ImageData, config: AccumulateConfig) -> tuple[Tensor, Tensor]:
+    return plan_epoch(data, config.seed, 0, augment=False).batch(data, 0, config.batch)
+
+
+def _imported(name: str) -> Workload:
+    module, _, function = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"model: {name!r} cannot be called: {error}") from error
+    if not (isinstance(made, tuple) and len(made) == 3):
+        raise ValueError(
+            f"model: {name!r} must return (model, sample, loss), got {type(made).__name__}"
+        )
+    return Workload(*made)
+
+
+def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
+    """The plan of the configuration; errors as in `plan`."""
+    return plan(
+        work.model,
+        work.sample,
+        loss=lambda y: work.loss(y) * config.loss_scale,
+        operand=config.operand,
+        chunk="best" if config.chunk < 0 else config.chunk or None,
+        exp_bits=config.exp_bits or None,
+        criterion=config.criterion,
+        metric=config.metric,
+    )
+
+
+class Session:
+    """The records of one question in a folder; what they hold already is not done again."""
+
+    def __init__(self, folder: str | Path, config: AccumulateConfig, *, resume: bool) -> None:
+        self.folder, self.path, self.config = Path(folder), Path(folder) / RECORDS, config
+        self.resume = resume
+        self.records: list[records.Record] = []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if resume and self.path.is_file():
+            self.records = read_session(self.path)
+            if self.records[0]["config"] != config.to_dict():
+                raise ValueError(
+                    f"{self.folder} holds the answer to another question; resume with the options "
+                    "it was asked with, or without --resume"
+                )
+            return
+        if self.path.is_file() and not resume:
+            self.path.unlink()
+        header = {"type": "header", "schema": SCHEMA, "config": config.to_dict()}
+        self.add({**header, "environment": environment("cpu")})
+
+    def add(self, record: records.Record) -> None:
+        records.append_record(self.path, record)
+        self.records.append(record)
+
+    def of(self, kind: str) -> list[records.Record]:
+        return [record for record in self.records if record["type"] == kind]
+
+
+def read_session(path: str | Path) -> list[records.Record]:
+    """The records of `lpkernels accumulate`.
+
+    Raises: ValueError: they are others.
+    """
+    found = records.read_records(Path(path))
+    if not found or found[0].get("schema") != SCHEMA or "longest" not in found[0].get("config", {}):
+        raise ValueError(f"{path}: expected the records of `lpkernels accumulate`")
+    return found
+
+
+def plan_session(session: Session, work: Workload) -> AccumulatorPlan:
+    """The plan, into the records too."""
+    made = make_plan(session.config, work)
+    if not session.of("plan"):
+        for row in made.to_dicts():
+            session.add({"type": "plan", **row})
+    return made
+
+
+@dataclass(frozen=True)
+class Point:
+    """One simulated sum: `length` products of operands in `operand`."""
+
+    length: int
+    accumulator: str
+    operand: str
+
+    def key(self) -> tuple[int, str, str]:
+        return self.length, self.accumulator, self.operand
+
+
+def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
+    """The sums to simulate: every planned accumulator at its own length, and with one bit fewer;
+    and for the picture some widths at all lengths. The exponent has 8 bits, as in the theory.
+    """
+    found = []
+    for row in made.rows:
+        length = min(max(2, round(row.length * (row.nzr or 1.0))), config.longest)
+        # Two digits of the length are enough, and leave fewer sums to simulate.
+        scale = 10 ** max(0, len(str(length)) - 2)
+        length = min(max(2, round(length / scale) * scale), config.longest)
+        for bits in {row.format.man_bits, max(1, row.format.man_bits - 1)}:
+            found.append(Point(length, _name(bits, row.accumulator.chunk), config.operand))
+    widths = sorted({row.format.man_bits for row in made.rows if row.format.man_bits > 2})
+    shown = sorted({widths[i * (len(widths) - 1) // 3] for i in range(4)}) if widths else []
+    for bits in shown:
+        for log_n in range(6, int(math.log2(config.longest)) + 1):
+            found.append(Point(2**log_n, _name(bits, None), config.operand))
+    return list(dict.fromkeys(found))
+
+
+def _name(bits: int, chunk: int | None) -> str:
+    return str(Accumulator(FloatFormat(8, bits), chunk=chunk))
+
+
+def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Record:
+    """side x side sums of products of rounded standard normal values: what the theory predicts of
+    them, and what they do.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (
+        quantize(torch.randn(size, generator=generator), point.operand).float()
+        for size in ((side, point.length), (point.length, side))
+    )
+    acc = accumulator(point.accumulator)
+    got = measure(a, b, acc, counted=0, generator=generator).to_dict()
+    record = {"type": "simulation", **asdict(point), **got}
+    if acc.chunk is None and isinstance(acc.fmt, FloatFormat):
+        record["theory"] = vrr(acc.fmt.man_bits, got["product_bits"], point.length)[0]
+    return record
+
+
+def simulate_session(
+    session: Session, wanted: Sequence[Point], console: "Console | None" = None
+) -> None:
+    """Simulates what the records lack; ctrl-C leaves them whole.
+
+    Raises: Interrupted: ctrl-C.
+    """
+    done = {(r["length"], r["accumulator"], r["operand"]) for r in session.of("simulation")}
+    left = [point for point in wanted if point.key() not in done]
+    with InterruptRequest() as stop:
+        for point in _shown(left, console, "simulating"):
+            if stop.requested:
+                raise Interrupted(f"stopped; simulated sums are saved in {session.path}")
+            session.add(simulate(point, seed=session.config.seed))
+
+
+def _shown(items: Sequence[Any], console: "Console | None", title: str) -> Iterable[Any]:
+    if console is None:
+        return items
+    from rich.progress import track
+
+    return track(items, description=title, console=console)
+
+
+def check_trainable(config: AccumulateConfig) -> None:
+    """Raises ValueError unless the model is one that the trainer builds, for its data."""
+    if config.model in BUNDLED or ":" in config.model:
+        raise ValueError(
+            f"--train has no data for {config.model!r}; train a network of small images: "
+            "resnet<depth> or cnn<depth>, on digits, digits32, cifar10 or cifar100 (--data)"
+        )
+
+
+def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[RunConfig]:
+    """fp32, FP8 operands with native sums, then the plan and its neighbours; all for each seed."""
+    shared: dict[str, Any] = {
+        "model": config.model, "width": config.width, "data": config.data,
+        "data_dir": config.data_dir, "epochs": config.epochs, "batch": config.batch,
+        "lr": config.lr, "threads": 1,
+    }  # fmt: skip
+    operands = replace(FP8, name="fp32 sums", acc="", layer_accs=native_layers(made), **shared)
+    runs = [RunConfig(name="fp32", **shared), operands]
+    for fewer in NARROWER:
+        runs.append(replace(operands, name=run_name(fewer), layer_accs=layer_accs(made, fewer)))
+    seeds = range(config.seed, config.seed + config.seeds)
+    return [replace(run, seed=seed) for seed in seeds for run in runs]
+
+
+def run_name(fewer: int) -> str:
+    """What a run with that many mantissa bits fewer than planned is called."""
+    if fewer == 0:
+        return "planned"
+    return f"{fewer} fewer" if fewer > 0 else f"{-fewer} more"
+
+
+def layer_accs(made: AccumulatorPlan, fewer: int) -> tuple[tuple[str, str, str, str], ...]:
+    """The plan's accumulators with that many mantissa bits fewer, as a RunConfig holds them."""
+    return tuple(
+        (name, str(recipe.fprop), str(recipe.dgrad), str(recipe.wgrad))
+        for name, recipe in made.narrowed(fewer).items()
+    )
+
+
+def native_layers(made: AccumulatorPlan) -> tuple[tuple[str, str, str, str], ...]:
+    return tuple((name, "native", "native", "native") for name in made.recipes)
+
+
+def train_session(
+    session: Session, made: AccumulatorPlan, console: "Console | None" = None
+) -> list[records.Run]:
+    """Trains what is not finished yet, each run in its own folder below "train".
+
+    Raises: Interrupted: ctrl-C; what was done so far is saved.
+    """
+    data = load(session.config.data, session.config.data_dir)
+    runs = []
+    for config in training_configs(made, session.config):
+        place = session.folder / "train" / f"{config.name.replace(' ', '-')}-seed{config.seed}"
+        runs.append(trainer_of(config, place, data, resume=session.resume).fit(console=console))
+    return runs

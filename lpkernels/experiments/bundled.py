@@ -1,0 +1,178 @@
+"""Networks that the command line can ask about, with random weights, a random batch and a loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lpkernels.experiments.models import BasicBlock, ResNet
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A model, its input, and a scalar of its output."""
+
+    model: nn.Module
+    sample: Any
+    loss: Callable[[Any], Tensor]
+
+
+class ResNet18(nn.Module):
+    """He et al. 2016, arXiv 1512.03385, table 1 (18 layers, 224 x 224, 1x1 shortcuts)."""
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn = nn.BatchNorm2d(64)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        widths = (64, 64, 128, 256, 512)
+        self.stages = nn.Sequential(
+            *(
+                nn.Sequential(
+                    BasicBlock(widths[i], widths[i + 1], 1 if i == 0 else 2),
+                    BasicBlock(widths[i + 1], widths[i + 1], 1),
+                )
+                for i in range(4)
+            )
+        )
+        self.head = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stages(self.pool(torch.relu(self.bn(self.stem(x)))))
+        return self.head(y.mean(dim=(2, 3)))
+
+
+def alexnet(classes: int = 1000) -> nn.Sequential:
+    """Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks" (arXiv
+    1404.5997), 224 x 224; without local response normalisation.
+    """
+    convolutions: list[nn.Module] = []
+    shapes = [(3, 64, 11, 4, 2), (64, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384, 256, 3, 1, 1)]
+    shapes.append((256, 256, 3, 1, 1))
+    for index, shape in enumerate(shapes):
+        convolutions += [nn.Conv2d(*shape), nn.ReLU(inplace=True)]
+        if index in (0, 1, 4):
+            convolutions.append(nn.MaxPool2d(3, 2))
+    hidden: list[nn.Module] = []
+    for width in (256 * 6 * 6, 4096):
+        hidden += [nn.Dropout(), nn.Linear(width, 4096), nn.ReLU(inplace=True)]
+    return nn.Sequential(*convolutions, nn.Flatten(), *hidden, nn.Linear(4096, classes))
+
+
+class InvertedResidual(nn.Module):
+    """Expand 1x1, depthwise 3x3, project 1x1; added to the input where the shape allows.
+
+    Reference: Sandler et al. 2018, arXiv 1801.04381, table 1.
+    """
+
+    def __init__(self, c_in: int, c_out: int, stride: int, expand: int) -> None:
+        super().__init__()
+        width = c_in * expand
+        layers: list[nn.Module] = []
+        if expand != 1:
+            layers += [nn.Conv2d(c_in, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()]
+        layers += [
+            nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU6(),
+            nn.Conv2d(width, c_out, 1, bias=False),
+            nn.BatchNorm2d(c_out),
+        ]
+        self.layers = nn.Sequential(*layers)
+        self.adds = stride == 1 and c_in == c_out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x) if self.adds else self.layers(x)
+
+
+def mobilenetv2(classes: int = 1000) -> nn.Sequential:
+    """Sandler et al. 2018, arXiv 1801.04381, table 2, 224 x 224."""
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 32, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU6(),
+    ]
+    width = 32
+    # expansion, channels, blocks, stride of the first
+    rows = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1)]
+    for expand, channels, blocks, stride in [*rows, (6, 160, 3, 2), (6, 320, 1, 1)]:
+        for block in range(blocks):
+            first = stride if block == 0 else 1
+            layers.append(InvertedResidual(width, channels, first, expand))
+            width = channels
+    layers += [nn.Conv2d(width, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6()]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, classes)]
+    return nn.Sequential(*layers)
+
+
+class GPTBlock(nn.Module):
+    """Pre-norm transformer block with causal attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        shape = (batch, length, self.heads, width // self.heads)
+        q, k, v = (t.reshape(shape).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+
+class TinyGPT(nn.Module):
+    """A decoder after Radford et al. 2019 ("Language models are unsupervised multitask learners"):
+    learned positions, 4 blocks of width 128, 4 heads, 128 tokens, a vocabulary of 256 bytes.
+    """
+
+    def __init__(
+        self, *, tokens: int = 256, width: int = 128, blocks: int = 4, heads: int = 4,
+        context: int = 128,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.token, self.position = nn.Embedding(tokens, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(GPTBlock(width, heads) for _ in range(blocks)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, tokens, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        return self.head(self.norm(self.blocks(x)))
+
+
+_IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
+    "resnet32-cifar": (lambda: ResNet(3, 10, depth=32), 32, 10),
+    "resnet18-imagenet": (ResNet18, 224, 1000),
+    "alexnet-imagenet": (alexnet, 224, 1000),
+    "mobilenetv2": (mobilenetv2, 224, 1000),
+}
+#: The names `workload` knows.
+BUNDLED = (*_IMAGE_MODELS, "tiny-gpt")
+
+
+def workload(name: str, *, batch: int = 8, seed: int = 0) -> Workload:
+    """The bundled network of that name, on a batch of random images or tokens, random labels.
+
+    Raises: ValueError: an unknown name.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if name == "tiny-gpt":
+            tokens = torch.randint(256, (batch, 129))
+            labels = tokens[:, 1:].flatten()
+            return Workload(
+                TinyGPT(), tokens[:, :-1], lambda y: cross_entropy(y.flatten(0, 1), labels)
+            )
+        if name not in _IMAGE_MODELS:
+            raise ValueError(f"model: expected one of {', '.join(BUNDLED)}, got {name!r}")
+        build, size, classes = _IMAGE_MODELS[name]
+        model, images = build(), torch.randn(batch, 3, size, size)
+        answers = torch.randint(classes, (batch,))
+        return Workload(model, images, lambda y: cross_entropy(y, answers))

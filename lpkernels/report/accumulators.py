@@ -1,0 +1,262 @@
+"""Tables and pictures of accumulators: what was planned, simulated, trained."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from lpkernels.experiments.accumulate import NARROWER, run_name
+from lpkernels.experiments.records import Record, Run
+from lpkernels.techniques.accumulation import nmse, vrr
+from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
+
+_GEMMS = ("fprop", "dgrad", "wgrad")
+_COLOURS = {"fprop": "tab:blue", "dgrad": "tab:orange", "wgrad": "tab:green"}
+_SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
+
+
+def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
+    """A row for every GEMM of every layer; the notes stand below the table, by number."""
+    table = Table(title=title or None)
+    table.add_column("layer", no_wrap=True)
+    table.add_column("gemm")
+    for column in ("length", "m_p", "nonzero", "one sum", "chunks", "exponents"):
+        table.add_column(column, justify="right")
+    table.add_column("accumulator", no_wrap=True)
+    table.add_column("notes")
+    numbers = {note: i for i, note in enumerate(_notes(rows), start=1)}
+    layer = ""
+    for row in rows:
+        low_high = row["exponents"]
+        chunks = f"{row['chunk_bits']} at {row['chunk']}" if row["chunk"] < row["length"] else "-"
+        table.add_row(
+            "" if row["layer"] == layer else row["layer"],
+            row["gemm"],
+            str(row["length"]),
+            str(row["product_bits"]),
+            f"{row['nzr']:.0%}",
+            str(row["man_bits"]),
+            chunks,
+            "-" if low_high is None else f"{low_high[0]}..{low_high[1]}",
+            row["accumulator"],
+            " ".join(str(numbers[note]) for note in row["notes"]),
+        )
+        layer = row["layer"]
+    return table
+
+
+def plan_notes(rows: Sequence[Record]) -> list[str]:
+    """The numbered notes of the table."""
+    return [f"{i}: {note}" for i, note in enumerate(_notes(rows), start=1)]
+
+
+def _notes(rows: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(note for row in rows for note in row["notes"]))
+
+
+def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
+    """A row for every simulated sum."""
+    table = Table(title=title or None)
+    table.add_column("accumulator", no_wrap=True)
+    for column in ("length", "VRR, theory", "VRR, simulated", "error^2 / variance"):
+        table.add_column(column, justify="right")
+    for point in sorted(found, key=lambda p: (p["accumulator"], p["length"])):
+        theory = point.get("theory")
+        table.add_row(
+            point["accumulator"],
+            str(point["length"]),
+            "-" if theory is None else f"{theory:.4f}",
+            _with_error(point["vrr"], point["vrr_error"], 4),
+            "-" if point["nmse"] is None else f"{point['nmse']:.2e}",
+        )
+    return table
+
+
+def speed_length_table(found: Sequence[Record], *, title: str = "") -> Table:
+    """A row for every length: each backend's rate, variance kept and error."""
+    table = Table(title=title or None)
+    names = list(dict.fromkeys(record["backend"] for record in found))
+    for column in ("length", *(f"{name}, GMAC/s" for name in names), "VRR", "error^2 / variance"):
+        table.add_column(column, justify="right")
+    for length in dict.fromkeys(record["length"] for record in found):
+        rows = {r["backend"]: r for r in found if r["length"] == length}
+        rates = [f"{rows[name]['rate'] / 1e9:.3g}" if name in rows else "-" for name in names]
+        any_row = next(iter(rows.values()))
+        kept = _with_error(any_row["vrr"], any_row["vrr_error"], 4)
+        table.add_row(f"{length}", *rates, kept, f"{any_row['nmse']:.2e}")
+    return table
+
+
+def training_table(runs: Sequence[Run], *, title: str = "") -> Table:
+    """Mean and standard deviation of the last test accuracy over seeds, a row for each name."""
+    table = Table(title=title or None)
+    table.add_column("run")
+    for column in ("test accuracy", "deviation", "lowest", "seeds"):
+        table.add_column(column, justify="right")
+    for name, accuracies in _by_name(runs).items():
+        spread = stdev(accuracies) if len(accuracies) > 1 else 0.0
+        figures = (mean(accuracies), spread, min(accuracies))
+        table.add_row(name, *(f"{value:.2%}" for value in figures), str(len(accuracies)))
+    return table
+
+
+def _by_name(runs: Sequence[Run]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        if run.epochs:
+            found.setdefault(run.name, []).append(run.curve("test_accuracy")[-1])
+    return found
+
+
+def _with_error(value: float | None, error: float | None, digits: int) -> str:
+    if value is None:
+        return "not finite"
+    return f"{value:.{digits}f}" + ("" if error is None else f" +- {error:.{digits}f}")
+
+
+def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
+    """Mantissa bits per layer and GEMM: one sum (filled) and with chunks (hollow)."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    figure = _figure((max(6.0, 0.22 * len(layers) + 3), 4.2))
+    axes = figure.subplots()
+    for gemm in _GEMMS:
+        chosen = [row for row in rows if row["gemm"] == gemm]
+        at = [layers.index(row["layer"]) + 0.2 * (_GEMMS.index(gemm) - 1) for row in chosen]
+        colour = _COLOURS[gemm]
+        axes.plot(at, [row["man_bits"] for row in chosen], "o", color=colour, label=gemm)
+        axes.plot(at, [row["chunk_bits"] for row in chosen], "o", color=colour, mfc="none")
+    axes.set_xticks(range(len(layers)), layers, rotation=90, fontsize="x-small")
+    axes.set(ylabel="mantissa bits of the accumulator", ylim=(0, None))
+    axes.legend(title="hollow: in chunks", fontsize="small")
+    return _save(figure, path, title)
+
+
+def plot_retention(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
+    """VRR against length: the theory as curves, simulated sums as points with two deviations."""
+    figure = _figure((6.5, 4.2))
+    axes = figure.subplots()
+    points = [p for p in found if p.get("theory") is not None]
+    lengths = [p["length"] for p in points] or [64]
+    many = np.unique(np.geomspace(min(lengths), max(lengths), 60).round().astype(int))
+    names = sorted({p["accumulator"] for p in points}, key=_width)
+    names = [n for n in names if sum(p["accumulator"] == n for p in points) >= 4] or names
+    for index, name in enumerate(names):
+        chosen = [p for p in points if p["accumulator"] == name and p["vrr"] is not None]
+        if not chosen:
+            continue
+        colour = f"C{index % 10}"
+        bits = _width(name)
+        axes.plot(many, vrr(bits, chosen[0]["product_bits"], many)[0], color=colour)
+        errors = [2 * (p["vrr_error"] or 0.0) for p in chosen]
+        values = [p["vrr"] for p in chosen]
+        at = [p["length"] for p in chosen]
+        axes.errorbar(at, values, errors, fmt="o", ms=4, color=colour, label=f"{bits} bits")
+    axes.set(xscale="log", xlabel="products of a sum", ylabel="variance retention ratio")
+    axes.set_xscale("log", base=2)
+    axes.axhline(1, color="grey", lw=0.5)
+    axes.legend(title="lines: theory", fontsize="small")
+    axes.grid(alpha=0.3)
+    return _save(figure, path, title)
+
+
+def _width(name: str) -> int:
+    return int(name.split("m")[1].split("_")[0].split(":")[0])
+
+
+def plot_accuracy(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Path:
+    """Test accuracy against mantissa bits below the plan; each seed a point, the mean a line.
+
+    Raises: ValueError: no run has a finished epoch.
+    """
+    found = _by_name(runs)
+    if not found:
+        raise ValueError("plot_accuracy: expected at least one run with a finished epoch, got none")
+    figure = _figure((6.0, 4.0))
+    axes = figure.subplots()
+    names = {-bits: run_name(bits) for bits in NARROWER}
+    present = {at: found[name] for at, name in sorted(names.items()) if name in found}
+    for at, values in present.items():
+        axes.plot([at] * len(values), [100 * v for v in values], ".", color="tab:blue", alpha=0.5)
+    axes.plot(list(present), [100 * mean(v) for v in present.values()], color="tab:blue")
+    for name, colour in (("fp32", "black"), ("fp32 sums", "tab:red")):
+        if name in found:
+            label = f"{name}: mean and all seeds"
+            values = [100 * v for v in found[name]]
+            axes.axhline(mean(values), color=colour, lw=1, label=label)
+            axes.axhspan(min(values), max(values), color=colour, alpha=0.1)
+    axes.set_xticks(list(present))
+    axes.set(xlabel="mantissa bits beyond the plan", ylabel="test accuracy (%)")
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    return _save(figure, path, title)
+
+
+def plot_knee(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
+    """VRR against x = 2^m / sqrt n: the theory at several lengths, simulated sums by rounding."""
+    figure = _figure((6.5, 4.2))
+    axes = figure.subplots()
+    nearest = [p for p in found if p["rounding"] == "nearest_even"]
+    lengths = sorted({p["length"] for p in nearest})
+    for shade, length in enumerate(lengths[1::2] or lengths):
+        chosen = sorted((p for p in nearest if p["length"] == length), key=lambda p: p["man_bits"])
+        x = [2.0 ** p["man_bits"] / length**0.5 for p in chosen]
+        grey = str(0.75 - 0.75 * shade / max(1, len(lengths) // 2))
+        label = f"theory, {length} products"
+        axes.plot(x, [p["theory"] for p in chosen], "--", lw=1, color=grey, label=label)
+    for index, rounding in enumerate(_SHAPES):
+        chosen = [p for p in found if p["rounding"] == rounding and p["vrr"] is not None]
+        if not chosen:
+            continue
+        x = [2.0 ** p["man_bits"] / p["length"] ** 0.5 for p in chosen]
+        errors = [2 * (p["vrr_error"] or 0.0) for p in chosen]
+        values = [p["vrr"] for p in chosen]
+        shape = _SHAPES[rounding]
+        axes.errorbar(x, values, errors, fmt=shape, ms=4, color=f"C{index}", label=rounding)
+    axes.set(xlabel="2^m / sqrt n", ylabel="variance retention ratio", ylim=(0.3, 1.6))
+    axes.set_xscale("log", base=2)
+    axes.legend(fontsize="x-small")
+    axes.grid(alpha=0.3)
+    return _save(figure, path, title)
+
+
+def plot_error_law(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
+    """NMSE against x = 2^m / sqrt n: the law of each rounding, simulated sums as points."""
+    figure = _figure((6.5, 4.2))
+    axes = figure.subplots()
+    x = np.geomspace(0.25, 64, 50)
+    for index, rounding in enumerate(NMSE_CONSTANTS):
+        chosen = [p for p in found if p["rounding"] == rounding and p["nmse"]]
+        if not chosen:
+            continue
+        law = nmse(1, 4, rounding=rounding)
+        axes.plot(x, law / x**2, color=f"C{index}", lw=1)
+        at = [2.0 ** p["man_bits"] / p["length"] ** 0.5 for p in chosen]
+        values = [p["nmse"] for p in chosen]
+        shape = _SHAPES[rounding]
+        axes.plot(at, values, shape, ms=4, color=f"C{index}", label=rounding)
+    axes.set(xlabel="2^m / sqrt n", ylabel="error^2 / variance", yscale="log")
+    axes.set_xscale("log", base=2)
+    axes.legend(title="lines: c / x^2", fontsize="small")
+    axes.grid(alpha=0.3)
+    return _save(figure, path, title)
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, path: str | Path, title: str) -> Path:
+    if title:
+        figure.suptitle(title)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
+    return path

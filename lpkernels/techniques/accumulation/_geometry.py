@@ -1,0 +1,128 @@
+"""The products behind an operation y = op(x, w): their sums, lengths and number of multiply-adds.
+
+Each geometry offers fprop(x, w), dgrad(g, w, x.shape) and wgrad(x, g, w.shape) in torch's own
+arithmetic. All three are bilinear, so the same maps count, bound and square the products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import NATIVE
+from lpkernels.functional.conv import ConvGeometry
+from lpkernels.functional.matmul import one_sum
+
+GEMMS = ("fprop", "dgrad", "wgrad")
+
+
+class Geometry(Protocol):
+    def fprop(self, x: Tensor, w: Tensor) -> Tensor: ...
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor: ...
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor: ...
+
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
+        """Products of the longest sum of fprop, dgrad and wgrad."""
+        ...
+
+    def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
+        """Multiply-adds of one pass, the same in all three; taps on padding are none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """x (..., M, K) @ w (..., K, N); what was broadcast is summed in the gradients."""
+
+    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
+        return torch.matmul(x, w)
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
+        left, right = one_sum(g, w.mT, shape)
+        return torch.matmul(left, right)
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
+        left, right = one_sum(x.mT, g, shape)
+        return torch.matmul(left, right)
+
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
+        batch = math.prod(y[:-2])
+        over_x, over_w = (batch // max(1, math.prod(shape[:-2])) for shape in (x, w))
+        return x[-1], y[-1] * over_x, y[-2] * over_w
+
+    def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
+        return math.prod(y) * x[-1]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """x (N, C_in, *) conv w (C_out, C_in / groups, *)."""
+
+    layer: ConvGeometry
+
+    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
+        return self.layer.fprop(x, w, None, NATIVE, None, "auto")
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
+        return self.layer.dgrad(g, w, shape, NATIVE, None, "auto")
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
+        return self.layer.wgrad(x, g, shape, NATIVE, None, "auto")
+
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
+        taps = zip(w[2:], self.layer.stride, self.layer.dilation, strict=True)
+        longest = math.prod(longest_residue(k, s, d) for k, s, d in taps)
+        outputs = w[0] // self.layer.groups
+        return math.prod(w[1:]), outputs * longest, y[0] * math.prod(y[2:])
+
+    def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
+        one_channel = ConvGeometry(self.layer.stride, self.layer.padding, self.layer.dilation, 1)
+        image, kernel = torch.ones(1, 1, *x[2:]), torch.ones(1, 1, *w[2:])
+        taps = one_channel.fprop(image, kernel, None, NATIVE, None, "auto")
+        return int(taps.sum(dtype=torch.float64)) * x[0] * w[0] * w[1]
+
+
+@dataclass(frozen=True)
+class ConvTranspose:
+    """The dgrad of a convolution as a forward pass: x is its output's gradient, y its image."""
+
+    conv: Conv
+    size: tuple[int, ...]
+
+    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
+        return self.conv.dgrad(x, w, torch.Size((x.shape[0], *self.size)))
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
+        return self.conv.fprop(g, w)
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
+        return self.conv.wgrad(g, x, shape)
+
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
+        fprop, dgrad, wgrad = self.conv.lengths(y, w, x)
+        return dgrad, fprop, wgrad
+
+    def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
+        return self.conv.products(y, w, x)
+
+
+def longest_residue(taps: int, stride: int, dilation: int) -> int:
+    """Most taps of one dimension that meet in one position of the input's gradient.
+
+    Tap t of output o lands on o * stride + t * dilation: the taps that can meet differ by a
+    multiple of stride / gcd(stride, dilation).
+    """
+    return math.ceil(taps / (stride // math.gcd(stride, dilation)))
+
+
+def sizes(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """An int, or one or `dims` ints, as `dims` ints."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dims if len(values) == 1 else values

@@ -1,0 +1,259 @@
+"""The table of a plan: from measured sums to formats, notes and recipes."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.formats import FloatFormat
+from lpkernels.techniques.accumulation import theory
+from lpkernels.techniques.accumulation._statistics import Statistics
+from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
+
+# Chunk lengths among which the best is looked for.
+_CHUNKS = (16, 32, 64, 128, 256, 512, 1024)
+_MOST_BITS = 23
+# From this growth of a sum beyond that of independent products on, the row says so.
+_GROWTH = 4.0
+# The same of gradients that the operand format flushes to zero.
+_FLUSHED = 0.1
+#: The note of a layer that ran forward, has something to train, and got no gradient.
+UNSEEN = (
+    "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
+    "dgrad and wgrad are not planned"
+)
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """The accumulator of one GEMM of one layer.
+
+    layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
+    length: products of its longest sum.
+    product_bits, nzr, growth: measured; see `_statistics.Statistics`.
+    exponents: (low, high) that the accumulator's exponents must cover; None: every product is 0.
+    man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the
+        mantissa bits of inner and outer sums with it.
+    format, accumulator: what is recommended; with chunks if the plan was asked for them.
+    notes: where the theory is known to be wrong for this row.
+    """
+
+    layer: str
+    gemm: str
+    length: int
+    product_bits: int
+    nzr: float
+    growth: float
+    exponents: tuple[int, int] | None
+    man_bits: int
+    chunk: int
+    chunk_bits: int
+    format: FloatFormat
+    accumulator: Accumulator
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as records hold them."""
+        plain = {**vars(self), "format": str(self.format), "accumulator": str(self.accumulator)}
+        return {
+            **plain,
+            "notes": list(self.notes),
+            "exponents": self.exponents and [*self.exponents],
+        }
+
+
+@dataclass(frozen=True)
+class AccumulatorPlan(Mapping[Any, Recipe]):
+    """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
+
+    ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators
+    and the operand formats the plan was made for. Products that are no such layer (attention,
+    recurrent layers, calls of torch.matmul) have rows, and no recipe.
+    """
+
+    rows: tuple[PlanRow, ...]
+    operands: Recipe
+    modules: Mapping[str, str] = field(repr=False)
+
+    def __getitem__(self, pattern: Any) -> Recipe:
+        return self.recipes[pattern]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.recipes)
+
+    def __len__(self) -> int:
+        return len(self.recipes)
+
+    @cached_property
+    def recipes(self) -> dict[Any, Recipe]:
+        """{the layer's name as a pattern: its Recipe}."""
+        return self.narrowed(0)
+
+    def narrowed(self, bits: int) -> dict[Any, Recipe]:
+        """The recipes with `bits` fewer mantissa bits in every accumulator, 1 to 23 of them left.
+
+        A negative number adds bits.
+        """
+        made: dict[Any, Recipe] = {}
+        for layer, module in self.modules.items():
+            sums = {
+                row.gemm: _narrower(row.accumulator, bits)
+                for row in self.rows
+                if row.layer == layer
+            }
+            quantizers = {k: getattr(self.operands, k) for k in ("input", "weight", "grad_output")}
+            fields: dict[str, Any] = {**quantizers, **sums}
+            made[_pattern(module)] = Recipe(**fields)
+        return made
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as plain values."""
+        return [row.to_dict() for row in self.rows]
+
+
+def plan_rows(
+    sums: dict[tuple[str, str], list[tuple[int, Statistics]]],
+    flushed: Mapping[str, float],
+    chunk: int | str | None,
+    exp_bits: int | None,
+    options: dict[str, Any],
+) -> list[PlanRow]:
+    """One row for every GEMM that ran; those of all rows are asked for at once."""
+    calls = [(key, length, found) for key, runs in sums.items() for length, found in runs]
+    lengths = np.array([length for _, length, _ in calls])
+    width = np.array([found.product_bits for _, _, found in calls])
+    # Nothing but zeros says nothing about another batch.
+    share = np.array([found.nzr or 1.0 for _, _, found in calls])
+    with warnings.catch_warnings():
+        # The rows carry notes in their place.
+        warnings.simplefilter("ignore", ModelWarning)
+        single = min_mantissa_bits(lengths, width, nzr=share, **options)
+        chunks = _CHUNKS if not isinstance(chunk, int) else (chunk,)
+        chunked = np.stack(
+            [min_mantissa_bits(lengths, width, chunk=c, nzr=share, **options) for c in chunks]
+        )
+    # Of chunk lengths with equal bits, the one whose rounding errors add up to least.
+    errors = [
+        theory.nmse(b, lengths, chunk=c, nzr=share) for c, b in zip(chunks, chunked, strict=True)
+    ]
+    best = np.lexsort((np.stack(errors), chunked), axis=0)[0]
+    rows: dict[tuple[str, str], PlanRow] = {}
+    for i, (key, length, found) in enumerate(calls):
+        bits = (int(single[i]), chunks[best[i]], int(chunked[best[i], i]))
+        lost = 0.0 if key[1] == "fprop" else flushed.get(key[0], 0.0)
+        row = _row(key, length, found, bits, chunk, exp_bits, options["rounding"], lost)
+        rows[key] = _widest(rows[key], row) if key in rows else row
+    return list(rows.values())
+
+
+def _row(
+    key: tuple[str, str],
+    length: int,
+    found: Statistics,
+    bits: tuple[int, int, int],
+    asked: int | str | None,
+    exp_bits: int | None,
+    rounding: str,
+    flushed: float,
+) -> PlanRow:
+    single, chunk, inner = bits
+    chunk = min(chunk, length)
+    in_chunks = asked is not None and chunk < length and (asked != "best" or inner < single)
+    needed = inner if in_chunks else single
+    notes = _notes(length, found, needed, in_chunks)
+    if flushed >= _FLUSHED:
+        notes.append(
+            f"{flushed:.0%} of the output's gradients round to zero as operands, which shortens "
+            "the sums: scale the loss"
+        )
+    exponents = None if found.low is None or found.high is None else (found.low, found.high)
+    fmt = FloatFormat(exp_bits or _exponent_bits(exponents), min(needed, _MOST_BITS))
+    acc = Accumulator(fmt, rounding, chunk=chunk if in_chunks else None)
+    return PlanRow(
+        *key, length, found.product_bits, found.nzr, found.growth, exponents, single, chunk, inner,
+        fmt, acc, tuple(notes),
+    )  # fmt: skip
+
+
+def _exponent_bits(exponents: tuple[int, int] | None) -> int:
+    """The fewest of an IEEE format that covers the range; 8 where nothing is known."""
+    if exponents is None:
+        return 8
+    low, high = exponents
+    for bits in range(2, 8):
+        half = 2 ** (bits - 1)
+        if 2 - half <= low and high <= half - 1:
+            return bits
+    return 8
+
+
+def _notes(length: int, found: Statistics, bits: int, in_chunks: bool) -> list[str]:
+    notes = []
+    if found.low is None:
+        notes.append("every product is zero on this sample: nothing was measured")
+    if length * found.nzr >= theory.MODEL_LIMIT and not in_chunks:
+        notes.append("from 2^22 products on the formula asks for about 3 bits too many")
+    if bits < found.operand_bits:
+        notes.append(
+            "fewer mantissa bits than the operands have: the criterion accepts the loss of 3.9 "
+            "products, which is most of a sum this short"
+        )
+    if found.growth >= _GROWTH:
+        more = math.ceil(math.log2(found.growth) / 2)
+        notes.append(
+            f"products are not of mean zero: E[sum^2] is {found.growth:.0f} times that of "
+            f"independent ones, which can cost {more} bits more"
+        )
+    if bits > _MOST_BITS:
+        notes.append(f"needs {bits} mantissa bits, more than the 23 of fp32")
+    if found.low is not None and found.low < -126:
+        notes.append("products lie below fp32's normal numbers: scale the loss")
+    return notes
+
+
+def _widest(a: PlanRow, b: PlanRow) -> PlanRow:
+    """One row for two calls of a layer: the longer sum, and a format that holds both."""
+    longer, other = (a, b) if a.length >= b.length else (b, a)
+    ranges = [r.exponents for r in (a, b) if r.exponents is not None]
+    exponents = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else None
+    fmt = FloatFormat(
+        max(a.format.exp_bits, b.format.exp_bits), max(a.format.man_bits, b.format.man_bits)
+    )
+    acc = longer.accumulator
+    values = {
+        **vars(longer),
+        "product_bits": max(a.product_bits, b.product_bits),
+        "nzr": max(a.nzr, b.nzr),
+        "growth": max(a.growth, b.growth),
+        "exponents": exponents,
+        "man_bits": max(a.man_bits, b.man_bits),
+        "chunk_bits": max(a.chunk_bits, b.chunk_bits),
+        "format": fmt,
+        "accumulator": Accumulator(fmt, acc.rounding, chunk=acc.chunk),
+        "notes": tuple(dict.fromkeys((*longer.notes, *other.notes))),
+    }
+    return PlanRow(**values)
+
+
+def with_note(row: PlanRow, note: str) -> PlanRow:
+    return replace(row, notes=(*row.notes, note))
+
+
+def _narrower(acc: Accumulator, bits: int) -> Accumulator:
+    fmt = acc.fmt
+    if not bits or not isinstance(fmt, FloatFormat):
+        return acc
+    narrow = FloatFormat(fmt.exp_bits, min(_MOST_BITS, max(1, fmt.man_bits - bits)))
+    return Accumulator(narrow, acc.rounding, chunk=acc.chunk)
+
+
+def _pattern(name: str) -> str:
+    """A glob that matches this name alone."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -1,0 +1,232 @@
+"""The accumulator that each product of a model needs, measured on one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from lpkernels.arithmetic import Quantizer, Recipe, as_quantizer
+from lpkernels.formats import Format
+from lpkernels.functional import quantize
+from lpkernels.recipes import as_recipe, recipes
+from lpkernels.techniques.accumulation import _checks, theory
+from lpkernels.techniques.accumulation._geometry import GEMMS
+from lpkernels.techniques.accumulation._operations import HANDLERS, OPAQUE
+from lpkernels.techniques.accumulation._rows import UNSEEN, AccumulatorPlan, plan_rows, with_note
+from lpkernels.techniques.accumulation._statistics import Statistics, statistics
+from lpkernels.techniques.accumulation._trace import Product, Tracer, check_model
+
+
+def plan(
+    model: Module,
+    sample: Any,
+    *,
+    loss: Callable[[Any], Tensor],
+    operand: Format | Quantizer | Recipe | str,
+    chunk: int | str | None = None,
+    exp_bits: int | None = None,
+    criterion: str = "level",
+    cutoff: float = theory.CUTOFF,
+    metric: str = "vrr",
+    eps: float = 1e-3,
+    rounding: str = "nearest_even",
+) -> AccumulatorPlan:
+    """The accumulator that every product of a model needs, forward and backward.
+
+    Runs the model once on the sample, in the mode it is in, and its loss backward, in torch's own
+    arithmetic, and looks at every linear layer, convolution (transposed ones too), recurrent
+    layer, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: the lengths of the three
+    GEMMs, and, on the operands rounded to `operand`, the mantissa bits of the products, the share
+    that is not zero and the range of exponents. Those give the format: mantissa bits by
+    :func:`min_mantissa_bits`, and the fewest exponent bits (IEEE bias, at least 2) whose largest
+    value no partial sum of this batch exceeds in any order, and whose normal numbers reach down to
+    a product of typical size in the smallest hundredth of the sums.
+
+    Gradients, buffers, hooks and torch's random state are left as found; a layer that is called
+    several times has the widest of its formats. The length of a strided dgrad is its longest sum.
+
+    Args:
+        model: a module of torch's own layers, its parameters initialised.
+        sample: its input: a tensor, a tuple of arguments or a dict of keyword arguments.
+        loss: from the model's output to a scalar; scale it here if gradients underflow.
+        operand: format, Quantizer or its text of input, weight and grad_output; or a Recipe (or its
+            name) whose three quantizers are taken.
+        chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
+            length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
+            bits; where several do, the one that loses least.
+        exp_bits: of every accumulator, 2..8; None: measured, as above.
+        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the rounding is also
+            that of the accumulators ("aligned_truncation" is not one an Accumulator has).
+
+    Returns:
+        An AccumulatorPlan.
+
+    Raises:
+        TypeError, ValueError: arguments of the wrong kind; a loss that is no scalar or has no
+            gradient; a layer that is emulated already or not initialised; operands that are not
+            finite, or overflow in their format.
+        NotImplementedError: an operation that cannot be traced, by name.
+    """
+    _check(chunk, exp_bits, criterion, metric, rounding)
+    check_model(model)
+    quantizers = _operands(operand)
+    measured = _Measured(quantizers)
+    with _as_found(model):
+        tracer = Tracer(model, measured.add, HANDLERS, OPAQUE)
+        with tracer, torch.enable_grad():
+            value = loss(_call(model, sample))
+        if not tracer.found:
+            raise ValueError(
+                "plan: the model made no matrix product and no convolution; there is nothing to "
+                "accumulate"
+            )
+        _backward(value, model, sample)
+    options: dict[str, Any] = {
+        "criterion": criterion,
+        "cutoff": cutoff,
+        "metric": metric,
+        "eps": eps,
+    }
+    options["rounding"] = rounding
+    rows = plan_rows(measured.sums, measured.flushed, chunk, exp_bits, options)
+    rows = [with_note(row, UNSEEN) if row.layer in measured.waiting else row for row in rows]
+    return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
+
+
+def _check(chunk: Any, exp_bits: Any, criterion: str, metric: str, rounding: str) -> None:
+    if chunk is not None and chunk != "best":
+        if isinstance(chunk, bool) or not isinstance(chunk, int):
+            raise TypeError(f'plan: chunk must be a length, "best" or None, got {chunk!r}')
+        if chunk < 1:
+            raise ValueError(f"plan: chunk must be at least 1, got {chunk}")
+    if exp_bits is not None and (type(exp_bits) is not int or not 2 <= exp_bits <= 8):
+        raise ValueError(f"plan: exp_bits must be an int in 2..8 or None, got {exp_bits!r}")
+    _checks.choice("plan", "criterion", criterion, theory.CRITERIA)
+    _checks.choice("plan", "metric", metric, theory.METRICS)
+    _checks.choice("plan", "rounding", rounding, ("nearest_even", "stochastic"))
+
+
+def _operands(operand: Format | Quantizer | Recipe | str) -> Recipe:
+    if isinstance(operand, Recipe) or (isinstance(operand, str) and operand in recipes()):
+        given = as_recipe(operand)
+        return Recipe(input=given.input, weight=given.weight, grad_output=given.grad_output)
+    try:
+        q = as_quantizer(operand)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"plan: operand: {error}") from error
+    return Recipe(input=q, weight=q, grad_output=q)
+
+
+@contextmanager
+def _as_found(model: Module) -> Any:
+    """Puts buffers and torch's random state back."""
+    owners = [(m, dict(m._buffers)) for m in model.modules()]
+    values = {
+        id(b): (b, b.detach().clone())
+        for _, buffers in owners
+        for b in buffers.values()
+        if b is not None
+    }
+    devices = {p.device for p in model.parameters() if p.is_cuda}
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            yield
+        finally:
+            for module, buffers in owners:
+                module._buffers.clear()
+                module._buffers.update(buffers)
+            with torch.no_grad():
+                for buffer, value in values.values():
+                    # Batch norm changes its buffers without a new version; a copy makes one.
+                    if not torch.equal(buffer, value):
+                        buffer.copy_(value)
+
+
+def _call(model: Module, sample: Any) -> Any:
+    if isinstance(sample, Mapping):
+        return model(**sample)
+    return model(*sample) if isinstance(sample, tuple | list) else model(sample)
+
+
+def _backward(value: Any, model: Module, sample: Any) -> None:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"plan: loss must give a scalar tensor, got {got}; take a mean, say")
+    inputs = sample.values() if isinstance(sample, Mapping) else sample
+    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    leaves = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
+    leaves += [p for p in model.parameters() if p.requires_grad]
+    if not value.requires_grad or not leaves:
+        raise ValueError(
+            "plan: the loss has no gradient, so dgrad and wgrad cannot be measured; give the model "
+            "parameters that require one, and run it without torch.no_grad and .detach()"
+        )
+    if not bool(torch.isfinite(value.detach())):
+        raise ValueError(f"plan: the loss is {value.item()}; use a sample on which it is finite")
+    torch.autograd.grad(value, leaves, allow_unused=True)
+
+
+class _Measured:
+    """The statistics of every (layer, GEMM), one for each call of the layer."""
+
+    def __init__(self, quantizers: Recipe) -> None:
+        self.quantizers = quantizers
+        self.modules: dict[str, str] = {}
+        self.sums: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
+        self.flushed: dict[str, float] = {}
+        # Layers whose operands want gradients, until those come.
+        self.waiting: set[str] = set()
+
+    def add(self, product: Product, g: Tensor | None, needs_x: bool, needs_w: bool) -> None:
+        """The sink of a Tracer."""
+        layer, geometry = product.layer, product.geometry
+        x = self._rounded(product.x, "input", layer)
+        w = self._rounded(product.w, "weight", layer)
+        if product.module is not None:
+            self.modules[layer] = product.module
+        of = partial(self._add, product)
+        if g is None:
+            for gemm in GEMMS:
+                self.sums.setdefault((layer, gemm), [])
+            of(0, x, w, geometry.fprop)
+            if needs_x or needs_w:
+                self.waiting.add(layer)
+            return
+        self.waiting.discard(layer)
+        nonzero = int(g.count_nonzero())
+        g = self._rounded(g, "grad_output", layer)
+        lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
+        self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
+        if needs_x:
+            of(1, g, w, lambda a, b: geometry.dgrad(a, b, x.shape))
+        if needs_w:
+            of(2, x, g, lambda a, b: geometry.wgrad(a, b, w.shape))
+
+    def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor, combine: Any) -> None:
+        shapes = (product.x.shape, product.w.shape, product.y_shape)
+        length = product.geometry.lengths(*shapes)[gemm]
+        with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
+            found = statistics(left, right, combine, product.geometry.products(*shapes))
+        if length:
+            self.sums[product.layer, GEMMS[gemm]].append((length, found))
+
+    def _rounded(self, x: Tensor, role: str, layer: str) -> Tensor:
+        quantizer = getattr(self.quantizers, role)
+        if not torch.isfinite(x).all():
+            raise ValueError(
+                f"plan: the {role} of {layer!r} holds infinities or NaN on this sample"
+            )
+        result = x.float() if quantizer is None else quantize(x, quantizer).float()
+        if not torch.isfinite(result).all():
+            raise ValueError(
+                f"plan: the {role} of {layer!r} reaches {x.abs().max().item():.4g}, which "
+                f"overflows in {quantizer}; scale it, or use a format that saturates or has a "
+                "larger range"
+            )
+        return result

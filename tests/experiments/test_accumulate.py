@@ -1,0 +1,141 @@
+"""`lpkernels accumulate` in pieces: workloads, points, sessions that go on, training runs."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.experiments import accumulate as work
+from lpkernels.experiments.accumulate import AccumulateConfig, Point, Session
+from lpkernels.experiments.accumulator_speed import speed_over_length
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.data import load
+from lpkernels.experiments.interrupts import Interrupted
+from lpkernels.experiments.precision import layer_recipes
+
+TINY = AccumulateConfig(model="cnn1", width=2, batch=16, longest=256, epochs=1, seeds=1)
+
+
+def tiny_model() -> tuple[torch.nn.Module, Any, Any]:
+    model = torch.nn.Linear(64, 4)
+    return model, torch.ones(2, 64), lambda y: y.square().mean()
+
+
+def not_a_workload() -> int:
+    return 3
+
+
+def test_a_function_can_bring_the_model() -> None:
+    found = work.find_workload(AccumulateConfig(model=f"{__name__}:tiny_model"))
+    rows = work.make_plan(AccumulateConfig(), found).rows
+    assert [row.gemm for row in rows] == ["fprop", "wgrad"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{__name__}:nothing", "cannot be called"),
+        ("no.such.module:f", "cannot be called"),
+        (f"{__name__}:not_a_workload", r"must return \(model, sample, loss\), got int"),
+        ("vgg", "or module:function"),
+    ],
+)
+def test_models_that_are_none(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        work.find_workload(AccumulateConfig(model=name))
+
+
+def test_points_are_the_planned_sums_and_one_bit_fewer() -> None:
+    network = work.find_workload(TINY)
+    made = work.make_plan(TINY, network)
+    points = work.points(made, TINY)
+    widths = {row.format.man_bits for row in made.rows}
+    simulated = {lp.accumulator(p.accumulator).fmt.man_bits for p in points}
+    assert widths | {max(1, w - 1) for w in widths} == simulated
+    assert max(p.length for p in points) == TINY.longest
+    assert len({p.key() for p in points}) == len(points)
+
+
+def test_a_simulated_sum_has_its_theory() -> None:
+    record = work.simulate(Point(256, "e8m5", "e5m2"), side=16)
+    assert record["theory"] == pytest.approx(0.959837, abs=1e-6)
+    assert record["vrr"] == pytest.approx(0.993, abs=0.03)
+    assert "theory" not in work.simulate(Point(256, "e8m5_chunk16", "e5m2"), side=16)
+
+
+def test_a_stopped_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [Point(64, "e8m4", "e5m2"), Point(128, "e8m4", "e5m2")]
+    simulate = work.simulate
+
+    def simulate_and_signal(point: Point, **options: Any) -> dict[str, Any]:
+        signal.raise_signal(signal.SIGINT)
+        return simulate(point, **options)
+
+    session = Session(tmp_path, TINY, resume=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(work, "simulate", simulate_and_signal)
+        with pytest.raises(Interrupted, match="simulated sums are saved"):
+            work.simulate_session(session, points)
+    assert len(session.of("simulation")) == 1
+    again = Session(tmp_path, TINY, resume=True)
+    work.simulate_session(again, points)
+    assert [r["length"] for r in again.of("simulation")] == [64, 128]
+    assert work.read_session(tmp_path / work.RECORDS) == again.records
+
+
+def test_another_question_is_not_resumed(tmp_path: Path) -> None:
+    Session(tmp_path, TINY, resume=False)
+    with pytest.raises(ValueError, match="the answer to another question"):
+        Session(tmp_path, AccumulateConfig(), resume=True)
+    assert len(Session(tmp_path, AccumulateConfig(), resume=False).records) == 1
+
+
+def test_records_of_something_else_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"type": "header"}\n')
+    with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):
+        work.read_session(tmp_path / "x.jsonl")
+
+
+def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None:
+    made = work.make_plan(TINY, work.find_workload(TINY))
+    configs = work.training_configs(made, TINY)
+    names = ["fp32", "fp32 sums", "1 more", "planned", "1 fewer", "2 fewer", "3 fewer", "4 fewer"]
+    assert [c.name for c in configs] == names
+    planned, narrower = layer_recipes(configs[3]), layer_recipes(configs[4])
+    assert isinstance(planned, dict) and isinstance(narrower, dict)
+    rows = {row.gemm: row.accumulator for row in made.rows if row.layer == "stem"}
+    assert planned["stem"].wgrad == rows["wgrad"]
+    bits = rows["wgrad"].fmt.man_bits
+    assert narrower["stem"].wgrad.fmt.man_bits == max(1, bits - 1)
+    # The images enter in 16 bits, as in the recipe these runs start from.
+    assert str(planned["stem"].input) == "e6m9"
+    assert RunConfig.from_dict(configs[3].to_dict()) == configs[3]
+    session = Session(tmp_path, TINY, resume=False)
+    runs = work.train_session(session, made)
+    assert [run.name for run in runs] == names
+    assert all(run.finished for run in runs)
+
+
+def test_networks_without_data_cannot_be_trained() -> None:
+    with pytest.raises(ValueError, match="has no data for 'tiny-gpt'"):
+        work.check_trainable(AccumulateConfig(model="tiny-gpt"))
+
+
+def test_digits32_are_the_digits() -> None:
+    small, large = load("digits"), load("digits32")
+    assert large.shape == (1, 32, 32)
+    assert torch.equal(large.train_images[:, :, ::4, 2::4], small.train_images)
+    assert torch.equal(large.mean, small.mean)
+
+
+def test_speed_over_length() -> None:
+    found = list(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=8, repeats=1))
+    assert {record["length"] for record in found} == {64, 256}
+    assert all(record["rate"] > 0 and record["nmse"] > 0 for record in found)
+    with pytest.raises(ValueError, match=r"longest must be in 6\.\.24"):
+        next(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=25))

@@ -1,0 +1,201 @@
+"""Masked gradients: those of the products that the sums did not lose."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.reference import events
+from lpkernels.rng import Role, derive_seed
+from lpkernels.techniques.accumulation import mask_gradients
+
+NARROW = lp.Recipe(fprop="e4m2")
+
+
+def linear(recipe: lp.Recipe = NARROW) -> lp.nn.Linear:
+    torch.manual_seed(0)
+    return lp.nn.Linear(40, 5, recipe=recipe)
+
+
+def gradients(layer: nn.Module, x: Tensor, g: Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    layer(x).backward(g)
+    return [x.grad, *(p.grad.clone() for p in layer.parameters())]
+
+
+def lost(x: Tensor, w: Tensor, acc: lp.Accumulator, bits: int) -> Tensor:
+    """(R, K, O) of products whose own addition, or whose chunk's, has one of the bits."""
+    found = events.matmul_events(x.numpy(), w.t().contiguous().numpy(), acc, bits=True)
+    mask = torch.from_numpy(found.products) & bits != 0
+    if found.chunks is not None:
+        outer = torch.from_numpy(found.chunks) & bits != 0
+        mask |= outer.repeat_interleave(acc.chunk, 1)[:, : mask.shape[1]]
+    return mask
+
+
+@pytest.mark.parametrize("name", ["e4m2", "e3m2none_sat", "e4m2_chunk8:outer=e4m1"])
+@pytest.mark.parametrize("masks", [["swamped"], ["overflowed"], ["swamped", "overflowed"]])
+def test_lost_products_pass_no_gradient(name: str, masks: list[str]):
+    recipe = lp.Recipe(fprop=name)
+    layer = linear(recipe)
+    x, g = torch.randn(6, 40) * 3, torch.randn(6, 5)
+    bits = events.SWAMPED * ("swamped" in masks) + events.OVERFLOWED * ("overflowed" in masks)
+    mask = lost(x, layer.weight.detach(), recipe.fprop, bits)
+    passed = g.unsqueeze(1) * ~mask
+    dx, dw, db = gradients(mask_gradients(layer, masks), x, g)
+    w = layer.weight.detach()
+    torch.testing.assert_close(dx, (passed * w.t()).sum(2))
+    torch.testing.assert_close(dw, (passed * x.unsqueeze(2)).sum(0).t())
+    torch.testing.assert_close(db, g.sum(0))
+
+
+def test_the_forward_pass_stays_to_the_bit():
+    plain = linear(lp.Recipe(input="e5m2:stochastic", fprop="e4m3:stochastic", output="e5m3"))
+    masked = mask_gradients(copy.deepcopy(plain))
+    x = torch.randn(2, 7, 40)
+    results = []
+    for layer in (plain, masked):
+        torch.manual_seed(3)
+        results.append(layer(x))
+    assert torch.equal(*results)
+
+
+def test_stochastic_sums_are_masked_by_their_own_draws():
+    recipe = lp.Recipe(fprop="e4m2:stochastic")
+    layer = mask_gradients(linear(recipe), ["swamped"])
+    x, g = torch.randn(6, 40), torch.randn(6, 5)
+    seed = torch.tensor(11)
+    with lp.seed_from(seed):
+        dx, _, _ = gradients(layer, x, g)
+    with lp.seed_from(seed):
+        used = lp.functional.seeds.seed_for(True, None)
+    w = layer.weight.detach()
+    found = events.matmul_events(
+        x.numpy(), w.t().contiguous().numpy(), recipe.fprop,
+        seed=derive_seed(int(used), Role.FPROP), bits=True,
+    )  # fmt: skip
+    passed = g.unsqueeze(1) * (torch.from_numpy(found.products) & events.SWAMPED == 0)
+    torch.testing.assert_close(dx, (passed * w.t()).sum(2))
+
+
+def test_wide_sums_have_the_straight_through_gradient():
+    recipe = lp.Recipe(input="e4m3", weight="e4m3", grad_output="e5m2", fprop="e8m23")
+    x, g = torch.randn(6, 40), torch.randn(6, 5)
+    plain = gradients(linear(recipe), x, g)
+    masked = gradients(mask_gradients(linear(recipe)), x, g)
+    for one, other in zip(plain, masked, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_recursive_mask_reaches_back_to_the_start_of_the_sum():
+    layer = mask_gradients(linear(lp.Recipe(fprop="e3m3none_sat")), ["overflowed"], recursive=True)
+    layer.weight.data.fill_(1.0)
+    x = torch.zeros(1, 40)
+    x[0, 10] = x[0, 20] = x[0, 30] = 20.0  # max is 30: the second addition overflows
+    dx, _, _ = gradients(layer, x, torch.ones(1, 5))
+    # Position 30 overflows as well, so all up to it are lost.
+    assert dx[0].nonzero().flatten().tolist() == list(range(31, 40))
+    once = mask_gradients(layer, ["overflowed"])
+    dx, _, _ = gradients(once, x, torch.ones(1, 5))
+    assert (dx[0] == 0).nonzero().flatten().tolist() == [20, 30]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 6), (3, 7, 6)])
+def test_convolutions(shape: tuple[int, ...]):
+    torch.manual_seed(0)
+    sizes = {"stride": 2, "padding": 1, "dilation": 1}
+    layer = lp.nn.Conv2d(3, 4, 3, **sizes, recipe=NARROW)
+    x = torch.randn(shape) * 2
+    y = layer(x)
+    g = torch.randn_like(y)
+    batch = x if x.dim() == 4 else x.unsqueeze(0)
+    taps = nn.functional.unfold(batch, 3, **sizes)
+    w = layer.weight.detach().flatten(1)
+    mask = lost(taps.transpose(1, 2).flatten(0, 1), w, NARROW.fprop, 3)
+    top = (g if g.dim() == 4 else g.unsqueeze(0)).movedim(1, -1).flatten(0, -2)
+    passed = top.unsqueeze(1) * ~mask
+    masked = mask_gradients(copy.deepcopy(layer))
+    assert torch.equal(masked(x), y)
+    dx, dw, db = gradients(masked, x, g)
+    back = (passed * w.t()).sum(2).reshape(len(batch), -1, 27).transpose(1, 2)
+    want = nn.functional.fold(back, batch.shape[2:], 3, **sizes)
+    torch.testing.assert_close(dx, want.reshape(shape))
+    rows = taps.transpose(1, 2).flatten(0, 1)
+    torch.testing.assert_close(dw, (passed * rows.unsqueeze(2)).sum(0).t().reshape(dw.shape))
+    torch.testing.assert_close(db, top.sum(0))
+
+
+def test_a_model_is_masked_in_place_and_reverted():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    lp.convert(model, NARROW)
+    assert mask_gradients(model) is model
+    keys = list(model.state_dict())
+    model(torch.randn(2, 1, 6, 6)).sum().backward()
+    lp.set_recipe(model, lp.Recipe())
+    plain = model(torch.ones(1, 1, 6, 6))
+    lp.revert(model)
+    assert type(model[0]) is nn.Conv2d and type(model[3]) is nn.Linear
+    assert torch.equal(model(torch.ones(1, 1, 6, 6)), plain)
+    assert list(model.state_dict()) == keys
+
+
+def test_no_masks_give_the_straight_through_gradient_back():
+    layer, x, g = linear(), torch.randn(6, 40), torch.randn(6, 5)
+    plain = gradients(layer, x, g)
+    mask_gradients(layer)
+    assert not torch.equal(gradients(layer, x, g)[0], plain[0])
+    mask_gradients(layer, [])
+    assert torch.equal(gradients(layer, x, g)[0], plain[0])
+
+
+def test_gradients_are_quantised_as_the_recipe_says():
+    recipe = lp.Recipe(grad_input="e4m2", grad_weight="e5m1", fprop="e4m2")
+    dx, dw, _ = gradients(mask_gradients(linear(recipe)), torch.randn(6, 40), torch.randn(6, 5))
+    assert torch.equal(lp.quantize(dx, "e4m2"), dx)
+    assert torch.equal(lp.quantize(dw, "e5m1"), dw)
+
+
+def test_one_row_and_large_layers_go_in_pieces(monkeypatch):
+    from lpkernels.techniques.accumulation import masks
+
+    x, g = torch.randn(6, 40), torch.randn(6, 5)
+    whole = gradients(mask_gradients(linear()), x, g)
+    monkeypatch.setattr(masks, "_PIECE", 400)
+    for one, other in zip(gradients(mask_gradients(linear()), x, g), whole, strict=True):
+        torch.testing.assert_close(one, other)
+    layer = mask_gradients(linear())
+    torch.testing.assert_close(gradients(layer, x[0], g[0])[0], whole[0][0])
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error", "message"),
+    [
+        (3, {}, TypeError, "must be a torch.nn.Module, got int"),
+        (nn.Linear(4, 4), {}, ValueError, "no emulated layer"),
+        (linear(), {"masks": ["lost"]}, ValueError, "a sequence of swamped, overflowed"),
+        (linear(), {"masks": "swamped"}, ValueError, "a sequence of"),
+        (linear(lp.Recipe(dgrad="e5m3")), {}, ValueError, "dgrad in e5m3.*native"),
+        (lp.nn.Conv1d(2, 2, 3), {}, NotImplementedError, "neither lp.nn.Linear nor"),
+        (lp.nn.Conv2d(2, 2, 3, groups=2), {}, NotImplementedError, "groups=2"),
+        (lp.nn.Conv2d(2, 2, 3, padding="same"), {}, NotImplementedError, "padding='same'"),
+        (
+            lp.nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"), {}, NotImplementedError,
+            "padding_mode='reflect'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_masked_is_refused(model, options, error, message):
+    with pytest.raises(error, match=message):
+        mask_gradients(model, **options)
+
+
+def test_a_recipe_set_later_is_checked_too():
+    layer = mask_gradients(linear())
+    layer.recipe = lp.Recipe(fprop="e4m2", wgrad="e5m3")
+    with pytest.raises(ValueError, match="wgrad in e5m3"):
+        layer(torch.randn(2, 40))

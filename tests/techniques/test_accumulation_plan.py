@@ -1,0 +1,280 @@
+"""The plan of a model: measurements, formats, what is left as it was, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.techniques.accumulation import min_mantissa_bits, plan
+from lpkernels.techniques.accumulation._statistics import mantissa_bits, product_bits
+
+
+def mean_square(y: Tensor) -> Tensor:
+    return y.square().mean() * 1024
+
+
+def grad(*size: int) -> Tensor:
+    return torch.randn(*size, requires_grad=True)
+
+
+def test_measured_mantissa_of_operands():
+    assert mantissa_bits(torch.tensor([0.0, 1.0, -4.0])) == 0
+    assert mantissa_bits(torch.tensor([1.5, -3.25])) == 3
+    assert mantissa_bits(torch.tensor([1.0 + 2.0**-23])) == 23
+    assert mantissa_bits(lp.quantize(torch.randn(999), "e5m2")) == 2
+    assert mantissa_bits(torch.tensor([2.0**-149, 3 * 2.0**-149])) == 1
+    assert mantissa_bits(torch.zeros(0)) == 0
+    # Two significands of m + 1 bits make one of 2 m + 2; a power of two adds no bit.
+    assert [product_bits(2, 2), product_bits(3, 0), product_bits(0, 0)] == [5, 3, 0]
+
+
+def linear_rows(x: Tensor, w: Tensor, **options):
+    model = nn.Linear(w.shape[1], w.shape[0], bias=False)
+    model.weight.data = w
+    return plan(model, x, loss=lambda y: y.sum(), **{"operand": "fp32", **options}).rows
+
+
+def test_zeros_ranges_and_growth_are_measured():
+    x = torch.ones(4, 8)
+    x[:, ::2] = 0
+    w = torch.full((3, 8), 2.0**-10)
+    fprop, wgrad = linear_rows(x, w)
+    assert (fprop.nzr, fprop.product_bits, fprop.length) == (0.5, 0, 8)
+    # Every product is 0 or 2^-10, the sums 2^-8: four equal products, E[sum^2] = 4 E[sum p^2].
+    assert fprop.exponents == (-10, -8)
+    assert fprop.growth == pytest.approx(4)
+    assert any("not of mean zero" in note for note in fprop.notes)
+    assert str(fprop.format).startswith("e5")
+    assert (wgrad.length, wgrad.exponents) == (4, (0, 2))
+
+
+def test_exponent_bits_cover_the_sums_and_small_gradients():
+    torch.manual_seed(0)
+    fprop, _ = linear_rows(torch.randn(16, 64) * 2.0**-70, torch.randn(8, 64))
+    assert fprop.format.exp_bits == 8
+    assert fprop.format.min_normal <= 2.0 ** fprop.exponents[0]
+    large = linear_rows(torch.randn(16, 64) * 200, torch.randn(8, 64))[0]
+    assert large.format.max > 2.0 ** large.exponents[1]
+
+
+def test_exponent_bits_can_be_given():
+    row = linear_rows(torch.randn(16, 64), torch.randn(8, 64), exp_bits=6)[0]
+    assert row.format.exp_bits == 6
+
+
+def test_rows_agree_with_the_theory():
+    torch.manual_seed(0)
+    x, w = torch.randn(32, 1024), torch.randn(8, 1024)
+    for chunk in (None, 64):
+        row = linear_rows(x, w, operand="e5m2", chunk=chunk)[0]
+        assert row.product_bits == 5
+        bits = min_mantissa_bits(1024, 5, nzr=row.nzr, chunk=chunk)
+        assert row.format.man_bits == bits
+        assert row.accumulator == lp.Accumulator(row.format, chunk=chunk)
+        assert row.man_bits == 7
+
+
+def test_the_best_chunk_needs_the_fewest_bits():
+    torch.manual_seed(0)
+    x, w = torch.randn(8, 16384), torch.randn(4, 16384)
+    row = linear_rows(x, w, operand="e5m2", chunk="best")[0]
+    every = {c: min_mantissa_bits(16384, 5, nzr=row.nzr, chunk=2**c) for c in range(4, 11)}
+    assert row.chunk_bits == min(every.values())
+    assert every[int(math.log2(row.chunk))] == row.chunk_bits
+    assert row.accumulator.chunk == row.chunk
+    # Nothing is gained on a sum this short.
+    short = linear_rows(torch.randn(4, 16), torch.randn(3, 16), operand="e5m2", chunk="best")[0]
+    assert short.accumulator.chunk is None
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout(),
+        nn.Flatten(), nn.Linear(128, 5),
+    )  # fmt: skip
+
+
+def test_the_recipes_convert_the_model():
+    model = small_net()
+    x = torch.randn(4, 3, 4, 4)
+    made = plan(model, x, loss=mean_square, operand="e5m2", chunk=16)
+    assert list(made) == list(made.recipes) == ["0", "5"]
+    assert len(made) == 2
+    lp.convert(model, made)
+    by_gemm = {row.gemm: row.accumulator for row in made.rows if row.layer == "5"}
+    recipe = model[5].recipe
+    assert (recipe.fprop, recipe.dgrad, recipe.wgrad) == tuple(by_gemm.values())
+    assert recipe.input == recipe.weight == recipe.grad_output == lp.Quantizer("e5m2")
+    model(x).square().mean().backward()
+    narrow = made.narrowed(2)["5"].fprop
+    assert narrow.fmt.man_bits == max(1, recipe.fprop.fmt.man_bits - 2)
+    assert made.rows[0].to_dict()["format"] == str(made.rows[0].format)
+
+
+def test_names_with_glob_characters_are_matched_literally():
+    model = nn.Sequential()
+    model.add_module("a[0]*", nn.Linear(4, 4))
+    recipes = plan(model, torch.randn(2, 4), loss=mean_square, operand="e5m2").recipes
+    lp.convert(model, recipes)
+    assert isinstance(model[0], lp.nn.Linear)
+
+
+def test_gradients_buffers_random_state_and_hooks_stay():
+    model = small_net()
+    x = torch.randn(4, 3, 4, 4)
+    model(x).sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
+    buffers, state = dict(model.named_buffers()), torch.get_rng_state()
+    plan(model, x, loss=mean_square, operand=lp.Quantizer("e5m2", "stochastic"))
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(p.grad, gradients[n]) for n, p in model.named_parameters())
+    assert all(b is buffers[n] for n, b in model.named_buffers())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_they_stay_when_the_plan_fails():
+    model = small_net()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="scalar"):
+        plan(model, torch.randn(4, 3, 4, 4), loss=lambda y: y, operand="e5m2")
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_layer_called_twice_gets_the_wider_of_both():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.layer(x) * 1000).sum() + self.layer(x[:1]).sum()
+
+    rows = plan(Twice(), grad(40, 6), loss=lambda y: y, operand="bf16").rows
+    assert [(r.layer, r.gemm, r.length) for r in rows] == [
+        ("layer", "fprop", 6), ("layer", "dgrad", 6), ("layer", "wgrad", 40),
+    ]  # fmt: skip
+    assert rows[0].exponents[1] - rows[0].exponents[0] >= 9
+
+
+def test_a_recipe_can_name_the_operands():
+    made = plan(nn.Linear(4, 4), grad(2, 4), loss=mean_square, operand="hfp8_sun2019")
+    assert made.operands.grad_output == lp.Quantizer("fp_5_2_0_backward")
+    assert made.rows[0].product_bits <= 7
+
+
+def test_notes_say_where_the_theory_is_wrong():
+    model = nn.Linear(4, 3)
+    nn.init.zeros_(model.weight)
+    rows = plan(model, grad(2, 4), loss=mean_square, operand="e5m2").rows
+    assert any("every product is zero" in note for note in rows[0].notes)
+    assert rows[0].format.exp_bits == 8
+    tiny = plan(nn.Linear(64, 3), grad(2, 64), loss=lambda y: y.sum() * 2.0**-30, operand="e5m2")
+    dgrad = next(row for row in tiny.rows if row.gemm == "dgrad")
+    assert any("round to zero as operands" in note for note in dgrad.notes)
+    short = plan(nn.Linear(3, 3), grad(2, 3), loss=torch.sum, operand="e4m3").rows[0]
+    assert any("fewer mantissa bits than the operands" in note for note in short.notes)
+
+
+class HalfSeen(nn.Module):
+    """One layer under no_grad, one beside the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent, self.unused, self.used = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.silent(x)
+        self.unused(x)
+        return self.used(x)
+
+
+def test_layers_without_gradient_say_so():
+    rows = plan(HalfSeen(), torch.randn(2, 4), loss=mean_square, operand="e5m2").rows
+    unseen = [row.layer for row in rows if any("no gradient came back" in n for n in row.notes)]
+    assert unseen == ["silent", "unused"]
+    assert [(r.layer, r.gemm) for r in rows if r.layer == "used"] == [
+        ("used", "fprop"), ("used", "wgrad"),
+    ]  # fmt: skip
+
+
+class Einsum(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("ij,kj->ik", x, x)
+
+
+class Detached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).detach()
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(4, 4).requires_grad_(False)
+
+
+def overflowing() -> nn.Module:
+    model = nn.Linear(4, 4)
+    nn.init.constant_(model.weight, 1e6)
+    return model
+
+
+X = torch.ones(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "options", "error", "message"),
+    [
+        (Einsum(), X, {}, NotImplementedError, r"the model|module.*einsum.*not traced"),
+        (nn.Sequential(Einsum()), X, {}, NotImplementedError, r"'0' \(Einsum\).*einsum"),
+        (nn.LSTMCell(4, 4), X, {}, NotImplementedError, "lstm_cell"),
+        (nn.LSTM(4, 4, proj_size=2), X, {}, NotImplementedError, "proj_size"),
+        (nn.Bilinear(4, 4, 2), (X, X), {}, NotImplementedError, "bilinear"),
+        (
+            nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), {},
+            NotImplementedError, "add_zero_attn",
+        ),
+        (torch.jit.script(nn.Linear(4, 4)), X, {}, NotImplementedError, "TorchScript"),
+        (nn.LazyLinear(4), X, {}, ValueError, "run the model on a batch first"),
+        (lp.nn.Linear(4, 4), X, {}, ValueError, r"lp.revert\(model\)"),
+        (nn.ReLU(), grad(2, 4), {}, ValueError, "no matrix product"),
+        (Detached(), X, {}, ValueError, "no gradient"),
+        (frozen(), X, {}, ValueError, "no gradient"),
+        (nn.Linear(4, 4), X * math.inf, {}, ValueError, "input of 'Linear' holds infinities"),
+        (overflowing(), X, {}, ValueError, "weight of 'Linear' reaches 1e\\+06, which overflows"),
+        (nn.Linear(4, 4), X, {"loss": lambda y: y}, ValueError, r"scalar tensor, got shape \(2, 4"),
+        (nn.Linear(4, 4), X, {"loss": lambda y: 1.0}, ValueError, "got float"),
+        (
+            nn.Linear(4, 4), X, {"loss": lambda y: y.sum() * math.nan}, ValueError,
+            "the loss is nan",
+        ),
+        (nn.Linear(4, 4), X, {"operand": "e5m99"}, ValueError, "plan: operand"),
+        (nn.Linear(4, 4), X, {"operand": 3}, TypeError, "plan: operand"),
+        (nn.Linear(4, 4), X, {"chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
+        (nn.Linear(4, 4), X, {"chunk": 1.5}, TypeError, 'a length, "best" or None'),
+        (nn.Linear(4, 4), X, {"exp_bits": 9}, ValueError, r"exp_bits must be an int in 2\.\.8"),
+        (nn.Linear(4, 4), X, {"criterion": "x"}, ValueError, "level, total"),
+        (nn.Linear(4, 4), X, {"metric": "x"}, ValueError, "vrr, nmse"),
+        (nn.Linear(4, 4), X, {"rounding": "toward_zero"}, ValueError, "nearest_even, stochastic"),
+        (lambda x: x, X, {}, TypeError, "must be a torch.nn.Module, got function"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_planned_is_refused(model, sample, options, error, message):
+    if isinstance(model, nn.LSTM):
+        sample = sample.unsqueeze(1)
+    arguments = {"loss": mean_square, "operand": "e4m3", **options}
+    with pytest.raises(error, match=message):
+        plan(model, sample, **arguments)

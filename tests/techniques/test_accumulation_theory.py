@@ -1,0 +1,233 @@
+"""The theory of the accumulator's width: vectors, limits of the model, wrong arguments."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from lpkernels.techniques.accumulation import (
+    ModelWarning,
+    log_variance_lost,
+    min_mantissa_bits,
+    nmse,
+    vrr,
+)
+
+# m_acc, m_p, n, 1 - VRR; every step of the sum added in float64, seven digits.
+THEOREM = [
+    (3, 5, 64, 2.470859e-1),
+    (4, 5, 64, 3.505378e-2),
+    (5, 5, 64, 7.806770e-3),
+    (5, 5, 256, 4.016289e-2),
+    (6, 5, 256, 3.949509e-3),
+    (6, 5, 1024, 5.470953e-2),
+    (7, 5, 1024, 1.999151e-3),
+    (8, 5, 4096, 1.026401e-3),
+    (9, 5, 4096, 2.411709e-4),
+    (8, 5, 65536, 3.133722e-1),
+    (10, 5, 65536, 3.575561e-4),
+    (11, 5, 65536, 6.051614e-5),
+    (12, 5, 65536, 1.646699e-5),
+    (9, 5, 2**18, 3.152475e-1),
+    (10, 5, 2**18, 1.565997e-1),
+    (12, 5, 2**20, 4.615698e-4),
+    (14, 5, 2**20, 4.127184e-6),
+    (15, 5, 2**20, 1.971426e-6),
+    (7, 2, 1024, 3.485515e-3),
+    (7, 3, 1024, 2.051428e-3),
+    (7, 7, 1024, 2.159985e-3),
+    (9, 9, 4096, 2.757962e-4),
+    (10, 7, 65536, 3.731975e-4),
+    (12, 20, 65536, 1.755256e-5),
+]
+LEMMA = [
+    (2, 16, 0.755834),
+    (3, 64, 0.705230),
+    (4, 256, 0.688773),
+    (5, 1024, 0.684341),
+    (5, 4096, 0.563350),
+    (6, 4096, 0.683212),
+    (8, 65536, 0.682858),
+    (8, 2**18, 0.563242),
+    (10, 2**20, 0.682835),
+]
+# log2 n: bits unchunked, chunk 64 by "level", chunk 64 by "total"; m_p = 5.
+MINIMUM = {
+    6: (4, 4, 4),
+    7: (5, 4, 5),
+    8: (6, 4, 5),
+    9: (6, 4, 6),
+    10: (7, 4, 6),
+    11: (8, 4, 7),
+    12: (9, 4, 8),
+    13: (9, 5, 8),
+    14: (10, 6, 9),
+    15: (11, 6, 9),
+    16: (12, 7, 10),
+    17: (12, 8, 11),
+    18: (13, 9, 12),
+    19: (14, 9, 12),
+    20: (15, 10, 13),
+    21: (15, 11, 14),
+    22: (18, 12, 15),
+    23: (18, 12, 15),
+    24: (19, 13, 16),
+}
+
+
+@pytest.mark.parametrize(("m_acc", "m_p", "n", "loss"), THEOREM)
+@pytest.mark.parametrize("method", ["quad", "exact"])
+def test_losses_are_those_of_the_full_sum(m_acc: int, m_p: int, n: int, loss: float, method: str):
+    kept, got = vrr(m_acc, m_p, n, method=method)
+    assert got == pytest.approx(loss, rel=1e-6)
+    assert kept == 1 - got
+
+
+@pytest.mark.parametrize(("m_acc", "n", "kept"), LEMMA)
+def test_full_swamping_alone(m_acc: int, n: int, kept: float):
+    assert vrr(m_acc, 5, n, partial=False)[0] == pytest.approx(kept, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [17, 1000, 5000, 2**16 + 7, 2**19])
+def test_the_integral_is_the_full_sum(n: int):
+    m_acc = np.arange(2, 19)
+    fast = vrr(m_acc, 5, n)[1]
+    full = vrr(m_acc, 5, n, method="exact")[1]
+    some = full > 1e-25
+    np.testing.assert_allclose(fast[some], full[some], rtol=1e-6)
+
+
+@pytest.mark.parametrize("log_n", MINIMUM)
+def test_minimum_bits(log_n: int):
+    n = 2**log_n
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModelWarning)
+        chunked = [min_mantissa_bits(n, 5, chunk=64, criterion=c) for c in ("level", "total")]
+        assert (min_mantissa_bits(n, 5), *chunked) == MINIMUM[log_n]
+
+
+def test_minimum_bits_of_many_layers_at_once():
+    lengths = 2 ** np.arange(6, 22)
+    bits = min_mantissa_bits(lengths, 5, chunk=np.where(lengths > 2**13, 64, lengths))
+    expected = [MINIMUM[k][1 if k > 13 else 0] for k in range(6, 22)]
+    assert bits.dtype == np.int64
+    assert bits.tolist() == expected
+
+
+def test_the_bits_found_pass_and_one_fewer_does_not():
+    assert log_variance_lost(8, 5, 4096) == pytest.approx(4.20414, rel=1e-5)
+    assert log_variance_lost(9, 5, 4096) == pytest.approx(0.987836, rel=1e-5)
+    assert min_mantissa_bits(4096, 5, cutoff=math.exp(4.21)) == 8
+
+
+def test_the_loss_does_not_fall_with_every_bit():
+    losses = [log_variance_lost(m, 5, 2**23) for m in (16, 17, 18)]
+    assert losses == pytest.approx([7.153, 7.898, 0.008079], rel=1e-3)
+
+
+def test_long_sums_are_integrated():
+    # Added step by step this would be 2^30 terms.
+    assert 0 < vrr(22, 5, 2**30)[1] < 1e-12
+
+
+def test_a_share_of_zero_products_shortens_the_sum():
+    assert vrr(7, 5, 2048, nzr=0.5) == vrr(7, 5, 1024)
+    assert vrr(7, 5, 2048, nzr=0.0) == vrr(7, 5, 2)
+    assert min_mantissa_bits(2**17, 5, nzr=0.5) == 12
+    # Chunks of 64 of which half count, still 1024 of them, with six bits more than a product.
+    assert min_mantissa_bits(2**16, 5, chunk=64, nzr=0.5) == 7
+
+
+def test_one_product_loses_nothing():
+    assert vrr(1, 5, 1) == (1.0, 0.0)
+    assert min_mantissa_bits(1, 5) == 1
+    assert min_mantissa_bits(1, 5, metric="nmse") == 1
+
+
+@pytest.mark.parametrize("m_p", [0, 1, 47])
+def test_odd_product_widths(m_p: int):
+    kept = vrr(np.arange(1, 24), m_p, 4096)[0]
+    assert ((kept > 0) & (kept <= 1)).all()
+
+
+def test_no_step_swamps_fully_where_the_partial_loss_covers_the_sum():
+    # m_acc = m_p = 5: a = 23.07, beyond n = 16, so only the partial stages count.
+    n, lost, weights, before = 16, 0.0, math.erf(2 / math.sqrt(2 * 16)), 0.0
+    for jr in range(2, 6):
+        j = jr - 1
+        before += 2.0 ** (5 - 15) / 3 * 2**j * (2**j - 1) * (2 ** (j + 1) - 1)
+        x = 2**jr / math.sqrt(2 * n)
+        weight = 2**jr * math.erfc(x / 2) * math.erf(x) if n > before else 0.0
+        lost, weights = lost + before * weight, weights + weight
+    assert vrr(5, 5, n)[1] == pytest.approx(lost / (weights * n), rel=1e-12)
+
+
+def test_a_chunk_of_the_whole_length_is_no_chunk():
+    assert min_mantissa_bits(4096, 5, chunk=4096) == min_mantissa_bits(4096, 5, chunk=2**20) == 9
+
+
+def test_error_criterion():
+    assert [min_mantissa_bits(2**k, 5, metric="nmse") for k in (12, 16, 20)] == [9, 11, 13]
+    assert min_mantissa_bits(2**20, 5, metric="nmse", chunk=64) == 10
+    assert min_mantissa_bits(2**12, 5, metric="nmse", rounding="stochastic") == 9
+    assert min_mantissa_bits(2**12, 5, metric="nmse", rounding="aligned_truncation") == 9
+    # measured: 6.1e-3
+    assert nmse(6, 2**16, chunk=64) == pytest.approx(6.0e-3, rel=0.01)
+    assert nmse(8, 2**12, rounding="stochastic") == 2 * nmse(8, 2**12)
+    assert nmse(np.array([3, 4]), 1).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((2**22, 5), {}, "from 2\\^22 on"),
+        ((2**12, 5), {"rounding": "stochastic"}, "adds noise"),
+        ((2**12, 5), {"rounding": "aligned_truncation"}, "add 3 bits"),
+    ],
+)
+def test_where_the_model_is_wrong_there_is_a_warning(arguments, options, message):
+    with pytest.warns(ModelWarning, match=message):
+        min_mantissa_bits(*arguments, **options)
+
+
+def test_chunks_keep_long_sums_inside_the_model():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert min_mantissa_bits(2**24, 5, chunk=64) == 13
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: vrr(0, 5, 64), ValueError, r"m_acc must be mantissa bits in 1\.\.52.*got 0"),
+        (lambda: vrr(53, 5, 64), ValueError, "got 53"),
+        (lambda: vrr(7.5, 5, 64), TypeError, "m_acc must be an int"),
+        (lambda: vrr(7, -1, 64), ValueError, r"m_p must be mantissa bits in 0\.\.105"),
+        (lambda: vrr(7, 5, 0), ValueError, r"n must be a number of products in 1\.\.2\^53, got 0"),
+        (lambda: vrr(7, 5, [64, -3]), ValueError, "got -3"),
+        (lambda: vrr(7, 5, True), TypeError, "n must be an int"),
+        (lambda: vrr(7, 5, 64, nzr=1.5), ValueError, "share of products.*got 1.5"),
+        (lambda: vrr(7, 5, 64, nzr=math.nan), ValueError, "got nan"),
+        (lambda: vrr(7, 5, 64, nzr="half"), TypeError, "nzr must be a number"),
+        (lambda: vrr(7, 5, 64, method="slow"), ValueError, "one of auto, exact, quad"),
+        (lambda: min_mantissa_bits(64, 5, chunk=0), ValueError, "chunk must be a number of"),
+        (lambda: min_mantissa_bits(64, 5, criterion="both"), ValueError, "level, total"),
+        (lambda: min_mantissa_bits(64, 5, metric="mse"), ValueError, "one of vrr, nmse"),
+        (lambda: min_mantissa_bits(64, 5, rounding="toward_zero"), ValueError, "aligned_trunc"),
+        (lambda: min_mantissa_bits(64, 5, cutoff=1.0), ValueError, "finite and above 1"),
+        (lambda: min_mantissa_bits(64, 5, cutoff="50"), TypeError, "cutoff must be a number"),
+        (lambda: min_mantissa_bits(64, 5, eps=0.0, metric="nmse"), ValueError, "above 0"),
+        (
+            lambda: min_mantissa_bits(2**40, 5, eps=1e-40, metric="nmse"),
+            ValueError,
+            "at most 52 mantissa bits is enough",
+        ),
+        (lambda: nmse(0, 64), ValueError, "m_acc must be mantissa bits"),
+    ],
+)
+def test_wrong_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
