@@ -24,14 +24,15 @@ from lpkernels.arithmetic import (
     accumulator_from_ints,
     quantizer_from_ints,
 )
-from lpkernels.backends import native
+from lpkernels.backends import NOT_FUSED, Fused, native
 from lpkernels.formats import (
     BlockFormat,
     FixedFormat,
     FloatFormat,
     format_from_ints,
 )
-from lpkernels.rng import SITE_QUANTIZE
+from lpkernels.rng import SITE_QUANTIZE, Role
+from lpkernels.rounding import ROUNDINGS
 
 Ints: TypeAlias = tuple[int, ...]
 Packable: TypeAlias = FloatFormat | FixedFormat | BlockFormat
@@ -43,6 +44,7 @@ BACKENDS = ("auto", *backends.names())
 
 # The first integer of a format; that of a FloatFormat is 0.
 FIXED, AFFINE, BLOCK = 1, 2, 3
+_STOCHASTIC = ROUNDINGS.index("stochastic")
 
 _lib = torch.library.Library("lpkernels", "FRAGMENT")
 
@@ -195,26 +197,56 @@ def quantize_out(
     _quantize_out(x, out, _ints(quantizer), seed, int(role), site, backend)
 
 
+def fuses(quantizer: Ints) -> bool:
+    """Whether products can apply this quantizer themselves (`Fused`): those to a float or a fixed
+    format in a mode that draws nothing.
+
+    Others need to know more than a value: a draw is that of the element's position in its tensor,
+    blocks and slices have scales. They are a pass of their own, `quantize`.
+    """
+    return quantizer[0] not in (AFFINE, BLOCK) and quantizer[-4] != _STOCHASTIC
+
+
+def _apart(
+    product: Callable[..., Tensor], operands: Sequence[Any], fused: Fused, backend: str
+) -> Tensor:
+    """product with the quantizers of fused as passes of their own, for backends without them."""
+    call = (None, Role.DIRECT, SITE_QUANTIZE, backend)
+    pairs = zip(operands, fused[:2], strict=False)
+    rounded = [_quantize_impl(x, ints, *call) if ints else x for x, ints in pairs]
+    result = product(*rounded, *operands[2:])
+    return _quantize_impl(result, fused.result, *call) if fused.result else result
+
+
 def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> Any:
-    """An operator that ends in (acc, seed, role, backend); shape gives that of its result."""
+    """An operator on two tensors and more that ends in (acc, seed, role, backend, *Fused); shape
+    gives that of its result."""
 
     def fake(*args: Any) -> Tensor:
         return args[0].new_empty(shape(*args))
 
     def impl(*args: Any) -> Tensor:
-        *operands, acc, seed, role, backend = args
+        *operands, acc, seed, role, backend, left, right, result = args
         operands = [each.detach() if isinstance(each, Tensor) else each for each in operands]
+        fused = Fused(tuple(left), tuple(right), tuple(result))
+        call = (tuple(acc), seed, role)
         native_order = accumulator_from_ints(tuple(acc)).order == "native"
         # torch sums native chunks; the backend does the additions that the contract covers.
         needed = "accumulate" if native_order else op
         chosen = backends.select(backend, needed, operands[0].device)
         if 0 in shape(*operands):
             return operands[0].new_empty(shape(*operands))
-        if native_order:
-            return getattr(native, op)(chosen, *operands, tuple(acc), seed, role)
-        return getattr(chosen, op)(*operands, tuple(acc), seed, role)
+        if chosen.fuses and not native_order:
+            return getattr(chosen, op)(*operands, *call, fused)
 
-    tail = "int[] acc, Tensor? seed, int role, str backend"
+        def product(*operands: Any) -> Tensor:
+            if native_order:
+                return getattr(native, op)(chosen, *operands, *call)
+            return getattr(chosen, op)(*operands, *call)
+
+        return _apart(product, operands, fused, backend)
+
+    tail = "int[] acc, Tensor? seed, int role, str backend, int[] left, int[] right, int[] result"
     return _define(f"_{op}({operands}, {tail}) -> Tensor", fake, impl)
 
 
@@ -261,9 +293,10 @@ def matmul(
     seed: Tensor | None,
     role: int,
     backend: str = "auto",
+    fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """(..., M, K) times (..., K, N), float32, leading dimensions broadcast, summed by acc."""
-    return _matmul(a, b, bias, _ints(acc), seed, int(role), backend)
+    return _matmul(a, b, bias, _ints(acc), seed, int(role), backend, *fused)
 
 
 def conv_fprop(
@@ -278,10 +311,11 @@ def conv_fprop(
     seed: Tensor | None,
     role: int,
     backend: str = "auto",
+    fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """x (N, C, *spatial) with w (C_out, C / groups, *kernel), float32, 1 to 3 dimensions."""
     geometry = (stride, padding, dilation, groups)
-    return _conv_fprop(x, w, bias, *geometry, _ints(acc), seed, int(role), backend)
+    return _conv_fprop(x, w, bias, *geometry, _ints(acc), seed, int(role), backend, *fused)
 
 
 def conv_dgrad(
@@ -296,11 +330,14 @@ def conv_dgrad(
     seed: Tensor | None,
     role: int,
     backend: str = "auto",
+    fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """The gradient of `conv_fprop` with respect to x, of shape input_shape."""
     geometry = (stride, padding, dilation, groups)
     spec = _ints(acc)
-    return _conv_dgrad(grad_output, w, input_shape, *geometry, spec, seed, int(role), backend)
+    return _conv_dgrad(
+        grad_output, w, input_shape, *geometry, spec, seed, int(role), backend, *fused
+    )
 
 
 def conv_wgrad(
@@ -315,11 +352,14 @@ def conv_wgrad(
     seed: Tensor | None,
     role: int,
     backend: str = "auto",
+    fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """The gradient of `conv_fprop` with respect to w, of shape weight_shape."""
     geometry = (stride, padding, dilation, groups)
     spec = _ints(acc)
-    return _conv_wgrad(x, grad_output, weight_shape, *geometry, spec, seed, int(role), backend)
+    return _conv_wgrad(
+        x, grad_output, weight_shape, *geometry, spec, seed, int(role), backend, *fused
+    )
 
 
 def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:

@@ -125,8 +125,8 @@ PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
   return p;
 }
 
-bool position_matters(const int64_t* accumulator) {
-  const Accumulator acc = accumulator_from(accumulator);
+bool position_matters(const Arithmetic& arithmetic) {
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
   return acc.chunk > 0 || acc.rounding == Rounding::kStochastic ||
          (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
@@ -147,7 +147,7 @@ void clear(const Image<float>& image, int64_t batch, int64_t channels, const int
 
 // Every pass for every group.
 void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
-                   const int64_t* accumulator, uint64_t seed, int threads) {
+                   const Arithmetic& arithmetic, uint64_t seed, int threads) {
   std::vector<PositionOperands> operands;
   operands.reserve(passes.size() * s.groups);
   std::vector<Product> products;
@@ -163,19 +163,19 @@ void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, 
                           &operands.back()});
     }
   }
-  accumulate_products(products, accumulator, seed, threads);
+  accumulate_products(products, arithmetic, seed, threads);
 }
 
 }  // namespace
 
 void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, const float* bias,
-                Image<float> y, const int64_t* accumulator, uint64_t seed, int threads) {
-  run_positions({fprop_pass(s, x, w, y)}, s, bias, accumulator, seed, threads);
+                Image<float> y, const Arithmetic& arithmetic, uint64_t seed, int threads) {
+  run_positions({fprop_pass(s, x, w, y)}, s, bias, arithmetic, seed, threads);
 }
 
 void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
-                const int64_t* accumulator, uint64_t seed, int threads) {
-  const bool all_taps = position_matters(accumulator);
+                const Arithmetic& arithmetic, uint64_t seed, int threads) {
+  const bool all_taps = position_matters(arithmetic);
   std::vector<PositionPass> passes;
   bool untouched = false;
   int64_t phase[kSpatial];
@@ -193,11 +193,11 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
     }
   }
   if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
-  run_positions(passes, s, nullptr, accumulator, seed, threads);
+  run_positions(passes, s, nullptr, arithmetic, seed, threads);
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,
-                const int64_t* accumulator, uint64_t seed, int threads) {
+                const Arithmetic& arithmetic, uint64_t seed, int threads) {
   const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
   const int64_t rows = s.in_channels * pass.gather.kernel_volume();
   if (rows == 0 || s.out_channels == 0) return;
@@ -210,7 +210,7 @@ void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy,
     products.push_back({rows, s.out_channels, s.batch * pass.gather.grid_volume(), kMaxDepth, true,
                         nullptr, nullptr, &operands.back()});
   }
-  accumulate_products(products, accumulator, seed, threads);
+  accumulate_products(products, arithmetic, seed, threads);
 }
 
 }  // namespace lpk

@@ -10,30 +10,48 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <numeric>
 
 #include "../common/accumulate.h"
 #include "parallel.h"
+#include "quantize.h"
 
 namespace lpk {
 namespace {
 
-// A block of B (kMaxDepth x kLanes floats, 128 KB) stays in the second cache while the blocks of A
-// (kMaxRows x kMaxDepth, 96 KB) of kUnitRows rows pass by; their sums (192 KB) wait there too.
-constexpr int64_t kLanes = 128;
+// A block of B (kMaxDepth x kLanes floats, 256 KB) stays in the second cache while the blocks of A
+// (kMaxRows x kMaxDepth, 96 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too. What
+// is packed is read by so many products: the wider, the less packing.
+constexpr int64_t kLanes = 256;
 constexpr int64_t kUnitRows = 4 * kMaxRows;
 // Rows that every kernel takes as whole groups.
 constexpr int64_t kRowGroup = 12;
 
 int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
+// Floats that begin a cache line, as every vector of a panel then does.
+class Floats {
+ public:
+  explicit Floats(int64_t count)
+      : data_(static_cast<float*>(operator new(count * sizeof(float), kLine))) {}
+  ~Floats() { operator delete(data_, kLine); }
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+  float* get() const { return data_; }
+
+ private:
+  static constexpr std::align_val_t kLine{64};
+  float* data_;
+};
+
 struct Scratch {
-  std::unique_ptr<float[]> a{new float[kMaxRows * kMaxDepth]};
+  Floats a{kMaxRows * kMaxDepth};
   std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxRows * kMaxDepth]};
-  std::unique_ptr<float[]> b{new float[kMaxDepth * kLanes]};
+  Floats b{kMaxDepth * kLanes};
   PackedFacts b_facts;
-  std::unique_ptr<float[]> inner{new float[kUnitRows * kLanes]};
-  std::unique_ptr<float[]> outer{new float[kUnitRows * kLanes]};
+  Floats inner{kUnitRows * kLanes};
+  Floats outer{kUnitRows * kLanes};
   uint64_t row_id[kUnitRows];
   uint64_t lane_id[kLanes];
 };
@@ -48,61 +66,69 @@ struct Block {
 // otherwise run out of them.
 void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks) {
   blocks->clear();
+  const int64_t count = static_cast<int64_t>(products.size());
+  const int64_t enough = threads > 1 ? 4 * threads : 1;
   for (const Product& p : products) {
-    const int64_t lane_blocks = ceil_div(p.lanes, kLanes);
-    const int64_t others =
-        static_cast<int64_t>(products.size()) * std::max<int64_t>(lane_blocks, 1);
-    const int64_t wanted = threads > 1 ? ceil_div(4 * threads, others) : 1;
+    const int64_t fewest = count * ceil_div(p.lanes, kLanes) * ceil_div(p.rows, kUnitRows);
+    const int64_t width = fewest < enough ? kLanes / 2 : kLanes;
+    const int64_t others = count * std::max<int64_t>(ceil_div(p.lanes, width), 1);
+    const int64_t wanted = ceil_div(enough, others);
     const int64_t groups = ceil_div(p.rows, kRowGroup);
     const int64_t parts =
         std::max(ceil_div(p.rows, kUnitRows), std::min(wanted, ceil_div(groups, 2)));
-    for (int64_t lane = 0; lane < p.lanes; lane += kLanes) {
+    for (int64_t lane = 0; lane < p.lanes; lane += width) {
       for (int64_t part = 0; part < parts; ++part) {
         const int64_t row = part * groups / parts * kRowGroup;
         const int64_t end = std::min(p.rows, (part + 1) * groups / parts * kRowGroup);
-        blocks->push_back({&p, row, end - row, lane, std::min(kLanes, p.lanes - lane)});
+        blocks->push_back({&p, row, end - row, lane, std::min(width, p.lanes - lane)});
       }
     }
   }
 }
 
 // One more addition in the outermost format.
-void add_bias(const Block& block, const Tile& tile, const Accumulator& acc, float* state) {
+void add_bias(const Block& block, const Tile& tile, const Kernels& kernel, float* state) {
   const Product& p = *block.product;
-  const Format& last = acc.chunk > 0 ? acc.outer : acc.fmt;
-  for (int64_t r = 0; r < block.rows; ++r) {
-    for (int64_t l = 0; l < block.lanes; ++l) {
-      double threshold = 0;
-      if (acc.rounding == Rounding::kStochastic) {
-        const uint64_t row = p.lanes_are_rows ? tile.lane_id[l] : tile.row_id[r];
-        const uint64_t col = p.lanes_are_rows ? tile.row_id[r] : tile.lane_id[l];
-        const uint32_t draw =
-            random_draw(acc.rng, tile.seed, kSiteBias, row, col, 0, acc.random_bits);
-        threshold = stochastic_threshold<double>(draw, acc.random_bits);
-      }
-      const double bias =
-          p.row_bias != nullptr ? p.row_bias[block.row + r] : p.lane_bias[block.lane + l];
-      float& sum = state[r * tile.stride + l];
-      sum = static_cast<float>(add_rounded<double>(sum, bias, last, acc.rounding, threshold));
-    }
-  }
+  const bool by_row = p.row_bias != nullptr;
+  AddBlock job{};
+  job.sum = state;
+  job.stride = tile.stride;
+  job.rows = block.rows;
+  job.lanes = block.lanes;
+  job.addend = by_row ? p.row_bias + block.row : p.lane_bias + block.lane;
+  job.addend_row = by_row ? 1 : 0;
+  job.addend_lane = by_row ? 0 : 1;
+  job.accumulator = tile.accumulator;
+  job.seed = tile.seed;
+  job.site = kSiteBias;
+  job.row_id = tile.row_id;
+  job.lane_id = tile.lane_id;
+  job.lanes_are_rows = tile.lanes_are_rows;
+  kernel.add(job);
 }
 
-void store_block(const Block& block, const Tile& tile, const Accumulator& acc) {
+// Bias, output quantizer, canonical NaNs: each of the first two leaves no other NaN behind.
+void store_block(const Block& block, const Tile& tile, const Kernels& kernel,
+                 const int64_t* quantizer, bool chunked) {
   const Product& p = *block.product;
-  float* state = acc.chunk > 0 ? tile.outer : tile.inner;
-  if (p.row_bias != nullptr || p.lane_bias != nullptr) add_bias(block, tile, acc, state);
-  const float nan = canonical_float(std::numeric_limits<double>::quiet_NaN());
-  for (int64_t i = 0; i < block.rows * tile.stride; ++i)
-    state[i] = state[i] == state[i] ? state[i] : nan;
+  float* state = chunked ? tile.outer : tile.inner;
+  const bool biased = p.row_bias != nullptr || p.lane_bias != nullptr;
+  const int64_t count = block.rows * tile.stride;
+  if (biased) add_bias(block, tile, kernel, state);
+  if (quantizer != nullptr) {
+    round_in_place(kernel, quantizer, state, count);
+  } else if (!biased) {
+    const float nan = canonical_float(std::numeric_limits<double>::quiet_NaN());
+    for (int64_t i = 0; i < count; ++i) state[i] = state[i] == state[i] ? state[i] : nan;
+  }
   p.operands->store(block.row, block.rows, block.lane, block.lanes, state, tile.stride);
 }
 
-void run_block(const Block& block, const Kernels& kernel, const int64_t* accumulator,
+void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arithmetic,
                uint64_t seed) {
   thread_local Scratch scratch;
   const Product& p = *block.product;
-  const Accumulator acc = accumulator_from(accumulator);
+  const bool chunked = accumulator_from(arithmetic.accumulator).chunk > 0;
   Tile tile{};
   tile.rows = block.rows;
   tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
@@ -112,7 +138,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   tile.inner = scratch.inner.get();
   tile.outer = scratch.outer.get();
   tile.stride = tile.lanes;
-  tile.accumulator = accumulator;
+  tile.accumulator = arithmetic.accumulator;
   tile.length = p.length;
   tile.seed = seed;
   tile.row_id = scratch.row_id;
@@ -132,6 +158,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
     tile.k0 = k;
     tile.depth = std::min(p.depth, p.length - k);
     p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.get());
+    round_in_place(kernel, arithmetic.right, scratch.b.get(), tile.lanes * tile.depth);
     scratch.b_facts.clear();
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t row = part * groups / parts * kRowGroup;
@@ -143,11 +170,12 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
       rows.row_id += row;
       const bool any_absent = p.operands->pack_a(block.row + row, rows.rows, k, tile.depth,
                                                  scratch.a.get(), scratch.absent.get());
+      round_in_place(kernel, arithmetic.left, scratch.a.get(), rows.rows * tile.depth);
       rows.absent = any_absent ? scratch.absent.get() : nullptr;
       kernel.accumulate(rows);
     }
   }
-  store_block(block, tile, acc);
+  store_block(block, tile, kernel, arithmetic.result, chunked);
 }
 
 // The operands of one matrix product; transposed if the lanes are the rows of C.
@@ -234,7 +262,7 @@ void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, in
   }
 }
 
-void accumulate_products(const std::vector<Product>& products, const int64_t* accumulator,
+void accumulate_products(const std::vector<Product>& products, const Arithmetic& arithmetic,
                          uint64_t seed, int threads) {
   const Kernels& kernel = kernels();
   thread_local std::vector<Block> scratch;
@@ -242,13 +270,13 @@ void accumulate_products(const std::vector<Product>& products, const int64_t* ac
   cut(products, threads, &blocks);
   if (blocks.size() == 1) {
     const FloatEnvironment environment;
-    return run_block(blocks[0], kernel, accumulator, seed);
+    return run_block(blocks[0], kernel, arithmetic, seed);
   }
   parallel_for(static_cast<int64_t>(blocks.size()), threads,
-               [&](int64_t i) { run_block(blocks[i], kernel, accumulator, seed); });
+               [&](int64_t i) { run_block(blocks[i], kernel, arithmetic, seed); });
 }
 
-void matmul(const MatmulArgs& args, const int64_t* accumulator, uint64_t seed, int threads) {
+void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   // Lanes along n, unless n leaves most of a panel empty and m does not.
   const bool transposed = args.n < kPanel / 2 && args.m > args.n;
@@ -263,23 +291,34 @@ void matmul(const MatmulArgs& args, const int64_t* accumulator, uint64_t seed, i
                         kMaxDepth, transposed, transposed ? args.bias : nullptr,
                         transposed ? nullptr : args.bias, &operands.back()});
   }
-  accumulate_products(products, accumulator, seed, threads);
+  Arithmetic packed = arithmetic;
+  if (transposed) std::swap(packed.left, packed.right);
+  accumulate_products(products, packed, seed, threads);
 }
 
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
                          const int64_t* accumulator, const DrawKey& first, int threads) {
-  const Accumulator acc = accumulator_from(accumulator);
-  parallel_for(rows, threads, [&](int64_t r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      double threshold = 0;
-      if (acc.rounding == Rounding::kStochastic) {
-        const uint32_t draw = random_draw(acc.rng, first.seed, first.site, first.row + r,
-                                          first.col + c, first.k, acc.random_bits);
-        threshold = stochastic_threshold<double>(draw, acc.random_bits);
-      }
-      float& sum = total[r * cols + c];
-      sum = canonical_float(
-          add_rounded<double>(sum, addend[r * cols + c], acc.outer, acc.rounding, threshold));
+  constexpr int64_t kRows = 16, kCols = 1024;
+  const Kernels& kernel = kernels();
+  parallel_ranges(rows, kRows, threads, [&](int64_t row, int64_t end) {
+    uint64_t row_id[kRows], lane_id[kCols];
+    std::iota(row_id, row_id + (end - row), first.row + static_cast<uint64_t>(row));
+    AddBlock job{};
+    job.stride = job.addend_row = cols;
+    job.rows = end - row;
+    job.addend_lane = 1;
+    job.accumulator = accumulator;
+    job.seed = first.seed;
+    job.site = first.site;
+    job.k = first.k;
+    job.row_id = row_id;
+    job.lane_id = lane_id;
+    for (int64_t col = 0; col < cols; col += kCols) {
+      std::iota(lane_id, lane_id + kCols, first.col + static_cast<uint64_t>(col));
+      job.sum = total + row * cols + col;
+      job.addend = addend + row * cols + col;
+      job.lanes = std::min(kCols, cols - col);
+      kernel.add(job);
     }
   });
 }

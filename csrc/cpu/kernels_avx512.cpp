@@ -19,6 +19,7 @@ void accumulate_half_first(const Tile& t) {
 constexpr Kernels with_accumulate(const char* isa, void (*accumulate)(const Tile&)) {
   return {isa,
           accumulate,
+          add_block<Vec<8>>,
           transpose,
           round_block<Vec<8>>,
           round_elements<Bits32<16>>,

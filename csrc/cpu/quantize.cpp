@@ -58,4 +58,14 @@ void quantize_elements(const QuantizeArgs& args) {
   });
 }
 
+void round_in_place(const Kernels& kernel, const int64_t* quantizer, float* x, int64_t count) {
+  if (quantizer == nullptr) return;
+  QuantizeArgs args{};
+  args.x = args.y = x;
+  args.format = quantizer;
+  args.rounding = quantizer[kFormatInts];
+  if (!kernel.round_elements(element_job(args, 0, count)))
+    round_through_doubles(args, kernel, 0, count);
+}
+
 }  // namespace lpk

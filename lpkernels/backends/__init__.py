@@ -19,14 +19,24 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from lpkernels.backends import _selftest
 
-__all__ = ["Backend", "broadcast_batch", "get", "names", "select", "status", "take_tiers"]
+__all__ = [
+    "NOT_FUSED",
+    "Backend",
+    "Fused",
+    "broadcast_batch",
+    "get",
+    "names",
+    "select",
+    "status",
+    "take_tiers",
+]
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",
@@ -37,6 +47,21 @@ _MODULES = {
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
 
 
+class Fused(NamedTuple):
+    """Quantizers that a product applies itself, as integers; () leaves a tensor as it is.
+
+    To its two operands as it reads them, in the order of its arguments, and to its result (bias
+    included) before it is stored. None of them draws random bits or takes a scale from its tensor.
+    """
+
+    left: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+    result: tuple[int, ...] = ()
+
+
+NOT_FUSED = Fused()
+
+
 class Backend(Protocol):
     """What an adapter offers. All tensors are already checked.
 
@@ -45,9 +70,13 @@ class Backend(Protocol):
     stochastic; the adapter derives the stream from it with ``rng.derive_seed(seed, role)``.
     Operands are float32 with any strides; results are new, contiguous float32 tensors on the
     operands' device. ``acc`` always has order "sequential" but in `accumulate`.
+
+    ``fuses`` says whether its four products honour ``fused``; one that does not is only called
+    with `NOT_FUSED`, and may leave the argument out.
     """
 
     name: str
+    fuses: bool
 
     def available(self) -> bool:
         """Whether this backend can run in this process."""
@@ -88,6 +117,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,)."""
         ...
@@ -104,6 +134,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """x (N, C, *spatial), w (C_out, C / groups, *kernel), one to three spatial dimensions."""
         ...
@@ -120,6 +151,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """The gradient of conv_fprop with respect to x."""
         ...
@@ -136,6 +168,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """The gradient of conv_fprop with respect to w."""
         ...

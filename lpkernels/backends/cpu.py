@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import broadcast_batch
+from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 
 # The order of lpk::ElementType in csrc/cpu/element_types.h.
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
@@ -30,6 +30,7 @@ class CpuBackend:
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
+    fuses = True
 
     def __init__(self) -> None:
         self._module: ModuleType | None = None
@@ -107,6 +108,7 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         m, k = a.shape[-2:]
         n = b.shape[-1]
@@ -127,6 +129,7 @@ class CpuBackend:
             a_offsets.data_ptr(),
             b_offsets.data_ptr(),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),
@@ -145,6 +148,7 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         output = [
             (size + 2 * pad - step * (taps - 1) - 1) // jump + 1
@@ -166,6 +170,7 @@ class CpuBackend:
             _strides(out),
             _geometry(x.shape, w.shape, out.shape, stride, padding, dilation, groups),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),
@@ -184,6 +189,7 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         out = torch.empty(input_shape, dtype=torch.float32)
         if out.numel() == 0:
@@ -197,6 +203,7 @@ class CpuBackend:
             _strides(out),
             _geometry(input_shape, w.shape, grad_output.shape, stride, padding, dilation, groups),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),
@@ -215,6 +222,7 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         out = torch.empty(weight_shape, dtype=torch.float32)
         if out.numel() == 0:
@@ -228,6 +236,7 @@ class CpuBackend:
             _strides(out),
             _geometry(x.shape, weight_shape, grad_output.shape, stride, padding, dilation, groups),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),
