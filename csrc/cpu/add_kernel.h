@@ -12,8 +12,10 @@ LPK_HD bool plain_nearest(const Format& f, Rounding rounding) {
   return f.kind == Kind::kFloat && f.man_bits >= 1 && rounding == Rounding::kNearestEven;
 }
 
-// kNearest: nearest_even in a format that plain_nearest accepts; else any mode.
-template <class V, bool kNearest>
+// nearest_even in a format that plain_nearest accepts, stochastic, or any other mode.
+enum class AddMode { kNearest, kStochastic, kOther };
+
+template <class V, AddMode kMode>
 struct Addition {
   using D = typename V::D;
   static constexpr int kRows = 4;
@@ -23,7 +25,7 @@ struct Addition {
 
   LPK_HD D rounded(D sum, D addend, D threshold) const {
     D r;
-    if constexpr (kNearest) {
+    if constexpr (kMode == AddMode::kNearest) {
       r = round_to_float_nearest_even<D>(odd_sum<D>(sum, addend), acc.outer);
     } else {
       r = add_rounded<D>(sum, addend, acc.outer, acc.rounding, threshold);
@@ -54,16 +56,18 @@ struct Addition {
   // kCount rows of one panel, of which `width` lanes are there.
   template <int kCount>
   void run_panel(int64_t row, int64_t lane, int64_t width) const {
-    const bool stochastic = !kNearest && acc.rounding == Rounding::kStochastic;
     PanelDraws<V, kCount> draws;
-    if (stochastic) {
+    if constexpr (kMode == AddMode::kStochastic) {
       draws.start(key, job.site, acc.random_bits, acc.rng, row, lane);
       draws.seek(job.k);
     }
     for (int r = 0; r < kCount; ++r) {
       float* sums = job.sum + (row + r) * job.stride + lane;
       const float* addends = job.addend + (row + r) * job.addend_row + lane * job.addend_lane;
-      const auto threshold = [&](int v) { return stochastic ? draws.threshold(r, v, job.k) : D{}; };
+      const auto threshold = [&]([[maybe_unused]] int v) {
+        if constexpr (kMode == AddMode::kStochastic) return draws.threshold(r, v, job.k);
+        return D{};
+      };
       if (width == kPanel) {
         add_panel(sums, addends, threshold);
       } else {
@@ -96,9 +100,11 @@ void add_block(const AddBlock& job) {
   key.lane_id = job.lane_id;
   key.lanes_are_rows = job.lanes_are_rows;
   if (plain_nearest(acc.outer, acc.rounding)) {
-    Addition<V, true>{job, key, acc}.run();
+    Addition<V, AddMode::kNearest>{job, key, acc}.run();
+  } else if (acc.rounding == Rounding::kStochastic) {
+    Addition<V, AddMode::kStochastic>{job, key, acc}.run();
   } else {
-    Addition<V, false>{job, key, acc}.run();
+    Addition<V, AddMode::kOther>{job, key, acc}.run();
   }
 }
 

@@ -206,10 +206,17 @@ class Backend(Protocol):
 _loaded: dict[str, Backend] = {}
 # Of every backend used so far "", or what its self-test found.
 _checked: dict[str, str] = {}
+# What "auto" has chosen before, by operation and device.
+_chosen: dict[tuple[str, torch.device], Backend] = {}
+
+
+_NO_BATCH = torch.Size(())
 
 
 def broadcast_batch(a: Tensor, b: Tensor) -> torch.Size:
     """The leading dimensions of a @ b; torch.broadcast_shapes, which is slow, only where needed."""
+    if a.dim() == b.dim() == 2:
+        return _NO_BATCH
     left, right = a.shape[:-2], b.shape[:-2]
     return left if left == right else torch.broadcast_shapes(left, right)
 
@@ -272,16 +279,20 @@ def select(name: str, op: str, device: torch.device) -> Backend:
             one's reason.
     """
     origin = "backend"
-    if name == "auto":
-        name = os.environ.get("LPKERNELS_BACKEND", "") or "auto"
+    # Asking whether a variable is there takes half the time of asking for one that is not.
+    if name == "auto" and "LPKERNELS_BACKEND" in os.environ:
+        name = os.environ["LPKERNELS_BACKEND"] or "auto"
         origin = "LPKERNELS_BACKEND"
     if name != "auto":
         return _explicit(name, op, device, origin)
+    if (op, device) in _chosen:
+        return _chosen[op, device]
     reasons = []
     for candidate in _AUTO.get(device.type, ()):
         reason = _why_not(candidate) or get(candidate).unsupported(op, device)
         if not reason:
-            return _tested(candidate)
+            _chosen[op, device] = _tested(candidate)
+            return _chosen[op, device]
         reasons.append(f"\n  {candidate}: {reason}")
     if not reasons:
         reasons.append(f"\n  none knows this device; move the tensors to {' or '.join(_AUTO)}")

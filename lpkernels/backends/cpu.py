@@ -60,7 +60,8 @@ class CpuBackend:
         """The share of products that each tier of kernels accumulated since the last call.
 
         Tiers: "native" (half precision by the processor), "certified" (float32, proved safe by the
-        operands), "float" (float32 sums made odd), "double" (everything else). Padding of edge blocks counts. All zero if nothing ran.
+        operands), "float" (float32 sums made odd), "double" (everything else). Padding of edge
+        blocks counts. All zero if nothing ran.
         """
         counts = self._c().take_tiers()
         total = sum(counts.values()) or 1
@@ -110,9 +111,9 @@ class CpuBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        m, k = a.shape[-2:]
-        n = b.shape[-1]
         batch = broadcast_batch(a, b)
+        left, right = a.shape, b.shape
+        m, k, n = left[-2], left[-1], right[-1]
         out = torch.empty(*batch, m, n, dtype=torch.float32)
         if out.numel() == 0:
             return out
@@ -124,8 +125,8 @@ class CpuBackend:
             b.data_ptr(),
             0 if bias is None else bias.data_ptr(),
             out.data_ptr(),
-            [math.prod(batch), m, n, k],
-            [*a.stride()[-2:], *b.stride()[-2:]],
+            (math.prod(batch), m, n, k),
+            a.stride()[-2:] + b.stride()[-2:],
             a_offsets.data_ptr(),
             b_offsets.data_ptr(),
             acc,

@@ -16,7 +16,7 @@ rounds the operands as forward did.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -127,9 +127,56 @@ def _bias_gradient(
     return ops.matmul(ones, g, None, acc, seed, Role.GRAD_BIAS, backend, fused).reshape(-1)
 
 
-class EmulatedLayer(torch.autograd.Function):
-    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, and its gradients."""
+class _Kept(NamedTuple):
+    """The operands of fprop as the other products read them, each with what rounds it."""
 
+    x: Tensor
+    x_ints: Ints
+    w: Tensor
+    w_ints: Ints
+
+
+def _forward(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    recipe: Recipe,
+    geometry: Geometry,
+    seed: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, _Kept]:
+    x_uses, w_uses = (recipe.fprop, recipe.wgrad), (recipe.fprop, recipe.dgrad)
+    kept = _Kept(
+        *_operand(x, recipe.input, x_uses, seed, Role.INPUT, backend),
+        *_operand(w, recipe.weight, w_uses, seed, Role.WEIGHT, backend),
+    )
+    if b is not None:
+        b = _quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
+    fused = Fused(kept.x_ints, kept.w_ints, _fused(recipe.output, recipe.fprop))
+    y = geometry.fprop(kept.x, kept.w, b, recipe.fprop, seed, backend, fused)
+    if not fused.result:
+        y = _quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+    return y, kept
+
+
+def emulated_layer(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    recipe: Recipe,
+    geometry: Geometry,
+    seed: Tensor | None,
+    backend: str,
+) -> Tensor:
+    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
+    call = (x, w, b, recipe, geometry, seed, backend)
+    needs = x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)
+    if torch.is_grad_enabled() and needs:
+        return _EmulatedLayer.apply(*call)
+    return _forward(*call)[0]
+
+
+class _EmulatedLayer(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -141,25 +188,14 @@ class EmulatedLayer(torch.autograd.Function):
         seed: Tensor | None,
         backend: str,
     ) -> Tensor:
-        x_uses, w_uses = (recipe.fprop, recipe.wgrad), (recipe.fprop, recipe.dgrad)
-        xq, x_ints = _operand(x, recipe.input, x_uses, seed, Role.INPUT, backend)
-        wq, w_ints = _operand(w, recipe.weight, w_uses, seed, Role.WEIGHT, backend)
-        bq = (
-            None
-            if b is None
-            else _quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
-        )
-        fused = Fused(x_ints, w_ints, _fused(recipe.output, recipe.fprop))
-        y = geometry.fprop(xq, wq, bq, recipe.fprop, seed, backend, fused)
+        y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
-        ctx.save_for_backward(xq if needs_w else None, wq if needs_x else None, seed)
+        ctx.save_for_backward(kept.x if needs_w else None, kept.w if needs_x else None, seed)
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.x_shape, ctx.w_shape = x.shape, w.shape
-        ctx.x_ints, ctx.w_ints = x_ints, w_ints
-        if fused.result:
-            return y
-        return _quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+        ctx.x_ints, ctx.w_ints = kept.x_ints, kept.w_ints
+        return y
 
     @staticmethod
     @once_differentiable

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import EmulatedLayer, no_autocast, widened
+from lpkernels.functional._layer import emulated_layer, no_autocast, widened
 from lpkernels.ops import Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
@@ -224,7 +224,7 @@ def _conv(
     batch = F.pad(batch, extra) if any(extra) else batch
     b = None if bias is None else widened(bias)
     geometry = ConvGeometry(strides, paddings, dilations, groups)
-    y = EmulatedLayer.apply(batch, widened(weight), b, recipe, geometry, seed, backend)
+    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend)
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import EmulatedLayer, no_autocast, widened
+from lpkernels.functional._layer import emulated_layer, no_autocast, widened
 from lpkernels.ops import Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
@@ -146,5 +146,5 @@ def linear(
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     operands = (widened(x if x.dim() > 1 else x.unsqueeze(0)), widened(weight))
     b = None if bias is None else widened(bias)
-    y = EmulatedLayer.apply(*operands, b, recipe, LinearGeometry(), seed, backend)
+    y = emulated_layer(*operands, b, recipe, LinearGeometry(), seed, backend)
     return y if x.dim() > 1 else y.squeeze(0)

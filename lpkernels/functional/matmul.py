@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from lpkernels import ops
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, as_accumulator
 from lpkernels.functional import _checks
+from lpkernels.functional._layer import widened
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_OUTPUT, Role
@@ -106,7 +107,7 @@ def _product(
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return _Matmul.apply(left, right, sums.ints, seed, backend, fused)
     call = (None, sums.ints, seed, Role.DIRECT, backend, fused)
-    return ops.matmul(left.float(), right.float(), *call)
+    return ops.matmul(widened(left), widened(right), *call)
 
 
 class _Matmul(torch.autograd.Function):
@@ -126,7 +127,7 @@ class _Matmul(torch.autograd.Function):
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, seed)
         ctx.shapes, ctx.dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
         ctx.acc, ctx.backend = acc, backend
-        return ops.matmul(a.float(), b.float(), None, acc, seed, Role.DIRECT, backend, fused)
+        return ops.matmul(widened(a), widened(b), None, acc, seed, Role.DIRECT, backend, fused)
 
     @staticmethod
     @once_differentiable
@@ -172,6 +173,9 @@ def _result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
             "dimension; "
             "for a product with a scalar use *"
         )
+    left, right = a.shape, b.shape
+    if len(left) == len(right) == 2 and left[1] == right[0]:
+        return (left[0], right[1])
     inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
     if a.shape[-1] != inner:
         raise ValueError(
