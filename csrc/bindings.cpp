@@ -35,6 +35,23 @@ void check_accumulator(const Ints& ints) {
   LPK_CHECK(ints.size() == lpk::kAccumulatorInts, "an accumulator has 32 integers");
 }
 
+// A quantizer that products apply themselves, or none.
+const int64_t* fused_quantizer(const Ints& ints) {
+  if (ints.empty()) return nullptr;
+  LPK_CHECK(ints.size() == lpk::kFormatInts + 4, "a fused quantizer has 12 integers");
+  LPK_CHECK(ints[lpk::kFormatInts] != static_cast<int64_t>(lpk::Rounding::kStochastic),
+            "a fused quantizer draws nothing");
+  return ints.data();
+}
+
+// Points into its arguments.
+lpk::Arithmetic arithmetic_from(const Ints& accumulator, const Ints& left, const Ints& right,
+                                const Ints& result) {
+  check_accumulator(accumulator);
+  return {accumulator.data(), fused_quantizer(left), fused_quantizer(right),
+          fused_quantizer(result)};
+}
+
 // quantizer: format integers, then rounding, random_bits, rng, 0.
 lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
                                 const Ints& quantizer, int64_t seed, int64_t role, int64_t site,
@@ -103,9 +120,10 @@ void unpack(uintptr_t codes, uintptr_t x, const Ints& sizes, const Ints& format,
 // sizes: batch, m, n, k; strides: a row, a k, b k, b column. Offsets point to `batch` int64 each.
 void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t c, const Ints& sizes,
             const Ints& strides, uintptr_t a_offset, uintptr_t b_offset, const Ints& accumulator,
-            int64_t seed, int64_t role, int threads) {
+            const Ints& left, const Ints& right, const Ints& result, int64_t seed, int64_t role,
+            int threads) {
   LPK_CHECK(sizes.size() == 4 && strides.size() == 4, "matmul takes four sizes and four strides");
-  check_accumulator(accumulator);
+  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, result);
   const lpk::MatmulArgs args{pointer<const float>(a),
                              pointer<const float>(b),
                              pointer<const float>(bias),
@@ -121,7 +139,7 @@ void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t c, const Ints& s
                              strides[2],
                              strides[3]};
   const py::gil_scoped_release release;
-  lpk::matmul(args, accumulator.data(), role_seed(seed, role), threads);
+  lpk::matmul(args, arithmetic, role_seed(seed, role), threads);
 }
 
 // geometry: batch, groups, channels in and out per group, then input, kernel, output, stride,
@@ -146,41 +164,42 @@ lpk::Image<T> image(uintptr_t data, const Ints& strides) {
 
 void conv_fprop(uintptr_t x, const Ints& x_strides, uintptr_t w, const Ints& w_strides,
                 uintptr_t bias, uintptr_t y, const Ints& y_strides, const Ints& geometry,
-                const Ints& accumulator, int64_t seed, int64_t role, int threads) {
-  check_accumulator(accumulator);
+                const Ints& accumulator, const Ints& left, const Ints& right, const Ints& quantizer,
+                int64_t seed, int64_t role, int threads) {
+  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, quantizer);
   const lpk::ConvShape shape = conv_shape(geometry);
   const auto input = image<const float>(x, x_strides);
   const auto weight = image<const float>(w, w_strides);
   const auto output = image<float>(y, y_strides);
   const py::gil_scoped_release release;
-  lpk::conv_fprop(shape, input, weight, pointer<const float>(bias), output, accumulator.data(),
+  lpk::conv_fprop(shape, input, weight, pointer<const float>(bias), output, arithmetic,
                   role_seed(seed, role), threads);
 }
 
 void conv_dgrad(uintptr_t dy, const Ints& dy_strides, uintptr_t w, const Ints& w_strides,
                 uintptr_t dx, const Ints& dx_strides, const Ints& geometry, const Ints& accumulator,
-                int64_t seed, int64_t role, int threads) {
-  check_accumulator(accumulator);
+                const Ints& left, const Ints& right, const Ints& quantizer, int64_t seed,
+                int64_t role, int threads) {
+  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, quantizer);
   const lpk::ConvShape shape = conv_shape(geometry);
   const auto gradient = image<const float>(dy, dy_strides);
   const auto weight = image<const float>(w, w_strides);
   const auto result = image<float>(dx, dx_strides);
   const py::gil_scoped_release release;
-  lpk::conv_dgrad(shape, gradient, weight, result, accumulator.data(), role_seed(seed, role),
-                  threads);
+  lpk::conv_dgrad(shape, gradient, weight, result, arithmetic, role_seed(seed, role), threads);
 }
 
 void conv_wgrad(uintptr_t x, const Ints& x_strides, uintptr_t dy, const Ints& dy_strides,
                 uintptr_t dw, const Ints& dw_strides, const Ints& geometry, const Ints& accumulator,
-                int64_t seed, int64_t role, int threads) {
-  check_accumulator(accumulator);
+                const Ints& left, const Ints& right, const Ints& quantizer, int64_t seed,
+                int64_t role, int threads) {
+  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, quantizer);
   const lpk::ConvShape shape = conv_shape(geometry);
   const auto input = image<const float>(x, x_strides);
   const auto gradient = image<const float>(dy, dy_strides);
   const auto result = image<float>(dw, dw_strides);
   const py::gil_scoped_release release;
-  lpk::conv_wgrad(shape, input, gradient, result, accumulator.data(), role_seed(seed, role),
-                  threads);
+  lpk::conv_wgrad(shape, input, gradient, result, arithmetic, role_seed(seed, role), threads);
 }
 
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first

@@ -43,8 +43,10 @@ def registry(monkeypatch):
     monkeypatch.delenv("LPKERNELS_BACKEND", raising=False)
     monkeypatch.setattr(backends, "_loaded", dict(backends._loaded))
     monkeypatch.setattr(backends, "_checked", dict(backends._checked))
+    monkeypatch.setattr(backends, "_chosen", {})
 
     def replace(**adapters):
+        backends._chosen.clear()
         for name, adapter in adapters.items():
             backends._loaded.pop(name, None)
             backends._checked.pop(name, None)

@@ -18,6 +18,14 @@ ACCUMULATORS = {
     "native": Accumulator("fp32", "stochastic", chunk=4, outer="e6m9", order="native"),
 }
 OP = torch.ops.lpkernels
+FUSED = {
+    "as they are": ops.NOT_FUSED,
+    "rounded": ops.Fused(
+        Quantizer("e5m2").to_ints(),
+        Quantizer("fixed6_f2", "toward_zero").to_ints(),
+        Quantizer("e4m3", "to_odd").to_ints(),
+    ),
+}
 
 
 def check(op, *args) -> None:
@@ -46,21 +54,24 @@ def test_opcheck_quantize_out(fmt, backend):
         check(OP._quantize_out, x, out, quantizer(fmt), SEED, 0, 4, backend)
 
 
+@pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
 @pytest.mark.parametrize("kind", ACCUMULATORS)
-def test_opcheck_matmul(kind, backend):
-    acc, bias = ACCUMULATORS[kind].to_ints(), torch.randn(2)
-    check(OP._matmul, torch.randn(3, 9), torch.randn(9, 2), bias, acc, SEED, 4, backend)
-    check(OP._matmul, torch.randn(2, 1, 3, 9), torch.randn(4, 9, 2), None, acc, SEED, 4, backend)
-    check(OP._matmul, torch.randn(9, 3).t(), torch.randn(9, 4)[:, ::2], bias, acc, SEED, 4, backend)
-    check(OP._matmul, torch.randn(3, 0), torch.randn(0, 2), None, acc, SEED, 4, backend)
-    check(OP._matmul, torch.randn(0, 9), torch.randn(9, 2), None, acc, SEED, 4, backend)
+def test_opcheck_matmul(kind, fused, backend):
+    bias = torch.randn(2)
+    rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, *fused)
+    check(OP._matmul, torch.randn(3, 9), torch.randn(9, 2), bias, *rest)
+    check(OP._matmul, torch.randn(2, 1, 3, 9), torch.randn(4, 9, 2), None, *rest)
+    check(OP._matmul, torch.randn(9, 3).t(), torch.randn(9, 4)[:, ::2], bias, *rest)
+    check(OP._matmul, torch.randn(3, 0), torch.randn(0, 2), None, *rest)
+    check(OP._matmul, torch.randn(0, 9), torch.randn(9, 2), None, *rest)
 
 
+@pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
 @pytest.mark.parametrize("kind", ACCUMULATORS)
 @pytest.mark.parametrize("case", ["conv1d_stride", "conv2d_groups", "conv3d", "conv2d_empty_batch"])
-def test_opcheck_convolutions(case, kind, backend):
+def test_opcheck_convolutions(case, kind, fused, backend):
     x, w, g, numbers = convolution(case)
-    rest = (*numbers, ACCUMULATORS[kind].to_ints(), SEED, 4, backend)
+    rest = (*numbers, ACCUMULATORS[kind].to_ints(), SEED, 4, backend, *fused)
     check(OP._conv_fprop, x, w, torch.randn(w.shape[0]), *rest)
     check(OP._conv_dgrad, g, w, list(x.shape), *rest)
     check(OP._conv_wgrad, x, g, list(w.shape), *rest)
@@ -72,7 +83,8 @@ def convolution(case):
     x = torch.randint(-3, 4, conv.input_shape).float()
     w = torch.randint(-3, 4, conv.weight_shape).float()
     numbers = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
-    shape = OP._conv_fprop(x.to("meta"), w.to("meta"), None, *numbers, (0,), None, 0, "auto").shape
+    rest = ((0,), None, 0, "auto", *ops.NOT_FUSED)
+    shape = OP._conv_fprop(x.to("meta"), w.to("meta"), None, *numbers, *rest).shape
     return x, w, torch.randint(-3, 4, shape).float(), numbers
 
 

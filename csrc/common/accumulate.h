@@ -86,10 +86,12 @@ LPK_HD D add_rounded(D acc, D p, const Format& f, Rounding mode, D threshold) {
   return round_to<D>(sum, f, mode, threshold);
 }
 
+// The double that float32 has as 0x7fc00000.
+constexpr int64_t kCanonicalNan = 0x7ff8000000000000;
+
 // float32 result of a sum held in double; every NaN is 0x7fc00000.
 LPK_HD float canonical_float(double x) {
-  return x == x ? static_cast<float>(x)
-                : static_cast<float>(Lanes<double>::value(0x7ff8000000000000));
+  return x == x ? static_cast<float>(x) : static_cast<float>(Lanes<double>::value(kCanonicalNan));
 }
 
 }  // namespace lpk

@@ -171,6 +171,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, W
     if (pass.lanes <= kFewChannels) {
       Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
                              length, block_depth(taps));
+      p.exchanged = true;
       p.lanes_are_rows = true;
       p.row_bias = group_bias;
       p.position = position;
@@ -184,14 +185,14 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, W
 }
 
 void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
-                   const int64_t* accumulator, uint64_t seed, int threads) {
+                   const Arithmetic& arithmetic, uint64_t seed, int threads) {
   Work work;
   for (const PositionPass& pass : passes) add_pass(pass, s, bias, &work);
-  accumulate_products(work.products, accumulator, seed, threads);
+  accumulate_products(work.products, arithmetic, seed, threads);
 }
 
-bool draws(const int64_t* accumulator) {
-  const Accumulator acc = accumulator_from(accumulator);
+bool draws(const Arithmetic& arithmetic) {
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
   return acc.rounding == Rounding::kStochastic ||
          (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
@@ -199,12 +200,12 @@ bool draws(const int64_t* accumulator) {
 }  // namespace
 
 void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, const float* bias,
-                Image<float> y, const int64_t* accumulator, uint64_t seed, int threads) {
-  run_positions({fprop_pass(s, x, w, y)}, s, bias, accumulator, seed, threads);
+                Image<float> y, const Arithmetic& arithmetic, uint64_t seed, int threads) {
+  run_positions({fprop_pass(s, x, w, y)}, s, bias, arithmetic, seed, threads);
 }
 
 void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
-                const int64_t* accumulator, uint64_t seed, int threads) {
+                const Arithmetic& arithmetic, uint64_t seed, int threads) {
   std::vector<PositionPass> passes;
   bool untouched = false;
   int64_t phase[kSpatial];
@@ -222,17 +223,17 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
     }
   }
   if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
-  run_positions(passes, s, nullptr, accumulator, seed, threads);
+  run_positions(passes, s, nullptr, arithmetic, seed, threads);
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,
-                const int64_t* accumulator, uint64_t seed, int threads) {
+                const Arithmetic& arithmetic, uint64_t seed, int threads) {
   const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
   const int64_t rows = s.in_channels * pass.gather.kernel_volume();
   if (rows == 0 || s.out_channels == 0) return;
   const int64_t length = s.batch * pass.gather.grid_volume();
   Work work;
-  if (spreads(s.groups, s.out_channels, rows) && !draws(accumulator)) {
+  if (spreads(s.groups, s.out_channels, rows) && !draws(arithmetic)) {
     const int64_t all = s.groups * s.out_channels;
     const int64_t depth = std::max(kMaxSpreadDepth / s.in_channels, kMaxDepth / 2);
     for (int64_t first = 0; first < all; first += kPanel) {
@@ -249,7 +250,7 @@ void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy,
       p.lanes_are_rows = true;
     }
   }
-  accumulate_products(work.products, accumulator, seed, threads);
+  accumulate_products(work.products, arithmetic, seed, threads);
 }
 
 }  // namespace lpk

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "gemm.h"
+
 namespace lpk {
 
 constexpr int kSpatial = 3;
@@ -30,15 +32,15 @@ struct ConvShape {
 
 // y = x * w (+ bias of each output channel).   k runs over (c_in, kd, kh, kw).
 void conv_fprop(const ConvShape& shape, Image<const float> x, Image<const float> w,
-                const float* bias, Image<float> y, const int64_t* accumulator, uint64_t seed,
+                const float* bias, Image<float> y, const Arithmetic& arithmetic, uint64_t seed,
                 int threads);
 
 // dx from dy and w.   k runs over (c_out, kd, kh, kw).
 void conv_dgrad(const ConvShape& shape, Image<const float> dy, Image<const float> w,
-                Image<float> dx, const int64_t* accumulator, uint64_t seed, int threads);
+                Image<float> dx, const Arithmetic& arithmetic, uint64_t seed, int threads);
 
 // dw from x and dy.   k runs over (n, d_out, h_out, w_out).
 void conv_wgrad(const ConvShape& shape, Image<const float> x, Image<const float> dy,
-                Image<float> dw, const int64_t* accumulator, uint64_t seed, int threads);
+                Image<float> dw, const Arithmetic& arithmetic, uint64_t seed, int threads);
 
 }  // namespace lpk

@@ -74,6 +74,7 @@ class Window {
   void copy(const std::array<int64_t, kSpatial>& tap, float* to) const;
 
   const float* data() const { return buffer_.data(); }
+  float* data() { return buffer_.data(); }
   int64_t floats() const { return static_cast<int64_t>(buffer_.size()); }
   // Elements of a copy, of each channel.
   int64_t size() const { return size_; }

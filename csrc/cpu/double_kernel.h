@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "add_kernel.h"
 #include "chunks.h"
 
 namespace lpk {
@@ -174,10 +175,6 @@ void run_double_variant(const Tile& t, const Accumulator& acc) {
       PanelKernel<V, 1, Variant>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
     }
   }
-}
-
-LPK_HD bool plain_nearest(const Format& f, Rounding rounding) {
-  return f.kind == Kind::kFloat && f.man_bits >= 1 && rounding == Rounding::kNearestEven;
 }
 
 // kRows rows at a time: as many as the registers hold accumulators for.

@@ -107,6 +107,20 @@ LPK_HD bool all_between(typename V::U a, uint32_t low, uint32_t high) {
   if constexpr (V::kWidth == 1) return a == 0 || a - low <= high - low;
 }
 
+// Whether no magnitude is beyond high.
+template <class V>
+LPK_HD bool none_above(typename V::U a, uint32_t high) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return _mm512_cmpgt_epi32_mask((__m512i)a, _mm512_set1_epi32(static_cast<int>(high))) == 0;
+#endif
+#if defined(__AVX2__)
+  if constexpr (V::kWidth == 8)
+    return _mm256_movemask_ps((__m256)above<V>(a, typename V::U{} + high)) == 0;
+#endif
+  if constexpr (V::kWidth == 1) return a <= high;
+}
+
 // Past the caches, where the instruction set can; p is aligned to the size of x.
 template <class T>
 LPK_HD void stream(void* p, T x) {

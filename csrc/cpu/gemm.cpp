@@ -15,13 +15,15 @@
 #include "../common/accumulate.h"
 #include "aligned.h"
 #include "parallel.h"
+#include "quantize.h"
 
 namespace lpk {
 namespace {
 
-// A block of B (kMaxDepth x kLanes floats, 128 KB) stays in the second cache while the blocks of A
-// (kMaxRows x kMaxDepth, 96 KB) of kUnitRows rows pass by; their sums (192 KB) wait there too.
-constexpr int64_t kLanes = 128;
+// A block of B (kMaxDepth x kLanes floats, 256 KB) stays in the second cache while the blocks of A
+// (kMaxRows x kMaxDepth, 96 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too. What
+// is packed is read by so many products: the wider, the less packing.
+constexpr int64_t kLanes = 256;
 constexpr int64_t kUnitRows = 4 * kMaxRows;
 // The same of a spread product, whose sums are a panel wide: its windows overlap less.
 constexpr int64_t kSpreadRows = 1020;
@@ -52,53 +54,61 @@ struct Block {
 // otherwise run out of them.
 void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks) {
   blocks->clear();
+  const int64_t count = static_cast<int64_t>(products.size());
+  const int64_t enough = threads > 1 ? 4 * threads : 1;
   for (const Product& p : products) {
-    const int64_t lane_blocks = ceil_div(p.lanes, kLanes);
-    const int64_t others =
-        static_cast<int64_t>(products.size()) * std::max<int64_t>(lane_blocks, 1);
-    const int64_t wanted = threads > 1 ? ceil_div(4 * threads, others) : 1;
+    const int64_t fewest = count * ceil_div(p.lanes, kLanes) * ceil_div(p.rows, kUnitRows);
+    const int64_t width = fewest < enough ? kLanes / 2 : kLanes;
+    const int64_t others = count * std::max<int64_t>(ceil_div(p.lanes, width), 1);
+    const int64_t wanted = ceil_div(enough, others);
     const int64_t groups = ceil_div(p.rows, kRowGroup);
-    const int64_t parts = std::max(ceil_div(p.rows, p.spread ? kSpreadRows : kUnitRows),
-                                   std::min(wanted, ceil_div(groups, 2)));
-    for (int64_t lane = 0; lane < p.lanes; lane += kLanes) {
+    const int64_t most = p.spread ? kSpreadRows : kUnitRows;
+    const int64_t parts = std::max(ceil_div(p.rows, most), std::min(wanted, ceil_div(groups, 2)));
+    for (int64_t lane = 0; lane < p.lanes; lane += width) {
       for (int64_t part = 0; part < parts; ++part) {
         const int64_t row = part * groups / parts * kRowGroup;
         const int64_t end = std::min(p.rows, (part + 1) * groups / parts * kRowGroup);
-        blocks->push_back({&p, row, end - row, lane, std::min(kLanes, p.lanes - lane)});
+        blocks->push_back({&p, row, end - row, lane, std::min(width, p.lanes - lane)});
       }
     }
   }
 }
 
 // One more addition in the outermost format.
-void add_bias(const Block& block, const Tile& tile, const Accumulator& acc, float* state) {
+void add_bias(const Block& block, const Tile& tile, const Kernels& kernel, float* state) {
   const Product& p = *block.product;
-  const Format& last = acc.chunk > 0 ? acc.outer : acc.fmt;
-  for (int64_t r = 0; r < block.rows; ++r) {
-    for (int64_t l = 0; l < block.lanes; ++l) {
-      double threshold = 0;
-      if (acc.rounding == Rounding::kStochastic) {
-        const uint64_t row = p.lanes_are_rows ? tile.lane_id[l] : tile.row_id[r];
-        const uint64_t col = p.lanes_are_rows ? tile.row_id[r] : tile.lane_id[l];
-        const uint32_t draw =
-            random_draw(acc.rng, tile.seed, kSiteBias, row, col, 0, acc.random_bits);
-        threshold = stochastic_threshold<double>(draw, acc.random_bits);
-      }
-      const double bias =
-          p.row_bias != nullptr ? p.row_bias[block.row + r] : p.lane_bias[block.lane + l];
-      float& sum = state[r * tile.stride + l];
-      sum = static_cast<float>(add_rounded<double>(sum, bias, last, acc.rounding, threshold));
-    }
-  }
+  const bool by_row = p.row_bias != nullptr;
+  AddBlock job{};
+  job.sum = state;
+  job.stride = tile.stride;
+  job.rows = block.rows;
+  job.lanes = block.lanes;
+  job.addend = by_row ? p.row_bias + block.row : p.lane_bias + block.lane;
+  job.addend_row = by_row ? 1 : 0;
+  job.addend_lane = by_row ? 0 : 1;
+  job.accumulator = tile.accumulator;
+  job.seed = tile.seed;
+  job.site = kSiteBias;
+  job.row_id = tile.row_id;
+  job.lane_id = tile.lane_id;
+  job.lanes_are_rows = tile.lanes_are_rows;
+  kernel.add(job);
 }
 
-void store_block(const Block& block, const Tile& tile, const Accumulator& acc) {
+// Bias, output quantizer, canonical NaNs: each of the first two leaves no other NaN behind.
+void store_block(const Block& block, const Tile& tile, const Kernels& kernel,
+                 const int64_t* quantizer, bool chunked) {
   const Product& p = *block.product;
-  float* state = acc.chunk > 0 ? tile.outer : tile.inner;
-  if (p.row_bias != nullptr || p.lane_bias != nullptr) add_bias(block, tile, acc, state);
-  const float nan = canonical_float(std::numeric_limits<double>::quiet_NaN());
-  for (int64_t i = 0; i < block.rows * tile.stride; ++i)
-    state[i] = state[i] == state[i] ? state[i] : nan;
+  float* state = chunked ? tile.outer : tile.inner;
+  const bool biased = p.row_bias != nullptr || p.lane_bias != nullptr;
+  const int64_t count = block.rows * tile.stride;
+  if (biased) add_bias(block, tile, kernel, state);
+  if (quantizer != nullptr) {
+    round_in_place(kernel, quantizer, state, count);
+  } else if (!biased) {
+    const float nan = canonical_float(std::numeric_limits<double>::quiet_NaN());
+    for (int64_t i = 0; i < count; ++i) state[i] = state[i] == state[i] ? state[i] : nan;
+  }
   p.operands->store(block.row, block.rows, block.lane, block.lanes, state, tile.stride);
 }
 
@@ -143,11 +153,13 @@ class BlockMarks final : public Marks {
   State rows_ = State::kUnknown, lanes_ = State::kUnknown;
 };
 
-void run_block(const Block& block, const Kernels& kernel, const int64_t* accumulator,
+void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arithmetic,
                uint64_t seed) {
   thread_local Scratch scratch;
   const Product& p = *block.product;
-  const Accumulator acc = accumulator_from(accumulator);
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
+  const int64_t* left = p.exchanged ? arithmetic.right : arithmetic.left;
+  const int64_t* right = p.exchanged ? arithmetic.left : arithmetic.right;
   Tile tile{};
   tile.rows = block.rows;
   tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
@@ -157,7 +169,7 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
   tile.inner = scratch.inner.data();
   tile.outer = scratch.outer.data();
   tile.stride = tile.lanes;
-  tile.accumulator = accumulator;
+  tile.accumulator = arithmetic.accumulator;
   tile.length = p.position == nullptr ? p.length : p.position[p.length];
   tile.seed = seed;
   tile.absent = scratch.absent.get();
@@ -182,8 +194,9 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
     tile.position = p.position == nullptr ? nullptr : p.position + k;
     tile.depth = std::min(p.depth, p.length - k);
     p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.data());
+    round_in_place(kernel, right, scratch.b.data(), tile.lanes * tile.depth);
     scratch.b_facts.clear();
-    scratch.b_facts.ranged = p.operands->b_range(&scratch.b_facts.range);
+    scratch.b_facts.ranged = right == nullptr && p.operands->b_range(&scratch.b_facts.range);
     BlockMarks marks(block, k, tile.depth, &scratch);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t row = part * groups / parts * kRowGroup;
@@ -196,19 +209,21 @@ void run_block(const Block& block, const Kernels& kernel, const int64_t* accumul
       if (p.spread) {
         SpreadBlock a;
         p.operands->spread_a(block.row + row, rows.rows, k, tile.depth, &a);
+        round_in_place(kernel, left, a.a, a.count);
         rows.a = a.a;
         rows.a_count = a.count;
         rows.row_at = a.row_at;
         rows.step_at = a.step_at;
       } else {
         p.operands->pack_a(block.row + row, rows.rows, k, tile.depth, scratch.a.data());
+        round_in_place(kernel, left, scratch.a.data(), rows.rows * tile.depth);
       }
       marks.take(row, rows.rows);
       rows.marks = &marks;
       kernel.accumulate(rows);
     }
   }
-  store_block(block, tile, acc);
+  store_block(block, tile, kernel, arithmetic.result, acc.chunk > 0);
 }
 
 // The operands of one matrix product; transposed if the lanes are the rows of C.
@@ -291,7 +306,7 @@ void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, in
   }
 }
 
-void accumulate_products(const std::vector<Product>& products, const int64_t* accumulator,
+void accumulate_products(const std::vector<Product>& products, const Arithmetic& arithmetic,
                          uint64_t seed, int threads) {
   const Kernels& kernel = kernels();
   thread_local std::vector<Block> scratch;
@@ -299,13 +314,13 @@ void accumulate_products(const std::vector<Product>& products, const int64_t* ac
   cut(products, threads, &blocks);
   if (blocks.size() == 1) {
     const FloatEnvironment environment;
-    return run_block(blocks[0], kernel, accumulator, seed);
+    return run_block(blocks[0], kernel, arithmetic, seed);
   }
   parallel_for(static_cast<int64_t>(blocks.size()), threads,
-               [&](int64_t i) { run_block(blocks[i], kernel, accumulator, seed); });
+               [&](int64_t i) { run_block(blocks[i], kernel, arithmetic, seed); });
 }
 
-void matmul(const MatmulArgs& args, const int64_t* accumulator, uint64_t seed, int threads) {
+void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   // Lanes along n, unless n leaves most of a panel empty and m does not.
   const bool transposed = args.n < kPanel / 2 && args.m > args.n;
@@ -319,24 +334,34 @@ void matmul(const MatmulArgs& args, const int64_t* accumulator, uint64_t seed, i
     products.push_back({transposed ? args.n : args.m, transposed ? args.m : args.n, args.k,
                         kMaxDepth, transposed, transposed ? args.bias : nullptr,
                         transposed ? nullptr : args.bias, &operands.back()});
+    products.back().exchanged = transposed;
   }
-  accumulate_products(products, accumulator, seed, threads);
+  accumulate_products(products, arithmetic, seed, threads);
 }
 
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
                          const int64_t* accumulator, const DrawKey& first, int threads) {
-  const Accumulator acc = accumulator_from(accumulator);
-  parallel_for(rows, threads, [&](int64_t r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      double threshold = 0;
-      if (acc.rounding == Rounding::kStochastic) {
-        const uint32_t draw = random_draw(acc.rng, first.seed, first.site, first.row + r,
-                                          first.col + c, first.k, acc.random_bits);
-        threshold = stochastic_threshold<double>(draw, acc.random_bits);
-      }
-      float& sum = total[r * cols + c];
-      sum = canonical_float(
-          add_rounded<double>(sum, addend[r * cols + c], acc.outer, acc.rounding, threshold));
+  constexpr int64_t kRows = 16, kCols = 1024;
+  const Kernels& kernel = kernels();
+  parallel_ranges(rows, kRows, threads, [&](int64_t row, int64_t end) {
+    uint64_t row_id[kRows], lane_id[kCols];
+    std::iota(row_id, row_id + (end - row), first.row + static_cast<uint64_t>(row));
+    AddBlock job{};
+    job.stride = job.addend_row = cols;
+    job.rows = end - row;
+    job.addend_lane = 1;
+    job.accumulator = accumulator;
+    job.seed = first.seed;
+    job.site = first.site;
+    job.k = first.k;
+    job.row_id = row_id;
+    job.lane_id = lane_id;
+    for (int64_t col = 0; col < cols; col += kCols) {
+      std::iota(lane_id, lane_id + kCols, first.col + static_cast<uint64_t>(col));
+      job.sum = total + row * cols + col;
+      job.addend = addend + row * cols + col;
+      job.lanes = std::min(kCols, cols - col);
+      kernel.add(job);
     }
   });
 }

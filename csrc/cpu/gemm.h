@@ -10,7 +10,7 @@ namespace lpk {
 
 // A block of A of its own for every lane (Tile).
 struct SpreadBlock {
-  const float* a;
+  float* a;
   int64_t count;
   const int32_t* row_at;
   const int32_t* step_at;
@@ -64,15 +64,27 @@ struct Product {
   // Of every product in the whole sum, ascending, and then the length of that; null: none is left
   // out, length is that of the whole.
   const int64_t* position = nullptr;
-  bool spread = false;  // every lane has an A of its own; at most kPanel lanes
+  bool exchanged = false;  // A packs the right operand of Arithmetic, B the left
+  bool spread = false;     // every lane has an A of its own; at most kPanel lanes
 };
 
 // The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].
 void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, int64_t lane_stride,
                  int64_t depth, int64_t lanes, float* b);
 
+// How sums are made, as the integers of accumulate.h, and what rounds whole tensors on the way: the
+// operands as they are packed, the result before it is stored. Each is a quantizer of a float or
+// fixed format that draws nothing (the integers of its format, then its rounding), or null. Zeros
+// stay zeros under all of them, so padding and absent taps stay what they are.
+struct Arithmetic {
+  const int64_t* accumulator;
+  const int64_t* left = nullptr;  // what pack_a packs, unless the product exchanges its sides
+  const int64_t* right = nullptr;
+  const int64_t* result = nullptr;
+};
+
 // Computes every product of the list, over `threads` threads.
-void accumulate_products(const std::vector<Product>& products, const int64_t* accumulator,
+void accumulate_products(const std::vector<Product>& products, const Arithmetic& arithmetic,
                          uint64_t seed, int threads);
 
 // C[b] = A[b] B[b] (+ bias over columns), C contiguous (batch, m, n). Offsets and strides count
@@ -88,7 +100,7 @@ struct MatmulArgs {
   int64_t a_row, a_k, b_k, b_col;  // strides
 };
 
-void matmul(const MatmulArgs& args, const int64_t* accumulator, uint64_t seed, int threads);
+void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads);
 
 // The key of the draw of element (0, 0).
 struct DrawKey {

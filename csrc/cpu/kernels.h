@@ -2,6 +2,7 @@
 // flags.
 #pragma once
 
+#include "add_kernel.h"
 #include "affine_kernel.h"
 #include "certificate.h"
 #include "code_kernel.h"

@@ -20,6 +20,7 @@ void accumulate_half_first(const Tile& unmarked) {
 constexpr Kernels with_accumulate(const char* isa, void (*accumulate)(const Tile&)) {
   return {isa,
           accumulate,
+          add_block<Vec<8>>,
           transpose,
           copy_panels,
           measure,

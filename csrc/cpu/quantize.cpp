@@ -1,5 +1,7 @@
 #include "quantize.h"
 
+#include <algorithm>
+
 #include "parallel.h"
 #include "quantize_spans.h"
 
@@ -56,6 +58,20 @@ void quantize_elements(const QuantizeArgs& args) {
     job.streamed = streamed;
     if (!kernel.round_elements(job)) round_through_doubles(args, kernel, begin, end);
   });
+}
+
+void round_in_place(const Kernels& kernel, const int64_t* quantizer, float* x, int64_t count) {
+  constexpr int64_t kMost = int64_t{1} << 16;
+  if (quantizer == nullptr) return;
+  for (int64_t i = 0; i < count; i += kMost) {
+    QuantizeArgs args{};
+    args.x = args.y = x + i;
+    args.format = quantizer;
+    args.rounding = quantizer[kFormatInts];
+    const int64_t part = std::min(kMost, count - i);
+    if (!kernel.round_elements(element_job(args, 0, part)))
+      round_through_doubles(args, kernel, 0, part);
+  }
 }
 
 }  // namespace lpk

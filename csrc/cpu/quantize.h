@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "element_types.h"
+#include "tile.h"
 
 namespace lpk {
 
@@ -28,6 +29,9 @@ struct QuantizeArgs {
 };
 
 void quantize_elements(const QuantizeArgs& args);
+// Values where they lie, by the integers of a float or fixed format and a rounding
+// that draws nothing; null leaves them as they are.
+void round_in_place(const Kernels& kernel, const int64_t* quantizer, float* x, int64_t count);
 void quantize_blocks(const QuantizeArgs& args);
 void quantize_affine(const QuantizeArgs& args);
 

@@ -174,6 +174,9 @@ template <class V, bool kSmall>
 void run_mode(const ElementBlock& job, const Format& f) {
   switch (static_cast<Rounding>(job.rounding)) {
     case Rounding::kNearestEven:
+      if (NearestRule<V>::fits(f)) {
+        return run_elements<V, NearestRule<V>, WithoutDraws<V>, 1>(job, NearestRule<V>(f, 0));
+      }
       return run_rule<V, Rounding::kNearestEven, kSmall>(job, f);
     case Rounding::kNearestAway:
       return run_rule<V, Rounding::kNearestAway, kSmall>(job, f);

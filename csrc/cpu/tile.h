@@ -99,6 +99,25 @@ struct Tile {
   int64_t position_of(int64_t k) const { return position == nullptr ? k0 + k : position[k]; }
 };
 
+// sum[r][l] <- round(sum[r][l] + addend[r][l]) in the accumulator's outer format, drawn at position
+// k of `site`.
+struct AddBlock {
+  float* sum;  // rows `stride` apart
+  int64_t stride;
+  int64_t rows;
+  int64_t lanes;
+  const float* addend;
+  int64_t addend_row, addend_lane;  // strides; that of the lanes is 1, or 0: one value for a row
+
+  const int64_t* accumulator;
+  uint64_t seed;
+  uint32_t site;
+  uint64_t k;
+  const uint64_t* row_id;
+  const uint64_t* lane_id;  // of whole panels
+  bool lanes_are_rows;
+};
+
 // y[i] = round(x[i]) for consecutive elements of a tensor, the first at row-major position `index`.
 struct RoundBlock {
   const double* x;
@@ -165,6 +184,7 @@ struct PanelCopy {
 struct Kernels {
   const char* isa;
   void (*accumulate)(const Tile&);
+  void (*add)(const AddBlock&);
   // to[c * to_stride + r] = from[r * from_stride + c]
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
                     int64_t to_stride);

@@ -12,6 +12,7 @@ void test_pack();
 // What csrc/cpu compiles for each instruction set.
 void test_quantize();
 void test_matmul();
+void test_fused();
 void test_conv();
 void test_events();
 

@@ -18,8 +18,8 @@ constexpr Group kGroups[] = {
     {"round", lpk_test::test_round},   {"add", lpk_test::test_add},
     {"rng", lpk_test::test_rng},       {"dtypes", lpk_test::test_dtypes},
     {"pack", lpk_test::test_pack},     {"quantize", lpk_test::test_quantize},
-    {"matmul", lpk_test::test_matmul}, {"conv", lpk_test::test_conv},
-    {"events", lpk_test::test_events},
+    {"matmul", lpk_test::test_matmul}, {"fused", lpk_test::test_fused},
+    {"conv", lpk_test::test_conv},     {"events", lpk_test::test_events},
 };
 
 constexpr int kSkipped = 77;

@@ -92,7 +92,7 @@ class Check {
     const std::vector<float> bias = operands(data_, source_, c_.groups * c_.out_channels);
     Volume y = tensor(c_.batch, c_.groups * c_.out_channels, out_);
     lpk::conv_fprop(c_.shape(), x_.image<const float>(), w_.image<const float>(), bias.data(),
-                    y.image<float>(), spec_.ints().data(), kSeed, threads_);
+                    y.image<float>(), {spec_.ints().data()}, kSeed, threads_);
     const int64_t taps = c_.kernel.volume();
     for (int64_t row = 0; row < c_.batch * out_.volume(); ++row) {
       const int64_t n = row / out_.volume();
@@ -110,7 +110,7 @@ class Check {
   void dgrad() {
     Volume dx = tensor(c_.batch, c_.groups * c_.in_channels, c_.input);
     lpk::conv_dgrad(c_.shape(), dy_.image<const float>(), w_.image<const float>(),
-                    dx.image<float>(), spec_.ints().data(), kSeed, threads_);
+                    dx.image<float>(), {spec_.ints().data()}, kSeed, threads_);
     const int64_t taps = c_.kernel.volume();
     for (int64_t row = 0; row < c_.batch * c_.input.volume(); ++row) {
       const int64_t n = row / c_.input.volume();
@@ -136,7 +136,7 @@ class Check {
   void wgrad() {
     Volume dw = tensor(c_.groups * c_.out_channels, c_.in_channels, c_.kernel);
     lpk::conv_wgrad(c_.shape(), x_.image<const float>(), dy_.image<const float>(),
-                    dw.image<float>(), spec_.ints().data(), kSeed, threads_);
+                    dw.image<float>(), {spec_.ints().data()}, kSeed, threads_);
     const int64_t taps = c_.kernel.volume();
     for (int64_t o = 0; o < c_.groups * c_.out_channels; ++o) {
       const int64_t first = o / c_.out_channels * c_.in_channels;

@@ -68,7 +68,7 @@ void check_matmul(const AccumulatorSpec& spec, const Case& c) {
                              as.col,
                              bs.row,
                              bs.col};
-  lpk::matmul(args, spec.ints().data(), kSeed, c.threads);
+  lpk::matmul(args, {spec.ints().data()}, kSeed, c.threads);
 
   const PlainSum sum(spec, kSeed);
   for (int64_t entry = 0; entry < batch; ++entry) {
@@ -143,7 +143,7 @@ void check_stretches(const AccumulatorSpec& spec, Stretch first, Stretch second)
   const int64_t offset = 0;
   const lpk::MatmulArgs args{a.data(), b.data(), nullptr, got.data(), 1, kM, kN,
                              kLength,  &offset,  &offset, kLength,    1, kN, 1};
-  lpk::matmul(args, spec.ints().data(), kSeed, 1);
+  lpk::matmul(args, {spec.ints().data()}, kSeed, 1);
   const PlainSum sum(spec, kSeed);
   for (int64_t i = 0; i < kM; ++i) {
     for (int64_t j = 0; j < kN; ++j) {
@@ -158,26 +158,25 @@ void check_stretches(const AccumulatorSpec& spec, Stretch first, Stretch second)
 }
 
 // total <- round(total + addend) in the outer format, drawn at a position of its own.
-void check_accumulate(const AccumulatorSpec& spec, Data data) {
-  constexpr int64_t kRows = 5, kCols = 7;
+void check_accumulate(const AccumulatorSpec& spec, Data data, int64_t rows, int64_t cols) {
   Source source(7);
-  const std::vector<float> addend = operands(data, source, kRows * kCols);
+  const std::vector<float> addend = operands(data, source, rows * cols);
   const lpk::Accumulator acc = lpk::accumulator_from(spec.ints().data());
   const lpk::DrawKey first{kSeed, lpk::kSiteOuter, 3, 4, 5};
   std::vector<float> total;
-  for (int64_t i = 0; i < kRows * kCols; ++i) {
+  for (int64_t i = 0; i < rows * cols; ++i) {
     const double x = operand(data, source);
     total.push_back(
         static_cast<float>(lpk::round_to<double>(x, acc.outer, Rounding::kTowardZero, 0)));
   }
   std::vector<float> got = total;
-  lpk::accumulate_elements(got.data(), addend.data(), kRows, kCols, spec.ints().data(), first, 2);
-  for (int64_t i = 0; i < kRows * kCols; ++i) {
+  lpk::accumulate_elements(got.data(), addend.data(), rows, cols, spec.ints().data(), first, 2);
+  for (int64_t i = 0; i < rows * cols; ++i) {
     double threshold = 0;
     if (acc.rounding == Rounding::kStochastic) {
       const uint32_t draw =
-          lpk::random_draw(acc.rng, kSeed, lpk::kSiteOuter, static_cast<uint64_t>(3 + i / kCols),
-                           static_cast<uint64_t>(4 + i % kCols), 5, acc.random_bits);
+          lpk::random_draw(acc.rng, kSeed, lpk::kSiteOuter, static_cast<uint64_t>(3 + i / cols),
+                           static_cast<uint64_t>(4 + i % cols), 5, acc.random_bits);
       threshold = lpk::stochastic_threshold<double>(draw, acc.random_bits);
     }
     const float want = lpk::canonical_float(
@@ -203,13 +202,14 @@ void test_matmul() {
            }) {
         check_matmul(spec, c);
       }
-      check_accumulate(spec, data);
+      check_accumulate(spec, data, 5, 7);
     }
     // Across the blocks of k, of rows and of lanes: one kind of data for each accumulator.
     const Data data = kAllData[turn++ % 6];
     check_matmul(spec, {{1, 67, 270, 18}, data, rows, rows, false, false, 2});
     check_matmul(spec, {{1, 5, 259, 131}, data, columns, columns, true, false, 2});
     check_matmul(spec, {{1, 150, 31, 3}, data, rows, rows, true, false, 2});
+    check_accumulate(spec, data, 21, 1033);
     for (int from = 0; from < 8; ++from) {
       for (int to = 0; to < 8; ++to) {
         const auto first = static_cast<Stretch>(from), then = static_cast<Stretch>(to);

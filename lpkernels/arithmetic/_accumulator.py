@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic._text import parse_options
 from lpkernels.formats import (
@@ -64,6 +65,8 @@ class Accumulator:
     order: str
     random_bits: int
     rng: str
+    if TYPE_CHECKING:
+        _ints: tuple[int, ...]
 
     def __init__(
         self,
@@ -104,6 +107,7 @@ class Accumulator:
             rng=check_rng(rng, "Accumulator"),
         )
         self._check_combination()
+        object.__setattr__(self, "_ints", self._integers())
 
     def _check_combination(self) -> None:
         if self.product is None and self.product_rounding != "nearest_even":
@@ -165,6 +169,9 @@ class Accumulator:
     def to_ints(self) -> tuple[int, ...]:
         """32 integers: order, chunk (0: none), rounding, product_rounding, random_bits, rng,
         has_product, has_outer, then the eight each of fmt, product (zeros if none), outermost."""
+        return self._ints
+
+    def _integers(self) -> tuple[int, ...]:
         return (
             ORDERS.index(self.order),
             self.chunk or 0,

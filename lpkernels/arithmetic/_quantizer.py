@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic._text import parse_options
 from lpkernels.formats import Format, as_format, format_from_ints, parse_format
@@ -30,6 +31,8 @@ class Quantizer:
     rounding: str
     random_bits: int | None
     rng: str
+    if TYPE_CHECKING:
+        _ints: tuple[int, ...]
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Quantizer:
             random_bits=random_bits,
             rng=check_rng(rng, "Quantizer"),
         )
+        object.__setattr__(self, "_ints", self._integers())
 
     @property
     def is_stochastic(self) -> bool:
@@ -66,6 +70,9 @@ class Quantizer:
 
     def to_ints(self) -> tuple[int, ...]:
         """The format's 8 or 16 integers, then rounding, random_bits (32 for None), rng, 0."""
+        return self._ints
+
+    def _integers(self) -> tuple[int, ...]:
         random_bits = MAX_RANDOM_BITS if self.random_bits is None else self.random_bits
         codes = (ROUNDINGS.index(self.rounding), random_bits, RNGS.index(self.rng), 0)
         return self.fmt.to_ints() + codes

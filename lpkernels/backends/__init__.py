@@ -19,14 +19,24 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from lpkernels.backends import _selftest
 
-__all__ = ["Backend", "broadcast_batch", "get", "names", "select", "status", "take_tiers"]
+__all__ = [
+    "NOT_FUSED",
+    "Backend",
+    "Fused",
+    "broadcast_batch",
+    "get",
+    "names",
+    "select",
+    "status",
+    "take_tiers",
+]
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",
@@ -37,6 +47,21 @@ _MODULES = {
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
 
 
+class Fused(NamedTuple):
+    """Quantizers that a product applies itself, as integers; () leaves a tensor as it is.
+
+    To its two operands as it reads them, in the order of its arguments, and to its result (bias
+    included) before it is stored. None of them draws random bits or takes a scale from its tensor.
+    """
+
+    left: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+    result: tuple[int, ...] = ()
+
+
+NOT_FUSED = Fused()
+
+
 class Backend(Protocol):
     """What an adapter offers. All tensors are already checked.
 
@@ -45,9 +70,13 @@ class Backend(Protocol):
     stochastic; the adapter derives the stream from it with ``rng.derive_seed(seed, role)``.
     Operands are float32 with any strides; results are new, contiguous float32 tensors on the
     operands' device. ``acc`` always has order "sequential" but in `accumulate`.
+
+    ``fuses`` says whether its four products honour ``fused``; one that does not is only called
+    with `NOT_FUSED`, and may leave the argument out.
     """
 
     name: str
+    fuses: bool
 
     def available(self) -> bool:
         """Whether this backend can run in this process."""
@@ -88,6 +117,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,)."""
         ...
@@ -104,6 +134,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """x (N, C, *spatial), w (C_out, C / groups, *kernel), one to three spatial dimensions."""
         ...
@@ -120,6 +151,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """The gradient of conv_fprop with respect to x."""
         ...
@@ -136,6 +168,7 @@ class Backend(Protocol):
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """The gradient of conv_fprop with respect to w."""
         ...
@@ -191,10 +224,17 @@ class Backend(Protocol):
 _loaded: dict[str, Backend] = {}
 # Of every backend used so far "", or what its self-test found.
 _checked: dict[str, str] = {}
+# What "auto" has chosen before, by operation and device.
+_chosen: dict[tuple[str, torch.device], Backend] = {}
+
+
+_NO_BATCH = torch.Size(())
 
 
 def broadcast_batch(a: Tensor, b: Tensor) -> torch.Size:
     """The leading dimensions of a @ b; torch.broadcast_shapes, which is slow, only where needed."""
+    if a.dim() == b.dim() == 2:
+        return _NO_BATCH
     left, right = a.shape[:-2], b.shape[:-2]
     return left if left == right else torch.broadcast_shapes(left, right)
 
@@ -257,16 +297,20 @@ def select(name: str, op: str, device: torch.device) -> Backend:
             one's reason.
     """
     origin = "backend"
-    if name == "auto":
-        name = os.environ.get("LPKERNELS_BACKEND", "") or "auto"
+    # Asking whether a variable is there takes half the time of asking for one that is not.
+    if name == "auto" and "LPKERNELS_BACKEND" in os.environ:
+        name = os.environ["LPKERNELS_BACKEND"] or "auto"
         origin = "LPKERNELS_BACKEND"
     if name != "auto":
         return _explicit(name, op, device, origin)
+    if (op, device) in _chosen:
+        return _chosen[op, device]
     reasons = []
     for candidate in _AUTO.get(device.type, ()):
         reason = _why_not(candidate) or get(candidate).unsupported(op, device)
         if not reason:
-            return _tested(candidate)
+            _chosen[op, device] = _tested(candidate)
+            return _chosen[op, device]
         reasons.append(f"\n  {candidate}: {reason}")
     if not reasons:
         reasons.append(f"\n  none knows this device; move the tensors to {' or '.join(_AUTO)}")

@@ -62,6 +62,7 @@ class ReferenceBackend:
     """Adapter of ``lpkernels.reference.twin``; the methods are those of ``backends.Backend``."""
 
     name = "reference"
+    fuses = False
 
     def available(self) -> bool:
         return True

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import broadcast_batch
+from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 
 # The order of lpk::ElementType in csrc/cpu/element_types.h.
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
@@ -30,6 +30,7 @@ class CpuBackend:
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
+    fuses = True
 
     def __init__(self) -> None:
         self._module: ModuleType | None = None
@@ -59,7 +60,8 @@ class CpuBackend:
         """The share of products that each tier of kernels accumulated since the last call.
 
         Tiers: "native" (half precision by the processor), "certified" (float32, proved safe by the
-        operands), "float" (float32 sums made odd), "double" (everything else). Padding of edge blocks counts. All zero if nothing ran.
+        operands), "float" (float32 sums made odd), "double" (everything else). Padding of edge
+        blocks counts. All zero if nothing ran.
         """
         counts = self._c().take_tiers()
         total = sum(counts.values()) or 1
@@ -107,10 +109,11 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        m, k = a.shape[-2:]
-        n = b.shape[-1]
         batch = broadcast_batch(a, b)
+        left, right = a.shape, b.shape
+        m, k, n = left[-2], left[-1], right[-1]
         out = torch.empty(*batch, m, n, dtype=torch.float32)
         if out.numel() == 0:
             return out
@@ -122,11 +125,12 @@ class CpuBackend:
             b.data_ptr(),
             0 if bias is None else bias.data_ptr(),
             out.data_ptr(),
-            [math.prod(batch), m, n, k],
-            [*a.stride()[-2:], *b.stride()[-2:]],
+            (math.prod(batch), m, n, k),
+            a.stride()[-2:] + b.stride()[-2:],
             a_offsets.data_ptr(),
             b_offsets.data_ptr(),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),
@@ -166,6 +170,7 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         output = [
             (size + 2 * pad - step * (taps - 1) - 1) // jump + 1
@@ -187,6 +192,7 @@ class CpuBackend:
             _strides(out),
             _geometry(x.shape, w.shape, out.shape, stride, padding, dilation, groups),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),
@@ -205,6 +211,7 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         out = torch.empty(input_shape, dtype=torch.float32)
         if out.numel() == 0:
@@ -218,6 +225,7 @@ class CpuBackend:
             _strides(out),
             _geometry(input_shape, w.shape, grad_output.shape, stride, padding, dilation, groups),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),
@@ -236,6 +244,7 @@ class CpuBackend:
         acc: tuple[int, ...],
         seed: Tensor | None,
         role: int,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         out = torch.empty(weight_shape, dtype=torch.float32)
         if out.numel() == 0:
@@ -249,6 +258,7 @@ class CpuBackend:
             _strides(out),
             _geometry(x.shape, weight_shape, grad_output.shape, stride, padding, dilation, groups),
             acc,
+            *fused,
             _int(seed),
             role,
             torch.get_num_threads(),

@@ -20,6 +20,7 @@ class CudaBackend:
     """Kernels of csrc/cuda; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cuda"
+    fuses = False
 
     def available(self) -> bool:
         return not self.why_not()

@@ -8,13 +8,15 @@ in conv.py); this file says what happens around them:
     grad_weight(wgrad(xq, g));
                 db = sum of g * 1, in the accumulator and the order of wgrad
 
-Every quantizer is straight-through: its own gradient is the identity.
+Every quantizer is straight-through: its own gradient is the identity. Products apply those that
+they can themselves (`ops.Fused`): then no rounded copy of a tensor is made or kept, and backward
+rounds the operands as forward did.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,13 +24,15 @@ from torch.autograd.function import once_differentiable
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
+from lpkernels.ops import Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
 class Geometry(Protocol):
     """The three products of a layer on float32 tensors, and its output gradient as a matrix.
 
-    ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto".
+    ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
+    the two tensors in the order of the arguments; products that are torch's own get `NOT_FUSED`.
     """
 
     def fprop(
@@ -39,6 +43,7 @@ class Geometry(Protocol):
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor: ...
 
     def dgrad(
@@ -49,6 +54,7 @@ class Geometry(Protocol):
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor: ...
 
     def wgrad(
@@ -59,6 +65,7 @@ class Geometry(Protocol):
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor: ...
 
     def rows(self, g: Tensor) -> Tensor:
@@ -86,17 +93,90 @@ def quantized(
     return x if quantizer is None else ops.quantize(x, quantizer, seed, role, site, backend)
 
 
-def _bias_gradient(g: Tensor, acc: Accumulator, seed: Tensor | None, backend: str) -> Tensor:
+def _fused(quantizer: Quantizer | None, *products: Accumulator) -> Ints:
+    """The quantizer as every one of these products can apply it itself; () if one cannot."""
+    if quantizer is None or any(acc.order == "native" for acc in products):
+        return ()
+    ints = quantizer.to_ints()
+    return ints if ops.fuses(ints) else ()
+
+
+def _operand(
+    x: Tensor,
+    quantizer: Quantizer | None,
+    products: tuple[Accumulator, Accumulator],
+    seed: Tensor | None,
+    role: Role,
+    backend: str,
+) -> tuple[Tensor, Ints]:
+    """What both products that read x take: x and its quantizer, or x rounded and nothing."""
+    ints = _fused(quantizer, *products)
+    if ints:
+        return x, ints
+    return quantized(x, quantizer, seed, role, SITE_QUANTIZE, backend), ()
+
+
+def _bias_gradient(
+    g: Tensor, quantizer: Ints, acc: Accumulator, seed: Tensor | None, backend: str
+) -> Tensor:
     """Column sums of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
     if acc.is_native:
         return g.sum(0)
     ones = g.new_ones(1, g.shape[0])
-    return ops.matmul(ones, g, None, acc, seed, Role.GRAD_BIAS, backend).reshape(-1)
+    fused = Fused(right=quantizer)
+    return ops.matmul(ones, g, None, acc, seed, Role.GRAD_BIAS, backend, fused).reshape(-1)
+
+
+class _Kept(NamedTuple):
+    """The operands of fprop as the other products read them, each with what rounds it."""
+
+    x: Tensor
+    x_ints: Ints
+    w: Tensor
+    w_ints: Ints
+
+
+def _forward(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    recipe: Recipe,
+    geometry: Geometry,
+    seed: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, _Kept]:
+    x_uses, w_uses = (recipe.fprop, recipe.wgrad), (recipe.fprop, recipe.dgrad)
+    kept = _Kept(
+        *_operand(x, recipe.input, x_uses, seed, Role.INPUT, backend),
+        *_operand(w, recipe.weight, w_uses, seed, Role.WEIGHT, backend),
+    )
+    if b is not None:
+        b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
+    fused = Fused(kept.x_ints, kept.w_ints, _fused(recipe.output, recipe.fprop))
+    y = geometry.fprop(kept.x, kept.w, b, recipe.fprop, seed, backend, fused)
+    if not fused.result:
+        y = quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+    return y, kept
+
+
+def emulated_layer(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    recipe: Recipe,
+    geometry: Geometry,
+    seed: Tensor | None,
+    backend: str,
+) -> Tensor:
+    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
+    call = (x, w, b, recipe, geometry, seed, backend)
+    needs = x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)
+    if torch.is_grad_enabled() and needs:
+        return EmulatedLayer.apply(*call)
+    return _forward(*call)[0]
 
 
 class EmulatedLayer(torch.autograd.Function):
-    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, and its gradients."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -108,20 +188,14 @@ class EmulatedLayer(torch.autograd.Function):
         seed: Tensor | None,
         backend: str,
     ) -> Tensor:
-        xq = quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, backend)
-        wq = quantized(w, recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, backend)
-        bq = (
-            None
-            if b is None
-            else quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
-        )
-        y = geometry.fprop(xq, wq, bq, recipe.fprop, seed, backend)
+        y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
-        ctx.save_for_backward(xq if needs_w else None, wq if needs_x else None, seed)
+        ctx.save_for_backward(kept.x if needs_w else None, kept.w if needs_x else None, seed)
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.x_shape, ctx.w_shape = x.shape, w.shape
-        return quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+        ctx.x_ints, ctx.w_ints = kept.x_ints, kept.w_ints
+        return y
 
     @staticmethod
     @once_differentiable
@@ -129,15 +203,20 @@ class EmulatedLayer(torch.autograd.Function):
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
         xq, wq, seed = ctx.saved_tensors
         dx = dw = db = None
-        g = quantized(
-            grad_output, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend
-        )
+        uses = (recipe.dgrad, recipe.wgrad)
+        g, g_ints = _operand(grad_output, recipe.grad_output, uses, seed, Role.GRAD_OUTPUT, backend)
         if ctx.needs_input_grad[0]:
-            dx = geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend)
-            dx = quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
+            fused = Fused(g_ints, ctx.w_ints, _fused(recipe.grad_input, recipe.dgrad))
+            dx = geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend, fused)
+            if not fused.result:
+                role = Role.GRAD_INPUT
+                dx = quantized(dx, recipe.grad_input, seed, role, SITE_QUANTIZE, backend)
         if ctx.needs_input_grad[1]:
-            dw = geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend)
-            dw = quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
+            fused = Fused(ctx.x_ints, g_ints, _fused(recipe.grad_weight, recipe.wgrad))
+            dw = geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend, fused)
+            if not fused.result:
+                role = Role.GRAD_WEIGHT
+                dw = quantized(dw, recipe.grad_weight, seed, role, SITE_QUANTIZE, backend)
         if ctx.needs_input_grad[2]:
-            db = _bias_gradient(geometry.rows(g), recipe.wgrad, seed, backend)
+            db = _bias_gradient(geometry.rows(g), g_ints, recipe.wgrad, seed, backend)
         return dx, dw, db, None, None, None, None

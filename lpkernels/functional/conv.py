@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import EmulatedLayer, no_autocast, widened
+from lpkernels.functional._layer import emulated_layer, no_autocast, widened
+from lpkernels.ops import Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
 
@@ -58,6 +59,7 @@ class ConvGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor:
         stride, padding, dilation, groups = self._numbers()
         if acc.is_native:
@@ -65,7 +67,7 @@ class ConvGeometry:
                 conv = _TORCH_CONV[len(stride)]
                 return conv(x, w, b, stride, padding, dilation, groups)
         return ops.conv_fprop(
-            x, w, b, stride, padding, dilation, groups, acc, seed, Role.FPROP, backend
+            x, w, b, stride, padding, dilation, groups, acc, seed, Role.FPROP, backend, fused
         )
 
     def dgrad(
@@ -76,11 +78,12 @@ class ConvGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor:
         if acc.is_native:
             return self._torch_backward(g, g.new_empty(1).expand(shape), w, [True, False, False])[0]
         numbers = self._numbers()
-        return ops.conv_dgrad(g, w, shape, *numbers, acc, seed, Role.DGRAD, backend)
+        return ops.conv_dgrad(g, w, shape, *numbers, acc, seed, Role.DGRAD, backend, fused)
 
     def wgrad(
         self,
@@ -90,11 +93,12 @@ class ConvGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor:
         if acc.is_native:
             return self._torch_backward(g, x, g.new_empty(1).expand(shape), [False, True, False])[1]
         numbers = self._numbers()
-        return ops.conv_wgrad(x, g, shape, *numbers, acc, seed, Role.WGRAD, backend)
+        return ops.conv_wgrad(x, g, shape, *numbers, acc, seed, Role.WGRAD, backend, fused)
 
     def rows(self, g: Tensor) -> Tensor:
         # [N, C, *] -> [N * positions, C]
@@ -220,7 +224,7 @@ def _conv(
     batch = F.pad(batch, extra) if any(extra) else batch
     b = None if bias is None else widened(bias)
     geometry = ConvGeometry(strides, paddings, dilations, groups)
-    y = EmulatedLayer.apply(batch, widened(weight), b, recipe, geometry, seed, backend)
+    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend)
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 

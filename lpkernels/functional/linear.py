@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import EmulatedLayer, no_autocast, widened
+from lpkernels.functional._layer import emulated_layer, no_autocast, widened
+from lpkernels.ops import Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
 
@@ -33,13 +34,14 @@ class LinearGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(x):
                 y = F.linear(_rows(x), w, b)
             # A view made inside a Function could not be changed in place by the layer that follows.
             return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])
-        return ops.matmul(x, w.t(), b, acc, seed, Role.FPROP, backend)
+        return ops.matmul(x, w.t(), b, acc, seed, Role.FPROP, backend, fused)
 
     def dgrad(
         self,
@@ -49,11 +51,12 @@ class LinearGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(g):
                 return torch.matmul(g, w)
-        return ops.matmul(g, w, None, acc, seed, Role.DGRAD, backend)
+        return ops.matmul(g, w, None, acc, seed, Role.DGRAD, backend, fused)
 
     def wgrad(
         self,
@@ -63,11 +66,14 @@ class LinearGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
+        fused: Fused,
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(g):
                 return torch.matmul(_rows(g).t(), _rows(x))
-        return ops.matmul(_rows(g).t(), _rows(x), None, acc, seed, Role.WGRAD, backend)
+        # The product's first operand is g.
+        swapped = Fused(fused.right, fused.left, fused.result)
+        return ops.matmul(_rows(g).t(), _rows(x), None, acc, seed, Role.WGRAD, backend, swapped)
 
     def rows(self, g: Tensor) -> Tensor:
         return _rows(g)
@@ -140,5 +146,5 @@ def linear(
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     operands = (widened(x if x.dim() > 1 else x.unsqueeze(0)), widened(weight))
     b = None if bias is None else widened(bias)
-    y = EmulatedLayer.apply(*operands, b, recipe, LinearGeometry(), seed, backend)
+    y = emulated_layer(*operands, b, recipe, LinearGeometry(), seed, backend)
     return y if x.dim() > 1 else y.squeeze(0)

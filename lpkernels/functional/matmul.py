@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from lpkernels import ops
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, as_accumulator
 from lpkernels.functional import _checks
+from lpkernels.functional._layer import widened
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_OUTPUT, Role
@@ -67,7 +68,10 @@ def matmul(
     if out is not None:
         _checks.out("matmul", out, shape, (torch.float32,), a=a, b=b)
     seed = seed_for(stochastic or sums.is_stochastic, generator)
-    result = _product(a, b, sums, seed, backend)
+    fused = ops.NOT_FUSED
+    if quantizer is not None and not sums.is_native and ops.fuses(quantizer):
+        fused, quantizer = ops.Fused(result=quantizer), None
+    result = _product(a, b, sums, seed, backend, fused)
     if result.shape != shape:
         result = result.reshape(shape)
     if quantizer is not None:
@@ -92,15 +96,18 @@ def _lower(acc: Accumulator | str) -> tuple[tuple[int, ...], bool, bool]:
     return acc.to_ints(), acc.is_native, acc.is_stochastic
 
 
-def _product(a: Tensor, b: Tensor, sums: _Sums, seed: Tensor | None, backend: str) -> Tensor:
+def _product(
+    a: Tensor, b: Tensor, sums: _Sums, seed: Tensor | None, backend: str, fused: ops.Fused
+) -> Tensor:
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
     if sums.is_native:
         with torch.autocast(a.device.type, enabled=False):
             return torch.matmul(left.float(), right.float())
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _Matmul.apply(left, right, sums.ints, seed, backend)
-    return ops.matmul(left.float(), right.float(), None, sums.ints, seed, Role.DIRECT, backend)
+        return _Matmul.apply(left, right, sums.ints, seed, backend, fused)
+    call = (None, sums.ints, seed, Role.DIRECT, backend, fused)
+    return ops.matmul(widened(left), widened(right), *call)
 
 
 class _Matmul(torch.autograd.Function):
@@ -108,13 +115,19 @@ class _Matmul(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, a: Tensor, b: Tensor, acc: tuple[int, ...], seed: Tensor | None, backend: str
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        backend: str,
+        fused: ops.Fused,
     ) -> Tensor:
         needs_a, needs_b, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, seed)
         ctx.shapes, ctx.dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
         ctx.acc, ctx.backend = acc, backend
-        return ops.matmul(a.float(), b.float(), None, acc, seed, Role.DIRECT, backend)
+        return ops.matmul(widened(a), widened(b), None, acc, seed, Role.DIRECT, backend, fused)
 
     @staticmethod
     @once_differentiable
@@ -129,7 +142,7 @@ class _Matmul(torch.autograd.Function):
             left, right = one_sum(a.float().mT, grad, ctx.shapes[1])
             grad_b = ops.matmul(left, right, None, ctx.acc, seed, Role.WGRAD, ctx.backend)
             grad_b = grad_b.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
-        return grad_a, grad_b, None, None, None
+        return grad_a, grad_b, None, None, None, None
 
 
 def one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Tensor]:
@@ -160,6 +173,9 @@ def _result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
             "dimension; "
             "for a product with a scalar use *"
         )
+    left, right = a.shape, b.shape
+    if len(left) == len(right) == 2 and left[1] == right[0]:
+        return (left[0], right[1])
     inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
     if a.shape[-1] != inner:
         raise ValueError(

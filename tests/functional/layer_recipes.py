@@ -27,8 +27,22 @@ STOCHASTIC = lp.Recipe(
     wgrad=lp.Accumulator("e5m8", "stochastic", product="e6m5", product_rounding="stochastic"),
 )
 ACCUMULATORS_ONLY = lp.Recipe(fprop="e5m7", dgrad="e4m6", wgrad="e5m5")
+# Quantizers that products apply themselves beside such that they cannot.
+MIXED = lp.Recipe(
+    input="block4_e4m3",
+    weight="fixed8_f4:toward_negative",
+    bias="e5m4:to_odd",
+    output="e5m6:toward_positive",
+    grad_output="e4m3fn_sat:nearest_away",
+    grad_input="e5m5:stochastic",
+    grad_weight="fixed12_f6:toward_zero",
+    fprop=lp.Accumulator("e5m7", "stochastic"),
+    dgrad=lp.Accumulator("fixed16_f8"),
+    wgrad=lp.Accumulator("e8m23", chunk=3, outer="bf16"),
+)
 
 RECIPES = {
+    "mixed": MIXED,
     "deterministic": DETERMINISTIC,
     "stochastic": STOCHASTIC,
     "accumulators only": ACCUMULATORS_ONLY,

@@ -1,0 +1,41 @@
+"""The private torch operators: schemas, shapes, and the call of a backend.
+
+They make emulated arithmetic opaque to torch: torch.compile does not trace into it, fake tensors
+get its shapes, and CPU and CUDA tensors reach the backend chosen for them. Formats, quantizers and
+accumulators cross as integers (``to_ints``). The operators record no gradient and check no
+argument: `lpkernels.functional` does both, and is the only caller. None returns its input or a view
+of it.
+"""
+
+from lpkernels import backends
+from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.ops._operator import Ints, Packable, draw_seed
+from lpkernels.ops._packing import pack, packed_bytes, unpack
+from lpkernels.ops._products import conv_dgrad, conv_fprop, conv_wgrad, matmul
+from lpkernels.ops._quantize import AFFINE, axis, fuses, quantize, quantize_out, result_dtype
+
+BACKENDS = ("auto", *backends.names())
+"""What a `backend` argument may be."""
+
+__all__ = [
+    "AFFINE",
+    "BACKENDS",
+    "NOT_FUSED",
+    "Fused",
+    "Ints",
+    "Packable",
+    "axis",
+    "broadcast_batch",
+    "conv_dgrad",
+    "conv_fprop",
+    "conv_wgrad",
+    "draw_seed",
+    "fuses",
+    "matmul",
+    "pack",
+    "packed_bytes",
+    "quantize",
+    "quantize_out",
+    "result_dtype",
+    "unpack",
+]

@@ -1,0 +1,126 @@
+"""Operators of torch.library, and the seed, which is one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
+
+Ints: TypeAlias = tuple[int, ...]
+Packable: TypeAlias = FloatFormat | FixedFormat | BlockFormat
+
+_lib = torch.library.Library("lpkernels", "FRAGMENT")
+
+
+def as_ints(description: Quantizer | Accumulator | Packable | Ints) -> Ints:
+    """What crosses to the operators; callers that torch.compile traces pass the integers."""
+    return description if isinstance(description, tuple) else description.to_ints()
+
+
+def without_grad(value: Any) -> Any:
+    """A tensor that records nothing; anything else as it is."""
+    # isinstance(None, Tensor) takes 3 us.
+    return value.detach() if getattr(value, "requires_grad", False) else value
+
+
+def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> Callable[..., Any]:
+    """Registers one operator for CPU and CUDA tensors and returns what calls it.
+
+    The call goes to impl at once where the dispatcher would do nothing else (`_plain`), which is
+    half the time of a small product.
+    """
+    name = schema.partition("(")[0]
+    _lib.define(schema)
+    _lib.impl(name, impl, "CPU")
+    _lib.impl(name, impl, "CUDA")
+    torch.library.register_fake(f"lpkernels::{name}", fake, lib=_lib)
+    overload = getattr(torch.ops.lpkernels, name).default
+    arguments = enumerate(overload._schema.arguments)
+    places = [i for i, argument in arguments if "Tensor" in str(argument.type)]
+
+    def call(*args: Any) -> Any:
+        if torch.compiler.is_compiling() or not _plain([args[i] for i in places]):
+            return overload(*args)
+        return impl(*args)
+
+    return call
+
+
+def _bits(*keys: DispatchKey) -> int:
+    keyset = DispatchKeySet(keys[0])
+    for key in keys[1:]:
+        keyset = keyset.add(key)
+    return keyset.raw_repr()
+
+
+# Of tensors on the CPU, made inside torch.inference_mode or outside, that are no views with a
+# negative or conjugate bit, no wrappers of vmap or grad, not sparse, not fake, nothing else.
+_TENSOR_KEYS = {
+    _bits(DispatchKey.CPU, DispatchKey.AutocastCPU),
+    _bits(
+        DispatchKey.CPU,
+        DispatchKey.AutocastCPU,
+        DispatchKey.AutogradCPU,
+        DispatchKey.ADInplaceOrView,
+    ),
+}
+# What is in force: inference mode or not, but no dispatch mode, no functorch, no tracing.
+_MODE_KEYS = {
+    _bits(DispatchKey.BackendSelect),
+    _bits(DispatchKey.BackendSelect, DispatchKey.ADInplaceOrView),
+}
+_TYPES = (Tensor, torch.nn.Parameter)
+
+
+def _plain(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether the dispatcher would go straight to the kernel for CPU tensors, and nobody looks on:
+    no mode or subclass that takes the call, no profiler."""
+    if torch._C._dispatch_tls_local_include_set().raw_repr() not in _MODE_KEYS:
+        return False
+    if torch._C._is_torch_function_mode_enabled() or torch.autograd.profiler._is_profiler_enabled:
+        return False
+    for x in tensors:
+        if x is None:
+            continue
+        if type(x) not in _TYPES or torch._C._dispatch_keys(x).raw_repr() not in _TENSOR_KEYS:
+            return False
+    return True
+
+
+def _seed(label: int, *, device: torch.device) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device=device).random_()
+
+
+# nondeterministic_seeded keeps compilers from reordering and recomputing draws. They merge equal
+# calls all the same (torch 2.13, AOTAutograd's common subexpressions): the label makes calls
+# differ. Compiled checkpoints learn from the device, always the CPU, whose generator to restore.
+_lib.define(
+    "_seed(int label, *, Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
+)
+_lib.impl("_seed", _seed, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("lpkernels::_seed", lib=_lib)
+def _seed_fake(label: int, *, device: torch.device) -> Tensor:
+    return torch.empty((), dtype=torch.int64, device=device)
+
+
+_labels = itertools.count(1)
+
+
+@torch.compiler.assume_constant_result
+def _new_label() -> int:
+    return next(_labels)
+
+
+def draw_seed() -> Tensor:
+    """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets."""
+    label = _new_label() if torch.compiler.is_compiling() else 0
+    return torch.ops.lpkernels._seed(label, device="cpu")

@@ -1,0 +1,74 @@
+"""The operators between values and their codes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.formats import format_from_ints
+from lpkernels.ops._operator import Ints, Packable, as_ints, define
+from lpkernels.ops._quantize import BLOCK
+
+_FIXED = 1
+
+
+def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
+    """The length of `pack`'s result: the bits of all codes, a scale byte for each block, rounded
+    up.
+
+    fmt is a float, fixed or block format as integers.
+    """
+    numel = math.prod(shape)
+    if fmt[0] != BLOCK:
+        return (numel * _code_bits(fmt) + 7) // 8
+    length = shape[fmt[2]] if len(shape) else 1
+    blocks = 0 if numel == 0 else numel // length * -(-length // fmt[1])
+    return (numel * _code_bits(fmt[8:]) + 8 * blocks + 7) // 8
+
+
+def _code_bits(fmt: Ints) -> int:
+    return fmt[1] if fmt[0] == _FIXED else 1 + fmt[1] + fmt[2]
+
+
+def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
+    return x.new_empty(packed_bytes(tuple(fmt), x.shape), dtype=torch.uint8)
+
+
+def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
+    chosen = backends.select("auto", "pack", x.device)
+    values = x.detach().to(torch.float32)
+    if x.dtype == torch.float64:
+        lost = (values.double() != x) & ~x.isnan()
+        if lost.any():
+            name, value = format_from_ints(tuple(fmt)).name, x[lost][0].item()
+            raise ValueError(
+                f"pack: {name} has no code for {value!r}; round x with lp.quantize first"
+            )
+    return chosen.pack(values, tuple(fmt))
+
+
+def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
+    chosen = backends.select("auto", "unpack", codes.device)
+    return chosen.unpack(codes, tuple(fmt), list(shape))
+
+
+_pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, _pack_impl)
+_unpack = define(
+    "_unpack(Tensor codes, int[] format, SymInt[] shape) -> Tensor",
+    lambda codes, fmt, shape: codes.new_empty(shape, dtype=torch.float32),
+    _unpack_impl,
+)
+
+
+def pack(x: Tensor, fmt: Packable | Ints) -> Tensor:
+    """The codes of x, dense, as a 1-D uint8 tensor."""
+    return _pack(x, as_ints(fmt))
+
+
+def unpack(codes: Tensor, fmt: Packable | Ints, shape: Sequence[int]) -> Tensor:
+    """The float32 values of codes."""
+    return _unpack(codes, as_ints(fmt), shape)

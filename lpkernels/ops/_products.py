@@ -1,0 +1,176 @@
+"""The operators that sum products: matmul and the three passes of a convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.arithmetic import NATIVE, Accumulator
+from lpkernels.backends import NOT_FUSED, Fused, native
+from lpkernels.ops._operator import Ints, as_ints, define, without_grad
+from lpkernels.ops._quantize import rounded
+from lpkernels.rng import SITE_QUANTIZE, Role
+
+# The first integer of an Accumulator of order "native".
+_NATIVE = NATIVE.to_ints()[0]
+
+
+def _apart(
+    product: Callable[..., Tensor], operands: Sequence[Any], fused: Fused, backend: str
+) -> Tensor:
+    """product with the quantizers of fused as passes of their own, for backends without them."""
+    call = (None, Role.DIRECT, SITE_QUANTIZE, backend)
+    pairs = zip(operands, fused[:2], strict=False)
+    pair = [rounded(x, ints, *call) if ints else x for x, ints in pairs]
+    result = product(*pair, *operands[2:])
+    return rounded(result, fused.result, *call) if fused.result else result
+
+
+def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> Any:
+    """An operator on two tensors and more that ends in (acc, seed, role, backend, *Fused); shape
+    gives that of its result."""
+
+    def fake(*args: Any) -> Tensor:
+        return args[0].new_empty(shape(*args))
+
+    def impl(*args: Any) -> Tensor:
+        first, second, *more, acc, seed, role, backend, left, right, result = args
+        operands = (without_grad(first), without_grad(second), *map(without_grad, more))
+        call = (tuple(acc), seed, role)
+        native_order = acc[0] == _NATIVE
+        # torch sums native chunks; the backend does the additions that the contract covers.
+        needed = "accumulate" if native_order else op
+        chosen = backends.select(backend, needed, first.device)
+        sizes = shape(*operands)
+        if 0 in sizes:
+            return first.new_empty(sizes)
+        fused = NOT_FUSED
+        if left or right or result:
+            fused = Fused(tuple(left), tuple(right), tuple(result))
+        if chosen.fuses and not native_order:
+            return getattr(chosen, op)(*operands, *call, fused)
+
+        def product(*operands: Any) -> Tensor:
+            if native_order:
+                return getattr(native, op)(chosen, *operands, *call)
+            return getattr(chosen, op)(*operands, *call)
+
+        return _apart(product, operands, fused, backend)
+
+    tail = "int[] acc, Tensor? seed, int role, str backend, int[] left, int[] right, int[] result"
+    return define(f"_{op}({operands}, {tail}) -> Tensor", fake, impl)
+
+
+def _matmul_shape(a: Tensor, b: Tensor, *_: Any) -> Sequence[int]:
+    return (*backends.broadcast_batch(a, b), a.shape[-2], b.shape[-1])
+
+
+def _conv_shape(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    *_: Any,
+) -> Sequence[int]:
+    taps = zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
+    spatial = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in taps]
+    return (x.shape[0], w.shape[0], *spatial)
+
+
+def _given_shape(first: Tensor, second: Tensor, shape: Sequence[int], *_: Any) -> Sequence[int]:
+    return shape
+
+
+_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
+_matmul = _define_sum("matmul", "Tensor a, Tensor b, Tensor? bias", _matmul_shape)
+_conv_fprop = _define_sum(
+    "conv_fprop", f"Tensor x, Tensor w, Tensor? bias, {_GEOMETRY}", _conv_shape
+)
+_conv_dgrad = _define_sum(
+    "conv_dgrad", f"Tensor grad_output, Tensor w, SymInt[] input_shape, {_GEOMETRY}", _given_shape
+)
+_conv_wgrad = _define_sum(
+    "conv_wgrad", f"Tensor x, Tensor grad_output, SymInt[] weight_shape, {_GEOMETRY}", _given_shape
+)
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    acc: Accumulator | Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str = "auto",
+    fused: Fused = NOT_FUSED,
+) -> Tensor:
+    """(..., M, K) times (..., K, N), float32, leading dimensions broadcast, summed by acc."""
+    return _matmul(a, b, bias, as_ints(acc), seed, int(role), backend, *fused)
+
+
+def conv_fprop(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    acc: Accumulator | Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str = "auto",
+    fused: Fused = NOT_FUSED,
+) -> Tensor:
+    """x (N, C, *spatial) with w (C_out, C / groups, *kernel), float32, 1 to 3 dimensions."""
+    geometry = (stride, padding, dilation, groups)
+    return _conv_fprop(x, w, bias, *geometry, as_ints(acc), seed, int(role), backend, *fused)
+
+
+def conv_dgrad(
+    grad_output: Tensor,
+    w: Tensor,
+    input_shape: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    acc: Accumulator | Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str = "auto",
+    fused: Fused = NOT_FUSED,
+) -> Tensor:
+    """The gradient of `conv_fprop` with respect to x, of shape input_shape."""
+    geometry = (stride, padding, dilation, groups)
+    spec = as_ints(acc)
+    return _conv_dgrad(
+        grad_output, w, input_shape, *geometry, spec, seed, int(role), backend, *fused
+    )
+
+
+def conv_wgrad(
+    x: Tensor,
+    grad_output: Tensor,
+    weight_shape: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    acc: Accumulator | Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str = "auto",
+    fused: Fused = NOT_FUSED,
+) -> Tensor:
+    """The gradient of `conv_fprop` with respect to w, of shape weight_shape."""
+    geometry = (stride, padding, dilation, groups)
+    spec = as_ints(acc)
+    return _conv_wgrad(
+        x, grad_output, weight_shape, *geometry, spec, seed, int(role), backend, *fused
+    )

@@ -1,0 +1,131 @@
+"""The operators that round whole tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.arithmetic import Quantizer, quantizer_from_ints
+from lpkernels.formats import FloatFormat
+from lpkernels.ops._operator import Ints, as_ints, define, without_grad
+from lpkernels.rng import SITE_QUANTIZE
+from lpkernels.rounding import ROUNDINGS
+
+# The first integer of a format; that of a FloatFormat is 0.
+AFFINE, BLOCK = 2, 3
+_STOCHASTIC = ROUNDINGS.index("stochastic")
+
+
+def axis(fmt: Ints) -> int | None:
+    """The axis along which a format, given as integers, takes its scales; None if there is none."""
+    if fmt[0] == BLOCK:
+        return fmt[2]
+    return fmt[4] if fmt[0] == AFFINE and fmt[3] else None
+
+
+_WIDTHS = {torch.float16: (5, 10), torch.bfloat16: (8, 7)}
+
+
+def result_dtype(dtype: torch.dtype, quantizer: Ints) -> torch.dtype:
+    """The dtype of quantize's result: x's where it holds every value of the format, or float32."""
+    if dtype == torch.float32:
+        return dtype
+    fmt = quantizer_from_ints(tuple(quantizer)).fmt
+    if dtype == torch.float64:
+        return dtype if isinstance(fmt, FloatFormat) else torch.float32
+    return dtype if dtype in _WIDTHS and fmt.fits_in(*_WIDTHS[dtype]) else torch.float32
+
+
+def _quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
+    return torch.empty_like(x, dtype=result_dtype(x.dtype, quantizer))
+
+
+def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
+    """What the operator does: a new tensor, written by a backend."""
+    out = _quantized_like(x, quantizer)
+    _round_into(out, x, quantizer, *call)
+    return out
+
+
+def _quantize_out_impl(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
+    if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+        # They may overlap, and a scale is taken from x while out is written.
+        target = torch.empty_like(out)
+        _round_into(target, x, quantizer, *call)
+        out.detach().copy_(target)
+    else:
+        _round_into(out, x, quantizer, *call)
+    # Backends write through pointers, so autograd learns of the change only here.
+    torch.autograd.graph.increment_version(out)
+
+
+def _round_into(
+    out: Tensor,
+    x: Tensor,
+    quantizer: Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+) -> None:
+    chosen = backends.select(backend, _QUANTIZE[quantizer[0]], x.device)
+    if x.numel() == 0:
+        return
+    x, out = without_grad(x), without_grad(out)
+    if x.dim() == 0:
+        # A scalar is a vector of one element, which has an axis for formats that need one.
+        x, out = x.view(1), out.view(1)
+    chosen.quantize(x, tuple(quantizer), seed, role, site, out)
+
+
+# What backends answer for, by the first integer of the format.
+_QUANTIZE = ("quantize", "quantize", "quantize_affine", "quantize_block")
+_quantize = define(
+    "_quantize(Tensor x, int[] quantizer, Tensor? seed, int role, int site, str backend) -> Tensor",
+    lambda x, quantizer, *call: _quantized_like(x, quantizer),
+    rounded,
+)
+_quantize_out = define(
+    "_quantize_out(Tensor x, Tensor(a!) out, int[] quantizer, Tensor? seed, int role, int site,"
+    " str backend) -> ()",
+    lambda x, out, quantizer, *call: None,
+    _quantize_out_impl,
+)
+
+
+def quantize(
+    x: Tensor,
+    quantizer: Quantizer | Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int = SITE_QUANTIZE,
+    backend: str = "auto",
+) -> Tensor:
+    """Every value of x rounded by quantizer, in a new tensor of `result_dtype`."""
+    return _quantize(x, as_ints(quantizer), seed, int(role), site, backend)
+
+
+def quantize_out(
+    x: Tensor,
+    out: Tensor,
+    quantizer: Quantizer | Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int = SITE_QUANTIZE,
+    backend: str = "auto",
+) -> None:
+    """`quantize` into out, which may share memory with x."""
+    _quantize_out(x, out, as_ints(quantizer), seed, int(role), site, backend)
+
+
+def fuses(quantizer: Ints) -> bool:
+    """Whether products can apply this quantizer themselves (`Fused`): those to a float or a fixed
+    format in a mode that draws nothing.
+
+    Others need to know more than a value: a draw is that of the element's position in its tensor,
+    blocks and slices have scales. They are a pass of their own, `quantize`.
+    """
+    return quantizer[0] not in (AFFINE, BLOCK) and quantizer[-4] != _STOCHASTIC

@@ -1,0 +1,138 @@
+"""Which calls of an operator may go past torch's dispatcher, and which torch has to see."""
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lpkernels as lp
+from lpkernels import ops
+from lpkernels.ops import _operator
+from tests.compare import assert_bit_equal
+
+ACC = lp.Accumulator("e6m9")
+OP = torch.ops.lpkernels
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that torch dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+class SeenFunctions(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Wrapper(torch.Tensor):
+    """A subclass that only watches functions."""
+
+    seen: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(str(func))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def plain(*tensors):
+    return _operator._plain(tensors)
+
+
+def test_ordinary_tensors_go_past_the_dispatcher():
+    x = torch.ones(2, 2)
+    views = (x, None, x.t(), x[0], x.requires_grad_(), torch.nn.Parameter(torch.ones(2)))
+    assert plain(*views)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert plain(x)
+    with torch.inference_mode():
+        assert plain(x, torch.ones(2))
+    assert plain(torch.ones(2, dtype=torch.float16), torch.tensor(1))
+
+
+def test_tensors_that_torch_must_see():
+    x = torch.ones(2, 2)
+    assert not plain(x, x.to("meta"))
+    assert not plain(torch.complex(x, x).conj().imag)
+    assert not plain(torch._efficientzerotensor(2))
+    assert not plain(x.to_sparse())
+    assert not plain(x.as_subclass(Wrapper))
+    assert not plain(FakeTensorMode().from_tensor(x))
+
+
+def test_modes_see_every_operator():
+    x = torch.randn(4, 4)
+    for mode, name in ((Seen(), "lpkernels::_matmul"), (SeenFunctions(), "lpkernels._matmul")):
+        with mode:
+            got = lp.matmul(x, x, ACC)
+        assert any(name in seen for seen in mode.names), mode.names
+        assert_bit_equal(got, lp.matmul(x, x, ACC))
+
+
+def test_subclasses_see_every_operator():
+    Wrapper.seen.clear()
+    x = torch.randn(4, 4)
+    assert_bit_equal(torch.Tensor(lp.matmul(x.as_subclass(Wrapper), x, ACC)), lp.matmul(x, x, ACC))
+    assert any("lpkernels._matmul" in name for name in Wrapper.seen)
+
+
+def test_profiles_name_the_operator():
+    x = torch.randn(4, 4)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        lp.matmul(x, x, ACC)
+    assert "lpkernels::_matmul" in {event.name for event in profile.events()}
+
+
+def test_fake_and_meta_tensors_get_shapes():
+    for kind in (FakeTensorMode(), torch.device("meta")):
+        with kind:
+            x = torch.empty(3, 4)
+            assert lp.matmul(x, x.t(), ACC).shape == (3, 3)
+            assert lp.quantize(x, "e5m2").shape == (3, 4)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_maps_operators():
+    x, w = torch.randn(3, 2, 4), torch.randn(4, 4)
+    got = torch.func.vmap(lambda each: lp.matmul(each, w, ACC))(x)
+    assert_bit_equal(got, lp.matmul(x, w, ACC))
+    assert_bit_equal(
+        torch.func.vmap(lambda each: lp.quantize(each, "e5m2"))(x), lp.quantize(x, "e5m2")
+    )
+
+
+def test_negative_views_are_resolved():
+    z = torch.complex(torch.randn(4, 4), torch.randn(4, 4))
+    assert_bit_equal(lp.quantize(z.conj().imag, "e5m2"), lp.quantize(-z.imag, "e5m2"))
+    assert_bit_equal(lp.matmul(z.conj().imag, z.real, ACC), lp.matmul(-z.imag, z.real, ACC))
+
+
+def test_both_ways_give_the_same():
+    x = torch.randn(5, 5)
+    call = (x, x, None, ACC.to_ints(), None, 0, "auto", (), (), ())
+    assert_bit_equal(ops.matmul(x, x, None, ACC, None, 0), OP._matmul(*call))
+
+
+def test_layers_without_gradients_record_nothing():
+    x, w = torch.randn(4, 6), torch.randn(3, 6)
+    recipe = lp.Recipe(input="e4m3", fprop="e6m9")
+    y = lp.functional.linear(x, w.requires_grad_(), recipe=recipe)
+    with torch.no_grad():
+        z = lp.functional.linear(x, w, recipe=recipe)
+    assert (y.requires_grad, z.requires_grad, z.grad_fn) == (True, False, None)
+    assert_bit_equal(y, z)
