@@ -1,4 +1,4 @@
-"""`lpkernels accumulate` in pieces: workloads, points, sessions that go on, training runs."""
+"""`lpkernels accumulate` in pieces: workloads, points, studies that go on, training runs."""
 
 from __future__ import annotations
 
