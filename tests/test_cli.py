@@ -241,7 +241,7 @@ def test_accumulate_says_how_to_go_on_after_ctrl_c(
         raise Interrupted("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "simulate_session", stop)
+        patch.setattr(work, "simulate_study", stop)
         result = call(
             *ACCUMULATE, "--simulate", "--chunk", "best", "--metric", "nmse", "--out", tmp_path
         )

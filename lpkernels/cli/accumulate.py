@@ -99,17 +99,17 @@ def accumulate(
         network = work.find_workload(config)
         if train:
             work.check_trainable(config)
-        session = work.Session(out, config, resume=resume)
-        made = work.plan_session(session, network)
+        study = work.Study(out, config, resume=resume)
+        made = work.plan_study(study, network)
     except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
         raise typer.BadParameter(str(error), param_hint="--model") from error
-    _show_plan(session)
+    _show_plan(study)
     try:
         if simulate:
-            work.simulate_session(session, work.points(made, config), console)
-            _show_simulations(session)
+            work.simulate_study(study, work.points(made, config), console)
+            _show_simulations(study)
         if train:
-            _show_training(session, work.train_session(session, made, console))
+            _show_training(study, work.train_study(study, made, console))
     except Interrupted as stop:
         stopped(stop, _command(given))
     console.print(f"records and pictures in {out}")
@@ -130,31 +130,31 @@ def _command(given: dict[str, Any]) -> str:
     return " ".join(["lpkernels accumulate --resume", f"--out {given['out']}", *parts, *flags])
 
 
-def _show_plan(session: work.Session) -> None:
+def _show_plan(study: work.Study) -> None:
     from lpkernels.report.accumulators import plan_notes, plan_table, plot_bits
 
-    rows, config = session.of("plan"), session.config
+    rows, config = study.of("plan"), study.config
     console.print(plan_table(rows, title=f"{config.model}, {config.operand} operands"))
     for note in plan_notes(rows):
         console.print(note, highlight=False)
-    plot_bits(rows, session.folder / "bits.png", title=config.model)
+    plot_bits(rows, study.folder / "bits.png", title=config.model)
 
 
-def _show_simulations(session: work.Session) -> None:
+def _show_simulations(study: work.Study) -> None:
     from lpkernels.report.accumulators import plot_retention, simulation_table
 
-    found = session.of("simulation")
+    found = study.of("simulation")
     console.print(simulation_table(found, title="Simulated sums, 64 x 64 each"))
-    plot_retention(found, session.folder / "retention.png", title="Variance kept")
+    plot_retention(found, study.folder / "retention.png", title="Variance kept")
 
 
-def _show_training(session: work.Session, runs: list[Any]) -> None:
+def _show_training(study: work.Study, runs: list[Any]) -> None:
     from lpkernels.report.accumulators import plot_accuracy, training_table
 
-    config = session.config
+    config = study.config
     title = f"{config.model} on {config.data}, {config.operand} operands"
     console.print(training_table(runs, title=title))
-    plot_accuracy(runs, session.folder / "accuracy.png", title=title)
+    plot_accuracy(runs, study.folder / "accuracy.png", title=title)
 
 
 def bench_accumulate(

@@ -124,7 +124,7 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
     )
 
 
-class Session:
+class Study:
     """The records of one question in a folder; what they hold already is not done again."""
 
     def __init__(self, folder: str | Path, config: AccumulateConfig, *, resume: bool) -> None:
@@ -133,7 +133,7 @@ class Session:
         self.records: list[records.Record] = []
         self.folder.mkdir(parents=True, exist_ok=True)
         if resume and self.path.is_file():
-            self.records = read_session(self.path)
+            self.records = read_study(self.path)
             if self.records[0]["config"] != config.to_dict():
                 raise ValueError(
                     f"{self.folder} holds the answer to another question; resume with the options "
@@ -153,7 +153,7 @@ class Session:
         return [record for record in self.records if record["type"] == kind]
 
 
-def read_session(path: str | Path) -> list[records.Record]:
+def read_study(path: str | Path) -> list[records.Record]:
     """The records of `lpkernels accumulate`.
 
     Raises: ValueError: they are others.
@@ -164,12 +164,12 @@ def read_session(path: str | Path) -> list[records.Record]:
     return found
 
 
-def plan_session(session: Session, work: Workload) -> AccumulatorPlan:
+def plan_study(study: Study, work: Workload) -> AccumulatorPlan:
     """The plan, into the records too."""
-    made = make_plan(session.config, work)
-    if not session.of("plan"):
+    made = make_plan(study.config, work)
+    if not study.of("plan"):
         for row in made.to_dicts():
-            session.add({"type": "plan", **row})
+            study.add({"type": "plan", **row})
     return made
 
 
@@ -226,20 +226,18 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
     return record
 
 
-def simulate_session(
-    session: Session, wanted: Sequence[Point], console: "Console | None" = None
-) -> None:
+def simulate_study(study: Study, wanted: Sequence[Point], console: "Console | None" = None) -> None:
     """Simulates what the records lack; ctrl-C leaves them whole.
 
     Raises: Interrupted: ctrl-C.
     """
-    done = {(r["length"], r["accumulator"], r["operand"]) for r in session.of("simulation")}
+    done = {(r["length"], r["accumulator"], r["operand"]) for r in study.of("simulation")}
     left = [point for point in wanted if point.key() not in done]
     with InterruptRequest() as stop:
         for point in _shown(left, console, "simulating"):
             if stop.requested:
-                raise Interrupted(f"stopped; simulated sums are saved in {session.path}")
-            session.add(simulate(point, seed=session.config.seed))
+                raise Interrupted(f"stopped; simulated sums are saved in {study.path}")
+            study.add(simulate(point, seed=study.config.seed))
 
 
 def _shown(items: Sequence[Any], console: "Console | None", title: str) -> Iterable[Any]:
@@ -293,16 +291,16 @@ def native_layers(made: AccumulatorPlan) -> tuple[tuple[str, str, str, str], ...
     return tuple((name, "native", "native", "native") for name in made.recipes)
 
 
-def train_session(
-    session: Session, made: AccumulatorPlan, console: "Console | None" = None
+def train_study(
+    study: Study, made: AccumulatorPlan, console: "Console | None" = None
 ) -> list[records.Run]:
     """Trains what is not finished yet, each run in its own folder below "train".
 
     Raises: Interrupted: ctrl-C; what was done so far is saved.
     """
-    data = load(session.config.data, session.config.data_dir)
+    data = load(study.config.data, study.config.data_dir)
     runs = []
-    for config in training_configs(made, session.config):
-        place = session.folder / "train" / f"{config.name.replace(' ', '-')}-seed{config.seed}"
-        runs.append(trainer_of(config, place, data, resume=session.resume).fit(console=console))
+    for config in training_configs(made, study.config):
+        place = study.folder / "train" / f"{config.name.replace(' ', '-')}-seed{config.seed}"
+        runs.append(trainer_of(config, place, data, resume=study.resume).fit(console=console))
     return runs

@@ -1,4 +1,4 @@
-"""`lpkernels accumulate` in pieces: workloads, points, sessions that go on, training runs."""
+"""`lpkernels accumulate` in pieces: workloads, points, studies that go on, training runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 import lpkernels as lp
 from lpkernels.experiments import accumulate as work
-from lpkernels.experiments.accumulate import AccumulateConfig, Point, Session
+from lpkernels.experiments.accumulate import AccumulateConfig, Point, Study
 from lpkernels.experiments.accumulator_speed import speed_over_length
 from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.data import load
@@ -76,29 +76,29 @@ def test_a_stopped_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         signal.raise_signal(signal.SIGINT)
         return simulate(point, **options)
 
-    session = Session(tmp_path, TINY, resume=False)
+    study = Study(tmp_path, TINY, resume=False)
     with monkeypatch.context() as patch:
         patch.setattr(work, "simulate", simulate_and_signal)
         with pytest.raises(Interrupted, match="simulated sums are saved"):
-            work.simulate_session(session, points)
-    assert len(session.of("simulation")) == 1
-    again = Session(tmp_path, TINY, resume=True)
-    work.simulate_session(again, points)
+            work.simulate_study(study, points)
+    assert len(study.of("simulation")) == 1
+    again = Study(tmp_path, TINY, resume=True)
+    work.simulate_study(again, points)
     assert [r["length"] for r in again.of("simulation")] == [64, 128]
-    assert work.read_session(tmp_path / work.RECORDS) == again.records
+    assert work.read_study(tmp_path / work.RECORDS) == again.records
 
 
 def test_another_question_is_not_resumed(tmp_path: Path) -> None:
-    Session(tmp_path, TINY, resume=False)
+    Study(tmp_path, TINY, resume=False)
     with pytest.raises(ValueError, match="the answer to another question"):
-        Session(tmp_path, AccumulateConfig(), resume=True)
-    assert len(Session(tmp_path, AccumulateConfig(), resume=False).records) == 1
+        Study(tmp_path, AccumulateConfig(), resume=True)
+    assert len(Study(tmp_path, AccumulateConfig(), resume=False).records) == 1
 
 
 def test_records_of_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"type": "header"}\n')
     with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):
-        work.read_session(tmp_path / "x.jsonl")
+        work.read_study(tmp_path / "x.jsonl")
 
 
 def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None
     # The images enter in 16 bits, as in the recipe these runs start from.
     assert str(planned["stem"].input) == "e6m9"
     assert RunConfig.from_dict(configs[3].to_dict()) == configs[3]
-    session = Session(tmp_path, TINY, resume=False)
-    runs = work.train_session(session, made)
+    study = Study(tmp_path, TINY, resume=False)
+    runs = work.train_study(study, made)
     assert [run.name for run in runs] == names
     assert all(run.finished for run in runs)
 
