@@ -2,7 +2,6 @@
 // and no Python object is touched while a kernel runs (the interpreter lock is released). Adapters:
 // lpkernels/backends/cpu.py.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include "bindings_cuda.h"
 #include "common/accumulate.h"
@@ -19,7 +18,48 @@ namespace py = pybind11;
 
 namespace {
 
-using Ints = std::vector<int64_t>;
+// A tuple or list of at most 32 Python integers, an Accumulator's: read in place, nothing
+// allocated.
+class Ints {
+ public:
+  static constexpr Py_ssize_t kMost = lpk::kAccumulatorInts;
+
+  bool read(PyObject* from) {
+    if (!PyTuple_Check(from) && !PyList_Check(from)) return false;
+    size_ = PySequence_Fast_GET_SIZE(from);
+    if (size_ > kMost) return false;
+    PyObject** items = PySequence_Fast_ITEMS(from);
+    for (Py_ssize_t i = 0; i < size_; ++i) {
+      values_[i] = PyLong_AsLongLong(items[i]);
+      if (values_[i] == -1 && PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        return false;
+      }
+    }
+    return true;
+  }
+
+  size_t size() const { return static_cast<size_t>(size_); }
+  bool empty() const { return size_ == 0; }
+  const int64_t* data() const { return values_; }
+  int64_t operator[](size_t i) const { return values_[i]; }
+
+ private:
+  int64_t values_[kMost];
+  Py_ssize_t size_ = 0;
+};
+
+}  // namespace
+
+namespace pybind11::detail {
+template <>
+struct type_caster<Ints> {
+  PYBIND11_TYPE_CASTER(Ints, const_name("Sequence[int]"));
+  bool load(handle from, bool) { return value.read(from.ptr()); }
+};
+}  // namespace pybind11::detail
+
+namespace {
 
 template <class T>
 T* pointer(uintptr_t address) {

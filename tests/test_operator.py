@@ -51,7 +51,7 @@ class Wrapper(torch.Tensor):
 
 
 def plain(*tensors):
-    return _operator._plain(tensors)
+    return _operator._plain(tensors, range(len(tensors)))
 
 
 def test_ordinary_tensors_go_past_the_dispatcher():

@@ -18,7 +18,8 @@ enum class AddMode { kNearest, kStochastic, kOther };
 template <class V, AddMode kMode>
 struct Addition {
   using D = typename V::D;
-  static constexpr int kRows = 4;
+  // Keys of draws are made once for so many rows.
+  static constexpr int kRows = kMode == AddMode::kStochastic ? 16 : 4;
   const AddBlock& job;
   const Tile& key;
   const Accumulator& acc;

@@ -117,6 +117,10 @@ class CpuBackend:
         out = torch.empty(*batch, m, n, dtype=torch.float32)
         if out.numel() == 0:
             return out
+        if batch and b.dim() == 2 and a.is_contiguous():
+            # One product, whose rows have the same ids: b is packed once for all of them.
+            m *= math.prod(batch)
+            a, batch = a.view(m, k), torch.Size(())
         a_offsets = _batch_offsets(a, batch)
         b_offsets = _batch_offsets(b, batch)
         bias = None if bias is None else bias.contiguous()

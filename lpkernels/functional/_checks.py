@@ -56,9 +56,9 @@ def _plain(value: object) -> bool:
     """value is dense, float32 and on the CPU; every check of tensors passes where all are."""
     return (
         isinstance(value, Tensor)
-        and value.dtype == torch.float32
+        and value.dtype is torch.float32
         and value.is_cpu
-        and value.layout == torch.strided
+        and value.layout is torch.strided
     )
 
 

@@ -75,7 +75,7 @@ class Geometry(Protocol):
 
 def widened(x: Tensor) -> Tensor:
     """A float16 or bfloat16 tensor as float32, exactly; its gradient returns in its dtype."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x if x.dtype is torch.float32 else x.float()
 
 
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:

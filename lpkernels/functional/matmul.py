@@ -88,12 +88,12 @@ class _Sums(NamedTuple):
 
 
 def _lowered(acc: Accumulator | str) -> _Sums:
-    return _Sums(*(_checks.constant(_lower, acc) if isinstance(acc, str) else _lower(acc)))
+    return _checks.constant(_lower, acc) if isinstance(acc, str) else _lower(acc)
 
 
-def _lower(acc: Accumulator | str) -> tuple[tuple[int, ...], bool, bool]:
+def _lower(acc: Accumulator | str) -> _Sums:
     acc = as_accumulator(acc)
-    return acc.to_ints(), acc.is_native, acc.is_stochastic
+    return _Sums(acc.to_ints(), acc.is_native, acc.is_stochastic)
 
 
 def _product(

@@ -8,7 +8,14 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey, DispatchKeySet
+from torch._C import (
+    DispatchKey,
+    DispatchKeySet,
+    _dispatch_keys,
+    _dispatch_tls_local_include_set,
+    _is_torch_function_mode_enabled,
+)
+from torch.autograd import profiler
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
@@ -46,7 +53,7 @@ def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> C
     places = [i for i, argument in arguments if "Tensor" in str(argument.type)]
 
     def call(*args: Any) -> Any:
-        if torch.compiler.is_compiling() or not _plain([args[i] for i in places]):
+        if torch.compiler.is_compiling() or not _plain(args, places):
             return overload(*args)
         return impl(*args)
 
@@ -79,17 +86,21 @@ _MODE_KEYS = {
 _TYPES = (Tensor, torch.nn.Parameter)
 
 
-def _plain(tensors: Sequence[Tensor | None]) -> bool:
+def _plain(args: Sequence[Any], places: Sequence[int]) -> bool:
     """Whether the dispatcher would go straight to the kernel for CPU tensors, and nobody looks on:
-    no mode or subclass that takes the call, no profiler."""
-    if torch._C._dispatch_tls_local_include_set().raw_repr() not in _MODE_KEYS:
+    no mode or subclass that takes the call, no profiler.
+
+    The tensors, or None, are args[i] for i in places.
+    """
+    if _dispatch_tls_local_include_set().raw_repr() not in _MODE_KEYS:
         return False
-    if torch._C._is_torch_function_mode_enabled() or torch.autograd.profiler._is_profiler_enabled:
+    if _is_torch_function_mode_enabled() or profiler._is_profiler_enabled:
         return False
-    for x in tensors:
+    for i in places:
+        x = args[i]
         if x is None:
             continue
-        if type(x) not in _TYPES or torch._C._dispatch_keys(x).raw_repr() not in _TENSOR_KEYS:
+        if type(x) not in _TYPES or _dispatch_keys(x).raw_repr() not in _TENSOR_KEYS:
             return False
     return True
 

@@ -38,7 +38,7 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
 
     def impl(*args: Any) -> Tensor:
         first, second, *more, acc, seed, role, backend, left, right, result = args
-        operands = (without_grad(first), without_grad(second), *map(without_grad, more))
+        operands = list(map(without_grad, (first, second, *more)))
         call = (tuple(acc), seed, role)
         native_order = acc[0] == _NATIVE
         # torch sums native chunks; the backend does the additions that the contract covers.
@@ -65,6 +65,8 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
 
 
 def _matmul_shape(a: Tensor, b: Tensor, *_: Any) -> Sequence[int]:
+    if a.dim() == b.dim() == 2:
+        return (a.shape[0], b.shape[1])
     return (*backends.broadcast_batch(a, b), a.shape[-2], b.shape[-1])
 
 
