@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
-from lpkernels.ops import Fused, Ints
+from lpkernels.ops import NOT_FUSED, Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
@@ -43,7 +43,7 @@ class Geometry(Protocol):
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor: ...
 
     def dgrad(
@@ -54,7 +54,7 @@ class Geometry(Protocol):
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor: ...
 
     def wgrad(
@@ -65,7 +65,7 @@ class Geometry(Protocol):
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor: ...
 
     def rows(self, g: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._layer import emulated_layer, no_autocast, widened
-from lpkernels.ops import Fused
+from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
 
@@ -59,7 +59,7 @@ class ConvGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         stride, padding, dilation, groups = self._numbers()
         if acc.is_native:
@@ -78,7 +78,7 @@ class ConvGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         if acc.is_native:
             return self._torch_backward(g, g.new_empty(1).expand(shape), w, [True, False, False])[0]
@@ -93,7 +93,7 @@ class ConvGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         if acc.is_native:
             return self._torch_backward(g, x, g.new_empty(1).expand(shape), [False, True, False])[1]

@@ -12,7 +12,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._layer import emulated_layer, no_autocast, widened
-from lpkernels.ops import Fused
+from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
 
@@ -34,7 +34,7 @@ class LinearGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(x):
@@ -51,7 +51,7 @@ class LinearGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(g):
@@ -66,7 +66,7 @@ class LinearGeometry:
         acc: Accumulator,
         seed: Tensor | None,
         backend: str,
-        fused: Fused,
+        fused: Fused = NOT_FUSED,
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(g):
