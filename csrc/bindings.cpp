@@ -2,6 +2,7 @@
 // and no Python object is touched while a kernel runs (the interpreter lock is released). Adapters:
 // lpkernels/backends/cpu.py.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include "bindings_cuda.h"
 #include "common/accumulate.h"
