@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from lpkernels.experiments.models import ResNet
 from lpkernels.rng import Role
 
 SEED = 20260
+_GEMM = 960
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,18 @@ class Job:
         run: one call; returns the tensors it made, for the gate.
         baselines: name -> one call of what the case is compared with.
         work: what one call does, in `unit` times 1e9 ("images/s": times 1).
+        other_work: the same of a baseline that does something else.
     """
 
     run: Callable[[], list[Tensor]]
     baselines: dict[str, Callable[[], object]]
     work: float
     unit: str
+    other_work: dict[str, float] = field(default_factory=dict)
 
-    def rate(self, seconds: float) -> float:
-        return self.work / seconds / (1.0 if self.unit == "images/s" else 1e9)
+    def rate(self, seconds: float, baseline: str = "") -> float:
+        work = self.other_work.get(baseline, self.work)
+        return work / seconds / (1.0 if self.unit == "images/s" else 1e9)
 
 
 def build(case: Case, device: str, backend: str) -> Job:
@@ -97,24 +101,24 @@ def _quantize(case: Case, device: str, backend: str, *, into: bool) -> Job:
 
 
 def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
-    batch, c_in, c_out, image, kernel, step = case.shape
+    batch, c_in, c_out, image, kernel, step, groups = case.shape
     stride, padding, dilation = [step] * 2, [kernel // 2] * 2, [1, 1]
     x = _operand(case, device, batch, c_in, image, image)
-    w = _operand(case, device, c_out, c_in, kernel, kernel)
-    y = F.conv2d(x, w, None, stride, padding)
+    w = _operand(case, device, c_out, c_in // groups, kernel, kernel)
+    y = F.conv2d(x, w, None, stride, padding, dilation, groups)
     g = _operand(case, device, *y.shape)
     acc = as_accumulator(case.spec)
     seed = _seed() if acc.is_stochastic else None
-    numbers = (stride, padding, dilation, 1)
+    numbers = (stride, padding, dilation, groups)
 
     def backward(mask: list[bool]) -> object:
         call = torch.ops.aten.convolution_backward
-        return call(g, x, w, None, stride, padding, dilation, False, [0, 0], 1, mask)
+        return call(g, x, w, None, stride, padding, dilation, False, [0, 0], groups, mask)
 
     runs: dict[str, tuple[Callable[[], Tensor], Callable[[], object]]] = {
         "fprop": (
             lambda: ops.conv_fprop(x, w, None, *numbers, acc, seed, Role.FPROP, backend),
-            lambda: F.conv2d(x, w, None, stride, padding),
+            lambda: F.conv2d(x, w, None, stride, padding, dilation, groups),
         ),
         "dgrad": (
             lambda: ops.conv_dgrad(g, w, list(x.shape), *numbers, acc, seed, Role.DGRAD, backend),
@@ -126,8 +130,14 @@ def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
         ),
     }
     run, baseline = runs[gemm]
+    baselines = {"torch": baseline}
+    if "gemm" in case.baselines:
+        # The rate that the same accumulator reaches on a matrix product.
+        a, b = _operand(case, device, _GEMM, _GEMM), _operand(case, device, _GEMM, _GEMM)
+        baselines["gemm"] = lambda: lp.matmul(a, b, acc, generator=seed, backend=backend)
     # Taps on padding and between strides are no work: the same count for the three products.
-    return Job(lambda: [run()], {"torch": baseline}, y.numel() * c_in * kernel**2, "GMAC/s")
+    work = y.numel() * c_in // groups * kernel**2
+    return Job(lambda: [run()], baselines, work, "GMAC/s", {"gemm": float(_GEMM**3)})
 
 
 @contextmanager
@@ -145,14 +155,14 @@ def _chosen(backend: str) -> Iterator[None]:
 
 
 def _train_step(case: Case, device: str, backend: str) -> Job:
-    batch, width, image = case.shape
+    batch, depth, width, image = case.shape
     x = _operand(case, device, batch, 3, image, image)
     labels = (torch.arange(batch) % 10).to(device)
 
     def step_of(recipe: str | None) -> Callable[[], list[Tensor]]:
         with torch.random.fork_rng():
             torch.manual_seed(SEED)
-            model: nn.Module = ResNet(3, 10, depth=8, width=width).to(device)
+            model: nn.Module = ResNet(3, 10, depth=depth, width=width).to(device)
         if recipe is not None:
             lp.convert(model, recipe)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -12,12 +12,13 @@ class Case:
     Attributes:
         op: the name of a builder in bench/ops.py.
         shape: matmul (M, K, N); quantize (elements,); convolutions (batch, channels in, channels
-            out, image, kernel, stride), padded to keep the image at stride 1; train_step
-            (batch, width, image).
+            out, image, kernel, stride, groups), padded to keep the image at stride 1; train_step
+            (batch, depth, width, image).
         spec: the text of an Accumulator, a Quantizer or a Recipe.
         operands: the format that the operands are rounded to first; "" leaves them float32.
         baselines: names of what each run of the case is interleaved with.
         quick: whether ``--quick`` runs it.
+        share: of the time that a line may take.
     """
 
     op: str
@@ -26,13 +27,15 @@ class Case:
     operands: str = ""
     baselines: tuple[str, ...] = ("torch",)
     quick: bool = False
+    share: float = 1.0
 
     @property
     def name(self) -> str:
         size = "x".join(map(str, self.shape))
         if self.op.startswith("conv_"):
-            batch, c_in, c_out, image, kernel, stride = self.shape
-            size = f"{batch}x{c_in}x{image}x{image} to {c_out}, {kernel}x{kernel} stride {stride},"
+            batch, c_in, c_out, image, kernel, stride, groups = self.shape
+            to = "depthwise" if groups == c_in == c_out else f"to {c_out}"
+            size = f"{batch}x{c_in}x{image}x{image} {to}, {kernel}x{kernel} stride {stride},"
         operands = f" of {self.operands}" if self.operands else ""
         return f"{self.op} {size} {self.spec}{operands}"
 
@@ -79,15 +82,55 @@ _QUANTIZE = [
     )
 ]
 
-# Layers of ResNet-18 for images of 224: (channels in, channels out, image, kernel, stride).
-_LAYERS = ((64, 64, 56, 3, 1), (128, 128, 28, 3, 1), (64, 128, 56, 3, 2), (64, 128, 56, 1, 2))
+# Layers of ResNet-18 for images of 224 (He et al. 2016, table 1): (channels in, channels out,
+# image, kernel, stride).
+_RESNET18 = (
+    (3, 64, 224, 7, 2),
+    (64, 64, 56, 3, 1),
+    (64, 128, 56, 3, 2),
+    (64, 128, 56, 1, 2),
+    (128, 128, 28, 3, 1),
+    (128, 256, 28, 3, 2),
+    (128, 256, 28, 1, 2),
+    (256, 256, 14, 3, 1),
+    (256, 512, 14, 3, 2),
+    (256, 512, 14, 1, 2),
+    (512, 512, 7, 3, 1),
+)
+# Depthwise layers of MobileNetV2 for images of 224 (Sandler et al. 2018, table 2): (channels,
+# image, stride), kernels of 3x3.
+_MOBILENET = (
+    (32, 112, 1),
+    (96, 112, 2),
+    (144, 56, 1),
+    (144, 56, 2),
+    (192, 28, 1),
+    (192, 28, 2),
+    (384, 14, 1),
+    (576, 14, 1),
+    (576, 14, 2),
+    (960, 7, 1),
+)
+_CONV_SHAPES = [
+    *((4, *layer, 1) for layer in _RESNET18),
+    *((4, c, c, image, 3, stride, c) for c, image, stride in _MOBILENET),
+]
 _CONV = [
-    Case(f"conv_{gemm}", (4, *layer), "e6m9_chunk64", "e5m2", quick=layer == _LAYERS[1])
-    for layer in _LAYERS
+    Case(
+        f"conv_{gemm}",
+        shape,
+        "e6m9_chunk64",
+        "e5m2",
+        ("torch", "gemm"),
+        quick=shape[1:5] == (128, 128, 28, 3),
+        share=0.4,
+    )
+    for shape in _CONV_SHAPES
     for gemm in ("fprop", "dgrad", "wgrad")
 ]
 
-_TRAIN = [Case("train_step", (32, 16, 32), "fp8_wang2018")]
+# ResNet-20 on images of 32x32 (He et al. 2016, section 4.2).
+_TRAIN = [Case("train_step", (128, 20, 16, 32), "fp8_wang2018")]
 
 CASES: tuple[Case, ...] = (*_MATMUL, *_CALL, *_QUANTIZE, *_CONV, *_TRAIN)
 
@@ -98,9 +141,12 @@ def gate_case(case: Case) -> Case:
         "matmul": (9, 300, 21),
         "quantize": (1037,),
         "quantize_out": (1037,),
-        "train_step": (2, 2, 8),
+        "train_step": (2, 8, 2, 8),
     }
     if case.op.startswith("conv_"):
-        kernel, stride = case.shape[4:]
-        return replace(case, shape=(2, 9, 5, 7, kernel, stride))
+        kernel, stride, groups = case.shape[4:]
+        sizes = (
+            (2, 9, 5, 7, kernel, stride, 1) if groups == 1 else (2, 18, 18, 7, kernel, stride, 18)
+        )
+        return replace(case, shape=sizes)
     return replace(case, shape=shapes[case.op])

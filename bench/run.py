@@ -23,7 +23,7 @@ import lpkernels as lp
 from bench import naive
 from bench.gate import gate
 from bench.ops import SEED, Job, build
-from bench.registry import CASES, Case
+from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels.experiments.machine import device_name, environment
 from lpkernels.experiments.records import append_record
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{case.name}: not run, --limit {options.limit:g} s has passed")
             continue
         try:
-            key = (case.op, case.spec, case.operands, case.shape[4:])
+            key = gate_case(case).name
             if key not in gated:
                 gate(case, device, device)
                 gated.add(key)
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         for threads in options.threads if device == "cpu" else [before]:
             torch.set_num_threads(threads)
-            record = measure(case, device, threads, options.seconds)
+            record = measure(case, device, threads, case.share * options.seconds)
             append_record(path, {**record, "quick": options.quick, "environment": where})
             print(line(record), flush=True)
     torch.set_num_threads(before)
@@ -130,27 +130,27 @@ def measure(case: Case, device: str, threads: int, budget: float) -> dict[str, A
         **figures(job, own),
         "baselines": {
             name: {
-                **figures(job, other),
-                "ratio": other.best / own.best,
-                "ratio_p50": other.p50 / own.p50,
+                **figures(job, other, name),
+                "ratio": job.rate(own.best) / job.rate(other.best, name),
+                "ratio_p50": job.rate(own.p50) / job.rate(other.p50, name),
             }
             for name, other in times.items()
         },
     }
 
 
-def figures(job: Job, times: Summary) -> dict[str, Any]:
+def figures(job: Job, times: Summary, baseline: str = "") -> dict[str, Any]:
     return {
         "seconds": {"best": times.best, "p20": times.p20, "p50": times.p50, "p80": times.p80},
         "samples": times.samples,
         "calls_per_sample": times.calls_per_sample,
-        "rate": job.rate(times.best),
+        "rate": job.rate(times.best, baseline),
     }
 
 
 MARK = "*"
-_COLUMNS = "{:<67} {:>3} {:>10} {:>10} {:>17} {:>9} {:>9}"
-HEADER = _COLUMNS.format("case", "thr", "best", "median", "rate", "x torch", "x naive")
+_COLUMNS = "{:<72} {:>3} {:>10} {:>10} {:>17} {:>9} {:>9} {:>9}"
+HEADER = _COLUMNS.format("case", "thr", "best", "median", "rate", "x torch", "x naive", "x gemm")
 
 
 def line(record: dict[str, Any]) -> str:
@@ -163,7 +163,7 @@ def line(record: dict[str, Any]) -> str:
         duration(seconds["best"]),
         duration(seconds["p50"]),
         f"{record['rate']:.4g} {record['unit']}",
-        *(f"{ratios[name]:.3g}" if name in ratios else "" for name in ("torch", "naive")),
+        *(f"{ratios[name]:.3g}" if name in ratios else "" for name in ("torch", "naive", "gemm")),
     )
     return row + (f" {MARK}" if (record["others"] or 0) > SHARED else "")
 

@@ -111,6 +111,29 @@ GEOMETRY: dict[str, ConvCase] = {
     "groups": ConvCase((2, 6, 6, 5), (9, 2, 3, 3), (1, 1), (1, 1), (1, 1), 3),
     "depthwise": ConvCase((2, 5, 7, 6), (5, 1, 3, 3), (1, 1), (1, 1), (1, 1), 5),
     "depthwise_stride": ConvCase((1, 5, 8, 9), (10, 1, 3, 3), (2, 2), (1, 1), (1, 1), 5),
+    # More groups than a panel of lanes; more positions than a block of rows has.
+    "depthwise_many": ConvCase((3, 19, 20, 22), (19, 1, 3, 3), (1, 1), (1, 1), (1, 1), 19),
+    "depthwise_stride_dilation": ConvCase(
+        (2, 17, 13, 15), (17, 1, 3, 5), (2, 3), (2, 4), (2, 1), 17
+    ),
+    "depthwise_kernel_beyond_a_block": ConvCase(
+        (1, 2, 18, 19), (2, 1, 17, 17), (1, 1), (8, 8), (1, 1), 2
+    ),
+    "depthwise_window_too_large": ConvCase(
+        (1, 3, 140, 140), (3, 1, 2, 2), (130, 130), (0, 0), (131, 139), 3
+    ),
+    "small_groups": ConvCase((2, 18, 9, 7), (27, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
+    "small_groups_stride": ConvCase((2, 18, 9, 8), (24, 3, 3, 2), (2, 2), (1, 1), (1, 1), 6),
+    "groups_of_a_panel": ConvCase((1, 18, 6, 7), (18, 9, 3, 3), (1, 1), (1, 1), (1, 1), 2),
+    "depthwise_1d": ConvCase((2, 18, 33), (18, 1, 4), (3,), (2,), (2,), 18),
+    "depthwise_3d": ConvCase(
+        (2, 17, 4, 5, 6), (34, 1, 3, 2, 3), (2, 1, 2), (1, 1, 2), (1, 2, 1), 17
+    ),
+    # One row of channels against more panels of positions than kernels take at a time.
+    "one_channel": ConvCase((2, 1, 13, 31), (1, 1, 3, 3), (1, 1), (1, 1), (1, 1)),
+    "three_channels_stride": ConvCase((1, 3, 17, 19), (9, 3, 7, 7), (2, 2), (3, 3), (1, 1)),
+    "33_channels": ConvCase((1, 33, 5, 6), (34, 33, 3, 3), (2, 2), (1, 1), (1, 1)),
+    "phases_without_taps": ConvCase((2, 3, 9, 10), (5, 3, 2, 3), (4, 2), (1, 1), (2, 2)),
     "1d": ConvCase((2, 3, 40), (4, 3, 5), (2,), (4,), (3,)),
     "1d_long_kernel": ConvCase((1, 2, 700), (2, 2, 300), (1,), (10,), (1,)),
     "3d": ConvCase((2, 3, 5, 4, 6), (4, 3, 3, 2, 3), (2, 1, 2), (1, 1, 2), (1, 2, 1)),
@@ -120,19 +143,34 @@ GEOMETRY: dict[str, ConvCase] = {
 @pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_geometry(name: str, acc: Accumulator) -> None:
-    if name in ("window_too_large", "1d_long_kernel") and acc.rounding == "stochastic":
+    slow = ("window_too_large", "1d_long_kernel", "depthwise_kernel_beyond_a_block")
+    if name in slow and acc.rounding == "stochastic":
         pytest.skip("the long sums of the slow path are drawn in kernel_beyond_a_block_of_k")
     check_values(GEOMETRY[name], acc)
 
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512fp16"])
-@pytest.mark.parametrize("name", ["wide", "stride_2", "stride_3_dilation_2", "groups", "3d"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "wide",
+        "stride_2",
+        "stride_3_dilation_2",
+        "groups",
+        "3d",
+        "depthwise_many",
+        "depthwise_stride_dilation",
+        "small_groups_stride",
+        "three_channels_stride",
+        "33_channels",
+    ],
+)
 def test_every_isa(name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     best = torch.backends.cpu.get_cpu_capability()
     if isa != "scalar" and best not in ("AVX512", isa.upper()):
         pytest.skip(f"this processor does not run {isa}")
     monkeypatch.setenv("LPKERNELS_ISA", isa)
-    for acc in (ACCUMULATORS[0], ACCUMULATORS[4]):
+    for acc in (ACCUMULATORS[0], ACCUMULATORS[2], ACCUMULATORS[3], ACCUMULATORS[4]):
         check_values(GEOMETRY[name], acc)
 
 
@@ -162,8 +200,19 @@ LAYOUTS = ("channels_last", "sliced", "transposed", "batch_inside", "expanded", 
         ConvCase((2, 18, 6, 5), (20, 9, 3, 3), (2, 2), (1, 1), (1, 1), 2),
         ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (1, 1), (0, 0), (1, 1)),
         ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (2, 2), (0, 0), (1, 1)),
+        ConvCase((2, 40, 6, 5), (36, 40, 3, 3), (2, 2), (1, 1), (1, 1)),
+        ConvCase((2, 18, 6, 5), (36, 1, 3, 3), (2, 2), (1, 1), (1, 1), 18),
+        ConvCase((2, 18, 6, 5), (18, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
     ],
-    ids=["3x3", "3x3_stride_2_groups", "1x1", "1x1_stride_2"],
+    ids=[
+        "3x3",
+        "3x3_stride_2_groups",
+        "1x1",
+        "1x1_stride_2",
+        "3x3_stride_2_wide",
+        "depthwise",
+        "small_groups",
+    ],
 )
 def test_reads_any_strides(case: ConvCase, layout: str) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -208,13 +257,18 @@ def test_result_does_not_depend_on_the_batch() -> None:
 
 
 def test_result_does_not_depend_on_threads() -> None:
-    case = ConvCase((3, 20, 9, 8), (24, 20, 3, 3), (2, 2), (1, 1), (1, 1))
+    cases = (
+        ConvCase((3, 20, 9, 8), (24, 20, 3, 3), (2, 2), (1, 1), (1, 1)),
+        GEOMETRY["depthwise_many"],
+        GEOMETRY["one_channel"],
+    )
     before = torch.get_num_threads()
     try:
-        for count in (1, 3):
+        for count in (1, 2, 3):
             torch.set_num_threads(count)
-            for acc in (ACCUMULATORS[0], ACCUMULATORS[4]):
-                check_values(case, acc)
+            for case in cases:
+                for acc in (ACCUMULATORS[0], ACCUMULATORS[4]):
+                    check_values(case, acc)
     finally:
         torch.set_num_threads(before)
 
@@ -232,7 +286,7 @@ def conv_cases(draw: st.DrawFn) -> ConvCase:
         max(size, step * (taps - 1) + 1 - 2 * pad, 1)
         for size, taps, pad, step in zip(sizes(1, largest), kernel, padding, dilation, strict=True)
     ]
-    groups = draw(st.integers(1, 3))
+    groups = draw(st.sampled_from((1, 1, 2, 3, 17)))
     batch, c_in, c_out = (draw(st.integers(1, high)) for high in (3, 4, 6))
     return ConvCase(
         (batch, groups * c_in, *spatial),
