@@ -14,7 +14,7 @@ needs_cpu = pytest.mark.skipif(
 
 @needs_cpu
 def test_bench_explains_the_kernels() -> None:
-    args = ["bench", "--shape", "24x32x40", "--operands", "e4m3", "--accumulator", "fixed16_f8"]
+    args = ["bench", "--shape", "24x32x40", "--operands", "fp32", "--accumulator", "fixed24_f12"]
     result = CliRunner().invoke(app, [*args, "--repeats", "1", "--explain"])
     assert result.exit_code == 0, result.output
     assert "torch fp32" in result.output
