@@ -73,7 +73,7 @@ uint64_t role_seed(int64_t seed, int64_t role) {
 }
 
 void check_accumulator(const Ints& ints) {
-  LPK_CHECK(ints.size() == lpk::kAccumulatorInts, "an accumulator has 32 integers");
+  LPK_CHECK(ints.size() == lpk::kAccumulatorInts, "an accumulator has 35 integers");
 }
 
 // A quantizer that products apply themselves, or none.

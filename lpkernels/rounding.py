@@ -131,7 +131,7 @@ def _place(magnitude: Fraction, fmt: FloatFormat | FixedFormat) -> tuple[Fractio
     min_normal = Fraction(fmt.min_normal)
     if magnitude < min_normal and not fmt.subnormals:
         return min_normal, Fraction(0), False
-    exponent = _floor_log2(magnitude) if magnitude >= min_normal else fmt.emin
+    exponent = floor_log2(magnitude) if magnitude >= min_normal else fmt.emin
     step = Fraction(2) ** (exponent - fmt.man_bits)
     count = magnitude // step
     # Codes count up through the binades: each one holds 2^man_bits of them.
@@ -139,7 +139,8 @@ def _place(magnitude: Fraction, fmt: FloatFormat | FixedFormat) -> tuple[Fractio
     return step, count * step, code % 2 == 1
 
 
-def _floor_log2(magnitude: Fraction) -> int:
+def floor_log2(magnitude: Fraction) -> int:
+    """The exponent of a positive rational: 2^e <= magnitude < 2^(e+1)."""
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     return exponent if magnitude >= Fraction(2) ** exponent else exponent - 1
 

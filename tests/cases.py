@@ -125,6 +125,63 @@ ACCUMULATORS: list[Accumulator] = [
     Accumulator("e4m3fn_sat", "nearest_away"),
     Accumulator("e3m2none_sat"),
     Accumulator("e4m3_nan", "toward_positive"),
+    # Another rounding of the sum of chunks.
+    Accumulator("e8m13", "toward_zero", chunk=4, outer="fp32", outer_rounding="nearest_even"),
+    Accumulator("e5m4", chunk=3, outer_rounding="stochastic", outer="e5m3"),
+    # Trees.
+    Accumulator("e5m10", order="pairwise"),
+    Accumulator("fp32", "toward_negative", order="pairwise"),
+    Accumulator("e4m3", "to_odd", order="pairwise", product="e5m2_sat", chunk=11),
+    Accumulator("e5m4", "stochastic", order="pairwise", chunk=21),
+    Accumulator("e5m3_nosub", "stochastic", order="pairwise", random_bits=24, rng="philox"),
+    Accumulator("fixed12_f6", order="pairwise", chunk=8, outer="e5m6"),
+    Accumulator("fixed8_f3_wrap", "toward_zero", order="pairwise"),
+    Accumulator(
+        "e5m6",
+        order="pairwise",
+        product="e4m3fn_sat",
+        product_rounding="stochastic",
+        random_bits=12,
+        chunk=5,
+    ),
+    # Kahan's sums.
+    Accumulator("e5m10", order="compensated"),
+    Accumulator("e4m3", "toward_zero", order="compensated", chunk=9, outer="e5m6"),
+    Accumulator("e8m7", "toward_negative", order="compensated"),
+    Accumulator("e5m5_sat", "to_odd", order="compensated", product="e4m3"),
+    Accumulator("e4m3fn_sat", "nearest_away", order="compensated"),
+    Accumulator("fixed12_f6", "toward_positive", order="compensated"),
+    Accumulator("fixed9_f4_wrap", order="compensated", chunk=4),
+    Accumulator(
+        "e5m4", order="compensated", product="e4m4", product_rounding="stochastic", random_bits=3
+    ),
+    # Aligned blocks.
+    Accumulator(
+        "e8m13",
+        "toward_zero",
+        chunk=20,
+        outer="fp32",
+        outer_rounding="nearest_even",
+        block=8,
+        aligned_bits=13,
+    ),
+    Accumulator("fp32", block=4, aligned_bits=24),
+    Accumulator("fp32", "toward_negative", block=16, aligned_bits=1),
+    Accumulator("e5m10", "nearest_away", block=256, aligned_bits=40),
+    Accumulator("e5m4", "stochastic", block=3, aligned_bits=9, chunk=7),
+    Accumulator("e4m3_nan", "toward_positive", block=5, aligned_bits=4, product="e4m3"),
+    Accumulator("e6m0", "to_odd", block=1, aligned_bits=2),
+    Accumulator("fixed12_f6", block=7, aligned_bits=12),
+    Accumulator("fixed9_f4_wrap", "toward_negative", block=8, aligned_bits=30, chunk=12),
+    Accumulator(
+        "e5m5",
+        block=6,
+        aligned_bits=6,
+        product="e4m3fn_sat",
+        product_rounding="stochastic",
+        random_bits=17,
+        rng="philox",
+    ),
 ]
 
 #: (M, K, N): empty, one, odd, and not a multiple of any chunk or vector length.

@@ -94,7 +94,7 @@ def test_accumulator_round_trips(acc):
     assert accumulator_from_ints(acc.to_ints()) == acc
     assert pickle.loads(pickle.dumps(acc)) == acc
     assert hash(copy.deepcopy(acc)) == hash(acc)
-    assert len(acc.to_ints()) == 32
+    assert len(acc.to_ints()) == 35
 
 
 @pytest.mark.parametrize("fmt", [*FLOAT_FORMATS, *FIXED_FORMATS], ids=ids)
@@ -106,7 +106,7 @@ def test_every_format_name_reads_back_inside_an_accumulator(fmt):
 
 def test_accumulator_ints_are_pinned():
     fp32, e6m9 = formats.FP32.to_ints(), formats.DLFLOAT16.to_ints()
-    assert NATIVE.to_ints() == (1, 0, 0, 0, 8, 0, 0, 0, *fp32, *(0,) * 8, *fp32)
+    assert NATIVE.to_ints() == (1, 0, 0, 0, 8, 0, 0, 0, *fp32, *(0,) * 8, *fp32, 0, 0, 0)
     acc = Accumulator(
         "e6m9",
         "stochastic",
@@ -118,7 +118,19 @@ def test_accumulator_ints_are_pinned():
         rng="philox",
     )
     fixed = FixedFormat(8, 3).to_ints()
-    assert acc.to_ints() == (0, 64, 6, 5, 3, 1, 1, 1, *e6m9, *fixed, *fp32)
+    assert acc.to_ints() == (0, 64, 6, 5, 3, 1, 1, 1, *e6m9, *fixed, *fp32, 0, 0, 6)
+    acc = Accumulator(
+        "fp32",
+        "toward_zero",
+        block=32,
+        aligned_bits=13,
+        chunk=4,
+        outer="e6m9",
+        outer_rounding="to_odd",
+    )
+    assert acc.to_ints() == (0, 4, 2, 0, 8, 0, 0, 1, *fp32, *(0,) * 8, *e6m9, 32, 13, 5)
+    assert Accumulator(order="pairwise").to_ints()[0] == 2
+    assert Accumulator(order="compensated").to_ints()[0] == 3
 
 
 def test_outer_defaults_to_the_format_of_the_sum():
@@ -152,18 +164,43 @@ def test_stochastic_products_make_an_accumulator_stochastic():
         ("fp32", Accumulator()),
         ("fp16", Accumulator("e5m10")),
         ("e6m9_chunk64", Accumulator("e6m9", chunk=64)),
-        ("ibm_fp16_chunk64", Accumulator("e6m9", chunk=64)),
+        ("ibm_e6m9_chunk64", Accumulator("e6m9", chunk=64)),
         ("e5m10:toward_zero", Accumulator("e5m10", "toward_zero")),
         (
-            "hopper_fp8_e8m13_promote128",
-            Accumulator("e8m13", "toward_zero", chunk=128, outer="fp32"),
+            "hopper_fp8",
+            Accumulator(
+                "e8m13",
+                "toward_zero",
+                chunk=128,
+                outer="fp32",
+                outer_rounding="nearest_even",
+                block=32,
+                aligned_bits=13,
+            ),
         ),
+        ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
+        ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
+        ("fp32:aligned_bits=24:block=4", Accumulator("fp32", block=4, aligned_bits=24)),
         ("bf16:product=e4m3:product_rounding=nearest_away:bits=3", None),
     ],
 )
 def test_accumulator_names(name, acc):
     acc = acc or Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)
     assert accumulator(name) == acc
+
+
+def test_outer_rounding_defaults_to_rounding():
+    acc = Accumulator("e6m9", "to_odd", chunk=64)
+    assert acc == Accumulator("e6m9", "to_odd", chunk=64, outer_rounding="to_odd")
+    assert acc.outermost_rounding == "to_odd"
+    assert Accumulator("e6m9", "to_odd").outer_rounding is None
+    assert Accumulator("e6m9", "to_odd").outermost_rounding == "to_odd"
+    assert Accumulator("e6m9", chunk=2, outer_rounding="stochastic").is_stochastic
+
+
+def test_hopper_recipe_sums_as_the_preset():
+    built = recipe("hopper_fp8")
+    assert built.fprop == built.dgrad == built.wgrad == accumulator("hopper_fp8")
 
 
 def test_lba_keeps_twelve_bits():
@@ -291,7 +328,7 @@ def test_hfp8_sun2019_formats():
             ValueError,
             "product_rounding='to_odd' needs product",
         ),
-        (lambda: Accumulator("e6m9", order="tree"), ValueError, "one of sequential, native; got"),
+        (lambda: Accumulator("e6m9", order="tree"), ValueError, "one of sequential, native, pair"),
         (lambda: Accumulator("e6m9", order=1), TypeError, "order must be a str"),
         (lambda: Accumulator("fp16", order="native"), ValueError, "sums in fp32, got fmt=e5m10"),
         (
@@ -304,6 +341,36 @@ def test_hfp8_sun2019_formats():
             ValueError,
             "without chunk rounds as the hardware does, got rounding='to_odd'",
         ),
+        (
+            lambda: Accumulator("fp32", order="native", chunk=4, outer_rounding="to_odd"),
+            ValueError,
+            "rounds the outer sum alone, got rounding='nearest_even' and outer_rounding='to_odd'",
+        ),
+        (
+            lambda: Accumulator("e6m9", outer_rounding="to_odd"),
+            ValueError,
+            "outer_rounding=to_odd needs chunk.*or drop outer_rounding",
+        ),
+        (
+            lambda: Accumulator("e6m9", chunk=2, outer_rounding="up"),
+            ValueError,
+            "Accumulator outer: rounding must be one of",
+        ),
+        (lambda: Accumulator(block=8), ValueError, "block=8 and aligned_bits=None go together"),
+        (lambda: Accumulator(aligned_bits=8), ValueError, "block=None and aligned_bits=8 go toge"),
+        (lambda: Accumulator(block=257, aligned_bits=8), ValueError, r"block must be in 1\.\.256"),
+        (lambda: Accumulator(block=8, aligned_bits=41), ValueError, r"aligned_bits .* 1\.\.40"),
+        (
+            lambda: Accumulator(block=8, aligned_bits=13, order="pairwise"),
+            ValueError,
+            "block=8 adds whole blocks one after the other, got order='pairwise'",
+        ),
+        (
+            lambda: Accumulator(order="compensated", rounding="stochastic"),
+            ValueError,
+            "order='compensated' has no rounding='stochastic'",
+        ),
+        (lambda: accumulator("fp32:block=x"), ValueError, "cannot read 'block=x'"),
         (lambda: Accumulator("affine8"), ValueError, "fmt=affine8 takes its scale from a whole"),
         (
             lambda: Accumulator("e6m9", product="block32_e4m3"),
@@ -334,7 +401,7 @@ def test_hfp8_sun2019_formats():
             TypeError,
             r"expected an Accumulator, a format or a name, got",
         ),
-        (lambda: accumulator_from_ints((0,) * 8), ValueError, "expected the 32 integers"),
+        (lambda: accumulator_from_ints((0,) * 8), ValueError, "expected the 35 integers"),
         (lambda: Recipe(input="e5m2:near"), ValueError, "Recipe: input: Quantizer: rounding must"),
         (lambda: Recipe(weight=3), TypeError, "Recipe: weight: expected a Quantizer"),
         (lambda: Recipe(fprop=None), TypeError, "Recipe: fprop: expected an Accumulator.*'native'"),

@@ -105,6 +105,11 @@ CHOSEN = [
     Accumulator("e5m10", product="e4m3"),
     Accumulator("e5m6", "stochastic", random_bits=5, chunk=50),
     Accumulator("e5m6", "stochastic", rng="philox"),
+    Accumulator("e5m10", order="pairwise"),
+    Accumulator("e5m6", "stochastic", order="pairwise", random_bits=5, chunk=45),
+    Accumulator("e6m9", order="compensated", chunk=100),
+    Accumulator("e8m13", "toward_zero", block=32, aligned_bits=13, chunk=100, outer="fp32"),
+    Accumulator("e5m10", block=200, aligned_bits=20),
 ]
 
 

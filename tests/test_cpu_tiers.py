@@ -134,7 +134,29 @@ CASES = [
     TierCase(
         "fixed8_f4", "fixed8_f3", Accumulator("fixed22_f7", product="fixed18_f7"), "certified"
     ),
+    # The outer sum rounds in another way than the inner.
+    TierCase(
+        "e5m2", "e5m2", Accumulator("e6m9", chunk=9, outer_rounding="toward_zero"), "certified"
+    ),
+    TierCase(
+        "e5m2", "e5m2", Accumulator("e6m9", chunk=9, outer_rounding="stochastic"), "certified"
+    ),
+    TierCase(
+        "e5m2",
+        "e5m2",
+        Accumulator("e6m9", "toward_zero", chunk=9, outer="fp32", outer_rounding="nearest_even"),
+        "certified",
+    ),
+    TierCase(
+        "fp16",
+        "fp16",
+        Accumulator("e5m10", chunk=7, outer_rounding="toward_negative"),
+        "native",
+    ),
     # What only double does.
+    TierCase("e4m3fn", "e4m3fn", lp.accumulator("hopper_fp8"), "double"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", order="pairwise"), "double"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m9", order="compensated", chunk=20), "double"),
     TierCase("fp32", "fp32", Accumulator("fixed24_f12"), "double"),
     TierCase("fp32", "fp32", Accumulator("fixed16_f8", "stochastic"), "double"),
     TierCase("fp32", "fp32", Accumulator("fixed16_f8", "nearest_away"), "double"),

@@ -12,7 +12,11 @@
 
 namespace lpk {
 
-constexpr int kAccumulatorInts = 8 + 3 * kFormatInts;
+constexpr int kAccumulatorInts = 8 + 3 * kFormatInts + 3;
+// The most products of an aligned block; MAX_BLOCK of lpkernels/arithmetic/_accumulator.py.
+constexpr int kMaxBlock = 256;
+
+enum class Order : int32_t { kSequential = 0, kNative = 1, kPairwise = 2, kCompensated = 3 };
 
 struct Accumulator {
   Format fmt;
@@ -24,11 +28,25 @@ struct Accumulator {
   Rng rng;
   bool has_product;
   int64_t chunk;  // 0: one sum from end to end
+  Order order;
+  int32_t block;  // of an aligned sum; 0: product by product
+  int32_t aligned_bits;
+  Rounding outer_rounding;  // of the outermost sums and the bias
+
+  // Positions of k that become one addend: the pairs of a tree, an aligned block.
+  LPK_HD int64_t positions_together() const {
+    return order == Order::kPairwise ? 2 : block > 0 ? block : 1;
+  }
+  // Product by product, each added to the running sum.
+  LPK_HD bool in_sequence() const {
+    return (order == Order::kSequential || order == Order::kNative) && block == 0;
+  }
 };
 
-// The order of the integers is that of Accumulator.to_ints in lpkernels/arithmetic.py.
+// The order of the integers is that of Accumulator.to_ints in lpkernels/arithmetic.
 LPK_HD Accumulator accumulator_from(const int64_t* ints) {
   Accumulator acc;
+  acc.order = static_cast<Order>(ints[0]);
   acc.chunk = ints[1];
   acc.rounding = static_cast<Rounding>(ints[2]);
   acc.product_rounding = static_cast<Rounding>(ints[3]);
@@ -38,6 +56,10 @@ LPK_HD Accumulator accumulator_from(const int64_t* ints) {
   acc.fmt = number_format(ints + 8);
   acc.product = acc.has_product ? number_format(ints + 8 + kFormatInts) : Format{};
   acc.outer = number_format(ints + 8 + 2 * kFormatInts);
+  const int64_t* last = ints + 8 + 3 * kFormatInts;
+  acc.block = static_cast<int32_t>(last[0]);
+  acc.aligned_bits = static_cast<int32_t>(last[1]);
+  acc.outer_rounding = static_cast<Rounding>(last[2]);
   return acc;
 }
 

@@ -29,7 +29,7 @@ struct Addition {
     if constexpr (kMode == AddMode::kNearest) {
       r = round_to_float_nearest_even<D>(odd_sum<D>(sum, addend), acc.outer);
     } else {
-      r = add_rounded<D>(sum, addend, acc.outer, acc.rounding, threshold);
+      r = add_rounded<D>(sum, addend, acc.outer, acc.outer_rounding, threshold);
     }
     return r == r ? r : Lanes<D>::value(typename Lanes<D>::Bits{} + kCanonicalNan);
   }
@@ -100,9 +100,9 @@ void add_block(const AddBlock& job) {
   key.row_id = job.row_id;
   key.lane_id = job.lane_id;
   key.lanes_are_rows = job.lanes_are_rows;
-  if (plain_nearest(acc.outer, acc.rounding)) {
+  if (plain_nearest(acc.outer, acc.outer_rounding)) {
     Addition<V, AddMode::kNearest>{job, key, acc}.run();
-  } else if (acc.rounding == Rounding::kStochastic) {
+  } else if (acc.outer_rounding == Rounding::kStochastic) {
     Addition<V, AddMode::kStochastic>{job, key, acc}.run();
   } else {
     Addition<V, AddMode::kOther>{job, key, acc}.run();

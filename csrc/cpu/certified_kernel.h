@@ -65,7 +65,8 @@ inline bool closes_by_sum_rule(const Accumulator& acc, int shift) {
   const Format& o = acc.outer;
   const bool alike = o.kind == f.kind && o.man_bits == f.man_bits && o.emin == f.emin &&
                      o.max == f.max && o.subnormals == f.subnormals;
-  return alike && f.subnormals && rounds_twice_safely(f.man_bits + 1, f.man_bits + 1) &&
+  return alike && acc.outer_rounding == acc.rounding && f.subnormals &&
+         rounds_twice_safely(f.man_bits + 1, f.man_bits + 1) &&
          f.emin - f.man_bits + shift >= -126 &&
          1 - shift >= std::min(kEnoughBound, std::ilogb(f.max));
 }

@@ -58,10 +58,10 @@ class ChunkEnd {
  public:
   explicit ChunkEnd(const Accumulator& acc)
       : acc_(acc),
-        stochastic_(acc.rounding == Rounding::kStochastic)
+        stochastic_(acc.outer_rounding == Rounding::kStochastic)
 #if defined(__AVX512F__)
         ,
-        in_float_(acc.rounding == Rounding::kNearestEven &&
+        in_float_(acc.outer_rounding == Rounding::kNearestEven &&
                   FloatRule::fits(acc.outer, acc.random_bits)),
         rule_(acc.outer, acc.random_bits)
 #endif
@@ -102,7 +102,7 @@ class ChunkEnd {
         D threshold{};
         if (stochastic_) threshold = draws.threshold(r, v, chunk);
         const D total = add_rounded<D>(load_floats<V>(outer), load_floats<V>(inner), acc_.outer,
-                                       acc_.rounding, threshold);
+                                       acc_.outer_rounding, threshold);
         store_floats<V>(outer, total);
         store_floats<V>(inner, D{});
       }

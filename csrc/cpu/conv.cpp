@@ -147,14 +147,15 @@ struct Work {
   }
 };
 
-// One pass, for every group.
-void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, Work* work) {
+// One pass, for every group; its blocks of k are whole channels, or end anywhere.
+void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, bool whole_channels,
+              Work* work) {
   const int64_t positions = pass.rows(s.batch);
   if (positions == 0 || pass.lanes == 0) return;
   const int64_t taps = pass.gather.tap_count();
   const int64_t length = pass.channels * taps;
   const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
-  if (spreads(s.groups, pass.lanes, taps)) {
+  if (whole_channels && spreads(s.groups, pass.lanes, taps)) {
     const int64_t all = s.groups * pass.lanes;
     for (int64_t first = 0; first < all; first += kPanel) {
       const int64_t lanes = std::min<int64_t>(kPanel, all - first);
@@ -187,13 +188,15 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, W
 void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
                    const Arithmetic& arithmetic, uint64_t seed, int threads) {
   Work work;
-  for (const PositionPass& pass : passes) add_pass(pass, s, bias, &work);
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
+  const bool whole_channels = acc.positions_together() == 1;
+  for (const PositionPass& pass : passes) add_pass(pass, s, bias, whole_channels, &work);
   accumulate_products(work.products, arithmetic, seed, threads);
 }
 
 bool draws(const Arithmetic& arithmetic) {
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
-  return acc.rounding == Rounding::kStochastic ||
+  return acc.rounding == Rounding::kStochastic || acc.outer_rounding == Rounding::kStochastic ||
          (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 

@@ -82,11 +82,11 @@ class EventLoop {
   }
 
   void close(EventSums<D>& s, int64_t row, int64_t chunk) const {
-    const D threshold = draw(acc_.rounding, kSiteOuter, row, chunk);
+    const D threshold = draw(acc_.outer_rounding, kSiteOuter, row, chunk);
     const D before = s.outer;
-    s.outer = add_rounded<D>(before, s.inner, acc_.outer, acc_.rounding, threshold);
-    const auto over =
-        exceeds<D>(odd_sum<D>(before, s.inner), acc_.outer, free_outer_, acc_.rounding, threshold);
+    s.outer = add_rounded<D>(before, s.inner, acc_.outer, acc_.outer_rounding, threshold);
+    const auto over = exceeds<D>(odd_sum<D>(before, s.inner), acc_.outer, free_outer_,
+                                 acc_.outer_rounding, threshold);
     const auto counts = (s.inner != 0.0) & is_finite(s.inner) & is_finite(before);
     const auto lost = counts & (s.outer == before);
     s.added_chunks += counts ? L::all(1.0) : D{};

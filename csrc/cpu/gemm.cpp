@@ -40,6 +40,8 @@ struct Scratch {
   PackedFacts b_facts;
   AlignedFloats inner = AlignedFloats(kUnitRows * kLanes);
   AlignedFloats outer = AlignedFloats(kUnitRows * kLanes);
+  std::vector<float> planes;  // empty unless an order needs them, as the next
+  std::vector<uint16_t> held;
   uint64_t row_id[kSpreadRows];
   uint64_t lane_id[kLanes];
 };
@@ -113,7 +115,7 @@ void store_block(const Block& block, const Tile& tile, const Kernels& kernel,
 }
 
 bool draws(const Accumulator& acc) {
-  return acc.rounding == Rounding::kStochastic ||
+  return acc.rounding == Rounding::kStochastic || acc.outer_rounding == Rounding::kStochastic ||
          (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
@@ -153,6 +155,31 @@ class BlockMarks final : public Marks {
   State rows_ = State::kUnknown, lanes_ = State::kUnknown;
 };
 
+// Planes of state beside the running sum: Kahan's correction, or the waiting nodes of a tree, one a
+// level.
+int64_t plane_count(const Accumulator& acc, int64_t length) {
+  if (acc.order == Order::kCompensated) return 1;
+  if (acc.order != Order::kPairwise) return 0;
+  const int64_t positions = acc.chunk > 0 ? std::min(acc.chunk, length) : length;
+  int64_t levels = 0;
+  for (int64_t nodes = (positions + 1) / 2; nodes > 0; nodes /= 2) ++levels;
+  return levels;
+}
+
+// Where the block of k from product k on ends: at most `depth` on, and not between positions that a
+// kernel must see together.
+int64_t block_end(const Product& p, const Accumulator& acc, int64_t k, int64_t depth) {
+  int64_t end = std::min(k + depth, p.length);
+  const int64_t together = acc.positions_together();
+  if (together == 1 || end == p.length) return end;
+  const int64_t sum = acc.chunk > 0 ? acc.chunk : std::numeric_limits<int64_t>::max();
+  if (p.position == nullptr) return end - end % sum % together;
+  const int64_t next = p.position[end];
+  const int64_t first = next - next % sum % together;
+  while (p.position[end - 1] >= first) --end;
+  return end;
+}
+
 void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arithmetic,
                uint64_t seed) {
   thread_local Scratch scratch;
@@ -179,6 +206,12 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
   tile.lanes_are_rows = p.lanes_are_rows;
   std::fill_n(tile.inner, block.rows * tile.lanes, 0.0f);
   std::fill_n(tile.outer, block.rows * tile.lanes, 0.0f);
+  tile.plane = block.rows * tile.lanes;
+  tile.plane_count = plane_count(acc, tile.length);
+  scratch.planes.assign(tile.plane_count * tile.plane, 0.0f);
+  scratch.held.assign(tile.plane_count * tile.plane / kPanel, 0);
+  tile.planes = scratch.planes.data();
+  tile.held = scratch.held.data();
   if (draws(acc)) {
     p.operands->row_ids(block.row, block.rows, scratch.row_id);
     p.operands->lane_ids(block.lane, block.lanes, scratch.lane_id);
@@ -187,12 +220,14 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
 
   const int64_t groups = ceil_div(block.rows, kRowGroup);
   // More rows where the sums are short: longer runs to pack, fewer calls.
-  const int64_t depth = std::clamp<int64_t>(p.length, 1, p.depth);
+  const int64_t most = std::max(p.depth, acc.positions_together());
+  const int64_t depth = std::clamp<int64_t>(p.length, 1, most);
+  const auto accumulate = acc.in_sequence() ? kernel.accumulate : kernel.accumulate_ordered;
   const int64_t parts = ceil_div(groups, kMaxRows * kMaxDepth / depth / kRowGroup);
-  for (int64_t k = 0; k < p.length; k += p.depth) {
+  for (int64_t k = 0; k < p.length; k += tile.depth) {
     tile.k0 = k;
     tile.position = p.position == nullptr ? nullptr : p.position + k;
-    tile.depth = std::min(p.depth, p.length - k);
+    tile.depth = block_end(p, acc, k, most) - k;
     p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.data());
     round_in_place(kernel, right, scratch.b.data(), tile.lanes * tile.depth);
     scratch.b_facts.clear();
@@ -206,6 +241,8 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
       rows.inner += row * tile.stride;
       rows.outer += row * tile.stride;
       rows.row_id += row;
+      rows.planes += row * tile.stride;
+      rows.held += row * tile.stride / kPanel;
       if (p.spread) {
         SpreadBlock a;
         p.operands->spread_a(block.row + row, rows.rows, k, tile.depth, &a);
@@ -220,7 +257,7 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
       }
       marks.take(row, rows.rows);
       rows.marks = &marks;
-      kernel.accumulate(rows);
+      accumulate(rows);
     }
   }
   store_block(block, tile, kernel, arithmetic.result, acc.chunk > 0);

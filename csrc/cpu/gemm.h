@@ -46,7 +46,7 @@ class Operands {
   const Kernels& kernels_ = kernels();
 };
 
-// The most positions of k in one block, and of rows.
+// The most positions of k in one block (no fewer than kMaxBlock), and of rows.
 constexpr int64_t kMaxDepth = 256;
 constexpr int64_t kMaxRows = 96;
 // The most positions of k where the product is spread.

@@ -4,6 +4,7 @@ namespace lpk {
 
 const Kernels kAvx2Kernels = {"avx2",
                               accumulate_tile<Vec<4>>,
+                              accumulate_ordered_avx2,
                               add_block<Vec<4>>,
                               transpose,
                               copy_panels,

@@ -12,7 +12,8 @@ void accumulate_half_first(const Tile& unmarked) {
   const OperandRange& b = range_of_b(t);
   if (t.spread() || !half_sums(t, acc, a, b)) return accumulate_certified<Vec<8>>(t, acc, a, b);
   const bool rounds_products = acc.has_product && !products_stay(acc.product, product_range(a, b));
-  run_half_tile(t, rounds_products, half_precision(acc.outer));
+  const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
+  run_half_tile(t, rounds_products, outer_is_half);
   count_products(Tier::kNative, t.rows * t.lanes * t.depth);
 }
 #endif
@@ -20,6 +21,7 @@ void accumulate_half_first(const Tile& unmarked) {
 constexpr Kernels with_accumulate(const char* isa, void (*accumulate)(const Tile&)) {
   return {isa,
           accumulate,
+          accumulate_ordered_avx512,
           add_block<Vec<8>>,
           transpose,
           copy_panels,

@@ -4,6 +4,7 @@ namespace lpk {
 
 const Kernels kScalarKernels = {"scalar",
                                 accumulate_tile<Vec<1>>,
+                                accumulate_ordered_scalar,
                                 add_block<Vec<1>>,
                                 transpose,
                                 copy_panels,

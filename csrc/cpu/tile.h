@@ -79,6 +79,12 @@ struct Tile {
   float* inner;  // both +0 before the first block, where k0 is 0
   float* outer;
   int64_t stride;  // between rows of the state
+  // More state, for sums in other orders (orders_kernel.h): planes laid out as inner, and a mask of
+  // lanes for each panel of a row of a plane. Zero at the start.
+  float* planes;
+  uint16_t* held;
+  int64_t plane;  // between planes, in values
+  int64_t plane_count;
 
   const int64_t* accumulator;  // the integers of accumulate.h
   int64_t length;              // of the whole sum: its last product closes a chunk
@@ -184,6 +190,7 @@ struct PanelCopy {
 struct Kernels {
   const char* isa;
   void (*accumulate)(const Tile&);
+  void (*accumulate_ordered)(const Tile&);  // trees, Kahan's sums, aligned blocks
   void (*add)(const AddBlock&);
   // to[c * to_stride + r] = from[r * from_stride + c]
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
@@ -207,6 +214,11 @@ struct Kernels {
 // The best kernels that this processor runs, or those that LPKERNELS_ISA names; throws on a name it
 // cannot run.
 const Kernels& kernels();
+
+// In orders_<isa>.cpp.
+void accumulate_ordered_scalar(const Tile& t);
+void accumulate_ordered_avx2(const Tile& t);
+void accumulate_ordered_avx512(const Tile& t);
 
 extern const Kernels kScalarKernels;
 extern const Kernels kAvx2Kernels;

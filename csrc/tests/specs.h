@@ -128,9 +128,14 @@ struct AccumulatorSpec {
   FormatInts outer{};
   int random_bits = 8;
   lpk::Rng rng = lpk::Rng::kFast;
+  lpk::Order order = lpk::Order::kSequential;
+  int64_t block = 0;
+  int64_t aligned_bits = 0;
+  bool has_outer_rounding = false;
+  Rounding outer_rounding = Rounding::kNearestEven;
 
   std::array<int64_t, lpk::kAccumulatorInts> ints() const {
-    std::array<int64_t, lpk::kAccumulatorInts> all = {0,
+    std::array<int64_t, lpk::kAccumulatorInts> all = {static_cast<int64_t>(order),
                                                       chunk,
                                                       static_cast<int64_t>(rounding),
                                                       static_cast<int64_t>(product_rounding),
@@ -143,6 +148,9 @@ struct AccumulatorSpec {
       all[16 + i] = has_product ? product[i] : 0;
       all[24 + i] = has_outer ? outer[i] : fmt[i];
     }
+    all[32] = block;
+    all[33] = aligned_bits;
+    all[34] = static_cast<int64_t>(has_outer_rounding ? outer_rounding : rounding);
     return all;
   }
 
@@ -162,6 +170,23 @@ struct AccumulatorSpec {
     AccumulatorSpec spec = chunked(length);
     spec.has_outer = true;
     spec.outer = format;
+    return spec;
+  }
+  AccumulatorSpec outer_rounded(Rounding mode) const {
+    AccumulatorSpec spec = *this;
+    spec.has_outer_rounding = true;
+    spec.outer_rounding = mode;
+    return spec;
+  }
+  AccumulatorSpec ordered(lpk::Order by) const {
+    AccumulatorSpec spec = *this;
+    spec.order = by;
+    return spec;
+  }
+  AccumulatorSpec aligned(int64_t products, int64_t bits) const {
+    AccumulatorSpec spec = *this;
+    spec.block = products;
+    spec.aligned_bits = bits;
     return spec;
   }
   AccumulatorSpec drawing(int bits, lpk::Rng generator = lpk::Rng::kFast) const {
@@ -193,6 +218,8 @@ inline std::vector<AccumulatorSpec> accumulators() {
   const Rounding odd = Rounding::kToOdd;
   const Rounding stochastic = Rounding::kStochastic;
   const lpk::Rng philox = lpk::Rng::kPhilox;
+  const lpk::Order tree = lpk::Order::kPairwise;
+  const lpk::Order kahan = lpk::Order::kCompensated;
   using A = AccumulatorSpec;
   return {
       // One sum of exact products: widths, modes, corners of the format.
@@ -249,6 +276,33 @@ inline std::vector<AccumulatorSpec> accumulators() {
           fixed_ints(10, 5), away),
       A{"fixed9_f4_wrap, chunk 4, outer e5m6", fixed_ints(9, 4, true)}.chunked(4, float_ints(5, 6)),
       A{"ufixed8_f2", fixed_ints(8, 2, false, false), away},
+      // Trees.
+      A{"e5m10 pairwise", e5m10}.ordered(tree),
+      A{"fp32 toward_negative pairwise, chunk 13", fp32, down}.ordered(tree).chunked(13),
+      A{"e5m6 stochastic pairwise, product e4m3", float_ints(5, 6), stochastic}
+          .ordered(tree)
+          .with_product(e4m3fn_sat, stochastic),
+      A{"fixed8_f3_wrap toward_zero pairwise", fixed_ints(8, 3, true), zero}.ordered(tree),
+      A{"fixed24_f140_wrap stochastic pairwise", fixed_ints(24, 140, true), stochastic}
+          .ordered(tree)
+          .drawing(24),
+      // Kahan's sums.
+      A{"e6m9 compensated", e6m9}.ordered(kahan),
+      A{"e5m10 toward_zero compensated, chunk 9", e5m10, zero}.ordered(kahan).chunked(9),
+      A{"bf16 toward_negative compensated, product e4m3", bf16, down}.ordered(kahan).with_product(
+          e4m3),
+      A{"fixed9_f4_wrap compensated", fixed_ints(9, 4, true)}.ordered(kahan),
+      // Aligned blocks.
+      A{"e8m13 toward_zero, blocks of 8, outer fp32 nearest", float_ints(8, 13), zero}
+          .aligned(8, 13)
+          .chunked(20, fp32)
+          .outer_rounded(Rounding::kNearestEven),
+      A{"e5m10, blocks of 256", e5m10}.aligned(256, 40),
+      A{"fp32 toward_negative, blocks of 3", fp32, down}.aligned(3, 1),
+      A{"e5m4 stochastic, blocks of 32, product e4m3", float_ints(5, 4), stochastic}
+          .aligned(32, 10)
+          .with_product(e4m3),
+      A{"fixed16_f8 nearest_away, blocks of 5", fixed_ints(16, 8), away}.aligned(5, 30),
   };
 }
 

@@ -1,6 +1,11 @@
 // One emulated sum as a plain loop over the steps of common/accumulate.h, and the data to feed it.
 #pragma once
 
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "../cpu/element_types.h"
 #include "values.h"
 
@@ -21,21 +26,19 @@ class PlainSum {
   // The sum of tap(0) .. tap(length - 1), then the bias where there is one.
   template <class Taps>
   float run(int64_t length, uint64_t row, uint64_t col, const Taps& tap, const float* bias) const {
-    double inner = 0;
-    double outer = 0;
-    for (int64_t k = 0; k < length; ++k) {
-      const Tap t = tap(k);
-      if (t.present) {
-        inner = add(inner, product(t, row, col, k), acc_.fmt, lpk::kSiteSum, row, col, k);
+    const int64_t chunk = acc_.chunk > 0 ? acc_.chunk : std::max<int64_t>(length, 1);
+    double sum = 0;
+    for (int64_t from = 0; from < length; from += chunk) {
+      std::vector<Term> terms;
+      for (int64_t k = from; k < std::min(from + chunk, length); ++k) {
+        const Tap t = tap(k);
+        terms.push_back({t.present, t.present ? product(t, row, col, k) : 0});
       }
-      if (acc_.chunk > 0 && ((k + 1) % acc_.chunk == 0 || k + 1 == length)) {
-        outer = add(outer, inner, acc_.outer, lpk::kSiteOuter, row, col, k / acc_.chunk);
-        inner = 0;
-      }
+      const double inner = inner_sum(terms, {row, col, from});
+      sum =
+          acc_.chunk > 0 ? add_outer(sum, inner, lpk::kSiteOuter, {row, col, from / chunk}) : inner;
     }
-    const lpk::Format& last = acc_.chunk > 0 ? acc_.outer : acc_.fmt;
-    double sum = acc_.chunk > 0 ? outer : inner;
-    if (bias != nullptr) sum = add(sum, *bias, last, lpk::kSiteBias, row, col, 0);
+    if (bias != nullptr) sum = add_outer(sum, *bias, lpk::kSiteBias, {row, col, 0});
     return lpk::canonical_float(sum);
   }
 
@@ -51,10 +54,110 @@ class PlainSum {
     return lpk::round_to<double>(exact, acc_.product, acc_.product_rounding,
                                  threshold(acc_.product_rounding, lpk::kSiteProduct, row, col, k));
   }
-  double add(double sum, double p, const lpk::Format& f, uint32_t site, uint64_t row, uint64_t col,
-             uint64_t k) const {
-    return lpk::add_rounded<double>(sum, p, f, acc_.rounding,
-                                    threshold(acc_.rounding, site, row, col, k));
+  struct Term {
+    bool present;
+    double value;
+  };
+  // Of an output, and the position that its draws count from.
+  struct Key {
+    uint64_t row, col;
+    int64_t k;
+  };
+  double threshold_at(Rounding rounding, uint32_t site, const Key& key, int64_t k) const {
+    return threshold(rounding, site, key.row, key.col, static_cast<uint64_t>(key.k + k));
+  }
+  double add(double sum, double p, const Key& key, int64_t k) const {
+    return lpk::add_rounded<double>(sum, p, acc_.fmt, acc_.rounding,
+                                    threshold_at(acc_.rounding, lpk::kSiteSum, key, k));
+  }
+  double add_outer(double sum, double p, uint32_t site, const Key& key) const {
+    const lpk::Format& f = acc_.chunk > 0 ? acc_.outer : acc_.fmt;
+    return lpk::add_rounded<double>(sum, p, f, acc_.outer_rounding,
+                                    threshold_at(acc_.outer_rounding, site, key, 0));
+  }
+
+  double inner_sum(const std::vector<Term>& terms, const Key& key) const {
+    const int64_t count = static_cast<int64_t>(terms.size());
+    if (acc_.order == lpk::Order::kPairwise) return tree(terms, 0, count, key).value;
+    double sum = 0, error = 0;
+    for (int64_t k = 0; k < count; ++k) {
+      if (acc_.block > 0) {
+        if (k % acc_.block == 0)
+          sum = aligned(sum, &terms[k], std::min<int64_t>(acc_.block, count - k), key, k);
+      } else if (terms[k].present && acc_.order == lpk::Order::kCompensated) {
+        const double y = add(-error, terms[k].value, key, k);
+        const double total = add(sum, y, key, k);
+        error = add(add(total, -sum, key, k), -y, key, k);
+        sum = total;
+      } else if (terms[k].present) {
+        sum = add(sum, terms[k].value, key, k);
+      }
+    }
+    return sum;
+  }
+
+  // Positions from .. from + count. The left half is the largest power of two below count.
+  Term tree(const std::vector<Term>& terms, int64_t from, int64_t count, const Key& key) const {
+    if (count == 0) return {true, 0};
+    if (count <= 2) {
+      const Term none{false, 0};
+      return pair(terms[from], count == 2 ? terms[from + 1] : none, key, from + 1);
+    }
+    int64_t half = 2;
+    while (half * 2 < count) half *= 2;
+    const Term a = tree(terms, from, half, key);
+    const Term b = tree(terms, from + half, count - half, key);
+    if (a.present && b.present) return {true, add(a.value, b.value, key, from + half)};
+    return a.present ? a : b;
+  }
+  Term pair(const Term& a, const Term& b, const Key& key, int64_t k) const {
+    if (!a.present && !b.present) return {false, 0};
+    if (!a.present || !b.present) return {true, add(0, a.present ? a.value : b.value, key, k)};
+    // The sum of two products, where wrapping cannot reach what it must not.
+    double p = a.value, q = b.value;
+    if (acc_.fmt.overflow == Overflow::kWrap) std::tie(p, q) = apart(p, q);
+    double sum = lpk::odd_sum<double>(p, q);
+    if (acc_.rounding == Rounding::kTowardNegative) sum = lpk::with_zero_sign<double>(sum, p, q);
+    return {true, lpk::round_to<double>(sum, acc_.fmt, acc_.rounding,
+                                        threshold_at(acc_.rounding, lpk::kSiteSum, key, k))};
+  }
+  // p and q, or two others whose exact sum rounds and wraps to the same value.
+  std::pair<double, double> apart(double p, double q) const {
+    const double whole = acc_.fmt.quantum * 0x1p50;
+    const double range = acc_.fmt.modulus * acc_.fmt.quantum;
+    if (!std::isfinite(p) || !std::isfinite(q)) return {p, q};
+    if (std::fabs(p) < whole && std::fabs(q) < whole) return {p, q};
+    if (std::fabs(p) >= whole && std::fabs(q) >= whole)
+      return {std::fmod(p, range), std::fmod(q, range)};
+    if (std::fabs(p) < whole) std::swap(p, q);
+    // Away from zero until it outweighs the other.
+    double reduced = std::fmod(p, range);
+    const double away = std::copysign(range, p);
+    reduced += away * (1 + std::floor(std::fabs(q) / range));
+    return {reduced, q};
+  }
+
+  double aligned(double sum, const Term* terms, int64_t count, const Key& key, int64_t k) const {
+    std::vector<double> addends = {sum};
+    for (int64_t i = 0; i < count; ++i) {
+      if (terms[i].present) addends.push_back(terms[i].value);
+    }
+    if (addends.size() == 1) return sum;
+    int top = -1000;
+    for (double x : addends) {
+      if (x != 0 && std::isfinite(x)) top = std::max(top, std::ilogb(x));
+    }
+    double total = -0.0;
+    bool negative = false;
+    for (double x : addends) {
+      total += std::isfinite(x) ? std::ldexp(std::trunc(std::ldexp(x, acc_.aligned_bits - top)),
+                                             top - acc_.aligned_bits)
+                                : x;
+      negative |= std::signbit(x);
+    }
+    if (total == 0 && negative && acc_.rounding == Rounding::kTowardNegative) total = -0.0;
+    return lpk::round_to<double>(total, acc_.fmt, acc_.rounding,
+                                 threshold_at(acc_.rounding, lpk::kSiteSum, key, k));
   }
 
   lpk::Accumulator acc_;

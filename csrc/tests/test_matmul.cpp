@@ -173,14 +173,14 @@ void check_accumulate(const AccumulatorSpec& spec, Data data, int64_t rows, int6
   lpk::accumulate_elements(got.data(), addend.data(), rows, cols, spec.ints().data(), first, 2);
   for (int64_t i = 0; i < rows * cols; ++i) {
     double threshold = 0;
-    if (acc.rounding == Rounding::kStochastic) {
+    if (acc.outer_rounding == Rounding::kStochastic) {
       const uint32_t draw =
           lpk::random_draw(acc.rng, kSeed, lpk::kSiteOuter, static_cast<uint64_t>(3 + i / cols),
                            static_cast<uint64_t>(4 + i % cols), 5, acc.random_bits);
       threshold = lpk::stochastic_threshold<double>(draw, acc.random_bits);
     }
     const float want = lpk::canonical_float(
-        lpk::add_rounded<double>(total[i], addend[i], acc.outer, acc.rounding, threshold));
+        lpk::add_rounded<double>(total[i], addend[i], acc.outer, acc.outer_rounding, threshold));
     CHECK_SAME(got[i], want, spec.name + text(" accumulate, element %d", int(i)));
   }
 }

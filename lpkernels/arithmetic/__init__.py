@@ -6,12 +6,17 @@ Each Quantizer and Accumulator has a text form: ``str(x)`` goes through :func:`a
 
 from lpkernels.arithmetic._accumulator import (
     MAX_ACCUMULATOR_RANDOM_BITS,
-    NAMED_ACCUMULATORS,
-    NATIVE,
+    MAX_ALIGNED_BITS,
+    MAX_BLOCK,
     ORDERS,
     Accumulator,
-    accumulator,
     accumulator_from_ints,
+)
+from lpkernels.arithmetic._integer import max_l1_norm, never_overflows
+from lpkernels.arithmetic._named_accumulators import (
+    NAMED_ACCUMULATORS,
+    NATIVE,
+    accumulator,
     as_accumulator,
 )
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
@@ -19,6 +24,8 @@ from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
 
 __all__ = [
     "MAX_ACCUMULATOR_RANDOM_BITS",
+    "MAX_ALIGNED_BITS",
+    "MAX_BLOCK",
     "NAMED_ACCUMULATORS",
     "NATIVE",
     "ORDERS",
@@ -31,5 +38,7 @@ __all__ = [
     "accumulator_from_ints",
     "as_accumulator",
     "as_quantizer",
+    "max_l1_norm",
+    "never_overflows",
     "quantizer_from_ints",
 ]

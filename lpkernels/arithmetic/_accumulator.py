@@ -1,11 +1,9 @@
-"""Accumulator: how a sum of products is formed and rounded, and the named ones."""
+"""Accumulator: how a sum of products is formed and rounded."""
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lpkernels.arithmetic._text import parse_options
 from lpkernels.formats import (
     FP32,
     AffineFormat,
@@ -17,13 +15,17 @@ from lpkernels.formats import (
     format_from_ints,
 )
 from lpkernels.formats._checks import checked_choice, checked_int, set_fields
-from lpkernels.formats._named import did_you_mean
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import ROUNDINGS, check_rounding
 
-ORDERS = ("sequential", "native")
+ORDERS = ("sequential", "native", "pairwise", "compensated")
 
 MAX_ACCUMULATOR_RANDOM_BITS = 24
+
+# An aligned sum of MAX_BLOCK + 1 addends of 1 + MAX_ALIGNED_BITS bits fits in the 53 of float64,
+# and a block into what a kernel works on at a time.
+MAX_BLOCK = 256
+MAX_ALIGNED_BITS = 40
 
 
 @dataclass(frozen=True, init=False)
@@ -35,9 +37,13 @@ class Accumulator:
     again at +0 and each, the last short one included, is added to an accumulator in ``outer``.
     A bias is one more addition in the outermost accumulator.
 
+    ``order`` and ``block`` change how one sum, of a chunk or of all of K, is formed; the contract
+    (docs/contract.md, "Sums in other orders") has the exact rules.
+
     Text form: ``<fmt>[_chunk<n>][:<rounding>][:product=<fmt>][:product_rounding=<mode>]
-    [:outer=<fmt>][:bits=<random_bits>][:philox]``; "native" in place of the format for order
-    "native".
+    [:outer=<fmt>][:outer_rounding=<mode>][:order=pairwise|compensated]
+    [:block=<n>:aligned_bits=<w>][:bits=<random_bits>][:philox]``; "native" in place of the format
+    for order "native".
 
     Args:
         fmt:              FloatFormat or FixedFormat of the running sum, or its name.
@@ -46,9 +52,19 @@ class Accumulator:
         product_rounding: rounding of the products.
         chunk:            length of the inner sums; None: one sum.
         outer:            format of the sum of chunks; None: fmt. Needs chunk.
-        order:            "sequential", or "native" (fmt must be fp32, no product): fp32 partial
-                          sums in any order, as tensor cores and BLAS make them, rounded as the
-                          hardware does; with chunk only the outer additions are in the contract.
+        outer_rounding:   of the outer sums and, with chunk, the bias; None: rounding. Needs chunk.
+        order:            "sequential";
+                          "pairwise": a binary tree over the positions;
+                          "compensated": Kahan's sum, each of its four operations rounded; not with
+                          rounding "stochastic";
+                          "native" (fmt must be fp32, no product): fp32 partial sums in any order,
+                          as tensor cores and BLAS make them, rounded as the hardware does; with
+                          chunk only the outer additions are in the contract.
+        block:            1..256 products that join the running sum at once, as in a tensor core:
+                          they and the sum are cut toward zero at aligned_bits places below the
+                          leading bit of the largest, added exactly and rounded once. Needs
+                          aligned_bits and order "sequential".
+        aligned_bits:     1..40 places kept below that leading bit.
         random_bits:      1..24, of every stochastic rounding.
         rng:              "fast" or "philox".
 
@@ -62,7 +78,10 @@ class Accumulator:
     product_rounding: str
     chunk: int | None
     outer: FloatFormat | FixedFormat | None
+    outer_rounding: str | None
     order: str
+    block: int | None
+    aligned_bits: int | None
     random_bits: int
     rng: str
     if TYPE_CHECKING:
@@ -77,30 +96,37 @@ class Accumulator:
         product_rounding: str = "nearest_even",
         chunk: int | None = None,
         outer: Format | str | None = None,
+        outer_rounding: str | None = None,
         order: str = "sequential",
+        block: int | None = None,
+        aligned_bits: int | None = None,
         random_bits: int = 8,
         rng: str = "fast",
     ) -> None:
         sum_format = _sum_format("fmt", fmt)
-        if chunk is not None:
-            chunk = checked_int("Accumulator", "chunk", chunk, 1)
         outer_format = None if outer is None else _sum_format("outer", outer)
-        if outer_format is not None and chunk is None:
-            raise ValueError(
-                f"Accumulator: outer={outer_format} needs chunk, the length of the inner sums; "
-                "pass chunk=64, say, or drop outer"
-            )
-        if chunk is not None and outer_format is None:
-            outer_format = sum_format
+        rounding = check_rounding(rounding, "Accumulator")
+        if outer_rounding is not None:
+            outer_rounding = check_rounding(outer_rounding, "Accumulator outer")
+        if chunk is None:
+            _needs_chunk("outer", outer_format)
+            _needs_chunk("outer_rounding", outer_rounding)
+        else:
+            chunk = checked_int("Accumulator", "chunk", chunk, 1)
+            outer_format = outer_format or sum_format
+            outer_rounding = outer_rounding or rounding
         set_fields(
             self,
             fmt=sum_format,
-            rounding=check_rounding(rounding, "Accumulator"),
+            rounding=rounding,
             product=None if product is None else _sum_format("product", product),
             product_rounding=check_rounding(product_rounding, "Accumulator product"),
             chunk=chunk,
             outer=outer_format,
+            outer_rounding=outer_rounding,
             order=checked_choice("Accumulator", "order", order, ORDERS),
+            block=_optional_int("block", block, MAX_BLOCK),
+            aligned_bits=_optional_int("aligned_bits", aligned_bits, MAX_ALIGNED_BITS),
             random_bits=checked_int(
                 "Accumulator", "random_bits", random_bits, 1, MAX_ACCUMULATOR_RANDOM_BITS
             ),
@@ -115,8 +141,25 @@ class Accumulator:
                 f"Accumulator: product_rounding={self.product_rounding!r} needs product, the "
                 "format of the products; without it they are exact"
             )
-        if self.order != "native":
-            return
+        if (self.block is None) != (self.aligned_bits is None):
+            raise ValueError(
+                f"Accumulator: block={self.block} and aligned_bits={self.aligned_bits} go "
+                "together: pass both, for example block=32, aligned_bits=13, or neither"
+            )
+        if self.block is not None and self.order != "sequential":
+            raise ValueError(
+                f"Accumulator: block={self.block} adds whole blocks one after the other, got "
+                f"order={self.order!r}; use order='sequential', or drop block and aligned_bits"
+            )
+        if self.order == "compensated" and self.rounding == "stochastic":
+            raise ValueError(
+                "Accumulator: order='compensated' has no rounding='stochastic': the correction "
+                "would be one of random errors; use a deterministic mode, or order='pairwise'"
+            )
+        if self.order == "native":
+            self._check_native()
+
+    def _check_native(self) -> None:
         if self.fmt != FP32:
             raise ValueError(
                 f"Accumulator: order='native' sums in fp32, got fmt={self.fmt}; use fmt='fp32', "
@@ -133,6 +176,11 @@ class Accumulator:
                 f"rounding={self.rounding!r}; use order='sequential', or pass chunk to round the "
                 "outer sum so"
             )
+        if self.chunk is not None and self.outer_rounding != self.rounding:
+            raise ValueError(
+                f"Accumulator: order='native' rounds the outer sum alone, got rounding="
+                f"{self.rounding!r} and outer_rounding={self.outer_rounding!r}; pass only rounding"
+            )
 
     @property
     def is_native(self) -> bool:
@@ -140,14 +188,24 @@ class Accumulator:
         return self.order == "native" and self.chunk is None
 
     @property
+    def in_sequence(self) -> bool:
+        """Whether each product is rounded into the running sum by itself: a step has a meaning."""
+        return self.order == "sequential" and self.block is None
+
+    @property
     def is_stochastic(self) -> bool:
         """Whether it draws random bits."""
-        return "stochastic" in (self.rounding, self.product_rounding)
+        return "stochastic" in (self.rounding, self.product_rounding, self.outer_rounding)
 
     @property
     def outermost(self) -> FloatFormat | FixedFormat:
         """The format of the sum that is the result, and takes the bias."""
         return self.fmt if self.outer is None else self.outer
+
+    @property
+    def outermost_rounding(self) -> str:
+        """How additions to that sum round."""
+        return self.outer_rounding or self.rounding
 
     def __str__(self) -> str:
         name = "native" if self.order == "native" else str(self.fmt)
@@ -160,6 +218,12 @@ class Accumulator:
             parts.append(f"product_rounding={self.product_rounding}")
         if self.outer is not None and self.outer != self.fmt:
             parts.append(f"outer={self.outer}")
+        if self.outermost_rounding != self.rounding:
+            parts.append(f"outer_rounding={self.outer_rounding}")
+        if self.order in ("pairwise", "compensated"):
+            parts.append(f"order={self.order}")
+        if self.block is not None:
+            parts.append(f"block={self.block}:aligned_bits={self.aligned_bits}")
         if self.random_bits != 8:
             parts.append(f"bits={self.random_bits}")
         if self.rng != "fast":
@@ -167,8 +231,9 @@ class Accumulator:
         return ":".join(parts)
 
     def to_ints(self) -> tuple[int, ...]:
-        """32 integers: order, chunk (0: none), rounding, product_rounding, random_bits, rng,
-        has_product, has_outer, then the eight each of fmt, product (zeros if none), outermost."""
+        """35 integers: order, chunk (0: none), rounding, product_rounding, random_bits, rng,
+        has_product, has_outer, then the eight each of fmt, product (zeros if none), outermost,
+        then block (0: none), aligned_bits, outermost_rounding."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
@@ -184,6 +249,9 @@ class Accumulator:
             *self.fmt.to_ints(),
             *((0,) * 8 if self.product is None else self.product.to_ints()),
             *self.outermost.to_ints(),
+            self.block or 0,
+            self.aligned_bits or 0,
+            ROUNDINGS.index(self.outermost_rounding),
         )
 
 
@@ -197,17 +265,30 @@ def _sum_format(name: str, fmt: Format | str) -> FloatFormat | FixedFormat:
     return fmt
 
 
+def _needs_chunk(name: str, value: object) -> None:
+    if value is not None:
+        raise ValueError(
+            f"Accumulator: {name}={value} needs chunk, the length of the inner sums; "
+            f"pass chunk=64, say, or drop {name}"
+        )
+
+
+def _optional_int(name: str, value: int | None, largest: int) -> int | None:
+    return None if value is None else checked_int("Accumulator", name, value, 1, largest)
+
+
 @lru_cache(maxsize=1024)
 def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
     """The Accumulator of ``to_ints()``.
 
     Raises:  ValueError: the integers describe no Accumulator.
     """
-    if len(ints) != 32:
+    if len(ints) != 35:
         raise ValueError(
-            f"accumulator_from_ints: expected the 32 integers of Accumulator.to_ints(), got {ints}"
+            f"accumulator_from_ints: expected the 35 integers of Accumulator.to_ints(), got {ints}"
         )
     order, chunk, rounding, product_rounding, random_bits, rng, has_product, has_outer = ints[:8]
+    block, aligned_bits, outer_rounding = ints[32:]
     return Accumulator(
         format_from_ints(ints[8:16]),
         ROUNDINGS[rounding],
@@ -215,97 +296,10 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
         product_rounding=ROUNDINGS[product_rounding],
         chunk=chunk or None,
         outer=format_from_ints(ints[24:32]) if has_outer else None,
+        outer_rounding=ROUNDINGS[outer_rounding] if has_outer else None,
         order=ORDERS[order],
+        block=block or None,
+        aligned_bits=aligned_bits or None,
         random_bits=random_bits,
         rng=RNGS[rng],
-    )
-
-
-#: What torch itself does: fp32 sums in the hardware's own order.
-NATIVE = Accumulator("fp32", order="native")
-
-#: Accumulators whose text form would hide where they come from; every text form is a name too.
-NAMED_ACCUMULATORS: dict[str, Accumulator] = {
-    # Wang et al. 2018 (arXiv 1812.08011): sums of 64 in a 16-bit float with 6 exponent bits.
-    "ibm_fp16_chunk64": Accumulator("e6m9", chunk=64),
-    # Blumenfeld et al. 2024 (arXiv 2401.14110): product and sum keep 7 mantissa and 4 exponent
-    # bits, truncate, saturate and flush below min_normal. The biases and the chunk length are
-    # parameters of the method: 12 (product max 15.9), 10 (sum max 63.75), 16 are this package's.
-    "lba_m7e4": Accumulator(
-        "e4m7none_b10_nosub_sat",
-        "toward_zero",
-        product="e4m7none_b12_nosub_sat",
-        product_rounding="toward_zero",
-        chunk=16,
-    ),
-    # DeepSeek-V3 (arXiv 2412.19437): FP8 tensor cores of Hopper keep about 14 bits (1+13) of a sum,
-    # promoted to fp32 every 128 products.
-    "hopper_fp8_e8m13_promote128": Accumulator("e8m13", "toward_zero", chunk=128, outer="fp32"),
-}
-
-_HEAD = re.compile(r"(.+?)(?:_chunk(\d+))?")
-_KEYS = ("product", "product_rounding", "outer", "bits")
-
-
-def accumulator(name: str) -> Accumulator:
-    """A named accumulator, or the one of a text form such as "e6m9_chunk64" or "e5m10:toward_zero".
-
-    Raises:  TypeError: not a str.  ValueError: no such name; the message lists near ones.
-    """
-    if not isinstance(name, str):
-        raise TypeError(
-            f"accumulator: the name must be a str, got {name!r} ({type(name).__name__}); use "
-            "as_accumulator to take an Accumulator as well"
-        )
-    return _named_or_parsed(name)
-
-
-@lru_cache(maxsize=1024)
-def _named_or_parsed(name: str) -> Accumulator:
-    if name in NAMED_ACCUMULATORS:
-        return NAMED_ACCUMULATORS[name]
-    head, *parts = name.split(":")
-    options = parse_options(name, parts, _KEYS)
-    match = _HEAD.fullmatch(head)
-    fmt, chunk = match.groups() if match else ("", None)
-    native = fmt == "native"
-    try:
-        sum_format = as_format("fp32" if native else fmt)
-    except ValueError as error:
-        known = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
-        raise ValueError(
-            f"accumulator: unknown name {name!r}{did_you_mean(name, known)} Names are "
-            f"{', '.join(NAMED_ACCUMULATORS)}, native[_chunk<n>...] or <format>[_chunk<n>]"
-            "[:<rounding>][:product=<format>][:product_rounding=<mode>][:outer=<format>]"
-            f"[:bits=<n>][:philox] ({error})"
-        ) from error
-    return Accumulator(
-        sum_format,
-        options.get("rounding", "nearest_even"),
-        product=options.get("product"),
-        product_rounding=options.get("product_rounding", "nearest_even"),
-        chunk=None if chunk is None else int(chunk),
-        outer=options.get("outer"),
-        order="native" if native else "sequential",
-        random_bits=int(options.get("bits", 8)),
-        rng=options.get("rng", "fast"),
-    )
-
-
-def as_accumulator(acc: Accumulator | Format | str | None) -> Accumulator:
-    """An Accumulator as it is, of a format, or of a name; None is :data:`NATIVE`.
-
-    Raises:  TypeError: something else.  ValueError: an unknown name, or an Affine or Block format.
-    """
-    if acc is None:
-        return NATIVE
-    if isinstance(acc, Accumulator):
-        return acc
-    if isinstance(acc, Format):
-        return Accumulator(acc)
-    if isinstance(acc, str):
-        return accumulator(acc)
-    raise TypeError(
-        f"expected an Accumulator, a format or a name, got {acc!r} ({type(acc).__name__}); for "
-        "example 'e6m9_chunk64' or Accumulator('e6m9', chunk=64)"
     )

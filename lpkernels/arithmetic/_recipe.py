@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, fields
 
-from lpkernels.arithmetic._accumulator import NATIVE, Accumulator, as_accumulator
+from lpkernels.arithmetic._accumulator import Accumulator
+from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
 from lpkernels.formats import Format
 from lpkernels.formats._checks import set_fields

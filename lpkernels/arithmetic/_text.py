@@ -2,6 +2,8 @@
 
 from lpkernels.rng import RNGS
 
+_NUMBERS = ("bits", "block", "aligned_bits")
+
 
 def parse_options(text: str, parts: list[str], keys: tuple[str, ...]) -> dict[str, str]:
     """``[rounding]``, ``[rng]`` and ``key=value`` parts of a text form, each at most once."""
@@ -10,7 +12,7 @@ def parse_options(text: str, parts: list[str], keys: tuple[str, ...]) -> dict[st
         key, equals, value = part.partition("=")
         if not equals:
             key, value = ("rng" if part in RNGS else "rounding"), part
-        elif key not in keys or not value or (key == "bits" and not value.isdecimal()):
+        elif key not in keys or not value or (key in _NUMBERS and not value.isdecimal()):
             raise ValueError(
                 f"cannot read {part!r} in {text!r}; expected a rounding, 'philox' or "
                 f"{', '.join(f'{key}=<value>' for key in keys)}"

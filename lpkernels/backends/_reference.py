@@ -194,7 +194,7 @@ class ReferenceBackend:
     ) -> None:
         parsed = accumulator_from_ints(acc)
         bits = None
-        if parsed.rounding == "stochastic":
+        if parsed.outermost_rounding == "stochastic":
             row = rows_cols[0] + np.arange(total.shape[0])[:, None]
             col = rows_cols[1] + np.arange(total.shape[1])
             start = _seed(seed, role)
@@ -203,7 +203,7 @@ class ReferenceBackend:
             widen(_array(total)),
             widen(_array(addend)),
             parsed.outermost,
-            parsed.rounding,
+            parsed.outermost_rounding,
             draws=bits,
             random_bits=parsed.random_bits,
         )

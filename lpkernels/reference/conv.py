@@ -105,7 +105,7 @@ def conv_fprop(
         x: (N, C, *size) float32. w: (C_out, C / groups, *kernel) float32. bias: (C_out,) float32 or
             None.
         stride, padding, dilation: one number for each of 1 to 3 spatial dimensions.
-        acc: order "sequential". seed: already derived; used by stochastic modes only.
+        acc: any order but "native". seed: already derived; used by stochastic modes only.
     Returns: (N, C_out, *output_size) float32. Draws are keyed ((n, position), c_out, k), k = (c_in,
         tap) in the group.
     """

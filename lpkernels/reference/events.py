@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import FixedFormat
-from lpkernels.reference.sums import Float64, Number, Sums, odd_sum
-from lpkernels.reference.values import Float32, narrow, widen
-from lpkernels.rng import SITE_OUTER, SITE_PRODUCT
+from lpkernels.reference.addition import Number, odd_sum
+from lpkernels.reference.orders import Rounds
+from lpkernels.reference.sums import Sums
+from lpkernels.reference.values import Float32, Float64, narrow, widen
+from lpkernels.rng import SITE_PRODUCT, SITE_SUM
 
 Mask = NDArray[np.bool_]
 Bits = NDArray[np.uint8]
@@ -40,8 +42,8 @@ class Events:
     chunks: Bits | None = None
 
 
-class CountingSums(Sums):
-    """Running sums that note what each addition does.
+class CountingRounds(Rounds):
+    """Roundings that note what each addition does.
 
     swamped, swamped_chunks: additions of a nonzero product, or chunk's sum, after which the sum is
         what it was before; added, added_chunks: all such additions, to sums that are finite.
@@ -51,7 +53,7 @@ class CountingSums(Sums):
     def __init__(
         self, shape: tuple[int, ...], acc: Accumulator, seed: int, row: Any, col: Any, bits: bool
     ):
-        super().__init__(shape, acc, seed, row, col)
+        super().__init__(acc, seed, row, col)
         self.swamped = self.added = self.swamped_chunks = self.added_chunks = 0
         self.overflowed: Mask = np.zeros(shape, dtype=np.bool_)
         self.bits = bits
@@ -59,32 +61,44 @@ class CountingSums(Sums):
         self.chunk_bits: list[Bits] = []
         self._product_over: Mask = self.overflowed
 
-    def push(self, product: Float64, present: Mask | None) -> None:
+    def product(self, exact: Float64, k: int) -> Float64:
         acc, fmt, rounding = self.acc, self.acc.product, self.acc.product_rounding
         if fmt is not None:
-            bits = self._draws(SITE_PRODUCT, self.k, rounding)
-            self._product_over = beyond(product, fmt, rounding, bits, acc.random_bits)
-        super().push(product, present)
+            bits = self.draws(rounding, SITE_PRODUCT, k)
+            self._product_over = beyond(exact, fmt, rounding, bits, acc.random_bits)
+        return super().product(exact, k)
 
-    def _add(self, total: Float64, addend: Float64, fmt: Number, site: int, k: int) -> Float64:
-        result = super()._add(total, addend, fmt, site, k)
+    def add(self, total: Float64, addend: Float64, k: int) -> Float64:
+        result = super().add(total, addend, k)
+        acc = self.acc
+        bits = self.draws(acc.rounding, SITE_SUM, k)
+        over = beyond(odd_sum(total, addend), acc.fmt, acc.rounding, bits, acc.random_bits)
+        if acc.product is not None:
+            over |= self._product_over
+        swamped, counts = self._note(total, addend, result, over, self.product_bits)
+        self.swamped += swamped
+        self.added += counts
+        return result
+
+    def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
+        result = super().add_outermost(total, addend, site, k)
+        acc, rounding = self.acc, self.acc.outermost_rounding
+        bits = self.draws(rounding, site, k)
+        over = beyond(odd_sum(total, addend), acc.outermost, rounding, bits, acc.random_bits)
+        swamped, counts = self._note(total, addend, result, over, self.chunk_bits)
+        self.swamped_chunks += swamped
+        self.added_chunks += counts
+        return result
+
+    def _note(
+        self, total: Float64, addend: Float64, result: Float64, over: Mask, kept: list[Bits]
+    ) -> tuple[int, int]:
         counts = (addend != 0) & np.isfinite(addend) & np.isfinite(total)
-        acc, bits = self.acc, self._draws(site, k, self.acc.rounding)
-        over = beyond(odd_sum(total, addend), fmt, acc.rounding, bits, acc.random_bits)
         swamped = counts & (result == total)
-        if site == SITE_OUTER:
-            self.swamped_chunks += int(swamped.sum())
-            self.added_chunks += int(counts.sum())
-        else:
-            if acc.product is not None:
-                over |= self._product_over
-            self.swamped += int(swamped.sum())
-            self.added += int(counts.sum())
         self.overflowed |= over
         if self.bits:
-            kept = self.chunk_bits if site == SITE_OUTER else self.product_bits
             kept.append((SWAMPED * swamped + OVERFLOWED * over).astype(np.uint8))
-        return result
+        return int(swamped.sum()), int(counts.sum())
 
 
 def beyond(
@@ -147,19 +161,23 @@ def matmul_events(
 ) -> Events:
     """The sums of a @ b, a (M, K) and b (K, N) finite, and their events.
 
+    acc adds product by product (Accumulator.in_sequence).
+
     Args:
         seed: already derived; row: (M,) keys of the rows' draws, their indices by default.
         bits: also keep the bits of every addition.
     """
     rows, length, cols = *a.shape, b.shape[1]
     keys = np.arange(rows) if row is None else row
-    sums = CountingSums((rows, cols), acc, seed, keys[:, None], np.arange(cols)[None, :], bits)
+    shape = (rows, cols)
+    seen = CountingRounds(shape, acc, seed, keys[:, None], np.arange(cols)[None, :], bits)
+    sums = Sums(shape, seen)
     wide_a, wide_b = widen(a), widen(b)
     for k in range(length):
         sums.push(wide_a[:, k, None] * wide_b[None, k, :], None)
     total = narrow(sums.result(None))
-    counts = (sums.swamped, sums.added, sums.swamped_chunks, sums.added_chunks)
-    over = int(sums.overflowed.sum())
-    chunks = np.stack(sums.chunk_bits, axis=1) if bits and acc.chunk else None
-    products = np.stack(sums.product_bits, axis=1) if bits else None
+    counts = (seen.swamped, seen.added, seen.swamped_chunks, seen.added_chunks)
+    over = int(seen.overflowed.sum())
+    chunks = np.stack(seen.chunk_bits, axis=1) if bits and acc.chunk else None
+    products = np.stack(seen.product_bits, axis=1) if bits else None
     return Events(total, (*counts, over), products, chunks)

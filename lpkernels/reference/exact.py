@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.reference.exact_quantize import quantize
+from lpkernels.reference.exact_sums import Real, accumulate, add, product
 from lpkernels.reference.geometry import output_size
 from lpkernels.reference.values import Float32, narrow, widen
-from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
-from lpkernels.rounding import round_scalar
 
 __all__ = [
     "accumulate",
@@ -34,112 +32,7 @@ __all__ = [
     "quantize",
 ]
 
-Number = FloatFormat | FixedFormat
-Real = Fraction | float
 Sizes = Sequence[int]
-
-
-def product(a: float, b: float) -> Real:
-    """a * b without rounding: a Fraction, or a float where it is zero, infinite or NaN."""
-    if a == 0 or b == 0 or not (math.isfinite(a) and math.isfinite(b)):
-        return a * b
-    return Fraction(a) * Fraction(b)
-
-
-def _sum(total: float, addend: Real, rounding: str) -> Real:
-    """total + addend without rounding; inf - inf is NaN, an exact zero sum gets its sign here."""
-    special = [v for v in (total, addend) if isinstance(v, float) and not math.isfinite(v)]
-    if special:
-        return sum(special[1:], special[0])
-    exact = Fraction(total) + Fraction(addend)
-    if exact != 0:
-        return exact
-    signs = {math.copysign(1.0, v) for v in (total, addend)}
-    if total == 0 and len(signs) == 1:
-        return total
-    return -0.0 if rounding == "toward_negative" else 0.0
-
-
-def add(
-    total: float, addend: Real, fmt: Number, rounding: str, *, draw: int = 0, random_bits: int = 32
-) -> float:
-    """total + addend, rounded once to fmt: one step of every sum.
-
-    Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
-    FixedFormat only has +0). An infinite sum becomes what fmt.overflow says.
-    """
-    exact = _sum(total, addend, rounding)
-    return round_scalar(exact, fmt, rounding, draw=draw, random_bits=random_bits)
-
-
-@dataclass(frozen=True)
-class _Output:
-    """One output element: its accumulator and the key of its draws."""
-
-    acc: Accumulator
-    seed: int
-    row: int
-    col: int
-
-    def _draw(self, rounding: str, site: int, k: int) -> int:
-        if rounding != "stochastic":
-            return 0
-        return draw(self.seed, site, self.row, self.col, k, self.acc.random_bits, self.acc.rng)
-
-    def rounded_product(self, value: Real, k: int) -> Real:
-        acc = self.acc
-        if acc.product is None:
-            return value
-        bits = self._draw(acc.product_rounding, SITE_PRODUCT, k)
-        return round_scalar(
-            value, acc.product, acc.product_rounding, draw=bits, random_bits=acc.random_bits
-        )
-
-    def add(self, total: float, addend: Real, fmt: Number, site: int, k: int) -> float:
-        acc = self.acc
-        bits = self._draw(acc.rounding, site, k)
-        return add(total, addend, fmt, acc.rounding, draw=bits, random_bits=acc.random_bits)
-
-    def sum(self, terms: Iterable[tuple[int, Real | None]]) -> float:
-        """Terms (k, product) from +0 in acc.fmt; None is an absent tap."""
-        total = 0.0
-        for k, value in terms:
-            if value is not None:
-                total = self.add(total, self.rounded_product(value, k), self.acc.fmt, SITE_SUM, k)
-        return total
-
-
-def accumulate(
-    products: Sequence[Real | None],
-    acc: Accumulator,
-    *,
-    seed: int = 0,
-    row: int = 0,
-    col: int = 0,
-    bias: float | None = None,
-) -> float:
-    """One output element: the products in order, summed as ``acc`` says.
-
-    Without a chunk: acc = +0, then acc = round(acc + p_k) for every k. With one: such a sum over
-    every ``acc.chunk`` positions (the last may be short), each then added to an accumulator in
-    ``acc.outer`` that starts at +0. The bias is one more addition in the outermost accumulator.
-    Draws are keyed (seed, site, row, col, k); for a chunk k is its index.
-
-    Args:
-        products: exact products, see product(); None where a tap falls on padding or between
-            strides: it adds nothing, but its position counts.
-        acc: order "sequential". seed: already derived for its role. row, col: the output's key.
-    """
-    out = _Output(acc, seed, row, col)
-    terms = list(enumerate(products))
-    if acc.chunk is None:
-        total = out.sum(terms)
-    else:
-        total = 0.0
-        for index, start in enumerate(range(0, len(terms), acc.chunk)):
-            partial = out.sum(terms[start : start + acc.chunk])
-            total = out.add(total, partial, acc.outermost, SITE_OUTER, index)
-    return total if bias is None else out.add(total, bias, acc.outermost, SITE_BIAS, 0)
 
 
 def matmul(

@@ -20,7 +20,7 @@ def matmul(
         a: (..., M, K) float32. b: (..., K, N) float32; leading dimensions broadcast as in
             torch.matmul.
         bias: (N,) float32, added last in the outermost accumulator, or None.
-        acc: order "sequential". seed: already derived; used by stochastic modes only.
+        acc: any order but "native". seed: already derived; used by stochastic modes only.
     Returns: (..., M, N) float32. Draws are keyed (batch * M + m, n, k). K = 0 gives +0 (plus the
         bias).
     """

@@ -1,14 +1,15 @@
 """The vectorised twin of ``exact``: the same names, the same bits, loops over k only.
 
-Each name is defined in a file of its own: quantize, packing, gemm, conv; sums.py holds the step
-    they share.
+Each name is defined in a file of its own: quantize, packing, gemm, conv; addition.py holds the
+    step they share, orders.py and sums.py the sums.
 """
 
+from lpkernels.reference.addition import add
 from lpkernels.reference.conv import conv_dgrad, conv_fprop, conv_wgrad
 from lpkernels.reference.gemm import matmul
 from lpkernels.reference.packing import pack, unpack
 from lpkernels.reference.quantize import quantize
-from lpkernels.reference.sums import accumulate, add
+from lpkernels.reference.sums import accumulate
 
 __all__ = [
     "accumulate",

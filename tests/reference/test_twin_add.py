@@ -5,7 +5,7 @@ import pytest
 
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.reference import exact, twin
-from lpkernels.reference.sums import odd_sum
+from lpkernels.reference.addition import odd_sum
 from tests.cases import ROUNDINGS, ids
 from tests.compare import assert_bit_equal
 

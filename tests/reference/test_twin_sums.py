@@ -17,6 +17,13 @@ WRAPPING = [
     for fmt in ("fixed8_f3_wrap", "ufixed5_f-3_wrap", "fixed24_f140_wrap", "fixed1_f0_wrap")
     for rounding, bits in (("nearest_even", 8), ("toward_zero", 8), ("stochastic", 24))
 ]
+WRAPPING += [
+    Accumulator(acc.fmt, acc.rounding, order="pairwise", random_bits=acc.random_bits)
+    for acc in WRAPPING
+] + [
+    Accumulator("fixed8_f3_wrap", order="compensated"),
+    Accumulator("fixed24_f140_wrap", "toward_zero", block=5, aligned_bits=40),
+]
 
 
 def matmul_both(

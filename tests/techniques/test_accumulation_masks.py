@@ -180,6 +180,12 @@ def test_one_row_and_large_layers_go_in_pieces(monkeypatch):
         (linear(), {"masks": ["lost"]}, ValueError, "a sequence of swamped, overflowed"),
         (linear(), {"masks": "swamped"}, ValueError, "a sequence of"),
         (linear(lp.Recipe(dgrad="e5m3")), {}, ValueError, "dgrad in e5m3.*native"),
+        (
+            linear(lp.Recipe(fprop="e5m3:order=pairwise")),
+            {},
+            ValueError,
+            "fprop in e5m3:order=pairwise.*added one by one",
+        ),
         (lp.nn.Conv1d(2, 2, 3), {}, NotImplementedError, "neither lp.nn.Linear nor"),
         (lp.nn.Conv2d(2, 2, 3, groups=2), {}, NotImplementedError, "groups=2"),
         (lp.nn.Conv2d(2, 2, 3, padding="same"), {}, NotImplementedError, "padding='same'"),

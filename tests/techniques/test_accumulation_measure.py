@@ -13,6 +13,7 @@ from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rng import SITE_OUTER, SITE_PRODUCT, SITE_SUM, draws
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from lpkernels.techniques.accumulation import knee, measure, nmse, vrr
+from lpkernels.techniques.accumulation.measuring import with_mantissa
 
 
 def operands(m: int, k: int, n: int, fmt: str = "e5m2", seed: int = 0):
@@ -132,6 +133,23 @@ def test_swamped_chunks_are_counted_apart():
     got = measure(a, b, lp.Accumulator("e5m4", chunk=4, outer="e5m0"))
     assert got.swamped == 0
     assert got.swamped_chunks is not None and 0 < got.swamped_chunks < 1
+
+
+@pytest.mark.parametrize("name", ["e5m3:order=pairwise", "e5m3:order=compensated", "hopper_fp8"])
+def test_sums_in_other_orders_are_measured_without_events(name):
+    generator = torch.Generator().manual_seed(1)
+    a, b = torch.randn(6, 200, generator=generator), torch.randn(200, 5, generator=generator)
+    found = measure(a, b, name)
+    assert found.swamped is None and found.overflowed is None and found.counted == 0
+    assert 0 < found.nmse < measure(a, b, "e5m3").nmse
+
+
+def test_with_mantissa_keeps_the_rest():
+    acc = lp.accumulator("hopper_fp8")
+    narrow = with_mantissa(acc, 9)
+    assert str(narrow) == str(acc).replace("e8m13", "e8m9").replace("e8m23", "e8m9").replace(
+        ":outer=e8m9", ""
+    )
 
 
 def test_native_sums_have_no_events():

@@ -34,7 +34,7 @@ def shares(
 ) -> Shares:
     """Events in the sums of a @ b, for as many evenly spaced rows as `most` products allow."""
     rows = len(a) if most is None else min(len(a), most // b.numel())
-    if acc.order == "native" or rows == 0:
+    if not acc.in_sequence or rows == 0:
         return Shares(0, None, None, None, None)
     row = torch.linspace(0, len(a) - 1, rows, dtype=torch.float64).round().long()
     able = backends.select(backend, "matmul_events", a.device)

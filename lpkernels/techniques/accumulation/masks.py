@@ -60,7 +60,8 @@ def mask_gradients(
 
     Raises:
         TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer whose dgrad or
-            wgrad is not native, because masked gradients are float32 sums.
+            wgrad is not native, because masked gradients are float32 sums, or whose fprop sums
+            trees, compensated or in aligned blocks.
         NotImplementedError: a layer other than Linear and Conv2d, or a Conv2d with groups or
             another padding_mode than "zeros".
     """
@@ -100,15 +101,20 @@ def _masked_class(name: str, module: Any) -> type:
         raise NotImplementedError(
             f"{what} has padding={module.padding!r}; masks need it in numbers"
         )
-    _check_native(what, module.recipe)
+    _check_sums(what, module.recipe)
     return kind
 
 
-def _check_native(what: str, recipe: Recipe) -> None:
+def _check_sums(what: str, recipe: Recipe) -> None:
     if not (recipe.dgrad.is_native and recipe.wgrad.is_native):
         raise ValueError(
             f"{what} sums dgrad in {recipe.dgrad} and wgrad in {recipe.wgrad}; masked gradients "
             "are float32 sums: use a recipe whose dgrad and wgrad are native"
+        )
+    if recipe.fprop.order != "native" and not recipe.fprop.in_sequence:
+        raise ValueError(
+            f"{what} sums fprop in {recipe.fprop}; masks say which product was lost in a sum, so "
+            "they need products added one by one: order='sequential' without block"
         )
 
 
@@ -146,7 +152,7 @@ class MaskedConv2d(nn.Conv2d):
 
 def _masked(layer: Any, x: Tensor, geometry: Any, rows: Any) -> Tensor:
     recipe = layer.recipe
-    _check_native(f"masked {type(layer).__name__}", recipe)
+    _check_sums(f"masked {type(layer).__name__}", recipe)
     seed = seeds.seed_for(recipe.is_stochastic, None)
     bias = None if layer.bias is None else widened(layer.bias)
     operands = (widened(x), widened(layer.weight), bias)

@@ -38,7 +38,8 @@ class Measurement:
     overflowed: share of the sums in which some product, partial sum or result was beyond the
         format's largest value, whatever the format then makes of it.
     counted: sums that the three shares are taken over: all, or evenly spaced rows of them. The
-        shares are None where the sums run in the hardware's own order.
+        shares are None where products are not added one by one: trees, compensated sums, aligned
+        blocks, the hardware's own order.
     """
 
     accumulator: str
@@ -149,7 +150,9 @@ def with_mantissa(acc: Accumulator, man_bits: int) -> Accumulator:
 
     return Accumulator(
         width(acc.fmt), acc.rounding, product=acc.product, product_rounding=acc.product_rounding,
-        chunk=acc.chunk, outer=width(acc.outer) if acc.chunk else None, order=acc.order,
+        chunk=acc.chunk, outer=width(acc.outer) if acc.chunk else None,
+        outer_rounding=acc.outer_rounding, order=acc.order, block=acc.block,
+        aligned_bits=acc.aligned_bits,
         random_bits=acc.random_bits, rng=acc.rng,
     )  # fmt: skip
 

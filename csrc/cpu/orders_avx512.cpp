@@ -1,0 +1,7 @@
+#include "orders_kernel.h"
+
+namespace lpk {
+
+void accumulate_ordered_avx512(const Tile& t) { accumulate_ordered_tile<Vec<8>>(t); }
+
+}  // namespace lpk

@@ -1,0 +1,63 @@
+// Sums in other orders, for every format and mode, in double: trees, Kahan's sums, aligned blocks.
+//
+// Vectorised over lanes. One group of rows against one panel at a time; what a sum needs beside its
+// running value waits in Tile.planes from one block of k to the next. The driver ends blocks of k
+// where a kernel can stop: between the pairs of a tree, between aligned blocks.
+#pragma once
+
+#include <vector>
+
+#include "aligned_sums.h"
+#include "compensated_sums.h"
+#include "pairwise_sums.h"
+
+namespace lpk {
+namespace {
+
+// Groups of rows for the sums that need them to hide the latency of a step, then single rows.
+template <class V, class Sums, class Single>
+void run_ordered(const Tile& t, const Accumulator& acc) {
+  const ChunkEnd<V> end(acc);
+  thread_local std::vector<double> a;
+  thread_local std::vector<double> b;
+  if (!t.spread()) a.assign(t.a, t.a + t.rows * t.depth);
+  for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
+    const float* from = t.b + lane * t.depth;
+    b.assign(from, from + t.depth * kPanel);
+    int64_t row = 0;
+    for (; row + Sums::kRows <= t.rows; row += Sums::kRows)
+      Sums(t, acc, end, a.data(), b.data(), row, lane).run();
+    for (; row < t.rows; ++row) Single(t, acc, end, a.data(), b.data(), row, lane).run();
+  }
+}
+
+template <class V, bool kNearest, bool kRoundsProducts>
+void run_ordered_variant(const Tile& t, const Accumulator& acc) {
+  if (acc.order == Order::kPairwise) {
+    using Sums = PairwiseSums<V, kNearest, kRoundsProducts>;
+    run_ordered<V, Sums, Sums>(t, acc);
+  } else if (acc.order == Order::kCompensated) {
+    run_ordered<V, CompensatedSums<V, kDoubleRows<V>, kNearest, kRoundsProducts>,
+                CompensatedSums<V, 1, kNearest, kRoundsProducts>>(t, acc);
+  } else {
+    using Sums = AlignedSums<V, kNearest, kRoundsProducts>;
+    run_ordered<V, Sums, Sums>(t, acc);
+  }
+}
+
+template <class V>
+void accumulate_ordered_tile(const Tile& unmarked) {
+  const Tile t = unmarked.marked();
+  const Accumulator acc = accumulator_from(t.accumulator);
+  if (plain_nearest(acc.fmt, acc.rounding)) {
+    acc.has_product ? run_ordered_variant<V, true, true>(t, acc)
+                    : run_ordered_variant<V, true, false>(t, acc);
+  } else {
+    acc.has_product ? run_ordered_variant<V, false, true>(t, acc)
+                    : run_ordered_variant<V, false, false>(t, acc);
+  }
+  count_products(Tier::kDouble, t.rows * t.lanes * t.depth);
+}
+
+}  // namespace
+}  // namespace lpk

@@ -1,0 +1,7 @@
+#include "orders_kernel.h"
+
+namespace lpk {
+
+void accumulate_ordered_scalar(const Tile& t) { accumulate_ordered_tile<Vec<1>>(t); }
+
+}  // namespace lpk

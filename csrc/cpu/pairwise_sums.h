@@ -1,0 +1,199 @@
+// Sums as binary trees over the positions of k.
+#pragma once
+
+#include "ordered_sums.h"
+
+namespace lpk {
+namespace {
+
+// Both addends may be products. Under wrap one of 2^50 quanta or more is reduced as in
+// reduced_addend, but keeps its sign and stays larger than the other, if that is a smaller number:
+// then the sum has the sign of the exact one, which directed modes and ties ask for, and at most
+// 50 bits, or 27 below the word's range.
+template <class D>
+LPK_HD D reduced_product(D p, D other, const Format& f) {
+  using L = Lanes<D>;
+  const D size = L::value(L::bits(p) & ~kSignBit);
+  const D other_size = L::value(L::bits(other) & ~kSignBit);
+  const double whole = f.quantum * 0x1p50;
+  const double span = f.modulus * f.quantum;
+  const D beside = other_size < whole ? other_size : D{};
+  const D rest = size - L::floor(size * (1.0 / span)) * span;
+  const D reduced = rest + (L::floor(beside * (1.0 / span)) + 1.0) * span;
+  const D with_sign = L::value(L::bits(reduced) | (L::bits(p) & kSignBit));
+  return (size >= whole) & (size < HUGE_VAL) ? with_sign : p;
+}
+
+// A binary counter of nodes: `waiting[l]` covers 2^(l + 1) positions and is the left half of the
+// node above, in the lanes `held[l]`. Bit l of `levels` says that there are any.
+template <class V, bool kNearest, bool kRoundsProducts>
+struct PairwiseSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
+  using Base = OrderedSums<V, 1, kNearest, kRoundsProducts>;
+  using D = typename V::D;
+  using Base::Base, Base::kVectors, Base::t, Base::acc;
+  using Node = D[kVectors];
+  static constexpr int kLevels = 63;
+  static constexpr int kFullLog = 3;
+  static constexpr int64_t kFull = 1 << kFullLog;
+
+  uint64_t levels = 0;
+  uint16_t held[kLevels];
+  Node waiting[kLevels];
+
+  __attribute__((noinline)) D add_products_in_any_way(D p, D q, int v, int64_t key) {
+    const Format& f = acc.fmt;
+    const bool wraps = f.overflow == Overflow::kWrap;
+    D sum = wraps ? odd_sum<D>(reduced_product<D>(p, q, f), reduced_product<D>(q, p, f))
+                  : odd_sum<D>(p, q);
+    if (acc.rounding == Rounding::kTowardNegative) sum = with_zero_sign<D>(sum, p, q);
+    return round_to<D>(sum, f, acc.rounding, this->sum_threshold(0, v, key));
+  }
+
+  // Products k and k + 1, at an even position and the next.
+  LPK_HD D pair(int v, int64_t k) {
+    if constexpr (kNearest && !kRoundsProducts) {
+      const D odd = odd_product_sum<D>(this->product(0, v, k), this->left(0, v, k + 1),
+                                       this->right(v, k + 1));
+      return round_to_float_nearest_even<D>(odd, acc.fmt);
+    } else {
+      const D p = this->product(0, v, k);
+      const D q = this->product(0, v, k + 1);
+      if constexpr (kNearest) return round_to_float_nearest_even<D>(odd_sum<D>(p, q), acc.fmt);
+      return add_products_in_any_way(p, q, v, this->position(k) + 1);
+    }
+  }
+
+  // The node of 2^kLog positions from k on, all present.
+  template <int kLog>
+  LPK_HD void full_node(int64_t k, Node& node) {
+    if constexpr (kLog == 1) {
+      for (int v = 0; v < kVectors; ++v) node[v] = pair(v, k);
+    } else {
+      constexpr int64_t kHalf = int64_t{1} << (kLog - 1);
+      Node right;
+      full_node<kLog - 1>(k, node);
+      full_node<kLog - 1>(k + kHalf, right);
+      for (int v = 0; v < kVectors; ++v)
+        node[v] = this->add(node[v], right[v], 0, v, this->position(k) + kHalf);
+    }
+  }
+  // Whether the products from k on fill such a node.
+  bool fills_node(int64_t k, int64_t to, int64_t start) const {
+    const int64_t at = this->position(k);
+    if (((at - start) & (kFull - 1)) != 0 || k + kFull > to) return false;
+    if (this->position(k + kFull - 1) != at + kFull - 1) return false;
+    if (t.absent == nullptr && t.lane_absent == nullptr) return true;
+    uint32_t everywhere = kAllLanes;
+    for (int64_t i = 0; i < kFull; ++i) everywhere &= this->present(0, k + i);
+    return everywhere == kAllLanes;
+  }
+
+  // The node of the pair of positions that product k belongs to; its lanes. Moves k on.
+  uint32_t pair_node(int64_t& k, int64_t to, int64_t start, Node& node) {
+    const int64_t at = this->position(k) - start;
+    const bool even = (at & 1) == 0;
+    const bool two = even && k + 1 < to && this->position(k + 1) == start + at + 1;
+    const uint32_t first = even ? this->present(0, k) : 0;
+    const uint32_t second = two ? this->present(0, k + 1) : even ? 0 : this->present(0, k);
+    const int64_t key = start + (at | 1);
+    for (int v = 0; v < kVectors && (first | second) != 0; ++v) {
+      if ((first & second) == kAllLanes) {
+        node[v] = pair(v, k);
+        continue;
+      }
+      const D p = this->product(0, v, k);
+      const D alone = two ? this->where(first, v, p, this->product(0, v, k + 1)) : p;
+      node[v] = this->add(D{}, alone, 0, v, key);
+      if ((first & second) != 0) node[v] = this->where(first & second, v, pair(v, k), node[v]);
+    }
+    k += two ? 2 : 1;
+    return first | second;
+  }
+
+  // node <- the one that waits left of it + node, or the one of them that there is.
+  uint32_t join(int level, int64_t key, uint32_t lanes, Node& node) {
+    if ((levels >> level & 1) == 0) return lanes;
+    levels &= ~(uint64_t{1} << level);
+    const uint32_t both = held[level] & lanes;
+    for (int v = 0; v < kVectors; ++v) {
+      const D left = waiting[level][v];
+      const D one = this->where(held[level], v, left, node[v]);
+      node[v] = both == 0 ? one : this->where(both, v, this->add(left, node[v], 0, v, key), one);
+    }
+    return held[level] | lanes;
+  }
+
+  // Node `index` of a level, which covers 2^(level + 1) positions each, and on upwards.
+  void push(int level, int64_t index, int64_t start, uint32_t lanes, Node& node) {
+    // The key of a node is where its right half begins.
+    for (; index & 1; index >>= 1, ++level)
+      lanes = join(level, start + (index << (level + 1)), lanes, node);
+    if (lanes == 0) return;
+    for (int v = 0; v < kVectors; ++v) waiting[level][v] = node[v];
+    held[level] = static_cast<uint16_t>(lanes);
+    levels |= uint64_t{1} << level;
+  }
+
+  void add_span(int64_t from, int64_t to) {
+    const int64_t start = this->sum_start(this->position(from));
+    const int64_t end = this->sum_end(start);
+    for (int64_t k = from; k < to;) {
+      Node node;
+      int64_t next = (this->position(k) - start) / 2 + 1;
+      if (fills_node(k, to, start)) {
+        full_node<kFullLog>(k, node);
+        push(kFullLog - 1, (next - 1) >> (kFullLog - 1), start, kAllLanes, node);
+        next += kFull / 2 - 1;
+        k += kFull;
+      } else {
+        const uint32_t lanes = pair_node(k, to, start, node);
+        push(0, next - 1, start, lanes, node);
+      }
+      // Pairs left out before the next product, or before the end of the sum.
+      const int64_t following = this->position(k);
+      const int64_t pairs = (following < end ? following - start : end - start + 1) / 2;
+      for (; next < pairs && levels != 0; ++next) push(0, next, start, 0, node);
+    }
+  }
+
+  // What waits at the end of a sum, from the right.
+  void collect(int64_t chunk, Node& node) {
+    const int64_t start = chunk * acc.chunk;
+    const int64_t pairs = (this->sum_end(start) - start + 1) / 2;
+    uint32_t lanes = 0;
+    for (int v = 0; v < kVectors; ++v) node[v] = D{};
+    for (int level = 0; levels != 0; ++level)
+      lanes = join(level, start + (pairs >> level << level) * 2, lanes, node);
+    for (int v = 0; v < kVectors; ++v) node[v] = this->where(lanes, v, node[v], D{});
+  }
+
+  LPK_HD int64_t plane_at(int level) const {
+    return level * t.plane + this->row * t.stride + this->lane;
+  }
+
+  void run() {
+    for (int level = 0; level < t.plane_count; ++level) {
+      held[level] = t.held[plane_at(level) / kPanel];
+      if (held[level] == 0) continue;
+      levels |= uint64_t{1} << level;
+      for (int v = 0; v < kVectors; ++v)
+        waiting[level][v] = load_floats<V>(t.planes + plane_at(level) + v * V::kWidth);
+    }
+    const auto span = [&](int64_t from, int64_t to) { add_span(from, to); };
+    const auto close = [&](int64_t chunk) {
+      D sum[1][kVectors];
+      collect(chunk, sum[0]);
+      this->finish(sum, chunk);
+    };
+    this->for_each_sum(span, close);
+    for (int level = 0; level < t.plane_count; ++level) {
+      const bool waits = (levels >> level & 1) != 0;
+      t.held[plane_at(level) / kPanel] = waits ? held[level] : 0;
+      for (int v = 0; v < kVectors && waits; ++v)
+        store_floats<V>(t.planes + plane_at(level) + v * V::kWidth, waiting[level][v]);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace lpk

@@ -1,0 +1,125 @@
+"""Accumulators by name: the named ones, and the text form of every other."""
+
+import re
+from functools import lru_cache
+
+from lpkernels.arithmetic._accumulator import Accumulator
+from lpkernels.arithmetic._text import parse_options
+from lpkernels.formats import Format, as_format
+from lpkernels.formats._named import did_you_mean
+
+#: What torch itself does: fp32 sums in the hardware's own order.
+NATIVE = Accumulator("fp32", order="native")
+
+#: Accumulators whose text form would hide where they come from; every text form is a name too.
+NAMED_ACCUMULATORS: dict[str, Accumulator] = {
+    # Wang et al. 2018 (arXiv 1812.08011): sums of 64 in a 16-bit float with 6 exponent bits.
+    "ibm_e6m9_chunk64": Accumulator("e6m9", chunk=64),
+    # Blumenfeld et al. 2024 (arXiv 2401.14110): product and sum keep 7 mantissa and 4 exponent
+    # bits, truncate, saturate and flush below min_normal. The biases and the chunk length are
+    # parameters of the method: 12 (product max 15.9), 10 (sum max 63.75), 16 are this package's.
+    "lba_m7e4": Accumulator(
+        "e4m7none_b10_nosub_sat",
+        "toward_zero",
+        product="e4m7none_b12_nosub_sat",
+        product_rounding="toward_zero",
+        chunk=16,
+    ),
+    # Assumed, not measured: DeepSeek-V3 (arXiv 2412.19437, section 3.3) reports that FP8 tensor
+    # cores of Hopper keep about 14 bits of a sum, and promotes it to fp32 every 128 products.
+    # Blocks of 32, e8m13, truncation at 13 places and when a block is written are this package's
+    # reading of it. The promotion is an ordinary fp32 addition: it rounds to nearest even.
+    "hopper_fp8": Accumulator(
+        "e8m13",
+        "toward_zero",
+        chunk=128,
+        outer="fp32",
+        outer_rounding="nearest_even",
+        block=32,
+        aligned_bits=13,
+    ),
+}
+
+_HEAD = re.compile(r"(.+?)(?:_chunk(\d+))?")
+_KEYS = (
+    "product",
+    "product_rounding",
+    "outer",
+    "outer_rounding",
+    "order",
+    "block",
+    "aligned_bits",
+    "bits",
+)
+
+
+def accumulator(name: str) -> Accumulator:
+    """A named accumulator, or the one of a text form such as "e6m9_chunk64" or "e5m10:toward_zero".
+
+    Raises:  TypeError: not a str.  ValueError: no such name; the message lists near ones.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"accumulator: the name must be a str, got {name!r} ({type(name).__name__}); use "
+            "as_accumulator to take an Accumulator as well"
+        )
+    return _named_or_parsed(name)
+
+
+@lru_cache(maxsize=1024)
+def _named_or_parsed(name: str) -> Accumulator:
+    if name in NAMED_ACCUMULATORS:
+        return NAMED_ACCUMULATORS[name]
+    head, *parts = name.split(":")
+    options = parse_options(name, parts, _KEYS)
+    match = _HEAD.fullmatch(head)
+    fmt, chunk = match.groups() if match else ("", None)
+    native = fmt == "native"
+    try:
+        sum_format = as_format("fp32" if native else fmt)
+    except ValueError as error:
+        known = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
+        raise ValueError(
+            f"accumulator: unknown name {name!r}{did_you_mean(name, known)} Names are "
+            f"{', '.join(NAMED_ACCUMULATORS)}, native[_chunk<n>...] or <format>[_chunk<n>]"
+            "[:<rounding>][:product=<format>][:product_rounding=<mode>][:outer=<format>]"
+            "[:outer_rounding=<mode>][:order=pairwise|compensated][:block=<n>:aligned_bits=<w>]"
+            f"[:bits=<n>][:philox] ({error})"
+        ) from error
+    return Accumulator(
+        sum_format,
+        options.get("rounding", "nearest_even"),
+        product=options.get("product"),
+        product_rounding=options.get("product_rounding", "nearest_even"),
+        chunk=None if chunk is None else int(chunk),
+        outer=options.get("outer"),
+        outer_rounding=options.get("outer_rounding"),
+        order="native" if native else options.get("order", "sequential"),
+        block=_number(options, "block"),
+        aligned_bits=_number(options, "aligned_bits"),
+        random_bits=int(options.get("bits", 8)),
+        rng=options.get("rng", "fast"),
+    )
+
+
+def _number(options: dict[str, str], key: str) -> int | None:
+    return int(options[key]) if key in options else None
+
+
+def as_accumulator(acc: Accumulator | Format | str | None) -> Accumulator:
+    """An Accumulator as it is, of a format, or of a name; None is :data:`NATIVE`.
+
+    Raises:  TypeError: something else.  ValueError: an unknown name, or an Affine or Block format.
+    """
+    if acc is None:
+        return NATIVE
+    if isinstance(acc, Accumulator):
+        return acc
+    if isinstance(acc, Format):
+        return Accumulator(acc)
+    if isinstance(acc, str):
+        return accumulator(acc)
+    raise TypeError(
+        f"expected an Accumulator, a format or a name, got {acc!r} ({type(acc).__name__}); for "
+        "example 'e6m9_chunk64' or Accumulator('e6m9', chunk=64)"
+    )

@@ -1,0 +1,131 @@
+"""The step every emulated sum is made of, for whole arrays of outputs: a sum and one rounding.
+
+A product of two float32 values has at most 48 significant bits, so it is exact in float64. Its sum
+with the accumulator is split into the nearest float64 and the error (two-sum, Knuth, The Art of
+Computer Programming vol. 2, 4.2.2) and made odd: a sum rounded to odd in 53 bits gives, rounded
+once more to at most 24 bits and 24 random ones, the bits of the exact sum (Boldo and Melquiond,
+IEEE Transactions on Computers 57(4), 2008).
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.reference.values import Float64
+from lpkernels.rounding import round_array
+
+Number = FloatFormat | FixedFormat
+
+# A product of 2^50 quanta or more has its last bit at 2^3 quanta or above: it is a whole number of
+# quanta.
+_WHOLE_QUANTA = 2.0**50
+
+
+def odd_sum(a: Float64, b: Float64) -> Float64:
+    """a + b to odd: the nearest float64 if exact or odd, else its neighbour towards the error."""
+    with np.errstate(invalid="ignore"):
+        s = np.asarray(a + b)
+        b_part = s - a
+        error = (a - (s - b_part)) + (b - b_part)
+        # Ordered comparisons: an infinite or NaN sum has a NaN for error and stays as it is.
+        above, below = error > 0, error < 0
+        bits = s.view(np.int64)
+        inexact_even = (above | below) & ((bits & 1) == 0)
+        outward = above == (s > 0)
+    return (bits + np.where(inexact_even, np.where(outward, 1, -1), 0)).view(np.float64)
+
+
+def with_zero_sign(s: Float64, a: Float64, b: Float64) -> Float64:
+    """toward_negative: an exact zero sum is -0 unless both addends are +0."""
+    return np.where((s == 0) & (np.signbit(a) | np.signbit(b)), -0.0, s)
+
+
+def _wraps(fmt: Number) -> TypeGuard[FixedFormat]:
+    return isinstance(fmt, FixedFormat) and fmt.overflow == "wrap"
+
+
+def _wrapped_addend(b: Float64, fmt: FixedFormat) -> Float64:
+    """b modulo the range of a wrapping format, where b is a whole number of quanta.
+
+    Making the sum odd then cannot reach the bits that wrapping keeps. Smaller b keep their value,
+    whose sign directed modes need.
+    """
+    whole = np.isfinite(b) & (np.abs(b) >= _WHOLE_QUANTA * fmt.quantum)
+    if not whole.any():
+        return b
+    return np.where(whole, np.fmod(np.where(whole, b, 0.0), 2.0**fmt.word_bits * fmt.quantum), b)
+
+
+def _wrapped_product(a: Float64, b: Float64, fmt: FixedFormat) -> Float64:
+    """a modulo the range of a wrapping format, where a is a whole number of quanta, for a + b.
+
+    Of a's sign and larger than b where b is not such a number itself, so that a + b keeps its sign,
+    which says where directed modes and ties go; and no more than two ranges larger, so that at most
+    50 bits, or the range and 27 places below it, hold the sum.
+    """
+    least = _WHOLE_QUANTA * fmt.quantum
+    size = np.abs(a)
+    whole = np.isfinite(a) & (size >= least)
+    if not whole.any():
+        return a
+    span = 2.0**fmt.word_bits * fmt.quantum
+    other = np.where(np.abs(b) < least, np.abs(b), 0.0)
+    reduced = np.fmod(np.where(whole, size, 0.0), span) + span * (np.floor(other / span) + 1)
+    return np.where(whole, np.copysign(reduced, a), a)
+
+
+def add(
+    total: Float64,
+    addend: Float64,
+    fmt: Number,
+    rounding: str,
+    *,
+    draws: NDArray[np.uint32] | None = None,
+    random_bits: int = 32,
+) -> Float64:
+    """total + addend rounded once to fmt.
+
+    Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
+    FixedFormat only has +0). inf - inf is NaN; an infinite sum becomes what fmt.overflow says.
+
+    Args:
+        total: values of fmt. addend: exact products or values of at most 48 significant bits. They
+            broadcast.
+        draws: the random bits of a stochastic sum, of the sum's shape.
+    """
+    if _wraps(fmt):
+        addend = _wrapped_addend(addend, fmt)
+    return _rounded_sum(total, addend, fmt, rounding, draws, random_bits)
+
+
+def add_products(
+    left: Float64,
+    right: Float64,
+    fmt: Number,
+    rounding: str,
+    *,
+    draws: NDArray[np.uint32] | None = None,
+    random_bits: int = 32,
+) -> Float64:
+    """`add` of two exact products, neither a value of fmt."""
+    if _wraps(fmt):
+        left, right = _wrapped_product(left, right, fmt), _wrapped_product(right, left, fmt)
+    return _rounded_sum(left, right, fmt, rounding, draws, random_bits)
+
+
+def _rounded_sum(
+    total: Float64,
+    addend: Float64,
+    fmt: Number,
+    rounding: str,
+    draws: NDArray[np.uint32] | None,
+    random_bits: int,
+) -> Float64:
+    s = odd_sum(total, addend)
+    if rounding == "toward_negative":
+        s = with_zero_sign(s, total, addend)
+    return round_array(s, fmt, rounding, draws=draws, random_bits=random_bits)

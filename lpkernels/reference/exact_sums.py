@@ -1,0 +1,202 @@
+"""One emulated sum, step by step, in exact rational numbers: see reference/exact.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
+from lpkernels.rounding import floor_log2, round_scalar
+
+Number = FloatFormat | FixedFormat
+Real = Fraction | float
+# A position and its product; None is an absent tap.
+Term = tuple[int, Real | None]
+
+
+def product(a: float, b: float) -> Real:
+    """a * b without rounding: a Fraction, or a float where it is zero, infinite or NaN."""
+    if a == 0 or b == 0 or not (math.isfinite(a) and math.isfinite(b)):
+        return a * b
+    return Fraction(a) * Fraction(b)
+
+
+def _sum(total: Real, addend: Real, rounding: str) -> Real:
+    """total + addend without rounding; inf - inf is NaN, an exact zero sum gets its sign here."""
+    special = [v for v in (total, addend) if isinstance(v, float) and not math.isfinite(v)]
+    if special:
+        return sum(special[1:], special[0])
+    exact = Fraction(total) + Fraction(addend)
+    if exact != 0:
+        return exact
+    signs = {math.copysign(1.0, v) for v in (total, addend)}
+    if total == 0 and len(signs) == 1:
+        return total
+    return -0.0 if rounding == "toward_negative" else 0.0
+
+
+def add(
+    total: float, addend: Real, fmt: Number, rounding: str, *, draw: int = 0, random_bits: int = 32
+) -> float:
+    """total + addend, rounded once to fmt: one step of every sum.
+
+    Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
+    FixedFormat only has +0). An infinite sum becomes what fmt.overflow says.
+    """
+    exact = _sum(total, addend, rounding)
+    return round_scalar(exact, fmt, rounding, draw=draw, random_bits=random_bits)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """One output element: its accumulator and the key of its draws."""
+
+    acc: Accumulator
+    seed: int
+    row: int
+    col: int
+
+    def _draw(self, rounding: str, site: int, k: int) -> int:
+        if rounding != "stochastic":
+            return 0
+        return draw(self.seed, site, self.row, self.col, k, self.acc.random_bits, self.acc.rng)
+
+    def rounded_product(self, value: Real, k: int) -> Real:
+        acc = self.acc
+        if acc.product is None:
+            return value
+        bits = self._draw(acc.product_rounding, SITE_PRODUCT, k)
+        return round_scalar(
+            value, acc.product, acc.product_rounding, draw=bits, random_bits=acc.random_bits
+        )
+
+    def round(self, exact: Real, k: int) -> float:
+        """An exact sum in the inner accumulator."""
+        acc = self.acc
+        bits = self._draw(acc.rounding, SITE_SUM, k)
+        return round_scalar(exact, acc.fmt, acc.rounding, draw=bits, random_bits=acc.random_bits)
+
+    def add(self, total: Real, addend: Real, k: int) -> float:
+        return self.round(_sum(total, addend, self.acc.rounding), k)
+
+    def add_outermost(self, total: float, addend: Real, site: int, k: int) -> float:
+        acc = self.acc
+        rounding = acc.outermost_rounding
+        bits = self._draw(rounding, site, k)
+        return add(total, addend, acc.outermost, rounding, draw=bits, random_bits=acc.random_bits)
+
+    def sum(self, products: Sequence[Term]) -> float:
+        """Terms (k, product) of one sum in acc.fmt, in the accumulator's order."""
+        terms = [(k, p if p is None else self.rounded_product(p, k)) for k, p in products]
+        if self.acc.order == "pairwise":
+            return self._pairwise(terms)
+        if self.acc.order == "compensated":
+            return self._compensated(terms)
+        if self.acc.block is not None:
+            return self._aligned(terms, self.acc.block)
+        return self._sequential(terms)
+
+    def _sequential(self, terms: Sequence[Term]) -> float:
+        """round(total + p) for every product in turn, from +0."""
+        total = 0.0
+        for k, value in terms:
+            if value is not None:
+                total = self.add(total, value, k)
+        return total
+
+    def _pairwise(self, terms: Sequence[Term]) -> float:
+        """A tree: products 2i and 2i + 1, then neighbours of each level, until one node is left."""
+        first = terms[0][0] if terms else 0
+        nodes: list[float | None] = []
+        for i in range(0, len(terms), 2):
+            present = [value for _, value in terms[i : i + 2] if value is not None]
+            left, right = [0.0, 0.0, *present][-2:]
+            nodes.append(self.add(left, right, first + i + 1) if present else None)
+        width = 2
+        while len(nodes) > 1:
+            pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
+            # The key of a node is where its right half begins.
+            nodes = [self._join(pair, first + (2 * i + 1) * width) for i, pair in enumerate(pairs)]
+            width *= 2
+        return 0.0 if not nodes or nodes[0] is None else nodes[0]
+
+    def _join(self, nodes: Sequence[float | None], k: int) -> float | None:
+        present = [node for node in nodes if node is not None]
+        if len(present) == 2:
+            return self.add(present[0], present[1], k)
+        return present[0] if present else None
+
+    def _compensated(self, terms: Sequence[Term]) -> float:
+        """Kahan's sum; x - y is x + (-y), zeros included."""
+        total = correction = 0.0
+        for k, value in terms:
+            if value is not None:
+                addend = self.add(-correction, value, k)
+                following = self.add(total, addend, k)
+                gained = self.add(following, -total, k)
+                correction = self.add(gained, -addend, k)
+                total = following
+        return total
+
+    def _aligned(self, terms: Sequence[Term], block: int) -> float:
+        """round(total + the products of a block) for every block, all cut to a common place."""
+        total = 0.0
+        for start in range(0, len(terms), block):
+            present = [value for _, value in terms[start : start + block] if value is not None]
+            if present:
+                total = self.round(self._aligned_sum([total, *present]), terms[start][0])
+        return total
+
+    def _aligned_sum(self, addends: Sequence[Real]) -> Real:
+        special = [v for v in addends if isinstance(v, float) and not math.isfinite(v)]
+        if special:
+            return sum(special[1:], special[0])
+        largest = max(abs(Fraction(v)) for v in addends)
+        place = floor_log2(largest) - (self.acc.aligned_bits or 0) if largest else 0
+        unit = Fraction(2) ** place
+        # int() drops the fraction: toward zero.
+        cut = [int(Fraction(v) / unit) * unit for v in addends]
+        exact = sum(cut, Fraction(0))
+        if exact != 0:
+            return exact
+        negative = [math.copysign(1.0, v) < 0 for v in addends]
+        if all(negative) and not any(cut):
+            return -0.0
+        return -0.0 if self.acc.rounding == "toward_negative" and any(negative) else 0.0
+
+
+def accumulate(
+    products: Sequence[Real | None],
+    acc: Accumulator,
+    *,
+    seed: int = 0,
+    row: int = 0,
+    col: int = 0,
+    bias: float | None = None,
+) -> float:
+    """One output element: the products in order, summed as ``acc`` says.
+
+    Without a chunk: one sum, see _Output.sum. With one: such a sum over every ``acc.chunk``
+    positions (the last may be short), each then added to an accumulator in ``acc.outer`` that
+    starts at +0. The bias is one more addition in the outermost accumulator. Draws are keyed
+    (seed, site, row, col, k); for a chunk k is its index.
+
+    Args:
+        products: exact products, see product(); None where a tap falls on padding or between
+            strides: it adds nothing, but its position counts.
+        acc: any order but "native". seed: already derived for its role. row, col: the output's key.
+    """
+    out = _Output(acc, seed, row, col)
+    terms = list(enumerate(products))
+    if acc.chunk is None:
+        total = out.sum(terms)
+    else:
+        total = 0.0
+        for index, start in enumerate(range(0, len(terms), acc.chunk)):
+            partial = out.sum(terms[start : start + acc.chunk])
+            total = out.add_outermost(total, partial, SITE_OUTER, index)
+    return total if bias is None else out.add_outermost(total, bias, SITE_BIAS, 0)

@@ -1,0 +1,265 @@
+"""One sum of products of many outputs at once, in each order an Accumulator knows.
+
+docs/contract.md has the rules, exact_sums.py the same one output at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpkernels import rng
+from lpkernels.arithmetic import Accumulator
+from lpkernels.reference.addition import add, add_products
+from lpkernels.reference.values import Float64
+from lpkernels.rng import SITE_PRODUCT, SITE_SUM
+from lpkernels.rounding import round_array
+
+Integers = NDArray[np.integer]
+# Which outputs have a product; None: all.
+Present = NDArray[np.bool_] | None
+Draws = NDArray[np.uint32] | None
+
+
+class Rounds:
+    """The roundings of one Accumulator, with the draws of the outputs' keys.
+
+    ``row`` and ``col`` are integer arrays that broadcast to the shape of the outputs.
+    """
+
+    def __init__(self, acc: Accumulator, seed: int, row: Integers, col: Integers):
+        self.acc, self.seed, self.row, self.col = acc, seed, row, col
+
+    def draws(self, rounding: str, site: int, k: int) -> Draws:
+        if rounding != "stochastic":
+            return None
+        acc = self.acc
+        return rng.draws(self.seed, site, self.row, self.col, k, acc.random_bits, acc.rng)
+
+    def product(self, exact: Float64, k: int) -> Float64:
+        acc = self.acc
+        if acc.product is None:
+            return exact
+        bits = self.draws(acc.product_rounding, SITE_PRODUCT, k)
+        return round_array(
+            exact, acc.product, acc.product_rounding, draws=bits, random_bits=acc.random_bits
+        )
+
+    def round(self, exact: Float64, k: int) -> Float64:
+        """A sum that float64 holds, in the inner accumulator."""
+        acc = self.acc
+        bits = self.draws(acc.rounding, SITE_SUM, k)
+        return round_array(exact, acc.fmt, acc.rounding, draws=bits, random_bits=acc.random_bits)
+
+    def add(self, total: Float64, addend: Float64, k: int) -> Float64:
+        """total, a value of the inner accumulator, and a product or such a value."""
+        acc = self.acc
+        bits = self.draws(acc.rounding, SITE_SUM, k)
+        return add(total, addend, acc.fmt, acc.rounding, draws=bits, random_bits=acc.random_bits)
+
+    def add_products(self, left: Float64, right: Float64, k: int) -> Float64:
+        acc = self.acc
+        bits = self.draws(acc.rounding, SITE_SUM, k)
+        return add_products(
+            left, right, acc.fmt, acc.rounding, draws=bits, random_bits=acc.random_bits
+        )
+
+    def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
+        acc = self.acc
+        bits = self.draws(acc.outermost_rounding, site, k)
+        return add(
+            total,
+            addend,
+            acc.outermost,
+            acc.outermost_rounding,
+            draws=bits,
+            random_bits=acc.random_bits,
+        )
+
+
+class InnerSum(Protocol):
+    """One sum of every output: of a chunk, or of all of K."""
+
+    def push(self, product: Float64, present: Present, k: int) -> None:
+        """The products at position k, rounded already; absent ones only count."""
+        ...
+
+    def take(self) -> Float64:
+        """The sums; the next ones start at +0."""
+        ...
+
+
+def inner_sum(rounds: Rounds, shape: tuple[int, ...]) -> InnerSum:
+    acc = rounds.acc
+    if acc.order == "pairwise":
+        return Pairwise(rounds, shape)
+    if acc.order == "compensated":
+        return Compensated(rounds, shape)
+    return Sequential(rounds, shape) if acc.block is None else Aligned(rounds, shape)
+
+
+class Sequential:
+    """total = round(total + p), product by product."""
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        self.rounds = rounds
+        self.total: Float64 = np.zeros(shape)
+
+    def push(self, product: Float64, present: Present, k: int) -> None:
+        if present is not None and not present.any():
+            return
+        total = self.rounds.add(self.total, product, k)
+        self.total = total if present is None else np.where(present, total, self.total)
+
+    def take(self) -> Float64:
+        total, self.total = self.total, np.zeros_like(self.total)
+        return total
+
+
+# A node of the tree: its values, and which outputs have any.
+Node = tuple[Float64, Present]
+
+
+class Pairwise:
+    """A binary tree over the positions, as a binary counter: the left half of a node waits."""
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        self.rounds, self.shape = rounds, shape
+        self._start(0)
+
+    def _start(self, first: int) -> None:
+        # waiting[level] covers 2^level positions; the bits of count say which there are.
+        self.waiting: dict[int, Node] = {}
+        self.first, self.count = first, 0
+
+    def push(self, product: Float64, present: Present, k: int) -> None:
+        if self.count == 0:
+            self._start(k)
+        node: Node = (np.broadcast_to(product, self.shape), present)
+        level = 0
+        while level in self.waiting:
+            node = self._join(level, node)
+            level += 1
+        self.waiting[level] = node
+        self.count += 1
+
+    def take(self) -> Float64:
+        node: Node | None = None
+        for level in sorted(self.waiting):
+            node = self._join(level, node)
+        self._start(0)
+        if node is None:
+            return np.zeros(self.shape)
+        return np.where(_mask(node[1]), node[0], 0.0)
+
+    def _join(self, level: int, right: Node | None) -> Node:
+        """The sum of the node that waits at a level and the one right of it, if there is one."""
+        left = self.waiting.pop(level)
+        # The key of a node is the position where its right half begins.
+        k = self.first + (self.count >> level << level)
+        if level == 0:
+            return self._leaf(left, right, k)
+        if right is None:
+            return left
+        (a, in_a), (b, in_b) = left, right
+        return self._either(self.rounds.add(a, b, k), a, in_a, b, in_b)
+
+    def _leaf(self, left: Node, right: Node | None, k: int) -> Node:
+        (a, in_a), (b, in_b) = left, right or (np.zeros(self.shape), np.zeros((), dtype=bool))
+        both, zero = self.rounds.add_products(a, b, k), np.zeros(self.shape)
+        if in_a is None and in_b is None:
+            return both, None
+        return self._either(
+            both, self.rounds.add(zero, a, k), in_a, self.rounds.add(zero, b, k), in_b
+        )
+
+    @staticmethod
+    def _either(both: Float64, a: Float64, in_a: Present, b: Float64, in_b: Present) -> Node:
+        if in_a is None and in_b is None:
+            return both, None
+        has_a, has_b = _mask(in_a), _mask(in_b)
+        return np.where(has_a & has_b, both, np.where(has_a, a, b)), has_a | has_b
+
+
+def _mask(present: Present) -> NDArray[np.bool_]:
+    return np.ones((), dtype=bool) if present is None else present
+
+
+class Compensated:
+    """Kahan's sum: the error of each addition is taken from the next product."""
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        self.rounds = rounds
+        self.total: Float64 = np.zeros(shape)
+        self.correction: Float64 = np.zeros(shape)
+
+    def push(self, product: Float64, present: Present, k: int) -> None:
+        if present is not None and not present.any():
+            return
+        add = self.rounds.add
+        addend = add(-self.correction, product, k)
+        total = add(self.total, addend, k)
+        correction = add(add(total, -self.total, k), -addend, k)
+        here = _mask(present)
+        self.total = np.where(here, total, self.total)
+        self.correction = np.where(here, correction, self.correction)
+
+    def take(self) -> Float64:
+        total = self.total
+        self.total, self.correction = np.zeros_like(total), np.zeros_like(total)
+        return total
+
+
+class Aligned:
+    """total = round(total + the products of a block), all cut to a common place first."""
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        self.rounds, self.shape = rounds, shape
+        self.block, self.bits = rounds.acc.block or 1, rounds.acc.aligned_bits or 0
+        self.total: Float64 = np.zeros(shape)
+        self.products: list[Node] = []
+        self.first = 0
+
+    def push(self, product: Float64, present: Present, k: int) -> None:
+        if not self.products:
+            self.first = k
+        self.products.append((np.broadcast_to(product, self.shape), present))
+        if len(self.products) == self.block:
+            self._close_block()
+
+    def take(self) -> Float64:
+        if self.products:
+            self._close_block()
+        total, self.total = self.total, np.zeros(self.shape)
+        return total
+
+    def _close_block(self) -> None:
+        here = np.zeros((), dtype=bool)
+        largest = _finite_magnitude(self.total)
+        for product, present in self.products:
+            here = here | _mask(present)
+            size = np.where(_mask(present), _finite_magnitude(product), 0.0)
+            largest = np.maximum(largest, size)
+        if here.any():
+            total = self.rounds.round(self._sum(largest), self.first)
+            self.total = np.where(here, total, self.total)
+        self.products = []
+
+    def _sum(self, largest: Float64) -> Float64:
+        """Exact: at most 257 integers of 41 bits. -0 adds nothing, not even a sign."""
+        place = np.frexp(largest)[1] - 1 - self.bits
+        total, negative = np.trunc(np.ldexp(self.total, -place)), np.signbit(self.total)
+        with np.errstate(invalid="ignore"):
+            for product, present in self.products:
+                cut = np.trunc(np.ldexp(product, -place))
+                total = total + np.where(_mask(present), cut, -0.0)
+                negative = negative | (np.signbit(product) & _mask(present))
+        if self.rounds.acc.rounding == "toward_negative":
+            total = np.where((total == 0) & negative, -0.0, total)
+        return np.ldexp(total, place)
+
+
+def _finite_magnitude(x: Float64) -> Float64:
+    return np.where(np.isfinite(x), np.abs(x), 0.0)

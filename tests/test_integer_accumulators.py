@@ -1,0 +1,96 @@
+"""The l1 bounds of integer accumulators, by the worst inputs there are."""
+
+import numpy as np
+import pytest
+
+from lpkernels.arithmetic import Accumulator, max_l1_norm, never_overflows
+from lpkernels.reference import twin
+
+CASES = [(p, n) for p in (4, 9, 16) for n in (1, 2, 3, 8) if p > n]
+
+
+def extremes(weights: np.ndarray, input_bits: int, signed: bool) -> tuple[int, int]:
+    """The largest and the smallest sum of products over all inputs."""
+    low, high = (-(2 ** (input_bits - 1)), 2 ** (input_bits - 1) - 1)
+    if not signed:
+        low, high = 0, 2**input_bits - 1
+    ends = np.stack([weights * low, weights * high])
+    return int(ends.max(axis=0).sum()), int(ends.min(axis=0).sum())
+
+
+def fits(value: int, accumulator_bits: int) -> bool:
+    return -(2 ** (accumulator_bits - 1)) <= value < 2 ** (accumulator_bits - 1)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(("p", "n"), CASES)
+def test_weights_within_the_bound_never_overflow_and_one_more_can(
+    p: int, n: int, signed: bool
+) -> None:
+    bound = max_l1_norm(p, n, signed_inputs=signed)
+    rng = np.random.default_rng(p + n)
+    for _ in range(20):
+        places = rng.integers(0, 6, bound)
+        weights = np.bincount(places, minlength=6) * rng.choice([-1, 1], 6)
+        assert np.abs(weights).sum() == bound
+        assert all(fits(end, p) for end in extremes(weights, n, signed))
+        assert never_overflows(weights, p, n, signed_inputs=signed)
+    # Signed inputs reach further down than up, so it is negative weights that overflow first.
+    worst = np.array([bound + 1]) * (-1 if signed else 1)
+    assert not all(fits(end, p) for end in extremes(worst, n, signed))
+    assert not never_overflows(worst, p, n, signed_inputs=signed)
+
+
+@pytest.mark.parametrize(("p", "n"), CASES)
+def test_weights_that_sum_to_zero_may_be_twice_as_large(p: int, n: int) -> None:
+    bound = max_l1_norm(p, n, zero_centred=True)
+    assert bound in (2 * max_l1_norm(p, n), 2 * max_l1_norm(p, n) + 1)
+    half = bound // 2
+    assert never_overflows([half, -half], p, n)
+    assert not never_overflows([half + 1, -half - 1], p, n)
+
+
+def test_the_bounds_of_the_papers() -> None:
+    # A2Q: (2^(P-1) - 1) / 2^(N-1) for signed inputs; A2Q+: (2^P - 2) / (2^N - 1).
+    assert max_l1_norm(16, 8, signed_inputs=True) == (2**15 - 1) // 2**7 == 255
+    assert max_l1_norm(16, 8, zero_centred=True) == (2**16 - 2) // 255 == 256
+    assert max_l1_norm(16, 8) == 128
+
+
+def test_never_overflows_takes_many_sums_at_once() -> None:
+    weights = np.array([[[3, -4], [3, 5]], [[7, 0], [0, -8]]])
+    assert never_overflows(weights, 4, 1).tolist() == [[True, False], [True, True]]
+    assert never_overflows(np.zeros((3, 0), dtype=np.int8), 4, 4).all()
+    assert never_overflows(np.array([2**62]), 62, 1).tolist() is False
+
+
+@pytest.mark.parametrize("overflow", ["wrap", "saturate"])
+def test_an_accumulator_within_the_bound_sums_exactly_however_it_overflows(overflow: str) -> None:
+    suffix = "_wrap" if overflow == "wrap" else ""
+    acc = Accumulator(f"fixed10_f0{suffix}")
+    bound = max_l1_norm(10, 3)
+    w = np.zeros((1, 9), np.float32)
+    w[0, :8], w[0, 8] = bound // 8, bound % 8
+    x = np.full((9, 1), 7.0, np.float32)
+    assert twin.matmul(w, x, None, acc)[0, 0] == 7 * bound
+    w[0, 8] += 1
+    assert twin.matmul(w, x, None, acc)[0, 0] != 7 * (bound + 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: max_l1_norm(1, 8), ValueError, r"accumulator_bits must be in 2\.\.62, got 1"),
+        (lambda: max_l1_norm(8, 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
+        (lambda: max_l1_norm(8.0, 2), TypeError, "accumulator_bits must be an int"),
+        (
+            lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True),
+            ValueError,
+            "zero_centred=True is the bound for unsigned inputs",
+        ),
+        (lambda: never_overflows([0.5], 8, 2), TypeError, "weights must be integers, got float64"),
+    ],
+)
+def test_refusals(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
