@@ -163,6 +163,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
                              lanes, length, spread_depth(taps, pass.channels));
       p.lane_bias = bias == nullptr ? nullptr : bias + first;
       p.position = position;
+      p.family = first;
       p.spread = true;
     }
     return;
@@ -176,11 +177,13 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
       p.lanes_are_rows = true;
       p.row_bias = group_bias;
       p.position = position;
+      p.family = group;
     } else {
       Product& p = work->add(std::make_unique<PositionOperands>(pass, group), positions, pass.lanes,
                              length, block_depth(taps));
       p.lane_bias = group_bias;
       p.position = position;
+      p.family = group;
     }
   }
 }

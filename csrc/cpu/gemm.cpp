@@ -52,6 +52,19 @@ struct Block {
   int64_t lane, lanes;
 };
 
+// Where in its product a block lies, as a share of the rows.
+double place(const Block& b) {
+  return static_cast<double>(b.row) / static_cast<double>(b.product->rows);
+}
+
+void take_turns(std::vector<Block>* blocks) {
+  const auto first = [](const Block& a, const Block& b) {
+    if (a.product->family != b.product->family) return a.product->family < b.product->family;
+    return a.lane != b.lane ? a.lane < b.lane : place(a) < place(b);
+  };
+  std::stable_sort(blocks->begin(), blocks->end(), first);
+}
+
 // Blocks of about equal size, as large as the scratch holds; smaller where the threads would
 // otherwise run out of them.
 void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks) {
@@ -74,6 +87,7 @@ void cut(const std::vector<Product>& products, int threads, std::vector<Block>* 
       }
     }
   }
+  if (count > 0 && products[0].family >= 0) take_turns(blocks);
 }
 
 // One more addition in the outermost format.

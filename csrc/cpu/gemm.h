@@ -65,7 +65,9 @@ struct Product {
   // out, length is that of the whole.
   const int64_t* position = nullptr;
   bool exchanged = false;  // A packs the right operand of Arithmetic, B the left
-  bool spread = false;     // every lane has an A of its own; at most kPanel lanes
+  // Products of one family write to the same places in memory: their blocks take turns.
+  int64_t family = -1;
+  bool spread = false;  // every lane has an A of its own; at most kPanel lanes
 };
 
 // The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].

@@ -5,15 +5,14 @@ namespace lpk {
 namespace {
 
 #if defined(LPK_AVX512FP16)
-void accumulate_half_first(const Tile& unmarked) {
-  const Tile t = unmarked.marked();
+void accumulate_half_first(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
   const OperandRange a = operand_range(t.a, t.a_floats());
   const OperandRange& b = range_of_b(t);
   if (t.spread() || !half_sums(t, acc, a, b)) return accumulate_certified<Vec<8>>(t, acc, a, b);
   const bool rounds_products = acc.has_product && !products_stay(acc.product, product_range(a, b));
   const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
-  run_half_tile(t, rounds_products, outer_is_half);
+  run_half_tile(t.marked(), rounds_products, outer_is_half);
   count_products(Tier::kNative, t.rows * t.lanes * t.depth);
 }
 #endif
