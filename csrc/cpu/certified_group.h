@@ -1,0 +1,286 @@
+// Rows and panels of a tile as the certified kernels take them: the sums in registers, the loop
+// over k, the closing of chunks, and the way back where a bound is passed.
+#pragma once
+
+#include "fixed_rules.h"
+
+namespace lpk {
+namespace {
+
+// The state of some rows and lanes, to go back to. The first block of k starts from +0.
+template <int kRows, int kLanes>
+struct Snapshot {
+  float inner[kRows][kLanes];
+  float outer[kRows][kLanes];
+  bool negative_zero = false;
+
+  explicit Snapshot(const Tile& t) {
+    if (t.k0 == 0) return;
+    for (int r = 0; r < kRows; ++r) {
+      std::memcpy(inner[r], t.inner + r * t.stride, sizeof inner[r]);
+      std::memcpy(outer[r], t.outer + r * t.stride, sizeof outer[r]);
+      for (int l = 0; l < kLanes; ++l) {
+        uint32_t bits;
+        std::memcpy(&bits, &inner[r][l], sizeof bits);
+        negative_zero |= bits == 0x80000000u;
+      }
+    }
+  }
+  void restore(const Tile& t) const {
+    for (int r = 0; r < kRows; ++r) {
+      float* to_inner = t.inner + r * t.stride;
+      float* to_outer = t.outer + r * t.stride;
+      if (t.k0 == 0) {
+        std::memset(to_inner, 0, sizeof inner[r]);
+        std::memset(to_outer, 0, sizeof outer[r]);
+      } else {
+        std::memcpy(to_inner, inner[r], sizeof inner[r]);
+        std::memcpy(to_outer, outer[r], sizeof outer[r]);
+      }
+    }
+  }
+};
+
+// The rule of the sums, scaled by 2^shift, may add a chunk to the outer sum as well: (B) of
+// certificate.h for two addends of q bits, both multiples of the last place of the subnormals; the
+// bound is that of the format, and watched as for the sums.
+inline bool closes_by_sum_rule(const Accumulator& acc, int shift) {
+  const Format& f = acc.fmt;
+  const Format& o = acc.outer;
+  const bool alike = o.kind == f.kind && o.man_bits == f.man_bits && o.emin == f.emin &&
+                     o.max == f.max && o.subnormals == f.subnormals;
+  return alike && acc.outer_rounding == acc.rounding && f.subnormals &&
+         rounds_twice_safely(f.man_bits + 1, f.man_bits + 1) &&
+         f.emin - f.man_bits + shift >= -126 &&
+         1 - shift >= std::min(kEnoughBound, std::ilogb(f.max));
+}
+
+// What the tile asks of a kernel: kMarked has absent taps that must be passed over.
+enum class Taps { kPlain, kMarked, kSpread };
+
+// What a group needs beside its tile: constants made once a tile, and the operand that is scaled by
+// 2^shift: A, or B where A is spread.
+template <class S, class Rule, class Product>
+struct CertifiedRun {
+  using Floats = S;
+  static constexpr int kRows = Rule::kRows;
+  using F = typename S::F;
+  static constexpr int kWidth = sizeof(F) / sizeof(float);
+  static constexpr int kVectors = kPanel / kWidth;
+
+  const Accumulator& acc;
+  const float* scaled;
+  F scale, unscale;
+  Rule rule;
+  Product product;
+  ChunkEnd<typename S::V> end;
+  bool closes;
+
+  CertifiedRun(const Accumulator& accumulator, const float* scaled_operand, int by,
+               const Rule& sum_rule)
+      : acc(accumulator),
+        scaled(scaled_operand),
+        scale(S::all(std::ldexp(1.0f, by))),
+        unscale(S::all(std::ldexp(1.0f, -by))),
+        rule(sum_rule),
+        product(acc.product, by),
+        end(acc),
+        closes(Rule::kClosesChunks && closes_by_sum_rule(acc, by)) {}
+
+  // outer <- round(outer + inner), inner <- +0; in memory only if the block ends here.
+  template <int kRows, int kColumns>
+  LPK_HD void close_chunk(const Tile& t, F (&sum)[kRows][kColumns], F (&seen)[4], bool last) const {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kColumns; ++v) {
+        float* outer = t.outer + r * t.stride + v * kWidth;
+        const F total = rule.round(rule.add(sum[r][v], S::load(outer) * scale), NoDraws{});
+        seen[v % 4] = S::either(seen[v % 4], total);
+        S::store(outer, total * unscale);
+        sum[r][v] = S::all(0.0f);
+        if (last) S::store(t.inner + r * t.stride + v * kWidth, sum[r][v]);
+      }
+    }
+  }
+
+  // kRows rows, from row `row` of A on, against the kPanels panels of `t`. Returns whether the
+  // certificate held; if not, nothing has changed.
+  template <int kRows, int kPanels, Taps kTaps>
+  bool group(const Tile& t, int64_t row) const {
+    constexpr int kColumns = kPanels * kVectors;
+    constexpr bool kSpread = kTaps == Taps::kSpread;
+    constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
+    const Snapshot<kRows, kPanels * kPanel> before(t);
+    if (before.negative_zero && !Rule::kKeepsZeros) return false;
+
+    const float* rows[kRows];
+    for (int r = 0; r < kRows; ++r)
+      rows[r] = kSpread ? t.a + t.row_at[r] : scaled + (row + r) * t.depth;
+    const float* b = kSpread ? scaled : t.b;
+    F sum[kRows][kColumns];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kColumns; ++v) {
+        sum[r][v] = rule.enter(S::load(t.inner + r * t.stride + v * kWidth) * scale);
+      }
+    }
+    [[maybe_unused]] typename Rule::template PanelState<kRows> draws[kPanels];
+    typename Rule::LaneState lanes;
+    if constexpr (Rule::kStochastic) {
+      for (int p = 0; p < kPanels; ++p)
+        draws[p].start(t, kSiteSum, acc.random_bits, acc.rng, 0, p * kPanel);
+      lanes = typename Rule::LaneState(draws[0].layout, 22 - acc.fmt.man_bits - acc.random_bits);
+    }
+    // One OR for two sums; four chains of them.
+    F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
+    for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
+      for (int64_t k = from; k < to; ++k) {
+        if constexpr (Rule::kStochastic) {
+          const uint64_t position = static_cast<uint64_t>(t.position_of(k));
+          for (int p = 0; p < kPanels; ++p) draws[p].seek(position);
+          lanes.from(draws[0].layout.shift_of(position));
+        }
+        const int64_t at = kSpread ? t.step_at[k] : k;
+        F column[kColumns];
+        for (int v = 0; v < kColumns; ++v) {
+          column[v] = S::load(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
+        }
+        for (int r = 0; r < kRows; ++r) {
+          if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
+          for (int v = 0; v < kColumns; ++v) {
+            if constexpr (Rule::kStochastic)
+              lanes.words = S::load_words(draws[v / kVectors].row_words(r));
+            const F left = kSpread ? S::load(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
+            F s;
+            if constexpr (std::is_same_v<Product, ExactProduct>) {
+              s = rule.fma(left, column[v], sum[r][v]);
+            } else {
+              s = rule.add(product(left, column[v]), sum[r][v]);
+            }
+            const F next = rule.round(s, lanes);
+            if (kMarks && t.lane_absent != nullptr) {
+              const uint32_t marks = t.lane_absent[v / kVectors * t.depth + k];
+              sum[r][v] = S::keep(marks >> (v % kVectors * kWidth), sum[r][v], next);
+            } else {
+              sum[r][v] = next;
+            }
+          }
+        }
+        if constexpr (Rule::kTracked) {
+          const F* flat = &sum[0][0];
+          for (int i = 0; i + 1 < kRows * kColumns; i += 2) {
+            seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
+          }
+          if (kRows * kColumns % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kColumns - 1]);
+        }
+      }
+      if constexpr (Rule::kClosesChunks) {
+        if (closes && closed >= 0) return close_chunk(t, sum, seen, to == t.depth);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kColumns; ++v) {
+          S::store(t.inner + r * t.stride + v * kWidth, rule.leave(sum[r][v]) * unscale);
+        }
+      }
+      if (closed < 0) return;
+      for (int p = 0; p < kPanels; ++p)
+        end.template close<kRows>(t, 0, p * kPanel, static_cast<uint64_t>(closed));
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kColumns; ++v) sum[r][v] = rule.enter(S::all(0.0f));
+      }
+    });
+    if constexpr (!Rule::kTracked) return true;
+    const F all = S::either(S::either(seen[0], seen[1]), S::either(seen[2], seen[3]));
+    if (!S::any(all, kBeyondBound)) return true;
+    before.restore(t);
+    return false;
+  }
+};
+
+// Some rows and lanes of a tile, as a tile.
+inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int64_t lanes) {
+  Tile part = t;
+  part.rows = rows;
+  part.lanes = lanes;
+  if (t.spread()) {
+    part.row_at += row;
+  } else {
+    part.a += row * t.depth;
+  }
+  if (t.absent != nullptr) part.absent += row * t.depth;
+  if (t.lane_absent != nullptr) part.lane_absent += lane / kPanel * t.depth;
+  part.b += lane * t.depth;
+  part.inner += row * t.stride + lane;
+  part.outer += row * t.stride + lane;
+  part.row_id += row;
+  part.lane_id += lane;
+  return part;
+}
+
+// All of a tile, group by group. Those of which the certificate does not hold go to `exact`, and
+// once one did all later ones with it, as they are likely to as well.
+template <Taps kTaps, class Run, class Exact>
+class CertifiedGroups {
+ public:
+  CertifiedGroups(const Tile& t, const Run& run, const Exact& exact)
+      : t_(t), run_(run), exact_(exact) {}
+
+  // Whole groups panel by panel, which then stays in the first cache; the rest of the rows one by
+  // one against several panels at a time, or their few sums would wait for each other.
+  void run() {
+    for (int64_t lane = 0; lane < t_.lanes; lane += kPanel) whole_groups(lane);
+    int64_t row = 0;
+    while (const int64_t count = group_rows(t_.rows - row)) row += count;
+    const int64_t across = S::kRowPanels * kPanel;
+    for (int64_t lane = 0; lane < t_.lanes;) {
+      const bool wide = kTaps != Taps::kSpread && lane + across <= t_.lanes;
+      rest(row, lane, wide);
+      lane += wide ? across : kPanel;
+    }
+  }
+
+ private:
+  using S = typename Run::Floats;
+  static constexpr int kRows = kTaps == Taps::kSpread ? S::kSpreadRows : Run::kRows;
+  static constexpr int kFewerRows = kRows < S::kFewerRows ? kRows : S::kFewerRows;
+
+  // Of the next group; 0 if the rows left are too few for one.
+  static int64_t group_rows(int64_t left) {
+    if (left == 2 * kFewerRows) return kFewerRows;
+    return left >= kRows ? kRows : left >= kFewerRows ? kFewerRows : 0;
+  }
+
+  void whole_groups(int64_t lane) {
+    int64_t row = 0;
+    while (const int64_t count = group_rows(t_.rows - row)) {
+      count == kRows ? group<kRows, 1>(row, lane) : group<kFewerRows, 1>(row, lane);
+      row += count;
+    }
+  }
+
+  void rest(int64_t row, int64_t lane, bool wide) {
+    if (!wide) {
+      for (; row + 4 <= t_.rows; row += 4) group<4, 1>(row, lane);
+    }
+    for (; row < t_.rows; ++row) {
+      if (!wide) {
+        group<1, 1>(row, lane);
+      } else if constexpr (kTaps != Taps::kSpread) {
+        group<1, S::kRowPanels>(row, lane);
+      }
+    }
+  }
+
+  template <int kGroup, int kPanels>
+  void group(int64_t row, int64_t lane) {
+    const Tile part = part_of(t_, row, kGroup, lane, kPanels * kPanel);
+    if (holds_) holds_ = run_.template group<kGroup, kPanels, kTaps>(part, row);
+    if (!holds_) exact_(part);
+  }
+
+  const Tile& t_;
+  const Run& run_;
+  const Exact& exact_;
+  bool holds_ = true;
+};
+
+}  // namespace
+}  // namespace lpk
