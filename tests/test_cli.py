@@ -10,12 +10,20 @@ import pytest
 from typer.testing import CliRunner
 
 from lpkernels.cli import app, main
+from lpkernels.cli._options import console
 from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.interrupts import Interrupted
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
 from lpkernels.experiments.trainer import Trainer
 
 TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console was made when its module was imported, perhaps in a narrow terminal."""
+    monkeypatch.setattr(console, "_width", 200)
+    monkeypatch.setattr(console, "_height", 50)
 
 
 def call(*arguments: object) -> Any:

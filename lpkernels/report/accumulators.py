@@ -22,7 +22,7 @@ def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
     """A row for every GEMM of every layer; the notes stand below the table, by number."""
     table = Table(title=title or None)
     table.add_column("layer", no_wrap=True)
-    table.add_column("gemm")
+    table.add_column("gemm", no_wrap=True)
     for column in ("length", "m_p", "nonzero", "one sum", "chunks", "exponents"):
         table.add_column(column, justify="right")
     table.add_column("accumulator", no_wrap=True)

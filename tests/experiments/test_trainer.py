@@ -140,11 +140,12 @@ def test_interrupted_names_the_place_and_the_checkpoint(
 ) -> None:
     trainer = Trainer(CONFIG, tmp_path, data=data)
     interrupt_at(trainer, monkeypatch, "_step", 1)
+    handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(
         Interrupted, match=r"epoch 1 of 2 after step 2 of 4; saved to .*checkpoint\.pt"
     ):
         trainer.fit()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_ctrl_c_in_the_last_test_stops_what_would_come_next(
