@@ -44,7 +44,7 @@ struct AlignedSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
     largest = L::max(largest, L::all(0x1p-400));
     const auto binade = L::bits(largest) & kExponentBits;
     const int64_t bits = int64_t{acc.aligned_bits} << 52;
-    const D scale = L::value((int64_t{2046} << 52) + bits - binade);
+    const D scale = L::value((int64_t{2046} << 52) - binade + bits);
     D part[4] = {without_fraction<D>(sum * scale), L::all(kNothing), L::all(kNothing),
                  L::all(kNothing)};
     int i = 0;
