@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+# The compiler lists torch's functions when it is imported: before `poisoned_empty` replaces some.
+import torch._dynamo
+
 #: Backends that take CPU tensors.
 CPU_BACKENDS = ("reference", "cpu")
 

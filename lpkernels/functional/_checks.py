@@ -176,7 +176,7 @@ def _dtype_advice(name: str, dtype: torch.dtype) -> str:
     return f"convert it with {name}.float()"
 
 
-@torch.compiler.assume_constant_result
+@ops.assume_constant_result
 def constant(function: Callable[..., Any], *args: str | int) -> Any:
     """function(*args), which torch.compile evaluates while tracing instead of tracing into it.
 

@@ -9,7 +9,7 @@ of it.
 
 from lpkernels import backends
 from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
-from lpkernels.ops._operator import Ints, Packable, draw_seed
+from lpkernels.ops._operator import Ints, Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import pack, packed_bytes, unpack
 from lpkernels.ops._products import conv_dgrad, conv_fprop, conv_wgrad, matmul
 from lpkernels.ops._quantize import AFFINE, axis, fuses, quantize, quantize_out, result_dtype
@@ -24,6 +24,7 @@ __all__ = [
     "Fused",
     "Ints",
     "Packable",
+    "assume_constant_result",
     "axis",
     "broadcast_batch",
     "conv_dgrad",

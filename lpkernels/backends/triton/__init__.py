@@ -1,0 +1,54 @@
+"""The ``triton`` backend: kernels that Triton compiles on first use, without nvcc.
+
+It takes tensors of a CUDA device, or with TRITON_INTERPRET=1 set before the first import, when
+Triton runs every kernel in its interpreter, tensors on the CPU: slow, for tests.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lpkernels.backends.triton import _launch, _quantize
+
+_ELEMENTWISE_KINDS = (0, 1)
+
+
+class TritonBackend:
+    """Kernels of this package; see `lpkernels.backends.Backend` for the methods."""
+
+    name = "triton"
+    fuses = False
+
+    def available(self) -> bool:
+        return not self.why_not()
+
+    def why_not(self) -> str:
+        if _launch.interpreting() or torch.cuda.is_available():
+            return ""
+        return (
+            "torch finds no CUDA device; check nvidia-smi and CUDA_VISIBLE_DEVICES, or set "
+            "TRITON_INTERPRET=1 before the first import to run kernels in Triton's interpreter"
+        )
+
+    def unsupported(self, op: str, device: torch.device) -> str:
+        home = "cpu" if _launch.interpreting() else "cuda"
+        if device.type != home:
+            return f"it takes tensors on a {home.upper()} device here, these are on {device}"
+        return "" if op == "quantize" else f"it has no kernel yet for {op}"
+
+    def quantize(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor,
+    ) -> None:
+        if quantizer[0] not in _ELEMENTWISE_KINDS:
+            raise NotImplementedError
+        _quantize.quantize(x, quantizer, seed, role, site, out)
+
+
+BACKEND = TritonBackend()

@@ -1,0 +1,39 @@
+"""How every kernel of this backend is started.
+
+Without contraction always: fused multiply-adds would turn the rounding rules into the identity. On
+the tensors' own device and torch's current stream of it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+# No contraction of a * b + c. Triton contracts by default.
+EXACT = {"enable_fp_fusion": False}
+
+
+def interpreting() -> bool:
+    """Whether kernels run in Triton's interpreter, on the host: TRITON_INTERPRET=1 at import."""
+    return bool(triton.knobs.runtime.interpret) or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def on_device(x: Tensor) -> AbstractContextManager[Any]:
+    """A context in which kernels start on x's device."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def seed_on(seed: Tensor | None, device: torch.device) -> Tensor:
+    """The call's seed as a one-element int64 tensor on device; a zero where nothing is drawn.
+
+    A tensor and not a number: numbers would compile a kernel for each seed, and a captured graph
+    would draw the same bits at every replay.
+    """
+    if seed is None:
+        return torch.zeros(1, dtype=torch.int64, device=device)
+    return seed.to(device, non_blocking=True).reshape(1)

@@ -1,0 +1,105 @@
+"""Triton kernels compiled without a GPU, and what their machine code holds."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from lpkernels.backends.triton._launch import EXACT
+
+__all__ = ["TARGETS", "Code", "code", "compiled"]
+
+#: Name -> target; gfx942 needs the wave size of CDNA.
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+_POINTERS = {
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.uint8: "*u8",
+}
+_TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+class Code(NamedTuple):
+    """One compiled kernel for an NVIDIA target."""
+
+    ptx: str
+    #: Lines of machine code in order, "<address> <instruction>".
+    sass: list[str]
+    registers: int
+    spills: int
+
+
+def _type(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return _POINTERS[value]
+    if isinstance(value, tuple):
+        return (
+            type(value)(*map(_type, value))
+            if hasattr(value, "_fields")
+            else tuple(map(_type, value))
+        )
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def compiled(
+    kernel: Any, target: str = "sm_90", *, num_warps: int = 4, num_stages: int = 1, **arguments: Any
+) -> Any:
+    """What `triton.compile` gives for a call with these arguments.
+
+    Args:
+        kernel: a @triton.jit function. target: a key of `TARGETS`.
+        arguments: every parameter by name: a torch.dtype for a pointer, a number of its type for a
+            number, the value itself for a constexpr.
+    """
+    constant = {p.name for p in kernel.params if p.is_constexpr}
+    # Tensors begin at multiples of 16 bytes, as torch allocates them.
+    aligned = {
+        (position,): [["tt.divisibility", 16]]
+        for position, parameter in enumerate(kernel.params)
+        if isinstance(arguments[parameter.name], torch.dtype)
+    }
+    source = ASTSource(
+        kernel,
+        {n: "constexpr" if n in constant else _type(v) for n, v in arguments.items()},
+        constexprs={n: v for n, v in arguments.items() if n in constant},
+        attrs=aligned,
+    )
+    options = {"num_warps": num_warps, "num_stages": num_stages, **EXACT}
+    return triton.compile(source, target=TARGETS[target], options=options)
+
+
+def code(kernel: Any, target: str = "sm_90", **arguments: Any) -> Code:
+    """`compiled`, taken apart."""
+    result = compiled(kernel, target, **arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(result.asm["cubin"])
+        text = _run("nvdisasm", "-c", cubin)
+        usage = _run("cuobjdump", "-res-usage", cubin)
+    registers = int(re.search(r"REG:(\d+)", usage)[1])
+    stack = int(re.search(r"STACK:(\d+)", usage)[1])
+    lines = [m[0] for m in re.finditer(r"^\s*/\*([0-9a-f]+)\*/.*;", text, re.M)]
+    return Code(result.asm["ptx"], lines, registers, stack)
+
+
+def _run(tool: str, *arguments: Any) -> str:
+    done = subprocess.run([_TOOLS / tool, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
