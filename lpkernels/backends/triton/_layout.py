@@ -1,0 +1,66 @@
+"""What a product's kernels read and write: packed operands and where everything lies.
+
+Every product of this backend, matrix products and the three passes of a convolution alike, is one
+batch of G matrix products: element (lane, k) of operand matrix g, and output (row, col) of matrix
+g, lie where sums of table entries say. So one family of kernels serves them all; a convolution is a
+matter of tables. Tables are int64 tensors on the device, offsets in elements.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+#: A NaN that packing never writes for a value: this tap falls outside and adds nothing.
+ABSENT = 0x7FFFFFFF
+
+
+class Operand(NamedTuple):
+    """One operand, packed: values of its quantizer's format, each NaN 0x7fc00000, in float32.
+
+    Element (lane, k) of matrix g is ``values[batch[g] + lanes[lane] + steps[k]]``. A lane is a row
+    of the left operand or a column of the right one. ``lanes`` None: lane i lies at i; there is
+    memory behind the last lane up to a multiple of `PAD`, holding zeros. ``steps`` None: step k
+    lies at k * ``step``.
+    """
+
+    values: Tensor
+    batch: Tensor
+    lanes: Tensor | None
+    steps: Tensor | None
+    step: int
+    #: int32, 1-d, on the device: what `_facts` says of all values.
+    facts: Tensor
+    #: Whether some elements are `ABSENT`.
+    absent: bool
+
+
+#: Lanes are padded to a multiple of the largest tile's side.
+PAD = 512
+
+
+class Sums(NamedTuple):
+    """The outputs: M x N sums of K steps for each of G matrices, and the keys of their draws.
+
+    Output (i, j) of matrix g is ``out[batch[g] + rows[i] + cols[j]]``. Of its draws' two keys,
+    ``row_batch[g] + row_keys[i]`` and ``col_batch[g] + col_keys[j]``, the first is the row and the
+    second the column; ``swapped`` exchanges them. The column key is also the index of the bias.
+    """
+
+    out: Tensor
+    batch: Tensor
+    rows: Tensor
+    cols: Tensor
+    row_keys: Tensor
+    col_keys: Tensor
+    row_batch: Tensor
+    col_batch: Tensor
+    swapped: bool
+    bias: Tensor | None
+    #: (K,) the position that step k has in the contract's order; None: k.
+    positions: Tensor | None
+    #: (chunks + 1,) first step of every chunk; None: chunk c begins at step c * chunk.
+    starts: Tensor | None
+    #: G, M, N, K.
+    sizes: tuple[int, int, int, int]
