@@ -75,12 +75,26 @@ def _matmul(case: Case, device: str, backend: str) -> Job:
     baselines: dict[str, Callable[[], object]] = {"torch": lambda: torch.mm(a, b)}
     if "naive" in case.baselines and device == "cpu" and not naive.why_not():
         baselines["naive"] = lambda: naive.matmul(a, b, acc)
+    if "tf32" in case.baselines:
+        baselines["tf32"] = lambda: _with_tf32(a, b)
+    if "bf16" in case.baselines:
+        half_a, half_b = a.bfloat16(), b.bfloat16()
+        baselines["bf16"] = lambda: torch.mm(half_a, half_b)
     return Job(
         lambda: [lp.matmul(a, b, acc, generator=seed, backend=backend)],
         baselines,
         m * k * n,
         "GMAC/s",
     )
+
+
+def _with_tf32(a: Tensor, b: Tensor) -> Tensor:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return torch.mm(a, b)
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _quantize(case: Case, device: str, backend: str, *, into: bool) -> Job:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 import lpkernels as lp
 from bench import naive
 from bench.gate import gate
+from bench.gpu_cases import GPU_CASES
 from bench.ops import SEED, Job, build
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
@@ -42,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(case.name for case in cases))
         return 0
     device = torch.device(options.device).type
+    names = [options.backend] if options.backend else backends_of(device)
     path = options.out / f"{slug(device_name(device))}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     where = {**environment(device), "isa": isa(device)}
@@ -53,14 +56,14 @@ def main(arguments: list[str] | None = None) -> int:
     deadline = time.monotonic() + options.limit
     failed, gated = [], set()
     before = torch.get_num_threads()
-    for case in cases:
+    for case, backend in product(cases, names):
         if time.monotonic() > deadline:
             print(f"{case.name}: not run, --limit {options.limit:g} s has passed")
             continue
         try:
-            key = gate_case(case).name
+            key = (gate_case(case).name, backend)
             if key not in gated:
-                gate(case, device, device)
+                gate(case, device, backend)
                 gated.add(key)
         except AssertionError as error:
             failed.append(case.name)
@@ -71,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         for threads in options.threads if device == "cpu" else [before]:
             torch.set_num_threads(threads)
-            record = measure(case, device, threads, case.share * options.seconds)
+            record = measure(case, device, backend, threads, case.share * options.seconds)
             append_record(path, {**record, "quick": options.quick, "environment": where})
             print(line(record), flush=True)
     torch.set_num_threads(before)
@@ -87,6 +90,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--filter", default="", help="only cases whose name matches this regex")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--backend", default="", help="only this one; default: all that can run")
     threads = [1, 2] if (os.cpu_count() or 1) > 1 else [1]
     parser.add_argument("--threads", type=_counts, default=threads, help="such as 1,2")
     parser.add_argument("--seconds", type=float, default=2.5, help="time for each line")
@@ -100,13 +104,14 @@ def _counts(text: str) -> list[int]:
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
-    cases = [case for case in CASES if case.quick or not options.quick]
+    every = CASES if torch.device(options.device).type == "cpu" else GPU_CASES
+    cases = [case for case in every if case.quick or not options.quick]
     return [case for case in cases if re.search(options.filter, case.name)]
 
 
-def measure(case: Case, device: str, threads: int, budget: float) -> dict[str, Any]:
+def measure(case: Case, device: str, backend: str, threads: int, budget: float) -> dict[str, Any]:
     """One record, but for where it was measured."""
-    job = build(case, device, device)
+    job = build(case, device, backend)
     wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
     others = OtherWork()
     load = os.getloadavg()[0]
@@ -122,6 +127,7 @@ def measure(case: Case, device: str, threads: int, budget: float) -> dict[str, A
         "shape": list(case.shape),
         "spec": case.spec,
         "operands": case.operands,
+        "backend": backend,
         "threads": threads,
         "seed": SEED,
         "load": round(load, 2),
@@ -158,7 +164,7 @@ def line(record: dict[str, Any]) -> str:
     ratios = {name: other["ratio"] for name, other in record["baselines"].items()}
     seconds = record["seconds"]
     row = _COLUMNS.format(
-        record["case"],
+        record["case"] if record["backend"] == "cpu" else f"{record['backend']}: {record['case']}",
         record["threads"],
         duration(seconds["best"]),
         duration(seconds["p50"]),
@@ -184,6 +190,16 @@ def slug(name: str) -> str:
 def isa(device: str) -> str:
     backend: Any = lp.backends.get(device)
     return str(backend.isa()) if device == "cpu" else device
+
+
+def backends_of(device: str) -> list[str]:
+    """The backends of tensors on `device` that can run here, but for the reference."""
+    kernels = ["cpu"] if device == "cpu" else ["cuda", "triton"]
+    status = lp.backends.status()
+    for name in kernels:
+        if status[name] != "available":
+            print(f"without the backend {name}: {status[name]}")
+    return [name for name in kernels if status[name] == "available"]
 
 
 if __name__ == "__main__":

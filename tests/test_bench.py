@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-import torch
 
 from bench import gate as gate_module
 from bench import ops, run, timing
+from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import backends
@@ -72,11 +72,33 @@ def test_main_lists_the_quick_cases(capsys):
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=by_op)
 def test_measure_gives_a_record_and_a_line(case):
     small = gate_case(case)
-    record = json.loads(json.dumps(run.measure(small, "cpu", torch.get_num_threads(), 0.0)))
+    record = json.loads(json.dumps(run.measure(small, "cpu", "cpu", 1, 0.0)))
     assert record["case"] == small.name and record["seed"] == ops.SEED
     assert record["samples"] >= 5 and record["baselines"]["torch"]["ratio"] > 0
     assert {"load", "others", "threads", "rate", "unit"} <= set(record)
     assert re.match(re.escape(small.name) + r" +\d+ ", run.line(record))
+
+
+@pytest.mark.parametrize("case", GPU_CASES, ids=lambda case: case.name)
+def test_the_cases_of_a_gpu_pass_the_gate_on_the_cpu(case):
+    gate_module.gate(case, "cpu", "cpu")
+
+
+def test_a_gpu_product_has_torchs_own_speeds_beside_it():
+    job = ops.build(gate_case(GPU_CASES[0]), "cpu", "cpu")
+    assert set(job.baselines) == {"torch", "tf32", "bf16"}
+    for baseline in job.baselines.values():
+        assert baseline().shape == job.run()[0].shape
+
+
+def test_only_backends_that_can_run_are_measured(capsys):
+    assert run.backends_of("cpu") == ["cpu"]
+    status = backends.status()
+    missing = [name for name in ("cuda", "triton") if status[name] != "available"]
+    assert set(run.backends_of("cuda")) == {"cuda", "triton"} - set(missing)
+    printed = capsys.readouterr().out
+    for name in missing:
+        assert f"without the backend {name}: {status[name]}" in printed
 
 
 def test_interleave_takes_turns_until_the_budget_is_spent():
