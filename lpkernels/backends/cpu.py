@@ -14,16 +14,21 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends._layout import (
+    AFFINE,
+    BLOCK,
+    axis_sizes,
+    batch_offsets,
+    dense,
+    geometry,
+    strides,
+)
 
 # The order of lpk::ElementType in csrc/cpu/element_types.h.
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
-_AFFINE, _BLOCK = 2, 3
 _STOCHASTIC = 6
-_SPATIAL = 3
 # Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
 STREAM_BYTES = 16 << 20
-# Of the only matrix there is.
-_NO_OFFSET = torch.zeros(1, dtype=torch.int64)
 
 
 class CpuBackend:
@@ -81,8 +86,8 @@ class CpuBackend:
     ) -> None:
         if x.numel() == 0:
             return
-        by_position = quantizer[0] in (_AFFINE, _BLOCK) or quantizer[-4] == _STOCHASTIC
-        if by_position or x.stride() != out.stride() or not _dense(x):
+        by_position = quantizer[0] in (AFFINE, BLOCK) or quantizer[-4] == _STOCHASTIC
+        if by_position or x.stride() != out.stride() or not dense(x):
             x = x.contiguous()
         target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
         self._c().quantize(
@@ -90,7 +95,7 @@ class CpuBackend:
             target.data_ptr(),
             _DTYPES[x.dtype],
             _DTYPES[target.dtype],
-            _axis_sizes(x.shape, quantizer),
+            axis_sizes(x.shape, quantizer),
             quantizer,
             _int(seed),
             role,
@@ -121,8 +126,8 @@ class CpuBackend:
             # One product, whose rows have the same ids: b is packed once for all of them.
             m *= math.prod(batch)
             a, batch = a.view(m, k), torch.Size(())
-        a_offsets = _batch_offsets(a, batch)
-        b_offsets = _batch_offsets(b, batch)
+        a_offsets = batch_offsets(a, batch)
+        b_offsets = batch_offsets(b, batch)
         bias = None if bias is None else bias.contiguous()
         self._c().matmul(
             a.data_ptr(),
@@ -156,8 +161,8 @@ class CpuBackend:
         products = torch.zeros(m, k, n, dtype=torch.uint8) if bits else None
         chunks = torch.zeros(m, -(-k // chunk), n, dtype=torch.uint8) if bits and chunk else None
         outputs = [0 if x is None else x.data_ptr() for x in (sums, products, chunks)]
-        strides = [*a.stride(), *b.stride()]
-        operands = (a.data_ptr(), b.data_ptr(), outputs, [m, n, k], strides, row.data_ptr())
+        lying = [*a.stride(), *b.stride()]
+        operands = (a.data_ptr(), b.data_ptr(), outputs, [m, n, k], lying, row.data_ptr())
         threads = torch.get_num_threads()
         counts = self._c().matmul_events(*operands, acc, _int(seed), role, threads)
         return sums, tuple(counts), products, chunks
@@ -188,13 +193,13 @@ class CpuBackend:
         bias = None if bias is None else bias.contiguous()
         self._c().conv_fprop(
             x.data_ptr(),
-            _strides(x),
+            strides(x),
             w.data_ptr(),
-            _strides(w),
+            strides(w),
             0 if bias is None else bias.data_ptr(),
             out.data_ptr(),
-            _strides(out),
-            _geometry(x.shape, w.shape, out.shape, stride, padding, dilation, groups),
+            strides(out),
+            geometry(x.shape, w.shape, out.shape, stride, padding, dilation, groups),
             acc,
             *fused,
             _int(seed),
@@ -222,12 +227,12 @@ class CpuBackend:
             return out
         self._c().conv_dgrad(
             grad_output.data_ptr(),
-            _strides(grad_output),
+            strides(grad_output),
             w.data_ptr(),
-            _strides(w),
+            strides(w),
             out.data_ptr(),
-            _strides(out),
-            _geometry(input_shape, w.shape, grad_output.shape, stride, padding, dilation, groups),
+            strides(out),
+            geometry(input_shape, w.shape, grad_output.shape, stride, padding, dilation, groups),
             acc,
             *fused,
             _int(seed),
@@ -255,12 +260,12 @@ class CpuBackend:
             return out
         self._c().conv_wgrad(
             x.data_ptr(),
-            _strides(x),
+            strides(x),
             grad_output.data_ptr(),
-            _strides(grad_output),
+            strides(grad_output),
             out.data_ptr(),
-            _strides(out),
-            _geometry(x.shape, weight_shape, grad_output.shape, stride, padding, dilation, groups),
+            strides(out),
+            geometry(x.shape, weight_shape, grad_output.shape, stride, padding, dilation, groups),
             acc,
             *fused,
             _int(seed),
@@ -296,7 +301,7 @@ class CpuBackend:
 
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
         x = x.contiguous()
-        sizes = _axis_sizes(x.shape, fmt)
+        sizes = axis_sizes(x.shape, fmt)
         codes = torch.empty(self._c().packed_bytes(sizes, fmt), dtype=torch.uint8)
         if x.numel() == 0:
             return codes
@@ -318,7 +323,7 @@ class CpuBackend:
         self._c().unpack(
             codes.data_ptr(),
             out.data_ptr(),
-            _axis_sizes(out.shape, fmt),
+            axis_sizes(out.shape, fmt),
             fmt,
             torch.get_num_threads(),
         )
@@ -327,80 +332,6 @@ class CpuBackend:
 
 def _int(seed: Tensor | None) -> int:
     return 0 if seed is None else int(seed)
-
-
-def _dense(x: Tensor) -> bool:
-    """Whether x fills one piece of memory, in whatever order of its dimensions."""
-    if x.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def _axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
-    """(outer, length, inner) around the axis of a block or affine format; one line for others."""
-    if fmt[0] == _BLOCK:
-        axis = fmt[2]
-    elif fmt[0] == _AFFINE and fmt[3]:
-        axis = fmt[4]
-    elif fmt[0] == _AFFINE:
-        # One slice: the whole tensor.
-        return [1, 1, math.prod(shape)]
-    else:
-        return [1, math.prod(shape), 1]
-    if not shape:
-        return [1, 1, 1]
-    axis %= len(shape)
-    return [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
-
-
-def _batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
-    """Where each matrix of the broadcast batch starts in x, in elements."""
-    if not batch:
-        return _NO_OFFSET
-    offsets = torch.zeros((), dtype=torch.int64)
-    expanded = x.expand(*batch, *x.shape[-2:])
-    for size, stride in zip(batch, expanded.stride()[: len(batch)], strict=True):
-        offsets = offsets.unsqueeze(-1) + torch.arange(size) * stride
-    return offsets.contiguous()
-
-
-def _strides(x: Tensor) -> list[int]:
-    """Strides of the two leading dimensions and of three spatial ones, missing ones in front."""
-    strides = list(x.stride())
-    return strides[:2] + [0] * (_SPATIAL + 2 - len(strides)) + strides[2:]
-
-
-def _geometry(
-    x_shape: torch.Size | list[int],
-    w_shape: torch.Size | list[int],
-    y_shape: torch.Size | list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> list[int]:
-    def three(values: list[int], missing: int) -> list[int]:
-        return [missing] * (_SPATIAL - len(values)) + list(values)
-
-    return [
-        x_shape[0],
-        groups,
-        w_shape[1],
-        w_shape[0] // groups,
-        *three(list(x_shape[2:]), 1),
-        *three(list(w_shape[2:]), 1),
-        *three(list(y_shape[2:]), 1),
-        *three(stride, 1),
-        *three(padding, 0),
-        *three(dilation, 1),
-    ]
 
 
 BACKEND = CpuBackend()

@@ -1,0 +1,91 @@
+"""Shapes and strides of tensors as the kernels of csrc read them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+AFFINE, BLOCK = 2, 3
+_SPATIAL = 3
+# Of the only matrix there is.
+_NO_OFFSET = torch.zeros(1, dtype=torch.int64)
+
+
+def dense(x: Tensor) -> bool:
+    """Whether x fills one piece of memory, in whatever order of its dimensions."""
+    if x.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
+    """(outer, length, inner) around the axis of a block or affine format; one line for others."""
+    if fmt[0] == BLOCK:
+        axis = fmt[2]
+    elif fmt[0] == AFFINE and fmt[3]:
+        axis = fmt[4]
+    elif fmt[0] == AFFINE:
+        # One slice: the whole tensor.
+        return [1, 1, math.prod(shape)]
+    else:
+        return [1, math.prod(shape), 1]
+    if not shape:
+        return [1, 1, 1]
+    axis %= len(shape)
+    return [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
+
+
+def batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
+    """Where each matrix of the broadcast batch starts in x, in elements."""
+    if not batch:
+        return _NO_OFFSET
+    offsets = torch.zeros((), dtype=torch.int64)
+    expanded = x.expand(*batch, *x.shape[-2:])
+    for size, stride in zip(batch, expanded.stride()[: len(batch)], strict=True):
+        offsets = offsets.unsqueeze(-1) + torch.arange(size) * stride
+    return offsets.contiguous()
+
+
+def strides(x: Tensor) -> list[int]:
+    """Strides of the two leading dimensions and of three spatial ones, missing ones in front."""
+    strides = list(x.stride())
+    return strides[:2] + [0] * (_SPATIAL + 2 - len(strides)) + strides[2:]
+
+
+def geometry(
+    x_shape: torch.Size | list[int],
+    w_shape: torch.Size | list[int],
+    y_shape: torch.Size | list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> list[int]:
+    """A convolution of x with w to y as the 22 integers of a lpk::ConvShape: images, groups,
+    channels in and out of a group; sizes of x, w and y, stride, padding, dilation, three each.
+    """
+
+    def three(values: list[int], missing: int) -> list[int]:
+        return [missing] * (_SPATIAL - len(values)) + list(values)
+
+    return [
+        x_shape[0],
+        groups,
+        w_shape[1],
+        w_shape[0] // groups,
+        *three(list(x_shape[2:]), 1),
+        *three(list(w_shape[2:]), 1),
+        *three(list(y_shape[2:]), 1),
+        *three(stride, 1),
+        *three(padding, 0),
+        *three(dilation, 1),
+    ]
