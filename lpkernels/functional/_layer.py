@@ -16,6 +16,7 @@ rounds the operands as forward did.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -116,6 +117,22 @@ def _operand(
     return quantized(x, quantizer, seed, role, SITE_QUANTIZE, backend), ()
 
 
+def _result(
+    product: Callable[[Fused], Tensor],
+    operands: tuple[Ints, Ints],
+    quantizer: Quantizer | None,
+    acc: Accumulator,
+    seed: Tensor | None,
+    role: Role,
+    site: int,
+    backend: str,
+) -> Tensor:
+    """product(fused) rounded by the quantizer: by the product itself if it can, else after it."""
+    fused = Fused(*operands, _fused(quantizer, acc))
+    y = product(fused)
+    return y if fused.result else quantized(y, quantizer, seed, role, site, backend)
+
+
 def _bias_gradient(
     g: Tensor, quantizer: Ints, acc: Accumulator, seed: Tensor | None, backend: str
 ) -> Tensor:
@@ -152,10 +169,12 @@ def _forward(
     )
     if b is not None:
         b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
-    fused = Fused(kept.x_ints, kept.w_ints, _fused(recipe.output, recipe.fprop))
-    y = geometry.fprop(kept.x, kept.w, b, recipe.fprop, seed, backend, fused)
-    if not fused.result:
-        y = quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+
+    def fprop(fused: Fused) -> Tensor:
+        return geometry.fprop(kept.x, kept.w, b, recipe.fprop, seed, backend, fused)
+
+    ints, role = (kept.x_ints, kept.w_ints), Role.OUTPUT
+    y = _result(fprop, ints, recipe.output, recipe.fprop, seed, role, SITE_OUTPUT, backend)
     return y, kept
 
 
@@ -205,18 +224,20 @@ class EmulatedLayer(torch.autograd.Function):
         dx = dw = db = None
         uses = (recipe.dgrad, recipe.wgrad)
         g, g_ints = _operand(grad_output, recipe.grad_output, uses, seed, Role.GRAD_OUTPUT, backend)
+
+        def dgrad(fused: Fused) -> Tensor:
+            return geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend, fused)
+
+        def wgrad(fused: Fused) -> Tensor:
+            return geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend, fused)
+
+        site = SITE_QUANTIZE
         if ctx.needs_input_grad[0]:
-            fused = Fused(g_ints, ctx.w_ints, _fused(recipe.grad_input, recipe.dgrad))
-            dx = geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend, fused)
-            if not fused.result:
-                role = Role.GRAD_INPUT
-                dx = quantized(dx, recipe.grad_input, seed, role, SITE_QUANTIZE, backend)
+            ints, role = (g_ints, ctx.w_ints), Role.GRAD_INPUT
+            dx = _result(dgrad, ints, recipe.grad_input, recipe.dgrad, seed, role, site, backend)
         if ctx.needs_input_grad[1]:
-            fused = Fused(ctx.x_ints, g_ints, _fused(recipe.grad_weight, recipe.wgrad))
-            dw = geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend, fused)
-            if not fused.result:
-                role = Role.GRAD_WEIGHT
-                dw = quantized(dw, recipe.grad_weight, seed, role, SITE_QUANTIZE, backend)
+            ints, role = (ctx.x_ints, g_ints), Role.GRAD_WEIGHT
+            dw = _result(wgrad, ints, recipe.grad_weight, recipe.wgrad, seed, role, site, backend)
         if ctx.needs_input_grad[2]:
             db = _bias_gradient(geometry.rows(g), g_ints, recipe.wgrad, seed, backend)
         return dx, dw, db, None, None, None, None
