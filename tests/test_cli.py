@@ -222,6 +222,14 @@ def test_without_the_lab_extra_the_command_says_what_to_install() -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("module", ["lpkernels", "lpkernels.cli"])
+def test_the_package_runs_as_the_command(module: str) -> None:
+    arguments = ("quantize", "--format", "e5m2", "1.3")
+    process = [sys.executable, "-m", module, *arguments]
+    result = subprocess.run(process, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, call(*arguments).output)
+
+
 ACCUMULATE = ["accumulate", "--model", "cnn1", "--width", "2", "--batch", "16", "--longest", "256"]
 
 

@@ -30,6 +30,7 @@ LAYERS = {
     "report": NUMBERS | {"__init__", "functional", "nn", "techniques", "experiments"},
 }
 LAYERS["cli"] = set(LAYERS) | {"_build"}
+LAYERS["__main__"] = {"cli"}
 EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.

@@ -1,0 +1,5 @@
+"""`python -m lpkernels` is the `lpkernels` command."""
+
+from lpkernels.cli import main
+
+main()
