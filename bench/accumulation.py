@@ -5,8 +5,8 @@
 For lengths 2^6, 2^8, ... and mantissa widths with 2^m / sqrt n in 1/4 .. 32, 64 x 64 sums of
 products of e5m2-rounded normal values in accumulators of 8 exponent bits, by `lp.matmul`, held
 against exact sums of the same values; long stochastic sums with 24 random bits beside the 8 that
-are the default. Records go to bench/results/accumulation.jsonl, pictures to docs/pictures. A
-stopped run goes on where it was.
+are the default, and aligned truncation by single products and in blocks of 32. Records go to
+bench/results/accumulation.jsonl, pictures to docs/pictures. A stopped run goes on where it was.
 """
 
 import argparse
@@ -22,12 +22,15 @@ from lpkernels.experiments.machine import environment
 from lpkernels.experiments.records import append_record, read_records
 from lpkernels.formats import FloatFormat
 from lpkernels.report.accumulators import plot_error_law, plot_knee
+from lpkernels.techniques.accumulation import accumulator_of
 
 ROOT = Path(__file__).resolve().parents[1]
-ROUNDINGS = ("nearest_even", "stochastic")
+ROUNDINGS = ("nearest_even", "stochastic", "aligned_truncation")
 OPERAND = "e5m2"
 # log2 of the length from which 8 random bits show.
 LONG = 16
+# Products that a tensor core aligns at once.
+BLOCK = 32
 
 
 def grid(longest: int) -> list[tuple[Point, int, str]]:
@@ -35,12 +38,14 @@ def grid(longest: int) -> list[tuple[Point, int, str]]:
     found = []
     for log_n in range(6, longest + 1, 2):
         for bits in range(max(2, log_n // 2 - 2), log_n // 2 + 6):
-            for rounding in ROUNDINGS:
-                name = str(Accumulator(FloatFormat(8, bits), rounding))
-                found.append((Point(2**log_n, name, OPERAND), bits, rounding))
+            fmt = FloatFormat(8, bits)
+            sums = {rounding: accumulator_of(fmt, rounding) for rounding in ROUNDINGS}
+            label = f"aligned_truncation, blocks of {BLOCK}"
+            sums[label] = accumulator_of(fmt, "aligned_truncation", block=BLOCK)
             if log_n >= LONG and bits in (log_n // 2 - 2, log_n // 2):
-                acc = Accumulator(FloatFormat(8, bits), "stochastic", random_bits=24)
-                rounding = "stochastic, 24 random bits"
+                label = "stochastic, 24 random bits"
+                sums[label] = Accumulator(fmt, "stochastic", random_bits=24)
+            for rounding, acc in sums.items():
                 found.append((Point(2**log_n, str(acc), OPERAND), bits, rounding))
     return found
 
@@ -52,11 +57,13 @@ def main() -> list[dict[str, Any]]:
     parser.add_argument("--pictures", type=Path, default=ROOT / "docs/pictures")
     options = parser.parse_args()
     found = read_records(options.out) if options.out.is_file() else []
-    if not found:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        append_record(options.out, {"type": "header", "environment": environment("cpu")})
     done = {(r["length"], r["accumulator"]) for r in found if r["type"] == "simulation"}
     left = [part for part in grid(options.longest) if part[0].key()[:2] not in done]
+    # What is simulated now ran in another state than what is there.
+    headers = [r["environment"] for r in found if r["type"] == "header"]
+    if left and (now := environment("cpu")) not in headers[-1:]:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        append_record(options.out, {"type": "header", "environment": now})
     for point, bits, rounding in track(left, description="simulating"):
         record = {**simulate(point), "man_bits": bits, "rounding": rounding, **asdict(point)}
         append_record(options.out, record)

@@ -5,6 +5,7 @@ training of deep networks", arXiv 1901.06588.
 """
 
 from lpkernels.techniques.accumulation._rows import AccumulatorPlan, PlanRow
+from lpkernels.techniques.accumulation._sums import accumulator_of
 from lpkernels.techniques.accumulation.masks import mask_gradients
 from lpkernels.techniques.accumulation.measuring import Measurement, knee, measure
 from lpkernels.techniques.accumulation.planning import plan
@@ -21,6 +22,7 @@ __all__ = [
     "Measurement",
     "ModelWarning",
     "PlanRow",
+    "accumulator_of",
     "knee",
     "log_variance_lost",
     "mask_gradients",
