@@ -130,6 +130,77 @@ def test_convolutions(shape: tuple[int, ...]):
     torch.testing.assert_close(db, top.sum(0))
 
 
+WIDE = lp.Recipe(fprop="e8m23")
+CONVS = {
+    "strided, dilated": ((8, 9), lambda r: lp.nn.Conv2d(4, 6, (3, 2), 2, (1, 2), 2, recipe=r)),
+    "grouped": ((6, 5), lambda r: lp.nn.Conv2d(4, 6, 3, padding=1, groups=2, recipe=r)),
+    "depthwise": ((6, 5), lambda r: lp.nn.Conv2d(4, 8, 3, groups=4, recipe=r)),
+    "1 dimension": ((11,), lambda r: lp.nn.Conv1d(4, 6, 3, 2, padding=1, groups=2, recipe=r)),
+    "3 dimensions": ((4, 5, 3), lambda r: lp.nn.Conv3d(4, 6, (2, 3, 1), padding=1, recipe=r)),
+}
+
+
+@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize("batch", [(2,), ()])
+def test_wide_convolutions_have_the_straight_through_gradient(name: str, batch: tuple[int, ...]):
+    torch.manual_seed(0)
+    spatial, make = CONVS[name]
+    layer = make(WIDE)
+    x = torch.randn(*batch, 4, *spatial)
+    g = torch.randn_like(layer(x))
+    plain = gradients(layer, x, g)
+    for one, other in zip(plain, gradients(mask_gradients(layer), x, g), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+def test_groups_are_convolutions_of_their_own(rounding: str):
+    torch.manual_seed(0)
+    recipe = lp.Recipe(fprop=f"e4m2:{rounding}")
+    layer = mask_gradients(lp.nn.Conv2d(6, 9, 3, groups=3, bias=False, recipe=recipe))
+    x, seed = torch.randn(2, 6, 5, 5) * 2, torch.tensor(7)
+    g = torch.randn_like(layer(x))
+    with lp.seed_from(seed):
+        dx, dw = gradients(layer, x, g)
+    with lp.seed_from(seed):
+        used = derive_seed(int(lp.functional.seeds.seed_for(True, None)), Role.FPROP)
+    taps = nn.functional.unfold(x, 3).transpose(1, 2).flatten(0, 1)
+    top = g.movedim(1, -1).flatten(0, -2)
+    w = layer.weight.detach().flatten(1)
+    for group in range(3):
+        ours, outputs = slice(18 * group, 18 * group + 18), slice(3 * group, 3 * group + 3)
+        left = taps[:, ours].contiguous()
+        # All outputs: their columns are numbered across the groups.
+        found = events.matmul_events(
+            left.numpy(), w.t().contiguous().numpy(), recipe.fprop, seed=used, bits=True
+        )
+        lost_here = torch.from_numpy(found.products)[..., outputs] != 0
+        assert 0.05 < lost_here.float().mean() < 0.9
+        passed = top[:, outputs].unsqueeze(1) * ~lost_here
+        want = (passed * left.unsqueeze(2)).sum(0).t().reshape(3, 2, 3, 3)
+        torch.testing.assert_close(dw[outputs], want)
+        back = (passed * w[outputs].t()).sum(2).reshape(2, 9, 18).transpose(1, 2)
+        channels = slice(2 * group, 2 * group + 2)
+        torch.testing.assert_close(dx[:, channels], nn.functional.fold(back, (5, 5), 3))
+
+
+def test_one_dimension_is_two_with_a_height_of_one():
+    torch.manual_seed(0)
+    flat = lp.nn.Conv1d(4, 6, 3, 2, padding=1, dilation=2, groups=2, recipe=NARROW)
+    tall = lp.nn.Conv2d(
+        4, 6, (1, 3), (1, 2), padding=(0, 1), dilation=(1, 2), groups=2, recipe=NARROW
+    )
+    with torch.no_grad():
+        tall.weight.copy_(flat.weight.unsqueeze(2))
+        tall.bias.copy_(flat.bias)
+    x = torch.randn(3, 4, 12) * 2
+    g = torch.randn_like(flat(x))
+    ours = gradients(mask_gradients(flat), x, g)
+    theirs = gradients(mask_gradients(tall), x.unsqueeze(2), g.unsqueeze(2))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other.reshape(one.shape))
+
+
 def test_a_model_is_masked_in_place_and_reverted():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     lp.convert(model, NARROW)
@@ -161,11 +232,11 @@ def test_gradients_are_quantised_as_the_recipe_says():
 
 
 def test_one_row_and_large_layers_go_in_pieces(monkeypatch):
-    from lpkernels.techniques.accumulation import masks
+    from lpkernels.techniques.accumulation import _masked
 
     x, g = torch.randn(6, 40), torch.randn(6, 5)
     whole = gradients(mask_gradients(linear()), x, g)
-    monkeypatch.setattr(masks, "_PIECE", 400)
+    monkeypatch.setattr(_masked, "PIECE", 400)
     for one, other in zip(gradients(mask_gradients(linear()), x, g), whole, strict=True):
         torch.testing.assert_close(one, other)
     layer = mask_gradients(linear())
@@ -186,8 +257,10 @@ def test_one_row_and_large_layers_go_in_pieces(monkeypatch):
             ValueError,
             "fprop in e5m3:order=pairwise.*added one by one",
         ),
-        (lp.nn.Conv1d(2, 2, 3), {}, NotImplementedError, "neither lp.nn.Linear nor"),
-        (lp.nn.Conv2d(2, 2, 3, groups=2), {}, NotImplementedError, "groups=2"),
+        (
+            lp.convert(nn.LazyLinear(2), NARROW), {}, NotImplementedError,
+            "is none of lp.nn's Linear, Conv1d",
+        ),
         (lp.nn.Conv2d(2, 2, 3, padding="same"), {}, NotImplementedError, "padding='same'"),
         (
             lp.nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"), {}, NotImplementedError,
