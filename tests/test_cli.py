@@ -248,6 +248,16 @@ def test_accumulate_plans_simulates_and_trains(tmp_path: Path) -> None:
     assert "another question" in other.output
 
 
+def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
+    options = ["--rounding", "aligned_truncation", "--metric", "nmse", "--out", tmp_path]
+    result = call(*ACCUMULATE, *options, "--simulate")
+    assert result.exit_code == 0, result.output
+    assert ":toward_zero:block=1:aligned_bits=" in result.output
+    wrong = call(*ACCUMULATE, "--rounding", "toward_zero")
+    assert wrong.exit_code == 2
+    assert "nearest_even, stochastic, aligned_truncation" in wrong.output
+
+
 def test_accumulate_says_how_to_go_on_after_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

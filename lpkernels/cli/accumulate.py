@@ -10,7 +10,7 @@ from lpkernels.cli._options import Seed, console, stopped, valid
 from lpkernels.experiments import accumulate as work
 from lpkernels.experiments.interrupts import Interrupted
 from lpkernels.formats import parse_format
-from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS
+from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
 
 
 def _criterion(name: str) -> None:
@@ -21,6 +21,11 @@ def _criterion(name: str) -> None:
 def _metric(name: str) -> None:
     if name not in METRICS:
         raise ValueError(f"expected one of {', '.join(METRICS)}, got {name!r}")
+
+
+def _rounding(name: str) -> None:
+    if name not in NMSE_CONSTANTS:
+        raise ValueError(f"expected one of {', '.join(NMSE_CONSTANTS)}, got {name!r}")
 
 
 def _chunk(text: str) -> None:
@@ -53,6 +58,13 @@ def accumulate(
     metric: Annotated[
         str, typer.Option(callback=valid(_metric), help="vrr (the paper's), or nmse (error 1e-3).")
     ] = "vrr",
+    rounding: Annotated[
+        str,
+        typer.Option(
+            callback=valid(_rounding),
+            help="Of the sums: nearest_even, stochastic or aligned_truncation (tensor cores).",
+        ),
+    ] = "nearest_even",
     exp_bits: Annotated[
         int, typer.Option(min=0, max=8, help="Exponent bits of the accumulators, 0: as measured.")
     ] = 0,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
 from lpkernels.experiments.bundled import BUNDLED, Workload, workload
 from lpkernels.experiments.config import RunConfig
@@ -22,7 +22,7 @@ from lpkernels.experiments.models import build_model
 from lpkernels.experiments.runs import FP8, trainer_of
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import quantize
-from lpkernels.techniques.accumulation import AccumulatorPlan, measure, plan, vrr
+from lpkernels.techniques.accumulation import AccumulatorPlan, accumulator_of, measure, plan, vrr
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,8 @@ class AccumulateConfig:
 
     model: a bundled name, "resnet<depth>" or "cnn<depth>" on `data`, or "module:function", where
         the function returns (model, sample, loss), sample and loss as `plan` takes them.
-    operand, criterion, metric, exp_bits: as in `plan`.  chunk: its length, 0 none, -1 the best.
+    operand, criterion, metric, rounding, exp_bits: as in `plan`.
+    chunk: its length, 0 none, -1 the best.
     batch: images or tokens sequences of the sample.  loss_scale: the loss is multiplied by it.
     longest: the sums that are simulated have at most that many products.
     data, data_dir, width, epochs, seeds, lr: of the runs that train.
@@ -54,6 +55,7 @@ class AccumulateConfig:
     chunk: int = 0
     criterion: str = "level"
     metric: str = "vrr"
+    rounding: str = "nearest_even"
     exp_bits: int = 0
     batch: int = 8
     loss_scale: float = 1024.0
@@ -121,6 +123,7 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
         exp_bits=config.exp_bits or None,
         criterion=config.criterion,
         metric=config.metric,
+        rounding=config.rounding,
     )
 
 
@@ -189,6 +192,10 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
     """The sums to simulate: every planned accumulator at its own length, and with one bit fewer;
     and for the picture some widths at all lengths. The exponent has 8 bits, as in the theory.
     """
+
+    def name(bits: int, chunk: int | None) -> str:
+        return str(accumulator_of(FloatFormat(8, bits), config.rounding, chunk=chunk))
+
     found = []
     for row in made.rows:
         length = min(max(2, round(row.length * (row.nzr or 1.0))), config.longest)
@@ -196,17 +203,13 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
         scale = 10 ** max(0, len(str(length)) - 2)
         length = min(max(2, round(length / scale) * scale), config.longest)
         for bits in {row.format.man_bits, max(1, row.format.man_bits - 1)}:
-            found.append(Point(length, _name(bits, row.accumulator.chunk), config.operand))
+            found.append(Point(length, name(bits, row.accumulator.chunk), config.operand))
     widths = sorted({row.format.man_bits for row in made.rows if row.format.man_bits > 2})
     shown = sorted({widths[i * (len(widths) - 1) // 3] for i in range(4)}) if widths else []
     for bits in shown:
         for log_n in range(6, int(math.log2(config.longest)) + 1):
-            found.append(Point(2**log_n, _name(bits, None), config.operand))
+            found.append(Point(2**log_n, name(bits, None), config.operand))
     return list(dict.fromkeys(found))
-
-
-def _name(bits: int, chunk: int | None) -> str:
-    return str(Accumulator(FloatFormat(8, bits), chunk=chunk))
 
 
 def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Record:

@@ -223,7 +223,9 @@ def plot_knee(found: Sequence[Record], path: str | Path, *, title: str = "") -> 
 
 
 def plot_error_law(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
-    """NMSE against x = 2^m / sqrt n: the law of each rounding, simulated sums as points."""
+    """NMSE against x = 2^m / sqrt n: the law of each rounding, simulated sums as points with two
+    deviations.
+    """
     figure = _figure((6.5, 4.2))
     axes = figure.subplots()
     x = np.geomspace(0.25, 64, 50)
@@ -235,8 +237,9 @@ def plot_error_law(found: Sequence[Record], path: str | Path, *, title: str = ""
         axes.plot(x, law / x**2, color=f"C{index}", lw=1)
         at = [2.0 ** p["man_bits"] / p["length"] ** 0.5 for p in chosen]
         values = [p["nmse"] for p in chosen]
+        errors = [2 * (p["nmse_error"] or 0.0) for p in chosen]
         shape = _SHAPES[rounding]
-        axes.plot(at, values, shape, ms=4, color=f"C{index}", label=rounding)
+        axes.errorbar(at, values, errors, fmt=shape, ms=4, color=f"C{index}", label=rounding)
     axes.set(xlabel="2^m / sqrt n", ylabel="error^2 / variance", yscale="log")
     axes.set_xscale("log", base=2)
     axes.legend(title="lines: c / x^2", fontsize="small")

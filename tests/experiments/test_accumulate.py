@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,19 @@ def test_points_are_the_planned_sums_and_one_bit_fewer() -> None:
     assert widths | {max(1, w - 1) for w in widths} == simulated
     assert max(p.length for p in points) == TINY.longest
     assert len({p.key() for p in points}) == len(points)
+
+
+def test_points_round_as_the_plan_was_asked_to() -> None:
+    config = replace(TINY, rounding="aligned_truncation", metric="nmse", chunk=16)
+    made = work.make_plan(config, work.find_workload(TINY))
+    accs = [lp.accumulator(p.accumulator) for p in work.points(made, config)]
+    assert {acc.block for acc in accs} == {1}
+    assert all(acc.aligned_bits == acc.fmt.man_bits for acc in accs)
+    record = work.simulate(Point(4096, str(accs[0]), "e5m2"), side=8)
+    assert 0 < record["vrr"] < 1
+    # From configuration to configuration by text, as training runs read their accumulators.
+    for _, fprop, _, wgrad in work.layer_accs(made, 1):
+        assert lp.accumulator(fprop).block == lp.accumulator(wgrad).block == 1
 
 
 def test_a_simulated_sum_has_its_theory() -> None:

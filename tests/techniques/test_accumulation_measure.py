@@ -12,7 +12,7 @@ import lpkernels as lp
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rng import SITE_OUTER, SITE_PRODUCT, SITE_SUM, draws
 from lpkernels.rounding import ROUNDINGS, round_scalar
-from lpkernels.techniques.accumulation import knee, measure, nmse, vrr
+from lpkernels.techniques.accumulation import accumulator_of, knee, measure, nmse, vrr
 from lpkernels.techniques.accumulation.measuring import with_mantissa
 
 
@@ -199,6 +199,29 @@ def test_error_law(man_bits: int, log_n: int):
 def test_chunks_follow_the_law_too():
     got = measure(*operands(64, 2**14, 64), "e8m6_chunk64", counted=0)
     assert got.nmse == pytest.approx(nmse(6, 2**14, chunk=64), rel=0.15)
+
+
+@pytest.mark.parametrize("block", [1, 32])
+def test_aligned_truncation_loses_variance_in_proportion_to_1_over_x(block: int):
+    a, b = operands(64, 2**12, 64)
+    for bits in (7, 8):
+        acc = accumulator_of(lp.FloatFormat(8, bits), "aligned_truncation", block=block)
+        got = measure(a, b, acc, counted=0)
+        assert 0.08 < (1 - got.vrr) * 2**bits / 2**6 < 0.24
+        assert 0.8 < got.nmse / nmse(bits, 2**12, rounding="aligned_truncation") < 1.15
+
+
+def test_accumulators_of_the_theory_s_roundings():
+    fmt = lp.FloatFormat(8, 6)
+    assert str(accumulator_of(fmt, "nearest_even", chunk=64)) == "e8m6_chunk64"
+    assert str(accumulator_of(fmt, "stochastic")) == "e8m6:stochastic"
+    cut = accumulator_of(fmt, "aligned_truncation", chunk=64, block=4)
+    want = "e8m6_chunk64:toward_zero:outer_rounding=nearest_even:block=4:aligned_bits=6"
+    assert str(cut) == want
+    with pytest.raises(ValueError, match="rounding must be one of"):
+        accumulator_of(fmt, "truncation")
+    with pytest.raises(ValueError, match=r"aligned_bits .*1\.\.40, got 0"):
+        accumulator_of(lp.FloatFormat(5, 0), "aligned_truncation")
 
 
 def test_stochastic_rounding_loses_no_variance_and_adds_noise():

@@ -15,6 +15,7 @@ from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.accumulation import theory
 from lpkernels.techniques.accumulation._statistics import Statistics
+from lpkernels.techniques.accumulation._sums import accumulator_of, with_format
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
 # Chunk lengths among which the best is looked for.
@@ -24,6 +25,13 @@ _MOST_BITS = 23
 _GROWTH = 4.0
 # The same of gradients that the operand format flushes to zero.
 _FLUSHED = 0.1
+# What the variance criterion does not see of other roundings than to nearest even.
+_UNSEEN_BY_VRR = {
+    "stochastic": "stochastic rounding loses no variance, it adds noise, which the criterion does "
+    'not see: use metric="nmse"',
+    "aligned_truncation": "aligned truncation loses more variance than the formula counts, 3 bits "
+    'and more: use metric="nmse"',
+}
 #: The note of a layer that ran forward, has something to train, and got no gradient.
 UNSEEN = (
     "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
@@ -148,7 +156,7 @@ def plan_rows(
     for i, (key, length, found) in enumerate(calls):
         bits = (int(single[i]), chunks[best[i]], int(chunked[best[i], i]))
         lost = 0.0 if key[1] == "fprop" else flushed.get(key[0], 0.0)
-        row = _row(key, length, found, bits, chunk, exp_bits, options["rounding"], lost)
+        row = _row(key, length, found, bits, chunk, exp_bits, options, lost)
         rows[key] = _widest(rows[key], row) if key in rows else row
     return list(rows.values())
 
@@ -160,7 +168,7 @@ def _row(
     bits: tuple[int, int, int],
     asked: int | str | None,
     exp_bits: int | None,
-    rounding: str,
+    options: dict[str, Any],
     flushed: float,
 ) -> PlanRow:
     single, chunk, inner = bits
@@ -168,6 +176,8 @@ def _row(
     in_chunks = asked is not None and chunk < length and (asked != "best" or inner < single)
     needed = inner if in_chunks else single
     notes = _notes(length, found, needed, in_chunks)
+    if options["metric"] == "vrr" and options["rounding"] in _UNSEEN_BY_VRR:
+        notes.append(_UNSEEN_BY_VRR[options["rounding"]])
     if flushed >= _FLUSHED:
         notes.append(
             f"{flushed:.0%} of the output's gradients round to zero as operands, which shortens "
@@ -175,7 +185,7 @@ def _row(
         )
     exponents = None if found.low is None or found.high is None else (found.low, found.high)
     fmt = FloatFormat(exp_bits or _exponent_bits(exponents), min(needed, _MOST_BITS))
-    acc = Accumulator(fmt, rounding, chunk=chunk if in_chunks else None)
+    acc = accumulator_of(fmt, options["rounding"], chunk=chunk if in_chunks else None)
     return PlanRow(
         *key, length, found.product_bits, found.nzr, found.growth, exponents, single, chunk, inner,
         fmt, acc, tuple(notes),
@@ -226,7 +236,6 @@ def _widest(a: PlanRow, b: PlanRow) -> PlanRow:
     fmt = FloatFormat(
         max(a.format.exp_bits, b.format.exp_bits), max(a.format.man_bits, b.format.man_bits)
     )
-    acc = longer.accumulator
     values = {
         **vars(longer),
         "product_bits": max(a.product_bits, b.product_bits),
@@ -236,7 +245,7 @@ def _widest(a: PlanRow, b: PlanRow) -> PlanRow:
         "man_bits": max(a.man_bits, b.man_bits),
         "chunk_bits": max(a.chunk_bits, b.chunk_bits),
         "format": fmt,
-        "accumulator": Accumulator(fmt, acc.rounding, chunk=acc.chunk),
+        "accumulator": with_format(longer.accumulator, fmt),
         "notes": tuple(dict.fromkeys((*longer.notes, *other.notes))),
     }
     return PlanRow(**values)
@@ -251,7 +260,7 @@ def _narrower(acc: Accumulator, bits: int) -> Accumulator:
     if not bits or not isinstance(fmt, FloatFormat):
         return acc
     narrow = FloatFormat(fmt.exp_bits, min(_MOST_BITS, max(1, fmt.man_bits - bits)))
-    return Accumulator(narrow, acc.rounding, chunk=acc.chunk)
+    return with_format(acc, narrow)
 
 
 def _pattern(name: str) -> str:

@@ -62,7 +62,7 @@ def plan(
             bits; where several do, the one that loses least.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
         criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the rounding is also
-            that of the accumulators ("aligned_truncation" is not one an Accumulator has).
+            that of the accumulators, which :func:`accumulator_of` makes.
 
     Returns:
         An AccumulatorPlan.
@@ -109,7 +109,7 @@ def _check(chunk: Any, exp_bits: Any, criterion: str, metric: str, rounding: str
         raise ValueError(f"plan: exp_bits must be an int in 2..8 or None, got {exp_bits!r}")
     _checks.choice("plan", "criterion", criterion, theory.CRITERIA)
     _checks.choice("plan", "metric", metric, theory.METRICS)
-    _checks.choice("plan", "rounding", rounding, ("nearest_even", "stochastic"))
+    _checks.choice("plan", "rounding", rounding, tuple(theory.NMSE_CONSTANTS))
 
 
 def _operands(operand: Format | Quantizer | Recipe | str) -> Recipe:

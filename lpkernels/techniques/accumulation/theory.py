@@ -31,8 +31,9 @@ NMSE_CONSTANTS = {
     "nearest_even": 3 / (8 * math.log(2)) / 24,
     # The error of a stochastic rounding has twice the variance, for a uniform fraction.
     "stochastic": 3 / (8 * math.log(2)) / 12,
-    # Measured for 2 <= 2^m / sqrt n <= 4; no derivation.
-    "aligned_truncation": 0.060,
+    # Measured for 2 <= 2^m / sqrt n <= 4 over lengths 2^8..2^20: 0.0549 with a standard error of
+    # 0.0006, 4096 sums at each of 14 points (bench/accumulation.py). No derivation.
+    "aligned_truncation": 0.055,
 }
 CUTOFF = 50.0
 # The last mantissa width that is tried; far above any that a sum of 2^53 products asks for.
@@ -159,8 +160,10 @@ def min_mantissa_bits(
             of VRR_inner VRR_outer at the whole length, which costs 2 to 4 bits.
         metric: "vrr" (the paper's), or "nmse": the predicted error of :func:`nmse` is at most eps.
         eps: for "nmse", above 0.
-        rounding: of the sums: "nearest_even", "stochastic" or "aligned_truncation". It enters
-            "nmse" alone. Truncating the result itself (toward_zero) drifts, and neither holds.
+        rounding: of the sums: "nearest_even", "stochastic" or "aligned_truncation" (the sum and
+            each product cut toward zero at the last place of the larger, as
+            :func:`accumulator_of` makes them). It enters "nmse" alone. Truncating the result
+            itself (toward_zero) drifts, and neither holds.
 
     n, m_p, chunk and nzr broadcast against one another.
 
@@ -262,8 +265,9 @@ def nmse(
 
     With chunks c (n1 + n2) 4^-m_acc. Not the paper's: c follows from rounding errors that are
     independent and uniform in half an ulp (nearest_even, 0.0225), in one (stochastic, 0.0451; an
-    upper bound once products have few bits), or is measured (aligned_truncation, 0.060). It holds
-    while the ulp of the sum is above the last bit of the products, for products of mean zero.
+    upper bound once products have few bits), or is measured (aligned_truncation, 0.055, with both
+    levels cut; an upper bound where sums of chunks are added with rounding to nearest even). It
+    holds while the ulp of the sum is above the last bit of the products, for products of mean zero.
 
     Args:
         m_acc: mantissa bits of the accumulator, 1..52.  The others as in :func:`min_mantissa_bits`.
