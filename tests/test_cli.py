@@ -1,5 +1,6 @@
 """The command line: every command runs, every error names its option."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -256,6 +257,16 @@ def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
     wrong = call(*ACCUMULATE, "--rounding", "toward_zero")
     assert wrong.exit_code == 2
     assert "nearest_even, stochastic, aligned_truncation" in wrong.output
+
+
+def test_accumulate_says_in_how_many_bits_fixed_point_never_overflows(tmp_path: Path) -> None:
+    result = call(*ACCUMULATE, "--operand", "fixed8_f5", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "never overflows in" in " ".join(result.output.split())
+    assert re.search(r"fprop .* 1\d bits", result.output)
+    assert "E[sum^2] is" in result.output  # a note, not markup
+    plain = call(*ACCUMULATE, "--out", tmp_path)
+    assert "overflows" not in plain.output
 
 
 def test_accumulate_says_how_to_go_on_after_ctrl_c(

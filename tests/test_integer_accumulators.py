@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from lpkernels.arithmetic import Accumulator, max_l1_norm, never_overflows
+from lpkernels.arithmetic import (
+    Accumulator,
+    bits_without_overflow,
+    max_l1_norm,
+    never_overflows,
+)
 from lpkernels.reference import twin
 
 CASES = [(p, n) for p in (4, 9, 16) for n in (1, 2, 3, 8) if p > n]
@@ -94,3 +99,21 @@ def test_an_accumulator_within_the_bound_sums_exactly_however_it_overflows(overf
 def test_refusals(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
+    weights = np.random.default_rng(n).integers(-128, 128, (40, 7), dtype=np.int8)
+    weights[0] = 0
+    weights[1] = -128
+    needed = bits_without_overflow(weights, n, signed_inputs=signed)
+    assert needed.dtype == np.int64 and needed.shape == (40,)
+    for row, bits in zip(weights.astype(np.int64), needed.tolist(), strict=True):
+        ends = extremes(row, n, signed)
+        assert all(fits(end, bits) for end in ends)
+        assert bits == 2 or not all(fits(end, bits - 1) for end in ends)
+        assert never_overflows(row, bits, n, signed_inputs=signed)
+    assert bits_without_overflow(np.array([2**62, 2**62]), 62).tolist() == 126
+    with pytest.raises(TypeError, match="bits_without_overflow: weights must be integers"):
+        bits_without_overflow([0.5], 8)

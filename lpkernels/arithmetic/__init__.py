@@ -12,7 +12,7 @@ from lpkernels.arithmetic._accumulator import (
     Accumulator,
     accumulator_from_ints,
 )
-from lpkernels.arithmetic._integer import max_l1_norm, never_overflows
+from lpkernels.arithmetic._integer import bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.arithmetic._named_accumulators import (
     NAMED_ACCUMULATORS,
     NATIVE,
@@ -38,6 +38,7 @@ __all__ = [
     "accumulator_from_ints",
     "as_accumulator",
     "as_quantizer",
+    "bits_without_overflow",
     "max_l1_norm",
     "never_overflows",
     "quantizer_from_ints",

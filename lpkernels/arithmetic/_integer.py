@@ -7,6 +7,8 @@ largest unsigned input is 2^N - 1 in both bounds, so each is the tightest there 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -52,35 +54,68 @@ def max_l1_norm(
     return (2 * most if zero_centred else most) // size
 
 
+def bits_without_overflow(
+    weights: ArrayLike, input_bits: int, *, signed_inputs: bool = False
+) -> NDArray[np.int64]:
+    """The fewest bits of a signed accumulator that no sum of these weights leaves, with any inputs.
+
+    Whatever the inputs and the order: the worst partial sum itself, not a bound on it.
+
+    Args:
+        weights: integers (..., K), one sum along the last dimension each.
+        input_bits, signed_inputs: as in `max_l1_norm`.
+    Returns: int64 array of the leading dimensions; at least 2.
+    Raises:  TypeError: weights are not integers.  ValueError: bits out of range.
+    """
+    return _bits("bits_without_overflow", weights, input_bits, signed_inputs)
+
+
 def never_overflows(
     weights: ArrayLike, accumulator_bits: int, input_bits: int, *, signed_inputs: bool = False
 ) -> NDArray[np.bool_]:
     """Whether a sum of these weights with any inputs, in any order, stays in the accumulator.
 
-    The worst partial sum itself, not a bound: true wherever max_l1_norm allows the weights, and for
-    some others.
+    True wherever max_l1_norm allows the weights, and for some others.
 
     Args:
         weights: integers (..., K), one sum along the last dimension each.
+        accumulator_bits, input_bits, signed_inputs: as in `max_l1_norm`.
     Returns: bool array of the leading dimensions.
     Raises:  TypeError: weights are not integers.  ValueError: bits out of range.
     """
+    _most_positive(accumulator_bits)
+    needed = _bits("never_overflows", weights, input_bits, signed_inputs)
+    return np.asarray(needed <= accumulator_bits, dtype=bool)
+
+
+def _bits(
+    function: str, weights: ArrayLike, input_bits: int, signed_inputs: bool
+) -> NDArray[np.int64]:
     codes = np.asarray(weights)
     if codes.dtype.kind not in "iu":
         raise TypeError(
-            f"never_overflows: weights must be integers, got {codes.dtype}; pass the codes, "
+            f"{function}: weights must be integers, got {codes.dtype}; pass the codes, "
             "weight / scale, as int64"
         )
-    most = _most_positive(accumulator_bits)
     size = _largest_input(input_bits, signed_inputs)
-    # Python's integers: no sum of codes overflows here.
-    exact = codes.astype(object)
+    up, down = _one_sided(codes)
+    least = -(2 ** (input_bits - 1)) if signed_inputs else 0
+    most = size - 1 if signed_inputs else size
+    needed = [
+        1 + max(1, (p * most - n * least).bit_length(), (n * most - p * least - 1).bit_length())
+        for p, n in zip(map(int, up.flat), map(int, down.flat), strict=True)
+    ]
+    return np.array(needed, dtype=np.int64).reshape(up.shape)
+
+
+def _one_sided(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The sums of the positive codes and of the magnitudes of the negative ones."""
+    largest = max(abs(int(codes.max())), abs(int(codes.min()))) if codes.size else 0
+    # int64 where no sum of codes overflows it.
+    exact = codes.astype(np.int64 if largest * codes.shape[-1] < 2**63 else object)
     up = np.maximum(exact, 0).sum(axis=-1, initial=0)
     down = np.maximum(-exact, 0).sum(axis=-1, initial=0)
-    least = -(2 ** (input_bits - 1)) if signed_inputs else 0
-    highest = up * (size - 1 if signed_inputs else size) - down * least
-    lowest = up * least - down * (size - 1 if signed_inputs else size)
-    return np.asarray((highest <= most) & (lowest >= -most - 1), dtype=bool)
+    return np.asarray(up), np.asarray(down)
 
 
 def _most_positive(accumulator_bits: int) -> int:

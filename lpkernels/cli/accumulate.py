@@ -148,7 +148,7 @@ def _show_plan(study: work.Study) -> None:
     rows, config = study.of("plan"), study.config
     console.print(plan_table(rows, title=f"{config.model}, {config.operand} operands"))
     for note in plan_notes(rows):
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, markup=False)
     plot_bits(rows, study.folder / "bits.png", title=config.model)
 
 

@@ -19,13 +19,18 @@ _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 
 def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
-    """A row for every GEMM of every layer; the notes stand below the table, by number."""
+    """A row for every GEMM of every layer; the notes stand below the table, by number. Layers with
+    fixed-point operands have the bits of a fixed-point accumulator that they never overflow.
+    """
     table = Table(title=title or None)
     table.add_column("layer", no_wrap=True)
     table.add_column("gemm", no_wrap=True)
     for column in ("length", "m_p", "nonzero", "one sum", "chunks", "exponents"):
         table.add_column(column, justify="right")
     table.add_column("accumulator", no_wrap=True)
+    fixed = any(row.get("integer_bits") for row in rows)
+    if fixed:
+        table.add_column("never overflows in", justify="right")
     table.add_column("notes")
     numbers = {note: i for i, note in enumerate(_notes(rows), start=1)}
     layer = ""
@@ -42,6 +47,7 @@ def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
             chunks,
             "-" if low_high is None else f"{low_high[0]}..{low_high[1]}",
             row["accumulator"],
+            *([f"{row['integer_bits']} bits" if row["integer_bits"] else ""] if fixed else []),
             " ".join(str(numbers[note]) for note in row["notes"]),
         )
         layer = row["layer"]

@@ -234,6 +234,57 @@ def overflowing() -> nn.Module:
 X = torch.ones(2, 4)
 
 
+FIXED_LAYERS = {
+    "linear": (nn.Linear(24, 5), (3, 24)),
+    "grouped": (nn.Conv2d(4, 6, 3, padding=1, groups=2), (2, 4, 6, 6)),
+    "transposed": (nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), groups=2), (2, 4, 6, 6)),
+    "dilated": (nn.ConvTranspose1d(4, 6, 4, 2, dilation=3), (2, 4, 12)),
+}
+
+
+@pytest.mark.parametrize("operand", ["fixed6_f4", "ufixed5_f2"])
+@pytest.mark.parametrize("name", FIXED_LAYERS)
+def test_fixed_point_layers_say_in_how_many_bits_they_never_overflow(name: str, operand: str):
+    layer, shape = FIXED_LAYERS[name]
+    layer = copy.deepcopy(layer)
+    weight = lp.quantize(layer.weight.detach() * 3, "fixed6_f4")
+    recipe = lp.Recipe(input=operand, weight="fixed6_f4", grad_output="e5m2")
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        rows = plan(layer, torch.randn(shape), loss=mean_square, operand=recipe).rows
+        assert [row.integer_bits is None for row in rows] == [row.gemm != "fprop" for row in rows]
+        # The worst inputs of every sum: all at one end where weights are positive, else at the
+        # other. In codes, as two passes over the positive and the negative weights.
+        low, high = (-32, 31) if operand == "fixed6_f4" else (0, 31)
+        layer.bias.zero_()
+        ends = []
+        for one, other in ((high, low), (low, high)):
+            total = 0
+            for part, value in ((weight.clamp(min=0), one), (weight.clamp(max=0), other)):
+                layer.weight.copy_(part * 16)
+                total = total + layer(torch.full(shape, float(value)))
+            ends.append(total)
+        largest, smallest = ends[0].max().item(), ends[1].min().item()
+    bits = 1 + max(int(largest).bit_length(), (-int(smallest) - 1).bit_length() if smallest else 0)
+    assert rows[0].integer_bits == bits
+    assert rows[0].to_dict()["integer_bits"] == bits
+
+
+def test_float_operands_and_activations_have_no_integer_bits():
+    for operand in ("e5m2", lp.Recipe(input="fixed6_f4", weight="e4m3")):
+        made = plan(nn.Linear(4, 4), X, loss=mean_square, operand=operand)
+        assert {row.integer_bits for row in made.rows} == {None}
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.randn(2, 5, 8)
+    made = plan(attention, (x, x, x), loss=lambda y: mean_square(y[0]), operand="fixed10_f6")
+    found = {row.layer: row.integer_bits is None for row in made.rows if row.gemm == "fprop"}
+    assert found == {"in_proj": False, "scores": True, "values": True, "out_proj": False}
+    recurrent = plan(
+        nn.LSTM(4, 3), torch.randn(5, 2, 4), loss=lambda y: mean_square(y[0]), operand="fixed10_f6"
+    )
+    assert all(row.integer_bits for row in recurrent.rows if row.gemm == "fprop")
+
+
 @pytest.mark.parametrize("rounding", ["stochastic", "aligned_truncation"])
 def test_other_roundings_are_planned_and_converted(rounding: str):
     model, x = nn.Linear(512, 8), torch.randn(64, 512)

@@ -4,6 +4,7 @@ Source of the theory: Sakr et al. 2019, "Accumulation bit-width scaling for ultr
 training of deep networks", arXiv 1901.06588.
 """
 
+from lpkernels.arithmetic import bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.techniques.accumulation._rows import AccumulatorPlan, PlanRow
 from lpkernels.techniques.accumulation._sums import accumulator_of
 from lpkernels.techniques.accumulation.masks import mask_gradients
@@ -23,11 +24,14 @@ __all__ = [
     "ModelWarning",
     "PlanRow",
     "accumulator_of",
+    "bits_without_overflow",
     "knee",
     "log_variance_lost",
     "mask_gradients",
+    "max_l1_norm",
     "measure",
     "min_mantissa_bits",
+    "never_overflows",
     "nmse",
     "plan",
     "vrr",

@@ -6,8 +6,9 @@ arithmetic. All three are bilinear, so the same maps count, bound and square the
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +37,10 @@ class Geometry(Protocol):
         """Multiply-adds of one pass, the same in all three; taps on padding are none."""
         ...
 
+    def weights(self, w: Tensor) -> Iterator[Tensor]:
+        """(sums, K): the weights that meet in one sum of fprop, for every sum with others."""
+        ...
+
 
 @dataclass(frozen=True)
 class Matmul:
@@ -59,6 +64,9 @@ class Matmul:
 
     def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
         return math.prod(y) * x[-1]
+
+    def weights(self, w: Tensor) -> Iterator[Tensor]:
+        yield w.mT.flatten(0, -2)
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,9 @@ class Conv:
         taps = one_channel.fprop(image, kernel, None, NATIVE, None, "auto")
         return int(taps.sum(dtype=torch.float64)) * x[0] * w[0] * w[1]
 
+    def weights(self, w: Tensor) -> Iterator[Tensor]:
+        yield w.flatten(1)
+
 
 @dataclass(frozen=True)
 class ConvTranspose:
@@ -112,14 +123,31 @@ class ConvTranspose:
     def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
         return self.conv.products(y, w, x)
 
+    def weights(self, w: Tensor) -> Iterator[Tensor]:
+        layer = self.conv.layer
+        # (C_in, C_out / groups, *) -> (C_out, C_in / groups, *)
+        w = w.unflatten(0, (layer.groups, -1)).transpose(1, 2).flatten(0, 1)
+        periods = [period(s, d) for s, d in zip(layer.stride, layer.dilation, strict=True)]
+        for first in itertools.product(*map(range, periods)):
+            met = w
+            for dim, (start, step) in enumerate(zip(first, periods, strict=True), start=2):
+                met = met.index_select(
+                    dim, torch.arange(start, w.shape[dim], step, device=w.device)
+                )
+            yield met.flatten(1)
+
+
+def period(stride: int, dilation: int) -> int:
+    """Taps of a transposed convolution that meet in one position differ by a multiple of this.
+
+    Tap t of output o lands on o * stride + t * dilation.
+    """
+    return stride // math.gcd(stride, dilation)
+
 
 def longest_residue(taps: int, stride: int, dilation: int) -> int:
-    """Most taps of one dimension that meet in one position of the input's gradient.
-
-    Tap t of output o lands on o * stride + t * dilation: the taps that can meet differ by a
-    multiple of stride / gcd(stride, dilation).
-    """
-    return math.ceil(taps / (stride // math.gcd(stride, dilation)))
+    """Most taps of one dimension that meet in one position of the input's gradient."""
+    return math.ceil(taps / period(stride, dilation))
 
 
 def sizes(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

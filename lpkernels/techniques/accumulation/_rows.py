@@ -51,6 +51,9 @@ class PlanRow:
         mantissa bits of inner and outer sums with it.
     format, accumulator: what is recommended; with chunks if the plan was asked for them.
     notes: where the theory is known to be wrong for this row.
+    integer_bits: of fprop with weights, where they and the input are in fixed point: the fewest
+        bits of a fixed-point accumulator (with the frac_bits of both together) that no sum leaves,
+        whatever the inputs and their order, the bias apart; None elsewhere.
     """
 
     layer: str
@@ -66,6 +69,7 @@ class PlanRow:
     format: FloatFormat
     accumulator: Accumulator
     notes: tuple[str, ...] = ()
+    integer_bits: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""

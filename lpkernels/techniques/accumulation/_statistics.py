@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from lpkernels.arithmetic import bits_without_overflow
+from lpkernels.formats import FixedFormat
 
 # Outputs among which the size of a small one is looked for.
 _SAMPLE = 1 << 16
@@ -82,6 +85,19 @@ def statistics(
         math.floor(math.log2(largest)) + shift,
         growth,
     )
+
+
+def integer_bits(sums: Iterable[Tensor], weight: FixedFormat, operand: FixedFormat) -> int:
+    """The fewest bits of a fixed-point accumulator that no sum (sums, K) of these weights leaves.
+
+    weight, operand: the formats of the weights, whose values they are, and of what they meet.
+    """
+    most = 0
+    for values in sums:
+        codes = np.ldexp(values.double().cpu().numpy(), weight.frac_bits).astype(np.int64)
+        needed = bits_without_overflow(codes, operand.word_bits, signed_inputs=operand.signed)
+        most = max(most, int(needed.max(initial=0)))
+    return most
 
 
 def _exponent(x: Tensor) -> Tensor | None:

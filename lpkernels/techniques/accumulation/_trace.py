@@ -28,6 +28,7 @@ class Product:
     """y = op(x, w), the operands detached; `layer` is its name in tables.
 
     module: the name under which `convert` knows the layer, None if it is no such layer.
+    weights: whether w is a layer's weights, not an activation.
     """
 
     layer: str
@@ -36,6 +37,7 @@ class Product:
     x: Tensor
     w: Tensor
     y_shape: torch.Size
+    weights: bool
 
 
 #: (product, its output's gradient or None for the forward pass, x and w want a gradient)
@@ -146,7 +148,8 @@ class Tracer(TorchFunctionMode):
         else:
             module, layer = None, self.layer_name(kind)
         shape = y.shape if shape is None else shape
-        product = Product(layer, module, geometry, x.detach(), w.detach(), shape)
+        weights = module is not None or _is_parameter(w)
+        product = Product(layer, module, geometry, x.detach(), w.detach(), shape, weights)
         needs = (x.requires_grad, w.requires_grad)
         self._send(product, *needs)
         if y.requires_grad:
@@ -185,7 +188,8 @@ class Tracer(TorchFunctionMode):
         for name, series in self._series.items():
             x, w = torch.cat(series.inputs), series.weight.detach().mT
             shape = torch.Size((len(x), w.shape[1]))
-            product = Product(self.layer_name(name), None, Matmul(), x, w, shape)
+            weights = _is_parameter(series.weight)
+            product = Product(self.layer_name(name), None, Matmul(), x, w, shape, weights)
             self._send(product, series.needs_x, series.weight.requires_grad)
             series.send = partial(
                 self._send_back, product, series.needs_x, series.weight.requires_grad
@@ -213,6 +217,11 @@ class _Series:
             self.send(
                 torch.cat([torch.zeros_like(gradient) if g is None else g for g in self.gradients])
             )
+
+
+def _is_parameter(w: Tensor) -> bool:
+    """Whether w is a parameter, or a part or another view of one."""
+    return isinstance(w if w._base is None else w._base, torch.nn.Parameter)
 
 
 def rows(x: Tensor) -> Tensor:

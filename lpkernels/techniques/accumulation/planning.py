@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,14 +13,14 @@ from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.arithmetic import Quantizer, Recipe, as_quantizer
-from lpkernels.formats import Format
+from lpkernels.formats import FixedFormat, Format
 from lpkernels.functional import quantize
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques.accumulation import _checks, theory
 from lpkernels.techniques.accumulation._geometry import GEMMS
 from lpkernels.techniques.accumulation._operations import HANDLERS, OPAQUE
 from lpkernels.techniques.accumulation._rows import UNSEEN, AccumulatorPlan, plan_rows, with_note
-from lpkernels.techniques.accumulation._statistics import Statistics, statistics
+from lpkernels.techniques.accumulation._statistics import Statistics, integer_bits, statistics
 from lpkernels.techniques.accumulation._trace import Product, Tracer, check_model
 
 
@@ -65,7 +66,9 @@ def plan(
             that of the accumulators, which :func:`accumulator_of` makes.
 
     Returns:
-        An AccumulatorPlan.
+        An AccumulatorPlan. With operands in fixed point its rows also say in how many bits a
+        fixed-point accumulator can never overflow with the layer's weights as they are
+        (`PlanRow.integer_bits`).
 
     Raises:
         TypeError, ValueError: arguments of the wrong kind; a loss that is no scalar or has no
@@ -96,6 +99,12 @@ def plan(
     options["rounding"] = rounding
     rows = plan_rows(measured.sums, measured.flushed, chunk, exp_bits, options)
     rows = [with_note(row, UNSEEN) if row.layer in measured.waiting else row for row in rows]
+    rows = [
+        replace(row, integer_bits=measured.integer_bits.get(row.layer))
+        if row.gemm == "fprop"
+        else row
+        for row in rows
+    ]
     return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
 
 
@@ -180,6 +189,7 @@ class _Measured:
         self.modules: dict[str, str] = {}
         self.sums: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
         self.flushed: dict[str, float] = {}
+        self.integer_bits: dict[str, int] = {}
         # Layers whose operands want gradients, until those come.
         self.waiting: set[str] = set()
 
@@ -195,6 +205,7 @@ class _Measured:
             for gemm in GEMMS:
                 self.sums.setdefault((layer, gemm), [])
             of(0, x, w, geometry.fprop)
+            self._find_integer_bits(product, w)
             if needs_x or needs_w:
                 self.waiting.add(layer)
             return
@@ -215,6 +226,15 @@ class _Measured:
             found = statistics(left, right, combine, product.geometry.products(*shapes))
         if length:
             self.sums[product.layer, GEMMS[gemm]].append((length, found))
+
+    def _find_integer_bits(self, product: Product, w: Tensor) -> None:
+        formats = [q.fmt for q in (self.quantizers.weight, self.quantizers.input) if q is not None]
+        if not product.weights or w.numel() == 0 or len(formats) < 2:
+            return
+        weight, operand = formats
+        if isinstance(weight, FixedFormat) and isinstance(operand, FixedFormat):
+            sums = product.geometry.weights(w)
+            self.integer_bits[product.layer] = integer_bits(sums, weight, operand)
 
     def _rounded(self, x: Tensor, role: str, layer: str) -> Tensor:
         quantizer = getattr(self.quantizers, role)
