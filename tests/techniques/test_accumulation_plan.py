@@ -212,6 +212,43 @@ class Einsum(nn.Module):
         return torch.einsum("ij,kj->ik", x, x)
 
 
+class Computes(nn.Module):
+    """A parameter and a function of it and the input."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function, self.w = function, nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self.w)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x, w: x @ w, "matmul"),
+        (lambda x, w: x.__matmul__(w), "matmul"),
+        (lambda x, w: w.__rmatmul__(x), "matmul"),
+        (lambda x, w: torch.linalg.matmul(x, w), "matmul"),
+        (lambda x, w: torch.ops.aten.mm.default(x, w), "mm"),
+        (lambda x, w: torch.ops.aten.linear.default(x, w), "linear"),
+        (
+            lambda x, w: torch.ops.aten.conv2d.default(x.view(1, 1, 2, 4), w.view(4, 1, 2, 2)),
+            "conv2d",
+        ),
+    ],
+)
+def test_a_function_is_known_under_all_its_names(function, name: str):
+    rows = plan(Computes(function), X, loss=mean_square, operand="e5m2").rows
+    assert {row.layer for row in rows} == {name}
+    assert rows[0].length == 4
+
+
+def convolution(x: Tensor, w: Tensor) -> Tensor:
+    numbers = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    return torch.ops.aten.convolution(x.view(1, 1, 2, 4), w.view(4, 1, 2, 2), None, *numbers)
+
+
 class Detached(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -312,6 +349,12 @@ def test_other_roundings_are_planned_and_converted(rounding: str):
     [
         (Einsum(), X, {}, NotImplementedError, r"the model|module.*einsum.*not traced"),
         (nn.Sequential(Einsum()), X, {}, NotImplementedError, r"'0' \(Einsum\).*einsum"),
+        (Computes(lambda x, w: torch.linalg.vecdot(x, w[0])), X, {}, NotImplementedError, "vecdot"),
+        (
+            Computes(lambda x, w: torch.linalg.multi_dot([x, w, w])), X, {}, NotImplementedError,
+            "multi_dot",
+        ),
+        (Computes(convolution), X, {}, NotImplementedError, "torch's convolution"),
         (nn.LSTMCell(4, 4), X, {}, NotImplementedError, "lstm_cell"),
         (nn.LSTM(4, 4, proj_size=2), X, {}, NotImplementedError, "proj_size"),
         (nn.Bilinear(4, 4, 2), (X, X), {}, NotImplementedError, "bilinear"),

@@ -17,14 +17,15 @@ from lpkernels.techniques.accumulation._attention import (
 )
 from lpkernels.techniques.accumulation._geometry import Conv, ConvTranspose, Matmul, sizes
 from lpkernels.techniques.accumulation._recurrent import CELLS, recurrent
-from lpkernels.techniques.accumulation._trace import Handler, Tracer, rows
+from lpkernels.techniques.accumulation._trace import Handler, Tracer, name_of, rows
 
 # Products that are not looked into: what a model that calls one is told.
 OPAQUE = (
-    "einsum", "tensordot", "bilinear", "conv_tbc", "chain_matmul", "multi_dot", "addbmm", "addmv",
-    "dot", "vdot", "inner", "vecdot", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
-    "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm",
-    "_grouped_mm", "grouped_mm", "sparse_mm", "smm", "sspaddmm", "hspmm", "matrix_power",
+    "einsum", "tensordot", "bilinear", "conv_tbc", "convolution", "_convolution", "chain_matmul",
+    "multi_dot", "addbmm", "addmv", "dot", "vdot", "inner", "vecdot", "matrix_power", "lstm_cell",
+    "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm", "_grouped_mm", "grouped_mm",
+    "sparse_mm", "smm", "sspaddmm", "hspmm",
 )  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def _arguments(
 def _matmul(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     y = func(*args, **kwargs)
     left, right = (*args, *(value for name, value in kwargs.items() if name != "out"))
-    if func.__name__ == "__rmatmul__":
+    if name_of(func) == "rmatmul":
         left, right = right, left
     shape = list(y.shape)
     if right.dim() == 1:
@@ -46,7 +47,7 @@ def _matmul(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str, An
     if left.dim() == 1:
         left = left.unsqueeze(0)
         shape.insert(len(shape) - 1, 1)
-    kind = func.__name__.strip("_").replace("rmat", "mat")
+    kind = name_of(func).replace("rmat", "mat")
     tracer.record(Matmul(), left, right, y, kind, shape=torch.Size(shape))
     return y
 
@@ -56,7 +57,7 @@ def _addmm(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str, Any
     of = _arguments("input mat1 mat2", args, renamed, {})
     left, right = (of[name] for name in ("mat1", "mat2"))
     y = func(*args, **kwargs)
-    tracer.record(Matmul(), left, right, y, func.__name__)
+    tracer.record(Matmul(), left, right, y, name_of(func))
     return y
 
 
@@ -91,7 +92,7 @@ def _conv(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
     paddings = (0,) * dims if isinstance(padding, str) else sizes(padding, dims)
     geometry = Conv(ConvGeometry(stride, paddings, dilation, of["groups"]))
     x, shape = _batched(x, y, dims)
-    tracer.record(geometry, x, w, y, func.__name__, shape=shape)
+    tracer.record(geometry, x, w, y, name_of(func), shape=shape)
     return y
 
 
@@ -106,7 +107,7 @@ def _conv_transpose(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict
     stride, padding, dilation = (sizes(of[k], dims) for k in ("stride", "padding", "dilation"))
     x, shape = _batched(x, y, dims)
     conv = Conv(ConvGeometry(stride, padding, dilation, of["groups"]))
-    tracer.record(ConvTranspose(conv, tuple(shape[1:])), x, w, y, func.__name__, shape=shape)
+    tracer.record(ConvTranspose(conv, tuple(shape[1:])), x, w, y, name_of(func), shape=shape)
     return y
 
 
@@ -129,7 +130,7 @@ def _multi_head(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str
 
 
 def _recurrent(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    kind = func.__name__
+    kind = name_of(func)
     packed = isinstance(args[3], list | tuple)
     weights = args[3] if packed else args[2]
     biases = args[4] if packed else args[3]
@@ -154,7 +155,7 @@ def _recurrent(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str,
 
 
 HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv"), _matmul),
+    **dict.fromkeys(("matmul", "rmatmul", "mm", "bmm", "mv"), _matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "linear": _linear,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _conv),

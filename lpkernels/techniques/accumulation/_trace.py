@@ -99,7 +99,7 @@ class Tracer(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = name_of(func)
         handler = self._handlers.get(name)
         if handler is not None:
             return handler(self, func, args, kwargs)
@@ -222,6 +222,15 @@ class _Series:
 def _is_parameter(w: Tensor) -> bool:
     """Whether w is a parameter, or a part or another view of one."""
     return isinstance(w if w._base is None else w._base, torch.nn.Parameter)
+
+
+def name_of(func: Any) -> str:
+    """A function's name: without torch.linalg's prefix, the overload of torch.ops and underscores
+    around (`__matmul__`).
+    """
+    name = getattr(func, "__name__", "").partition(".")[0]
+    name = name.strip("_") if name.startswith("__") else name
+    return name.removeprefix("linalg_")
 
 
 def rows(x: Tensor) -> Tensor:
