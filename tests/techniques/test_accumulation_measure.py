@@ -211,6 +211,13 @@ def test_aligned_truncation_loses_variance_in_proportion_to_1_over_x(block: int)
         assert 0.8 < got.nmse / nmse(bits, 2**12, rounding="aligned_truncation") < 1.15
 
 
+def test_aligned_truncation_in_chunks_has_the_error_of_both_levels():
+    a, b = operands(64, 2**12, 64)
+    acc = accumulator_of(lp.FloatFormat(8, 6), "aligned_truncation", chunk=64)
+    law = nmse(6, 2**12, chunk=64, rounding="aligned_truncation")
+    assert measure(a, b, acc, counted=0).nmse == pytest.approx(law, rel=0.1)
+
+
 def test_accumulators_of_the_theory_s_roundings():
     fmt = lp.FloatFormat(8, 6)
     assert str(accumulator_of(fmt, "nearest_even", chunk=64)) == "e8m6_chunk64"

@@ -178,6 +178,9 @@ def test_error_criterion():
     assert nmse(6, 2**16, chunk=64) == pytest.approx(6.0e-3, rel=0.01)
     assert nmse(8, 2**12, rounding="stochastic") == 2 * nmse(8, 2**12)
     assert nmse(8, 2**12, rounding="aligned_truncation") == 0.055 * 2**12 / 4**8
+    # measured: 1.56e-3
+    chunked = nmse(7, 2**16, chunk=64, rounding="aligned_truncation")
+    assert chunked == pytest.approx(1.62e-3, rel=0.01)
     assert nmse(np.array([3, 4]), 1).tolist() == [0.0, 0.0]
 
 

@@ -224,9 +224,13 @@ class Levels:
             return np.maximum(inner * loss1, outer * loss2)
         return inner * outer * (loss1 + loss2 - loss1 * loss2)
 
-    def terms(self) -> Floats:
-        """n1 + n2, or n1 where there is one sum."""
-        return self.inner + np.where(self.outer > 1, self.outer, 0.0)
+    def error(self, rounding: str) -> Floats:
+        """The error law without its 4^-m: c n1 + c' n2, or c n1 where there is one sum."""
+        outer = "nearest_even" if rounding == "aligned_truncation" else rounding
+        chunks = np.where(self.outer > 1, self.outer, 0.0)
+        error = NMSE_CONSTANTS[rounding] * self.inner + NMSE_CONSTANTS[outer] * chunks
+        # A single product is not added to anything.
+        return np.where(self.inner + chunks > 1, error, 0.0)
 
 
 def _bits_for_variance(sums: Levels, limit: float, criterion: str) -> NDArray[np.int64]:
@@ -242,10 +246,9 @@ def _bits_for_variance(sums: Levels, limit: float, criterion: str) -> NDArray[np
 
 
 def _bits_for_error(sums: Levels, eps: float, rounding: str) -> NDArray[np.int64]:
-    terms = sums.terms()
-    needed = np.ceil((math.log2(NMSE_CONSTANTS[rounding]) + np.log2(terms) - math.log2(eps)) / 2)
-    # A single product is not added to anything.
-    bits = np.where(terms > 1, np.maximum(1, needed), 1).astype(np.int64)
+    error = sums.error(rounding)
+    needed = np.ceil((np.log2(np.where(error > 0, error, eps)) - math.log2(eps)) / 2)
+    bits = np.maximum(1, needed).astype(np.int64)
     return _all_found(np.where(bits > _MOST_BITS, 0, bits))
 
 
@@ -265,9 +268,9 @@ def nmse(
 
     With chunks c (n1 + n2) 4^-m_acc. Not the paper's: c follows from rounding errors that are
     independent and uniform in half an ulp (nearest_even, 0.0225), in one (stochastic, 0.0451; an
-    upper bound once products have few bits), or is measured (aligned_truncation, 0.055, with both
-    levels cut; an upper bound where sums of chunks are added with rounding to nearest even). It
-    holds while the ulp of the sum is above the last bit of the products, for products of mean zero.
+    upper bound once products have few bits), or is measured (aligned_truncation, 0.055; sums of
+    chunks are then added with rounding to nearest even, and n2 counts with that c). It holds
+    while the ulp of the sum is above the last bit of the products, for products of mean zero.
 
     Args:
         m_acc: mantissa bits of the accumulator, 1..52.  The others as in :func:`min_mantissa_bits`.
@@ -282,8 +285,8 @@ def nmse(
     lengths = _checks.lengths("nmse", n)
     chunks = lengths if chunk is None else _checks.lengths("nmse", chunk, "chunk")
     bits = _checks.bits("nmse", "m_acc", m_acc, 1, _MOST_BITS)
-    terms = Levels(lengths, bits, np.minimum(chunks, lengths), _checks.shares("nmse", nzr)).terms()
-    error = np.where(terms > 1, NMSE_CONSTANTS[rounding] * terms * np.exp2(-2 * bits), 0.0)
+    sums = Levels(lengths, bits, np.minimum(chunks, lengths), _checks.shares("nmse", nzr))
+    error = sums.error(rounding) * np.exp2(-2 * bits)
     return float(error) if error.ndim == 0 else error
 
 
