@@ -46,6 +46,8 @@ class Code(NamedTuple):
 
 
 def _type(value: Any) -> Any:
+    if value is None:
+        return "constexpr"
     if isinstance(value, torch.dtype):
         return _POINTERS[value]
     if isinstance(value, tuple):
@@ -59,6 +61,16 @@ def _type(value: Any) -> Any:
     return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
+def _absent(value: Any, path: tuple[int, ...]) -> dict[tuple[int, ...], None]:
+    """Where value, the argument at a path, is None or holds None."""
+    if value is None:
+        return {path: None}
+    places: dict[tuple[int, ...], None] = {}
+    for position, item in enumerate(value if isinstance(value, tuple) else ()):
+        places |= _absent(item, (*path, position))
+    return places
+
+
 def compiled(
     kernel: Any, target: str = "sm_90", *, num_warps: int = 4, num_stages: int = 1, **arguments: Any
 ) -> Any:
@@ -67,7 +79,7 @@ def compiled(
     Args:
         kernel: a @triton.jit function. target: a key of `TARGETS`.
         arguments: every parameter by name: a torch.dtype for a pointer, a number of its type for a
-            number, the value itself for a constexpr.
+            number, the value itself for a constexpr, a tuple of these, None for what is not there.
     """
     constant = {p.name for p in kernel.params if p.is_constexpr}
     # Tensors begin at multiples of 16 bytes, as torch allocates them.
@@ -76,10 +88,14 @@ def compiled(
         for position, parameter in enumerate(kernel.params)
         if isinstance(arguments[parameter.name], torch.dtype)
     }
+    constants: dict[Any, Any] = {n: v for n, v in arguments.items() if n in constant}
+    for position, parameter in enumerate(kernel.params):
+        if not parameter.is_constexpr:
+            constants |= _absent(arguments[parameter.name], (position,))
     source = ASTSource(
         kernel,
         {n: "constexpr" if n in constant else _type(v) for n, v in arguments.items()},
-        constexprs={n: v for n, v in arguments.items() if n in constant},
+        constexprs=constants,
         attrs=aligned,
     )
     options = {"num_warps": num_warps, "num_stages": num_stages, **EXACT}

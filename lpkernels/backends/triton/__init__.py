@@ -9,16 +9,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpkernels.backends.triton import _launch, _quantize
+from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends.triton import _launch, _matmul, _quantize
 
 _ELEMENTWISE_KINDS = (0, 1)
+_OPS = ("quantize", "matmul")
 
 
 class TritonBackend:
     """Kernels of this package; see `lpkernels.backends.Backend` for the methods."""
 
     name = "triton"
-    fuses = False
+    fuses = True
 
     def available(self) -> bool:
         return not self.why_not()
@@ -35,7 +37,7 @@ class TritonBackend:
         home = "cpu" if _launch.interpreting() else "cuda"
         if device.type != home:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
-        return "" if op == "quantize" else f"it has no kernel yet for {op}"
+        return "" if op in _OPS else f"it has no kernel yet for {op}"
 
     def quantize(
         self,
@@ -49,6 +51,18 @@ class TritonBackend:
         if quantizer[0] not in _ELEMENTWISE_KINDS:
             raise NotImplementedError
         _quantize.quantize(x, quantizer, seed, role, site, out)
+
+    def matmul(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        return _matmul.matmul(a, b, bias, acc, seed, role, fused)
 
 
 BACKEND = TritonBackend()

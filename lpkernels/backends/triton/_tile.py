@@ -1,0 +1,194 @@
+"""What the kernels of products do around their loops: addresses, draws, the last roundings.
+
+A kernel takes its operands as `Side`, its outputs as `Outputs`, its roundings as `_roundings` has
+them; the meaning of every table is that of `_layout`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lpkernels.backends.triton._draws import (
+    column_keys,
+    draw_of,
+    fast_words,
+    philox_words,
+    row_streams,
+    site_base,
+    words_log2,
+)
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._rules import (
+    STOCHASTIC,
+    add_rounded,
+    narrow,
+    round_to,
+    stochastic_threshold,
+    wide,
+)
+
+# The sites of lpkernels.rng.
+SITE_SUM = tl.constexpr(0)
+SITE_PRODUCT = tl.constexpr(1)
+SITE_OUTER = tl.constexpr(2)
+SITE_BIAS = tl.constexpr(3)
+
+
+class Side(NamedTuple):
+    """The pointers of an Operand."""
+
+    data: Tensor
+    batch: Tensor
+    lanes: Tensor | None
+    steps: Tensor | None
+
+
+class Outputs(NamedTuple):
+    """The pointers of Sums."""
+
+    data: Tensor
+    batch: Tensor
+    rows: Tensor
+    cols: Tensor
+    row_keys: Tensor
+    col_keys: Tensor
+    row_batch: Tensor
+    col_batch: Tensor
+    bias: Tensor | None
+    positions: Tensor | None
+    starts: Tensor | None
+
+
+def side_of(operand: Operand) -> Side:
+    return Side(operand.values, operand.batch, operand.lanes, operand.steps)
+
+
+def outputs_of(sums: Sums) -> Outputs:
+    return Outputs(*sums[:8], sums.bias, sums.positions, sums.starts)
+
+
+@triton.jit
+def tile_of_program(M, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Matrix, rows (BM,) and columns (BN,) of this program, int64; rows fastest."""
+    down, across = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    tile = tl.program_id(0)
+    i = tl.cast(tile % down, tl.int64) * BM + tl.arange(0, BM)
+    j = tl.cast(tile // down % across, tl.int64) * BN + tl.arange(0, BN)
+    return tl.cast(tile // down // across, tl.int64), i, j
+
+
+@triton.jit
+def lane_pointers(side, g, lane, count):
+    """Pointers to step 0 of these lanes; lanes from ``count`` on lead to memory that is there."""
+    start = side.data + tl.load(side.batch + g)
+    if side.lanes is None:
+        return start + lane
+    else:
+        return start + tl.load(side.lanes + lane, mask=lane < count, other=0)
+
+
+@triton.jit
+def step_offset(side, step, k):
+    if side.steps is None:
+        return tl.cast(k, tl.int64) * step
+    else:
+        return tl.load(side.steps + k)
+
+
+@triton.jit
+def position_of(out, k):
+    """The position of step k in the contract's order, int64."""
+    if out.positions is None:
+        return tl.cast(k, tl.int64)
+    else:
+        return tl.load(out.positions + k)
+
+
+@triton.jit
+def chunk_start(out, c, chunk, K):
+    """The first step of chunk c; that of the chunk behind the last is K."""
+    if out.starts is None:
+        return tl.minimum(tl.cast(c, tl.int64) * chunk, tl.cast(K, tl.int64))
+    else:
+        return tl.load(out.starts + c)
+
+
+@triton.jit
+def draw_keys(out, g, i, j, M, N, SWAPPED: tl.constexpr):
+    """The row and the column key of every output, two tiles that broadcast."""
+    first = tl.load(out.row_batch + g) + tl.load(out.row_keys + i, mask=i < M, other=0)
+    second = tl.load(out.col_batch + g) + tl.load(out.col_keys + j, mask=j < N, other=0)
+    if SWAPPED:
+        return second[None, :], first[:, None]
+    else:
+        return first[:, None], second[None, :]
+
+
+@triton.jit
+def column_of(seed, site, col, R: tl.constexpr):
+    """What the words of a rule need of the columns, once a tile."""
+    if (R.mode == STOCHASTIC) and (not R.philox):
+        return column_keys(site_base(seed, site), col)
+    else:
+        return col
+
+
+@triton.jit
+def words_of(seed, site, row, column, word, R: tl.constexpr):
+    """Random word number ``word`` of every output; column: of `column_of`."""
+    if R.philox:
+        return philox_words(seed, site, row, column, word)
+    else:
+        return fast_words(column, row_streams(site_base(seed, site), row, word), word)
+
+
+@triton.jit
+def words_at(words, held, position, seed, site, row, column, R: tl.constexpr):
+    """The words that serve ``position`` and their number, made only if not those held."""
+    word = position >> words_log2(R.random_bits)
+    if word != held:
+        words = words_of(seed, site, row, column, word, R)
+    return words, word
+
+
+@triton.jit
+def threshold_of(words, position, R: tl.constexpr):
+    """The thresholds of draw number ``position`` out of its words."""
+    return stochastic_threshold(draw_of(words, position, R.random_bits), R.random_bits)
+
+
+@triton.jit
+def add_outermost(total, addend, site, position, seed, row, col, C, R: tl.constexpr):
+    """total + addend in the outermost accumulator, drawn at a position of a site of its own."""
+    threshold = wide(0.0)
+    if R.outer.mode == STOCHASTIC:
+        word = position >> words_log2(R.outer.random_bits)
+        words = words_of(seed, site, row, column_of(seed, site, col, R.outer), word, R.outer)
+        threshold = threshold_of(words, position, R.outer)
+    return add_rounded(total, addend, threshold, C.outer, R.outer)
+
+
+@triton.jit
+def finished(total, out, seed, row, col, C, R: tl.constexpr):
+    """The sums with their bias, in the format of the result."""
+    if out.bias is not None:
+        # Outputs outside have the keys of the first one inside.
+        bias = wide(tl.load(out.bias + col))
+        first = tl.full([], 0, tl.int64)
+        total = add_outermost(total, bias, SITE_BIAS, first, seed, row, col, C, R)
+    if R.result is not None:
+        total = round_to(total, wide(0.0), C.result, R.result)
+    return total
+
+
+@triton.jit
+def store_tile(total, out, g, i, j, M, N):
+    """Write what lies inside."""
+    rows = tl.load(out.batch + g) + tl.load(out.rows + i, mask=i < M, other=0)
+    cols = tl.load(out.cols + j, mask=j < N, other=0)
+    inside = (i < M)[:, None] & (j < N)[None, :]
+    tl.store(out.data + rows[:, None] + cols[None, :], narrow(total), mask=inside)

@@ -1,0 +1,179 @@
+"""The kernel of every product in sequence and in chunks: float64, all formats, all modes."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.triton._draws import derived_seed
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
+from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._rules import STOCHASTIC, add_rounded, round_to, wide
+from lpkernels.backends.triton._tile import (
+    SITE_OUTER,
+    SITE_PRODUCT,
+    SITE_SUM,
+    add_outermost,
+    chunk_start,
+    column_of,
+    draw_keys,
+    finished,
+    lane_pointers,
+    outputs_of,
+    position_of,
+    side_of,
+    step_offset,
+    store_tile,
+    threshold_of,
+    tile_of_program,
+    words_at,
+)
+
+_ABSENT = tl.constexpr(ABSENT)
+
+#: Arguments that vary from call to call without another kernel.
+VARYING = ["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"]
+
+
+@triton.jit
+def is_absent(x):
+    return tl.cast(x, tl.int32, bitcast=True) == _ABSENT
+
+
+@triton.jit
+def is_flagged(flags, g, i, j, M, N, FLAG_M: tl.constexpr, FLAG_N: tl.constexpr):
+    """Whether the tile of FLAG_M x FLAG_N outputs that holds this one is to be computed."""
+    down, across = tl.cdiv(M, FLAG_M), tl.cdiv(N, FLAG_N)
+    at = (g * across + tl.min(j) // FLAG_N) * down + tl.min(i) // FLAG_M
+    return tl.load(flags + at) != 0
+
+
+@triton.jit(do_not_specialize=VARYING)
+def wide_kernel(
+    left,
+    left_step,
+    right,
+    right_step,
+    out,
+    flags,
+    seed_ptr,
+    role,
+    M,
+    N,
+    K,
+    chunk,
+    chunks,
+    C,
+    R: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    LEFT_ABSENT: tl.constexpr,
+    RIGHT_ABSENT: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    FLAG_M: tl.constexpr,
+    FLAG_N: tl.constexpr,
+):
+    """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
+
+    left, right: `Side`; out: `Outputs`; R, C: of `_roundings`. The sums of each chunk join an outer
+    one; without chunks there is one of them. Grid: one program for BM x BN outputs of one matrix,
+    which holds their sums in registers from the first step to the last. With flags, int32 for every
+    FLAG_M x FLAG_N outputs of a matrix, only where they are not 0.
+    """
+    g, i, j = tile_of_program(M, N, BM, BN)
+    if flags is not None:
+        if not is_flagged(flags, g, i, j, M, N, FLAG_M, FLAG_N):
+            return
+    left_at = lane_pointers(left, g, i, M)
+    right_at = lane_pointers(right, g, j, N)
+    row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
+    seed = derived_seed(seed_ptr, role)
+
+    sums = tl.zeros([BM, BN], tl.float64)
+    outer = tl.zeros([BM, BN], tl.float64)
+    words = tl.zeros([BM, BN], tl.uint32)
+    word = tl.full([], -1, tl.int64)
+    sum_column = column_of(seed, SITE_SUM, col, R.sum)
+    product_words = tl.zeros([BM, BN], tl.uint32)
+    product_word = tl.full([], -1, tl.int64)
+    if R.product is not None:
+        product_column = column_of(seed, SITE_PRODUCT, col, R.product)
+
+    for c in range(chunks):
+        if R.chunked:
+            first, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
+        else:
+            first, last = 0, K
+        for k in range(first, last):
+            a = tl.load(left_at + step_offset(left, left_step, k))[:, None]
+            b = tl.load(right_at + step_offset(right, right_step, k))[None, :]
+            position = position_of(out, k)
+            product = wide(a) * wide(b)
+            if R.product is not None:
+                threshold = wide(0.0)
+                if R.product.mode == STOCHASTIC:
+                    product_words, product_word = words_at(
+                        product_words, product_word, position, seed, SITE_PRODUCT, row,
+                        product_column, R.product,
+                    )  # fmt: skip
+                    threshold = threshold_of(product_words, position, R.product)
+                product = round_to(product, threshold, C.product, R.product)
+            threshold = wide(0.0)
+            if R.sum.mode == STOCHASTIC:
+                words, word = words_at(
+                    words, word, position, seed, SITE_SUM, row, sum_column, R.sum
+                )
+                threshold = threshold_of(words, position, R.sum)
+            total = add_rounded(sums, product, threshold, C.sum, R.sum)
+            if LEFT_ABSENT:
+                total = tl.where(is_absent(a), sums, total)
+            if RIGHT_ABSENT:
+                total = tl.where(is_absent(b), sums, total)
+            sums = total
+        if R.chunked:
+            position = tl.cast(c, tl.int64)
+            outer = add_outermost(outer, sums, SITE_OUTER, position, seed, row, col, C, R)
+            sums = tl.zeros([BM, BN], tl.float64)
+
+    total = outer if R.chunked else sums
+    store_tile(finished(total, out, seed, row, col, C, R), out, g, i, j, M, N)
+
+
+def launch(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    roundings: Roundings,
+    constants: Constants,
+    chunk: int,
+    seed: Tensor,
+    role: int,
+    tile: Tile,
+    flags: Tensor | None = None,
+    flag_tile: tuple[int, int] = (1, 1),
+) -> None:
+    """Every sum, or those of flagged tiles: flags (G, columns / flag_tile[1], rows / flag_tile[0]).
+
+    seed: of `seed_on`. chunk: of the Accumulator, 0 for one sum. Sides of flag_tile are multiples
+    of those of tile.
+    """
+    matrices, m, n, k = sums.sizes
+    programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    if programs == 0:
+        return
+    chunk = min(chunk, k)
+    chunks = 1
+    if roundings.chunked:
+        chunks = -(-k // chunk) if sums.starts is None and k else 0
+        if sums.starts is not None:
+            chunks = sums.starts.numel() - 1
+    with on_device(sums.out):
+        wide_kernel[(programs,)](
+            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), flags, seed,
+            role, m, n, k, chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
+            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
+            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
+        )  # fmt: skip
