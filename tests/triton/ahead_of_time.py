@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 
 from lpkernels.backends.triton._launch import EXACT
 
-__all__ = ["TARGETS", "Code", "code", "compiled"]
+__all__ = ["TARGETS", "Code", "code", "code_of", "compiled"]
 
 #: Name -> target; gfx942 needs the wave size of CDNA.
 TARGETS = {
@@ -104,7 +104,11 @@ def compiled(
 
 def code(kernel: Any, target: str = "sm_90", **arguments: Any) -> Code:
     """`compiled`, taken apart."""
-    result = compiled(kernel, target, **arguments)
+    return code_of(compiled(kernel, target, **arguments))
+
+
+def code_of(result: Any) -> Code:
+    """What `triton.compile` gave for an NVIDIA target, taken apart."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(result.asm["cubin"])

@@ -7,9 +7,11 @@ from typing import NamedTuple
 from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._layout import PAD
 
-# Lanes of the narrowest operand: a whole sector of memory, and then some.
-_FEWEST_LANES = 16
+# Lanes of the narrowest operand: those of a warp.
+_FEWEST_LANES = 32
 _WARP = 32
+# Outputs of a program of the float64 kernels, and columns where they are many.
+_OUTPUTS, _LONG = 1024, 256
 
 
 class Tile(NamedTuple):
@@ -39,22 +41,26 @@ def pack_tile(steps: int, width: int) -> tuple[int, int]:
 
 
 def transposes(m: int, n: int) -> bool:
-    """Whether a product's columns go along the short side of tiles: few columns, more rows."""
-    return n < m and n < 64
+    """Whether a product's rows go along the long side of tiles, because its columns are few."""
+    return n < m and n < _LONG
 
 
 def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
-    """Of the float64 kernels: up to 16 x 256 outputs, fewer where programs would be too few.
+    """Of the float64 kernels: 4 x 256 outputs by 4 warps, less where programs would be too few.
 
-    A thread of the largest tile keeps 32 sums in 64 registers. Long rows and few of them, because
-    a thread then loads few operands for each product.
+    A thread then owns 4 rows of 2 columns: two sums to an operand that it loads, and registers for
+    every format and mode (counted for sm_90: at most 255, nothing spilled). `processors` have two
+    programs each before tiles get smaller.
     """
     if interpreting():
         return Tile(min(32, power_of_two(m)), min(64, power_of_two(n)), 4)
-    bm, bn = min(16, power_of_two(m)), min(256, max(_WARP, power_of_two(n)))
-    while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 4 * _WARP:
-        if bn > 4 * bm and bn > _WARP:
+    bn = min(_LONG, max(_WARP, power_of_two(n)))
+    bm = min(_OUTPUTS // bn, power_of_two(m))
+    while matrices * -(-m // bm) * -(-n // bn) < 2 * processors and bm * bn > _WARP:
+        if bn > 2 * _WARP * bm:
             bn //= 2
-        else:
+        elif bm > 1:
             bm //= 2
-    return Tile(bm, bn, min(4, max(1, bm * bn // (4 * _WARP))))
+        else:
+            bn //= 2
+    return Tile(bm, bn, min(4, max(1, bm * bn // _WARP)))

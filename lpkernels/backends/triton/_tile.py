@@ -72,13 +72,24 @@ def outputs_of(sums: Sums) -> Outputs:
 
 
 @triton.jit
-def tile_of_program(M, N, BM: tl.constexpr, BN: tl.constexpr):
-    """Matrix, rows (BM,) and columns (BN,) of this program, int64; rows fastest."""
+def tile_corner(M, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Matrix, first row and first column of this program, int64; rows fastest."""
     down, across = tl.cdiv(M, BM), tl.cdiv(N, BN)
-    tile = tl.program_id(0)
-    i = tl.cast(tile % down, tl.int64) * BM + tl.arange(0, BM)
-    j = tl.cast(tile // down % across, tl.int64) * BN + tl.arange(0, BN)
-    return tl.cast(tile // down // across, tl.int64), i, j
+    tile = tl.cast(tl.program_id(0), tl.int64)
+    return tile // down // across, tile % down * BM, tile // down % across * BN
+
+
+@triton.jit
+def tile_of_program(M, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Matrix, rows (BM,) and columns (BN,) of this program, int64."""
+    g, i, j = tile_corner(M, N, BM, BN)
+    return g, i + tl.arange(0, BM), j + tl.arange(0, BN)
+
+
+@triton.jit
+def tile_number(g, i, j, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    """The program that has output (i, j) of matrix g where tiles are BM x BN."""
+    return (g * tl.cdiv(N, BN) + j // BN) * tl.cdiv(M, BM) + i // BM
 
 
 @triton.jit

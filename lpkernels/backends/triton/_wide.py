@@ -28,6 +28,8 @@ from lpkernels.backends.triton._tile import (
     step_offset,
     store_tile,
     threshold_of,
+    tile_corner,
+    tile_number,
     tile_of_program,
     words_at,
 )
@@ -41,14 +43,6 @@ VARYING = ["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"]
 @triton.jit
 def is_absent(x):
     return tl.cast(x, tl.int32, bitcast=True) == _ABSENT
-
-
-@triton.jit
-def is_flagged(flags, g, i, j, M, N, FLAG_M: tl.constexpr, FLAG_N: tl.constexpr):
-    """Whether the tile of FLAG_M x FLAG_N outputs that holds this one is to be computed."""
-    down, across = tl.cdiv(M, FLAG_M), tl.cdiv(N, FLAG_N)
-    at = (g * across + tl.min(j) // FLAG_N) * down + tl.min(i) // FLAG_M
-    return tl.load(flags + at) != 0
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -83,10 +77,11 @@ def wide_kernel(
     which holds their sums in registers from the first step to the last. With flags, int32 for every
     FLAG_M x FLAG_N outputs of a matrix, only where they are not 0.
     """
-    g, i, j = tile_of_program(M, N, BM, BN)
     if flags is not None:
-        if not is_flagged(flags, g, i, j, M, N, FLAG_M, FLAG_N):
+        g, i, j = tile_corner(M, N, BM, BN)
+        if tl.load(flags + tile_number(g, i, j, M, N, FLAG_M, FLAG_N)) == 0:
             return
+    g, i, j = tile_of_program(M, N, BM, BN)
     left_at = lane_pointers(left, g, i, M)
     right_at = lane_pointers(right, g, j, N)
     row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
@@ -155,25 +150,31 @@ def launch(
     flags: Tensor | None = None,
     flag_tile: tuple[int, int] = (1, 1),
 ) -> None:
-    """Every sum, or those of flagged tiles: flags (G, columns / flag_tile[1], rows / flag_tile[0]).
+    """Every sum; with flags only those of flagged tiles.
 
-    seed: of `seed_on`. chunk: of the Accumulator, 0 for one sum. Sides of flag_tile are multiples
-    of those of tile.
+    Args:
+        roundings, constants: of `roundings_of`. chunk: of the Accumulator, 0 for one sum.
+        seed: of `seed_on`.
+        flags: int32, one for each program of a kernel that numbers its tiles as `tile_corner` does,
+            with shape flag_tile, sides powers of two.
     """
     matrices, m, n, k = sums.sizes
-    programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    bm, bn = tile.bm, tile.bn
+    if flags is not None:
+        bm, bn = min(bm, flag_tile[0]), min(bn, flag_tile[1])
+    programs = matrices * triton.cdiv(m, bm) * triton.cdiv(n, bn)
     if programs == 0:
         return
     chunk = min(chunk, k)
     chunks = 1
-    if roundings.chunked:
-        chunks = -(-k // chunk) if sums.starts is None and k else 0
-        if sums.starts is not None:
-            chunks = sums.starts.numel() - 1
+    if roundings.chunked and sums.starts is not None:
+        chunks = sums.starts.numel() - 1
+    elif roundings.chunked:
+        chunks = triton.cdiv(k, chunk) if k else 0
     with on_device(sums.out):
         wide_kernel[(programs,)](
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), flags, seed,
             role, m, n, k, chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
-            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
+            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn,
             FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
         )  # fmt: skip

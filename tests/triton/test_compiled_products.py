@@ -1,0 +1,126 @@
+"""The kernels of products as Triton compiles them for a GPU, from the arguments of their launches.
+
+No GPU is needed: launches are recorded, bound as Triton binds them, compiled and not started.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.backends import NOT_FUSED, Fused
+
+pytestmark = pytest.mark.triton
+triton = pytest.importorskip("triton")
+
+from triton.compiler import ASTSource  # noqa: E402
+from triton.compiler.compiler import make_backend  # noqa: E402
+from triton.runtime.jit import create_function_from_signature  # noqa: E402
+
+from lpkernels.backends.triton import BACKEND, _launch, _operands, _wide  # noqa: E402
+from tests.triton.ahead_of_time import TARGETS, code_of  # noqa: E402
+
+if _launch.interpreting():
+    pytest.skip("the interpreter compiles nothing", allow_module_level=True)
+
+E5M2, FIXED = (as_quantizer(text).to_ints() for text in ("e5m2", "fixed8_f4_wrap:to_odd"))
+#: Every branch of the kernels: modes, products, chunks, both generators, fixed point.
+CASES = {
+    "nearest": (Accumulator("e5m10"), Fused(E5M2, FIXED, E5M2)),
+    "directed": (Accumulator("fp32", "toward_negative"), NOT_FUSED),
+    "stochastic": (
+        Accumulator(
+            "e5m6", "stochastic", product="e4m3", product_rounding="stochastic", random_bits=13,
+            chunk=7, outer="fixed12_f6",
+        ),
+        NOT_FUSED,
+    ),
+    "philox": (
+        Accumulator("fixed12_f6", "stochastic", product="fixed9_f4_wrap", rng="philox"),
+        NOT_FUSED,
+    ),
+}  # fmt: skip
+#: Registers that only the end of a chunk or of a tile needs may wait in memory.
+FEW_BYTES = 16
+
+
+class Recorder:
+    """In place of a kernel: takes launches and starts nothing."""
+
+    def __init__(self, kernel: Any, calls: list[Any]):
+        self.kernel, self.calls = kernel, calls
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args, **kwargs: self.calls.append((self.kernel, args, kwargs))
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Every launch of a product, as (kernel, arguments, options)."""
+    calls: list[Any] = []
+    for module, name in ((_operands, "pack_kernel"), (_wide, "wide_kernel")):
+        monkeypatch.setattr(module, name, Recorder(getattr(module, name), calls))
+    yield calls
+
+
+def multiply(
+    acc: Accumulator,
+    *,
+    shape: tuple[int, int, int] = (300, 40, 300),
+    seed: int = 5,
+    role: int = 1,
+    fused: Fused = NOT_FUSED,
+) -> None:
+    m, k, n = shape
+    a, b, bias = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n)
+    BACKEND.matmul(a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
+
+
+def bound(launch: Any, target: str) -> tuple[Any, ...]:
+    """The launch's backend, arguments and what they specialise the kernel to."""
+    kernel, args, kwargs = launch
+    backend = make_backend(TARGETS[target])
+    binder = create_function_from_signature(kernel.signature, kernel.params, backend)
+    return backend, *binder(*args, **kwargs)
+
+
+def keys(launches: list[Any]) -> list[str]:
+    """What Triton keeps compiled kernels under."""
+    found = [f"{launch[0]} {bound(launch, 'sm_90')[2:]}" for launch in launches]
+    launches.clear()
+    return found
+
+
+def test_one_kernel_for_formats_of_one_rule_and_for_all_seeds(launches: list[Any]) -> None:
+    acc = Accumulator("e5m4", "stochastic", chunk=4, outer="e6m9")
+    multiply(acc)
+    first = keys(launches)
+    assert len(first) == 3
+    multiply(Accumulator("e4m7", "stochastic", chunk=100, outer="e5m3"))
+    assert keys(launches) == first
+    multiply(acc, seed=-1, role=9, shape=(1000, 17, 515))
+    assert keys(launches) == first
+    multiply(Accumulator("e5m4", "stochastic"))
+    assert keys(launches) != first
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_launch_compiles(case: str, target: str, launches: list[Any]) -> None:
+    acc, fused = CASES[case]
+    multiply(acc, fused=fused)
+    assert [launch[0].fn.__name__ for launch in launches] == [
+        "pack_kernel", "pack_kernel", "wide_kernel",
+    ]  # fmt: skip
+    for launch in launches:
+        backend, arguments, specialization, _ = bound(launch, target)
+        kernel, _, kwargs = launch
+        options, signature, constants, attributes = kernel._pack_args(
+            backend, kwargs, arguments, specialization, None
+        )
+        source = ASTSource(kernel, signature, constants, attributes)
+        compiled = triton.compile(source, target=TARGETS[target], options=options.__dict__)
+        if target == "sm_90":
+            assert code_of(compiled).spills <= FEW_BYTES
