@@ -37,7 +37,7 @@ def pack_tile(steps: int, width: int) -> tuple[int, int]:
     """Steps and lanes of a program that packs an operand."""
     if interpreting():
         return min(128, power_of_two(steps)), min(128, power_of_two(width))
-    return 32, min(128, power_of_two(width))
+    return 32, min(64, power_of_two(width))
 
 
 def transposes(m: int, n: int) -> bool:

@@ -116,7 +116,8 @@ def words_log2(R: tl.constexpr):
 @triton.jit
 def draw_of(words, k, R: tl.constexpr):
     """Draw number k out of its words, k // draws a word: the top R bits of its field."""
-    LOG2: tl.constexpr = words_log2(R)
+    # Written out: up to Triton 3.6 what a function returns is no constexpr.
+    LOG2: tl.constexpr = 2 if R <= 8 else (1 if R <= 16 else 0)
     FIELD: tl.constexpr = 32 >> LOG2
     shift = _u32(k & ((1 << LOG2) - 1)) * FIELD + (FIELD - R)
     return (words >> shift) & (0xFFFFFFFF >> (32 - R))

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lpkernels.backends.triton._rules import STOCHASTIC, Numbers, Rule, rule_of
+import triton.language as tl
+
+from lpkernels.backends.triton._rules import STOCHASTIC, Numbers, rule_of
+
+
+class Known(tl.constexpr):
+    """A Rule inside a constexpr: up to Triton 3.6 a part of one is none by itself.
+
+    Its fields are those of the Rule, also where Python runs a kernel or the host asks.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "value":
+            raise AttributeError(name)
+        return getattr(self.value, name)
 
 
 class Roundings(NamedTuple):
     """What an Accumulator and the quantizer of the result do, a constexpr of a kernel."""
 
-    sum: Rule
+    sum: Known
     #: None: products are exact.
-    product: Rule | None
+    product: Known | None
     #: Of the outermost additions: of chunks, of the bias.
-    outer: Rule
+    outer: Known
     #: None: the sums are the result.
-    result: Rule | None
+    result: Known | None
     chunked: bool
 
 
@@ -34,16 +48,21 @@ class Constants(NamedTuple):
 def roundings_of(acc: tuple[int, ...], result: tuple[int, ...] = ()) -> tuple[Roundings, Constants]:
     """Both, of ``Accumulator.to_ints()`` and of a deterministic quantizer's integers or ()."""
     _, chunk, rounding, product_rounding, bits, rng, has_product, _ = acc[:8]
-    inner, numbers = rule_of(acc[8:16], rounding, bits, rng)
-    outer, outer_numbers = rule_of(acc[24:32], acc[34], bits, rng)
+    inner, numbers = _known(acc[8:16], rounding, bits, rng)
+    outer, outer_numbers = _known(acc[24:32], acc[34], bits, rng)
     product, product_numbers = None, numbers
     if has_product:
-        product, product_numbers = rule_of(acc[16:24], product_rounding, bits, rng)
+        product, product_numbers = _known(acc[16:24], product_rounding, bits, rng)
     last, last_numbers = None, numbers
     if result:
-        last, last_numbers = rule_of(result[:-4], result[-4])
+        last, last_numbers = _known(result[:-4], result[-4])
     roundings = Roundings(inner, product, outer, last, chunk > 0)
     return roundings, Constants(numbers, product_numbers, outer_numbers, last_numbers)
+
+
+def _known(fmt: tuple[int, ...], mode: int, bits: int = 0, rng: int = 0) -> tuple[Known, Numbers]:
+    rule, numbers = rule_of(fmt, mode, bits, rng)
+    return Known(rule), numbers
 
 
 def draws(roundings: Roundings) -> bool:
