@@ -20,8 +20,9 @@ class Operand(NamedTuple):
     """One operand, packed: values of its quantizer's format, each NaN 0x7fc00000, in float32.
 
     Element (lane, k) of matrix g is ``values[batch[g] + lanes[lane] + steps[k]]``. A lane is a row
-    of the left operand or a column of the right one. ``lanes`` None: lane i lies at i; there is
-    memory behind the last lane up to a multiple of `PAD`, holding zeros. ``steps`` None: step k
+    of the left operand or a column of the right one. ``lanes`` None: lane i lies at i; lanes
+    behind the last one may be read as far as `PAD` goes, whatever they hold, and their sums are
+    never stored. ``steps`` None: step k
     lies at k * ``step``.
     """
 
@@ -36,7 +37,7 @@ class Operand(NamedTuple):
     absent: bool
 
 
-#: Lanes are padded to a multiple of the largest tile's side.
+#: The largest side of a tile.
 PAD = 512
 
 
