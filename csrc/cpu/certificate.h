@@ -49,6 +49,10 @@ inline OperandRange operand_range(const float* x, int64_t count) {
           static_cast<int>(least >> 23) - 127 - (width - 1), static_cast<int>(most >> 23) - 126};
 }
 
+inline OperandRange range_of_a(const Tile& t) {
+  return t.a_range != nullptr ? *t.a_range : operand_range(t.a, t.a_floats());
+}
+
 inline const OperandRange& range_of_b(const Tile& t) {
   PackedFacts& facts = *t.b_facts;
   if (!facts.ranged) facts.range = operand_range(t.b, t.lanes * t.depth);
@@ -140,17 +144,33 @@ constexpr int kEnoughBound = 40;
 
 struct Certificate {
   bool valid;
-  bool odd;    // float32 sums must be made odd
-  bool floor;  // subnormal sums can occur: their floor must be applied
-  int bound;   // holds while every sum is below 2^bound
+  bool odd;      // float32 sums must be made odd
+  bool floor;    // subnormal sums can occur: their floor must be applied
+  int bound;     // holds while every sum is below 2^bound
+  bool reached;  // they may not be: to be watched
 };
 
-// For a sum of such addends into f, on from `state`: the sums of the products before may be finer
-// than these. `factor` is the operand that is scaled. Truncation and stochastic rounding of
+// Bits that sums of `terms` addends, on from `state`, cannot have: with u >= the relative error of
+// a rounding, |sum| <= (|state| + terms |addend|) (1 + u)^terms, where u = 2^-man_bits holds of
+// every mode. Where the floor acts a sum of no more than min_normal may take the place of `state`.
+inline int highest_sum(const Format& f, const AddendRange& p, const OperandRange& state,
+                       int64_t terms) {
+  int64_t bits = 1;
+  while (int64_t{1} << bits < terms) ++bits;
+  bits += p.highest;
+  if (!state.zero) bits = std::max<int64_t>(bits, state.highest);
+  // log2(1 + u) < 1.5 u
+  const int64_t growth = (3 * terms >> (f.man_bits + 1)) + 1;
+  return static_cast<int>(
+      std::min<int64_t>(std::max<int64_t>(bits, f.emin + 1) + 1 + growth, 1 << 20));
+}
+
+// For a sum of `terms` such addends into f, on from `state`: the sums of the products before may be
+// finer than these. `factor` is the operand that is scaled. Truncation and stochastic rounding of
 // truncated sums compose in any case; only their range must be certified.
 inline Certificate certify(const Format& f, Rounding mode, int random_bits, const AddendRange& p,
-                           const OperandRange& state, const OperandRange& factor) {
-  constexpr Certificate kNone{false, false, false, 0};
+                           const OperandRange& state, const OperandRange& factor, int64_t terms) {
+  constexpr Certificate kNone{false, false, false, 0, false};
   if (!p.plain || !state.plain || f.kind != Kind::kFloat) return kNone;
   if (f.man_bits < 1 || f.man_bits > 21) return kNone;
   const int q = f.man_bits + 1;
@@ -189,7 +209,7 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   bound = std::min({bound, kEnoughBound, full_binade ? top + 1 : top, least + 127});
   // A bound that single products exceed would only be found broken.
   if (bound < p.highest || factor.highest + 1 - bound > 126) return kNone;
-  return {true, odd, floor, bound};
+  return {true, odd, floor, bound, highest_sum(f, p, state, terms) > bound};
 }
 
 // Products scaled by 2^shift are exact in float32 and float_rules.h can round them, to nearest.
@@ -199,6 +219,12 @@ inline bool rounded_products_fit(const Accumulator& acc, const AddendRange& p, i
   if (!f.subnormals || f.man_bits < 1 || f.man_bits > 21 || shift > 0 || p.width > 24) return false;
   return p.lowest + shift >= -126 && p.highest + shift <= 127 &&
          f.emin - f.man_bits + shift >= -126 && std::ilogb(f.max) + 25 - f.man_bits <= 127;
+}
+
+// The same for products that need neither overflow nor the sign of a zero (ShortProduct).
+inline bool short_products_fit(const Accumulator& acc, const AddendRange& p, int shift) {
+  return rounded_products_fit(acc, p, shift) && acc.product.man_bits <= 10 && p.width <= 23 &&
+         p.highest <= std::ilogb(acc.product.max);
 }
 
 }  // namespace

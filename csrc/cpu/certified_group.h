@@ -58,8 +58,8 @@ inline bool closes_by_sum_rule(const Accumulator& acc, int shift) {
 // What the tile asks of a kernel: kMarked has absent taps that must be passed over.
 enum class Taps { kPlain, kMarked, kSpread };
 
-// What a group needs beside its tile: constants made once a tile, and the operand that is scaled by
-// 2^shift: A, or B where A is spread.
+// What a group needs beside its tile, one operand of which is scaled by 2^shift: constants made
+// once a tile.
 template <class S, class Rule, class Product>
 struct CertifiedRun {
   using Floats = S;
@@ -69,23 +69,22 @@ struct CertifiedRun {
   static constexpr int kVectors = kPanel / kWidth;
 
   const Accumulator& acc;
-  const float* scaled;
   F scale, unscale;
   Rule rule;
   Product product;
   ChunkEnd<typename S::V> end;
   bool closes;
+  bool watched;  // inner sums may reach the bound; outer ones always may
 
-  CertifiedRun(const Accumulator& accumulator, const float* scaled_operand, int by,
-               const Rule& sum_rule)
+  CertifiedRun(const Accumulator& accumulator, int by, const Rule& sum_rule, bool may_reach_bound)
       : acc(accumulator),
-        scaled(scaled_operand),
         scale(S::all(std::ldexp(1.0f, by))),
         unscale(S::all(std::ldexp(1.0f, -by))),
         rule(sum_rule),
         product(acc.product, by),
         end(acc),
-        closes(Rule::kClosesChunks && closes_by_sum_rule(acc, by)) {}
+        closes(Rule::kClosesChunks && closes_by_sum_rule(acc, by)),
+        watched(Rule::kTracked && may_reach_bound) {}
 
   // outer <- round(outer + inner), inner <- +0; in memory only if the block ends here.
   template <int kRows, int kColumns>
@@ -102,10 +101,10 @@ struct CertifiedRun {
     }
   }
 
-  // kRows rows, from row `row` of A on, against the kPanels panels of `t`. Returns whether the
-  // certificate held; if not, nothing has changed.
+  // The kRows rows and kPanels panels of `t`. Returns whether the certificate held; if not, nothing
+  // has changed.
   template <int kRows, int kPanels, Taps kTaps>
-  bool group(const Tile& t, int64_t row) const {
+  bool group(const Tile& t) const {
     constexpr int kColumns = kPanels * kVectors;
     constexpr bool kSpread = kTaps == Taps::kSpread;
     constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
@@ -113,9 +112,8 @@ struct CertifiedRun {
     if (before.negative_zero && !Rule::kKeepsZeros) return false;
 
     const float* rows[kRows];
-    for (int r = 0; r < kRows; ++r)
-      rows[r] = kSpread ? t.a + t.row_at[r] : scaled + (row + r) * t.depth;
-    const float* b = kSpread ? scaled : t.b;
+    for (int r = 0; r < kRows; ++r) rows[r] = kSpread ? t.a + t.row_at[r] : t.a + r * t.depth;
+    const float* b = t.b;
     F sum[kRows][kColumns];
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kColumns; ++v) {
@@ -132,44 +130,47 @@ struct CertifiedRun {
     // One OR for two sums; four chains of them.
     F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
-      for (int64_t k = from; k < to; ++k) {
+      // Steps that share random words: the sums stay in registers from one to the next.
+      for (int64_t k = from, served = to; k < to;) {
         if constexpr (Rule::kStochastic) {
-          const uint64_t position = static_cast<uint64_t>(t.position_of(k));
-          for (int p = 0; p < kPanels; ++p) draws[p].seek(position);
-          lanes.from(draws[0].layout.shift_of(position));
+          for (int p = 0; p < kPanels; ++p) draws[p].seek(static_cast<uint64_t>(t.position_of(k)));
+          served = served_by_word(t, draws[0].layout, k, to);
         }
-        const int64_t at = kSpread ? t.step_at[k] : k;
-        F column[kColumns];
-        for (int v = 0; v < kColumns; ++v) {
-          column[v] = S::load(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
-        }
-        for (int r = 0; r < kRows; ++r) {
-          if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
+        for (; k < served; ++k) {
+          if constexpr (Rule::kStochastic)
+            lanes.from(draws[0].layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
+          const int64_t at = kSpread ? t.step_at[k] : k;
+          F column[kColumns];
           for (int v = 0; v < kColumns; ++v) {
-            if constexpr (Rule::kStochastic)
-              lanes.words = S::load_words(draws[v / kVectors].row_words(r));
-            const F left = kSpread ? S::load(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
-            F s;
-            if constexpr (std::is_same_v<Product, ExactProduct>) {
-              s = rule.fma(left, column[v], sum[r][v]);
-            } else {
-              s = rule.add(product(left, column[v]), sum[r][v]);
-            }
-            const F next = rule.round(s, lanes);
-            if (kMarks && t.lane_absent != nullptr) {
-              const uint32_t marks = t.lane_absent[v / kVectors * t.depth + k];
-              sum[r][v] = S::keep(marks >> (v % kVectors * kWidth), sum[r][v], next);
-            } else {
-              sum[r][v] = next;
+            column[v] = S::load(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
+          }
+          for (int r = 0; r < kRows; ++r) {
+            if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
+            for (int v = 0; v < kColumns; ++v) {
+              if constexpr (Rule::kStochastic) lanes.take(draws[v / kVectors].row_words(r));
+              const F left = kSpread ? S::load(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
+              F s;
+              if constexpr (std::is_same_v<Product, ExactProduct>) {
+                s = rule.fma(left, column[v], sum[r][v]);
+              } else {
+                s = rule.add(product(left, column[v]), sum[r][v]);
+              }
+              const F next = rule.round(s, lanes);
+              if (kMarks && t.lane_absent != nullptr) {
+                const uint32_t marks = t.lane_absent[v / kVectors * t.depth + k];
+                sum[r][v] = S::keep(marks >> (v % kVectors * kWidth), sum[r][v], next);
+              } else {
+                sum[r][v] = next;
+              }
             }
           }
-        }
-        if constexpr (Rule::kTracked) {
-          const F* flat = &sum[0][0];
-          for (int i = 0; i + 1 < kRows * kColumns; i += 2) {
-            seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
+          if (watched) {
+            const F* flat = &sum[0][0];
+            for (int i = 0; i + 1 < kRows * kColumns; i += 2) {
+              seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
+            }
+            if (kRows * kColumns % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kColumns - 1]);
           }
-          if (kRows * kColumns % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kColumns - 1]);
         }
       }
       if constexpr (Rule::kClosesChunks) {
@@ -220,8 +221,8 @@ inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int6
 template <Taps kTaps, class Run, class Exact>
 class CertifiedGroups {
  public:
-  CertifiedGroups(const Tile& t, const Run& run, const Exact& exact)
-      : t_(t), run_(run), exact_(exact) {}
+  CertifiedGroups(const Tile& t, const Tile& scaled, const Run& run, const Exact& exact)
+      : t_(t), scaled_(scaled), run_(run), exact_(exact) {}
 
   // Whole groups panel by panel, which then stays in the first cache; the rest of the rows one by
   // one against several panels at a time, or their few sums would wait for each other.
@@ -271,12 +272,16 @@ class CertifiedGroups {
 
   template <int kGroup, int kPanels>
   void group(int64_t row, int64_t lane) {
-    const Tile part = part_of(t_, row, kGroup, lane, kPanels * kPanel);
-    if (holds_) holds_ = run_.template group<kGroup, kPanels, kTaps>(part, row);
-    if (!holds_) exact_(part);
+    constexpr int64_t kGroupLanes = kPanels * kPanel;
+    if (holds_) {
+      const Tile part = part_of(scaled_, row, kGroup, lane, kGroupLanes);
+      holds_ = run_.template group<kGroup, kPanels, kTaps>(part);
+    }
+    if (!holds_) exact_(part_of(t_, row, kGroup, lane, kGroupLanes));
   }
 
   const Tile& t_;
+  const Tile& scaled_;
   const Run& run_;
   const Exact& exact_;
   bool holds_ = true;

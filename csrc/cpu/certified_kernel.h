@@ -1,20 +1,20 @@
 // Sums under a certificate (certificate.h): two to four operations a product.
 //
-//   nearest_even   s = a b + acc;  g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's
-//   splitting
-//                  where subnormal sums can occur: 1.5 2^(23 - m) binades added and taken away, the
-//                  binade at least that of min_normal
+//   nearest_even   m <= 10: s = a b + acc;  u = 2^(23 - m) s - s;  acc = 2^(23 - m) s - u
+//                  else     g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
+//                  where subnormal sums can occur, the first with a floor, or 1.5 2^(23 - m)
+//                  binades added and taken away, the binade at least that of min_normal
 //   toward_zero    acc = a b + acc truncated, and its bits masked
 //   stochastic     the same with 2 draw + 1 added to the bits below the last place
 // m is man_bits. Where float32 sums may not be rounded twice, nearest_even makes them odd first:
 // two directed multiply-adds and a choice in place of one multiply-add. Rounded products take the
 // place of a b; their own rounding is that of float_rules.h, or none where it would change nothing.
 //
-// The certificate holds while sums stay below 2^bound. A is scaled so that this is 2: then bit 30
-// of a sum says that it did not, or that it is inf or NaN. A group with such a sum, or that starts
-// from -0 (which the splitting would lose), is restored and left to the caller. Absent taps are
-// zeros here: they add nothing to sums that are never -0. Where A is spread, B is scaled in its
-// place.
+// The certificate holds while sums stay below 2^bound. A or B is scaled so that this is 2: then bit
+// 30 of a sum says that it did not, or that it is inf or NaN. It is looked at unless the operands
+// are too small and too few for that. A group with such a sum, or that starts from -0 (which the
+// splitting would lose), is restored and left to the caller. Absent taps are zeros here: they add
+// nothing to sums that are never -0.
 #pragma once
 
 #include "aligned.h"
@@ -23,49 +23,68 @@
 namespace lpk {
 namespace {
 
+// Where a rule goes to work: a tile, the same with A or B times 2^shift, whether sums are watched,
+// and what does the parts of which the certificate does not hold.
+template <class Exact>
+struct CertifiedWork {
+  const Tile& tile;
+  const Tile& scaled;
+  const Accumulator& acc;
+  int shift;
+  bool watched;
+  const Exact& exact;
+};
+
 template <class S, class Product, class Rule, class Exact>
-bool run_certified(const Tile& t, const Accumulator& acc, const float* scaled, int shift,
-                   const Rule& rule, const Exact& exact) {
+bool run_certified(const CertifiedWork<Exact>& work, const Rule& rule) {
   using Run = CertifiedRun<S, Rule, Product>;
-  const Run run(acc, scaled, shift, rule);
-  const Tile marked = Rule::kKeepsZeros ? t.marked() : t;
-  if (t.spread()) {
-    CertifiedGroups<Taps::kSpread, Run, Exact>(marked, run, exact).run();
+  const Run run(work.acc, work.shift, rule, work.watched);
+  const Tile scaled = Rule::kKeepsZeros ? work.scaled.marked() : work.scaled;
+  if (scaled.spread()) {
+    CertifiedGroups<Taps::kSpread, Run, Exact>(work.tile, scaled, run, work.exact).run();
     return true;
   }
   if constexpr (Rule::kKeepsZeros) {
-    if (marked.absent != nullptr || marked.lane_absent != nullptr) {
-      CertifiedGroups<Taps::kMarked, Run, Exact>(marked, run, exact).run();
+    if (scaled.absent != nullptr || scaled.lane_absent != nullptr) {
+      CertifiedGroups<Taps::kMarked, Run, Exact>(work.tile, scaled, run, work.exact).run();
       return true;
     }
   }
-  CertifiedGroups<Taps::kPlain, Run, Exact>(t, run, exact).run();
+  CertifiedGroups<Taps::kPlain, Run, Exact>(work.tile, scaled, run, work.exact).run();
   return true;
 }
 
 template <class S, class Sum, class Product, class Exact>
-bool run_certified_nearest(const Tile& t, const Accumulator& acc, bool floor, const float* a,
-                           int shift, const Exact& exact) {
-  if (floor)
-    return run_certified<S, Product>(t, acc, a, shift, FloorRule<S, Sum>(acc.fmt, shift), exact);
-  return run_certified<S, Product>(t, acc, a, shift, SplitRule<S, Sum>(acc.fmt), exact);
+bool run_certified_nearest(const CertifiedWork<Exact>& work, bool floor) {
+  const Format& f = work.acc.fmt;
+  // Rounded products have few variants: the rules that take every width.
+  constexpr bool kShort = std::is_same_v<Product, ExactProduct>;
+  if constexpr (kShort) {
+#if defined(__AVX512F__)
+    if (floor && splits_shortly(f))
+      return run_certified<S, Product>(work, ShortFloorRule<S, Sum>(f, work.shift));
+#endif
+    if (!floor && splits_shortly(f))
+      return run_certified<S, Product>(work, ShortSplitRule<S, Sum>(f));
+  }
+  if (floor) return run_certified<S, Product>(work, FloorRule<S, Sum>(f, work.shift));
+  return run_certified<S, Product>(work, SplitRule<S, Sum>(f));
 }
 
 // Chooses the rule; false if there is none for the accumulator.
 template <class S, class Product, class Exact>
-bool run_certified_rule(const Tile& t, const Accumulator& acc, const Certificate& c, const float* a,
-                        int shift, const Exact& exact) {
-  if (acc.rounding == Rounding::kNearestEven && !c.odd) {
-    return run_certified_nearest<S, NearestSum<S>, Product>(t, acc, c.floor, a, shift, exact);
-  }
+bool run_certified_rule(const CertifiedWork<Exact>& work, const Certificate& c) {
+  const Accumulator& acc = work.acc;
+  if (acc.rounding == Rounding::kNearestEven && !c.odd)
+    return run_certified_nearest<S, NearestSum<S>, Product>(work, c.floor);
 #if defined(__AVX512F__)
   switch (acc.rounding) {
     case Rounding::kNearestEven:
-      return run_certified_nearest<S, OddSum<S>, Product>(t, acc, c.floor, a, shift, exact);
+      return run_certified_nearest<S, OddSum<S>, Product>(work, c.floor);
     case Rounding::kTowardZero:
-      return run_certified<S, Product>(t, acc, a, shift, TruncationRule<S>(acc.fmt), exact);
+      return run_certified<S, Product>(work, TruncationRule<S>(acc.fmt));
     case Rounding::kStochastic:
-      return run_certified<S, Product>(t, acc, a, shift, StochasticRule<S>(acc.fmt), exact);
+      return run_certified<S, Product>(work, StochasticRule<S>(acc.fmt));
     default:
       return false;
   }
@@ -75,31 +94,35 @@ bool run_certified_rule(const Tile& t, const Accumulator& acc, const Certificate
 }
 
 // The running sums that a tile goes on from.
-inline OperandRange state_range(const Tile& t) {
+inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
   OperandRange all{true, true, 1, 0, 0};
-  if (t.k0 == 0) return all;
+  const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
+  if (t.k0 == 0 || begins) return all;
   for (int64_t r = 0; r < t.rows; ++r)
     all = merged(all, operand_range(t.inner + r * t.stride, t.lanes));
   return all;
 }
 
-// A, or B where A is spread, times 2^shift.
-inline const float* scaled_operand(const Tile& t, int shift) {
-  const float* x = t.spread() ? t.b : t.a;
-  const int64_t count = (t.spread() ? t.lanes : t.rows) * t.depth;
+// The operand to scale: the smaller one, as the other lies in cache or is spread over more memory.
+inline bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
+
+// The tile with that operand times 2^shift.
+inline Tile scaled_tile(const Tile& t, int shift) {
+  Tile tile = t;
+  const float*& x = scales_b(t) ? tile.b : tile.a;
+  const int64_t count = (scales_b(t) ? t.lanes : t.rows) * t.depth;
   thread_local AlignedFloats scaled;
   scaled.resize(count);
   const float scale = std::ldexp(1.0f, shift);
   std::transform(x, x + count, scaled.begin(), [=](float v) { return v * scale; });
-  return scaled.data();
+  x = scaled.data();
+  return tile;
 }
 
 template <class S, bool kWraps, class Exact>
-bool run_grid_rule(const Tile& t, const Accumulator& acc, const GridCertificate& c, const float* a,
-                   const Exact& exact) {
-  const auto run = [&](auto rule) {
-    return run_certified<S, ExactProduct>(t, acc, a, c.shift, rule, exact);
-  };
+bool run_grid_rule(const CertifiedWork<Exact>& work, const GridCertificate& c) {
+  const Accumulator& acc = work.acc;
+  const auto run = [&](auto rule) { return run_certified<S, ExactProduct>(work, rule); };
   using Mode = Rounding;
   if (c.on_grid || acc.rounding == Mode::kNearestEven)
     return run(GridRule<S, Mode::kNearestEven, kWraps>(acc.fmt, c.on_grid));
@@ -130,12 +153,14 @@ bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
   // Whole quanta or not is what matters here.
   products.lowest = lowest_bit(t.a, t.a_floats()) + lowest_bit(t.b, t.lanes * t.depth);
   if (acc.has_product && !products_stay_on_grid(acc.product, products)) return false;
-  const OperandRange& factor = t.spread() ? b : a;
-  const GridCertificate c = certify_grid(acc.fmt, acc.rounding, products, state_range(t), factor);
+  const OperandRange& factor = scales_b(t) ? b : a;
+  const GridCertificate c =
+      certify_grid(acc.fmt, acc.rounding, products, state_range(t, acc), factor);
   if (!c.valid) return false;
-  const float* scaled = scaled_operand(t, c.shift);
-  if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(t, acc, c, scaled, exact);
-  return run_grid_rule<S, false>(t, acc, c, scaled, exact);
+  const Tile scaled = scaled_tile(t, c.shift);
+  const CertifiedWork<Exact> work{t, scaled, acc, c.shift, false, exact};
+  if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(work, c);
+  return run_grid_rule<S, false>(work, c);
 }
 
 // Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
@@ -147,21 +172,35 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   if (sizeof(typename S::F) < 64 && acc.rounding != Rounding::kNearestEven) return false;
   const AddendRange products = product_range(a, b);
   const bool rounds = acc.has_product && !products_stay(acc.product, products);
-  const AddendRange addends = addend_range(acc, a, b);
+  const int64_t terms = acc.chunk > 0 ? std::min(acc.chunk, t.depth) : t.depth;
   const Certificate certificate =
-      certify(acc.fmt, acc.rounding, acc.random_bits, addends, state_range(t), t.spread() ? b : a);
+      certify(acc.fmt, acc.rounding, acc.random_bits, addend_range(acc, a, b), state_range(t, acc),
+              scales_b(t) ? b : a, terms);
   if (!certificate.valid) return false;
 #if !defined(__AVX512F__)
-  if (certificate.odd || rounds) return false;
+  if (certificate.odd) return false;
 #endif
   const int shift = 1 - certificate.bound;
-  if (rounds && !rounded_products_fit(acc, products, shift)) return false;
-  const float* scaled = scaled_operand(t, shift);
+  const bool brief = short_products_fit(acc, products, shift) && !certificate.odd &&
+                     !certificate.floor && acc.rounding == Rounding::kNearestEven &&
+                     splits_shortly(acc.fmt);
 #if defined(__AVX512F__)
-  if (rounds)
-    return run_certified_rule<S, RoundedProduct>(t, acc, certificate, scaled, shift, exact);
+  if (rounds && !rounded_products_fit(acc, products, shift)) return false;
+#else
+  if (rounds && !brief) return false;
 #endif
-  return run_certified_rule<S, ExactProduct>(t, acc, certificate, scaled, shift, exact);
+  // Products that overflow are infinite however small the sums.
+  const bool watched = certificate.reached || (rounds && !brief);
+  const Tile scaled = scaled_tile(t, shift);
+  const CertifiedWork<Exact> work{t, scaled, acc, shift, watched, exact};
+  if (rounds && brief) {
+    using Sum = ShortSplitRule<S, NearestSum<S>>;
+    return run_certified<S, ShortProduct<S>>(work, Sum(acc.fmt));
+  }
+#if defined(__AVX512F__)
+  if (rounds) return run_certified_rule<S, RoundedProduct>(work, certificate);
+#endif
+  return run_certified_rule<S, ExactProduct>(work, certificate);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ struct ChannelScratch {
   std::vector<float> rows;
   std::vector<uint8_t> pattern;
   std::vector<PanelCopy> copies;
-  OperandRange range;
   bool measured;
 };
 ChannelScratch& thread_scratch() {
@@ -23,30 +22,33 @@ ChannelScratch& thread_scratch() {
 
 }  // namespace
 
-void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
+void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                             const Rounder& round, float* a) const {
   const int64_t taps = p_.gather.tap_count();
   const auto& offsets = p_.weight_offset;
   const float* from = p_.weight + group_ * p_.weight_group + row * p_.weight_lane;
+  float* to = a;
   for (int64_t r = 0; r < rows; ++r, from += p_.weight_lane) {
     if (p_.consecutive && p_.weight_channel == taps) {
-      std::memcpy(a, from + offsets[0] + k, depth * sizeof(float));
-      a += depth;
+      std::memcpy(to, from + offsets[0] + k, depth * sizeof(float));
+      to += depth;
       continue;
     }
     int64_t tap = k % taps;
     const float* channel = from + k / taps * p_.weight_channel;
     for (int64_t i = 0; i < depth; ++i) {
-      *a++ = channel[offsets[tap]];
+      *to++ = channel[offsets[tap]];
       if (++tap < taps) continue;
       tap = 0;
       channel += p_.weight_channel;
     }
   }
+  round(a, rows * depth);
 }
 
 // Whole channels through the window. A copy of sixteen may run past its part of a panel: into what
 // is written after it, but for the last tap.
-void ChannelOperands::pack_window(int64_t k, int64_t depth, float* b) const {
+void ChannelOperands::pack_window(int64_t k, int64_t depth, const Rounder& round, float* b) const {
   ChannelScratch& scratch = thread_scratch();
   Window& window = scratch.window;
   const int64_t taps = p_.gather.tap_count();
@@ -68,10 +70,7 @@ void ChannelOperands::pack_window(int64_t k, int64_t depth, float* b) const {
   });
   const float* channel = p_.source.data + (group_ * p_.source_group + k / taps) * p_.source.inner;
   for (int64_t i = 0; i < depth; ++i, b += kPanel) {
-    if (i % taps == 0) {
-      window.fill(channel + i / taps * p_.source.inner);
-      kernels_.measure(window.data(), window.floats(), &scratch.range);
-    }
+    if (i % taps == 0) window.fill(kernels_, round, channel + i / taps * p_.source.inner);
     const auto at = p_.gather.tap_at(i % taps);
     const float* line = window.data() + window.line(at[0], at[1]) + window.column(at[2]);
     if (step == 1 && i + 1 < depth) {
@@ -86,29 +85,30 @@ void ChannelOperands::pack_window(int64_t k, int64_t depth, float* b) const {
 }
 
 void ChannelOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
-                             float* b) const {
+                             const Rounder& round, float* b) const {
   ChannelScratch& scratch = thread_scratch();
   const int64_t taps = p_.gather.tap_count();
-  scratch.measured =
+  const bool windowed =
       k % taps == 0 && depth % taps == 0 &&
       scratch.window.plan(p_.gather, p_.source, lane, lanes, Window::Order::kPositions);
-  if (scratch.measured) {
-    scratch.range = {true, true, 1, 0, 0};
-    pack_window(k, depth, b);
+  scratch.measured = windowed && scratch.window.settled();
+  if (windowed) {
+    pack_window(k, depth, round, b);
   } else {
     line_runs(p_.gather.grid, lane, lanes, &scratch.runs);
     scratch.rows.resize(lanes * depth);
     pack_slowly(scratch.runs, group_, k, depth, scratch.rows.data());
     pack_panels(kernels_, scratch.rows.data(), 1, depth, depth, lanes, b);
   }
-  const int64_t used = lanes % kPanel;
-  if (used == 0) return;
-  for (float* end = b + lanes / kPanel * depth * kPanel; depth-- > 0; end += kPanel)
-    std::fill(end + used, end + kPanel, 0.0f);
+  if (const int64_t used = lanes % kPanel; used != 0) {
+    float* end = b + lanes / kPanel * depth * kPanel;
+    for (int64_t i = 0; i < depth; ++i, end += kPanel) std::fill(end + used, end + kPanel, 0.0f);
+  }
+  if (!scratch.measured) round(b, packed_floats(depth, lanes));
 }
 
 bool ChannelOperands::b_range(OperandRange* range) const {
-  *range = thread_scratch().range;
+  *range = thread_scratch().window.range();
   return thread_scratch().measured;
 }
 

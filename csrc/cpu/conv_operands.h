@@ -55,10 +55,13 @@ struct PositionPass {
 class PositionOperands : public Operands {
  public:
   PositionOperands(const PositionPass& pass, int64_t group) : p_(pass), group_(group) {}
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override;
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+              float* a) const override;
+  bool a_range(OperandRange* range) const override;
   bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
                  uint8_t* absent) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
   void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
   void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
@@ -75,8 +78,10 @@ class PositionOperands : public Operands {
   int64_t group_;
 
  private:
-  void pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth, float* a) const;
-  void pack_columns(Window& window, int64_t rows, const float* from, int64_t depth, float* a) const;
+  void pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
+                     const Rounder& round, float* a) const;
+  void pack_columns(Window& window, int64_t rows, const float* from, int64_t depth,
+                    const Rounder& round, float* a) const;
   void pack_panel(int64_t k, int64_t depth, const float* from, int64_t width, float* b) const;
   void store_apart(const float* from, int64_t stride, int64_t rows, int64_t lanes, int64_t step,
                    float* to) const;
@@ -86,8 +91,11 @@ class PositionOperands : public Operands {
 class ChannelOperands : public PositionOperands {
  public:
   using PositionOperands::PositionOperands;
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+              float* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  bool a_range(OperandRange*) const override { return false; }
   bool b_range(OperandRange* range) const override;
   bool mark_rows(int64_t, int64_t, int64_t, int64_t, uint8_t*) const override { return false; }
   bool mark_lanes(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
@@ -98,7 +106,7 @@ class ChannelOperands : public PositionOperands {
              int64_t stride) const override;
 
  private:
-  void pack_window(int64_t k, int64_t depth, float* b) const;
+  void pack_window(int64_t k, int64_t depth, const Rounder& round, float* b) const;
 };
 
 // Lanes are channels of several groups, counted from the first group's: every lane reads a source
@@ -108,7 +116,8 @@ class SpreadPositions : public PositionOperands {
   SpreadPositions(const PositionPass& pass, int64_t first, int64_t lanes)
       : PositionOperands(pass, 0), first_(first), lanes_(lanes) {}
   void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
   void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
              int64_t stride) const override;
@@ -128,10 +137,13 @@ struct TapPass {
 class TapOperands : public Operands {
  public:
   TapOperands(const TapPass& pass, int64_t group) : p_(pass), group_(group) {}
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override;
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+              float* a) const override;
+  bool a_range(OperandRange* range) const override;
   bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
                  uint8_t* absent) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
   void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
   void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
@@ -154,7 +166,8 @@ class SpreadTaps : public TapOperands {
   SpreadTaps(const TapPass& pass, int64_t first, int64_t lanes)
       : TapOperands(pass, 0), first_(first), lanes_(lanes) {}
   void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
   void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
              int64_t stride) const override;

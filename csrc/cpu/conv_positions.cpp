@@ -12,6 +12,11 @@ Window& thread_window() {
   thread_local Window window;
   return window;
 }
+// Whether the window has measured what was packed from it last.
+bool& thread_measured() {
+  thread_local bool measured = false;
+  return measured;
+}
 std::vector<LineRun>& thread_runs() {
   thread_local std::vector<LineRun> runs;
   return runs;
@@ -79,27 +84,38 @@ void PositionPass::list_taps(const int64_t* weight_spatial) {
   position.push_back(channels * volume);
 }
 
-void PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
+void PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                              const Rounder& round, float* a) const {
   const int64_t taps = p_.gather.tap_count();
   Window& window = thread_window();
+  thread_measured() = false;
   if (k % taps == 0 && depth % taps == 0 &&
       window.plan(p_.gather, p_.source, row, rows, Window::Order::kTaps)) {
-    return pack_channels(window, rows, k / taps, depth, a);
+    pack_channels(window, rows, k / taps, depth, round, a);
+    thread_measured() = window.settled();
+    if (window.settled()) return;
+  } else {
+    line_runs(p_.gather.grid, row, rows, &thread_runs());
+    pack_slowly(thread_runs(), group_, k, depth, a);
   }
-  line_runs(p_.gather.grid, row, rows, &thread_runs());
-  pack_slowly(thread_runs(), group_, k, depth, a);
+  round(a, rows * depth);
+}
+
+bool PositionOperands::a_range(OperandRange* range) const {
+  *range = thread_window().range();
+  return thread_measured();
 }
 
 // Whole channels through the window.
 void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
-                                     float* a) const {
+                                     const Rounder& round, float* a) const {
   const int64_t taps = p_.gather.tap_count();
   const int64_t width = static_cast<int64_t>(p_.gather.taps[2].size());
   const float* from = p_.source.data + (group_ * p_.source_group + channel) * p_.source.inner;
   if (width == 1 || window.column(1) != window.column(0) + 1)
-    return pack_columns(window, rows, from, depth, a);
+    return pack_columns(window, rows, from, depth, round, a);
   for (int64_t c = 0; c < depth; c += taps, from += p_.source.inner) {
-    window.fill(from);
+    window.fill(kernels_, round, from);
     for (int64_t i = 0; i < taps; i += width) {
       const auto at = p_.gather.tap_at(i);
       const float* line = window.data() + window.line(at[0], at[1]);
@@ -111,7 +127,7 @@ void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t chann
 
 // The same tap by tap: sixteen taps of all rows at a time, then turned.
 void PositionOperands::pack_columns(Window& window, int64_t rows, const float* from, int64_t depth,
-                                    float* a) const {
+                                    const Rounder& round, float* a) const {
   constexpr int64_t kColumns = 16;
   thread_local std::vector<float> columns;
   columns.resize(kColumns * rows);
@@ -120,7 +136,7 @@ void PositionOperands::pack_columns(Window& window, int64_t rows, const float* f
     const int64_t count = std::min(kColumns, depth - k);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t tap = (k + i) % taps;
-      if (tap == 0) window.fill(from + (k + i) / taps * p_.source.inner);
+      if (tap == 0) window.fill(kernels_, round, from + (k + i) / taps * p_.source.inner);
       window.copy(p_.gather.tap_at(tap), columns.data() + i * rows);
     }
     kernels_.transpose(columns.data(), rows, count, rows, a + k, depth);
@@ -183,10 +199,13 @@ bool PositionOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t d
 }
 
 void PositionOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
-                              float* b) const {
+                              const Rounder& round, float* b) const {
   const float* from = p_.weight + group_ * p_.weight_group + lane * p_.weight_lane;
-  for (int64_t l = 0; l < lanes; l += kPanel, b += depth * kPanel)
-    pack_panel(k, depth, from + l * p_.weight_lane, std::min<int64_t>(kPanel, lanes - l), b);
+  for (int64_t l = 0; l < lanes; l += kPanel) {
+    pack_panel(k, depth, from + l * p_.weight_lane, std::min<int64_t>(kPanel, lanes - l),
+               b + l * depth);
+  }
+  round(b, packed_floats(depth, lanes));
 }
 
 // One panel; `from` is the weight of channel 0, tap offset 0 and the first lane.

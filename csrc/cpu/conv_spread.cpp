@@ -77,7 +77,8 @@ void SpreadPositions::spread_a(int64_t row, int64_t rows, int64_t k, int64_t dep
     s.step_at[i] = place_of(s.window, p_.gather, i / taps, i % taps);
 }
 
-void SpreadPositions::pack_b(int64_t k, int64_t depth, int64_t, int64_t, float* b) const {
+void SpreadPositions::pack_b(int64_t k, int64_t depth, int64_t, int64_t, const Rounder& round,
+                             float* b) const {
   const int64_t taps = p_.gather.tap_count();
   std::fill_n(b, depth * kPanel, 0.0f);
   for (int64_t l = 0; l < lanes_; ++l) {
@@ -89,6 +90,7 @@ void SpreadPositions::pack_b(int64_t k, int64_t depth, int64_t, int64_t, float* 
           from[(k + i) / taps * p_.weight_channel + p_.weight_offset[(k + i) % taps]];
     }
   }
+  round(b, depth * kPanel);
 }
 
 void SpreadPositions::lane_ids(int64_t, int64_t lanes, uint64_t* ids) const {
@@ -127,8 +129,9 @@ void SpreadTaps::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
     s.step_at[i] = s.window.base()[i] * static_cast<int32_t>(kPanel);
 }
 
-void SpreadTaps::pack_b(int64_t k, int64_t depth, int64_t, int64_t lanes, float* b) const {
-  TapOperands::pack_b(k, depth, first_, lanes, b);
+void SpreadTaps::pack_b(int64_t k, int64_t depth, int64_t, int64_t lanes, const Rounder& round,
+                        float* b) const {
+  TapOperands::pack_b(k, depth, first_, lanes, round, b);
 }
 
 void SpreadTaps::lane_ids(int64_t, int64_t lanes, uint64_t* ids) const {

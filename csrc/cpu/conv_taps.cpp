@@ -11,6 +11,7 @@ namespace {
 struct TapScratch {
   Window window;
   std::vector<LineRun> runs;
+  bool measured = false;
 };
 TapScratch& thread_scratch() {
   thread_local TapScratch scratch;
@@ -23,21 +24,31 @@ const float* TapOperands::channel(int64_t group, int64_t row) const {
   return p_.x.data + (group * p_.in_channels + row / p_.gather.kernel_volume()) * p_.x.inner;
 }
 
-void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
+void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                         float* a) const {
   const Gather& g = p_.gather;
   TapScratch& scratch = thread_scratch();
   Window& window = scratch.window;
-  if (!window.plan(g, p_.x, k, depth, Window::Order::kPositions)) {
+  const bool windowed = window.plan(g, p_.x, k, depth, Window::Order::kPositions);
+  scratch.measured = windowed && window.settled();
+  if (!windowed) {
     line_runs(g.grid, k, depth, &scratch.runs);
-    return pack_slowly(scratch.runs, group_, row, rows, depth, a);
+    pack_slowly(scratch.runs, group_, row, rows, depth, a);
+    return round(a, rows * depth);
   }
   const float* filled = nullptr;
   for (int64_t r = 0; r < rows; ++r) {
     const float* from = channel(group_, row + r);
-    if (from != filled) window.fill(from);
+    if (from != filled) window.fill(kernels_, round, from);
     filled = from;
     window.copy(g.tap_at((row + r) % g.kernel_volume()), a + r * depth);
   }
+  if (!scratch.measured) round(a, rows * depth);
+}
+
+bool TapOperands::a_range(OperandRange* range) const {
+  *range = thread_scratch().window.range();
+  return thread_scratch().measured;
 }
 
 // Any shape, element by element: windows too large for the way above.
@@ -98,7 +109,8 @@ bool TapOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
   return any;
 }
 
-void TapOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const {
+void TapOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
+                         const Rounder& round, float* b) const {
   TapScratch& scratch = thread_scratch();
   line_runs(p_.gather.grid, k, depth, &scratch.runs);
   const auto start = [&](const LineRun& run) {
@@ -120,6 +132,7 @@ void TapOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, 
                   std::min<int64_t>(kPanel, lanes - l), b + l * depth + first * kPanel);
     }
   }
+  round(b, packed_floats(depth, lanes));
 }
 
 // Columns of the key number (c_in, kd, kh, kw) with c_in global across groups.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gemm.h"
-
 namespace lpk {
 namespace {
 
@@ -97,6 +95,8 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
   plane_ = pitch_ * height;
   const int64_t piece_size = plane_ * static_cast<int64_t>(gather.taps[0].size());
   size_ = piece_size * static_cast<int64_t>(pieces_.size());
+  settled_ = size_ <= count * gather.tap_count();
+  range_ = {true, true, 1, 0, 0};
   const int64_t floats = size_ * copies * width + kSlack;
   if (floats > kMaxFloats) return false;
 
@@ -153,9 +153,12 @@ void Window::plan_copies(const Piece& p, int64_t start) {
   }
 }
 
-void Window::fill(const float* channel) {
+void Window::fill(const Kernels& kernels, const Rounder& round, const float* channel) {
   const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2] * phases_;
   for (const Copy& c : copies_) copy_run(channel + c.from, stride, c.count, buffer_.data() + c.to);
+  if (!settled_) return;
+  round(buffer_.data(), size_);
+  kernels.measure(buffer_.data(), size_, &range_);
 }
 
 void Window::fill_panel(const Kernels& kernels, int64_t copy, const float* const* channels,

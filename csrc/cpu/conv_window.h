@@ -8,6 +8,7 @@
 
 #include "aligned.h"
 #include "conv.h"
+#include "gemm.h"
 #include "tile.h"
 
 namespace lpk {
@@ -65,8 +66,13 @@ class Window {
   // other, of `width` channels side by side.
   bool plan(const Gather& gather, const Image<const float>& image, int64_t first, int64_t count,
             Order order, int64_t copies = 1, int64_t width = 1);
-  // Copies a channel in.
-  void fill(const float* channel);
+  // Copies a channel in; rounds and measures it, if it is `settled`.
+  void fill(const Kernels& kernels, const Rounder& round, const float* channel);
+  // Whether channels are rounded and measured in the window, where they are smaller than what is
+  // packed from it.
+  bool settled() const { return settled_; }
+  // Of all that `fill` copied since the plan, if it is settled.
+  const OperandRange& range() const { return range_; }
   // Copies `lanes` channels into copy `copy`, side by side: channels[l] is that of lane l.
   void fill_panel(const Kernels& kernels, int64_t copy, const float* const* channels,
                   int64_t lanes);
@@ -110,6 +116,8 @@ class Window {
   void plan_copies(const Piece& piece, int64_t start);
 
   const Gather* gather_ = nullptr;
+  bool settled_ = false;
+  OperandRange range_{};
   Image<const float> image_{};
   bool mirrored_ = false;
   int64_t phases_ = 1;

@@ -8,6 +8,14 @@
 namespace lpk {
 namespace {
 
+// The first of the positions after k, or `to`, whose draw lies in another word than that of k.
+inline int64_t served_by_word(const Tile& t, const DrawLayout& layout, int64_t k, int64_t to) {
+  const uint64_t word = layout.word_of(static_cast<uint64_t>(t.position_of(k)));
+  do ++k;
+  while (k < to && layout.word_of(static_cast<uint64_t>(t.position_of(k))) == word);
+  return k;
+}
+
 // Random words of one site for `kRows` rows and one panel of lanes: fetched once per word, used for
 // the draws it holds.
 template <class V, int kRows>

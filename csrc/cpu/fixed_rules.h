@@ -45,16 +45,8 @@ inline GridCertificate certify_grid(const Format& f, Rounding mode, const Addend
 }
 
 template <class S, Rounding kMode, bool kWraps>
-struct GridRule {
+struct GridRule : RuleOf<S, false, false, false> {
   using F = typename S::F;
-  static constexpr bool kKeepsZeros = false;
-  static constexpr bool kStochastic = false;
-  static constexpr bool kClosesChunks = false;
-  static constexpr bool kTracked = false;
-  using LaneState = NoDraws;
-  template <int kGroup>
-  using PanelState = NoDraws;
-  static constexpr int kRows = S::kRows;
   F bias, lowest, highest;
   typename S::I unused;  // bits of a word that are not the format's
   bool is_signed;

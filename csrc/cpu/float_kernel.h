@@ -84,21 +84,24 @@ void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
     lanes = LaneDraws(draws.layout, step.sum_rule.draw_place(acc.fmt, acc.random_bits));
   }
   for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
-    for (int64_t k = from; k < to; ++k) {
+    for (int64_t k = from, served = to; k < to;) {
       if constexpr (Step::kStochastic) {
-        const uint64_t position = static_cast<uint64_t>(t.position_of(k));
-        draws.seek(position);
-        lanes.from(draws.layout.shift_of(position));
+        draws.seek(static_cast<uint64_t>(t.position_of(k)));
+        served = served_by_word(t, draws.layout, k, to);
       }
-      const __m512 column = _mm512_loadu_ps(b + k * kPanel);
-      for (int r = 0; r < kRows; ++r) {
-        if (kAny && any.absent(r, k)) continue;
-        if constexpr (Step::kStochastic) lanes.words = _mm512_loadu_si512(draws.row_words(r));
-        if constexpr (kAny) {
-          const __m512 next = step(sum[r], any.left(r, k), column, lanes);
-          sum[r] = _mm512_mask_mov_ps(sum[r], any.present(k), next);
-        } else {
-          sum[r] = step(sum[r], _mm512_set1_ps(a[r * t.depth + k]), column, lanes);
+      for (; k < served; ++k) {
+        if constexpr (Step::kStochastic)
+          lanes.from(draws.layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
+        const __m512 column = _mm512_loadu_ps(b + k * kPanel);
+        for (int r = 0; r < kRows; ++r) {
+          if (kAny && any.absent(r, k)) continue;
+          if constexpr (Step::kStochastic) lanes.take(draws.row_words(r));
+          if constexpr (kAny) {
+            const __m512 next = step(sum[r], any.left(r, k), column, lanes);
+            sum[r] = _mm512_mask_mov_ps(sum[r], any.present(k), next);
+          } else {
+            sum[r] = step(sum[r], _mm512_set1_ps(a[r * t.depth + k]), column, lanes);
+          }
         }
       }
     }

@@ -105,6 +105,7 @@ struct LaneDraws {
         one(_mm512_set1_epi32(1 << at)),
         place(at) {}
 
+  LPK_HD void take(const uint32_t* panel_words) { words = _mm512_loadu_si512(panel_words); }
   // The draw begins at this bit of its word.
   LPK_HD void from(int bit) { rotation = _mm512_set1_epi32((bit - place - 1) & 31); }
   LPK_HD __m512i odd_doubled() const {

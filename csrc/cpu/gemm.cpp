@@ -199,8 +199,9 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
   thread_local Scratch scratch;
   const Product& p = *block.product;
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
-  const int64_t* left = p.exchanged ? arithmetic.right : arithmetic.left;
-  const int64_t* right = p.exchanged ? arithmetic.left : arithmetic.right;
+  const Rounder round_a(kernel, p.exchanged ? arithmetic.right : arithmetic.left);
+  const Rounder round_b(kernel, p.exchanged ? arithmetic.left : arithmetic.right);
+  OperandRange a_range;
   Tile tile{};
   tile.rows = block.rows;
   tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
@@ -242,10 +243,9 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
     tile.k0 = k;
     tile.position = p.position == nullptr ? nullptr : p.position + k;
     tile.depth = block_end(p, acc, k, most) - k;
-    p.operands->pack_b(k, tile.depth, block.lane, block.lanes, scratch.b.data());
-    round_in_place(kernel, right, scratch.b.data(), tile.lanes * tile.depth);
+    p.operands->pack_b(k, tile.depth, block.lane, block.lanes, round_b, scratch.b.data());
     scratch.b_facts.clear();
-    scratch.b_facts.ranged = right == nullptr && p.operands->b_range(&scratch.b_facts.range);
+    scratch.b_facts.ranged = p.operands->b_range(&scratch.b_facts.range);
     BlockMarks marks(block, k, tile.depth, &scratch);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t row = part * groups / parts * kRowGroup;
@@ -260,14 +260,14 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
       if (p.spread) {
         SpreadBlock a;
         p.operands->spread_a(block.row + row, rows.rows, k, tile.depth, &a);
-        round_in_place(kernel, left, a.a, a.count);
+        round_a(a.a, a.count);
         rows.a = a.a;
         rows.a_count = a.count;
         rows.row_at = a.row_at;
         rows.step_at = a.step_at;
       } else {
-        p.operands->pack_a(block.row + row, rows.rows, k, tile.depth, scratch.a.data());
-        round_in_place(kernel, left, scratch.a.data(), rows.rows * tile.depth);
+        p.operands->pack_a(block.row + row, rows.rows, k, tile.depth, round_a, scratch.a.data());
+        if (p.operands->a_range(&a_range)) rows.a_range = &a_range;
       }
       marks.take(row, rows.rows);
       rows.marks = &marks;
@@ -277,65 +277,11 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
   store_block(block, tile, kernel, arithmetic.result, acc.chunk > 0);
 }
 
-// The operands of one matrix product; transposed if the lanes are the rows of C.
-class MatmulOperands : public Operands {
- public:
-  MatmulOperands(const MatmulArgs& args, int64_t entry, bool transposed)
-      : args_(args), entry_(entry), transposed_(transposed) {
-    const float* a = args.a + args.a_offset[entry];
-    const float* b = args.b + args.b_offset[entry];
-    left_ = transposed ? b : a;
-    right_ = transposed ? a : b;
-    row_stride_ = transposed ? args.b_col : args.a_row;
-    left_k_ = transposed ? args.b_k : args.a_k;
-    lane_stride_ = transposed ? args.a_row : args.b_col;
-    right_k_ = transposed ? args.a_k : args.b_k;
-  }
-
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const override {
-    const float* from = left_ + row * row_stride_ + k * left_k_;
-    if (row_stride_ == 1 && left_k_ != 1)
-      return kernels_.transpose(from, left_k_, depth, rows, a, depth);
-    for (int64_t r = 0; r < rows; ++r, from += row_stride_, a += depth) {
-      if (left_k_ == 1) {
-        std::memcpy(a, from, depth * sizeof(float));
-      } else {
-        for (int64_t i = 0; i < depth; ++i) a[i] = from[i * left_k_];
-      }
-    }
-  }
-
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const override {
-    const float* from = right_ + k * right_k_ + lane * lane_stride_;
-    pack_panels(kernels_, from, right_k_, lane_stride_, depth, lanes, b);
-  }
-
-  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override {
-    std::iota(ids, ids + rows, (transposed_ ? 0 : entry_ * args_.m) + row);
-  }
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override {
-    std::iota(ids, ids + lanes, (transposed_ ? entry_ * args_.m : 0) + lane);
-  }
-
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override {
-    float* c = args_.c + entry_ * args_.m * args_.n;
-    if (transposed_)
-      return kernels_.transpose(values, stride, rows, lanes, c + lane * args_.n + row, args_.n);
-    for (int64_t r = 0; r < rows; ++r)
-      std::memcpy(c + (row + r) * args_.n + lane, values + r * stride, lanes * sizeof(float));
-  }
-
- private:
-  const MatmulArgs& args_;
-  int64_t entry_;
-  bool transposed_;
-  const float* left_;
-  const float* right_;
-  int64_t row_stride_, left_k_, lane_stride_, right_k_;
-};
-
 }  // namespace
+
+void Rounder::operator()(float* x, int64_t count) const {
+  round_in_place(kernels_, quantizer_, x, count);
+}
 
 void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, int64_t lane_stride,
                  int64_t depth, int64_t lanes, float* b) {
@@ -369,25 +315,6 @@ void accumulate_products(const std::vector<Product>& products, const Arithmetic&
   }
   parallel_for(static_cast<int64_t>(blocks.size()), threads,
                [&](int64_t i) { run_block(blocks[i], kernel, arithmetic, seed); });
-}
-
-void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads) {
-  if (args.batch == 0 || args.m == 0 || args.n == 0) return;
-  // Lanes along n, unless n leaves most of a panel empty and m does not.
-  const bool transposed = args.n < kPanel / 2 && args.m > args.n;
-  thread_local std::vector<MatmulOperands> operands;
-  thread_local std::vector<Product> products;
-  operands.clear();
-  operands.reserve(args.batch);
-  products.clear();
-  for (int64_t entry = 0; entry < args.batch; ++entry) {
-    operands.emplace_back(args, entry, transposed);
-    products.push_back({transposed ? args.n : args.m, transposed ? args.m : args.n, args.k,
-                        kMaxDepth, transposed, transposed ? args.bias : nullptr,
-                        transposed ? nullptr : args.bias, &operands.back()});
-    products.back().exchanged = transposed;
-  }
-  accumulate_products(products, arithmetic, seed, threads);
 }
 
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,

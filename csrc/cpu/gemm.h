@@ -16,6 +16,19 @@ struct SpreadBlock {
   const int32_t* step_at;
 };
 
+// Rounds operands where they are packed: by the integers of a quantizer (Arithmetic), or not at
+// all.
+class Rounder {
+ public:
+  Rounder(const Kernels& kernels, const int64_t* quantizer)
+      : kernels_(kernels), quantizer_(quantizer) {}
+  void operator()(float* x, int64_t count) const;
+
+ private:
+  const Kernels& kernels_;
+  const int64_t* quantizer_;
+};
+
 // What the driver asks of the operands: blocks of A (rows x k) and of B (k x lanes), and a place
 // for the results.
 //
@@ -23,13 +36,16 @@ struct SpreadBlock {
 class Operands {
  public:
   virtual ~Operands() = default;
-  // a[r][k] for rows row .. row + rows, positions k .. k + depth.
-  virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const = 0;
-  // In place of it where the product is spread.
+  // a[r][k], rounded, for rows row .. row + rows, positions k .. k + depth.
+  virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                      float* a) const = 0;
+  // In place of it where the product is spread; not rounded.
   virtual void spread_a(int64_t, int64_t, int64_t, int64_t, SpreadBlock*) const {}
-  // Panels of kPanel lanes, [panel][k][lane]; lanes past the end are zero.
-  virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, float* b) const = 0;
-  // The range of what pack_b packed last on this thread, if it measured it.
+  // Panels of kPanel lanes, [panel][k][lane], rounded; lanes past the end are zero.
+  virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+                      float* b) const = 0;
+  // The range of what pack_a and pack_b packed last on this thread, if they measured it.
+  virtual bool a_range(OperandRange*) const { return false; }
   virtual bool b_range(OperandRange*) const { return false; }
   // Mark absent taps of a block (Tile), if there are any, and return whether there are. The
   // contents of `absent` are arbitrary before.
@@ -73,6 +89,10 @@ struct Product {
 // The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].
 void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, int64_t lane_stride,
                  int64_t depth, int64_t lanes, float* b);
+
+constexpr int64_t packed_floats(int64_t depth, int64_t lanes) {
+  return (lanes + kPanel - 1) / kPanel * kPanel * depth;
+}
 
 // How sums are made, as the integers of accumulate.h, and what rounds whole tensors on the way: the
 // operands as they are packed, the result before it is stored. Each is a quantizer of a float or

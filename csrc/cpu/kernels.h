@@ -52,7 +52,7 @@ template <class V>
 void accumulate_tile(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
 #if defined(__AVX2__)
-  const OperandRange a = operand_range(t.a, t.a_floats());
+  const OperandRange a = range_of_a(t);
   const OperandRange& b = range_of_b(t);
   accumulate_certified<V>(t, acc, a, b);
 #else

@@ -7,7 +7,7 @@ namespace {
 #if defined(LPK_AVX512FP16)
 void accumulate_half_first(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
-  const OperandRange a = operand_range(t.a, t.a_floats());
+  const OperandRange a = range_of_a(t);
   const OperandRange& b = range_of_b(t);
   if (t.spread() || !half_sums(t, acc, a, b)) return accumulate_certified<Vec<8>>(t, acc, a, b);
   const bool rounds_products = acc.has_product && !products_stay(acc.product, product_range(a, b));

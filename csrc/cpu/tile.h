@@ -69,7 +69,8 @@ struct Tile {
   const int32_t* row_at;
   const int32_t* step_at;
   int64_t a_count;
-  const float* b;  // lanes / kPanel panels of depth x kPanel
+  const OperandRange* a_range;  // of A, or of more; null: not known
+  const float* b;               // lanes / kPanel panels of depth x kPanel
   PackedFacts* b_facts;
   // Where a tap adds nothing: rows x depth, 1 for the whole row; panels x depth, a bit for each
   // lane. One of the operands is zero there. To be read through marked() only.
