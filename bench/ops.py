@@ -70,6 +70,9 @@ def _seed() -> Tensor:
 def _matmul(case: Case, device: str, backend: str) -> Job:
     m, k, n = case.shape
     a, b = _operand(case, device, m, k), _operand(case, device, k, n)
+    if case.spill:
+        b = b * 2.0**12
+        a[:: case.spill] *= 2.0**14
     acc = as_accumulator(case.spec)
     seed = _seed() if acc.is_stochastic else None
     baselines: dict[str, Callable[[], object]] = {"torch": lambda: torch.mm(a, b)}

@@ -19,6 +19,8 @@ class Case:
         baselines: names of what each run of the case is interleaved with.
         quick: whether ``--quick`` runs it.
         share: of the time that a line may take.
+        spill: every so many rows of a matmul's left operand are so large that a tenth of their sums
+            overflow e6m9; 0: none.
     """
 
     op: str
@@ -28,6 +30,7 @@ class Case:
     baselines: tuple[str, ...] = ("torch",)
     quick: bool = False
     share: float = 1.0
+    spill: int = 0
 
     @property
     def name(self) -> str:
@@ -37,7 +40,8 @@ class Case:
             to = "depthwise" if groups == c_in == c_out else f"to {c_out}"
             size = f"{batch}x{c_in}x{image}x{image} {to}, {kernel}x{kernel} stride {stride},"
         operands = f" of {self.operands}" if self.operands else ""
-        return f"{self.op} {size} {self.spec}{operands}"
+        spill = f", 1 row in {self.spill} overflows" if self.spill else ""
+        return f"{self.op} {size} {self.spec}{operands}{spill}"
 
 
 # Accumulators with the operands they are used with: (spec, operands).
@@ -47,6 +51,8 @@ ACCUMULATORS = (
     ("e6m9_chunk64", "e5m2"),
     ("e5m10", "e4m3fn"),
     ("e5m10:product=e4m3", "e4m3fn"),
+    ("e5m10:product=e6m5", "e4m3fn"),
+    ("e6m9:product=e6m5", "e5m2"),  # changes no product: six bits
     ("e6m9:toward_zero", "e5m2"),
     ("e6m9:stochastic", "e5m2"),
     ("bf16", "bf16"),
@@ -67,6 +73,13 @@ _MATMUL = [
     )
     for size in (960, 256, 64)
     for spec, operands in ACCUMULATORS
+]
+
+# The full range of the format: few rows have sums that overflow, and all.
+_SPILL = [
+    Case("matmul", (960, 960, 960), spec, "e5m2", spill=spill)
+    for spec in ("e6m9", "e6m9_sat")
+    for spill in (64, 1)
 ]
 
 _CALL = [Case("matmul", (16, 16, 16), "e6m9", "e5m2", ("torch", "naive"), quick=True)]
@@ -132,7 +145,7 @@ _CONV = [
 # ResNet-20 on images of 32x32 (He et al. 2016, section 4.2).
 _TRAIN = [Case("train_step", (128, 20, 16, 32), "fp8_wang2018")]
 
-CASES: tuple[Case, ...] = (*_MATMUL, *_CALL, *_QUANTIZE, *_CONV, *_TRAIN)
+CASES: tuple[Case, ...] = (*_MATMUL, *_SPILL, *_CALL, *_QUANTIZE, *_CONV, *_TRAIN)
 
 
 def gate_case(case: Case) -> Case:

@@ -32,14 +32,20 @@ LPK_HD uint64_t mix64(uint64_t z) {
   return z ^ (z >> 31);
 }
 
+// x >> 16, which a vector may do on another port than shifts (words.h).
+template <class U>
+struct UpperHalf {
+  LPK_HD static U of(U x) { return x >> 16; }
+};
+
 // U: uint32_t or a vector of them.
 template <class U>
 LPK_HD U mix32(U x) {
-  x ^= x >> 16;
+  x ^= UpperHalf<U>::of(x);
   x *= 0x7feb352du;
   x ^= x >> 15;
   x *= 0x846ca68bu;
-  x ^= x >> 16;
+  x ^= UpperHalf<U>::of(x);
   return x;
 }
 

@@ -28,6 +28,8 @@
 namespace lpk {
 namespace {
 
+// With kFinite infinities and NaN count as zeros.
+template <bool kFinite = false>
 inline OperandRange operand_range(const float* x, int64_t count) {
   constexpr uint32_t kMantissa = 0x007fffff;
   constexpr uint32_t kExponent = 0x7f800000;
@@ -37,6 +39,7 @@ inline OperandRange operand_range(const float* x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     uint32_t bits;
     std::memcpy(&bits, x + i, sizeof bits);
+    if (kFinite) bits = (bits & kExponent) == kExponent ? 0 : bits;
     mantissas |= bits & kMantissa;
     const uint32_t exponent = bits & kExponent;
     const uint32_t counted = (bits & (kMantissa | kExponent)) == 0 ? kExponent : exponent;
@@ -144,10 +147,11 @@ constexpr int kEnoughBound = 40;
 
 struct Certificate {
   bool valid;
-  bool odd;      // float32 sums must be made odd
-  bool floor;    // subnormal sums can occur: their floor must be applied
-  int bound;     // holds while every sum is below 2^bound
-  bool reached;  // they may not be: to be watched
+  bool odd;        // float32 sums must be made odd
+  bool floor;      // subnormal sums can occur: their floor must be applied
+  int bound;       // holds while every sum is below 2^bound
+  bool overflows;  // only the format's overflow lies there, and rounding holds beyond it
+  bool reached;    // they may not be: to be watched
 };
 
 // Bits that sums of `terms` addends, on from `state`, cannot have: with u >= the relative error of
@@ -170,7 +174,7 @@ inline int highest_sum(const Format& f, const AddendRange& p, const OperandRange
 // truncated sums compose in any case; only their range must be certified.
 inline Certificate certify(const Format& f, Rounding mode, int random_bits, const AddendRange& p,
                            const OperandRange& state, const OperandRange& factor, int64_t terms) {
-  constexpr Certificate kNone{false, false, false, 0, false};
+  constexpr Certificate kNone{false, false, false, 0, false, false};
   if (!p.plain || !state.plain || f.kind != Kind::kFloat) return kNone;
   if (f.man_bits < 1 || f.man_bits > 21) return kNone;
   const int q = f.man_bits + 1;
@@ -206,10 +210,12 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   int least = finest;
   if (floor) least = odd ? f.emin : std::min({finest, lx, f.emin});
   least = std::min(least, factor.lowest);
-  bound = std::min({bound, kEnoughBound, full_binade ? top + 1 : top, least + 127});
+  const int overflow = full_binade ? top + 1 : top;
+  const bool overflows = overflow < std::min({bound, kEnoughBound, least + 127});
+  bound = std::min({bound, kEnoughBound, overflow, least + 127});
   // A bound that single products exceed would only be found broken.
   if (bound < p.highest || factor.highest + 1 - bound > 126) return kNone;
-  return {true, odd, floor, bound, highest_sum(f, p, state, terms) > bound};
+  return {true, odd, floor, bound, overflows, highest_sum(f, p, state, terms) > bound};
 }
 
 // Products scaled by 2^shift are exact in float32 and float_rules.h can round them, to nearest.

@@ -13,6 +13,7 @@ struct Snapshot {
   float inner[kRows][kLanes];
   float outer[kRows][kLanes];
   bool negative_zero = false;
+  bool infinite = false;  // or NaN
 
   explicit Snapshot(const Tile& t) {
     if (t.k0 == 0) return;
@@ -23,6 +24,7 @@ struct Snapshot {
         uint32_t bits;
         std::memcpy(&bits, &inner[r][l], sizeof bits);
         negative_zero |= bits == 0x80000000u;
+        infinite |= (bits & kExponentMask) == kExponentMask;
       }
     }
   }
@@ -49,7 +51,7 @@ inline bool closes_by_sum_rule(const Accumulator& acc, int shift) {
   const Format& o = acc.outer;
   const bool alike = o.kind == f.kind && o.man_bits == f.man_bits && o.emin == f.emin &&
                      o.max == f.max && o.subnormals == f.subnormals;
-  return alike && acc.outer_rounding == acc.rounding && f.subnormals &&
+  return alike && o.overflow == f.overflow && acc.outer_rounding == acc.rounding && f.subnormals &&
          rounds_twice_safely(f.man_bits + 1, f.man_bits + 1) &&
          f.emin - f.man_bits + shift >= -126 &&
          1 - shift >= std::min(kEnoughBound, std::ilogb(f.max));
@@ -109,7 +111,7 @@ struct CertifiedRun {
     constexpr bool kSpread = kTaps == Taps::kSpread;
     constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
     const Snapshot<kRows, kPanels * kPanel> before(t);
-    if (before.negative_zero && !Rule::kKeepsZeros) return false;
+    if (before.infinite || (before.negative_zero && !Rule::kKeepsZeros)) return false;
 
     const float* rows[kRows];
     for (int r = 0; r < kRows; ++r) rows[r] = kSpread ? t.a + t.row_at[r] : t.a + r * t.depth;
@@ -217,7 +219,7 @@ inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int6
 }
 
 // All of a tile, group by group. Those of which the certificate does not hold go to `exact`, and
-// once one did all later ones with it, as they are likely to as well.
+// after several in a row so do, untried, as many again, as they are likely to as well.
 template <Taps kTaps, class Run, class Exact>
 class CertifiedGroups {
  public:
@@ -273,18 +275,26 @@ class CertifiedGroups {
   template <int kGroup, int kPanels>
   void group(int64_t row, int64_t lane) {
     constexpr int64_t kGroupLanes = kPanels * kPanel;
-    if (holds_) {
+    if (untried_ > 0) {
+      --untried_;
+    } else {
       const Tile part = part_of(scaled_, row, kGroup, lane, kGroupLanes);
-      holds_ = run_.template group<kGroup, kPanels, kTaps>(part);
+      if (run_.template group<kGroup, kPanels, kTaps>(part)) {
+        failures_ = 0;
+        return;
+      }
+      untried_ = failures_;
+      failures_ = 2 * failures_ + 1;
     }
-    if (!holds_) exact_(part_of(t_, row, kGroup, lane, kGroupLanes));
+    exact_(part_of(t_, row, kGroup, lane, kGroupLanes));
   }
 
   const Tile& t_;
   const Tile& scaled_;
   const Run& run_;
   const Exact& exact_;
-  bool holds_ = true;
+  int64_t failures_ = 0;  // in a row, those untried with them
+  int64_t untried_ = 0;   // of the next groups
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 // place of a b; their own rounding is that of float_rules.h, or none where it would change nothing.
 //
 // The certificate holds while sums stay below 2^bound. A or B is scaled so that this is 2: then bit
-// 30 of a sum says that it did not, or that it is inf or NaN. It is looked at unless the operands
+// 30 of a sum says that it did not. It is looked at unless the operands
 // are too small and too few for that. A group with such a sum, or that starts from -0 (which the
 // splitting would lose), is restored and left to the caller. Absent taps are zeros here: they add
 // nothing to sums that are never -0.
@@ -93,13 +93,13 @@ bool run_certified_rule(const CertifiedWork<Exact>& work, const Certificate& c) 
 #endif
 }
 
-// The running sums that a tile goes on from.
+// The finite ones of the running sums that a tile goes on from; groups with others are left out.
 inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
   OperandRange all{true, true, 1, 0, 0};
   const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
   if (t.k0 == 0 || begins) return all;
   for (int64_t r = 0; r < t.rows; ++r)
-    all = merged(all, operand_range(t.inner + r * t.stride, t.lanes));
+    all = merged(all, operand_range<true>(t.inner + r * t.stride, t.lanes));
   return all;
 }
 
@@ -193,6 +193,12 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const bool watched = certificate.reached || (rounds && !brief);
   const Tile scaled = scaled_tile(t, shift);
   const CertifiedWork<Exact> work{t, scaled, acc, shift, watched, exact};
+  if (!rounds && certificate.reached && certificate.overflows && !certificate.odd &&
+      !certificate.floor && splits_shortly(acc.fmt) && acc.rounding == Rounding::kNearestEven &&
+      acc.fmt.overflow == Overflow::kSaturate) {
+    using Sum = NearestSum<S>;
+    return run_certified<S, ExactProduct>(work, SaturatedRule<S, Sum>(acc.fmt, shift));
+  }
   if (rounds && brief) {
     using Sum = ShortSplitRule<S, NearestSum<S>>;
     return run_certified<S, ShortProduct<S>>(work, Sum(acc.fmt));

@@ -54,6 +54,8 @@ struct Floats<16> : FloatBits<16> {
   LPK_HD static F with_sign_of(F magnitude, F s) { return lpk::with_sign_of(magnitude, s); }
   // max(|x|, least) with the sign of x.
   LPK_HD static F at_least(F x, F least) { return _mm512_range_ps(x, least, 0x3); }
+  // min(|x|, most) with the sign of x.
+  LPK_HD static F at_most(F x, F most) { return _mm512_range_ps(x, most, 0x2); }
   // `next`, but `sum` in the lanes whose bit is set in `marks`.
   LPK_HD static F keep(uint32_t marks, F sum, F next) {
     return _mm512_mask_mov_ps(next, static_cast<__mmask16>(marks), sum);
@@ -80,6 +82,7 @@ struct Floats<8> : FloatBits<8> {
   LPK_HD static F at_least(F x, F least) {
     return with_sign_of(max(masked(x, INT32_MAX), least), x);
   }
+  LPK_HD static F at_most(F x, F most) { return max(min(x, most), -most); }
   LPK_HD static F keep(uint32_t marks, F sum, F next) {
     const I bits{1, 2, 4, 8, 16, 32, 64, 128};
     const I set = all_words(static_cast<int32_t>(marks)) & bits;
@@ -158,6 +161,21 @@ struct ShortSplitRule : RuleOf<S, true, false, true>, Sum {
   template <class Draws>
   LPK_HD F round(F s, const Draws&) const {
     return S::fms(s, factor, S::fms(s, factor, s));
+  }
+};
+
+// The same for formats that saturate: sums may pass the largest value, which takes their place.
+template <class S, class Sum>
+struct SaturatedRule : RuleOf<S, false, false, true>, Sum {
+  using F = typename S::F;
+  ShortSplitRule<S, Sum> split;
+  F most;
+
+  SaturatedRule(const Format& f, int shift)
+      : split(f), most(S::all(static_cast<float>(std::ldexp(f.max, shift)))) {}
+  template <class Draws>
+  LPK_HD F round(F s, const Draws& draws) const {
+    return S::at_most(split.round(s, draws), most);
   }
 };
 

@@ -24,6 +24,22 @@ struct WordVector<1> {
 };
 using Words = WordVector<kWordLanes>::U;
 
+}  // namespace
+
+#if defined(__AVX512BW__)
+// 512-bit shifts and multiplications share one port; bytes are moved on the other.
+template <>
+struct UpperHalf<Words> {
+  LPK_HD static Words of(Words x) {
+    const __m512i places = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(2, 3, -1, -1, 6, 7, -1, -1, 10, 11, -1, -1, 14, 15, -1, -1));
+    return (Words)_mm512_shuffle_epi8((__m512i)x, places);
+  }
+};
+#endif
+
+namespace {
+
 // x times a constant: the low and the high halves of the 64-bit products.
 struct WideProduct {
   Words low, high;

@@ -232,6 +232,9 @@ inline std::vector<AccumulatorSpec> accumulators() {
       A{"e7m15", float_ints(7, 15)},
       A{"e5m10 saturate", float_ints(5, 10, {Specials::kIeee, Overflow::kSaturate})},
       A{"e5m2 nan", float_ints(5, 2, {Specials::kIeee, Overflow::kNan})},
+      A{"e4m9 saturate, chunk 16", float_ints(4, 9, {Specials::kIeee, Overflow::kSaturate})}
+          .chunked(16),
+      A{"e5m11", float_ints(5, 11)},
       A{"e4m3fn", e4m3fn},
       A{"e4m3fn_sat nearest_away", e4m3fn_sat, away},
       A{"e3m2none_sat", e3m2sat},
@@ -247,6 +250,8 @@ inline std::vector<AccumulatorSpec> accumulators() {
       A{"e5m3_nosub toward_positive", e5m3nosub, up},
       // Rounded products.
       A{"e5m10, product e4m3", e5m10}.with_product(e4m3),
+      A{"e6m9, product e4m3", e6m9}.with_product(e4m3),
+      A{"e6m9, product e5m10", e6m9}.with_product(e5m10),
       A{"e8m10, product bf16 toward_zero", float_ints(8, 10)}.with_product(bf16, zero),
       A{"e5m6 to_odd, product e4m3fn_sat", float_ints(5, 6), odd}.with_product(e4m3fn_sat, away),
       A{"lba, chunk 5", lba_sum, zero}.with_product(lba_product, zero).chunked(5),

@@ -157,6 +157,29 @@ void check_stretches(const AccumulatorSpec& spec, Stretch first, Stretch second)
   }
 }
 
+// Single products 1 x b: every mantissa of float32, in the binades where a rule changes.
+void check_mantissas(const FormatInts& ints, int exponent) {
+  constexpr int64_t kCount = 1 << 23;
+  const lpk::Format f = lpk::number_format(ints.data());
+  const AccumulatorSpec spec{"mantissas", ints};
+  std::vector<float> b(kCount), got(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float x = std::ldexp(static_cast<float>(kCount + i), exponent - 23);
+    b[i] = i % 2 == 0 ? x : -x;
+  }
+  const float one = 1.0f;
+  const int64_t offset = 0;
+  const lpk::MatmulArgs args{&one, b.data(), nullptr, got.data(), 1, 1,      kCount,
+                             1,    &offset,  &offset, 1,          1, kCount, 1};
+  lpk::matmul(args, {spec.ints().data()}, kSeed, 1);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto want =
+        static_cast<float>(lpk::round_to_float<double>(b[i], f, Rounding::kNearestEven, 0.0));
+    CHECK_SAME(got[i], want,
+               text("mantissa %d, exponent %d, %d bits", int(i), exponent, f.man_bits));
+  }
+}
+
 // total <- round(total + addend) in the outer format, drawn at a position of its own.
 void check_accumulate(const AccumulatorSpec& spec, Data data, int64_t rows, int64_t cols) {
   Source source(7);
@@ -188,6 +211,9 @@ void check_accumulate(const AccumulatorSpec& spec, Data data, int64_t rows, int6
 }  // namespace
 
 void test_matmul() {
+  for (int man_bits : {1, 7, 10, 11}) check_mantissas(float_ints(6, man_bits), 3);
+  for (int exponent : {-15, -14, -13}) check_mantissas(float_ints(5, 10), exponent);
+  check_mantissas(float_ints(5, 10), -18);
   const Layout rows = Layout::kRows, columns = Layout::kColumns, gaps = Layout::kGaps;
   int turn = 0;
   for (const AccumulatorSpec& spec : accumulators()) {

@@ -304,8 +304,9 @@ def select(name: str, op: str, device: torch.device) -> Backend:
         origin = "LPKERNELS_BACKEND"
     if name != "auto":
         return _explicit(name, op, device, origin)
-    if (op, device) in _chosen:
-        return _chosen[op, device]
+    chosen = _chosen.get((op, device))
+    if chosen is not None:
+        return chosen
     reasons = []
     for candidate in _AUTO.get(device.type, ()):
         reason = _why_not(candidate) or get(candidate).unsupported(op, device)

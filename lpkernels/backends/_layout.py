@@ -10,7 +10,7 @@ from torch import Tensor
 AFFINE, BLOCK = 2, 3
 _SPATIAL = 3
 # Of the only matrix there is.
-_NO_OFFSET = torch.zeros(1, dtype=torch.int64)
+NO_OFFSET = torch.zeros(1, dtype=torch.int64)
 
 
 def dense(x: Tensor) -> bool:
@@ -47,7 +47,7 @@ def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
 def batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
     """Where each matrix of the broadcast batch starts in x, in elements."""
     if not batch:
-        return _NO_OFFSET
+        return NO_OFFSET
     offsets = torch.zeros((), dtype=torch.int64)
     expanded = x.expand(*batch, *x.shape[-2:])
     for size, stride in zip(batch, expanded.stride()[: len(batch)], strict=True):

@@ -17,6 +17,7 @@ from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 from lpkernels.backends._layout import (
     AFFINE,
     BLOCK,
+    NO_OFFSET,
     axis_sizes,
     batch_offsets,
     dense,
@@ -116,25 +117,29 @@ class CpuBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        batch = broadcast_batch(a, b)
-        left, right = a.shape, b.shape
-        m, k, n = left[-2], left[-1], right[-1]
-        out = torch.empty(*batch, m, n, dtype=torch.float32)
+        entries, a_offsets, b_offsets = 1, NO_OFFSET, NO_OFFSET
+        (*_, m, k), n = a.shape, b.shape[-1]
+        if a.dim() == b.dim() == 2:
+            out = torch.empty(m, n, dtype=torch.float32)
+        else:
+            batch = broadcast_batch(a, b)
+            out = torch.empty(*batch, m, n, dtype=torch.float32)
+            if b.dim() == 2 and a.is_contiguous():
+                # One product, whose rows have the same ids: b is packed once for all of them.
+                m *= math.prod(batch)
+                a = a.view(m, k)
+            else:
+                entries = math.prod(batch)
+                a_offsets, b_offsets = batch_offsets(a, batch), batch_offsets(b, batch)
         if out.numel() == 0:
             return out
-        if batch and b.dim() == 2 and a.is_contiguous():
-            # One product, whose rows have the same ids: b is packed once for all of them.
-            m *= math.prod(batch)
-            a, batch = a.view(m, k), torch.Size(())
-        a_offsets = batch_offsets(a, batch)
-        b_offsets = batch_offsets(b, batch)
         bias = None if bias is None else bias.contiguous()
         self._c().matmul(
             a.data_ptr(),
             b.data_ptr(),
             0 if bias is None else bias.data_ptr(),
             out.data_ptr(),
-            (math.prod(batch), m, n, k),
+            (entries, m, n, k),
             a.stride()[-2:] + b.stride()[-2:],
             a_offsets.data_ptr(),
             b_offsets.data_ptr(),

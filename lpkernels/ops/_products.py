@@ -44,14 +44,14 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
         # torch sums native chunks; the backend does the additions that the contract covers.
         needed = "accumulate" if native_order else op
         chosen = backends.select(backend, needed, first.device)
-        sizes = shape(*operands)
-        if 0 in sizes:
-            return first.new_empty(sizes)
         fused = NOT_FUSED
         if left or right or result:
             fused = Fused(tuple(left), tuple(right), tuple(result))
         if chosen.fuses and not native_order:
             return getattr(chosen, op)(*operands, *call, fused)
+        sizes = shape(*operands)
+        if 0 in sizes:
+            return first.new_empty(sizes)
 
         def product(*operands: Any) -> Tensor:
             if native_order:
