@@ -57,51 +57,48 @@ Gather backward_gather(const ConvShape& s, const int64_t* phase) {
   return g;
 }
 
+// Of a pass from `source`, whose channels are `channels` of a group, to `result`, whose are
+// `lanes`. The weight's strides are given, its taps in space apart.
+PositionPass position_pass(Gather gather, const Image<const float>& source, int64_t channels,
+                           int64_t weight_channel, const Image<float>& result, int64_t lanes,
+                           int64_t weight_lane, const int64_t* result_size) {
+  PositionPass p;
+  p.gather = std::move(gather);
+  p.source = source;
+  p.channels = p.source_group = channels;
+  p.weight_channel = weight_channel;
+  p.result = result;
+  p.lanes = lanes;
+  p.result_group = lanes * result.inner;
+  p.weight_lane = weight_lane;
+  std::copy_n(result_size, kSpatial, p.result_size);
+  p.find_inside();
+  return p;
+}
+
+void take_weight(const ConvShape& s, const Image<const float>& w, PositionPass* p) {
+  p->weight = w.data;
+  p->weight_group = s.out_channels * w.outer;
+  p->list_taps(w.spatial);
+}
+
 PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
                         const Image<const float>& w, const Image<float>& y) {
-  PositionPass p;
-  p.gather = forward_gather(s);
-  p.source = x;
-  p.weight = w.data;
-  p.weight_channel = w.inner;
-  p.weight_lane = w.outer;
-  p.channels = s.in_channels;
-  p.lanes = s.out_channels;
-  p.source_group = s.in_channels;
-  p.weight_group = s.out_channels * w.outer;
-  p.result_group = s.out_channels * y.inner;
-  p.result = y;
-  for (int i = 0; i < kSpatial; ++i) {
-    p.result_size[i] = s.output[i];
-    p.result_step[i] = 1;
-    p.result_phase[i] = 0;
-  }
-  p.list_taps(w.spatial);
-  p.find_inside();
+  PositionPass p = position_pass(forward_gather(s), x, s.in_channels, w.inner, y, s.out_channels,
+                                 w.outer, s.output);
+  take_weight(s, w, &p);
+  std::fill_n(p.result_step, kSpatial, 1);
+  std::fill_n(p.result_phase, kSpatial, 0);
   return p;
 }
 
 PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
                         const Image<const float>& w, const Image<float>& dx, const int64_t* phase) {
-  PositionPass p;
-  p.gather = backward_gather(s, phase);
-  p.source = dy;
-  p.weight = w.data;
-  p.weight_channel = w.outer;
-  p.weight_lane = w.inner;
-  p.channels = s.out_channels;
-  p.lanes = s.in_channels;
-  p.source_group = s.out_channels;
-  p.weight_group = s.out_channels * w.outer;
-  p.result_group = s.in_channels * dx.inner;
-  p.result = dx;
-  for (int i = 0; i < kSpatial; ++i) {
-    p.result_size[i] = s.input[i];
-    p.result_step[i] = s.stride[i];
-    p.result_phase[i] = phase[i];
-  }
-  p.list_taps(w.spatial);
-  p.find_inside();
+  PositionPass p = position_pass(backward_gather(s, phase), dy, s.out_channels, w.outer, dx,
+                                 s.in_channels, w.inner, s.input);
+  take_weight(s, w, &p);
+  std::copy_n(s.stride, kSpatial, p.result_step);
+  std::copy_n(phase, kSpatial, p.result_phase);
   return p;
 }
 
