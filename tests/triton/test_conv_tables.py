@@ -152,9 +152,12 @@ def test_wgrad(name: str, acc: Accumulator) -> None:
     (product,) = _conv_tables.wgrad(g, CPU)
     frame = _conv_tables.gradient_frame(g)
     gradient = in_frame(dy, frame).view(np.float32)
-    batch = _conv_tables.gradient_batch(g, CPU).numpy()
-    at = np.arange(product.length)[None, :] * frame.place_step
-    left = gradient[batch[:, None, None] + np.arange(g.out_channels)[:, None] + at]
+    operand = _conv_tables.gradient_operand(g, torch.empty(0), torch.empty(0))
+    lanes = np.arange(g.out_channels)
+    if operand.lanes is not None:
+        assert_bit_equal(operand.lanes, lanes)
+    at = np.arange(product.length)[None, :] * operand.step
+    left = gradient[operand.batch.numpy()[:, None, None] + lanes[:, None] + at]
     run(product, left, in_frame(x, _conv_tables.wgrad_frame(g)), out, acc, None)
     want = twin.conv_wgrad(x, dy, w.shape, *geometry_arguments(case), acc, seed=SEED)
     assert_bit_equal(out.reshape(w.shape), want)

@@ -149,11 +149,18 @@ def gradient_frame(g: Geometry) -> Frame:
     return Frame(size, before, 1, True, g.groups, padded_lanes(g.out_channels))
 
 
-def gradient_batch(g: Geometry, device: torch.device) -> Tensor:
-    """Where each group's dy begins, for wgrad."""
-    frame = gradient_frame(g)
-    part = g.out_channels if frame.parts == 1 else g.batch * frame.image_step
-    return count(g.groups, device) * part
+@kept
+def _gradient_tables(g: Geometry, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    frame, group = gradient_frame(g), count(g.groups, device)
+    if frame.parts == 1:
+        return group * g.out_channels, count(g.out_channels, device)
+    return group * (g.batch * frame.image_step), None
+
+
+def gradient_operand(g: Geometry, values: Tensor, facts: Tensor) -> Operand:
+    """The left operand of wgrad out of its frame."""
+    batch, lanes = _gradient_tables(g, values.device)
+    return Operand(values, batch, lanes, None, gradient_frame(g).place_step, facts, False)
 
 
 @kept

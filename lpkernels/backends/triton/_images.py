@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpkernels.backends.triton._config import pack_tile
+from lpkernels.backends.triton._config import pack_tile, power_of_two
 from lpkernels.backends.triton._conv_geometry import Frame, three
 from lpkernels.backends.triton._facts import gather_facts, new_facts
 from lpkernels.backends.triton._launch import EXACT, on_device
@@ -114,6 +114,7 @@ def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
     )
     strides = Strides(*image.stride()[:2], *three(image.stride()[2:], 0))
     tc, tp = pack_tile(frame.width, frame.positions)
+    tc = min(tc, power_of_two(frame.width))
     programs = (
         images * frame.parts * triton.cdiv(frame.width, tc) * triton.cdiv(frame.positions, tp)
     )
