@@ -85,9 +85,7 @@ def conv_dgrad(
     fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """`Backend.conv_dgrad`."""
-    g = geometry_of(
-        input_shape, w.shape, grad_output.shape[2:], stride, padding, dilation, groups
-    )
+    g = geometry_of(input_shape, w.shape, grad_output.shape[2:], stride, padding, dilation, groups)
     empty = grad_output.numel() == 0
     new = torch.zeros if empty or not meets_all(g) else torch.empty
     out = new(input_shape, dtype=torch.float32, device=w.device)
@@ -132,9 +130,7 @@ def conv_wgrad(
     out = torch.empty(weight_shape, dtype=torch.float32, device=x.device)
     if out.numel() == 0:
         return out
-    g = geometry_of(
-        x.shape, weight_shape, grad_output.shape[2:], stride, padding, dilation, groups
-    )
+    g = geometry_of(x.shape, weight_shape, grad_output.shape[2:], stride, padding, dilation, groups)
     gradient = framed(grad_output, gradient_frame(g), fused.right)
     left = gradient_operand(g, gradient.values, gradient.facts)
     image = framed(x, wgrad_frame(g), fused.left)

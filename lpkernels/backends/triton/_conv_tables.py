@@ -33,6 +33,7 @@ from lpkernels.backends.triton._conv_geometry import (
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._tables import kept
 
+
 class Product(NamedTuple):
     """One batch of products: the gathered right operand, and the fields of `Sums`."""
 

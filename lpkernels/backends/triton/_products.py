@@ -7,24 +7,11 @@ import functools
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import ORDERS
-from lpkernels.backends.triton import _wide
+from lpkernels.backends.triton import _orders, _wide
 from lpkernels.backends.triton._config import wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import roundings_of
-
-_SEQUENTIAL = 0
-
-
-def check_order(acc: tuple[int, ...]) -> None:
-    """NotImplementedError for sums that no kernel here makes."""
-    if acc[0] != _SEQUENTIAL or acc[32] > 0:
-        asked = f"block={acc[32]}" if acc[32] else f"order={ORDERS[acc[0]]!r}"
-        raise NotImplementedError(
-            f"backend 'triton': expected sums in sequence, got {asked}, for which it has no kernel "
-            "yet; move the tensors to the CPU"
-        )
 
 
 def products(
@@ -41,13 +28,15 @@ def products(
     Args:
         acc: ``Accumulator.to_ints()``, any order but "native". seed, role: of the call.
         result: the deterministic quantizer of the result (`Fused`), or ().
-    Raises: NotImplementedError: of `check_order`, before anything is written.
     """
-    check_order(acc)
     roundings, constants = roundings_of(acc, result)
     matrices, m, n, _ = sums.sizes
-    tile = wide_tile(m, n, matrices, processors(sums.out.device))
+    there = processors(sums.out.device)
+    tile = wide_tile(m, n, matrices, there)
     start = seed_on(seed, sums.out.device)
+    if not _orders.in_sequence(acc):
+        _orders.launch(left, right, sums, roundings, constants, acc, start, role, tile, there)
+        return
     _wide.launch(left, right, sums, roundings, constants, acc[1], start, role, tile)
 
 
