@@ -1,16 +1,13 @@
 """The tables of a convolution's three passes, read by NumPy: no kernel runs."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton import _conv_phases, _conv_tables
-from lpkernels.backends.triton._conv_geometry import Frame, Geometry, geometry_of
-from lpkernels.backends.triton._conv_tables import Product
-from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.reference import twin
 from lpkernels.reference.orders import Rounds, inner_sum
 from lpkernels.reference.values import narrow, widen
@@ -18,6 +15,10 @@ from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from tests.cases import CONV_CASES, ConvCase, ids
 from tests.compare import assert_bit_equal
 
+_conv_geometry = pytest.importorskip("lpkernels.backends.triton._conv_geometry")
+_conv_phases = pytest.importorskip("lpkernels.backends.triton._conv_phases")
+_conv_tables = pytest.importorskip("lpkernels.backends.triton._conv_tables")
+ABSENT = pytest.importorskip("lpkernels.backends.triton._layout").ABSENT
 pytestmark = pytest.mark.triton
 
 CPU = torch.device("cpu")
@@ -29,7 +30,7 @@ ACCUMULATORS = [
     Accumulator("e4m3", "toward_negative", chunk=1),
 ]
 
-#: Where phases differ in their taps, reach no output or have none, and where windows leave rows out.
+#: Where phases differ in their taps, reach no output or have none.
 PHASES: dict[str, ConvCase] = {
     "stride_beyond_kernel": ConvCase((2, 3, 9, 8), (5, 3, 1, 2), (2, 3), (0, 1), (1, 1)),
     "stride_4_dilation_2": ConvCase((1, 2, 11, 13), (3, 2, 3, 3), (4, 4), (3, 2), (2, 2)),
@@ -41,7 +42,7 @@ PHASES: dict[str, ConvCase] = {
 ALL_CASES = CONV_CASES | PHASES
 
 
-def operands(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Geometry]:
+def operands(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Any]:
     """x, w, bias and dy, some of them zeros and infinite, and the geometry."""
     rng = np.random.default_rng(len(str(case)))
     sizes = zip(
@@ -55,14 +56,14 @@ def operands(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     )  # fmt: skip
     made = [rng.integers(-9, 10, shape).astype(np.float32) / 8 for shape in shapes]
     made[1].flat[::7] = np.inf
-    g = geometry_of(
+    g = _conv_geometry.geometry_of(
         case.input_shape, case.weight_shape, output, case.stride, case.padding, case.dilation,
         case.groups,
     )  # fmt: skip
     return (*made, g)
 
 
-def in_frame(image: np.ndarray, frame: Frame) -> np.ndarray:
+def in_frame(image: np.ndarray, frame: Any) -> np.ndarray:
     """What `_images.framed` makes, element by element."""
     channels, step = image.shape[1] // frame.parts, frame.line // frame.fold
     out = np.full(image.shape[0] * frame.parts * frame.image_step, ABSENT, np.int32)
@@ -80,11 +81,11 @@ def in_frame(image: np.ndarray, frame: Frame) -> np.ndarray:
 
 
 def run(
-    product: Product, left: np.ndarray, right: np.ndarray, out: np.ndarray,
+    product: Any, left: np.ndarray, right: np.ndarray, out: np.ndarray,
     acc: Accumulator, bias: np.ndarray | None,
 ) -> None:  # fmt: skip
     """The sums of one product, chunk by chunk as `starts` says. left: (G, lanes, length)."""
-    t = Product(*(f.numpy() if isinstance(f, torch.Tensor) else f for f in product))
+    t = _conv_tables.Product(*(f.numpy() if isinstance(f, torch.Tensor) else f for f in product))
     steps = len(t.steps)
     positions = np.arange(steps) if t.positions is None else t.positions
     given = _conv_phases.starts(product, acc.chunk)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._conv_geometry import Geometry, geometry_of
 from lpkernels.backends.triton._conv_phases import dgrad, dgrad_frame, meets_all, starts
 from lpkernels.backends.triton._conv_tables import (
@@ -24,7 +25,7 @@ from lpkernels.backends.triton._conv_tables import (
     wgrad_frame,
 )
 from lpkernels.backends.triton._images import framed
-from lpkernels.backends.triton._layout import Operand
+from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._operands import pack
 from lpkernels.backends.triton._products import products
 
@@ -40,6 +41,32 @@ def _output_size(
 ) -> list[int]:
     dims = zip(x_shape[2:], w_shape[2:], stride, padding, dilation, strict=True)
     return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in dims]
+
+
+def _turned(sums: Sums) -> Sums:
+    """The same outputs with rows for columns."""
+    matrices, m, n, k = sums.sizes
+    return sums._replace(
+        rows=sums.cols, cols=sums.rows, row_keys=sums.col_keys, col_keys=sums.row_keys,
+        row_batch=sums.col_batch, col_batch=sums.row_batch, swapped=not sums.swapped,
+        sizes=(matrices, n, m, k),
+    )  # fmt: skip
+
+
+def _run(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    acc: Ints,
+    seed: Tensor | None,
+    role: int,
+    result: Ints,
+) -> None:
+    """`products`, with the longer side of the outputs along the longer side of tiles."""
+    _, m, n, _ = sums.sizes
+    if transposes(m, n):
+        left, right, sums = right, left, _turned(sums)
+    products(left, right, sums, acc, seed, role, result)
 
 
 def conv_fprop(
@@ -67,7 +94,7 @@ def conv_fprop(
     addend = None if bias is None else bias.contiguous()
     for product in tables(fprop, g, x.device):
         sums = product.sums(out, addend, None)
-        products(left, product.right(*image), sums, acc, seed, role, fused.result)
+        _run(left, product.right(*image), sums, acc, seed, role, fused.result)
     return out
 
 
@@ -96,7 +123,7 @@ def conv_dgrad(
     for product in tables(dgrad, g, w.device):
         sums = product.sums(out, None, starts(product, acc[1]))
         weights = _at_positions(left, product.positions)
-        products(weights, product.right(*image), sums, acc, seed, role, fused.result)
+        _run(weights, product.right(*image), sums, acc, seed, role, fused.result)
     return out
 
 
@@ -136,5 +163,5 @@ def conv_wgrad(
     image = framed(x, wgrad_frame(g), fused.left)
     for product in tables(wgrad, g, x.device):
         sums = product.sums(out, None, None)
-        products(left, product.right(*image), sums, acc, seed, role, fused.result)
+        _run(left, product.right(*image), sums, acc, seed, role, fused.result)
     return out

@@ -169,11 +169,11 @@ def _kept_tables(build: Builder, g: Geometry, device: torch.device) -> list[Prod
     return build(g, device)
 
 
-# Larger tables are made anew: their products take far longer, and kept they would fill the memory.
-_KEPT_COLUMNS = 1 << 20
+#: Larger tables are made anew: their products take far longer, and kept they would fill the memory.
+KEPT_COLUMNS = 1 << 20
 
 
 def tables(build: Builder, g: Geometry, device: torch.device) -> list[Product]:
     """build(g, device), for `fprop`, `wgrad` and `_conv_phases.dgrad`; or what it made before."""
-    large = g.batch * max(math.prod(g.size), math.prod(g.output)) > _KEPT_COLUMNS
+    large = g.batch * max(math.prod(g.size), math.prod(g.output)) > KEPT_COLUMNS
     return build(g, device) if large else _kept_tables(build, g, device)

@@ -17,79 +17,54 @@ from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._operands import read_rule, rounded_operand
 
 _ABSENT = tl.constexpr(ABSENT)
+#: Integers that vary from call to call without another kernel.
+SIZES = [
+    "images", "channels", "width", "size_z", "size_y", "size_x", "before_z", "before_y", "before_x",
+    "frame_z", "frame_y", "folds", "image_step", "channel_step", "step_z", "step_y", "step_x",
+]  # fmt: skip
 
 
-class Strides(NamedTuple):
-    """Of the image, in elements."""
-
-    image: int
-    channel: int
-    z: int
-    y: int
-    x: int
-
-
-class Placing(NamedTuple):
-    """The sizes and the place of an image (channels, z, y, x) in its frame (parts of width
-    channels, lines of folds columns)."""
-
-    images: int
-    channels: int
-    width: int
-    z: int
-    y: int
-    x: int
-    before_z: int
-    before_y: int
-    before_x: int
-    frame_z: int
-    frame_y: int
-    folds: int
-
-
-@triton.jit
-def _source(x_ptr, P, S, n, part, channel, place, FOLD: tl.constexpr):
-    """Pointers to the elements at these places of the frame, and which of them the image has."""
-    line = place // (P.folds * FOLD)
-    column = place % (P.folds * FOLD)
-    x = column % P.folds * FOLD + column // P.folds - P.before_x
-    y = line % P.frame_y - P.before_y
-    z = line // P.frame_y - P.before_z
-    inside = (x >= 0) & (x < P.x) & (y >= 0) & (y < P.y) & (z >= 0) & (z < P.z)
-    at = n * S.image + (part * P.channels + channel) * S.channel + z * S.z + y * S.y + x * S.x
-    return x_ptr + at, inside
-
-
-@triton.jit
+# Numbers of a tuple would be specialised, whatever this list says.
+@triton.jit(do_not_specialize=SIZES)
 def frame_kernel(
-    x_ptr, out_ptr, facts_ptr, P, S, N,
-    R: tl.constexpr, FOLD: tl.constexpr, CHANNELS_LAST: tl.constexpr,
+    x_ptr, out_ptr, facts_ptr, images, channels, width, size_z, size_y, size_x, before_z, before_y,
+    before_x, frame_z, frame_y, folds, image_step, channel_step, step_z, step_y, step_x, N,
+    R: tl.constexpr, FOLD: tl.constexpr, CHANNELS_LAST: tl.constexpr, LARGE: tl.constexpr,
     TC: tl.constexpr, TP: tl.constexpr,
 ):  # fmt: skip
-    """The frame of an image: its rounded values, ABSENT around them, 0 behind its channels.
+    """The frame (`Frame`) of an image (images, parts * channels, z, y, x) with these steps: its
+    values rounded, ABSENT around them, 0 in channels from ``channels`` to ``width``.
 
+    Lines of the frame have ``folds`` columns for each of FOLD remainders; before_z .. before_x are
+    negative where it leaves out the first positions. LARGE: places take 64 bits.
     Grid: one program for TC channels of TP places of one part of one image, places fastest.
     """
-    places = tl.cast(P.frame_z, tl.int64) * P.frame_y * (P.folds * FOLD)
-    across, down = tl.cdiv(places, TP), tl.cdiv(P.width, TC)
+    places = tl.cast(frame_z, tl.int64) * frame_y * (folds * FOLD)
+    across, down = tl.cdiv(places, TP), tl.cdiv(width, TC)
     tile = tl.cast(tl.program_id(0), tl.int64)
     place = tile % across * TP + tl.arange(0, TP)[None, :]
     channel = tile // across % down * TC + tl.arange(0, TC)[:, None]
     image = tile // across // down
-    n, part = image % P.images, image // P.images
+    n, part = image % images, image // images
 
-    from_ptr, inside = _source(x_ptr, P, S, n, part, channel, place, FOLD)
-    there = channel < P.channels
-    x = rounded_operand(tl.load(from_ptr, mask=inside & there, other=0.0), N, R)
-    gather_facts(facts_ptr, x)
-    absent = tl.full([TC, TP], _ABSENT, tl.int32)
-    x = tl.where(inside | (channel >= P.channels), x, tl.cast(absent, tl.float32, bitcast=True))
-    if CHANNELS_LAST:
-        at = place * P.width + channel
-    else:
-        at = channel * places + place
-    to = out_ptr + image * (places * P.width) + at
-    tl.store(to, x, mask=(place < places) & (channel < P.width))
+    at = place if LARGE else tl.cast(place, tl.int32)
+    line, column = at // (folds * FOLD), at % (folds * FOLD)
+    x = column % folds * FOLD + column // folds - before_x
+    y = line % frame_y - before_y
+    z = line // frame_y - before_z
+    inside = (x >= 0) & (x < size_x) & (y >= 0) & (y < size_y) & (z >= 0) & (z < size_z)
+    source = n * image_step + (part * channels + channel) * channel_step
+    source += tl.cast(z, tl.int64) * step_z + tl.cast(y, tl.int64) * step_y
+    source += tl.cast(x, tl.int64) * step_x
+    values = tl.load(x_ptr + source, mask=inside & (channel < channels), other=0.0)
+    values = rounded_operand(values, N, R)
+    gather_facts(facts_ptr, values)
+
+    absent = tl.cast(tl.full([TC, TP], _ABSENT, tl.int32), tl.float32, bitcast=True)
+    values = tl.where(inside | (channel >= channels), values, absent)
+    to = place * width + channel if CHANNELS_LAST else channel * places + place
+    to += image * (places * width)
+    tl.store(out_ptr + to, values, mask=(place < places) & (channel < width))
 
 
 class Framed(NamedTuple):
@@ -108,20 +83,17 @@ def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
         images * frame.parts * frame.image_step, dtype=torch.float32, device=image.device
     )
     facts, (rule, numbers) = new_facts(image.device), read_rule(quantizer)
-    folds = frame.line // frame.fold
-    placing = Placing(
-        images, channels // frame.parts, frame.width, *size, *frame.before, *frame.size[:2], folds
-    )
-    strides = Strides(*image.stride()[:2], *three(image.stride()[2:], 0))
     tc, tp = pack_tile(frame.width, frame.positions)
     tc = min(tc, power_of_two(frame.width))
-    programs = (
-        images * frame.parts * triton.cdiv(frame.width, tc) * triton.cdiv(frame.positions, tp)
-    )
+    parts = images * frame.parts
+    programs = parts * triton.cdiv(frame.width, tc) * triton.cdiv(frame.positions, tp)
     if programs > 0:
         with on_device(image):
             frame_kernel[(programs,)](
-                image, values, facts, placing, strides, numbers,
-                R=rule, FOLD=frame.fold, CHANNELS_LAST=frame.channels_last, TC=tc, TP=tp, **EXACT,
+                image, values, facts, images, channels // frame.parts, frame.width, *size,
+                *frame.before, *frame.size[:2], frame.line // frame.fold, *image.stride()[:2],
+                *three(image.stride()[2:], 0), numbers, R=rule, FOLD=frame.fold,
+                CHANNELS_LAST=frame.channels_last, LARGE=frame.positions >= 2**31 - tp, TC=tc,
+                TP=tp, **EXACT,
             )  # fmt: skip
     return Framed(values, facts, frame.extends(size))

@@ -258,6 +258,8 @@ def pairwise_kernel(
                 waiting, STRIDE, count, _bit_length(count), begin, seed, row, sum_column, C, R,
                 BM, BN,
             )  # fmt: skip
+            # All have read what the next sum overwrites.
+            tl.debug_barrier()
             total = tl.where(absent, 0.0, total)
             if R.chunked:
                 position = tl.cast(c, tl.int64)
