@@ -37,6 +37,7 @@ PHASES: dict[str, ConvCase] = {
     "stride_3_dilation_2": ConvCase((1, 2, 11, 10), (3, 2, 3, 4), (3, 2), (3, 2), (2, 3)),
     "stride_beyond_image": ConvCase((1, 2, 3, 4), (3, 2, 3, 3), (5, 7), (1, 1), (1, 1)),
     "padding_beyond_stride": ConvCase((1, 2, 3, 3), (3, 2, 2, 2), (2, 1), (5, 4), (1, 1)),
+    "many_channels": ConvCase((2, 2, 3), (34, 1, 2), (1,), (0,), (1,), 2),
     "groups_stride": ConvCase((2, 6, 5, 6), (9, 2, 2, 3), (2, 2), (1, 0), (1, 1), 3),
 }
 ALL_CASES = CONV_CASES | PHASES

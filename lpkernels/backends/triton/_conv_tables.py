@@ -139,7 +139,7 @@ def wgrad(g: Geometry, device: torch.device) -> list[Product]:
 
 
 # Of a part whose channels padding would more than double.
-_FEW_CHANNELS = 8
+_FEW_CHANNELS = 16
 
 
 def gradient_frame(g: Geometry) -> Frame:
