@@ -86,6 +86,17 @@ def bound(launch: Any, target: str) -> tuple[Any, ...]:
     return backend, *binder(*args, **kwargs)
 
 
+def compiled_launch(launch: Any, target: str) -> Any:
+    """What `triton.compile` makes of it."""
+    backend, arguments, specialization, _ = bound(launch, target)
+    kernel, _, kwargs = launch
+    options, signature, constants, attributes = kernel._pack_args(
+        backend, kwargs, arguments, specialization, None
+    )
+    source = ASTSource(kernel, signature, constants, attributes)
+    return triton.compile(source, target=TARGETS[target], options=options.__dict__)
+
+
 def keys(launches: list[Any]) -> list[str]:
     """What Triton keeps compiled kernels under."""
     found = [f"{launch[0]} {bound(launch, 'sm_90')[2:]}" for launch in launches]
@@ -115,12 +126,6 @@ def test_every_launch_compiles(case: str, target: str, launches: list[Any]) -> N
         "pack_kernel", "pack_kernel", "wide_kernel",
     ]  # fmt: skip
     for launch in launches:
-        backend, arguments, specialization, _ = bound(launch, target)
-        kernel, _, kwargs = launch
-        options, signature, constants, attributes = kernel._pack_args(
-            backend, kwargs, arguments, specialization, None
-        )
-        source = ASTSource(kernel, signature, constants, attributes)
-        compiled = triton.compile(source, target=TARGETS[target], options=options.__dict__)
+        compiled = compiled_launch(launch, target)
         if target == "sm_90":
             assert code_of(compiled).spills <= FEW_BYTES
