@@ -185,7 +185,7 @@ def test_images_are_framed_and_their_facts_leave_out_what_is_absent(device: str)
     # Position p of the frame lies at p % 3 * 3 + p // 3: 0 3 6, 1 4 7, 2 5 8.
     want = [gone, -(2**31), gone, gone, half, gone, one, zero, gone]
     assert got.absent
-    assert got.values.cpu().view(torch.int32).tolist() == want
+    assert got.values.cpu().view(torch.int32)[:9].tolist() == want
     facts = got.facts.tolist()
     assert facts[_facts.HIGHEST.value] == 1
     assert facts[_facts.LOWEST.value] == 1

@@ -13,7 +13,7 @@ from lpkernels.backends.triton._config import pack_tile, power_of_two
 from lpkernels.backends.triton._conv_geometry import Frame, three
 from lpkernels.backends.triton._facts import gather_facts, new_facts
 from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._layout import ABSENT
+from lpkernels.backends.triton._layout import ABSENT, PAD
 from lpkernels.backends.triton._operands import read_rule, rounded_operand
 
 _ABSENT = tl.constexpr(ABSENT)
@@ -79,8 +79,9 @@ def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
     """image (N, C, *spatial) float32, any strides, copied into its frame."""
     images, channels = image.shape[:2]
     size = three(image.shape[2:], 1)
+    # What lies behind the last lane may be read, and goes nowhere.
     values = torch.empty(
-        images * frame.parts * frame.image_step, dtype=torch.float32, device=image.device
+        images * frame.parts * frame.image_step + PAD, dtype=torch.float32, device=image.device
     )
     facts, (rule, numbers) = new_facts(image.device), read_rule(quantizer)
     tc, tp = pack_tile(frame.width, frame.positions)
