@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import ORDERS
-from lpkernels.backends.triton import _wide
-from lpkernels.backends.triton._config import wide_tile
+from lpkernels.backends.triton import _fast, _wide
+from lpkernels.backends.triton._config import fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._tiers import NEAREST, tiers
 
 _SEQUENTIAL = 0
 
@@ -46,9 +47,22 @@ def products(
     check_order(acc)
     roundings, constants = roundings_of(acc, result)
     matrices, m, n, _ = sums.sizes
-    tile = wide_tile(m, n, matrices, processors(sums.out.device))
+    count = processors(sums.out.device)
+    tile = wide_tile(m, n, matrices, count)
     start = seed_on(seed, sums.out.device)
-    _wide.launch(left, right, sums, roundings, constants, acc[1], start, role, tile)
+    arguments = (left, right, sums, roundings, constants, acc[1], start, role)
+    in_order = sums.positions is None and sums.starts is None
+    kinds = tiers(acc, in_order=in_order)
+    if not kinds:
+        return _wide.launch(*arguments, tile)
+    tiles = tuple(
+        fast_tile(m, n, matrices, count, doubles=kind >= NEAREST, chunked=roundings.chunked)
+        for kind in kinds
+    )
+    # All sides are powers of two.
+    flag_tile = (max(t.bm for t in (tile, *tiles)), max(t.bn for t in (tile, *tiles)))
+    flags = _fast.launch(*arguments, kinds, tiles, flag_tile)
+    _wide.launch(*arguments, tile, flags, flag_tile)
 
 
 @functools.cache
