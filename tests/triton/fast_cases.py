@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton import _fast, _tiers
+from lpkernels.backends.triton import _stages, _tiers
 from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._roundings import roundings_of
@@ -62,7 +62,7 @@ class FastCase(NamedTuple):
 
     @property
     def options(self) -> dict[str, int]:
-        return _fast.options_of(self.tier, roundings_of(self.acc.to_ints())[0])
+        return _stages.options_of(self.tier, roundings_of(self.acc.to_ints())[0])
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")

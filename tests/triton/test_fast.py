@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton import _fast, _products, _tiers
+from lpkernels.backends.triton import _products, _stages, _tiers
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._matmul import matmul
 from lpkernels.formats import FloatFormat
@@ -43,14 +43,14 @@ def floats(
 def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
     """Of every tile of the products so far: whether it was left to the wide kernel."""
     left: list[Tensor] = []
-    inner = _fast.launch
+    inner = _stages.launch
 
     def launch(*arguments: object) -> Tensor:
         flags = inner(*arguments)
         left.append(flags)
         return flags
 
-    monkeypatch.setattr(_fast, "launch", launch)
+    monkeypatch.setattr(_stages, "launch", launch)
     return lambda: sorted(int(flag) for flags in left for flag in flags)
 
 
@@ -167,14 +167,14 @@ def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
     acc = Accumulator("e4m3")
     a, b = torch.full((3, 11), -(2.0**-9)), torch.full((11, 16), 2.0**-9)
     a[1] = 2.0**-2
-    inner = _fast.launch
+    inner = _stages.launch
 
     def mark(left, right, *rest):
         values = right.values.view(torch.int32)
         values[9 * right.step : 9 * right.step + 4] = ABSENT
         return inner(left, right._replace(absent=True), *rest)
 
-    monkeypatch.setattr(_fast, "launch", mark)
+    monkeypatch.setattr(_stages, "launch", mark)
     want = backends.get("cpu").matmul(a, b, None, acc.to_ints(), None, 0)
     rest = [k for k in range(11) if k != 9]
     without = backends.get("cpu").matmul(a[:, rest], b[rest], None, acc.to_ints(), None, 0)

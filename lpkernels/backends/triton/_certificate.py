@@ -25,9 +25,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton import _tiers
 from lpkernels.backends.triton._facts import HIGHEST, LOWEST, SPECIAL, WIDTH
 from lpkernels.backends.triton._rules import STOCHASTIC, wide
 from lpkernels.backends.triton._rules_upper import exponent_of
+
+#: The tiers, for kernels.
+PLAIN = tl.constexpr(_tiers.PLAIN)
+SPLIT = tl.constexpr(_tiers.SPLIT)
+FLOOR = tl.constexpr(_tiers.FLOOR)
+RANGE = tl.constexpr(_tiers.RANGE)
+NEAREST = tl.constexpr(_tiers.NEAREST)
+CUT = tl.constexpr(_tiers.CUT)
 
 #: Steps between two looks at the sums, and its logarithm.
 STRIDE = tl.constexpr(8)
@@ -111,3 +120,36 @@ def safe_in_range(lowest, width, N):
     Sums of max and a product may be finer than 2^l, but not finer than max is.
     """
     return nearest_bound(lowest, width, N, 24) > room(N)
+
+
+@triton.jit
+def in_double(TIER: tl.constexpr):
+    return TIER >= NEAREST
+
+
+@triton.jit
+def certified(left_facts, right_facts, C, R: tl.constexpr, TIER: tl.constexpr):
+    """Whether the tier's sums are exact, and the exponent that they must not reach."""
+    highest, lowest, width, finite = plain_products(left_facts, right_facts)
+    if in_double(TIER):
+        holds = finite
+    elif (TIER >= RANGE or TIER == PLAIN) and R.product is None:
+        holds = exact_in_float32(highest, lowest, width)
+    else:
+        holds = finite & exact_in_float32(highest, lowest, width)
+    if R.product is not None:
+        highest, lowest, width, inside = rounded_products(highest, lowest, C.product)
+        holds = holds & inside
+    limit = tl.full([], 0, tl.int32)
+    if TIER == RANGE:
+        holds = holds & safe_in_range(lowest, width, C.sum)
+    elif TIER != PLAIN:
+        if (TIER == SPLIT) or (TIER == CUT) or (not R.sum.subnormals):
+            holds = holds & no_floor(lowest, C.sum, R.sum)
+        if TIER == CUT:
+            bound = lowest + 53
+        else:
+            bound = nearest_bound(lowest, width, C.sum, 53 if TIER == NEAREST else 24)
+        small, limit = watched(bound, highest, C.sum, R.sum)
+        holds = holds & small
+    return holds, limit

@@ -7,23 +7,20 @@ waits for the host.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from lpkernels.backends.triton import _tiers
 from lpkernels.backends.triton._certificate import (
+    CUT,
+    FLOOR,
+    NEAREST,
+    PLAIN,
+    RANGE,
+    SPLIT,
     STRIDE,
-    exact_in_float32,
-    nearest_bound,
-    no_floor,
-    plain_products,
-    rounded_products,
-    safe_in_range,
-    watched,
+    certified,
+    in_double,
 )
-from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import (
     column_keys,
     derived_seed,
@@ -32,9 +29,6 @@ from lpkernels.backends.triton._draws import (
     row_streams,
     site_base,
 )
-from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._roundings import Constants, Roundings
 from lpkernels.backends.triton._rules import STOCHASTIC, wide
 from lpkernels.backends.triton._rules32 import floored32, ranged32, single, split32
 from lpkernels.backends.triton._rules_upper import cut64, nearest64, upper
@@ -44,58 +38,12 @@ from lpkernels.backends.triton._tile import (
     add_outermost,
     chunk_start,
     draw_keys,
-    finished,
-    outputs_of,
-    side_of,
     step_offset,
     store_tile,
     tile_corner,
     tile_number,
 )
-from lpkernels.backends.triton._wide import VARYING, chunks_of, is_absent
-
-# Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU.
-REGISTERS = 168
-
-_PLAIN = tl.constexpr(_tiers.PLAIN)
-_SPLIT = tl.constexpr(_tiers.SPLIT)
-_FLOOR = tl.constexpr(_tiers.FLOOR)
-_RANGE = tl.constexpr(_tiers.RANGE)
-_NEAREST = tl.constexpr(_tiers.NEAREST)
-_CUT = tl.constexpr(_tiers.CUT)
-
-
-@triton.jit
-def in_double(TIER: tl.constexpr):
-    return TIER >= _NEAREST
-
-
-@triton.jit
-def certified(left_facts, right_facts, C, R: tl.constexpr, TIER: tl.constexpr):
-    """Whether the tier's sums are exact, and the exponent that they must not reach."""
-    highest, lowest, width, finite = plain_products(left_facts, right_facts)
-    if in_double(TIER):
-        holds = finite
-    elif (TIER >= _RANGE or TIER == _PLAIN) and R.product is None:
-        holds = exact_in_float32(highest, lowest, width)
-    else:
-        holds = finite & exact_in_float32(highest, lowest, width)
-    if R.product is not None:
-        highest, lowest, width, inside = rounded_products(highest, lowest, C.product)
-        holds = holds & inside
-    limit = tl.full([], 0, tl.int32)
-    if TIER == _RANGE:
-        holds = holds & safe_in_range(lowest, width, C.sum)
-    elif TIER != _PLAIN:
-        if (TIER == _SPLIT) or (TIER == _CUT) or (not R.sum.subnormals):
-            holds = holds & no_floor(lowest, C.sum, R.sum)
-        if TIER == _CUT:
-            bound = lowest + 53
-        else:
-            bound = nearest_bound(lowest, width, C.sum, 53 if TIER == _NEAREST else 24)
-        small, limit = watched(bound, highest, C.sum, R.sum)
-        holds = holds & small
-    return holds, limit
+from lpkernels.backends.triton._wide import VARYING, is_absent
 
 
 @triton.jit
@@ -109,15 +57,15 @@ def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
 
 @triton.jit
 def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
-    if TIER == _SPLIT:
+    if TIER == SPLIT:
         return split32(s, C.sum)
-    elif TIER == _FLOOR:
+    elif TIER == FLOOR:
         return floored32(s, C.sum)
-    elif TIER == _RANGE:
+    elif TIER == RANGE:
         return ranged32(s, C.sum, R.sum)
-    elif TIER == _NEAREST:
+    elif TIER == NEAREST:
         return nearest64(s, C.sum)
-    elif TIER == _CUT:
+    elif TIER == CUT:
         return cut64(s, drawn, C.sum, R.sum)
     else:
         return s
@@ -146,7 +94,7 @@ def operand_at(at, ABSENT_IS_ZERO: tl.constexpr, TIER: tl.constexpr):
 @triton.jit
 def keeps_zeros(TIER: tl.constexpr):
     """Whether a sum can be -0, to which a zero must not be added."""
-    return (TIER != _SPLIT) and (TIER != _CUT)
+    return (TIER != SPLIT) and (TIER != CUT)
 
 
 @triton.jit
@@ -190,7 +138,7 @@ def drawn_of(words, k, R: tl.constexpr):
 @triton.jit
 def looked_at(seen, sums, TIER: tl.constexpr):
     """The largest magnitudes so far, a column each: as float32, or as upper bits of float64."""
-    if (TIER == _PLAIN) or (TIER == _RANGE):
+    if (TIER == PLAIN) or (TIER == RANGE):
         return seen
     elif in_double(TIER):
         return tl.maximum(seen, tl.max(upper(sums) & 0x7FFFFFFF, 0))
@@ -295,7 +243,7 @@ def fast_kernel(
     As `_wide.wide_kernel`, for the accumulators that `_tiers.tiers` gives TIER. Grid: one program
     for BM x BN outputs of one matrix, its sums in registers, chunks one after the other. flags:
     int32 for every FLAG_M x FLAG_N outputs; those that hold ``stage`` are made here, or become
-    stage + 1 if the certificate does not hold.
+    stage + 1 if the certificate does not hold. No bias and no rounding of the result: `_stages`.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     flag = flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)
@@ -330,53 +278,8 @@ def fast_kernel(
             right, right_start, right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT,
             RIGHT_ABSENT, BM, BN,
         )  # fmt: skip
-    if (TIER != _PLAIN) and (TIER != _RANGE):
+    if (TIER != PLAIN) and (TIER != RANGE):
         if reached(seen, limit, TIER):
             tl.store(flag, stage + 1)
             return
-    store_tile(finished(wide(total), out, seed, row, col, C, R), out, g, i, j, M, N)
-
-
-def options_of(tier: int, roundings: Roundings) -> dict[str, int]:
-    """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
-    registers = torch.version.hip is None and tier < _tiers.NEAREST and not roundings.chunked
-    return {"maxnreg": REGISTERS} if registers else {}
-
-
-def launch(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    chunk: int,
-    seed: Tensor,
-    role: int,
-    tiers: tuple[int, ...],
-    tiles: tuple[Tile, ...],
-    flag_tile: tuple[int, int],
-) -> Tensor:
-    """What the tiers can make of the sums, one after the other; flags where something is left.
-
-    tiles: of each tier; the sides of flag_tile are multiples of theirs. Arguments as those of
-    `_wide.launch`, which takes the flags.
-    """
-    matrices, m, n, k = sums.sizes
-    cells = matrices * triton.cdiv(m, flag_tile[0]) * triton.cdiv(n, flag_tile[1])
-    flags = torch.zeros(cells, dtype=torch.int32, device=sums.out.device)
-    chunk, chunks = chunks_of(sums, roundings, chunk)
-    for stage, (tier, tile) in enumerate(zip(tiers, tiles, strict=True)):
-        programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
-        if programs == 0:
-            break
-        with on_device(sums.out):
-            fast_kernel[(programs,)](
-                side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
-                outputs_of(sums), flags, stage, seed, role, m, n, k, chunk, chunks, constants,
-                R=roundings, TIER=tier, SWAPPED=sums.swapped, LEFT_ABSENT=left.absent,
-                RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn, FLAG_M=flag_tile[0],
-                FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
-                **options_of(tier, roundings),
-            )  # fmt: skip
-    # Those that reached the stage behind the last.
-    return flags if len(tiers) == 1 else flags.div_(len(tiers), rounding_mode="floor")
+    store_tile(total, out, g, i, j, M, N)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import ORDERS
-from lpkernels.backends.triton import _fast, _wide
+from lpkernels.backends.triton import _stages, _wide
 from lpkernels.backends.triton._config import fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
@@ -61,7 +61,7 @@ def products(
     )
     # All sides are powers of two.
     flag_tile = (max(t.bm for t in (tile, *tiles)), max(t.bn for t in (tile, *tiles)))
-    flags = _fast.launch(*arguments, kinds, tiles, flag_tile)
+    flags = _stages.launch(*arguments, kinds, tiles, tile, flag_tile)
     _wide.launch(*arguments, tile, flags, flag_tile)
 
 
