@@ -154,7 +154,7 @@ def test_wgrad(name: str, acc: Accumulator) -> None:
     (product,) = _conv_tables.wgrad(g, CPU)
     frame = _conv_tables.gradient_frame(g)
     gradient = in_frame(dy, frame).view(np.float32)
-    operand = _conv_tables.gradient_operand(g, torch.empty(0), torch.empty(0))
+    operand = _conv_tables.gradient_operand(g, torch.empty(0), torch.empty(0), ())
     lanes = np.arange(g.out_channels)
     if operand.lanes is not None:
         assert_bit_equal(operand.lanes, lanes)

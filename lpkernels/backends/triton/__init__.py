@@ -21,6 +21,7 @@ class TritonBackend:
 
     name = "triton"
     fuses = True
+    sums_native = True
 
     def available(self) -> bool:
         return not self.why_not()

@@ -159,7 +159,7 @@ def conv_wgrad(
         return out
     g = geometry_of(x.shape, weight_shape, grad_output.shape[2:], stride, padding, dilation, groups)
     gradient = framed(grad_output, gradient_frame(g), fused.right)
-    left = gradient_operand(g, gradient.values, gradient.facts)
+    left = gradient_operand(g, gradient.values, gradient.facts, fused.right)
     image = framed(x, wgrad_frame(g), fused.left)
     for product in tables(wgrad, g, x.device):
         sums = product.sums(out, None, None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ from lpkernels.backends.triton._conv_geometry import (
 )
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._tables import kept
+
+Ints: TypeAlias = tuple[int, ...]
 
 
 class Product(NamedTuple):
@@ -56,8 +58,8 @@ class Product(NamedTuple):
     def sizes(self) -> tuple[int, int, int, int]:
         return len(self.batch), len(self.rows), len(self.cols), len(self.steps)
 
-    def right(self, values: Tensor, facts: Tensor, absent: bool) -> Operand:
-        return Operand(values, self.batch, self.lanes, self.steps, 0, facts, absent)
+    def right(self, values: Tensor, facts: Tensor, absent: bool, quantizer: Ints) -> Operand:
+        return Operand(values, self.batch, self.lanes, self.steps, 0, facts, absent, quantizer)
 
     def sums(self, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
         return Sums(
@@ -158,10 +160,11 @@ def _gradient_tables(g: Geometry, device: torch.device) -> tuple[Tensor, Tensor 
     return group * (g.batch * frame.image_step), None
 
 
-def gradient_operand(g: Geometry, values: Tensor, facts: Tensor) -> Operand:
+def gradient_operand(g: Geometry, values: Tensor, facts: Tensor, quantizer: Ints) -> Operand:
     """The left operand of wgrad out of its frame."""
     batch, lanes = _gradient_tables(g, values.device)
-    return Operand(values, batch, lanes, None, gradient_frame(g).place_step, facts, False)
+    step = gradient_frame(g).place_step
+    return Operand(values, batch, lanes, None, step, facts, False, quantizer)
 
 
 @kept

@@ -73,6 +73,7 @@ class Framed(NamedTuple):
     values: Tensor
     facts: Tensor
     absent: bool
+    quantizer: tuple[int, ...]
 
 
 def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
@@ -97,4 +98,4 @@ def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
                 CHANNELS_LAST=frame.channels_last, LARGE=frame.positions >= 2**31 - tp, TC=tc,
                 TP=tp, **EXACT,
             )  # fmt: skip
-    return Framed(values, facts, frame.extends(size))
+    return Framed(values, facts, frame.extends(size), quantizer)

@@ -7,11 +7,15 @@ import functools
 import torch
 from torch import Tensor
 
-from lpkernels.backends.triton import _orders, _wide
-from lpkernels.backends.triton._config import wide_tile
+from lpkernels.backends.triton import _native, _orders, _stages, _wide
+from lpkernels.backends.triton._config import fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._tiers import NEAREST, tiers
+
+# The position in lpkernels.arithmetic.ORDERS.
+_NATIVE = 1
 
 
 def products(
@@ -26,7 +30,7 @@ def products(
     """Writes all of sums.out that its tables reach.
 
     Args:
-        acc: ``Accumulator.to_ints()``, any order but "native". seed, role: of the call.
+        acc: ``Accumulator.to_ints()``, of any order. seed, role: of the call.
         result: the deterministic quantizer of the result (`Fused`), or ().
     """
     roundings, constants = roundings_of(acc, result)
@@ -34,10 +38,25 @@ def products(
     there = processors(sums.out.device)
     tile = wide_tile(m, n, matrices, there)
     start = seed_on(seed, sums.out.device)
+    if acc[0] == _NATIVE:
+        return _native.launch(left, right, sums, roundings, constants, acc, start, role, there)
     if not _orders.in_sequence(acc):
-        _orders.launch(left, right, sums, roundings, constants, acc, start, role, tile, there)
-        return
-    _wide.launch(left, right, sums, roundings, constants, acc[1], start, role, tile)
+        return _orders.launch(
+            left, right, sums, roundings, constants, acc, start, role, tile, there
+        )
+    arguments = (left, right, sums, roundings, constants, acc[1], start, role)
+    in_order = sums.positions is None and sums.starts is None
+    kinds = tiers(acc, in_order=in_order)
+    if not kinds:
+        return _wide.launch(*arguments, tile)
+    tiles = tuple(
+        fast_tile(m, n, matrices, there, doubles=kind >= NEAREST, chunked=roundings.chunked)
+        for kind in kinds
+    )
+    # All sides are powers of two.
+    flag_tile = (max(t.bm for t in (tile, *tiles)), max(t.bn for t in (tile, *tiles)))
+    flags = _stages.launch(*arguments, kinds, tiles, tile, flag_tile)
+    _wide.launch(*arguments, tile, flags, flag_tile)
 
 
 @functools.cache
