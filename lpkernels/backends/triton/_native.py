@@ -14,10 +14,10 @@ from torch import Tensor
 
 from lpkernels.backends.triton._config import dot_tile
 from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
 from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
 from lpkernels.backends.triton._roundings import Constants, Roundings
-from lpkernels.backends.triton._rules import NEAREST_EVEN, narrow, rule_of, wide
+from lpkernels.backends.triton._rules import NEAREST_EVEN, narrow, wide
 from lpkernels.backends.triton._rules32 import ranged32
 from lpkernels.backends.triton._tiers import ranges32
 from lpkernels.backends.triton._tile import (
@@ -73,11 +73,10 @@ def single_outer(acc: tuple[int, ...]) -> bool:
     rounded to odd in float32 has at least two bits more than the format, so rounding it gives what
     rounding the exact sum gives (Boldo and Melquiond 2008).
     """
-    rule, numbers = rule_of(acc[24:32], acc[34], acc[4], acc[5])
-    if rule.fixed or rule.mode != NEAREST_EVEN.value:
-        return False
     fmt = format_from_ints(acc[24:32])
-    return isinstance(fmt, FloatFormat) and 1 <= fmt.man_bits <= 21 and ranges32(fmt)
+    if acc[34] != NEAREST_EVEN.value or not isinstance(fmt, FloatFormat):
+        return False
+    return 1 <= fmt.man_bits <= 21 and ranges32(fmt)
 
 
 @triton.jit
@@ -87,9 +86,10 @@ def odd_sum32(a, b):
     b_part = s - a
     error = (a - (s - b_part)) + (b - b_part)
     bits = tl.cast(s, tl.int32, bitcast=True)
-    inexact = (error > 0.0) | (error < 0.0)
-    step = tl.where((error > 0.0) == (s > 0.0), 1, -1)
-    odd = tl.where(inexact & ((bits & 1) == 0), bits + step, bits)
+    # -1 where the error leads back towards zero: the exact sum lies below |s| then. An infinite sum
+    # has a NaN for error and stays as it is.
+    back = (tl.cast(error, tl.int32, bitcast=True) ^ bits) >> 31
+    odd = tl.where(tl.abs(error) > 0.0, (bits + back) | 1, bits)
     return tl.cast(odd, tl.float32, bitcast=True)
 
 
@@ -133,7 +133,8 @@ def native_kernel(
 ):
     """As `wide_kernel`, with the sum of each chunk made by tl.dot, BK steps at a time.
 
-    SINGLE: the outer additions are rounded in float32, see `single_outer`. Grid: one program for BM x BN outputs of one matrix.
+    SINGLE: the outer additions are rounded in float32, see `single_outer`. Grid: one program for
+    BM x BN outputs of one matrix.
     """
     g, i, j = tile_of_program(M, N, BM, BN)
     left_at = lane_pointers(left, g, i, M)[:, None]
@@ -178,6 +179,10 @@ def launch(
     """Every sum of an Accumulator of order "native" with chunks. seed: of `seed_on`."""
     matrices, m, n, _ = sums.sizes
     single = single_outer(acc)
+    operands = dot_type(left.quantizer, right.quantizer)
+    if interpreting() and operands == BFLOAT16:
+        # The interpreter's dot would take the bits of a bfloat16 for an integer.
+        operands = FLOAT32
     tile = dot_tile(m, n, matrices, processors, doubles=not single)
     programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
     if programs == 0:
@@ -187,6 +192,7 @@ def launch(
         native_kernel[(programs,)](
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), seed, role,
             m, n, sums.sizes[3], chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
-            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, TYPE=dot_type(left.quantizer, right.quantizer), SINGLE=single,
+            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, SINGLE=single,
+            TYPE=operands,
             BM=tile.bm, BN=tile.bn, BK=tile.bk, num_warps=tile.warps, **EXACT,
         )  # fmt: skip
