@@ -19,7 +19,6 @@ import triton
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton._config import wide_tile
 from lpkernels.backends.triton._fast import fast_kernel
-from lpkernels.backends.triton._tiers import NAMES
 from lpkernels.backends.triton._wide import wide_kernel
 from tests.triton.fast_cases import FAST_CASES, FastCase
 from tests.triton.machine_code import Loop, main_loop

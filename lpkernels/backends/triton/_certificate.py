@@ -123,17 +123,12 @@ def safe_in_range(lowest, width, N):
 
 
 @triton.jit
-def in_double(TIER: tl.constexpr):
-    return TIER >= NEAREST
-
-
-@triton.jit
 def certified(left_facts, right_facts, C, R: tl.constexpr, TIER: tl.constexpr):
     """Whether the tier's sums are exact, and the exponent that they must not reach."""
     highest, lowest, width, finite = plain_products(left_facts, right_facts)
-    if in_double(TIER):
+    if TIER >= NEAREST:
         holds = finite
-    elif (TIER >= RANGE or TIER == PLAIN) and R.product is None:
+    elif ((TIER == RANGE) or (TIER == PLAIN)) and (R.product is None):
         holds = exact_in_float32(highest, lowest, width)
     else:
         holds = finite & exact_in_float32(highest, lowest, width)

@@ -19,7 +19,6 @@ from lpkernels.backends.triton._certificate import (
     SPLIT,
     STRIDE,
     certified,
-    in_double,
 )
 from lpkernels.backends.triton._draws import (
     column_keys,
@@ -49,7 +48,7 @@ from lpkernels.backends.triton._wide import VARYING, is_absent
 @triton.jit
 def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
     """Rounded products; a, b: broadcast to the tile."""
-    if in_double(TIER):
+    if TIER >= NEAREST:
         return nearest64(a * b, C.product)
     else:
         return floored32(a * b, C.product)
@@ -83,18 +82,14 @@ def lane_offsets(side, g, lane0, count, LANES: tl.constexpr):
 
 
 @triton.jit
-def operand_at(at, ABSENT_IS_ZERO: tl.constexpr, TIER: tl.constexpr):
-    """Values of one step; an absent tap is a zero where adding a zero adds nothing."""
+def operand_at(at, HAS_ABSENT: tl.constexpr, TIER: tl.constexpr):
+    """Values of one step; where no sum is -0, an absent tap is a zero, which adds nothing."""
     x = tl.load(at)
-    if ABSENT_IS_ZERO:
+    if HAS_ABSENT and ((TIER == SPLIT) or (TIER == CUT)):
         x = tl.where(is_absent(x), 0.0, x)
-    return wide(x) if in_double(TIER) else x
-
-
-@triton.jit
-def keeps_zeros(TIER: tl.constexpr):
-    """Whether a sum can be -0, to which a zero must not be added."""
-    return (TIER != SPLIT) and (TIER != CUT)
+    if TIER >= NEAREST:
+        x = wide(x)
+    return x
 
 
 @triton.jit
@@ -111,17 +106,17 @@ def step(
 ):
     """The sums after one more product each."""
     # [BM, 1] and [1, BN]
-    a = operand_at(left_at, LEFT_ABSENT and not keeps_zeros(TIER), TIER)[:, None]
-    b = operand_at(right_at, RIGHT_ABSENT and not keeps_zeros(TIER), TIER)[None, :]
+    a = operand_at(left_at, LEFT_ABSENT, TIER)[:, None]
+    b = operand_at(right_at, RIGHT_ABSENT, TIER)[None, :]
     if R.product is not None:
         total = sums + product_of(a, b, C, R, TIER)
     else:
         # Exact as a product alone: fused or not gives the same.
         total = tl.fma(a, b, sums)
     total = rounded_sum(total, drawn, C, R, TIER)
-    if keeps_zeros(TIER) and LEFT_ABSENT:
+    if LEFT_ABSENT and (TIER != SPLIT) and (TIER != CUT):
         total = tl.where(is_absent(tl.load(left_at))[:, None], sums, total)
-    if keeps_zeros(TIER) and RIGHT_ABSENT:
+    if RIGHT_ABSENT and (TIER != SPLIT) and (TIER != CUT):
         total = tl.where(is_absent(tl.load(right_at))[None, :], sums, total)
     return total
 
@@ -140,7 +135,7 @@ def looked_at(seen, sums, TIER: tl.constexpr):
     """The largest magnitudes so far, a column each: as float32, or as upper bits of float64."""
     if (TIER == PLAIN) or (TIER == RANGE):
         return seen
-    elif in_double(TIER):
+    elif TIER >= NEAREST:
         return tl.maximum(seen, tl.max(upper(sums) & 0x7FFFFFFF, 0))
     else:
         return tl.maximum(seen, tl.max(tl.abs(sums), 0))
@@ -149,7 +144,7 @@ def looked_at(seen, sums, TIER: tl.constexpr):
 @triton.jit
 def reached(seen, limit, TIER: tl.constexpr):
     """Whether a sum that was looked at is 2^limit or more."""
-    if in_double(TIER):
+    if TIER >= NEAREST:
         return tl.max(seen, 0) >= ((limit + 1023) << 20)
     else:
         return tl.max(seen, 0) >= tl.cast((limit + 127) << 23, tl.float32, bitcast=True)
@@ -180,7 +175,7 @@ def sums_of_span(
     BN: tl.constexpr,
 ):
     """Sums from step first to last, from +0, and the largest seen."""
-    sums = tl.zeros([BM, BN], tl.float64 if in_double(TIER) else tl.float32)
+    sums = tl.zeros([BM, BN], tl.float64 if TIER >= NEAREST else tl.float32)
     words = tl.zeros([BM, BN], tl.uint32)
     if R.sum.mode == STOCHASTIC:
         # Words from 2^32 on have other streams: 2^34 steps fit in no memory.
@@ -259,7 +254,7 @@ def fast_kernel(
     row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
     seed = derived_seed(seed_ptr, role)
 
-    seen = tl.zeros([BN], tl.int32 if in_double(TIER) else tl.float32)
+    seen = tl.zeros([BN], tl.int32 if TIER >= NEAREST else tl.float32)
     if R.chunked:
         total = tl.zeros([BM, BN], tl.float32)
         for c in range(chunks):
