@@ -69,8 +69,8 @@ class Backend(Protocol):
     gives. ``seed`` is a 0-d int64 tensor, on the CPU or on the device, or None where nothing is
     stochastic; the adapter derives the stream from it with ``rng.derive_seed(seed, role)``.
     Operands are float32 with any strides; results are new, contiguous float32 tensors on the
-    operands' device. ``acc`` never has order "native" but in `accumulate`; a
-    backend that lacks another order, or blocks, raises NotImplementedError.
+    operands' device. ``acc`` has order "native" only in `accumulate`, or with chunks where the
+    backend ``sums_native``; one that lacks another order, or blocks, raises NotImplementedError.
 
     ``fuses`` says whether its four products honour ``fused``; one that does not is only called
     with `NOT_FUSED`, and may leave the argument out.
@@ -78,6 +78,7 @@ class Backend(Protocol):
 
     name: str
     fuses: bool
+    sums_native: bool
 
     def available(self) -> bool:
         """Whether this backend can run in this process."""

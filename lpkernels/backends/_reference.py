@@ -63,6 +63,7 @@ class ReferenceBackend:
 
     name = "reference"
     fuses = False
+    sums_native = False
 
     def available(self) -> bool:
         return True

@@ -37,6 +37,7 @@ class CpuBackend:
 
     name = "cpu"
     fuses = True
+    sums_native = False
 
     def __init__(self) -> None:
         self._module: ModuleType | None = None

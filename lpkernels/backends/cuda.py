@@ -21,6 +21,7 @@ class CudaBackend:
 
     name = "cuda"
     fuses = False
+    sums_native = False
 
     def available(self) -> bool:
         return not self.why_not()

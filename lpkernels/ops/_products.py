@@ -41,9 +41,11 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
         operands = list(map(without_grad, (first, second, *more)))
         call = (tuple(acc), seed, role)
         native_order = acc[0] == _NATIVE
-        # torch sums native chunks; the backend does the additions that the contract covers.
+        # torch sums native chunks, unless the backend does; the additions that the contract covers
+        # are always the backend's.
         needed = "accumulate" if native_order else op
         chosen = backends.select(backend, needed, first.device)
+        native_order = native_order and not chosen.sums_native
         fused = NOT_FUSED
         if left or right or result:
             fused = Fused(tuple(left), tuple(right), tuple(result))

@@ -72,12 +72,19 @@ def _absent(value: Any, path: tuple[int, ...]) -> dict[tuple[int, ...], None]:
 
 
 def compiled(
-    kernel: Any, target: str = "sm_90", *, num_warps: int = 4, num_stages: int = 1, **arguments: Any
+    kernel: Any,
+    target: str = "sm_90",
+    *,
+    num_warps: int = 4,
+    num_stages: int = 1,
+    options: dict[str, Any] | None = None,
+    **arguments: Any,
 ) -> Any:
     """What `triton.compile` gives for a call with these arguments.
 
     Args:
         kernel: a @triton.jit function. target: a key of `TARGETS`.
+        options: of the compiler, beyond those that every kernel has.
         arguments: every parameter by name: a torch.dtype for a pointer, a number of its type for a
             number, the value itself for a constexpr, a tuple of these, None for what is not there.
     """
@@ -98,8 +105,8 @@ def compiled(
         constexprs=constants,
         attrs=aligned,
     )
-    options = {"num_warps": num_warps, "num_stages": num_stages, **EXACT}
-    return triton.compile(source, target=TARGETS[target], options=options)
+    told = {"num_warps": num_warps, "num_stages": num_stages, **EXACT, **(options or {})}
+    return triton.compile(source, target=TARGETS[target], options=told)
 
 
 def code(kernel: Any, target: str = "sm_90", **arguments: Any) -> Code:

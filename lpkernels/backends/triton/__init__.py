@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.triton import _launch, _matmul, _quantize
+from lpkernels.backends.triton import _conv, _launch, _matmul, _quantize
 
 _ELEMENTWISE_KINDS = (0, 1)
-_OPS = ("quantize", "matmul")
+_OPS = ("quantize", "matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
 
 
 class TritonBackend:
@@ -21,6 +21,7 @@ class TritonBackend:
 
     name = "triton"
     fuses = True
+    sums_native = True
 
     def available(self) -> bool:
         return not self.why_not()
@@ -65,6 +66,10 @@ class TritonBackend:
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
         return _matmul.matmul(a, b, bias, acc, seed, role, fused)
+
+    conv_fprop = staticmethod(_conv.conv_fprop)
+    conv_dgrad = staticmethod(_conv.conv_dgrad)
+    conv_wgrad = staticmethod(_conv.conv_wgrad)
 
 
 BACKEND = TritonBackend()

@@ -64,3 +64,42 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
         else:
             bn //= 2
     return Tile(bm, bn, min(4, max(1, bm * bn // _WARP)))
+
+
+def fast_tile(
+    m: int, n: int, matrices: int, processors: int, *, doubles: bool, chunked: bool
+) -> Tile:
+    """Of the certified kernels: up to 16 x 512 outputs, 8 x 512 in float64 or with outer sums.
+
+    A thread of the largest tile keeps 64 sums in registers, or 32 pairs. Never wider than the
+    narrowest padding of an operand, so that what lies behind its lanes is never summed.
+    """
+    if interpreting():
+        return Tile(min(16, power_of_two(m)), min(64, max(_FEWEST_LANES, power_of_two(n))), 4)
+    most = 8 if doubles or chunked else 16
+    bm, bn = min(most, power_of_two(m)), min(512, max(_FEWEST_LANES, power_of_two(n)))
+    while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 16 * _WARP:
+        if bn > 16 * bm:
+            bn //= 2
+        else:
+            bm //= 2
+    return Tile(bm, bn, min(4, max(1, bm * bn // (16 * _WARP))))
+
+
+class DotTile(NamedTuple):
+    """BM x BN outputs of one program, BK steps of each tl.dot, and its warps."""
+
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+
+
+def dot_tile(m: int, n: int, matrices: int, processors: int, *, doubles: bool) -> DotTile:
+    """Of the kernel with tl.dot, whose sides are at least 16: up to 128 x 128 outputs, 64 x 64
+    where the outer additions are in float64."""
+    most = 64 if doubles else 128
+    bm, bn = (min(most, max(16, power_of_two(side))) for side in (m, n))
+    while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 32 * 32:
+        bm, bn = (bm // 2, bn) if bm > bn else (bm, bn // 2)
+    return DotTile(bm, bn, 32, 8 if bm * bn > 64 * 64 else 4)

@@ -35,6 +35,8 @@ class Operand(NamedTuple):
     facts: Tensor
     #: Whether some elements are `ABSENT`.
     absent: bool
+    #: The integers of the quantizer that made the values, () if they are any float32.
+    quantizer: tuple[int, ...] = ()
 
 
 #: The largest side of a tile.

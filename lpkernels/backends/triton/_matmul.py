@@ -11,7 +11,7 @@ from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._layout import Sums
 from lpkernels.backends.triton._operands import pack
-from lpkernels.backends.triton._products import check_order, products
+from lpkernels.backends.triton._products import products
 from lpkernels.backends.triton._tables import offsets
 
 
@@ -25,7 +25,6 @@ def matmul(
     fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """`Backend.matmul`. Draws are keyed (batch * M + m, n, k)."""
-    check_order(acc)
     batch = broadcast_batch(a, b)
     m, n = a.shape[-2], b.shape[-1]
     out = torch.empty(*batch, m, n, dtype=torch.float32, device=a.device)

@@ -97,7 +97,7 @@ def pack(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Operand:
                 TK=tk, TL=tl_, **EXACT,
             )  # fmt: skip
     places = offsets(tuple(batch), _packed_strides(sizes, steps * width), x.device)
-    return Operand(values, places, None, None, width, facts, False)
+    return Operand(values, places, None, None, width, facts, False, quantizer)
 
 
 def _packed_strides(sizes: list[int], matrix: int) -> tuple[int, ...]:

@@ -7,24 +7,15 @@ import functools
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import ORDERS
-from lpkernels.backends.triton import _wide
-from lpkernels.backends.triton._config import wide_tile
+from lpkernels.backends.triton import _native, _orders, _stages, _wide
+from lpkernels.backends.triton._config import fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._tiers import NEAREST, tiers
 
-_SEQUENTIAL = 0
-
-
-def check_order(acc: tuple[int, ...]) -> None:
-    """NotImplementedError for sums that no kernel here makes."""
-    if acc[0] != _SEQUENTIAL or acc[32] > 0:
-        asked = f"block={acc[32]}" if acc[32] else f"order={ORDERS[acc[0]]!r}"
-        raise NotImplementedError(
-            f"backend 'triton': expected sums in sequence, got {asked}, for which it has no kernel "
-            "yet; move the tensors to the CPU"
-        )
+# The position in lpkernels.arithmetic.ORDERS.
+_NATIVE = 1
 
 
 def products(
@@ -39,16 +30,33 @@ def products(
     """Writes all of sums.out that its tables reach.
 
     Args:
-        acc: ``Accumulator.to_ints()``, any order but "native". seed, role: of the call.
+        acc: ``Accumulator.to_ints()``, of any order. seed, role: of the call.
         result: the deterministic quantizer of the result (`Fused`), or ().
-    Raises: NotImplementedError: of `check_order`, before anything is written.
     """
-    check_order(acc)
     roundings, constants = roundings_of(acc, result)
     matrices, m, n, _ = sums.sizes
-    tile = wide_tile(m, n, matrices, processors(sums.out.device))
+    there = processors(sums.out.device)
+    tile = wide_tile(m, n, matrices, there)
     start = seed_on(seed, sums.out.device)
-    _wide.launch(left, right, sums, roundings, constants, acc[1], start, role, tile)
+    if acc[0] == _NATIVE:
+        return _native.launch(left, right, sums, roundings, constants, acc, start, role, there)
+    if not _orders.in_sequence(acc):
+        return _orders.launch(
+            left, right, sums, roundings, constants, acc, start, role, tile, there
+        )
+    arguments = (left, right, sums, roundings, constants, acc[1], start, role)
+    in_order = sums.positions is None and sums.starts is None
+    kinds = tiers(acc, in_order=in_order)
+    if not kinds:
+        return _wide.launch(*arguments, tile)
+    tiles = tuple(
+        fast_tile(m, n, matrices, there, doubles=kind >= NEAREST, chunked=roundings.chunked)
+        for kind in kinds
+    )
+    # All sides are powers of two.
+    flag_tile = (max(t.bm for t in (tile, *tiles)), max(t.bn for t in (tile, *tiles)))
+    flags = _stages.launch(*arguments, kinds, tiles, tile, flag_tile)
+    _wide.launch(*arguments, tile, flags, flag_tile)
 
 
 @functools.cache

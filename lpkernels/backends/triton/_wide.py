@@ -137,6 +137,17 @@ def wide_kernel(
     store_tile(finished(total, out, seed, row, col, C, R), out, g, i, j, M, N)
 
 
+def chunks_of(sums: Sums, roundings: Roundings, chunk: int) -> tuple[int, int]:
+    """The length of a chunk, at most K, and how many there are; 1 without chunks."""
+    k = sums.sizes[3]
+    if not roundings.chunked:
+        return 0, 1
+    if sums.starts is not None:
+        return chunk, sums.starts.numel() - 1
+    chunk = min(chunk, k)
+    return chunk, -(-k // chunk) if k else 0
+
+
 def launch(
     left: Operand,
     right: Operand,
@@ -165,12 +176,7 @@ def launch(
     programs = matrices * triton.cdiv(m, bm) * triton.cdiv(n, bn)
     if programs == 0:
         return
-    chunk = min(chunk, k)
-    chunks = 1
-    if roundings.chunked and sums.starts is not None:
-        chunks = sums.starts.numel() - 1
-    elif roundings.chunked:
-        chunks = triton.cdiv(k, chunk) if k else 0
+    chunk, chunks = chunks_of(sums, roundings, chunk)
     with on_device(sums.out):
         wide_kernel[(programs,)](
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), flags, seed,

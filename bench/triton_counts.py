@@ -1,0 +1,87 @@
+"""What a product costs in the machine code of the Triton kernels, counted without a GPU.
+
+python -m bench.triton_counts [--target sm_90] [--output FILE] compiles the kernels of large
+products, prints a table and appends a JSON line for each to the file, by default
+bench/results/triton-<target>.jsonl. Takes a minute. No kernel is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import triton
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.triton._config import wide_tile
+from lpkernels.backends.triton._fast import fast_kernel
+from lpkernels.backends.triton._wide import wide_kernel
+from tests.triton.fast_cases import FAST_CASES, FastCase
+from tests.triton.machine_code import Loop, main_loop
+
+_RESULTS = Path(__file__).parent / "results"
+# Those that run on half as many lanes as additions and multiplications on sm_90.
+_HALF_RATE = ("LOP3", "IADD3", "VIADD", "VIMNMX", "FMNMX", "SHF", "PRMT", "SEL", "FSEL", "FSETP")
+_DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
+
+
+def _wide_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
+    """Of the kernel that makes any sums, with its products in a pass and its tile."""
+    tile = wide_tile(4096, 4096, 1, 132)
+    arguments = FastCase("", 0, acc, 0, 0).arguments(tile)
+    names = {parameter.name for parameter in wide_kernel.params} | {"num_warps"}
+    arguments = {name: value for name, value in arguments.items() if name in names}
+    loop = main_loop(wide_kernel, target, **arguments)
+    return loop, tile.bm * tile.bn / (32 * tile.warps), [tile.bm, tile.bn]
+
+
+def _loops(target: str) -> Iterator[tuple[str, Accumulator, list[int], Loop, float]]:
+    for case in FAST_CASES:
+        loop = main_loop(fast_kernel, target, options=case.options, **case.arguments())
+        yield case.name, case.acc, [case.tile.bm, case.tile.bn], loop, case.products
+    for rounding in ("nearest_even", "stochastic"):
+        acc = Accumulator("e5m10", rounding)
+        loop, products, tile = _wide_loop(acc, target)
+        yield f"wide, {rounding}", acc, tile, loop, products
+
+
+def _record(
+    name: str, acc: Accumulator, tile: list[int], loop: Loop, products: float, target: str
+) -> dict[str, Any]:
+    def share(names: tuple[str, ...]) -> float:
+        return round(sum(loop.counts[n] for n in names) / products, 3)
+
+    return {
+        "type": "triton_counts", "schema": 1, "target": target, "triton": triton.__version__,
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "kernel": name,
+        "accumulator": str(acc), "tile": tile, "registers": loop.registers, "stack": loop.stack,
+        "instructions": round(loop.instructions / products, 3), "half_rate": share(_HALF_RATE),
+        "float64": share(_DOUBLE),
+        "by_name": {n: round(c / products, 3) for n, c in loop.counts.most_common() if c},
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", choices=("sm_80", "sm_90"), default="sm_90")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    output = options.output or _RESULTS / f"triton-{options.target}.jsonl"
+    print(f"{'kernel':28}{'accumulator':24}{'tile':>10}{'instructions':>14}{'half rate':>11}"
+          f"{'float64':>9}{'registers':>11}")  # fmt: skip
+    with output.open("a") as lines:
+        for found in _loops(options.target):
+            record = _record(*found, options.target)
+            lines.write(json.dumps(record) + "\n")
+            tile = "x".join(map(str, record["tile"]))
+            print(f"{record['kernel']:28}{record['accumulator']:24}{tile:>10}"
+                  f"{record['instructions']:>14.2f}{record['half_rate']:>11.2f}"
+                  f"{record['float64']:>9.2f}{record['registers']:>11}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

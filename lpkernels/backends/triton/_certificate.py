@@ -1,0 +1,150 @@
+"""What the facts of two operands prove about their sums; decided on the device, tile by tile.
+
+Notation: the format has q = man_bits + 1 significant bits and the last place 2^lx of its
+subnormals; a product has at most r significant bits, is a multiple of 2^l and below 2^h in
+magnitude. A sum s rounded to nearest in P = 24 or 53 bits and then to q equals the exact sum
+rounded once if
+  (A) |s| <= 2^(l + P): the sum in P bits is exact, and rounding keeps it a multiple of 2^l; or
+  (B) r <= q and 2 q <= P - 1, or P = 24, q = 12 and r <= 11; or
+  (C) q + r <= P - 1 and |s| < 2^(lx + P).
+The reason: a double rounding that goes wrong needs a sum in P bits that is a midpoint and an exact
+sum that is not; with the smaller addend on the grid of the larger they are too far apart (Figueroa
+1995 has the case q = r). If l >= lx no sum is finer than the subnormals: their floor never acts, no
+nonzero sum becomes zero, and no sum is -0. csrc/cpu/certificate.h has the same.
+
+All this holds while sums stay below a bound: that of (A) and (C), and the power of two below which
+nothing overflows. They are looked at only once in `STRIDE` steps. A step to nearest moves a sum by
+at most twice its product, as the sum itself is among the values it could round to. So sums below
+half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound until they are looked
+at again. Truncation moves a sum by less, a draw by one place more: by (1 + 2^-man_bits)^STRIDE < 2
+in all for man_bits >= 4, so that a quarter of the bound leaves enough room.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lpkernels.backends.triton import _tiers
+from lpkernels.backends.triton._facts import HIGHEST, LOWEST, SPECIAL, WIDTH
+from lpkernels.backends.triton._rules import STOCHASTIC, wide
+from lpkernels.backends.triton._rules_upper import exponent_of
+
+#: The tiers, for kernels.
+PLAIN = tl.constexpr(_tiers.PLAIN)
+SPLIT = tl.constexpr(_tiers.SPLIT)
+FLOOR = tl.constexpr(_tiers.FLOOR)
+RANGE = tl.constexpr(_tiers.RANGE)
+NEAREST = tl.constexpr(_tiers.NEAREST)
+CUT = tl.constexpr(_tiers.CUT)
+
+#: Steps between two looks at the sums, and its logarithm.
+STRIDE = tl.constexpr(8)
+_STRIDE_LOG2 = tl.constexpr(3)
+
+# Sums beyond need no speed; what the float32 rules compute with stays finite below.
+_ENOUGH = tl.constexpr(100)
+# More than any exponent here.
+_ALWAYS = tl.constexpr(4096)
+
+
+@triton.jit
+def plain_products(left, right):
+    """h, l, r of exact products, and whether no operand is infinite or NaN; from two facts."""
+    highest = tl.load(left + HIGHEST) + tl.load(right + HIGHEST) + 2
+    lowest = -(tl.load(left + LOWEST) + tl.load(right + LOWEST))
+    width = tl.load(left + WIDTH) + tl.load(right + WIDTH)
+    finite = (tl.load(left + SPECIAL) != 1) & (tl.load(right + SPECIAL) != 1)
+    return highest, lowest, width, finite
+
+
+@triton.jit
+def last_place(N):
+    """lx of a format with subnormals."""
+    return exponent_of(N.least) + exponent_of(N.unit)
+
+
+@triton.jit
+def room(N):
+    """The exponent of the largest power of two below which nothing on the grid overflows."""
+    return exponent_of(wide(N.max) + wide(N.low) * 2.0)
+
+
+@triton.jit
+def rounded_products(highest, lowest, N):
+    """h, l, r once products are rounded in N's format, and whether none of them overflows."""
+    r = 1 - exponent_of(N.unit)
+    return highest, tl.maximum(lowest, last_place(N)), r, highest < room(N)
+
+
+@triton.jit
+def exact_in_float32(highest, lowest, width):
+    """Products exact in float32 and, as every sum of them, never subnormal there."""
+    return (width <= 24) & (lowest >= -126) & (highest <= 126)
+
+
+@triton.jit
+def nearest_bound(lowest, width, N, P: tl.constexpr):
+    """Sums in P bits below 2^this may be rounded again, to nearest_even."""
+    q = 1 - exponent_of(N.unit)
+    bound = lowest + P
+    fits = q + width <= P - 1
+    bound = tl.where(fits, tl.maximum(bound, last_place(N) + P), bound)
+    always = (width <= q) & (2 * q <= P - 1)
+    if P == 24:
+        always = always | ((q == 12) & (width <= 11))
+    return tl.where(always, _ALWAYS, bound)
+
+
+@triton.jit
+def no_floor(lowest, N, R: tl.constexpr):
+    """Whether the floor of subnormals never acts; without subnormals, whether none is missed."""
+    if R.subnormals:
+        return lowest >= last_place(N)
+    else:
+        return lowest >= exponent_of(N.least)
+
+
+@triton.jit
+def watched(bound, highest, N, R: tl.constexpr):
+    """Whether sums can be held below 2^bound, and the exponent that they must not reach."""
+    bound = tl.minimum(tl.minimum(bound, room(N)), _ENOUGH)
+    limit = bound - 2 if R.mode == STOCHASTIC else bound - 1
+    return (highest + _STRIDE_LOG2 + 2 <= bound) & (bound >= -_ENOUGH), limit
+
+
+@triton.jit
+def safe_in_range(lowest, width, N):
+    """Whether every sum that does not overflow may be rounded again from float32.
+
+    Sums of max and a product may be finer than 2^l, but not finer than max is.
+    """
+    return nearest_bound(lowest, width, N, 24) > room(N)
+
+
+@triton.jit
+def certified(left_facts, right_facts, C, R: tl.constexpr, TIER: tl.constexpr):
+    """Whether the tier's sums are exact, and the exponent that they must not reach."""
+    highest, lowest, width, finite = plain_products(left_facts, right_facts)
+    if TIER >= NEAREST:
+        holds = finite
+    elif ((TIER == RANGE) or (TIER == PLAIN)) and (R.product is None):
+        holds = exact_in_float32(highest, lowest, width)
+    else:
+        holds = finite & exact_in_float32(highest, lowest, width)
+    if R.product is not None:
+        highest, lowest, width, inside = rounded_products(highest, lowest, C.product)
+        holds = holds & inside
+    limit = tl.full([], 0, tl.int32)
+    if TIER == RANGE:
+        holds = holds & safe_in_range(lowest, width, C.sum)
+    elif TIER != PLAIN:
+        if (TIER == SPLIT) or (TIER == CUT) or (not R.sum.subnormals):
+            holds = holds & no_floor(lowest, C.sum, R.sum)
+        if TIER == CUT:
+            bound = lowest + 53
+        else:
+            bound = nearest_bound(lowest, width, C.sum, 53 if TIER == NEAREST else 24)
+        small, limit = watched(bound, highest, C.sum, R.sum)
+        holds = holds & small
+    return holds, limit

@@ -1,0 +1,182 @@
+"""The three passes of a convolution as batches of gather products: tables for `_layout`.
+
+    pass    rows (channels)   columns                      k
+    fprop   c_out             (n, position) of y           (c_in, tap)
+    dgrad   c_in              (n, position) of x, a phase  (c_out, tap of the phase)
+    wgrad   c_out             (tap, c_in)                  (n, position) of y
+
+One matrix for each group. The columns read an image that was copied into a `Frame` once, with
+ABSENT wherever a tap can reach outside of it, so that an element lies at lane + step and no bounds
+are tested. dgrad of a strided convolution is one product for each phase of x, the positions that
+have one remainder by the strides: they all meet the same taps, and neighbours in a phase read
+neighbours of dy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lpkernels.backends.triton._config import padded_lanes
+from lpkernels.backends.triton._conv_geometry import (
+    Frame,
+    Geometry,
+    Three,
+    count,
+    grid,
+    outer_sum,
+)
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._tables import kept
+
+Ints: TypeAlias = tuple[int, ...]
+
+
+class Product(NamedTuple):
+    """One batch of products: the gathered right operand, and the fields of `Sums`."""
+
+    batch: Tensor
+    lanes: Tensor
+    steps: Tensor
+    out_batch: Tensor
+    rows: Tensor
+    cols: Tensor
+    row_keys: Tensor
+    col_keys: Tensor
+    row_batch: Tensor
+    col_batch: Tensor
+    swapped: bool
+    #: Of every step, where only some of ``length`` have one.
+    positions: Tensor | None
+    length: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        return len(self.batch), len(self.rows), len(self.cols), len(self.steps)
+
+    def right(self, values: Tensor, facts: Tensor, absent: bool, quantizer: Ints) -> Operand:
+        return Operand(values, self.batch, self.lanes, self.steps, 0, facts, absent, quantizer)
+
+    def sums(self, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
+        return Sums(
+            out, self.out_batch, self.rows, self.cols, self.row_keys, self.col_keys,
+            self.row_batch, self.col_batch, self.swapped, bias, self.positions, starts, self.sizes,
+        )  # fmt: skip
+
+
+Builder = Callable[[Geometry, torch.device], list[Product]]
+
+
+def _reach(g: Geometry) -> Three:
+    """How far the windows of all outputs stretch."""
+    z, y, x = (
+        (o - 1) * s + d * (k - 1) + 1
+        for o, s, d, k in zip(g.output, g.stride, g.dilation, g.kernel, strict=True)
+    )
+    return z, y, x
+
+
+def fprop_frame(g: Geometry) -> Frame:
+    """Of x: lanes are positions of y, folded so that neighbours of a line lie side by side."""
+    return Frame(_reach(g), g.padding, g.stride[2], False, 1, g.groups * g.in_channels)
+
+
+def fprop(g: Geometry, device: torch.device) -> list[Product]:
+    frame, volume = fprop_frame(g), math.prod(g.output)
+    places = frame.places(*grid(g.output, g.stride, device))
+    taps = frame.places(*grid(g.kernel, g.dilation, device))
+    group, images = count(g.groups, device), count(g.batch, device)
+    channels_out, channels_in = count(g.out_channels, device), count(g.in_channels, device)
+    product = Product(
+        batch=group * (g.in_channels * frame.channel_step),
+        lanes=outer_sum(images * frame.image_step, places),
+        steps=outer_sum(channels_in * frame.channel_step, taps),
+        out_batch=group * (g.out_channels * volume),
+        rows=channels_out * volume,
+        cols=outer_sum(images * (g.groups * g.out_channels * volume), count(volume, device)),
+        row_keys=channels_out,
+        col_keys=count(g.batch * volume, device),
+        row_batch=group * g.out_channels,
+        col_batch=group * 0,
+        swapped=True,
+        positions=None,
+        length=g.in_channels * g.taps,
+    )
+    return [product]
+
+
+def wgrad_frame(g: Geometry) -> Frame:
+    """Of x: lanes are taps and channels."""
+    return Frame(_reach(g), g.padding, 1, True, 1, g.groups * g.in_channels)
+
+
+def wgrad(g: Geometry, device: torch.device) -> list[Product]:
+    frame = wgrad_frame(g)
+    places = frame.places(*grid(g.output, g.stride, device))
+    taps = frame.places(*grid(g.kernel, g.dilation, device))
+    group, images = count(g.groups, device), count(g.batch, device)
+    channels_out, channels_in = count(g.out_channels, device), count(g.in_channels, device)
+    # Lanes are ordered (tap, c_in), the columns of w (c_in, tap).
+    columns = outer_sum(count(g.taps, device), channels_in * g.taps)
+    product = Product(
+        batch=group * g.in_channels,
+        lanes=outer_sum(taps, channels_in),
+        steps=outer_sum(images * frame.image_step, places),
+        out_batch=group * (g.out_channels * g.in_channels * g.taps),
+        rows=channels_out * (g.in_channels * g.taps),
+        cols=columns,
+        row_keys=channels_out,
+        col_keys=columns,
+        row_batch=group * g.out_channels,
+        col_batch=group * (g.in_channels * g.taps),
+        swapped=False,
+        positions=None,
+        length=g.batch * math.prod(g.output),
+    )
+    return [product]
+
+
+# Of a part whose channels padding would more than double.
+_FEW_CHANNELS = 16
+
+
+def gradient_frame(g: Geometry) -> Frame:
+    """Of dy in wgrad, the left operand: lanes are channels, steps are positions."""
+    size, before = g.output, (0, 0, 0)
+    if g.out_channels < _FEW_CHANNELS:
+        return Frame(size, before, 1, True, 1, g.groups * g.out_channels)
+    return Frame(size, before, 1, True, g.groups, padded_lanes(g.out_channels))
+
+
+@kept
+def _gradient_tables(g: Geometry, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    frame, group = gradient_frame(g), count(g.groups, device)
+    if frame.parts == 1:
+        return group * g.out_channels, count(g.out_channels, device)
+    return group * (g.batch * frame.image_step), None
+
+
+def gradient_operand(g: Geometry, values: Tensor, facts: Tensor, quantizer: Ints) -> Operand:
+    """The left operand of wgrad out of its frame."""
+    batch, lanes = _gradient_tables(g, values.device)
+    step = gradient_frame(g).place_step
+    return Operand(values, batch, lanes, None, step, facts, False, quantizer)
+
+
+@kept
+def _kept_tables(build: Builder, g: Geometry, device: torch.device) -> list[Product]:
+    return build(g, device)
+
+
+#: Larger tables are made anew: their products take far longer, and kept they would fill the memory.
+KEPT_COLUMNS = 1 << 20
+
+
+def tables(build: Builder, g: Geometry, device: torch.device) -> list[Product]:
+    """build(g, device), for `fprop`, `wgrad` and `_conv_phases.dgrad`; or what it made before."""
+    large = g.batch * max(math.prod(g.size), math.prod(g.output)) > KEPT_COLUMNS
+    return build(g, device) if large else _kept_tables(build, g, device)

@@ -1,0 +1,198 @@
+"""Order "native": chunks summed by tl.dot, on tensor cores where the operands allow, and rounded
+additions between them.
+
+Inside a chunk the order of the sum, and what the tensor cores keep of it, is the hardware's: the
+contract covers the outer additions, the bias and the result alone. Where a chunk's sum is exact in
+float32 in any order, so is everything here.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lpkernels.backends.triton._config import dot_tile
+from lpkernels.backends.triton._draws import derived_seed
+from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
+from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
+from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._rules import NEAREST_EVEN, narrow, wide
+from lpkernels.backends.triton._rules32 import ranged32
+from lpkernels.backends.triton._tiers import ranges32
+from lpkernels.backends.triton._tile import (
+    SITE_OUTER,
+    add_outermost,
+    chunk_start,
+    draw_keys,
+    finished,
+    lane_pointers,
+    outputs_of,
+    side_of,
+    step_offset,
+    store_tile,
+    tile_of_program,
+)
+from lpkernels.backends.triton._wide import chunks_of
+from lpkernels.formats import FloatFormat, format_from_ints
+
+_ABSENT = tl.constexpr(ABSENT)
+#: How tl.dot takes operands: as float32 with exact products, or in half precision that holds them.
+FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
+_FLOAT16 = tl.constexpr(FLOAT16)
+_BFLOAT16 = tl.constexpr(BFLOAT16)
+
+
+def dot_type(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    """The narrowest type that holds every value of both quantizers' formats; () is any float32.
+
+    float16 where both would do: its products with float32 sums run at the same rate.
+    """
+    formats = [format_from_ints(quantizer[:-4]) for quantizer in (left, right) if quantizer]
+    if len(formats) < 2 or not all(isinstance(fmt, FloatFormat) for fmt in formats):
+        return FLOAT32
+    for code, (most, man_bits, least) in (
+        (FLOAT16, (65504.0, 10, 2.0**-24)),
+        (BFLOAT16, (3.3895313892515355e38, 7, 2.0**-133)),
+    ):
+        if all(
+            isinstance(fmt, FloatFormat)
+            and fmt.max <= most
+            and fmt.man_bits <= man_bits
+            and fmt.min_normal * 2.0**-fmt.man_bits >= least
+            for fmt in formats
+        ):
+            return code
+    return FLOAT32
+
+
+def single_outer(acc: tuple[int, ...]) -> bool:
+    """Whether the outer additions of an Accumulator's integers can be rounded in float32.
+
+    To nearest even in a format of 1..21 mantissa bits that `ranged32` takes: the sum of two float32
+    rounded to odd in float32 has at least two bits more than the format, so rounding it gives what
+    rounding the exact sum gives (Boldo and Melquiond 2008).
+    """
+    fmt = format_from_ints(acc[24:32])
+    if acc[34] != NEAREST_EVEN.value or not isinstance(fmt, FloatFormat):
+        return False
+    return 1 <= fmt.man_bits <= 21 and ranges32(fmt)
+
+
+@triton.jit
+def odd_sum32(a, b):
+    """a + b rounded to odd in float32: `_rules.odd_sum` with half the bits."""
+    s = a + b
+    b_part = s - a
+    error = (a - (s - b_part)) + (b - b_part)
+    bits = tl.cast(s, tl.int32, bitcast=True)
+    # -1 where the error leads back towards zero: the exact sum lies below |s| then. An infinite sum
+    # has a NaN for error and stays as it is.
+    back = (tl.cast(error, tl.int32, bitcast=True) ^ bits) >> 31
+    odd = tl.where(tl.abs(error) > 0.0, (bits + back) | 1, bits)
+    return tl.cast(odd, tl.float32, bitcast=True)
+
+
+@triton.jit
+def dot_operand(pointers, inside, TYPE: tl.constexpr, HAS_ABSENT: tl.constexpr):
+    """A tile of an operand as tl.dot takes it; what is absent is 0."""
+    x = tl.load(pointers, mask=inside, other=0.0)
+    if HAS_ABSENT:
+        x = tl.where(tl.cast(x, tl.int32, bitcast=True) == _ABSENT, 0.0, x)
+    if TYPE == _FLOAT16:
+        x = tl.cast(x, tl.float16)
+    elif TYPE == _BFLOAT16:
+        x = tl.cast(x, tl.bfloat16)
+    return x
+
+
+@triton.jit(do_not_specialize=["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"])
+def native_kernel(
+    left,
+    left_step,
+    right,
+    right_step,
+    out,
+    seed_ptr,
+    role,
+    M,
+    N,
+    K,
+    chunk,
+    chunks,
+    C,
+    R: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    LEFT_ABSENT: tl.constexpr,
+    RIGHT_ABSENT: tl.constexpr,
+    TYPE: tl.constexpr,
+    SINGLE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """As `wide_kernel`, with the sum of each chunk made by tl.dot, BK steps at a time.
+
+    SINGLE: the outer additions are rounded in float32, see `single_outer`. Grid: one program for
+    BM x BN outputs of one matrix.
+    """
+    g, i, j = tile_of_program(M, N, BM, BN)
+    left_at = lane_pointers(left, g, i, M)[:, None]
+    right_at = lane_pointers(right, g, j, N)[None, :]
+    row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
+    seed = derived_seed(seed_ptr, role)
+
+    outer = tl.zeros([BM, BN], tl.float32)
+    for c in range(chunks):
+        first, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
+        part = tl.zeros([BM, BN], tl.float32)
+        for start in range(first, last, BK):
+            k = start + tl.arange(0, BK)
+            inside = k < last
+            step = tl.minimum(k, last - 1)
+            a_at = left_at + step_offset(left, left_step, step)[None, :]
+            b_at = right_at + step_offset(right, right_step, step)[:, None]
+            a = dot_operand(a_at, inside[None, :], TYPE, LEFT_ABSENT)
+            b = dot_operand(b_at, inside[:, None], TYPE, RIGHT_ABSENT)
+            part = tl.dot(a, b, part, input_precision="ieee")
+        if SINGLE:
+            outer = ranged32(odd_sum32(outer, part), C.outer, R.outer)
+        else:
+            position = tl.cast(c, tl.int64)
+            total = wide(outer)
+            total = add_outermost(total, wide(part), SITE_OUTER, position, seed, row, col, C, R)
+            outer = narrow(total)
+    store_tile(finished(wide(outer), out, seed, row, col, C, R), out, g, i, j, M, N)
+
+
+def launch(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    roundings: Roundings,
+    constants: Constants,
+    acc: tuple[int, ...],
+    seed: Tensor,
+    role: int,
+    processors: int,
+) -> None:
+    """Every sum of an Accumulator of order "native" with chunks. seed: of `seed_on`."""
+    matrices, m, n, _ = sums.sizes
+    single = single_outer(acc)
+    operands = dot_type(left.quantizer, right.quantizer)
+    if interpreting() and operands == BFLOAT16:
+        # The interpreter's dot would take the bits of a bfloat16 for an integer.
+        operands = FLOAT32
+    tile = dot_tile(m, n, matrices, processors, doubles=not single)
+    programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    if programs == 0:
+        return
+    chunk, chunks = chunks_of(sums, roundings, acc[1])
+    with on_device(sums.out):
+        native_kernel[(programs,)](
+            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), seed, role,
+            m, n, sums.sizes[3], chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
+            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, SINGLE=single,
+            TYPE=operands,
+            BM=tile.bm, BN=tile.bn, BK=tile.bk, num_warps=tile.warps, **EXACT,
+        )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Sums in other orders than one product after the other: which kernel makes them, and its launch.
+
+All are float64 kernels for every format and mode, on the same operands and outputs as `_wide`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from lpkernels.backends.triton._aligned import aligned_kernel
+from lpkernels.backends.triton._compensated import compensated_kernel
+from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._pairwise import pairwise_kernel
+from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._tile import outputs_of, side_of
+
+_PAIRWISE, _COMPENSATED = 2, 3
+# Programs of trees for each processor: what waits in them should stay in its caches.
+_TREES = 4
+# Of trees over steps that leave positions out: of 2^41 positions.
+_MOST_LEVELS = 40
+# A chunk past the end of every sum that a kernel can hold.
+_LONGEST = 2**31 - 1
+
+
+def in_sequence(acc: tuple[int, ...]) -> bool:
+    """Whether product after product joins the running sum, as `_wide` does it."""
+    return acc[0] not in (_PAIRWISE, _COMPENSATED) and acc[32] == 0
+
+
+def launch(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    roundings: Roundings,
+    constants: Constants,
+    acc: tuple[int, ...],
+    seed: Tensor,
+    role: int,
+    tile: Tile,
+    processors: int,
+) -> None:
+    """Every sum of an Accumulator (its integers) that is not `in_sequence`. seed: of `seed_on`."""
+    matrices, m, n, k = sums.sizes
+    tiles = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    if tiles == 0:
+        return
+    # Positions may reach beyond k, and chunks with them.
+    chunk = min(acc[1], k if sums.positions is None else _LONGEST)
+    chunks = _chunks(sums, chunk) if roundings.chunked else 1
+    operands = (side_of(left), left.step, side_of(right), right.step, outputs_of(sums))
+    sizes = (seed, role, m, n, k, chunk, chunks)
+    options: dict[str, Any] = {
+        "R": roundings, "SWAPPED": sums.swapped, "LEFT_ABSENT": left.absent,
+        "RIGHT_ABSENT": right.absent, "BM": tile.bm, "BN": tile.bn, "num_warps": tile.warps,
+        # Loads of what a program wrote itself must not move across its stores.
+        "num_stages": 1, **EXACT,
+    }  # fmt: skip
+    with on_device(sums.out):
+        if acc[0] == _PAIRWISE:
+            programs, levels = min(tiles, _TREES * processors), _levels(sums, chunk)
+            waiting = torch.empty(
+                programs * levels * tile.bm * tile.bn, dtype=torch.float32, device=sums.out.device
+            )
+            pairwise_kernel[(programs,)](
+                *operands, waiting, levels, tiles, *sizes, constants, **options
+            )
+        elif acc[0] == _COMPENSATED:
+            compensated_kernel[(tiles,)](*operands, *sizes, constants, **options)
+        else:
+            aligned_kernel[(tiles,)](*operands, *sizes, acc[32], acc[33], constants, **options)
+
+
+def _chunks(sums: Sums, chunk: int) -> int:
+    if sums.starts is not None:
+        return sums.starts.numel() - 1
+    return triton.cdiv(sums.sizes[3], chunk) if chunk > 0 else 0
+
+
+def _levels(sums: Sums, chunk: int) -> int:
+    """At how many levels nodes can wait: at those of the bits of the number of pairs."""
+    if sums.positions is not None and not 0 < chunk < _LONGEST:
+        return _MOST_LEVELS
+    length = chunk if sums.positions is not None else min(chunk or sums.sizes[3], sums.sizes[3])
+    return max(1, min(_MOST_LEVELS, (-(-length // 2)).bit_length()))

@@ -1,0 +1,269 @@
+"""The kernel of sums as binary trees over the positions of k.
+
+A tree is walked from the left as a binary counter counts: after n pairs of positions a node waits
+at level l, covering 2^l pairs, where bit l of n is set; the next pair joins what waits at level 0,
+their sum what waits at level 1, and so on. What waits lies in memory, a float32 for each output and
+level, because values of the accumulator fit; `ABSENT` where a node has no products. A program reads
+only what it wrote.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lpkernels.backends.triton._draws import derived_seed
+from lpkernels.backends.triton._layout import ABSENT
+from lpkernels.backends.triton._rules import (
+    TOWARD_NEGATIVE,
+    WRAP,
+    add_rounded,
+    bits_of,
+    is_infinite,
+    magnitude_of,
+    narrow,
+    odd_sum,
+    reciprocal,
+    round_to,
+    value_of,
+    wide,
+)
+from lpkernels.backends.triton._terms import SIGN, add_inner, drawn_threshold, term_at
+from lpkernels.backends.triton._tile import (
+    SITE_OUTER,
+    SITE_PRODUCT,
+    SITE_SUM,
+    add_outermost,
+    chunk_start,
+    column_of,
+    draw_keys,
+    finished,
+    lane_pointers,
+    position_of,
+    store_tile,
+)
+from lpkernels.backends.triton._wide import VARYING, is_absent
+
+_ABSENT = tl.constexpr(ABSENT)
+
+
+@triton.jit
+def _reduced_product(p, other, N):
+    """p modulo the range of a wrapping format, where it is a whole number of quanta, for p +
+    other: of p's sign, and larger than other where that is no such number itself, so that the sum
+    keeps its sign; at most 50 bits, or 27 below the range, hold the sum."""
+    size, other_size = magnitude_of(p), magnitude_of(other)
+    quantum = wide(N.least)
+    whole = quantum * 1125899906842624.0
+    span = wide(N.unit) * quantum
+    inverse = reciprocal(span)
+    beside = tl.where(other_size < whole, other_size, 0.0)
+    rest = size - tl.floor(size * inverse) * span
+    reduced = rest + (tl.floor(beside * inverse) + 1.0) * span
+    with_sign = value_of(bits_of(reduced) | (bits_of(p) & SIGN))
+    return tl.where((size >= whole) & (is_infinite(size) == 0), with_sign, p)
+
+
+@triton.jit
+def _add_products(p, q, threshold, N, R: tl.constexpr):
+    """p + q rounded once, neither a value of the format."""
+    if R.overflow == WRAP:
+        total = odd_sum(_reduced_product(p, q, N), _reduced_product(q, p, N))
+        if R.mode == TOWARD_NEGATIVE:
+            total = tl.where(total == 0.0, value_of((bits_of(p) | bits_of(q)) & SIGN), total)
+        return round_to(total, threshold, N, R)
+    else:
+        return add_rounded(p, q, threshold, N, R)
+
+
+@triton.jit
+def _wait(waiting, level, STRIDE: tl.constexpr, node, absent, HOLES: tl.constexpr):
+    """Leaves a node at a level."""
+    value = narrow(node)
+    if HOLES:
+        nothing = tl.cast(tl.full(node.shape, _ABSENT, tl.int32), tl.float32, bitcast=True)
+        value = tl.where(absent, nothing, value)
+    tl.store(waiting + level * STRIDE, value)
+    # A thread may read what another one wrote.
+    tl.debug_barrier()
+
+
+@triton.jit
+def _join(
+    waiting, level, STRIDE: tl.constexpr, node, absent, seed, row, column, key, C,
+    R: tl.constexpr, HOLES: tl.constexpr,
+):  # fmt: skip
+    """The sum of what waits at a level and the node right of it, or the one of them that is."""
+    value = tl.load(waiting + level * STRIDE)
+    left = wide(value)
+    total = add_inner(left, node, seed, row, column, key, C, R)
+    if HOLES:
+        left_absent = is_absent(value)
+        total = tl.where(absent, left, tl.where(left_absent, node, total))
+        absent = absent & left_absent
+    return total, absent
+
+
+@triton.jit
+def _collapsed(
+    waiting, STRIDE: tl.constexpr, count, levels, begin, seed, row, column, C,
+    R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The sum of what waits below a level after ``count`` pairs, and where there is nothing."""
+    node = tl.zeros([BM, BN], tl.float64)
+    absent = tl.full([BM, BN], 1, tl.int1)
+    for level in range(levels):
+        before = count >> level
+        if (before & 1) != 0:
+            # A right half begins behind the last pair that waits at this level.
+            key = begin + (before << (level + 1))
+            node, absent = _join(
+                waiting, level, STRIDE, node, absent, seed, row, column, key, C, R, True
+            )
+    return node, absent
+
+
+@triton.jit
+def _bit_length(x):
+    length = tl.full([], 0, tl.int32)
+    while x != 0:
+        x = x >> 1
+        length += 1
+    return length
+
+
+@triton.jit
+def _advance(
+    waiting, STRIDE: tl.constexpr, count, following, begin, seed, row, column, C,
+    R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The pairs from ``count`` to before ``following`` are absent: what waits below the highest bit
+    in which the two differ becomes the node that waits there."""
+    highest = _bit_length(count ^ following) - 1
+    node, absent = _collapsed(
+        waiting, STRIDE, count, highest, begin, seed, row, column, C, R, BM, BN
+    )
+    _wait(waiting, highest, STRIDE, node, absent, True)
+    for level in range(highest):
+        if ((following >> level) & 1) != 0:
+            _wait(waiting, level, STRIDE, node, tl.full([BM, BN], 1, tl.int1), True)
+
+
+@triton.jit
+def _push(
+    waiting, STRIDE: tl.constexpr, pair, node, absent, begin, seed, row, column, C,
+    R: tl.constexpr, HOLES: tl.constexpr,
+):  # fmt: skip
+    """Joins the node of a pair, ``pair`` pairs behind ``begin``, with all that it completes."""
+    level = tl.full([], 0, tl.int32)
+    index = pair
+    while (index & 1) != 0:
+        key = begin + (index << (level + 1))
+        node, absent = _join(
+            waiting, level, STRIDE, node, absent, seed, row, column, key, C, R, HOLES
+        )
+        index = index >> 1
+        level += 1
+    _wait(waiting, level, STRIDE, node, absent, HOLES)
+
+
+@triton.jit
+def _has_partner(out, k, last, key):
+    """Whether step k + 1 is there and stands at position ``key``."""
+    following = k + 1 < last
+    if out.positions is None:
+        return following
+    else:
+        return following & (position_of(out, tl.minimum(k + 1, last - 1)) == key)
+
+
+@triton.jit
+def _tile_at(tile, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Matrix, rows and columns of a tile; rows fastest."""
+    down, across = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    i = tl.cast(tile % down, tl.int64) * BM + tl.arange(0, BM)
+    j = tl.cast(tile // down % across, tl.int64) * BN + tl.arange(0, BN)
+    return tl.cast(tile // down // across, tl.int64), i, j
+
+
+@triton.jit(do_not_specialize=[*VARYING, "tiles", "levels"])
+def pairwise_kernel(
+    left, left_step, right, right_step, out, waiting, levels, tiles, seed_ptr, role, M, N, K,
+    chunk, chunks, C,
+    R: tl.constexpr, SWAPPED: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Sums of nodes of a tree, each rounded once; a node with one present half is that half, a leaf
+    with one product +0 plus it. Draws are keyed by the position where a node's right half begins.
+
+    Arguments of `_wide.wide_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
+    any number of programs, each of which makes tiles of BM x BN outputs of one matrix in turn.
+    """
+    HOLES: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT or (out.positions is not None)
+    STRIDE: tl.constexpr = BM * BN
+    seed = derived_seed(seed_ptr, role)
+    mine = tl.cast(tl.program_id(0), tl.int64) * levels * STRIDE
+    waiting += mine + tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        g, i, j = _tile_at(tile, M, N, BM, BN)
+        left_at = lane_pointers(left, g, i, M)
+        right_at = lane_pointers(right, g, j, N)
+        row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
+        sum_column = column_of(seed, SITE_SUM, col, R.sum)
+        column = col
+        if R.product is not None:
+            column = column_of(seed, SITE_PRODUCT, col, R.product)
+
+        outer = tl.zeros([BM, BN], tl.float64)
+        for c in range(chunks):
+            if R.chunked:
+                k, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
+            else:
+                k, last = tl.full([], 0, tl.int64), tl.cast(K, tl.int64)
+            begin = tl.cast(c, tl.int64) * chunk
+            count = tl.full([], 0, tl.int64)
+            while k < last:
+                pair = (position_of(out, k) - begin) >> 1
+                key = begin + pair * 2 + 1
+                p, absent = term_at(
+                    left, left_at, left_step, right, right_at, right_step, out, k, seed, row,
+                    column, C, R, LEFT_ABSENT, RIGHT_ABSENT,
+                )  # fmt: skip
+                q = tl.zeros([BM, BN], tl.float64)
+                q_absent = tl.full([BM, BN], 1, tl.int1)
+                k += 1
+                if _has_partner(out, k - 1, last, key):
+                    q, q_absent = term_at(
+                        left, left_at, left_step, right, right_at, right_step, out, k, seed, row,
+                        column, C, R, LEFT_ABSENT, RIGHT_ABSENT,
+                    )  # fmt: skip
+                    k += 1
+                if HOLES:
+                    p, q = tl.where(absent, 0.0, p), tl.where(q_absent, 0.0, q)
+                    absent = absent & q_absent
+                threshold = drawn_threshold(seed, SITE_SUM, row, sum_column, key, R.sum)
+                node = _add_products(p, q, threshold, C.sum, R.sum)
+                if out.positions is not None:
+                    if count < pair:
+                        _advance(
+                            waiting, STRIDE, count, pair, begin, seed, row, sum_column, C, R, BM,
+                            BN,
+                        )  # fmt: skip
+                _push(
+                    waiting, STRIDE, pair, node, absent, begin, seed, row, sum_column, C, R, HOLES
+                )
+                count = pair + 1
+            total, absent = _collapsed(
+                waiting, STRIDE, count, _bit_length(count), begin, seed, row, sum_column, C, R,
+                BM, BN,
+            )  # fmt: skip
+            # All have read what the next sum overwrites.
+            tl.debug_barrier()
+            total = tl.where(absent, 0.0, total)
+            if R.chunked:
+                position = tl.cast(c, tl.int64)
+                outer = add_outermost(outer, total, SITE_OUTER, position, seed, row, col, C, R)
+            else:
+                outer = total
+        store_tile(finished(outer, out, seed, row, col, C, R), out, g, i, j, M, N)

@@ -1,0 +1,140 @@
+"""The certified kernels one after the other, and what comes after the sums."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lpkernels.backends.triton import _fast, _tiers
+from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.triton._draws import derived_seed
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._rules import wide
+from lpkernels.backends.triton._tile import (
+    draw_keys,
+    finished,
+    outputs_of,
+    side_of,
+    store_tile,
+    tile_corner,
+    tile_number,
+    tile_of_program,
+)
+from lpkernels.backends.triton._wide import chunks_of
+
+# Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU.
+REGISTERS = 168
+
+
+@triton.jit(do_not_specialize=["role", "M", "N"])
+def finish_kernel(
+    out,
+    flags,
+    seed_ptr,
+    role,
+    M,
+    N,
+    C,
+    R: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    FLAG_M: tl.constexpr,
+    FLAG_N: tl.constexpr,
+):
+    """out[g][i][j] <- round(out[g][i][j] + bias), rounded as the result, where no flag is set.
+
+    Grid: one program for BM x BN outputs of one matrix. In the certified kernels this would take
+    registers from their many sums.
+    """
+    g, i0, j0 = tile_corner(M, N, BM, BN)
+    if tl.load(flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)) != 0:
+        return
+    g, i, j = tile_of_program(M, N, BM, BN)
+    row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
+    rows = tl.load(out.batch + g) + tl.load(out.rows + i, mask=i < M, other=0)
+    cols = tl.load(out.cols + j, mask=j < N, other=0)
+    # Outputs outside are the first ones of the matrix: read, not written.
+    sums = tl.load(out.data + rows[:, None] + cols[None, :])
+    total = finished(wide(sums), out, derived_seed(seed_ptr, role), row, col, C, R)
+    store_tile(total, out, g, i, j, M, N)
+
+
+def options_of(tier: int, roundings: Roundings) -> dict[str, int]:
+    """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
+    registers = torch.version.hip is None and tier < _tiers.NEAREST and not roundings.chunked
+    return {"maxnreg": REGISTERS} if registers else {}
+
+
+def launch(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    roundings: Roundings,
+    constants: Constants,
+    chunk: int,
+    seed: Tensor,
+    role: int,
+    tiers: tuple[int, ...],
+    tiles: tuple[Tile, ...],
+    last_tile: Tile,
+    flag_tile: tuple[int, int],
+) -> Tensor:
+    """What the tiers can make of the sums, one after the other; flags where something is left.
+
+    Args:
+        tiers, tiles: of `_tiers.tiers`, with the tile of each. last_tile: for bias and result. The
+            sides of flag_tile are multiples of those of all tiles.
+        The others are those of `_wide.launch`, which takes the flags.
+    """
+    matrices, m, n, k = sums.sizes
+    cells = matrices * triton.cdiv(m, flag_tile[0]) * triton.cdiv(n, flag_tile[1])
+    flags = torch.zeros(cells, dtype=torch.int32, device=sums.out.device)
+    chunk, chunks = chunks_of(sums, roundings, chunk)
+    bare = outputs_of(sums)._replace(bias=None)
+    for stage, (tier, tile) in enumerate(zip(tiers, tiles, strict=True)):
+        programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+        if programs == 0:
+            break
+        with on_device(sums.out):
+            _fast.fast_kernel[(programs,)](
+                side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
+                bare, flags, stage, seed, role, m, n, k, chunk, chunks, constants,
+                R=roundings._replace(result=None), TIER=tier, SWAPPED=sums.swapped,
+                LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
+                FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
+                **options_of(tier, roundings),
+            )  # fmt: skip
+    # Those that reached the stage behind the last.
+    if len(tiers) > 1:
+        flags.div_(len(tiers), rounding_mode="floor")
+    if sums.bias is not None or roundings.result is not None:
+        _finish(sums, roundings, constants, seed, role, last_tile, flags, flag_tile)
+    return flags
+
+
+def _finish(
+    sums: Sums,
+    roundings: Roundings,
+    constants: Constants,
+    seed: Tensor,
+    role: int,
+    tile: Tile,
+    flags: Tensor,
+    flag_tile: tuple[int, int],
+) -> None:
+    """The bias and the rounding of the result, for the tiles without a flag."""
+    matrices, m, n, _ = sums.sizes
+    programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    if programs == 0:
+        return
+    with on_device(sums.out):
+        finish_kernel[(programs,)](
+            outputs_of(sums), flags, seed, role, m, n, constants, R=roundings,
+            SWAPPED=sums.swapped, BM=tile.bm, BN=tile.bn, FLAG_M=flag_tile[0],
+            FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
+        )  # fmt: skip

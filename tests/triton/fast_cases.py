@@ -1,0 +1,84 @@
+"""The certified kernels, compiled as for large products of the accumulators they are for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.triton import _stages, _tiers
+from lpkernels.backends.triton._certificate import STRIDE
+from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._tile import Outputs, Side
+
+__all__ = ["FAST_CASES", "FastCase"]
+
+
+class FastCase(NamedTuple):
+    """One variant of `_fast.fast_kernel`."""
+
+    name: str
+    tier: int
+    acc: Accumulator
+    #: Instructions a product and thread in the main loop on sm_90, at most.
+    most: float
+    #: Floating-point additions, multiplications and multiply-adds among them, exactly.
+    arithmetic: float
+    #: The right operand has absent taps and tables, as an image has.
+    image: bool = False
+
+    @property
+    def tile(self) -> Tile:
+        """That of a large product on a GPU."""
+        few = self.tier >= _tiers.NEAREST or self.acc.chunk is not None
+        return Tile(8 if few else 16, 512, 4)
+
+    @property
+    def products(self) -> float:
+        """Of one thread in one pass of the main loop."""
+        return self.tile.bm * self.tile.bn * STRIDE.value / (32 * self.tile.warps)
+
+    def arguments(self, tile: Tile | None = None) -> dict[str, Any]:
+        """What `ahead_of_time.compiled` takes; tile: instead of the large one."""
+        roundings, constants = roundings_of(self.acc.to_ints())
+        tile = tile or self.tile
+        table = torch.int64 if self.image else None
+        left, right = (
+            Side(torch.float32, torch.int64, None, None),
+            Side(torch.float32, torch.int64, table, table),
+        )
+        return {
+            "left": left, "left_step": 1024, "left_facts": torch.int32,
+            "right": right, "right_step": 1024, "right_facts": torch.int32,
+            "out": Outputs(torch.float32, *[torch.int64] * 7, None, None, None),
+            "flags": torch.int32, "stage": 0, "seed_ptr": torch.int64, "role": 0,
+            "M": 960, "N": 960, "K": 960, "chunk": 64, "chunks": 15, "C": constants,
+            "R": roundings, "TIER": self.tier, "SWAPPED": False, "LEFT_ABSENT": False,
+            "RIGHT_ABSENT": self.image, "BM": tile.bm, "BN": tile.bn, "FLAG_M": 16,
+            "FLAG_N": 512, "num_warps": tile.warps,
+        }  # fmt: skip
+
+    @property
+    def options(self) -> dict[str, int]:
+        return _stages.options_of(self.tier, roundings_of(self.acc.to_ints())[0])
+
+
+_ROUNDED = Accumulator("e6m9", product="e4m3")
+_CHUNKED = Accumulator("e6m9", chunk=64)
+
+FAST_CASES = [
+    FastCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.6, 1),
+    FastCase("split", _tiers.SPLIT, Accumulator("e6m9"), 4.8, 4),
+    FastCase("split, chunks", _tiers.SPLIT, _CHUNKED, 5.0, 4),
+    FastCase("split, rounded products", _tiers.SPLIT, _ROUNDED, 11.0, 7),
+    FastCase("split, image", _tiers.SPLIT, Accumulator("e6m9"), 5.3, 4, image=True),
+    FastCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.8, 3),
+    FastCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.5, 3, image=True),
+    FastCase("range", _tiers.RANGE, Accumulator("e4m3_sat"), 9.0, 3),
+    FastCase("nearest64", _tiers.NEAREST, Accumulator("e5m10"), 10.5, 3),
+    FastCase("cut64, toward_zero", _tiers.CUT, Accumulator("e6m9", "toward_zero"), 4.5, 1),
+    FastCase("cut64, nearest_away", _tiers.CUT, Accumulator("e6m9", "nearest_away"), 5.5, 1),
+    FastCase("cut64, stochastic", _tiers.CUT, Accumulator("e6m9", "stochastic"), 11.0, 1),
+]

@@ -1,0 +1,147 @@
+"""The short roundings of the certified kernels, against the reference."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.backends.triton._launch import EXACT
+from lpkernels.backends.triton._rules import Numbers, Rule, rule_of, wide
+from lpkernels.backends.triton._rules32 import floored32, ranged32, split32
+from lpkernels.backends.triton._rules_upper import cut64, nearest64
+from lpkernels.formats import FloatFormat
+from lpkernels.rounding import round_array
+from tests.cases import hard_values
+from tests.compare import assert_bit_equal
+
+# NumPy, in the interpreter, warns of infinities that are meant.
+pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+
+_BLOCK = 1 << 14
+SPLIT, FLOOR, RANGE, NEAREST, CUT = range(5)
+
+
+@triton.jit
+def rule_kernel(
+    x_ptr, draw_ptr, y_ptr, N, R: tl.constexpr, RULE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """y[i] = x[i] rounded by one of the rules."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    if RULE == 0:
+        y = wide(split32(tl.cast(x, tl.float32), N))
+    elif RULE == 1:
+        y = wide(floored32(tl.cast(x, tl.float32), N))
+    elif RULE == 2:
+        y = wide(ranged32(tl.cast(x, tl.float32), N, R))
+    elif RULE == 3:
+        y = nearest64(x, N)
+    else:
+        y = cut64(x, 2 * tl.load(draw_ptr + at) + 1, N, R)
+    tl.store(y_ptr + at, y)
+
+
+def rounded(
+    x: np.ndarray, fmt: FloatFormat, rule: int, device: str, mode: str = "nearest_even",
+    draws: np.ndarray | None = None, bits: int = 8,
+) -> np.ndarray:  # fmt: skip
+    size = -(-x.size // _BLOCK) * _BLOCK
+    source, drawn = np.zeros(size), np.zeros(size, np.int32)
+    source[: x.size] = x
+    if draws is not None:
+        drawn[: x.size] = draws
+    quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()
+    parts: tuple[Rule, Numbers] = rule_of(quantizer[:-4], *quantizer[-4:-1])
+    y = torch.empty(size, dtype=torch.float64, device=device)
+    arguments: list[Any] = [torch.from_numpy(v).to(device) for v in (source, drawn)]
+    rule_kernel[(size // _BLOCK,)](
+        *arguments, y, parts[1], R=parts[0], RULE=rule, BLOCK=_BLOCK, **EXACT
+    )
+    return y.cpu().numpy()[: x.size]
+
+
+def float32_sums(man_bits: int) -> np.ndarray:
+    """Significands of 24 bits: random ones, and all that lie around random ties and values."""
+    rng = np.random.default_rng(man_bits)
+    random = rng.integers(2**23, 2**24, 20_000)
+    places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 2_000) << (23 - man_bits)
+    half = 1 << (22 - man_bits)
+    near = [places + half + d for d in (-1, 0, 1)] + [places + d for d in (-1, 0, 1)]
+    ends = np.arange(2**24 - 2_000, 2**24 + 1)
+    significands = np.concatenate([random, *near, ends]).astype(np.float64)
+    return np.concatenate([significands, -significands])
+
+
+def in_float32(x: np.ndarray) -> np.ndarray:
+    """Rounded to float32, every NaN the same."""
+    with np.errstate(over="ignore"):
+        y = x.astype(np.float32).astype(np.float64)
+    y[np.isnan(y)] = np.nan
+    return y
+
+
+def unbounded(man_bits: int) -> FloatFormat:
+    return FloatFormat(8, man_bits)
+
+
+@pytest.mark.parametrize("man_bits", range(1, 22))
+def test_splitting(man_bits: int, device: str) -> None:
+    x = float32_sums(man_bits)
+    scales = np.ldexp(1.0, np.array([-30, 0, 40]))
+    x = (x[None, :] * scales[:, None]).reshape(-1)
+    fmt = unbounded(man_bits)
+    assert_bit_equal(rounded(x, fmt, SPLIT, device), round_array(x, fmt, "nearest_even"))
+
+
+def test_splitting_of_subnormals_keeps_bits_below_the_format(device: str) -> None:
+    # To 3 bits: 9 and 11 have 4.
+    x = np.ldexp(np.array([8.0, 9.0, 10.0, 11.0, 13.0, 7.0, 1.0]), -149)
+    want = np.ldexp(np.array([8.0, 8.0, 10.0, 12.0, 12.0, 7.0, 1.0]), -149)
+    assert_bit_equal(rounded(x, FloatFormat(5, 2), SPLIT, device), want)
+
+
+FORMATS = [
+    FloatFormat(5, 10), FloatFormat(6, 9), FloatFormat(4, 3), FloatFormat(5, 2), FloatFormat(3, 1),
+    FloatFormat(5, 21), FloatFormat(7, 12), FloatFormat(4, 3, specials="fn"),
+    FloatFormat(4, 3, specials="fn", overflow="saturate"), FloatFormat(5, 2, overflow="saturate"),
+    FloatFormat(4, 7, specials="none", overflow="nan", bias=12),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_with_overflow(fmt: FloatFormat, device: str) -> None:
+    x = in_float32(hard_values(fmt))
+    got = rounded(x, fmt, RANGE, device)
+    got[np.isnan(got)] = np.nan
+    assert_bit_equal(got, round_array(x, fmt, "nearest_even"))
+
+
+@pytest.mark.parametrize("fmt", [*FORMATS, FloatFormat(8, 7), FloatFormat(5, 23)], ids=str)
+@pytest.mark.parametrize("rule", [FLOOR, NEAREST], ids=["float32", "float64"])
+def test_with_subnormals(fmt: FloatFormat, rule: int, device: str) -> None:
+    if rule == FLOOR and fmt.man_bits > 21:
+        pytest.skip("float32 has room for 21 bits")
+    x = hard_values(fmt)
+    if rule == FLOOR:
+        x = in_float32(x)
+    x = x[np.abs(x) <= min(fmt.max, 2.0**100)]
+    assert_bit_equal(rounded(x, fmt, rule, device), round_array(x, fmt, "nearest_even"))
+
+
+@pytest.mark.parametrize("mode", ["toward_zero", "nearest_away", "stochastic"])
+@pytest.mark.parametrize("fmt", [FloatFormat(6, 9), FloatFormat(5, 4), FloatFormat(8, 11)], ids=str)
+@pytest.mark.parametrize("bits", [1, 5, 8])
+def test_cut(fmt: FloatFormat, mode: str, bits: int, device: str) -> None:
+    rng = np.random.default_rng(bits)
+    x = rng.integers(2**52, 2**53, 20_000) * np.ldexp(1.0, rng.integers(-64, -50, 20_000))
+    exact = round_array(x[:5_000], fmt, "nearest_even")
+    ties = exact + np.ldexp(0.5, np.frexp(exact)[1] - 1 - fmt.man_bits)
+    x = np.concatenate([x, exact, ties, np.nextafter(ties, 0.0), np.nextafter(ties, np.inf), [0.0]])
+    x = np.concatenate([x, -x[:-1]])
+    draws = rng.integers(0, 2**bits, x.size)
+    want = round_array(x, fmt, mode, draws=draws.astype(np.uint32), random_bits=bits)
+    assert_bit_equal(rounded(x, fmt, CUT, device, mode, draws, bits), want)

@@ -1,0 +1,92 @@
+"""The kernels of convolutions and of sums in other orders as Triton compiles them for a GPU.
+
+No GPU is needed: launches are recorded, bound as Triton binds them, compiled and not started.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends import NOT_FUSED, Fused
+from tests.cases import ConvCase
+
+pytestmark = pytest.mark.triton
+triton = pytest.importorskip("triton")
+
+from lpkernels.backends.triton import _images, _launch, _operands, _orders, _wide  # noqa: E402
+from tests.triton import test_conv  # noqa: E402
+from tests.triton.ahead_of_time import TARGETS  # noqa: E402
+from tests.triton.test_compiled_products import Recorder, compiled_launch, keys  # noqa: E402
+
+if _launch.interpreting():
+    pytest.skip("the interpreter compiles nothing", allow_module_level=True)
+
+KERNELS = [
+    (_operands, "pack_kernel"),
+    (_images, "frame_kernel"),
+    (_wide, "wide_kernel"),
+    (_orders, "pairwise_kernel"),
+    (_orders, "compensated_kernel"),
+    (_orders, "aligned_kernel"),
+]
+E5M2 = (*Accumulator("e5m2").fmt.to_ints(), 0, 0, 0, 0)
+STRIDES = ConvCase((2, 3, 9, 8), (6, 3, 3, 3), (2, 2), (1, 1), (1, 1))
+CASES = {
+    "tree": ("fprop", Accumulator("e5m10", order="pairwise"), Fused(E5M2, E5M2, E5M2)),
+    "tree_of_phases": (
+        "dgrad", Accumulator("e5m4", "stochastic", order="pairwise", chunk=21), NOT_FUSED,
+    ),
+    "tree_wrap": (
+        "fprop", Accumulator("fixed8_f3_wrap", "toward_negative", order="pairwise"), NOT_FUSED,
+    ),
+    "compensated": (
+        "wgrad", Accumulator("e5m10", order="compensated", product="e4m3"), NOT_FUSED,
+    ),
+    "aligned": (
+        "dgrad",
+        Accumulator("e8m13", "toward_zero", block=4, aligned_bits=24, chunk=8, outer="fp32"),
+        NOT_FUSED,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Every launch, as (kernel, arguments, options)."""
+    calls: list[Any] = []
+    for module, name in KERNELS:
+        monkeypatch.setattr(module, name, Recorder(getattr(module, name), calls))
+    yield calls
+
+
+def convolve(
+    name: str, acc: Accumulator, case: ConvCase = STRIDES, fused: Fused = NOT_FUSED
+) -> None:
+    shapes = (case.input_shape, case.weight_shape, test_conv.output_shape(case))
+    x, w, dy = (torch.zeros(shape) for shape in shapes)
+    test_conv.triton(name, case, acc, (x, w, dy, torch.zeros(len(w))), fused)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_launch_compiles(name: str, target: str, launches: list[Any]) -> None:
+    convolve(*CASES[name][:2], fused=CASES[name][2])
+    made = {launch[0].fn.__name__: launch for launch in launches}
+    assert len(made) >= 2
+    for launch in made.values():
+        assert compiled_launch(launch, target).asm
+
+
+@pytest.mark.parametrize("name", ["tree", "compensated", "aligned"])
+def test_one_kernel_for_all_sizes(name: str, launches: list[Any]) -> None:
+    _, acc, fused = CASES[name]
+    found = []
+    for n, c, size, k in ((8, 16, 33, 3), (16, 9, 48, 3), (7, 12, 64, 5)):
+        case = ConvCase((n, c, size, size + 1), (64, c, k, k), (2, 2), (k // 2, 1), (1, 1))
+        convolve("fprop", acc, case, fused)
+        found.append(keys(launches))
+    assert len(found[0]) == 3
+    assert found[0] == found[1] == found[2]

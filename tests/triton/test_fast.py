@@ -1,0 +1,206 @@
+"""Products by the certified kernels: bits of the reference, and which kernel made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.triton import _products, _stages, _tiers
+from lpkernels.backends.triton._layout import ABSENT
+from lpkernels.backends.triton._matmul import matmul
+from lpkernels.formats import FloatFormat
+from tests.compare import assert_bit_equal
+
+# NumPy, in the interpreter, warns of infinities that are meant.
+pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+
+SHAPE = (17, 21, 40)
+SEED = torch.tensor(3**30)
+
+
+def floats(
+    shape: tuple[int, ...],
+    seed: int,
+    bits: int = 4,
+    low: int = -3,
+    high: int = 3,
+    zeros: float = 0.1,
+) -> Tensor:
+    """Random values of this many significant bits, 2^low to 2^(high + 1)."""
+    rng = np.random.default_rng(seed)
+    significands = rng.integers(2 ** (bits - 1), 2**bits, shape) * 2.0 ** (1 - bits)
+    x = np.ldexp(significands, rng.integers(low, high + 1, shape)) * rng.choice([-1, 1], shape)
+    return torch.from_numpy(np.where(rng.random(shape) < zeros, 0.0, x).astype(np.float32))
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
+    """Of every tile of the products so far: whether it was left to the wide kernel."""
+    left: list[Tensor] = []
+    inner = _stages.launch
+
+    def launch(*arguments: object) -> Tensor:
+        flags = inner(*arguments)
+        left.append(flags)
+        return flags
+
+    monkeypatch.setattr(_stages, "launch", launch)
+    return lambda: sorted(int(flag) for flags in left for flag in flags)
+
+
+def only(monkeypatch: pytest.MonkeyPatch, tier: int) -> None:
+    monkeypatch.setattr(_products, "tiers", lambda acc, in_order: (tier,))
+
+
+def check(a: Tensor, b: Tensor, acc: Accumulator, device: str, bias: Tensor | None = None) -> None:
+    ints = acc.to_ints()
+    want = backends.get("cpu").matmul(a, b, bias, ints, SEED, 4)
+    there = None if bias is None else bias.to(device)
+    got = matmul(a.to(device), b.to(device), there, ints, SEED, 4)
+    assert_bit_equal(got.cpu(), want)
+
+
+# Operands of few bits: every tier that an accumulator has, alone.
+SERVED = [
+    (Accumulator("fp32"), _tiers.PLAIN),
+    (Accumulator("e6m9"), _tiers.SPLIT),
+    (Accumulator("e6m9", chunk=8), _tiers.SPLIT),
+    (Accumulator("e5m10", chunk=5, outer="e6m9", outer_rounding="stochastic"), _tiers.SPLIT),
+    (Accumulator("e6m9_nosub"), _tiers.SPLIT),
+    (Accumulator("e6m9", product="e5m2"), _tiers.SPLIT),
+    (Accumulator("bf16"), _tiers.SPLIT),
+    (Accumulator("e5m10"), _tiers.FLOOR),
+    (Accumulator("e6m9", product="e5m2", chunk=6), _tiers.FLOOR),
+    (Accumulator("e4m3_sat"), _tiers.RANGE),
+    (Accumulator("e4m3fn_sat", chunk=7), _tiers.RANGE),
+    (Accumulator("e5m2_sat", product="e5m2"), _tiers.RANGE),
+    (Accumulator("e6m9"), _tiers.NEAREST),
+    (Accumulator("e8m22"), _tiers.NEAREST),
+    (Accumulator("e5m10", product="e5m2", chunk=9), _tiers.NEAREST),
+    (Accumulator("e6m9", "toward_zero"), _tiers.CUT),
+    (Accumulator("e6m9", "nearest_away", chunk=10), _tiers.CUT),
+    (Accumulator("e6m9", "stochastic"), _tiers.CUT),
+    (Accumulator("e5m10", "stochastic", random_bits=3, chunk=12), _tiers.CUT),
+    (Accumulator("e6m9", "stochastic", product="e5m2"), _tiers.CUT),
+]
+
+
+@pytest.mark.parametrize(
+    ("acc", "tier"), SERVED, ids=[f"{acc}-{_tiers.NAMES[tier]}" for acc, tier in SERVED]
+)
+def test_served(acc: Accumulator, tier: int, device: str, stages, monkeypatch) -> None:
+    only(monkeypatch, tier)
+    m, k, n = SHAPE
+    check(floats((m, k), 1), floats((k, n), 2), acc, device, floats((n,), 3, bits=20))
+    assert set(stages()) == {0}
+
+
+# 16 bits in a product, subnormals, more places than float32 has; products below float32's normals.
+LATER = {"wide": {"bits": 8, "low": -12}, "tiny": {"low": -100, "high": -80}}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_later_stages_take_over(name: str, device: str, stages) -> None:
+    a, b = floats((9, 15), 1, **LATER[name]), floats((15, 33), 2, **LATER[name])
+    check(a, b, Accumulator("e5m10"), device)
+    assert set(stages()) == {0}
+
+
+def test_only_tiles_that_overflow_are_left(device: str, stages) -> None:
+    # 80 products of 2^9 pass 2^15, which is half of what e5m10 holds.
+    a, b = torch.full((33, 80), 16.0), torch.full((80, 40), 32.0)
+    a[16:] = 2.0**-3
+    check(a, b, Accumulator("e5m10"), device)
+    assert set(stages()) == {0, 1}
+
+
+NOT_CERTIFIED = {
+    "overflow": (Accumulator("e4m3"), {"high": 6}),
+    "overflow of products": (Accumulator("e6m9", product="e4m3"), {"high": 5}),
+    "wide": (Accumulator("e5m10"), {"bits": 24}),
+    "wide range": (Accumulator("e6m9", "toward_zero"), {"low": -30}),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CERTIFIED)
+def test_left_to_the_wide_kernel(name: str, device: str, stages) -> None:
+    acc, kind = NOT_CERTIFIED[name]
+    check(floats((9, 15), 1, **kind), floats((15, 33), 2, **kind), acc, device)
+    assert set(stages()) == {1}
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize(
+    ("acc", "left"),
+    [("e6m9", 1), ("e6m9:stochastic", 1), ("fp32", 0), ("e4m3_sat", 0), ("e4m3fn_sat", 0)],
+)
+def test_specials(acc: str, left: int, value: float, device: str, stages) -> None:
+    a, b = floats((9, 15), 1), floats((15, 33), 2)
+    a[2, 3] = value
+    a[4, 5], a[4, 6] = value, -value
+    b[7, 8] = value
+    rounding = acc.partition(":")[2] or "nearest_even"
+    check(a, b, Accumulator(acc.partition(":")[0], rounding), device)
+    assert set(stages()) == {left}
+
+
+@pytest.mark.parametrize("k", [0, 1, 8, 23])
+def test_negative_zeros(k: int, device: str) -> None:
+    """Underflow to -0, which a product of +0 turns into +0 and one of -0 does not."""
+    tiny = torch.full((3, k), -(2.0**-9))
+    b = torch.full((k, 16), 2.0**-9)
+    b[k // 2 :] = 0.0
+    b[k // 2 :, ::2] = -0.0
+    b[:, 5] *= -1
+    check(tiny, b, Accumulator("e4m3"), device)
+    check(tiny, b, Accumulator("e4m3_sat"), device)
+
+
+def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
+    """Not even to a sum of -0."""
+    acc = Accumulator("e4m3")
+    a, b = torch.full((3, 11), -(2.0**-9)), torch.full((11, 16), 2.0**-9)
+    a[1] = 2.0**-2
+    inner = _stages.launch
+
+    def mark(left, right, *rest):
+        values = right.values.view(torch.int32)
+        values[9 * right.step : 9 * right.step + 4] = ABSENT
+        return inner(left, right._replace(absent=True), *rest)
+
+    monkeypatch.setattr(_stages, "launch", mark)
+    want = backends.get("cpu").matmul(a, b, None, acc.to_ints(), None, 0)
+    rest = [k for k in range(11) if k != 9]
+    without = backends.get("cpu").matmul(a[:, rest], b[rest], None, acc.to_ints(), None, 0)
+    want[:, :4] = without[:, :4]
+    for tier in (_tiers.FLOOR, _tiers.NEAREST, _tiers.RANGE):
+        only(monkeypatch, tier)
+        got = matmul(a.to(device), b.to(device), None, acc.to_ints(), None, 0)
+        assert_bit_equal(got.cpu(), want, _tiers.NAMES[tier])
+
+
+BOUNDARIES = [
+    # q = 12 with r = 11 and 12 (B); r > q within and beyond (C); (A) at 24 places, and one more.
+    (FloatFormat(6, 11), 11, 12), (FloatFormat(5, 4), 9, 3), (FloatFormat(5, 4), 12, 3),
+    (FloatFormat(6, 12), 12, 0), (FloatFormat(6, 12), 12, 2), (FloatFormat(8, 7), 8, 4),
+    (FloatFormat(8, 20), 24, 1), (FloatFormat(5, 15), 20, 6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fmt", "width", "span"), BOUNDARIES, ids=[f"{f}-{w}-{s}" for f, w, s in BOUNDARIES]
+)
+def test_around_the_certificate(fmt: FloatFormat, width: int, span: int, device: str) -> None:
+    """Sums with products of ``width`` bits that lie next to midpoints, whichever kernel serves."""
+    bits = width // 2
+    a = floats((16, 19), width, bits=bits, low=0, high=span, zeros=0)
+    b = floats((19, 48), span, bits=width - bits, low=-span, high=0, zeros=0.2)
+    # Large and small in turns: sums that end near ties.
+    a[:, ::3] *= 2.0 ** (fmt.man_bits // 2)
+    check(a, b, Accumulator(fmt), device)
