@@ -23,7 +23,7 @@ FORMATS = [
     # Steps far above those of a mantissa: no 32-bit rule takes it.
     BlockFormat(FloatFormat(4, 3, specials="none", bias=-112), 8),
 ]
-SHAPES = [(1, 1, 1), (3, 70, 5), (5, 2, 130), (2, 40, 1)]
+SHAPES = [(1, 1, 1), (2, 70, 3), (3, 2, 66), (2, 40, 1)]
 MODES = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.float16]
 
@@ -38,8 +38,10 @@ def check(x: Tensor, quantizer: Quantizer, device: str, name: str = "result") ->
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=ids)
 def test_matches_reference(fmt: AffineFormat | BlockFormat, device: str) -> None:
-    for i, (shape, kind) in enumerate(product(SHAPES, KINDS)):
-        x = tensor_values(shape, kind).to(DTYPES[i % len(DTYPES)])
+    """Every shape, every kind of values; formats take turns with the combinations."""
+    combinations = list(enumerate(product(SHAPES, KINDS)))
+    for i, (shape, kind) in combinations[FORMATS.index(fmt) % 2 :: 2]:
+        x = tensor_values(shape, kind).to(DTYPES[i // 2 % len(DTYPES)])
         quantizer = Quantizer(fmt, MODES[i % len(MODES)])
         check(x, quantizer, device, f"{shape} {kind} {x.dtype} {quantizer.rounding}")
 

