@@ -13,7 +13,15 @@ from tests.compare import assert_bit_equal
 
 OP = torch.ops.lpkernels
 SEED = torch.tensor(77)
-OPERATIONS = ("quantize", "quantize_affine", "quantize_block", "accumulate", "pack", "unpack")
+OPERATIONS = (
+    "quantize",
+    "quantize_affine",
+    "quantize_block",
+    "matmul",
+    "accumulate",
+    "pack",
+    "unpack",
+)
 
 
 def check(op, *args) -> None:
@@ -27,7 +35,7 @@ def test_says_which_operations_it_has(device: str) -> None:
     home = device.upper()
     match = f"it takes tensors on a {home} device here, these are on {other}"
     assert BACKEND.unsupported("quantize", other) == match
-    assert "no kernel yet for matmul_events" in BACKEND.unsupported(
+    assert "its kernels count no events" in BACKEND.unsupported(
         "matmul_events", torch.device(device)
     )
 
@@ -51,7 +59,7 @@ def test_without_a_device_it_raises_with_the_reason() -> None:
 
 
 def test_refuses_tensors_elsewhere_and_operations_without_a_kernel(device: str) -> None:
-    with pytest.raises(NotImplementedError, match="no kernel yet for matmul_events"):
+    with pytest.raises(NotImplementedError, match="its kernels count no events"):
         backends.select("triton", "matmul_events", torch.device(device))
     if device == "cuda":
         with pytest.raises(NotImplementedError, match="it takes tensors on a CUDA device here"):

@@ -16,7 +16,6 @@ from lpkernels.backends.triton._draws import (
     philox_words,
     row_streams,
     site_base,
-    words_log2,
 )
 from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
 from lpkernels.backends.triton._rules import (
@@ -52,7 +51,8 @@ def element_draws(index, near, seed_ptr, role, site, R: tl.constexpr):
 
     near: any element whose word has the same upper 32 bits, a number or a tile; cheaper a number.
     """
-    LOG2: tl.constexpr = words_log2(R.random_bits)
+    # Written out: up to Triton 3.6 what a function returns is no constexpr.
+    LOG2: tl.constexpr = 2 if R.random_bits <= 8 else (1 if R.random_bits <= 16 else 0)
     seed = derived_seed(seed_ptr, role)
     if R.philox:
         words = philox_words(seed, site, 0, 0, index >> LOG2)
