@@ -2,7 +2,7 @@
 
 Every backend returns the same bits; they differ in speed and in what they need to run.
 ``reference`` needs NumPy alone, ``cpu`` the compiled extension, ``cuda`` the extension built with
-nvcc and a device, ``triton`` the triton package and a device.
+nvcc and a device, ``triton`` the triton package and a device, or its interpreter.
 
 An adapter is one module with one object named ``BACKEND`` that follows the `Backend` protocol.
 Modules are imported on first use, so a missing compiler, extension or driver shows up in `status`,
@@ -363,11 +363,12 @@ def _why_not(name: str) -> str:
 def _tested(name: str) -> Backend:
     backend = _loaded[name]
     if name not in _checked:
-        _checked[name] = _selftest.run(backend, torch.device(_home(name)))
+        _checked[name] = _selftest.run(backend, torch.device(_home(backend)))
     if _checked[name]:
         raise RuntimeError(f"backend {name!r} cannot be used: {_checked[name]}")
     return backend
 
 
-def _home(name: str) -> str:
-    return "cuda" if name in ("cuda", "triton") else "cpu"
+def _home(backend: Backend) -> str:
+    """The device that the self-test runs on: the CPU where the backend takes its tensors."""
+    return "cuda" if backend.unsupported("quantize", torch.device("cpu")) else "cpu"

@@ -10,10 +10,31 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.triton import _conv, _launch, _matmul, _quantize
+from lpkernels.backends.triton import (
+    _accumulate,
+    _affine,
+    _block,
+    _conv,
+    _launch,
+    _matmul,
+    _packing,
+    _quantize,
+)
 
-_ELEMENTWISE_KINDS = (0, 1)
-_OPS = ("quantize", "matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
+# By the first integer of a format.
+_QUANTIZE = (_quantize.quantize, _quantize.quantize, _affine.quantize, _block.quantize)
+_OPS = (
+    "quantize",
+    "quantize_affine",
+    "quantize_block",
+    "matmul",
+    "conv_fprop",
+    "conv_dgrad",
+    "conv_wgrad",
+    "accumulate",
+    "pack",
+    "unpack",
+)
 
 
 class TritonBackend:
@@ -51,9 +72,7 @@ class TritonBackend:
         site: int,
         out: Tensor,
     ) -> None:
-        if quantizer[0] not in _ELEMENTWISE_KINDS:
-            raise NotImplementedError
-        _quantize.quantize(x, quantizer, seed, role, site, out)
+        _QUANTIZE[quantizer[0]](x, quantizer, seed, role, site, out)
 
     def matmul(
         self,
@@ -70,6 +89,25 @@ class TritonBackend:
     conv_fprop = staticmethod(_conv.conv_fprop)
     conv_dgrad = staticmethod(_conv.conv_dgrad)
     conv_wgrad = staticmethod(_conv.conv_wgrad)
+
+    def accumulate(
+        self,
+        total: Tensor,
+        addend: Tensor,
+        rows_cols: tuple[int, int],
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        k: int,
+    ) -> None:
+        _accumulate.accumulate(total, addend, rows_cols, acc, seed, role, site, k)
+
+    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
+        return _packing.pack(x, fmt)
+
+    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
+        return _packing.unpack(codes, fmt, shape)
 
 
 BACKEND = TritonBackend()

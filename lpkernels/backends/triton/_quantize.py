@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends._layout import dense
 from lpkernels.backends.triton._draws import (
     column_keys,
     derived_seed,
@@ -15,54 +16,122 @@ from lpkernels.backends.triton._draws import (
     philox_words,
     row_streams,
     site_base,
-    words_log2,
 )
 from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
 from lpkernels.backends.triton._rules import (
     STOCHASTIC,
-    Numbers,
     Rule,
     moderated,
     round_to,
     rule_of,
     stochastic_threshold,
-    value_of,
     wide,
+)
+from lpkernels.backends.triton._words import (
+    draw_word,
+    evenly_spaced,
+    round_words,
+    single,
+    word_of,
+    words_fit,
 )
 
 _BLOCK = 1024
+_NARROW_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+# How a kernel rounds: in float64, or by words with or without a rule of its own near zero.
+BY_FLOAT64 = tl.constexpr(0)
+BY_WORDS = tl.constexpr(1)
+BY_EVEN_WORDS = tl.constexpr(2)
+
+
+@triton.jit
+def element_draws(index, near, seed_ptr, role, site, R: tl.constexpr):
+    """Draws of elements ``index`` in row-major order.
+
+    near: any element whose word has the same upper 32 bits, a number or a tile; cheaper a number.
+    """
+    # Written out: up to Triton 3.6 what a function returns is no constexpr.
+    LOG2: tl.constexpr = 2 if R.random_bits <= 8 else (1 if R.random_bits <= 16 else 0)
+    seed = derived_seed(seed_ptr, role)
+    if R.philox:
+        words = philox_words(seed, site, 0, 0, index >> LOG2)
+    else:
+        base = site_base(seed, site)
+        high = near >> LOG2
+        zero = high * 0
+        streams = row_streams(base, zero, high)
+        words = fast_words(column_keys(base, zero), streams, index >> LOG2)
+    return draw_of(words, index, R.random_bits)
 
 
 @triton.jit
 def elementwise_threshold(index, seed_ptr, role, site, R: tl.constexpr):
     """Thresholds of the draws of elements ``index`` in row-major order."""
     if R.mode == STOCHASTIC:
-        seed = derived_seed(seed_ptr, role)
-        word = index >> words_log2(R.random_bits)
-        if R.philox:
-            words = philox_words(seed, site, 0, 0, word)
-        else:
-            base = site_base(seed, site)
-            zero = word * 0
-            words = fast_words(column_keys(base, zero), row_streams(base, zero, word), word)
-        return stochastic_threshold(draw_of(words, index, R.random_bits), R.random_bits)
+        draws = element_draws(index, index, seed_ptr, role, site, R)
+        return stochastic_threshold(draws, R.random_bits)
     else:
         return wide(0.0)
 
 
 @triton.jit
+def load_wide(ptr, mask):
+    """float64 of values of any type, exactly; 0 outside of mask."""
+    x = tl.load(ptr, mask=mask, other=0.0)
+    return x if ptr.dtype.element_ty == tl.float64 else wide(single(x))
+
+
+@triton.jit
+def store_rounded(ptr, r, mask):
+    """Values that the type of ptr holds; NaN is that type's 0x7fc00000 on every GPU."""
+    TYPE: tl.constexpr = ptr.dtype.element_ty
+    if TYPE == tl.float64:
+        bits = tl.where(r == r, tl.cast(r.to(TYPE), tl.int64, bitcast=True), 0x7FF8000000000000)
+    elif TYPE == tl.float16:
+        bits = tl.where(r == r, tl.cast(r.to(TYPE), tl.int16, bitcast=True), 0x7E00).to(tl.int16)
+    else:
+        bits = tl.where(r == r, word_of(r), 0x7FC00000)
+        if TYPE == tl.bfloat16:
+            bits = (bits >> 16).to(tl.int16)
+    tl.store(ptr, tl.cast(bits, TYPE, bitcast=True), mask=mask)
+
+
+@triton.jit(do_not_specialize=["role", "site"])
 def quantize_kernel(
-    x_ptr, out_ptr, count, N, seed_ptr, role, site, R: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    out_ptr,
+    count,
+    N,
+    seed_ptr,
+    role,
+    site,
+    R: tl.constexpr,
+    BY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """out[i] = round(x[i]) for dense tensors in the same order."""
-    index = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    """out[i] = round(x[i]), both dense in one order, row-major if draws are made.
+
+    A program owns BLOCK neighbouring elements, BLOCK a power of two; grid: all of them.
+    """
+    first = tl.cast(tl.program_id(0), tl.int64) * BLOCK
+    index = first + tl.arange(0, BLOCK)
     inside = index < count
-    x = wide(tl.load(x_ptr + index, mask=inside, other=0.0))
-    if x_ptr.dtype.element_ty == tl.float64:
-        x = moderated(x)
-    r = round_to(x, elementwise_threshold(index, seed_ptr, role, site, R), N, R)
-    r = tl.where(r == r, r, value_of(tl.full([BLOCK], 0x7FF8000000000000, tl.int64)))
-    tl.store(out_ptr + index, r.to(out_ptr.dtype.element_ty), mask=inside)
+    if BY == BY_FLOAT64:
+        x = load_wide(x_ptr + index, inside)
+        if x_ptr.dtype.element_ty == tl.float64:
+            x = moderated(x)
+        r = round_to(x, elementwise_threshold(index, seed_ptr, role, site, R), N, R)
+    else:
+        if R.mode == STOCHASTIC:
+            # BLOCK divides 2^32, so one program's words have the same upper half.
+            draws = element_draws(index, first, seed_ptr, role, site, R)
+            draws = draw_word(draws, R.random_bits)
+        else:
+            draws = 0
+        x = single(tl.load(x_ptr + index, mask=inside, other=0.0))
+        r = round_words(x, draws, N, R, BY == BY_EVEN_WORDS)
+    store_rounded(out_ptr + index, r, inside)
 
 
 def quantize(
@@ -70,25 +139,27 @@ def quantize(
 ) -> None:
     """Every value of x, rounded into out, for a float or fixed format."""
     rule, numbers = rule_of(quantizer[:-4], *quantizer[-4:-1])
-    source, target = (
-        x.contiguous(),
-        out
-        if out.is_contiguous()
-        else torch.empty_like(out, memory_format=torch.contiguous_format),
-    )
-    launch(source, target, rule, numbers, seed, role, site)
+    if rule.mode == STOCHASTIC.value or x.stride() != out.stride() or not dense(x):
+        x = x.contiguous()
+    target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
+    if x.numel() > 0:
+        how = way(quantizer[:-4], x.dtype, out.dtype)
+        with on_device(x):
+            quantize_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
+                x, target, x.numel(), numbers, seed_for(rule, seed, x.device), role, site,
+                R=rule, BY=how, BLOCK=_BLOCK, **EXACT,
+            )  # fmt: skip
     if target is not out:
         out.copy_(target)
 
 
-def launch(
-    x: Tensor, out: Tensor, rule: Rule, numbers: Numbers, seed: Tensor | None, role: int, site: int
-) -> None:
-    """x and out contiguous, of one shape."""
-    if x.numel() == 0:
-        return
-    with on_device(x):
-        quantize_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
-            x, out, x.numel(), numbers, seed_on(seed, x.device), role, site,
-            R=rule, BLOCK=_BLOCK, **EXACT,
-        )  # fmt: skip
+def way(fmt: tuple[int, ...], source: torch.dtype, target: torch.dtype) -> int:
+    """How values of one type are rounded to a format, given as its integers, in another type."""
+    if source not in _NARROW_TYPES or target not in _NARROW_TYPES or not words_fit(fmt):
+        return BY_FLOAT64.value
+    return BY_EVEN_WORDS.value if evenly_spaced(fmt) else BY_WORDS.value
+
+
+def seed_for(rule: Rule, seed: Tensor | None, device: torch.device) -> Tensor | None:
+    """What a kernel takes for its seed; nothing where it draws nothing."""
+    return seed_on(seed, device) if rule.mode == STOCHASTIC.value else None

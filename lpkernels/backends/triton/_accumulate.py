@@ -1,0 +1,111 @@
+"""One rounded addition for every element of a matrix of sums."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lpkernels.backends.triton._draws import (
+    column_keys,
+    derived_seed,
+    draw_of,
+    fast_words,
+    philox_words,
+    row_streams,
+    site_base,
+    words_log2,
+)
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._quantize import seed_for
+from lpkernels.backends.triton._rules import (
+    STOCHASTIC,
+    add_rounded,
+    narrow,
+    rule_of,
+    stochastic_threshold,
+    wide,
+)
+
+_ELEMENTS, _COLUMNS = 1024, 128
+
+
+@triton.jit
+def sum_threshold(row, col, k, seed_ptr, role, site, R: tl.constexpr):
+    """Thresholds of the draws with keys (row, col, k): int64 column and row of a tile, a number."""
+    if R.mode == STOCHASTIC:
+        seed = derived_seed(seed_ptr, role)
+        word = tl.cast(k, tl.int64) >> words_log2(R.random_bits)
+        if R.philox:
+            words = philox_words(seed, site, row, col, word)
+        else:
+            base = site_base(seed, site)
+            words = fast_words(column_keys(base, col), row_streams(base, row, word), word)
+        return stochastic_threshold(draw_of(words, k, R.random_bits), R.random_bits)
+    else:
+        return wide(0.0)
+
+
+@triton.jit(
+    do_not_specialize=["rows", "column_tiles", "first_row", "first_col", "k", "role", "site"]
+)
+def accumulate_kernel(
+    total_ptr,
+    addend_ptr,
+    rows,
+    cols,
+    row_stride,
+    col_stride,
+    column_tiles,
+    first_row,
+    first_col,
+    k,
+    N,
+    seed_ptr,
+    role,
+    site,
+    R: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """total = round(total + addend), total (rows, cols) dense, addend with strides.
+
+    A program owns a tile of ROWS x COLUMNS; grid: all tiles.
+    """
+    program = tl.cast(tl.program_id(0), tl.int64)
+    row = (program // column_tiles * ROWS + tl.arange(0, ROWS))[:, None]
+    col = (program % column_tiles * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    inside = (row < rows) & (col < cols)
+    place = total_ptr + (row * cols + col)
+    total = wide(tl.load(place, mask=inside, other=0.0))
+    source = addend_ptr + (row * row_stride + col * col_stride)
+    addend = wide(tl.load(source, mask=inside, other=0.0))
+    threshold = sum_threshold(row + first_row, col + first_col, k, seed_ptr, role, site, R)
+    tl.store(place, narrow(add_rounded(total, addend, threshold, N, R)), mask=inside)
+
+
+def accumulate(
+    total: Tensor,
+    addend: Tensor,
+    rows_cols: tuple[int, int],
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    k: int,
+) -> None:
+    """As `lpkernels.backends.Backend.accumulate`."""
+    if total.numel() == 0:
+        return
+    rule, numbers = rule_of(acc[24:32], acc[34], acc[4], acc[5])
+    rows, cols = total.shape
+    addend = addend.expand(rows, cols)
+    columns = min(triton.next_power_of_2(cols), _COLUMNS)
+    height = min(triton.next_power_of_2(rows), _ELEMENTS // columns)
+    column_tiles = triton.cdiv(cols, columns)
+    with on_device(total):
+        accumulate_kernel[(triton.cdiv(rows, height) * column_tiles,)](
+            total, addend, rows, cols, *addend.stride(), column_tiles, *rows_cols, k, numbers,
+            seed_for(rule, seed, total.device), role, site,
+            R=rule, ROWS=height, COLUMNS=columns, **EXACT,
+        )  # fmt: skip

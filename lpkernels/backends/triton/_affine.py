@@ -1,0 +1,234 @@
+"""quantize for affine formats: the range of every slice, then its elements on a line through it.
+
+Every step is one float64 operation, so the bits are the reference's. A tensor of `length` slices is
+`outer` rows of `length` runs of `inner` elements. Long runs are matrices of `outer` rows by `inner`
+columns, one for each slice; short ones are columns of one matrix, so that neighbours in memory stay
+neighbours in a tile.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lpkernels.backends._layout import axis_sizes
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._quantize import (
+    elementwise_threshold,
+    load_wide,
+    seed_for,
+    store_rounded,
+)
+from lpkernels.backends.triton._rules import (
+    bits_of,
+    magnitude_of,
+    nan_like,
+    round_to,
+    rule_of,
+    value_of,
+    wide,
+)
+from lpkernels.backends.triton._words import single
+from lpkernels.formats import FixedFormat
+
+# Codes are integers of at most 17 bits with their sign, which never reach this format's ends.
+_INTEGERS = FixedFormat(24, 0).to_ints()
+_LONG_RUN = 64
+_COLUMNS = 1024
+# Elements of a tile of each kernel.
+_RANGE_TILE, _LINE_TILE = 4096, 1024
+
+_LARGEST_KEY = tl.constexpr(2**63 - 1)
+_MAGNITUDE = tl.constexpr(2**63 - 1)
+# 1e-8, no float32.
+_SMALLEST_STEP = tl.constexpr(0x3E45798EE2308C3A)
+
+
+class Matrices(NamedTuple):
+    """How the tiles of a tensor lie; kernels are compiled for what divides these numbers."""
+
+    #: Columns and the distance of rows, of each matrix.
+    columns: int
+    pitch: int
+    #: Elements of a run: columns of one slice where columns are of many.
+    inner: int
+
+
+@triton.jit
+def sort_key(x):
+    """int64 in the order of the float64 values x, no NaN."""
+    bits = bits_of(x)
+    return tl.where(bits < 0, bits ^ _MAGNITUDE, bits)
+
+
+@triton.jit
+def keyed_value(key):
+    return value_of(tl.where(key < 0, key ^ _MAGNITUDE, key))
+
+
+@triton.jit
+def tile_places(
+    M,
+    rows,
+    row_tiles,
+    column_tiles,
+    MANY: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Of this program's tile the offsets, which of them exist, and the slice of every column."""
+    program = tl.cast(tl.program_id(0), tl.int64)
+    column = program % column_tiles * COLUMNS + tl.arange(0, COLUMNS)
+    matrix = program // column_tiles // row_tiles
+    row = program // column_tiles % row_tiles * ROWS + tl.arange(0, ROWS)
+    inside = (row < rows)[:, None] & (column < M.columns)[None, :]
+    offset = (row * M.pitch + matrix * M.inner)[:, None] + column[None, :]
+    slices = column // M.inner if MANY else matrix
+    return offset, inside, slices, column
+
+
+@triton.jit(do_not_specialize=["rows", "row_tiles", "column_tiles"])
+def range_kernel(
+    x_ptr,
+    ends_ptr,
+    M,
+    rows,
+    row_tiles,
+    column_tiles,
+    MANY: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """ends[s, 0] = least key of the finite values x of slice s, ends[s, 1] of -x.
+
+    A program owns a tile of ROWS x COLUMNS elements of one slice, or of one matrix whose columns
+    are many; grid: all tiles. Minima of integers do not depend on the order of programs.
+    """
+    offset, inside, slices, column = tile_places(
+        M, rows, row_tiles, column_tiles, MANY, ROWS, COLUMNS
+    )
+    x = tl.load(x_ptr + offset, mask=inside, other=float("nan"))
+    if x_ptr.dtype.element_ty != tl.float64:
+        x = single(x)
+    finite = tl.abs(x) < float("inf")
+    low = tl.min(tl.where(finite, x, float("inf")), axis=0)
+    high = tl.max(tl.where(finite, x, float("-inf")), axis=0)
+    if MANY:
+        real = column < M.columns
+        tl.atomic_min(ends_ptr + 2 * slices, sort_key(wide(low)), mask=real, sem="relaxed")
+        tl.atomic_min(ends_ptr + 2 * slices + 1, sort_key(-wide(high)), mask=real, sem="relaxed")
+    else:
+        lowest, highest = wide(tl.min(low, axis=0)), wide(tl.max(high, axis=0))
+        tl.atomic_min(ends_ptr + 2 * slices, sort_key(lowest), sem="relaxed")
+        tl.atomic_min(ends_ptr + 2 * slices + 1, sort_key(-highest), sem="relaxed")
+
+
+@triton.jit
+def line_of(lo, hi, top, SYMMETRIC: tl.constexpr):
+    """Where a slice's line starts, its step, and whether the step is the smallest allowed."""
+    if SYMMETRIC:
+        a, b = magnitude_of(lo), magnitude_of(hi)
+        exact = tl.where(a > b, a, b) / top
+        start = lo * 0.0
+    else:
+        exact = (hi - lo) / top
+        start = lo
+    smallest = value_of(tl.full([], _SMALLEST_STEP, tl.int64))
+    floored = exact < smallest
+    return start, tl.where(floored, smallest, exact), floored
+
+
+@triton.jit(do_not_specialize=["rows", "row_tiles", "column_tiles", "role", "site"])
+def line_kernel(
+    x_ptr,
+    out_ptr,
+    ends_ptr,
+    top,
+    M,
+    rows,
+    row_tiles,
+    column_tiles,
+    N,
+    seed_ptr,
+    role,
+    site,
+    R: tl.constexpr,
+    SYMMETRIC: tl.constexpr,
+    MANY: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """out = code * step + lo of every element, its slice's ends as `range_kernel` leaves them.
+
+    Programs and grid as there. Code `top` is hi, unless the step is the smallest.
+    """
+    offset, inside, slices, column = tile_places(
+        M, rows, row_tiles, column_tiles, MANY, ROWS, COLUMNS
+    )
+    if MANY:
+        real = column < M.columns
+        lo = keyed_value(tl.load(ends_ptr + 2 * slices, mask=real, other=0))[None, :]
+        hi = -keyed_value(tl.load(ends_ptr + 2 * slices + 1, mask=real, other=0))[None, :]
+    else:
+        lo = keyed_value(tl.load(ends_ptr + 2 * slices))
+        hi = -keyed_value(tl.load(ends_ptr + 2 * slices + 1))
+    last = wide(top)
+    start, step, floored = line_of(lo, hi, last, SYMMETRIC)
+    u = (load_wide(x_ptr + offset, inside) - start) / step
+    first = -last if SYMMETRIC else last * 0.0
+    u = tl.where(u < first, first, u)
+    u = tl.where(u > last, last, u)
+    code = round_to(u, elementwise_threshold(offset, seed_ptr, role, site, R), N, R)
+    value = code * step + start
+    if not SYMMETRIC:
+        value = tl.where((code == last) & (floored == 0), hi, value)
+    # Nothing is finite: lo is infinity and hi its negative.
+    value = tl.where(hi < lo, nan_like(value), value)
+    r = value.to(tl.float32)
+    store_rounded(out_ptr + offset, tl.where(r == 0.0, 0.0, r), inside)
+
+
+def tiles(sizes: list[int], elements: int) -> tuple[Matrices, list[int], int, dict[str, int]]:
+    """How (outer, length, inner) is tiled: rows and tiles of rows and columns, the number of
+    programs, and the kernels' constants."""
+    outer, length, inner = sizes
+    if length == 1:
+        outer, inner = 1, outer * inner
+    many = length > 1 and inner < _LONG_RUN
+    width = length * inner if many else inner
+    columns = min(triton.next_power_of_2(width), elements if outer == 1 else _COLUMNS)
+    rows = min(triton.next_power_of_2(outer), max(1, elements // columns))
+    row_tiles, column_tiles = triton.cdiv(outer, rows), triton.cdiv(width, columns)
+    count = row_tiles * column_tiles * (1 if many else length)
+    matrices = Matrices(width, length * inner, inner)
+    constants = {"MANY": many, "ROWS": rows, "COLUMNS": columns}
+    return matrices, [outer, row_tiles, column_tiles], count, constants
+
+
+def quantize(
+    x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
+) -> None:
+    """Every value of x, coded on its slice's line, into out, for an affine format."""
+    if x.numel() == 0:
+        return
+    bits, symmetric = quantizer[1], bool(quantizer[2])
+    sizes = axis_sizes(x.shape, quantizer)
+    rule, numbers = rule_of(_INTEGERS, *quantizer[-4:-1])
+    top = 2.0 ** (bits - 1) - 1 if symmetric else 2.0**bits - 1
+    x = x.contiguous()
+    target = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
+    ends = torch.full((sizes[1], 2), _LARGEST_KEY.value, dtype=torch.int64, device=x.device)
+    with on_device(x):
+        matrices, counts, programs, constants = tiles(sizes, _RANGE_TILE)
+        range_kernel[(programs,)](x, ends, matrices, *counts, **constants, **EXACT)
+        matrices, counts, programs, constants = tiles(sizes, _LINE_TILE)
+        line_kernel[(programs,)](
+            x, target, ends, top, matrices, *counts, numbers, seed_for(rule, seed, x.device),
+            role, site, R=rule, SYMMETRIC=symmetric, **constants, **EXACT,
+        )  # fmt: skip
+    if target is not out:
+        out.copy_(target)

@@ -1,0 +1,138 @@
+"""Codes of single values: sign | exponent | mantissa, or an integer in two's complement.
+
+In float64, where every float32 value is normal: bits of the exponent and exact scaling do all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from lpkernels.backends.triton._rules import bits_of, magnitude_of, nan_like, value_of
+from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
+
+_EXPONENT = tl.constexpr(0x7FF0000000000000)
+
+
+class Codec(NamedTuple):
+    """A float or fixed format, compiled in."""
+
+    fixed: bool
+    width: int
+    #: Of a float format.
+    man_bits: int = 0
+    emin: int = 0
+    max: float = 0.0
+    subnormals: bool = True
+    #: Magnitudes of the codes of infinity and NaN, -1 for none; larger ones than `last` are NaN.
+    infinity: int = -1
+    nan: int = -1
+    last: int = 0
+    #: Of a fixed format: the exponent of its quantum and its ends in quanta.
+    quantum: int = 0
+    lowest: float = 0.0
+    highest: float = 0.0
+
+
+def codec_of(fmt: tuple[int, ...]) -> Codec:
+    """The Codec of a FloatFormat's or a FixedFormat's integers."""
+    parsed = format_from_ints(fmt)
+    if isinstance(parsed, FixedFormat):
+        width = parsed.word_bits
+        lowest = -(2.0 ** (width - 1)) if parsed.signed else 0.0
+        return Codec(
+            True, width, quantum=-parsed.frac_bits, lowest=lowest, highest=lowest + 2.0**width - 1
+        )
+    if not isinstance(parsed, FloatFormat):
+        raise TypeError(f"codec_of: expected a FloatFormat or a FixedFormat, got {parsed}")
+    m = parsed.man_bits
+    ones = 2 ** (parsed.exp_bits + m) - 1
+    top = ones - (2**m - 1)
+    infinity, nan, last = -1, -1, ones
+    if parsed.specials == "ieee":
+        infinity, nan, last = top, top | 2 ** (m - 1) if m else -1, top
+    elif parsed.specials == "fn":
+        nan, last = ones, ones - 1
+    return Codec(
+        False,
+        parsed.bits,
+        man_bits=m,
+        emin=parsed.emin,
+        max=parsed.max,
+        subnormals=parsed.subnormals,
+        infinity=infinity,
+        nan=nan,
+        last=last,
+    )
+
+
+@triton.jit
+def power(EXPONENT: tl.constexpr):
+    """2^EXPONENT in float64."""
+    return value_of(tl.full([], (1023 + EXPONENT) << 52, tl.int64))
+
+
+@triton.jit
+def encode(x, F: tl.constexpr):
+    """The code of float64 x as an int64, and whether it has one."""
+    if F.fixed:
+        return encode_fixed(x, F)
+    else:
+        return encode_float(x, F)
+
+
+@triton.jit
+def encode_fixed(x, F: tl.constexpr):
+    quanta = x * power(-F.quantum)
+    known = (quanta >= F.lowest) & (quanta <= F.highest) & (quanta == tl.floor(quanta))
+    return tl.where(known, quanta, 0.0).to(tl.int64) & ((1 << F.width) - 1), known
+
+
+@triton.jit
+def encode_float(x, F: tl.constexpr):
+    a = magnitude_of(x)
+    bits = bits_of(a)
+    exponent = tl.maximum((bits >> 52) - 1023, F.emin)
+    # A subnormal has less than 2^man_bits quanta at emin: its hidden bit and its exponent are 0.
+    quanta = a * value_of((-exponent + (1023 + F.man_bits)) << 52)
+    known = (a <= F.max) & (quanta == tl.floor(quanta))
+    if not F.subnormals:
+        known = known & ((a == 0.0) | (bits >= ((1023 + F.emin) << 52)))
+    quanta = tl.where(known, quanta, 0.0).to(tl.int64)
+    code = tl.where(known, ((exponent - F.emin) << F.man_bits) + quanta, 0)
+    if F.infinity >= 0:
+        infinite = bits == _EXPONENT
+        code = tl.where(infinite, F.infinity, code)
+        known = known | infinite
+    code = code | tl.where(bits_of(x) < 0, 1 << (F.width - 1), 0)
+    if F.nan >= 0:
+        nan = bits > _EXPONENT
+        code = tl.where(nan, F.nan, code)
+        known = known | nan
+    return code, known
+
+
+@triton.jit
+def decode(code, F: tl.constexpr):
+    """The value of an int64 code in float64; without subnormals exponent 0 means zero."""
+    if F.fixed:
+        if F.lowest < 0:
+            code = code - ((code >> (F.width - 1)) << F.width)
+        return code.to(tl.float64) * power(F.quantum)
+    else:
+        magnitude = code & ((1 << (F.width - 1)) - 1)
+        exponent = magnitude >> F.man_bits
+        normal = exponent > 0
+        mantissa = magnitude & ((1 << F.man_bits) - 1)
+        if not F.subnormals:
+            mantissa = tl.where(normal, mantissa, 0)
+        mantissa = mantissa + tl.where(normal, 1 << F.man_bits, 0)
+        scale = tl.maximum(exponent, 1) + (F.emin - 1 - F.man_bits + 1023)
+        value = mantissa.to(tl.float64) * value_of(scale << 52)
+        if F.infinity >= 0:
+            value = tl.where(magnitude == F.infinity, float("inf"), value)
+        # Triton's -0.0 is +0.0.
+        value = value_of(bits_of(value) | ((code >> (F.width - 1)) << 63))
+        return tl.where(magnitude > F.last, nan_like(value), value)

@@ -1,0 +1,69 @@
+"""accumulate, one rounded addition for every element, against the reference, to the bit."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import _reference, native
+from lpkernels.backends.triton import BACKEND, _accumulate
+from lpkernels.rng import SITE_BIAS, SITE_OUTER
+from tests.cases import ACCUMULATORS, hard_values, ids
+from tests.compare import assert_bit_equal
+
+SEED = torch.tensor(-77)
+# One addition each: accumulators with equal ones would repeat it.
+ADDITIONS = {(a.outermost, a.outermost_rounding, a.random_bits, a.rng): a for a in ACCUMULATORS}
+
+
+def operands(acc: Accumulator) -> tuple[Tensor, Tensor]:
+    """Values of the format, and hard ones beside them, as matrices of 9 columns."""
+    with np.errstate(all="ignore"):
+        hard = torch.from_numpy(hard_values(acc.outermost, 5).astype(np.float32))
+    total = torch.empty_like(hard)
+    nearest = Quantizer(acc.outermost).to_ints()
+    _reference.BACKEND.quantize(hard.flip(0).roll(37), nearest, None, 0, 4, total)
+    rows = hard.numel() // 9
+    return total[: rows * 9].view(rows, 9), hard[: rows * 9].view(rows, 9)
+
+
+@pytest.mark.parametrize("acc", ADDITIONS.values(), ids=ids)
+def test_matches_reference(acc: Accumulator, device: str) -> None:
+    total, addend = operands(acc)
+    for site, k, x in (
+        (SITE_OUTER, 6, addend),
+        (SITE_BIAS, 0, addend[1]),
+        (SITE_OUTER, 2**33, total),
+    ):
+        want, got = total.clone(), total.to(device, copy=True)
+        rest = ((5, 2**33 + 7), acc.to_ints(), SEED, 4, site, k)
+        _reference.BACKEND.accumulate(want, x.expand_as(total), *rest)
+        BACKEND.accumulate(got, x.to(device), *rest)
+        assert_bit_equal(got, want, f"site {site}")
+
+
+def test_strides_and_tiles_leave_no_trace(device: str, monkeypatch) -> None:
+    acc = Accumulator("e5m6", "stochastic", random_bits=13)
+    total, addend = operands(acc)
+    want = total.clone()
+    rest = ((0, 0), acc.to_ints(), SEED, 4, SITE_OUTER, 3)
+    _reference.BACKEND.accumulate(want, addend, *rest)
+    for elements, columns in ((8, 4), (64, 16)):
+        monkeypatch.setattr(_accumulate, "_ELEMENTS", elements)
+        monkeypatch.setattr(_accumulate, "_COLUMNS", columns)
+        got = total.to(device, copy=True)
+        BACKEND.accumulate(got, addend.t().contiguous().t().to(device), *rest)
+        assert_bit_equal(got, want)
+    empty = torch.empty(0, 3, device=device)
+    BACKEND.accumulate(empty, empty, *rest)
+
+
+def test_sums_of_torch_in_chunks(device: str) -> None:
+    """Order "native": with exact inner sums nothing but the outer additions shows."""
+    acc = Accumulator("fp32", "stochastic", chunk=4, outer="e6m3", order="native")
+    a, b, bias = (torch.randint(-3, 4, s).float() for s in ((5, 18), (18, 7), (7,)))
+    plain = Accumulator("fp32", "stochastic", chunk=4, outer="e6m3")
+    want = _reference.BACKEND.matmul(a, b, bias, plain.to_ints(), SEED, 4)
+    on = [x.to(device) for x in (a, b, bias)]
+    assert_bit_equal(native.matmul(BACKEND, *on, acc.to_ints(), SEED, 4), want)

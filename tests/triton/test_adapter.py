@@ -1,0 +1,151 @@
+"""The backend in the registry: what it says it can, and its operations through the operators."""
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels import backends
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import _selftest
+from lpkernels.backends.triton import BACKEND, _launch
+from lpkernels.formats import parse_format
+from tests.compare import assert_bit_equal
+
+OP = torch.ops.lpkernels
+SEED = torch.tensor(77)
+OPERATIONS = (
+    "quantize",
+    "quantize_affine",
+    "quantize_block",
+    "matmul",
+    "accumulate",
+    "pack",
+    "unpack",
+)
+
+
+def check(op, *args) -> None:
+    torch.library.opcheck(op.default, args)
+
+
+def test_says_which_operations_it_has(device: str) -> None:
+    for op in OPERATIONS:
+        assert BACKEND.unsupported(op, torch.device(device)) == ""
+    other = torch.device("cpu" if device == "cuda" else "cuda:0")
+    home = device.upper()
+    match = f"it takes tensors on a {home} device here, these are on {other}"
+    assert BACKEND.unsupported("quantize", other) == match
+    assert "its kernels count no events" in BACKEND.unsupported(
+        "matmul_events", torch.device(device)
+    )
+
+
+def test_says_what_is_missing(monkeypatch) -> None:
+    monkeypatch.setattr(_launch, "interpreting", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not BACKEND.available()
+    assert "finds no CUDA device" in BACKEND.why_not()
+    assert "TRITON_INTERPRET=1 before the first import" in BACKEND.why_not()
+    assert "on a CUDA device here" in BACKEND.unsupported("pack", torch.device("cpu"))
+    monkeypatch.setattr(_launch, "interpreting", lambda: True)
+    assert BACKEND.available() and BACKEND.why_not() == ""
+    assert BACKEND.unsupported("pack", torch.device("cpu")) == ""
+
+
+@pytest.mark.skipif(_launch.interpreting() or torch.cuda.is_available(), reason="triton runs here")
+def test_without_a_device_it_raises_with_the_reason() -> None:
+    with pytest.raises(RuntimeError, match=r"backend='triton' cannot be used: torch finds no CUDA"):
+        lp.quantize(torch.ones(2), "e5m2", backend="triton")
+
+
+def test_refuses_tensors_elsewhere_and_operations_without_a_kernel(device: str) -> None:
+    with pytest.raises(NotImplementedError, match="its kernels count no events"):
+        backends.select("triton", "matmul_events", torch.device(device))
+    if device == "cuda":
+        with pytest.raises(NotImplementedError, match="it takes tensors on a CUDA device here"):
+            lp.quantize(torch.ones(2), "e5m2", backend="triton")
+
+
+def test_passes_the_self_test(device: str) -> None:
+    assert _selftest.run(BACKEND, torch.device(device)) == ""
+    assert backends.select("triton", "quantize", torch.device(device)) is BACKEND
+    assert backends.status()["triton"] == "available"
+
+
+@pytest.mark.parametrize(
+    "fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1", "block4_axis0_e2m1"]
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_opcheck_quantize(dtype: torch.dtype, fmt: str, device: str) -> None:
+    name, _, mode = fmt.partition(":")
+    ints = Quantizer(name, mode or "nearest_even").to_ints()
+    dense = torch.randn(4, 6, dtype=dtype, device=device)
+    for x in (dense.t(), dense[:, ::2], dense[:0]):
+        check(OP._quantize, x, ints, SEED, 0, 4, "triton")
+    check(OP._quantize_out, dense, torch.empty(6, 4, device=device).t(), ints, SEED, 0, 4, "triton")
+
+
+@pytest.mark.parametrize("fmt", ["e5m2", "fixed5_f2", "block4_axis0_e2m1"])
+def test_opcheck_pack(fmt: str, device: str, monkeypatch) -> None:
+    monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
+    ints = parse_format(fmt).to_ints()
+    for x in (torch.ones(6, 5, device=device).t(), torch.ones(3, 0, device=device)):
+        check(OP._pack, x, ints)
+        check(OP._unpack, OP._pack(x, ints), ints, list(x.shape))
+
+
+def test_public_functions_give_the_bits_of_the_reference(device: str, monkeypatch) -> None:
+    x = torch.randn(5, 9)
+    for fmt in ("e4m3:stochastic", "fixed8_f4:stochastic", "affine5_sym:stochastic", "block4_e2m1"):
+        torch.manual_seed(3)
+        got = lp.quantize(x.to(device), fmt, backend="triton")
+        torch.manual_seed(3)
+        assert_bit_equal(got, lp.quantize(x, fmt, backend="reference"), fmt)
+    monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
+    y = lp.quantize(x.to(device), "e4m3")
+    codes = lp.pack(y, "e4m3")
+    assert_bit_equal(lp.unpack(codes, "e4m3", y.shape), y)
+    with pytest.raises(ValueError, match=r"pack: element 0 \(in row-major order\) is 0.3000"):
+        lp.pack(torch.full((3,), 0.3, device=device), "e4m3")
+
+
+def test_out_may_be_the_input(device: str) -> None:
+    x = torch.randn(3, 7)
+    y = x.to(device)
+    lp.quantize(y, "affine4", out=y, backend="triton")
+    assert_bit_equal(y, lp.quantize(x, "affine4", backend="reference"))
+
+
+def test_a_compiled_function_has_no_breaks(device: str) -> None:
+    @torch.compile(fullgraph=True)
+    def compiled(x: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+        return lp.quantize(x * 2, "e4m3:stochastic", generator=seed, backend="triton") + 1
+
+    x, seed = torch.randn(4, 6), torch.tensor(9)
+    want = lp.quantize(x * 2, "e4m3:stochastic", generator=seed, backend="reference") + 1
+    assert_bit_equal(compiled(x.to(device), seed.to(device)), want)
+
+
+def test_a_captured_graph_draws_from_its_seed(device: str) -> None:
+    """With the seed on the device: a replay after it has changed draws anew."""
+    if device != "cuda":
+        pytest.skip("no CUDA device")
+    x, seed = torch.randn(64, 64, device=device), torch.tensor(1, device=device)
+    acc = Accumulator("fp32", "stochastic", chunk=8, outer="e6m3", order="native")
+
+    def run() -> tuple[torch.Tensor, ...]:
+        formats = ("e4m3:stochastic", "affine5:stochastic", "block32_e2m1:stochastic")
+        rounded = [lp.quantize(x, fmt, generator=seed, backend="triton") for fmt in formats]
+        total = torch.zeros_like(x)
+        BACKEND.accumulate(total, x, (0, 0), acc.to_ints(), seed, 0, 2, 0)
+        return (*rounded, total)
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run()
+    for value in (1, 2):
+        seed.fill_(value)
+        graph.replay()
+        for got, want in zip(captured, run(), strict=True):
+            assert_bit_equal(got, want)
