@@ -16,16 +16,29 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from lpkernels import functional
+from lpkernels.nn import conv, conv_transpose, embedding, linear
 from lpkernels.nn._emulated import Emulated
-from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d
-from lpkernels.nn.linear import Linear
 
-_EMULATED: dict[type, type] = {
-    torch.nn.Linear: Linear,
-    torch.nn.Conv1d: Conv1d,
-    torch.nn.Conv2d: Conv2d,
-    torch.nn.Conv3d: Conv3d,
-}
+# Each has the name of its class in torch.nn. A lazy form stands before the layer it derives from.
+_CLASSES: tuple[type, ...] = (
+    linear.LazyLinear,
+    linear.Linear,
+    linear.Bilinear,
+    embedding.Embedding,
+    conv.LazyConv1d,
+    conv.LazyConv2d,
+    conv.LazyConv3d,
+    conv.Conv1d,
+    conv.Conv2d,
+    conv.Conv3d,
+    conv_transpose.LazyConvTranspose1d,
+    conv_transpose.LazyConvTranspose2d,
+    conv_transpose.LazyConvTranspose3d,
+    conv_transpose.ConvTranspose1d,
+    conv_transpose.ConvTranspose2d,
+    conv_transpose.ConvTranspose3d,
+)
+_EMULATED: dict[type, type] = {getattr(torch.nn, cls.__name__): cls for cls in _CLASSES}
 _TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
 
 
