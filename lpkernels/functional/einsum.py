@@ -169,4 +169,4 @@ def _arranged(x: Tensor, labels: str, groups: tuple[str, ...], sizes: dict[str, 
         if label not in labels:
             x = x.unsqueeze(place)
     x = x.expand([sizes[label] for label in order])
-    return x.reshape([math.prod(sizes[label] for label in group) for group in groups])
+    return x.reshape([math.prod([sizes[label] for label in group]) for group in groups])
