@@ -12,11 +12,12 @@ from lpkernels.functional.embedding import embedding
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.packing import pack, unpack
-from lpkernels.functional.products import baddbmm, bmm
+from lpkernels.functional.products import addmm, baddbmm, bmm
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import seed_from
 
 __all__ = [
+    "addmm",
     "baddbmm",
     "bilinear",
     "bmm",

@@ -1,4 +1,4 @@
-"""Products of two activations under a Recipe: matmul, bmm, baddbmm."""
+"""Products of two activations under a Recipe: bmm, baddbmm, addmm."""
 
 from __future__ import annotations
 
@@ -216,6 +216,33 @@ def baddbmm(
     shape = (a.shape[0], a.shape[1], b.shape[2])
     addend = scaled_addend("baddbmm", input, shape, beta)
     return product("baddbmm", a, b, addend, float(alpha), recipe, generator, backend)
+
+
+def addmm(
+    input: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.addmm`` under a recipe: beta * input + alpha * (a (M, K) @ b (K, N)); else as
+    ``baddbmm``. With input (N,) and no factors it equals ``linear(a, b.t(), input)``, to the bit.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return own(torch.addmm, input, a, b, beta=beta, alpha=alpha)
+    _checks.operands("addmm", input=input, a=a, b=b)
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"addmm: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (M, K) and "
+            "(K, N)"
+        )
+    addend = scaled_addend("addmm", input, (a.shape[0], b.shape[1]), beta)
+    return product("addmm", a, b, addend, float(alpha), recipe, generator, backend)
 
 
 def scaled_addend(

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._layer import widened
+from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 
 Size = int | tuple[int, ...]
@@ -52,7 +53,7 @@ class _Conv(Emulated):
             input = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
             padding = 0
         geometry = (layer.stride, padding, layer.dilation, layer.groups)
-        return self._convolve(input, weight, bias, *geometry, recipe=self.recipe)
+        return own(self._convolve, input, weight, bias, *geometry, recipe=self.recipe)
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 from lpkernels.nn.conv import PaddingMode, Place, Size
 
@@ -46,7 +47,8 @@ class _ConvTranspose(Emulated):
         numbers = (layer.stride, layer.padding, layer.kernel_size, dims, layer.dilation)
         extra = layer._output_padding(input, output_size, *numbers)
         geometry = (layer.stride, layer.padding, extra, layer.groups, layer.dilation)
-        return self._convolve(input, layer.weight, layer.bias, *geometry, recipe=self.recipe)
+        operands = (input, layer.weight, layer.bias)
+        return own(self._convolve, *operands, *geometry, recipe=self.recipe)
 
 
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 
 
@@ -42,7 +43,8 @@ class Embedding(Emulated, torch.nn.Embedding):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.embedding(
+        return own(
+            functional.embedding,
             input,
             self.weight,
             self.padding_idx,

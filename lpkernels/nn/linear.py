@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 
 
@@ -34,7 +35,7 @@ class Linear(Emulated, torch.nn.Linear):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(input, self.weight, self.bias, recipe=self.recipe)
+        return own(functional.linear, input, self.weight, self.bias, recipe=self.recipe)
 
 
 class LazyLinear(torch.nn.LazyLinear, Linear):
@@ -81,4 +82,5 @@ class Bilinear(Emulated, torch.nn.Bilinear):
         self.recipe = recipe
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
-        return functional.bilinear(input1, input2, self.weight, self.bias, recipe=self.recipe)
+        operands = (input1, input2, self.weight, self.bias)
+        return own(functional.bilinear, *operands, recipe=self.recipe)

@@ -181,7 +181,7 @@ def test_converted_subclass_keeps_its_class_through_copies(how: str) -> None:
 def test_convert_leaves_a_layer_with_its_own_forward_and_says_so() -> None:
     model = nn.Sequential(Doubled(3, 3), nn.Linear(3, 3))
     with pytest.warns(UserWarning, match=r"left 1 .*'0': Doubled has its own forward.*exclude="):
-        lp.convert(model, FP8)
+        lp.convert(model, FP8, functions=False)
     assert type(model[0]) is Doubled
     assert list(converted(model)) == ["1"]
 
@@ -345,7 +345,16 @@ def test_converted_model_trains_alike_from_the_same_seed() -> None:
             r"no layer matched \(recipe for 'stem', Bilinear\)",
         ),
         (lambda: lp.convert(nn.ReLU(), FP8), ValueError, "none of the kind; .*torch.nn.Linear"),
-        (lambda: lp.convert(Doubled(2, 2), FP8), ValueError, "Doubled has its own forward"),
+        (
+            lambda: lp.convert(Doubled(2, 2), FP8, functions=False),
+            ValueError,
+            "Doubled has its own forward",
+        ),
+        (
+            lambda: lp.convert(network(), FP8, functions="no"),
+            TypeError,
+            "functions must be True or False, got 'no'",
+        ),
         (lambda: lp.set_recipe(network(), FP8), ValueError, "lp.convert makes them"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
