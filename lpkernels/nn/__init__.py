@@ -12,6 +12,7 @@ from lpkernels.nn.conv_transpose import (
 from lpkernels.nn.convert import convert, revert, set_recipe
 from lpkernels.nn.embedding import Embedding
 from lpkernels.nn.linear import Bilinear, LazyLinear, Linear
+from lpkernels.nn.summary import Row, Summary, summary
 
 __all__ = [
     "Bilinear",
@@ -30,7 +31,10 @@ __all__ = [
     "LazyConvTranspose3d",
     "LazyLinear",
     "Linear",
+    "Row",
+    "Summary",
     "convert",
     "revert",
     "set_recipe",
+    "summary",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
 import lpkernels as lp
@@ -248,6 +248,53 @@ def test_convert_keeps_parametrizations() -> None:
     parametrize.remove_parametrizations(layer, "weight")
     assert type(layer) is lp.nn.Linear
     assert type(lp.revert(layer)) is nn.Linear
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
+    torch.manual_seed(0)
+    layer = norm(nn.Conv2d(2, 3, 2)).eval()
+    keys, x = list(layer.state_dict()), torch.randn(1, 2, 4, 4)
+    plain = layer(x)
+    weight = layer.weight.detach().clone()
+    lp.convert(nn.Sequential(layer), DETERMINISTIC)
+    want = lp.functional.conv2d(x, weight, layer.bias, recipe=DETERMINISTIC)
+    assert_bit_equal(layer(x), want)
+    assert list(layer.state_dict()) == keys
+    assert_bit_equal(lp.revert(layer)(x), plain)
+
+
+def test_convert_keeps_spectral_normalisation() -> None:
+    layer = parametrizations.spectral_norm(nn.Linear(5, 3)).eval()
+    want = lp.functional.linear(IMAGES[0, 0, :, :5], layer.weight, layer.bias, recipe=DETERMINISTIC)
+    assert_bit_equal(lp.convert(layer, DETERMINISTIC)(IMAGES[0, 0, :, :5]), want)
+
+
+def test_convert_on_the_meta_device() -> None:
+    model = lp.convert(network().to("meta"), DETERMINISTIC)
+    assert model(IMAGES.to("meta")).shape == (2, 3)
+    model.to_empty(device="cpu").load_state_dict(network().state_dict())
+    assert model(IMAGES).isfinite().all()
+
+
+def test_convert_twice_is_convert_once() -> None:
+    once, twice = (lp.convert(network(), DETERMINISTIC) for _ in range(2))
+    lp.convert(twice, DETERMINISTIC)
+    assert [type(m) for m in twice.modules()] == [type(m) for m in once.modules()]
+    assert repr(twice) == repr(once)
+
+
+def test_optimizers_keep_working_across_a_conversion() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for recipe in (None, DETERMINISTIC, None):
+        lp.revert(model) if recipe is None else lp.convert(model, recipe)
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        model(IMAGES).square().mean().backward()
+        optimizer.step()
+        assert any(not torch.equal(a, c) for a, c in zip(model.parameters(), before, strict=True))
 
 
 def test_revert_keeps_parametrizations() -> None:
