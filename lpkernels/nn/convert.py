@@ -59,7 +59,8 @@ def convert(
     A call belongs to the innermost module with a forward of its own, and that module is selected as
     a layer is: by its name, class or a function. What is not selected, but may run inside one that
     is, gets a class that keeps its products torch's own. torch.compile traces through the mode
-    without a graph break. FSDP and activation checkpointing call modules, which enter it
+    without a graph break, and so does torch.export in its default form; strict export (torch 2.13)
+    does not see ``@``, only matmul. FSDP and activation checkpointing call modules, which enter it
     themselves; a checkpointed plain function is recomputed outside it: make it a module. Integer,
     boolean, complex and sparse operands, and calls with out=, stay torch's own, and so do
     scaled_dot_product_attention, fused recurrent layers, einsum of more operands and products in

@@ -317,6 +317,12 @@ def test_calls_compile_into_one_graph(exclude: Any, dynamic: bool) -> None:
         assert_bit_equal(a, c)
 
 
+def test_calls_are_exported() -> None:
+    net = lp.convert(Net(), DETERMINISTIC, exclude="second")
+    program = torch.export.export(net, (X,))
+    assert_bit_equal(program.module()(X), net(X))
+
+
 def test_checkpointed_modules_compute_the_same_again() -> None:
     net = lp.convert(Net(), STOCHASTIC)
     want = gradients(net)
