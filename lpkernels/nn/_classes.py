@@ -96,8 +96,10 @@ def calls_functions(module: torch.nn.Module) -> bool:
     return is_users([cls.forward, getattr(cls, "_conv_forward", None)])
 
 
-def replaced_forward(module: torch.nn.Module) -> str:
-    """Why the calls of a module cannot be emulated; "" if they can."""
+def why_not_calls(module: torch.nn.Module) -> str:
+    """Why the calls of such a module cannot be emulated; "" if they can."""
+    if isinstance(module, torch.fx.GraphModule):
+        return "a graph of torch.fx has its own class; convert the model before it is traced"
     return _REPLACED if "forward" in vars(module) else ""
 
 
@@ -112,7 +114,7 @@ def to_be_shielded(model: torch.nn.Module) -> list[torch.nn.Module]:
 def _is_shieldable(module: torch.nn.Module) -> bool:
     cls = _current_class(module)
     known = issubclass(cls, Emulated | torch.jit.ScriptModule) or vars(cls).get("_shields")
-    return not known and "forward" not in vars(module)
+    return not known and not why_not_calls(module)
 
 
 def _may_call(module: torch.nn.Module) -> bool:

@@ -85,7 +85,7 @@ def layers(model: Module) -> list[Layer]:
 def callers(model: Module) -> list[Layer]:
     """Every module with a forward of its own, which may call products as functions, once."""
     return [
-        Layer(names, module, _classes.replaced_forward(module))
+        Layer(names, module, _classes.why_not_calls(module))
         for names, module in _named(model)
         if _classes.calls_functions(module)
     ]

@@ -67,12 +67,12 @@ def convert(
     TorchScript; float64 operands are refused with a RuntimeError. ``lpkernels.nn.summary`` shows
     what of a model is emulated.
 
-    A layer whose own ``forward`` cannot be followed, because it was replaced on the object or,
-    without ``functions``, because its class has one, and the out_proj of
-    torch.nn.MultiheadAttention, which is never called, are left as they are and named in a warning;
-    exclude them to silence it. Attention itself and recurrent layers are left alone. The fused
-    evaluation path of torch.nn.TransformerEncoder, which calls no layer, is switched off where it
-    would bypass a converted one.
+    A module whose own ``forward`` cannot be followed, because it was replaced on the object, is a
+    graph of torch.fx or, for a layer without ``functions``, because its class has one, and the
+    out_proj of torch.nn.MultiheadAttention, which is never called, are left as they are and named
+    in a warning; exclude them to silence it. Attention itself and recurrent layers are left alone.
+    The fused evaluation path of torch.nn.TransformerEncoder, which calls no layer, is switched off
+    where it would bypass a converted one.
 
     Args:
         model: any module.
@@ -104,7 +104,7 @@ def convert(
     chosen_calling = [(x, r) for x in calling if (r := wanted.recipe_of(x))]
     able, able_calling = _able(chosen), _able(chosen_calling)
     if not able and not able_calling:
-        raise ValueError(nothing_matched("convert", wanted, found))
+        raise ValueError(nothing_matched("convert", wanted, found + calling))
     _warn_of([layer for layer, _ in chosen + chosen_calling if layer.why_not])
     for module, its_recipe in able:
         _classes.emulate(module)

@@ -282,6 +282,18 @@ def test_a_replaced_forward_cannot_be_followed() -> None:
         lp.convert(net, DETERMINISTIC)
 
 
+def test_a_traced_graph_cannot_be_followed_but_its_layers_are() -> None:
+    graph = torch.fx.symbolic_trace(Net())
+    with pytest.warns(UserWarning, match=r"left 1 .*'': a graph of torch.fx has its own class"):
+        lp.convert(graph, DETERMINISTIC)
+    layers = {name: DETERMINISTIC for name in ("first.layer", "second.layer", "head")}
+    want = network(X, graph, {name: layers.get(name, lp.Recipe()) for name in NAMES})
+    assert_bit_equal(graph(X), want)
+    exported = torch.export.export(Net(), (X,)).module()
+    with pytest.raises(ValueError, match=r"no layer matched .*convert the model before it is tr"):
+        lp.convert(exported, DETERMINISTIC)
+
+
 def test_converted_module_looks_like_its_own() -> None:
     net, plain = lp.convert(Net(), FP8), Net()
     assert isinstance(net, Net) and type(net).__name__ == "Net"
