@@ -20,7 +20,7 @@ import torch._dynamo
 #: Backends that take CPU tensors.
 CPU_BACKENDS = ("reference", "cpu")
 
-_ORACLES = ("gfloat", "hypothesis", "ml_dtypes")
+_ORACLES = ("expecttest", "gfloat", "hypothesis", "ml_dtypes")
 _MISSING_ORACLES = [name for name in _ORACLES if find_spec(name) is None]
 
 if "hypothesis" not in _MISSING_ORACLES:

@@ -28,6 +28,9 @@ FUSED = {
 }
 
 
+FUSED_RESULT = Quantizer("e4m3", "to_odd").to_ints()
+
+
 def check(op, *args) -> None:
     torch.library.opcheck(op.default, args)
 
@@ -75,6 +78,27 @@ def test_opcheck_convolutions(case, kind, fused, backend):
     check(OP._conv_fprop, x, w, torch.randn(w.shape[0]), *rest)
     check(OP._conv_dgrad, g, w, list(x.shape), *rest)
     check(OP._conv_wgrad, x, g, list(w.shape), *rest)
+
+
+@pytest.mark.parametrize("result", [(), FUSED_RESULT])
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+def test_opcheck_add_bias(kind, result, backend):
+    rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, result)
+    dense = torch.randn(2, 3, 4)
+    for total in (dense, dense.transpose(0, 1), dense[:0]):
+        check(OP._add_bias, total, torch.randn(total.shape[1]), 1, *rest)
+        check(OP._add_bias, total, torch.randn(1, 4), -1, *rest)
+
+
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+def test_add_bias_is_the_bias_of_a_product(kind, backend):
+    acc = ACCUMULATORS[kind]
+    a, b, bias = torch.randn(2, 3, 9), torch.randn(9, 4), torch.randn(4)
+    want = ops.matmul(a, b, bias, acc, SEED, 4, backend)
+    got = ops.add_bias(
+        ops.matmul(a, b, None, acc, SEED, 4, backend), bias, -1, acc, SEED, 4, backend
+    )
+    assert_bit_equal(got, want)
 
 
 def convolution(case):

@@ -1,16 +1,34 @@
 """Emulated arithmetic as functions: rounding, products, and torch's layers under a Recipe."""
 
+from lpkernels.functional.bilinear import bilinear
 from lpkernels.functional.conv import conv1d, conv2d, conv3d
+from lpkernels.functional.conv_transpose import (
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from lpkernels.functional.einsum import einsum
+from lpkernels.functional.embedding import embedding
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.packing import pack, unpack
+from lpkernels.functional.products import addmm, baddbmm, bmm
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import seed_from
 
 __all__ = [
+    "addmm",
+    "baddbmm",
+    "bilinear",
+    "bmm",
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "einsum",
+    "embedding",
     "linear",
     "matmul",
     "pack",

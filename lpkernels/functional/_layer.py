@@ -1,7 +1,7 @@
 """What linear and convolution layers share: one autograd Function that follows a Recipe.
 
 A geometry says how the three products are taken (``LinearGeometry`` in linear.py, ``ConvGeometry``
-in conv.py); this file says what happens around them:
+in conv.py, and others); this file says what happens around them:
 
     forward     xq = input(x), wq = weight(w), bq = bias(b);  y = output(fprop(xq, wq, bq))
     backward    g = grad_output(dy), once;  dx = grad_input(dgrad(g, wq));  dw =
@@ -34,7 +34,12 @@ class Geometry(Protocol):
 
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
     the two tensors in the order of the arguments; products that are torch's own get `NOT_FUSED`.
+    ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
+    operand of a second product of the layer.
     """
+
+    @property
+    def final(self) -> bool: ...
 
     def fprop(
         self,
@@ -69,8 +74,9 @@ class Geometry(Protocol):
         fused: Fused = NOT_FUSED,
     ) -> Tensor: ...
 
-    def rows(self, g: Tensor) -> Tensor:
-        """The output gradient as (terms of the bias gradient in wgrad's order, output channels)."""
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        """The output gradient as (terms of the gradient of a bias of this shape, in wgrad's order;
+        elements of the bias)."""
         ...
 
 
@@ -136,7 +142,7 @@ def _result(
 def _bias_gradient(
     g: Tensor, quantizer: Ints, acc: Accumulator, seed: Tensor | None, backend: str
 ) -> Tensor:
-    """Column sums of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
+    """Column sums (C,) of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
     if acc.is_native:
         return g.sum(0)
     ones = g.new_ones(1, g.shape[0])
@@ -173,8 +179,9 @@ def _forward(
     def fprop(fused: Fused) -> Tensor:
         return geometry.fprop(kept.x, kept.w, b, recipe.fprop, seed, backend, fused)
 
+    output = recipe.output if geometry.final else None
     ints, role = (kept.x_ints, kept.w_ints), Role.OUTPUT
-    y = _result(fprop, ints, recipe.output, recipe.fprop, seed, role, SITE_OUTPUT, backend)
+    y = _result(fprop, ints, output, recipe.fprop, seed, role, SITE_OUTPUT, backend)
     return y, kept
 
 
@@ -213,6 +220,7 @@ class EmulatedLayer(torch.autograd.Function):
         ctx.save_for_backward(kept.x if needs_w else None, kept.w if needs_x else None, seed)
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.x_shape, ctx.w_shape = x.shape, w.shape
+        ctx.b_shape = None if b is None else b.shape
         ctx.x_ints, ctx.w_ints = kept.x_ints, kept.w_ints
         return y
 
@@ -239,5 +247,6 @@ class EmulatedLayer(torch.autograd.Function):
             ints, role = (ctx.x_ints, g_ints), Role.GRAD_WEIGHT
             dw = _result(wgrad, ints, recipe.grad_weight, recipe.wgrad, seed, role, site, backend)
         if ctx.needs_input_grad[2]:
-            db = _bias_gradient(geometry.rows(g), g_ints, recipe.wgrad, seed, backend)
+            rows = geometry.rows(g, ctx.b_shape)
+            db = _bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
         return dx, dw, db, None, None, None, None

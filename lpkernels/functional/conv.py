@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._layer import emulated_layer, no_autocast, widened
+from lpkernels.functional._torch import own
 from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
@@ -36,6 +38,7 @@ class ConvGeometry:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    final: ClassVar[bool] = True
 
     def _numbers(self) -> tuple[list[int], list[int], list[int], int]:
         return list(self.stride), list(self.padding), list(self.dilation), self.groups
@@ -65,7 +68,7 @@ class ConvGeometry:
         if acc.is_native:
             with no_autocast(x):
                 conv = _TORCH_CONV[len(stride)]
-                return conv(x, w, b, stride, padding, dilation, groups)
+                return own(conv, x, w, b, stride, padding, dilation, groups)
         return ops.conv_fprop(
             x, w, b, stride, padding, dilation, groups, acc, seed, Role.FPROP, backend, fused
         )
@@ -100,7 +103,7 @@ class ConvGeometry:
         numbers = self._numbers()
         return ops.conv_wgrad(x, g, shape, *numbers, acc, seed, Role.WGRAD, backend, fused)
 
-    def rows(self, g: Tensor) -> Tensor:
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]
         return g.movedim(1, -1).flatten(0, -2)
 
@@ -151,7 +154,7 @@ def _check_output(
         )
 
 
-def _sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
+def as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
     """An int, or one or ``dims`` ints, as ``dims`` ints that are at least ``least``."""
     values = (value,) if isinstance(value, int | float) else tuple(value)
     if not all(isinstance(v, int) for v in values):
@@ -189,7 +192,7 @@ def _paddings(
                 f'{function}: padding={padding!r}; expected "same", "valid", an int or {dims} ints'
             )
         padding = 0
-    return _sizes(function, "padding", padding, dims, 0), [0] * (2 * dims)
+    return as_sizes(function, "padding", padding, dims, 0), [0] * (2 * dims)
 
 
 def _conv(
@@ -207,13 +210,13 @@ def _conv(
 ) -> Tensor:
     recipe = as_recipe(recipe)
     if recipe.is_torch:
-        return _TORCH_CONV[dims](x, weight, bias, stride, padding, dilation, groups)
+        return own(_TORCH_CONV[dims], x, weight, bias, stride, padding, dilation, groups)
     name = f"conv{dims}d"
     _check_operands(name, dims, x, weight, bias, groups)
     _checks.backend(name, backend)
     _checks.generator(name, generator)
-    strides = _sizes(name, "stride", stride, dims, 1)
-    dilations = _sizes(name, "dilation", dilation, dims, 1)
+    strides = as_sizes(name, "stride", stride, dims, 1)
+    dilations = as_sizes(name, "dilation", dilation, dims, 1)
     kernel = weight.shape[2:]
     paddings, extra = _paddings(name, padding, kernel, strides, dilations)
     sizes = x.shape[-dims:]

@@ -12,6 +12,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._layer import emulated_layer, no_autocast, widened
+from lpkernels.functional._torch import own
 from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
@@ -26,6 +27,8 @@ class LinearGeometry:
     Tensors keep their shape, so that a format with an axis means the axis of the tensor given.
     """
 
+    final: bool = True
+
     def fprop(
         self,
         x: Tensor,
@@ -38,7 +41,7 @@ class LinearGeometry:
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(x):
-                y = F.linear(_rows(x), w, b)
+                y = own(F.linear, _rows(x), w, b)
             # A view made inside a Function could not be changed in place by the layer that follows.
             return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])
         return ops.matmul(x, w.t(), b, acc, seed, Role.FPROP, backend, fused)
@@ -55,7 +58,7 @@ class LinearGeometry:
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(g):
-                return torch.matmul(g, w)
+                return own(torch.matmul, g, w)
         return ops.matmul(g, w, None, acc, seed, Role.DGRAD, backend, fused)
 
     def wgrad(
@@ -70,12 +73,12 @@ class LinearGeometry:
     ) -> Tensor:
         if acc.is_native:
             with no_autocast(g):
-                return torch.matmul(_rows(g).t(), _rows(x))
+                return own(torch.matmul, _rows(g).t(), _rows(x))
         # The product's first operand is g.
         swapped = Fused(fused.right, fused.left, fused.result)
         return ops.matmul(_rows(g).t(), _rows(x), None, acc, seed, Role.WGRAD, backend, swapped)
 
-    def rows(self, g: Tensor) -> Tensor:
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return _rows(g)
 
 
@@ -139,7 +142,7 @@ def linear(
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
-        return F.linear(x, weight, bias)
+        return own(F.linear, x, weight, bias)
     _check_linear(x, weight, bias)
     _checks.backend("linear", backend)
     _checks.generator("linear", generator)

@@ -9,11 +9,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lpkernels import ops
-from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, as_accumulator
+from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
 from lpkernels.functional import _checks
+from lpkernels.functional._batches import one_sum, result_shape
 from lpkernels.functional._layer import widened
+from lpkernels.functional._torch import own
+from lpkernels.functional.products import product
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.seeds import seed_for
+from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, Role
 
 __all__ = ["matmul"]
@@ -26,6 +30,7 @@ def matmul(
     *,
     output: Quantizer | str | None = None,
     out: Tensor | None = None,
+    recipe: Recipe | str | None = None,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -45,6 +50,9 @@ def matmul(
         output: the Quantizer of the result, or its text.
         out: the tensor to write, of the result's shape (or empty) and float32. Gradients are not
             recorded.
+        recipe: a Recipe or its name, in place of acc and output: the product of two activations, as
+            in ``lpkernels.functional.bmm``, with leading dimensions broadcast and the gradients'
+            sums as above. With b a matrix it equals ``linear(a, b.t())``, to the bit.
         generator: the seed of stochastic rounding, as in `lpkernels.quantize`.
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
@@ -57,14 +65,17 @@ def matmul(
         ValueError: shapes that do not fit, tensors on different devices, unknown names, an out that
             does not fit.
     """
+    if recipe is not None:
+        _check_only_recipe(acc, output, out)
+        return _matmul_by_recipe(a, b, as_recipe(recipe), generator, backend)
     sums = _lowered(NATIVE if acc is None else acc)
     quantizer, stochastic = (None, False) if output is None else lowered_quantizer(output)
     _checks.backend("matmul", backend)
     _checks.generator("matmul", generator)
     if sums.is_native and quantizer is None:
-        return torch.matmul(a, b, out=out)
+        return own(torch.matmul, a, b, out=out)
     _checks.operands("matmul", a=a, b=b)
-    shape = _result_shape(a, b)
+    shape = result_shape(a, b)
     if out is not None:
         _checks.out("matmul", out, shape, (torch.float32,), a=a, b=b)
     seed = seed_for(stochastic or sums.is_stochastic, generator)
@@ -77,6 +88,32 @@ def matmul(
     if quantizer is not None:
         result = straight_through(result, quantizer, seed, Role.OUTPUT, SITE_OUTPUT, backend)
     return result if out is None else out.copy_(result)
+
+
+def _check_only_recipe(acc: object, output: object, out: object) -> None:
+    given = {"acc": acc, "output": output, "out": out}
+    if any(value is not None for value in given.values()):
+        raise ValueError(
+            "matmul: a recipe brings its own accumulators and output quantizer, and has no out=; "
+            f"got {', '.join(name for name, v in given.items() if v is not None)} as well"
+        )
+
+
+def _matmul_by_recipe(
+    a: Tensor,
+    b: Tensor,
+    recipe: Recipe,
+    generator: torch.Generator | Tensor | None,
+    backend: str,
+) -> Tensor:
+    if recipe.is_torch:
+        return own(torch.matmul, a, b)
+    _checks.operands("matmul", a=a, b=b)
+    shape = result_shape(a, b)
+    left = a.unsqueeze(0) if a.dim() == 1 else a
+    right = b.unsqueeze(1) if b.dim() == 1 else b
+    y = product("matmul", left, right, None, 1.0, recipe, generator, backend)
+    return y if y.shape == shape else y.reshape(shape)
 
 
 class _Sums(NamedTuple):
@@ -103,7 +140,7 @@ def _product(
     right = b.unsqueeze(1) if b.dim() == 1 else b
     if sums.is_native:
         with torch.autocast(a.device.type, enabled=False):
-            return torch.matmul(left.float(), right.float())
+            return own(torch.matmul, left.float(), right.float())
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return _Matmul.apply(left, right, sums.ints, seed, backend, fused)
     call = (None, sums.ints, seed, Role.DIRECT, backend, fused)
@@ -143,52 +180,3 @@ class _Matmul(torch.autograd.Function):
             grad_b = ops.matmul(left, right, None, ctx.acc, seed, Role.WGRAD, ctx.backend)
             grad_b = grad_b.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
         return grad_a, grad_b, None, None, None, None
-
-
-def one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Tensor]:
-    """Factors whose product, reshaped to target, is left @ right summed over target's broadcast
-    dimensions.
-
-    Those leading dimensions move, in order, in front of the summed axis and become one with it.
-    Views where the strides allow it.
-    """
-    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    dims = len(batch)
-    padded = (1,) * (dims + 2 - len(target)) + tuple(target)
-    summed = [i for i in range(dims) if padded[i] != batch[i]]
-    if not summed:
-        return left, right
-    kept = [i for i in range(dims) if i not in summed]
-    left = left.reshape((1,) * (dims + 2 - left.dim()) + left.shape)
-    right = right.reshape((1,) * (dims + 2 - right.dim()) + right.shape)
-    left = left.permute(*kept, dims, *summed, dims + 1).flatten(len(kept) + 1)
-    right = right.permute(*kept, *summed, dims, dims + 1).flatten(len(kept), -2)
-    return left, right
-
-
-def _result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
-    if a.dim() == 0 or b.dim() == 0:
-        raise ValueError(
-            f"matmul: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; both need at least one "
-            "dimension; "
-            "for a product with a scalar use *"
-        )
-    left, right = a.shape, b.shape
-    if len(left) == len(right) == 2 and left[1] == right[0]:
-        return (left[0], right[1])
-    inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
-    if a.shape[-1] != inner:
-        raise ValueError(
-            f"matmul: a has K={a.shape[-1]} but b has K={inner} (shapes {tuple(a.shape)} and "
-            f"{tuple(b.shape)}); "
-            "a must be (..., M, K) and b (..., K, N)"
-        )
-    try:
-        batch = ops.broadcast_batch(a, b)
-    except RuntimeError:
-        raise ValueError(
-            f"matmul: the leading dimensions {tuple(a.shape[:-2])} of a and {tuple(b.shape[:-2])} "
-            "of b do not "
-            "broadcast; each pair must be equal or one of them 1"
-        ) from None
-    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))

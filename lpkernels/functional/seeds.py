@@ -30,6 +30,9 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 
 
+_SECOND_PRODUCT = 16
+
+
 class _Source:
     """The tensor of one `seed_from` block and how many calls have used it."""
 
@@ -69,6 +72,14 @@ def seed_for(needs: bool, generator: torch.Generator | Tensor | None) -> Tensor 
     if isinstance(generator, Tensor):
         return generator
     return torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
+
+
+def seed_of_second(seed: Tensor | None) -> Tensor | None:
+    """The seed of the second product of a call with this seed: ``rng.derive_seed(seed, 16)``, which
+    is that of no role."""
+    if seed is None:
+        return None
+    return _mix64(seed + torch.full_like(seed, _SECOND_PRODUCT) * _GOLDEN)
 
 
 @contextmanager

@@ -1,7 +1,40 @@
 """Drop-in layers: torch.nn's modules under a Recipe, and the conversion of whole models."""
 
-from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d
+from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d, LazyConv1d, LazyConv2d, LazyConv3d
+from lpkernels.nn.conv_transpose import (
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    LazyConvTranspose1d,
+    LazyConvTranspose2d,
+    LazyConvTranspose3d,
+)
 from lpkernels.nn.convert import convert, revert, set_recipe
-from lpkernels.nn.linear import Linear
+from lpkernels.nn.embedding import Embedding
+from lpkernels.nn.linear import Bilinear, LazyLinear, Linear
+from lpkernels.nn.summary import Row, Summary, summary
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d", "Linear", "convert", "revert", "set_recipe"]
+__all__ = [
+    "Bilinear",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Embedding",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
+    "LazyLinear",
+    "Linear",
+    "Row",
+    "Summary",
+    "convert",
+    "revert",
+    "set_recipe",
+    "summary",
+]

@@ -16,16 +16,34 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from lpkernels import functional
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
+from lpkernels.nn import conv, conv_transpose, embedding, linear
+from lpkernels.nn._calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn._emulated import Emulated
-from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d
-from lpkernels.nn.linear import Linear
 
-_EMULATED: dict[type, type] = {
-    torch.nn.Linear: Linear,
-    torch.nn.Conv1d: Conv1d,
-    torch.nn.Conv2d: Conv2d,
-    torch.nn.Conv3d: Conv3d,
-}
+# Each has the name of its class in torch.nn. A lazy form stands before the layer it derives from.
+_CLASSES: tuple[type, ...] = (
+    linear.LazyLinear,
+    linear.Linear,
+    linear.Bilinear,
+    embedding.Embedding,
+    conv.LazyConv1d,
+    conv.LazyConv2d,
+    conv.LazyConv3d,
+    conv.Conv1d,
+    conv.Conv2d,
+    conv.Conv3d,
+    conv_transpose.LazyConvTranspose1d,
+    conv_transpose.LazyConvTranspose2d,
+    conv_transpose.LazyConvTranspose3d,
+    conv_transpose.ConvTranspose1d,
+    conv_transpose.ConvTranspose2d,
+    conv_transpose.ConvTranspose3d,
+)
+_EMULATED: dict[type, type] = {getattr(torch.nn, cls.__name__): cls for cls in _CLASSES}
+_REPLACED = "its forward was replaced on the object"
+_TORCHS_OWN = Recipe()
 _TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
 
 
@@ -36,13 +54,19 @@ class _TransposedLinear(Emulated):
     bias: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight.t(), self.bias, recipe=self.recipe)
+        return own(functional.linear, x, self.weight.t(), self.bias, recipe=self.recipe)
 
 
-def plain_class(module: torch.nn.Module) -> Any:
+def _current_class(module: torch.nn.Module) -> Any:
     """The module's class, without the one that torch.nn.utils.parametrize puts in front of it."""
     cls = type(module)
     return cls.__bases__[0] if parametrize.is_parametrized(module) else cls
+
+
+def plain_class(module: torch.nn.Module) -> Any:
+    """The class that decides what a module is: without parametrizations, and without a shield."""
+    cls = _current_class(module)
+    return vars(cls)["_original"] if vars(cls).get("_shields") else cls
 
 
 def why_not(module: torch.nn.Module) -> str | None:
@@ -60,8 +84,42 @@ def why_not(module: torch.nn.Module) -> str | None:
     ):
         return f"{cls.__name__} has its own forward"
     if "forward" in vars(module):
-        return "its forward was replaced on the object"
+        return _REPLACED
     return ""
+
+
+def calls_functions(module: torch.nn.Module) -> bool:
+    """Whether the module's forward is a user's own, which may call products as functions."""
+    cls = plain_class(module)
+    if issubclass(cls, Emulated | torch.jit.ScriptModule) or _is_transposed_linear(cls):
+        return False
+    return is_users([cls.forward, getattr(cls, "_conv_forward", None)])
+
+
+def why_not_calls(module: torch.nn.Module) -> str:
+    """Why the calls of such a module cannot be emulated; "" if they can."""
+    if isinstance(module, torch.fx.GraphModule):
+        return "a graph of torch.fx has its own class; convert the model before it is traced"
+    return _REPLACED if "forward" in vars(module) else ""
+
+
+def to_be_shielded(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """What stays as it is in a model but could call a product inside another module's forward."""
+    modules = list(model.modules())
+    lists = [m for m in modules if isinstance(m, parametrize.ParametrizationList)]
+    inside = {module for each in lists for module in each}
+    return [m for m in modules if _is_shieldable(m) and (m in inside or _may_call(m))]
+
+
+def _is_shieldable(module: torch.nn.Module) -> bool:
+    cls = _current_class(module)
+    known = issubclass(cls, Emulated | torch.jit.ScriptModule) or vars(cls).get("_shields")
+    return not known and not why_not_calls(module)
+
+
+def _may_call(module: torch.nn.Module) -> bool:
+    cls = plain_class(module)
+    return calls_functions(module) or _torch_base(cls) is not None or _is_transposed_linear(cls)
 
 
 def emulate(module: torch.nn.Module) -> None:
@@ -71,12 +129,24 @@ def emulate(module: torch.nn.Module) -> None:
         _set_class(module, emulated_class(cls))
 
 
-def restore(module: torch.nn.Module) -> bool:
-    """Give an emulating module its class back; False for a user's subclass of lpkernels.nn's."""
+def emulate_calls(module: torch.nn.Module) -> None:
+    """Give the module a class whose forward emulates the products it calls."""
     cls = plain_class(module)
+    if not issubclass(cls, Emulated):
+        _set_class(module, calling_class(cls))
+
+
+def shield(module: torch.nn.Module) -> None:
+    """Give the module a class whose calls are torch's own, whoever calls it."""
+    _set_class(module, shielded_class(plain_class(module)))
+
+
+def restore(module: torch.nn.Module) -> bool:
+    """Give a module its own class back; False for a user's subclass of lpkernels.nn's."""
+    cls = _current_class(module)
     original = _TORCH.get(cls) or vars(cls).get("_original")
     if original is None:
-        return False
+        return not issubclass(cls, Emulated)
     _set_class(module, original)
     vars(module).pop("_recipe", None)
     return True
@@ -87,19 +157,45 @@ def emulated_class(original: Any) -> Any:
     """The class in lpkernels.nn, or for a subclass of torch's layer one that is both."""
     if original in _EMULATED:
         return _EMULATED[original]
+    plain = _torch_base(original)
+    # The original comes first: its attributes win, and its forward is the inherited one unless it
+    # is Conv1D's.
+    bases = (_TransposedLinear, original) if plain is None else (original, _EMULATED[plain])
+    return _made("emulated_class", original, bases)
+
+
+@functools.cache
+def calling_class(original: Any) -> Any:
+    """original with a forward that emulates the products it calls, by the module's recipe."""
+    forward = wrapped_forward(original, lambda module: module.recipe)
+    return _made("calling_class", original, (EmulatesCalls, original), forward=forward)
+
+
+@functools.cache
+def shielded_class(original: Any) -> Any:
+    """original with a forward whose products stay torch's own, whoever calls it."""
+    forward = wrapped_forward(original, lambda module: _TORCHS_OWN)
+    return _made("shielded_class", original, (original,), forward=forward, _shields=True)
+
+
+def _made(maker: str, original: Any, bases: tuple[type, ...], **attributes: Any) -> Any:
+    """A class with the name of the original, which it remembers, as it does what made it of it."""
     namespace: dict[str, Any] = {
         "__module__": original.__module__,
         "__doc__": original.__doc__,
         "__reduce_ex__": _reduce,
         "_original": original,
+        "_maker": maker,
+        **attributes,
     }
     if issubclass(original, LazyModuleMixin) and original.cls_to_become is not None:
-        namespace["cls_to_become"] = emulated_class(original.cls_to_become)
-    plain = _torch_base(original)
-    # The original comes first: its attributes win, and its forward is the inherited one unless it
-    # is Conv1D's.
-    bases = (_TransposedLinear, original) if plain is None else (original, _EMULATED[plain])
+        namespace["cls_to_become"] = _MAKERS[maker](original.cls_to_become)
     return type(original)(original.__name__, bases, namespace)
+
+
+_MAKERS: dict[str, Any] = {
+    maker.__name__: maker for maker in (emulated_class, calling_class, shielded_class)
+}
 
 
 def _torch_base(cls: type) -> type | None:
@@ -120,14 +216,15 @@ def _set_class(module: torch.nn.Module, cls: type) -> None:
     module.__class__ = cls
 
 
-def _blank(original: type) -> torch.nn.Module:
-    cls = emulated_class(original)
+def _blank(maker: str, original: type) -> torch.nn.Module:
+    cls = _MAKERS[maker](original)
     return cls.__new__(cls)
 
 
 def _reduce(self: torch.nn.Module, protocol: int) -> tuple[Any, ...]:
-    """Pickle as "what emulates the original": that class has no name of its own to be found by."""
+    """Pickle as "what is made of the original", a class that cannot be found by a name."""
     if parametrize.is_parametrized(self):
         # torch's own refusal, with its advice to save the state_dict.
         return object.__reduce_ex__(self, protocol)  # type: ignore[return-value]
-    return _blank, (vars(type(self))["_original"],), self.__dict__
+    made = vars(type(self))
+    return _blank, (made["_maker"], made["_original"]), self.__dict__

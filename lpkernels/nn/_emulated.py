@@ -13,6 +13,12 @@ else:
     Module = object
 
 
+def recipe_name(its: Recipe) -> str:
+    """The name under which ``lpkernels.recipe`` knows a recipe, else its text."""
+    named = (name for name in recipes() if recipe(name) == its)
+    return next(named, str(its))
+
+
 class Emulated(Module):
     """Mixin of the layers in ``lpkernels.nn``; comes before the torch.nn class in the bases.
 
@@ -32,5 +38,4 @@ class Emulated(Module):
         self._recipe = as_recipe(recipe)
 
     def extra_repr(self) -> str:
-        named = (name for name in recipes() if recipe(name) == self.recipe)
-        return f"{super().extra_repr()}, recipe={next(named, str(self.recipe))}"
+        return f"{super().extra_repr()}, recipe={recipe_name(self.recipe)}"

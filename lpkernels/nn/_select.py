@@ -19,7 +19,8 @@ Recipes = Recipe | str | Mapping[Pattern, Recipe | str]
 # An error names this many layers of the model.
 _NAMED_LAYERS = 5
 _KINDS = {
-    "convert": "these are torch.nn.Linear, Conv1d, Conv2d and Conv3d",
+    "convert": "these are torch.nn.Linear, Bilinear, Embedding, Conv1d to Conv3d, ConvTranspose1d "
+    "to ConvTranspose3d, and modules with a forward of their own, whose calls of functions count",
     "set_recipe": "these are the layers of lpkernels.nn; lp.convert makes them",
 }
 
@@ -77,13 +78,24 @@ def check_model(function: str, model: object) -> None:
 
 def layers(model: Module) -> list[Layer]:
     """Every layer of a kind that can be emulated, once, in the order of the model."""
+    reasons = ((names, module, _classes.why_not(module)) for names, module in _named(model))
+    return [Layer(names, module, why) for names, module, why in reasons if why is not None]
+
+
+def callers(model: Module) -> list[Layer]:
+    """Every module with a forward of its own, which may call products as functions, once."""
+    return [
+        Layer(names, module, _classes.why_not_calls(module))
+        for names, module in _named(model)
+        if _classes.calls_functions(module)
+    ]
+
+
+def _named(model: Module) -> list[tuple[list[str], Module]]:
     names: dict[Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
-    reasons = ((module, _classes.why_not(module)) for module in names)
-    return [
-        Layer(names[module], module, why_not) for module, why_not in reasons if why_not is not None
-    ]
+    return [(all_names, module) for module, all_names in names.items()]
 
 
 def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str:

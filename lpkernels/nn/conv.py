@@ -12,10 +12,12 @@ from torch.nn import functional as F
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._layer import widened
+from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+Place = torch.device | str | None
 
 
 class _Conv(Emulated):
@@ -34,7 +36,7 @@ class _Conv(Emulated):
         groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
-        device: torch.device | str | None = None,
+        device: Place = None,
         dtype: torch.dtype | None = None,
         *,
         recipe: Recipe | str = "fp32",
@@ -51,7 +53,7 @@ class _Conv(Emulated):
             input = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
             padding = 0
         geometry = (layer.stride, padding, layer.dilation, layer.groups)
-        return self._convolve(input, weight, bias, *geometry, recipe=self.recipe)
+        return own(self._convolve, input, weight, bias, *geometry, recipe=self.recipe)
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):
@@ -79,3 +81,44 @@ class Conv3d(_Conv, torch.nn.Conv3d):
     """``torch.nn.Conv3d`` computed by ``lpkernels.functional.conv3d``; else as ``Conv2d``."""
 
     _convolve = staticmethod(functional.conv3d)
+
+
+class _LazyConv(Emulated):
+    """The constructor of the lazy forms, which take no in_channels."""
+
+    def __init__(
+        self,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        size = (out_channels, kernel_size, stride, padding, dilation)
+        super().__init__(*size, groups, bias, padding_mode, device, dtype)
+        self.recipe = recipe
+
+
+class LazyConv1d(_LazyConv, torch.nn.LazyConv1d, Conv1d):  # type: ignore[misc]
+    """``torch.nn.LazyConv1d`` that becomes ``lpkernels.nn.Conv1d`` with the first input."""
+
+    cls_to_become = Conv1d
+
+
+class LazyConv2d(_LazyConv, torch.nn.LazyConv2d, Conv2d):  # type: ignore[misc]
+    """``torch.nn.LazyConv2d`` that becomes ``lpkernels.nn.Conv2d`` with the first input."""
+
+    cls_to_become = Conv2d
+
+
+class LazyConv3d(_LazyConv, torch.nn.LazyConv3d, Conv3d):  # type: ignore[misc]
+    """``torch.nn.LazyConv3d`` that becomes ``lpkernels.nn.Conv3d`` with the first input."""
+
+    cls_to_become = Conv3d

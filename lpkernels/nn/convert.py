@@ -10,11 +10,13 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn import _classes
+from lpkernels.nn._calls import EmulatesCalls
 from lpkernels.nn._emulated import Emulated
 from lpkernels.nn._select import (
     Layer,
     Patterns,
     Recipes,
+    callers,
     check_model,
     layers,
     nothing_matched,
@@ -39,21 +41,38 @@ def convert(
     *,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
+    functions: bool = True,
 ) -> M:
-    """Make the linear and convolution layers of a model compute as the recipe says, in place.
+    """Make the layers of a model compute as the recipe says, and the products it calls, in place.
 
-    Converted are torch.nn.Linear, Conv1d, Conv2d, Conv3d, their lazy forms, subclasses that inherit
-    ``forward``, and transformers' Conv1D. Each keeps its object, with its parameters, buffers,
-    hooks, device, mode, parametrizations and whatever refers to it; only its class changes, to the
-    one in ``lpkernels.nn`` (or, for a subclass, to one that is both). A layer that is converted
-    already gets the new recipe. The model itself may be such a layer.
+    Converted are torch.nn.Linear, Bilinear, Embedding, Conv1d to Conv3d, ConvTranspose1d to
+    ConvTranspose3d, their lazy forms, subclasses that inherit ``forward``, and transformers'
+    Conv1D. Each keeps its object, with its parameters, buffers, hooks, device, mode,
+    parametrizations and whatever refers to it; only its class changes, to the one in
+    ``lpkernels.nn`` (or, for a subclass, to one that is both). A layer that is converted already
+    gets the new recipe. The model itself may be such a layer.
 
-    A layer whose class or object has its own ``forward``, and the out_proj of
-    torch.nn.MultiheadAttention, which is never called, cannot be converted: they are left as they
-    are and named in a warning; exclude them to silence it. Attention itself, transposed
-    convolutions, recurrent and bilinear layers, and calls of torch.nn.functional in a model's own
-    forward are left alone. The fused evaluation path of torch.nn.TransformerEncoder, which calls no
-    layer, is switched off where it would bypass a converted one.
+    With ``functions``, so does every module with a forward of its own (a class not of torch.nn):
+    while its forward runs, it enters a TorchFunctionMode that computes by its recipe what it calls
+    of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and of
+    torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to conv_transpose3d.
+    A call belongs to the innermost module with a forward of its own, and that module is selected as
+    a layer is: by its name, class or a function. What is not selected, but may run inside one that
+    is, gets a class that keeps its products torch's own. torch.compile traces through the mode
+    without a graph break, and so does torch.export in its default form; strict export (torch 2.13)
+    does not see ``@``, only matmul. FSDP and activation checkpointing call modules, which enter it
+    themselves; a checkpointed plain function is recomputed outside it: make it a module. Integer,
+    boolean, complex and sparse operands, and calls with out=, stay torch's own, and so do
+    scaled_dot_product_attention, fused recurrent layers, einsum of more operands and products in
+    TorchScript; float64 operands are refused with a RuntimeError. ``lpkernels.nn.summary`` shows
+    what of a model is emulated.
+
+    A module whose own ``forward`` cannot be followed, because it was replaced on the object, is a
+    graph of torch.fx or, for a layer without ``functions``, because its class has one, and the
+    out_proj of torch.nn.MultiheadAttention, which is never called, are left as they are and named
+    in a warning; exclude them to silence it. Attention itself and recurrent layers are left alone.
+    The fused evaluation path of torch.nn.TransformerEncoder, which calls no layer, is switched off
+    where it would bypass a converted one.
 
     Args:
         model: any module.
@@ -62,6 +81,7 @@ def convert(
             as it is.
         include: only these layers: a pattern or several; None is all.
         exclude: never these: a pattern or several.
+        functions: whether products called as functions are emulated too.
 
     A pattern is a glob over the layer's full name (``"layer1.*"``; ``*`` also spans dots; the
     model's own name is ""), a class, or a function of (name, module) that returns a bool. A layer
@@ -71,20 +91,28 @@ def convert(
         The model.
 
     Raises:
-        TypeError: model is no Module, a recipe or pattern of the wrong type.
-        ValueError: nothing matched, or an unknown recipe name.
+        TypeError: model is no Module, functions no bool, a recipe or pattern of the wrong type.
+        ValueError: nothing matched, or an unknown recipe name. Nothing is converted then.
     """
     check_model("convert", model)
+    if not isinstance(functions, bool):
+        raise TypeError(f"convert: functions must be True or False, got {functions!r}")
     wanted = selection("convert", recipe, include, exclude)
-    found = layers(model)
-    chosen = [(layer, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
-    able = [(layer.module, r) for layer, r in chosen if not layer.why_not]
-    if not able:
-        raise ValueError(nothing_matched("convert", wanted, found))
-    _warn_of([layer for layer, _ in chosen if layer.why_not])
+    found, calling = layers(model), callers(model) if functions else []
+    followed = {layer.module for layer in calling}
+    chosen = [(x, r) for x in found if x.module not in followed and (r := wanted.recipe_of(x))]
+    chosen_calling = [(x, r) for x in calling if (r := wanted.recipe_of(x))]
+    able, able_calling = _able(chosen), _able(chosen_calling)
+    if not able and not able_calling:
+        raise ValueError(nothing_matched("convert", wanted, found + calling))
+    _warn_of([layer for layer, _ in chosen + chosen_calling if layer.why_not])
     for module, its_recipe in able:
         _classes.emulate(module)
         cast(Emulated, module).recipe = its_recipe
+    for module, its_recipe in able_calling:
+        _classes.emulate_calls(module)
+        cast(Emulated, module).recipe = its_recipe
+    _set_shields(model)
     _set_fast_paths(model)
     return model
 
@@ -117,9 +145,10 @@ def set_recipe(model: M, recipe: Recipes) -> M:
 def revert(model: M) -> M:
     """Turn every layer of ``lpkernels.nn`` in a model back into torch.nn's, in place.
 
-    A converted layer gets its own class back, one built from ``lpkernels.nn`` torch.nn's. One whose
-    class the user derived from a class of ``lpkernels.nn`` cannot become anything else and gets the
-    recipe "fp32", torch's own arithmetic. A model without such layers is returned as it is.
+    A converted module gets its own class back, one built from ``lpkernels.nn`` torch.nn's. One
+    whose class the user derived from a class of ``lpkernels.nn`` cannot become anything else and
+    gets the recipe "fp32", torch's own arithmetic. A model without such layers is returned as it
+    is.
 
     Returns:
         The model.
@@ -129,10 +158,21 @@ def revert(model: M) -> M:
     """
     check_model("revert", model)
     for module in model.modules():
-        if isinstance(module, Emulated) and not _classes.restore(module):
-            module.recipe = Recipe()
+        if not _classes.restore(module):
+            cast(Emulated, module).recipe = Recipe()
     _set_fast_paths(model)
     return model
+
+
+def _able(chosen: list[tuple[Layer, Recipe]]) -> list[tuple[Module, Recipe]]:
+    return [(layer.module, its_recipe) for layer, its_recipe in chosen if not layer.why_not]
+
+
+def _set_shields(model: Module) -> None:
+    """Where calls are emulated, what stays as it is keeps its own."""
+    if any(isinstance(module, EmulatesCalls) for module in model.modules()):
+        for module in _classes.to_be_shielded(model):
+            _classes.shield(module)
 
 
 def _warn_of(layers: list[Layer]) -> None:

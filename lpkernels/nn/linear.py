@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 
 
@@ -34,4 +35,52 @@ class Linear(Emulated, torch.nn.Linear):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        return functional.linear(input, self.weight, self.bias, recipe=self.recipe)
+        return own(functional.linear, input, self.weight, self.bias, recipe=self.recipe)
+
+
+class LazyLinear(torch.nn.LazyLinear, Linear):
+    """``torch.nn.LazyLinear`` that becomes ``lpkernels.nn.Linear`` with the first input."""
+
+    cls_to_become = Linear
+
+    def __init__(
+        self,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(out_features, bias=bias, device=device, dtype=dtype)
+        self.recipe = recipe
+
+
+class Bilinear(Emulated, torch.nn.Bilinear):
+    """``torch.nn.Bilinear`` computed by ``lpkernels.functional.bilinear``.
+
+    Args:
+        in1_features, in2_features, out_features, bias, device, dtype: torch.nn.Bilinear's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+
+    Parameters, initial values and state_dict keys are torch.nn.Bilinear's.
+    """
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        sizes = (in1_features, in2_features, out_features)
+        super().__init__(*sizes, bias=bias, device=device, dtype=dtype)
+        self.recipe = recipe
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        operands = (input1, input2, self.weight, self.bias)
+        return own(functional.bilinear, *operands, recipe=self.recipe)

@@ -11,7 +11,7 @@ from lpkernels import backends
 from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 from lpkernels.ops._operator import Ints, Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import pack, packed_bytes, unpack
-from lpkernels.ops._products import conv_dgrad, conv_fprop, conv_wgrad, matmul
+from lpkernels.ops._products import add_bias, conv_dgrad, conv_fprop, conv_wgrad, matmul
 from lpkernels.ops._quantize import AFFINE, axis, fuses, quantize, quantize_out, result_dtype
 
 BACKENDS = ("auto", *backends.names())
@@ -24,6 +24,7 @@ __all__ = [
     "Fused",
     "Ints",
     "Packable",
+    "add_bias",
     "assume_constant_result",
     "axis",
     "broadcast_batch",

@@ -1,10 +1,12 @@
-"""The operators that sum products: matmul and the three passes of a convolution."""
+"""The operators that sum products, matmul and the three passes of a convolution, and the bias of
+those that take none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lpkernels import backends
@@ -12,7 +14,7 @@ from lpkernels.arithmetic import NATIVE, Accumulator
 from lpkernels.backends import NOT_FUSED, Fused, native
 from lpkernels.ops._operator import Ints, as_ints, define, without_grad
 from lpkernels.ops._quantize import rounded
-from lpkernels.rng import SITE_QUANTIZE, Role
+from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
 
 # The first integer of an Accumulator of order "native".
 _NATIVE = NATIVE.to_ints()[0]
@@ -101,6 +103,62 @@ _conv_dgrad = _define_sum(
 _conv_wgrad = _define_sum(
     "conv_wgrad", f"Tensor x, Tensor grad_output, SymInt[] weight_shape, {_GEOMETRY}", _given_shape
 )
+
+
+def _like_total(total: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(total, memory_format=torch.contiguous_format)
+
+
+def _add_bias_impl(
+    total: Tensor,
+    bias: Tensor,
+    channels: int,
+    acc: Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str,
+    result: Ints,
+) -> Tensor:
+    chosen = backends.select(backend, "accumulate", total.device)
+    out = _like_total(total)
+    if total.numel() == 0:
+        return out
+    moved = without_grad(total).movedim(channels, -1)
+    sums = moved.clone(memory_format=torch.contiguous_format)
+    rows = sums.view(-1, moved.shape[-1])
+    addend = without_grad(bias)
+    if addend.dim() > 1:
+        addend = addend.expand(moved.shape).reshape(rows.shape)
+    chosen.accumulate(rows, addend, (0, 0), tuple(acc), seed, role, SITE_BIAS, 0)
+    out.copy_(sums.movedim(-1, channels))
+    return rounded(out, tuple(result), None, role, SITE_QUANTIZE, backend) if result else out
+
+
+_add_bias = define(
+    "_add_bias(Tensor total, Tensor bias, int channels, int[] acc, Tensor? seed, int role,"
+    " str backend, int[] result) -> Tensor",
+    _like_total,
+    _add_bias_impl,
+)
+
+
+def add_bias(
+    total: Tensor,
+    bias: Tensor,
+    channels: int,
+    acc: Accumulator | Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str = "auto",
+    result: Ints = (),
+) -> Tensor:
+    """total + bias, one more addition in the outermost accumulator, then rounded to result.
+
+    bias broadcasts to total with the axis ``channels`` moved to the end. The draws of an element
+    have its position along that axis as their column, its row-major position in the other axes as
+    their row: those of a bias that a product adds itself.
+    """
+    return _add_bias(total, bias, channels, as_ints(acc), seed, int(role), backend, result)
 
 
 def matmul(

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
-from torch.nn.utils.parametrizations import weight_norm
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
@@ -181,7 +179,7 @@ def test_converted_subclass_keeps_its_class_through_copies(how: str) -> None:
 def test_convert_leaves_a_layer_with_its_own_forward_and_says_so() -> None:
     model = nn.Sequential(Doubled(3, 3), nn.Linear(3, 3))
     with pytest.warns(UserWarning, match=r"left 1 .*'0': Doubled has its own forward.*exclude="):
-        lp.convert(model, FP8)
+        lp.convert(model, FP8, functions=False)
     assert type(model[0]) is Doubled
     assert list(converted(model)) == ["1"]
 
@@ -234,32 +232,30 @@ def test_convert_switches_off_the_fused_path_of_a_transformer() -> None:
     torch.testing.assert_close(run(), plain)
 
 
-def test_convert_keeps_parametrizations() -> None:
-    model = nn.Sequential(weight_norm(nn.Linear(5, 3)), nn.Linear(3, 2))
-    keys = list(model.state_dict())
-    lp.convert(model, DETERMINISTIC)
-    layer = model[0]
-    assert isinstance(layer, lp.nn.Linear) and parametrize.is_parametrized(layer)
-    assert list(model.state_dict()) == keys
-    x = torch.randn(4, 5)
-    want = lp.functional.linear(x, layer.weight, layer.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(layer(x), want)
-    assert_bit_equal(copy.deepcopy(layer)(x), want)
-    parametrize.remove_parametrizations(layer, "weight")
-    assert type(layer) is lp.nn.Linear
-    assert type(lp.revert(layer)) is nn.Linear
+def test_convert_on_the_meta_device() -> None:
+    model = lp.convert(network().to("meta"), DETERMINISTIC)
+    assert model(IMAGES.to("meta")).shape == (2, 3)
+    model.to_empty(device="cpu").load_state_dict(network().state_dict())
+    assert model(IMAGES).isfinite().all()
 
 
-def test_revert_keeps_parametrizations() -> None:
-    layer = lp.revert(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))
-    assert isinstance(layer, Tagged) and not isinstance(layer, lp.nn.Linear)
-    parametrize.remove_parametrizations(layer, "weight")
-    assert type(layer) is Tagged
+def test_convert_twice_is_convert_once() -> None:
+    once, twice = (lp.convert(network(), DETERMINISTIC) for _ in range(2))
+    lp.convert(twice, DETERMINISTIC)
+    assert [type(m) for m in twice.modules()] == [type(m) for m in once.modules()]
+    assert repr(twice) == repr(once)
 
 
-def test_parametrized_layers_refuse_to_pickle_as_torchs_do() -> None:
-    with pytest.raises(RuntimeError, match="only supported through state_dict"):
-        pickle.dumps(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))
+def test_optimizers_keep_working_across_a_conversion() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for recipe in (None, DETERMINISTIC, None):
+        lp.revert(model) if recipe is None else lp.convert(model, recipe)
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.zero_grad()
+        model(IMAGES).square().mean().backward()
+        optimizer.step()
+        assert any(not torch.equal(a, c) for a, c in zip(model.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -345,7 +341,16 @@ def test_converted_model_trains_alike_from_the_same_seed() -> None:
             r"no layer matched \(recipe for 'stem', Bilinear\)",
         ),
         (lambda: lp.convert(nn.ReLU(), FP8), ValueError, "none of the kind; .*torch.nn.Linear"),
-        (lambda: lp.convert(Doubled(2, 2), FP8), ValueError, "Doubled has its own forward"),
+        (
+            lambda: lp.convert(Doubled(2, 2), FP8, functions=False),
+            ValueError,
+            "Doubled has its own forward",
+        ),
+        (
+            lambda: lp.convert(network(), FP8, functions="no"),
+            TypeError,
+            "functions must be True or False, got 'no'",
+        ),
         (lambda: lp.set_recipe(network(), FP8), ValueError, "lp.convert makes them"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

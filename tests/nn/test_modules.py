@@ -1,4 +1,4 @@
-"""Linear, Conv1d, Conv2d, Conv3d: torch.nn's modules with another arithmetic."""
+"""Linear layers and convolutions: torch.nn's modules with another arithmetic."""
 
 import copy
 import inspect
@@ -19,12 +19,18 @@ LAYERS: dict[str, tuple[str, tuple[Any, ...], tuple[int, ...]]] = {
     "Conv1d": ("Conv1d", (2, 4, 3), (2, 2, 7)),
     "Conv2d": ("Conv2d", (2, 4, 3), (2, 2, 5, 6)),
     "Conv3d": ("Conv3d", (2, 4, 2), (1, 2, 3, 4, 3)),
+    "ConvTranspose1d": ("ConvTranspose1d", (2, 4, 3), (2, 2, 7)),
+    "ConvTranspose2d": ("ConvTranspose2d", (2, 4, 3), (2, 2, 5, 6)),
+    "ConvTranspose3d": ("ConvTranspose3d", (2, 4, 2), (1, 2, 2, 3, 2)),
 }
 FUNCTIONS = {
     "Linear": lp.functional.linear,
     "Conv1d": lp.functional.conv1d,
     "Conv2d": lp.functional.conv2d,
     "Conv3d": lp.functional.conv3d,
+    "ConvTranspose1d": lp.functional.conv_transpose1d,
+    "ConvTranspose2d": lp.functional.conv_transpose2d,
+    "ConvTranspose3d": lp.functional.conv_transpose3d,
 }
 layers = pytest.mark.parametrize("name, arguments, shape", LAYERS.values(), ids=LAYERS)
 
@@ -167,6 +173,25 @@ def test_conv_options_are_torchs(padding: Any, options: dict[str, Any]) -> None:
     emulated, plain = pair("Conv2d", (2, 4, (3, 2)), padding=padding, **options, recipe=sums)
     x = torch.randn(2, 2, 6, 7)
     torch.testing.assert_close(emulated(x), plain(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_conv_transpose_takes_an_output_size(dims: int) -> None:
+    sums = lp.Recipe(fprop="fp32")
+    options = {"stride": 3, "padding": 1, "recipe": sums}
+    emulated, plain = pair(f"ConvTranspose{dims}d", (2, 4, 3), **options)
+    x = torch.randn(2, 2, *(4,) * dims)
+    for size in ([11] * dims, (2, 4, *[12] * dims)):
+        got, want = emulated(x, output_size=size), plain(x, output_size=size)
+        assert got.shape == want.shape
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="requested an output size of"):
+        emulated(x, output_size=[20] * dims)
+
+
+def test_conv_transpose_knows_padding_with_zeros_only() -> None:
+    with pytest.raises(ValueError, match='Only "zeros" padding mode is supported for ConvT'):
+        lp.nn.ConvTranspose2d(2, 3, 1, padding_mode="circular")
 
 
 def test_layers_compile_into_one_graph() -> None:

@@ -278,3 +278,19 @@ def test_a_recipe_set_later_is_checked_too():
     layer.recipe = lp.Recipe(fprop="e4m2", wgrad="e5m3")
     with pytest.raises(ValueError, match="wgrad in e5m3"):
         layer(torch.randn(2, 40))
+
+
+def test_products_called_as_functions_and_tables_are_not_masked():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(3, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.table(x)) @ self.layer.weight
+
+    net = mask_gradients(lp.convert(Net(), lp.Recipe(weight="e4m3", fprop="e4m2")))
+    assert type(net.layer).__name__ == "MaskedLinear"
+    assert type(net.table) is lp.nn.Embedding
+    net(torch.tensor([2, 0])).sum().backward()
+    assert type(lp.revert(net)) is Net

@@ -69,7 +69,7 @@ class ConvRows:
         return w.flatten(1).t()
 
     def outputs(self, g: Tensor) -> Tensor:
-        return self.geometry.rows(g)
+        return self.geometry.rows(g, g.shape[1:2])
 
     def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
         with torch.enable_grad():

@@ -33,6 +33,7 @@ from lpkernels.functional import seeds
 from lpkernels.functional._layer import EmulatedLayer, quantized, widened
 from lpkernels.functional.conv import ConvGeometry
 from lpkernels.functional.linear import LinearGeometry
+from lpkernels.nn._calls import EmulatesCalls
 from lpkernels.nn._emulated import Emulated
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.techniques.accumulation._masked import (
@@ -51,7 +52,8 @@ def mask_gradients(
 
     Forward is as before, to the bit. In backward a product x_k w_k of an output counts only if its
     addition was none of `masks`, and neither was that of its chunk's sum to the outer accumulator;
-    dgrad and wgrad are float32 sums of the products that are left. The bias gradient is not masked.
+    dgrad and wgrad are float32 sums of the products that are left. The bias gradient is not masked,
+    and neither are products that a module calls as functions.
 
     Args:
         model: a model, or layer, that ``lp.convert`` has converted.
@@ -78,7 +80,11 @@ def mask_gradients(
         raise ValueError(
             f"mask_gradients: masks must be a sequence of {', '.join(MASKS)}, got {masks!r}"
         )
-    layers = [(n, m) for n, m in model.named_modules() if isinstance(m, Emulated)]
+    layers = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, Emulated) and not isinstance(module, EmulatesCalls | nn.Embedding)
+    ]
     if not layers:
         raise ValueError(
             "mask_gradients: the model has no emulated layer; lp.convert(model, recipe) makes them"

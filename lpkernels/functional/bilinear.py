@@ -1,0 +1,93 @@
+"""The bilinear layer under a Recipe."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._layer import emulated_layer, widened
+from lpkernels.functional._torch import own
+from lpkernels.functional.linear import LinearGeometry
+from lpkernels.functional.products import ProductGeometry
+from lpkernels.recipes import as_recipe
+
+_TORCH = Recipe()
+_INNER = LinearGeometry(final=False)
+
+
+def _check_bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    _checks.operands("bilinear", x1=x1, x2=x2, weight=weight, bias=bias)
+    if weight.dim() != 3:
+        raise ValueError(
+            f"bilinear: weight has shape {tuple(weight.shape)}; expected (out_features, "
+            "in1_features, in2_features)"
+        )
+    features = [x.shape[-1] if x.dim() else None for x in (x1, x2)]
+    if features != list(weight.shape[1:]) or x1.shape[:-1] != x2.shape[:-1]:
+        raise ValueError(
+            f"bilinear: x1 has shape {tuple(x1.shape)} and x2 {tuple(x2.shape)}; expected "
+            f"(..., {weight.shape[1]}) and (..., {weight.shape[2]}) with the same leading "
+            "dimensions"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(
+            f"bilinear: bias has shape {tuple(bias.shape)}, weight out_features={weight.shape[0]}; "
+            f"bias must be ({weight.shape[0]},)"
+        )
+
+
+def bilinear(
+    x1: Tensor,
+    x2: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.bilinear`` under a recipe, as two products: x1 W, then x2.
+
+        t[n, o, j] = sum over i of x1[n, i] * weight[o, i, j]
+        y[n, o] = sum over j of t[n, o, j] * x2[n, j], + bias[o]
+
+    The first is a linear layer with the weight (out * in2, in1) and without `output`, the second a
+    product of two activations, t with the recipe's `input` and x2 with its `weight`, as in ``bmm``:
+    dgrad sums the gradient of t, over one term, and wgrad that of x2, over o. The gradient of t is
+    the first product's output gradient. n runs over the leading dimensions in row-major order, also
+    in the sums of the gradients of weight and bias.
+
+    Args:
+        x1: (..., in1_features), x2: (..., in2_features), float32, float16 or bfloat16 (widened
+            exactly), any strides.
+        weight: (out_features, in1_features, in2_features), bias: (out_features,) or None; the bias
+            is one more addition in the outermost accumulator of the second product.
+        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
+
+    Returns:
+        (..., out_features), float32.
+
+    Raises:
+        TypeError: float64 or integer operands, an argument of the wrong type.
+        ValueError: shapes that do not fit, operands on different devices.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return own(F.bilinear, x1, x2, weight, bias)
+    _check_bilinear(x1, x2, weight, bias)
+    _checks.backend("bilinear", backend)
+    _checks.generator("bilinear", generator)
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    outs, ins1, ins2 = weight.shape
+    left = widened(x1.reshape(-1, ins1))
+    right = widened(x2.reshape(-1, 1, ins2))
+    matrix = widened(weight).transpose(1, 2).reshape(outs * ins2, ins1)
+    t = emulated_layer(left, matrix, None, recipe, _INNER, seed, backend)
+    t = t.reshape(-1, outs, ins2)
+    b = None if bias is None else widened(bias).unsqueeze(-1)
+    second = seeds.seed_of_second(seed)
+    y = emulated_layer(t, right, b, recipe, ProductGeometry(), second, backend)
+    return y.reshape(*x1.shape[:-1], outs)

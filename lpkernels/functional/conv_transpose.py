@@ -1,0 +1,297 @@
+"""Transposed convolutions in one, two and three dimensions under a Recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._layer import emulated_layer, no_autocast, widened
+from lpkernels.functional._torch import own
+from lpkernels.functional.conv import Size, as_sizes
+from lpkernels.ops import NOT_FUSED, Fused
+from lpkernels.recipes import as_recipe
+from lpkernels.rng import Role
+
+_TORCH = Recipe()
+_TORCH_CONV = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+@dataclass(frozen=True)
+class ConvTransposeGeometry:
+    """y (N, C_out, *) is the dgrad of the convolution with w (C_in, C_out / groups, *) that maps
+    y's shape to that of x (N, C_in, *).
+
+    So dx is that convolution of dy, and dw its wgrad. Order of the sums within a group: (c_in,
+    kernel) forward, (c_out, kernel) for the input's gradient, (n, input position) for the weight's,
+    (n, output position) for the bias'. The draws have the keys of the convolution's passes.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    final: ClassVar[bool] = True
+
+    def _numbers(self) -> tuple[list[int], list[int], list[int], int]:
+        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+
+    def _torch_backward(
+        self, g: Tensor, x: Tensor, w: Tensor, mask: list[bool]
+    ) -> tuple[Tensor, ...]:
+        """torch's own gradients; an operand that is not read may be a dummy of the right shape."""
+        stride, padding, dilation, groups = self._numbers()
+        backward = torch.ops.aten.convolution_backward
+        extra = list(self.output_padding)
+        with no_autocast(g):
+            return backward(g, x, w, None, stride, padding, dilation, True, extra, groups, mask)
+
+    def output_shape(self, x: Tensor, w: Tensor) -> list[int]:
+        parts = zip(
+            x.shape[2:],
+            w.shape[2:],
+            self.stride,
+            self.padding,
+            self.output_padding,
+            self.dilation,
+            strict=True,
+        )
+        spatial = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in parts]
+        return [x.shape[0], w.shape[1] * self.groups, *spatial]
+
+    def fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        stride, padding, dilation, groups = self._numbers()
+        if acc.is_native:
+            with no_autocast(x):
+                conv, extra = _TORCH_CONV[len(stride)], self.output_padding
+                return own(conv, x, w, b, stride, padding, extra, groups, dilation)
+        product = fused if b is None else Fused(fused.left, fused.right)
+        shape = self.output_shape(x, w)
+        y = ops.conv_dgrad(x, w, shape, *self._numbers(), acc, seed, Role.FPROP, backend, product)
+        if b is None:
+            return y
+        return ops.add_bias(y, b, 1, acc, seed, Role.FPROP, backend, fused.result)
+
+    def dgrad(
+        self,
+        g: Tensor,
+        w: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        if acc.is_native:
+            return self._torch_backward(g, g.new_empty(1).expand(shape), w, [True, False, False])[0]
+        dx = ops.conv_fprop(g, w, None, *self._numbers(), acc, seed, Role.DGRAD, backend, fused)
+        # An output_padding of the stride or more makes room for positions that x does not have.
+        if dx.shape != shape:
+            dx = dx[tuple(slice(n) for n in shape)].contiguous()
+        return dx
+
+    def wgrad(
+        self,
+        x: Tensor,
+        g: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        if acc.is_native:
+            return self._torch_backward(g, x, g.new_empty(1).expand(shape), [False, True, False])[1]
+        # The convolution's input is g.
+        swapped = Fused(fused.right, fused.left, fused.result)
+        numbers = self._numbers()
+        return ops.conv_wgrad(g, x, shape, *numbers, acc, seed, Role.WGRAD, backend, swapped)
+
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        # [N, C, *] -> [N * positions, C]
+        return g.movedim(1, -1).flatten(0, -2)
+
+
+def _check_operands(
+    function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
+) -> None:
+    _checks.operands(function, x=x, weight=weight, bias=bias)
+    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
+        names = "DHW"[-dims:] if dims > 1 else "L"
+        raise ValueError(
+            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
+            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight (C_in, C_out / groups, ...)"
+        )
+    c_in = weight.shape[0]
+    if not isinstance(groups, int) or groups < 1 or c_in % groups:
+        raise ValueError(
+            f"{function}: groups={groups!r} with C_in={c_in}; expected an int that divides it"
+        )
+    if x.shape[-dims - 1] != c_in:
+        raise ValueError(
+            f"{function}: x has C_in={x.shape[-dims - 1]} but weight has C_in={c_in}; weight must "
+            f"be (C_in, C_out / groups, ...) or x have {c_in} channels"
+        )
+    c_out = weight.shape[1] * groups
+    if bias is not None and bias.shape != (c_out,):
+        raise ValueError(
+            f"{function}: bias has shape {tuple(bias.shape)} but the output has C_out={c_out} "
+            f"channels; bias must be ({c_out},)"
+        )
+
+
+def _check_output(function: str, geometry: ConvTransposeGeometry, x: Tensor, w: Tensor) -> None:
+    limits = zip(geometry.output_padding, geometry.stride, geometry.dilation, strict=True)
+    if any(extra >= max(s, d) for extra, s, d in limits):
+        raise ValueError(
+            f"{function}: output_padding={geometry.output_padding} must be smaller than "
+            f"stride={geometry.stride} or dilation={geometry.dilation} in every dimension"
+        )
+    out = geometry.output_shape(x, w)[2:]
+    if 0 in x.shape[2:] or 0 in w.shape[2:] or any(n < 1 for n in out):
+        raise ValueError(
+            f"{function}: an input of size {tuple(x.shape[2:])} and a kernel of "
+            f"{tuple(w.shape[2:])} give an output of size {tuple(out)} with "
+            f"padding={geometry.padding}; every size must be at least 1: use less padding"
+        )
+
+
+def _conv_transpose(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Size,
+    padding: Size,
+    output_padding: Size,
+    groups: int,
+    dilation: Size,
+    recipe: Recipe | str,
+    generator: torch.Generator | Tensor | None,
+    backend: str,
+) -> Tensor:
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        numbers = (stride, padding, output_padding, groups, dilation)
+        return own(_TORCH_CONV[dims], x, weight, bias, *numbers)
+    name = f"conv_transpose{dims}d"
+    _check_operands(name, dims, x, weight, bias, groups)
+    _checks.backend(name, backend)
+    _checks.generator(name, generator)
+    geometry = ConvTransposeGeometry(
+        as_sizes(name, "stride", stride, dims, 1),
+        as_sizes(name, "padding", padding, dims, 0),
+        as_sizes(name, "output_padding", output_padding, dims, 0),
+        as_sizes(name, "dilation", dilation, dims, 1),
+        groups,
+    )
+    batch = widened(x if x.dim() == dims + 2 else x.unsqueeze(0))
+    _check_output(name, geometry, batch, weight)
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    b = None if bias is None else widened(bias)
+    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend)
+    return y if x.dim() == dims + 2 else y.squeeze(0)
+
+
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.conv_transpose1d`` under a recipe: x (N, C, L) or (C, L).
+
+    Everything else as in ``conv_transpose2d``.
+    """
+    numbers = (stride, padding, output_padding, groups, dilation)
+    return _conv_transpose(1, x, weight, bias, *numbers, recipe, generator, backend)
+
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.conv_transpose2d`` with every operand and sum rounded by the recipe.
+
+    The result is the input's gradient of the convolution with this weight, in ``recipe.fprop``: its
+    sums run over (c_in, kh, kw) within a group, and a tap that falls between strides or outside
+    adds nothing, but its position counts for chunks and draws. The input's gradient is that
+    convolution of the output's, in ``recipe.dgrad``, over (c_out, kh, kw); the weight's gradient
+    sums over (n, h_in, w_in) and the bias' over (n, h_out, w_out), both in ``recipe.wgrad``.
+
+    Args:
+        x: (N, C_in, H, W) or (C_in, H, W), float32, float16 or bfloat16 (widened exactly), any
+            strides.
+        weight: (C_in, C_out / groups, kh, kw), same dtypes and device.
+        bias: (C_out,) or None; one more addition in the outermost accumulator.
+        stride, padding, dilation: an int or one per dimension.
+        output_padding: the same, rows and columns more on one side of the output, fewer than the
+            stride or the dilation.
+        groups: divides C_in.
+        recipe, generator, backend: as in ``conv2d``.
+
+    Returns:
+        (N, C_out, H_out, W_out), without N if x had none; float32.
+
+    Raises:
+        TypeError: float64 or integer operands, an argument of the wrong type.
+        ValueError: shapes, groups or sizes that do not fit, operands on different devices.
+    """
+    numbers = (stride, padding, output_padding, groups, dilation)
+    return _conv_transpose(2, x, weight, bias, *numbers, recipe, generator, backend)
+
+
+def conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.conv_transpose3d`` under a recipe: x (N, C, D, H, W) or (C, D, H, W).
+
+    Everything else as in ``conv_transpose2d``.
+    """
+    numbers = (stride, padding, output_padding, groups, dilation)
+    return _conv_transpose(3, x, weight, bias, *numbers, recipe, generator, backend)

@@ -1,0 +1,108 @@
+"""Look-up in a table of weights under a Recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from lpkernels.arithmetic import Quantizer, Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._layer import quantized, widened
+from lpkernels.recipes import as_recipe
+from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+
+_TORCH = Recipe()
+
+
+class _RoundedBothWays(torch.autograd.Function):
+    """x through one quantizer, its gradient through another; either may be None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        forward: Quantizer | None,
+        role: Role,
+        site: int,
+        backward: Quantizer | None,
+        backward_role: Role,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        ctx.save_for_backward(seed)
+        ctx.backward_call = (backward, backward_role, backend)
+        return x.clone() if forward is None else quantized(x, forward, seed, role, site, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (seed,) = ctx.saved_tensors
+        quantizer, role, backend = ctx.backward_call
+        grad = quantized(grad, quantizer, seed, role, SITE_QUANTIZE, backend)
+        return grad, None, None, None, None, None, None, None
+
+
+def embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.embedding`` of a rounded table.
+
+    There are no products: the recipe's `weight` rounds the table, `output` the rows that were
+    looked up, `grad_output` their gradient and `grad_weight` the table's, whose sums are float32's,
+    in torch's order. A recipe with none of these four is torch's own function.
+
+    Args:
+        input: indices, any shape, int32 or int64.
+        weight: (rows, features), float32, float16 or bfloat16 (widened exactly).
+        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: torch's. max_norm scales the
+            rows of weight itself, in place, before they are rounded.
+        recipe, generator, backend: as in ``linear``.
+
+    Returns:
+        (*input.shape, features), float32.
+
+    Raises:
+        TypeError: a float64 or integer weight, an argument of the wrong type.
+        NotImplementedError: sparse with a recipe that rounds the table's gradient.
+    """
+    recipe = as_recipe(recipe)
+    used = (recipe.weight, recipe.output, recipe.grad_output, recipe.grad_weight)
+    if all(quantizer is None for quantizer in used):
+        lookup = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        return F.embedding(input, weight, *lookup)
+    _checks.operands("embedding", weight=weight)
+    _checks.backend("embedding", backend)
+    _checks.generator("embedding", generator)
+    if sparse and recipe.grad_weight is not None:
+        raise NotImplementedError(
+            "embedding: sparse=True with a recipe that rounds grad_weight; leave one of them away: "
+            "only dense gradients are rounded"
+        )
+    if max_norm is not None:
+        with torch.no_grad():
+            torch.embedding_renorm_(weight, input.contiguous(), max_norm, norm_type)
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    call = (seed, backend)
+    table = widened(weight)
+    if not (recipe.weight is None and recipe.grad_weight is None):
+        kinds = (Role.WEIGHT, SITE_QUANTIZE, recipe.grad_weight, Role.GRAD_WEIGHT)
+        table = _RoundedBothWays.apply(table, recipe.weight, *kinds, *call)
+    y = F.embedding(input, table, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
+    if recipe.output is None and recipe.grad_output is None:
+        return y
+    kinds = (Role.OUTPUT, SITE_OUTPUT, recipe.grad_output, Role.GRAD_OUTPUT)
+    return _RoundedBothWays.apply(y, recipe.output, *kinds, *call)

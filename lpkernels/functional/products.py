@@ -1,0 +1,262 @@
+"""Products of two activations under a Recipe: bmm, baddbmm, addmm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._batches import one_sum
+from lpkernels.functional._layer import emulated_layer, no_autocast, widened
+from lpkernels.functional._torch import own
+from lpkernels.ops import NOT_FUSED, Fused
+from lpkernels.recipes import as_recipe
+from lpkernels.rng import SITE_QUANTIZE, Role
+
+_TORCH = Recipe()
+
+
+@dataclass(frozen=True)
+class ProductGeometry:
+    """y (..., M, N) = alpha * x (..., M, K) @ w (..., N, K)^T + b, leading dimensions broadcast.
+
+    The right operand is given as a linear layer's weight is, so that the last axis of both is that
+    of the sum. Sums over K forward, over (leading dimensions in which x was broadcast, n) for the
+    left gradient, over (those of w, m) for the right one. alpha multiplies each sum in float32. b
+    is any tensor that broadcasts to y, one more addition in the outermost accumulator; its gradient
+    sums over the dimensions in which it was broadcast.
+    """
+
+    alpha: float = 1.0
+    final: bool = True
+
+    def _finished(self, sums: Tensor, fused: Fused, backend: str) -> Tensor:
+        if self.alpha == 1:
+            return sums
+        sums = sums * self.alpha
+        if not fused.result:
+            return sums
+        return ops.quantize(sums, fused.result, None, Role.DIRECT, SITE_QUANTIZE, backend)
+
+    def _product(self, fused: Fused) -> Fused:
+        """What the product itself rounds: its sums only if nothing follows them."""
+        return fused if self.alpha == 1 else Fused(fused.left, fused.right)
+
+    def fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        if acc.is_native:
+            with no_autocast(x):
+                y = self._finished(own(torch.matmul, x, w.mT), fused, backend)
+                return y if b is None else y + b
+        if b is None:
+            product = self._product(fused)
+            y = ops.matmul(x, w.mT, None, acc, seed, Role.FPROP, backend, product)
+            return self._finished(y, fused, backend)
+        product = Fused(fused.left, fused.right)
+        y = ops.matmul(x, w.mT, None, acc, seed, Role.FPROP, backend, product)
+        y = self._finished(y, NOT_FUSED, backend)
+        return ops.add_bias(y, b, -1, acc, seed, Role.FPROP, backend, fused.result)
+
+    def dgrad(
+        self,
+        g: Tensor,
+        w: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        left, right = one_sum(g, w, shape)
+        if acc.is_native:
+            with no_autocast(g):
+                dx = own(torch.matmul, left, right)
+        else:
+            product = self._product(fused)
+            dx = ops.matmul(left, right, None, acc, seed, Role.DGRAD, backend, product)
+        return self._finished(dx, fused, backend).reshape(shape)
+
+    def wgrad(
+        self,
+        x: Tensor,
+        g: Tensor,
+        shape: torch.Size,
+        acc: Accumulator,
+        seed: Tensor | None,
+        backend: str,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        left, right = one_sum(g.mT, x, shape)
+        if acc.is_native:
+            with no_autocast(g):
+                dw = own(torch.matmul, left, right)
+        else:
+            # The product's first operand is g.
+            swapped = self._product(Fused(fused.right, fused.left, fused.result))
+            dw = ops.matmul(left, right, None, acc, seed, Role.WGRAD, backend, swapped)
+        return self._finished(dw, fused, backend).reshape(shape)
+
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        padded = (1,) * (g.dim() - len(shape)) + tuple(shape)
+        summed = [i for i, n in enumerate(padded) if n == 1]
+        kept = [i for i, n in enumerate(padded) if n != 1]
+        terms = torch.Size(g.shape[i] for i in summed).numel()
+        return g.permute(*summed, *kept).reshape(terms, torch.Size(shape).numel())
+
+
+def product(
+    function: str,
+    left: Tensor,
+    right: Tensor,
+    addend: Tensor | None,
+    alpha: float,
+    recipe: Recipe,
+    generator: torch.Generator | Tensor | None,
+    backend: str,
+) -> Tensor:
+    """alpha * left (..., M, K) @ right (..., K, N) + addend, checked operands, under a recipe."""
+    _checks.backend(function, backend)
+    _checks.generator(function, generator)
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    b = None if addend is None else widened(addend)
+    operands = (widened(left), widened(right).mT)
+    return emulated_layer(*operands, b, recipe, ProductGeometry(alpha), seed, backend)
+
+
+def _check_batches(function: str, a: Tensor, b: Tensor) -> None:
+    _checks.operands(function, a=a, b=b)
+    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+        raise ValueError(
+            f"{function}: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (B, M, K) "
+            "and (B, K, N); matmul broadcasts"
+        )
+
+
+def bmm(
+    a: Tensor,
+    b: Tensor,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.bmm`` under a recipe: the products of B pairs of matrices.
+
+    A product of two activations: the recipe's `input` rounds a, `weight` rounds b, `output` the
+    result; fprop sums it, dgrad the gradient of a and wgrad that of b, which `grad_input` and
+    `grad_weight` round. The sums run over k forward, over n for a's gradient, over m for b's. A
+    format with an axis sees b transposed, (B, N, K), as it does the weight of a linear layer: axis
+    -1 is that of the sum in both operands.
+
+    Args:
+        a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.
+        recipe, generator, backend: as in ``linear``.
+
+    Returns:
+        (B, M, N), float32. K = 0 gives +0.
+
+    Raises:
+        TypeError: float64 or integer operands, an argument of the wrong type.
+        ValueError: shapes that do not fit, operands on different devices.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return own(torch.bmm, a, b)
+    _check_batches("bmm", a, b)
+    return product("bmm", a, b, None, 1.0, recipe, generator, backend)
+
+
+def baddbmm(
+    input: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.baddbmm`` under a recipe: beta * input + alpha * (a @ b), B pairs of matrices.
+
+    The product is that of ``bmm``. alpha multiplies each of its sums, and the sums of both its
+    gradients, in float32. beta * input, in float32 and rounded by the recipe's `bias`, is the last
+    addition in the outermost accumulator of fprop, as a layer's bias is; its gradient sums, in
+    wgrad's accumulator, over the dimensions in which it was broadcast, row-major.
+
+    Args:
+        input: any shape that broadcasts to (B, M, N); not read where beta is 0.
+        a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.
+        recipe, generator, backend: as in ``linear``.
+
+    Returns:
+        (B, M, N), float32.
+
+    Raises:
+        TypeError: float64 or integer operands, an argument of the wrong type.
+        ValueError: shapes that do not fit, operands on different devices.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return own(torch.baddbmm, input, a, b, beta=beta, alpha=alpha)
+    _check_batches("baddbmm", a, b)
+    _checks.operands("baddbmm", input=input, a=a)
+    shape = (a.shape[0], a.shape[1], b.shape[2])
+    addend = scaled_addend("baddbmm", input, shape, beta)
+    return product("baddbmm", a, b, addend, float(alpha), recipe, generator, backend)
+
+
+def addmm(
+    input: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.addmm`` under a recipe: beta * input + alpha * (a (M, K) @ b (K, N)); else as
+    ``baddbmm``. With input (N,) and no factors it equals ``linear(a, b.t(), input)``, to the bit.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return own(torch.addmm, input, a, b, beta=beta, alpha=alpha)
+    _checks.operands("addmm", input=input, a=a, b=b)
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"addmm: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (M, K) and "
+            "(K, N)"
+        )
+    addend = scaled_addend("addmm", input, (a.shape[0], b.shape[1]), beta)
+    return product("addmm", a, b, addend, float(alpha), recipe, generator, backend)
+
+
+def scaled_addend(
+    function: str, input: Tensor, shape: tuple[int, ...], beta: float
+) -> Tensor | None:
+    """beta * input, which must broadcast to shape; None where beta is 0."""
+    padded = (1,) * (len(shape) - input.dim()) + tuple(input.shape)
+    if len(padded) > len(shape) or any(
+        n not in (1, size) for n, size in zip(padded, shape, strict=True)
+    ):
+        raise ValueError(
+            f"{function}: input has shape {tuple(input.shape)}, which does not broadcast to the "
+            f"result's {shape}"
+        )
+    if beta == 0:
+        return None
+    return input if beta == 1 else widened(input) * beta

@@ -1,0 +1,195 @@
+"""What a model multiplies, layer by layer, and how much of it is emulated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lpkernels.nn._emulated import Emulated, recipe_name
+from lpkernels.nn._product_sizes import SIZES, Sizes
+from lpkernels.nn._select import check_model
+
+_FUNCTIONS = "lpkernels.functional."
+
+
+@dataclass(frozen=True)
+class Row:
+    """The products of one kind and size that one module computes in a forward pass.
+
+    Attributes:
+        name: the module's name in the model, "" for the model itself.
+        module: the name of its class.
+        product: "matmul", "conv", "conv_transpose", "bilinear", "attention" or "recurrent".
+        recipe: the name or text of the module's recipe, "" if it has none.
+        lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None where torch fuses
+            several products.
+        calls: how often it is computed.
+        macs: multiply-adds of all these calls, forward only; a tap on padding counts.
+        emulated: whether they follow a recipe that is not torch's own arithmetic.
+    """
+
+    name: str
+    module: str
+    product: str
+    recipe: str
+    lengths: tuple[int, int, int] | None
+    calls: int
+    macs: int
+    emulated: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The rows in the order of the first call; ``str`` of it is a table."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the forward pass in all products."""
+        return sum(row.macs for row in self.rows)
+
+    @property
+    def emulated_macs(self) -> int:
+        return sum(row.macs for row in self.rows if row.emulated)
+
+    @property
+    def share(self) -> float:
+        """The part of the multiply-adds that is emulated; 0 for a model without products."""
+        return self.emulated_macs / self.macs if self.macs else 0.0
+
+    def __str__(self) -> str:
+        head = ("layer", "module", "product", "fprop", "dgrad", "wgrad", "MACs", "recipe")
+        lines = [head, *map(_cells, self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        table = [_aligned(line, widths) for line in lines]
+        rule = "  ".join("-" * width for width in widths)
+        total = (
+            f"{self.emulated_macs:,} of {self.macs:,} multiply-adds of the forward pass are "
+            f"emulated: {self.share:.1%}"
+        )
+        return "\n".join([table[0], rule, *table[1:], rule, total])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    lengths = ("-",) * 3 if row.lengths is None else tuple(f"{n:,}" for n in row.lengths)
+    recipe = row.recipe if row.emulated else "torch's own"
+    times = f" x{row.calls}" if row.calls > 1 else ""
+    name = row.name or "(model)"
+    return (name, row.module, row.product + times, *lengths, f"{row.macs:,}", recipe)
+
+
+def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
+    """Numbers to the right."""
+    columns = enumerate(zip(cells, widths, strict=True))
+    parts = [c.rjust(w) if 3 <= i <= 6 else c.ljust(w) for i, (c, w) in columns]
+    return "  ".join(parts).rstrip()
+
+
+def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None) -> Summary:
+    """Run the model once and list its products: sizes, multiply-adds, and the recipe of each.
+
+    Counted are matrix products, convolutions, transposed ones and bilinear forms, attention and
+    recurrent layers, whatever calls them; a product of a function belongs to the innermost module
+    that runs. The forward pass runs without gradients; buffers and the states of torch's random
+    generators are put back. Lazy layers get their sizes. A model on the meta device computes
+    nothing.
+
+    Args:
+        model: any module, converted or not.
+        inputs, kwargs: what it is called with.
+
+    Returns:
+        A `Summary`; ``print`` shows it as a table that ends with the share of the multiply-adds
+        that is emulated.
+
+    Raises:
+        TypeError: model is no Module.
+    """
+    check_model("summary", model)
+    recorder = _Recorder()
+    with _left_as_found(model), recorder.watching(model), torch.no_grad(), recorder:
+        model(*inputs, **(kwargs or {}))
+    return Summary(tuple(recorder.rows()))
+
+
+class _Recorder(TorchDispatchMode):
+    """Sees every operator that runs, and, by hooks, in which module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: list[tuple[str, Module]] = []
+        # Calls and multiply-adds of rows that have none yet.
+        self._found: dict[Row, tuple[int, int]] = {}
+
+    @contextmanager
+    def watching(self, model: Module) -> Iterator[None]:
+        handles = []
+        for name, module in model.named_modules():
+
+            def enter(module: Module, args: Any, name: str = name) -> None:
+                self._running.append((name, module))
+
+            def leave(module: Module, args: Any, result: Any) -> None:
+                self._running.pop()
+
+            handles.append(module.register_forward_pre_hook(enter, prepend=True))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sizes = SIZES.get(func._schema.name)
+        if sizes is not None:
+            self._record(sizes(*args, **(kwargs or {})), func.namespace == "lpkernels")
+        return result
+
+    def _record(self, sizes: Sizes, by_lpkernels: bool) -> None:
+        name, module = self._running[-1]
+        recipe = module.recipe if isinstance(module, Emulated) else None
+        follows = recipe is not None and not recipe.is_torch
+        emulated = by_lpkernels or (follows and _is_called_by_functional())
+        shown = "" if recipe is None else recipe_name(recipe)
+        kind = type(module).__name__
+        row = Row(name, kind, sizes.product, shown, sizes.lengths, 0, 0, emulated)
+        calls, macs = self._found.get(row, (0, 0))
+        self._found[row] = (calls + 1, macs + sizes.macs)
+
+    def rows(self) -> Iterator[Row]:
+        for row, (calls, macs) in self._found.items():
+            yield replace(row, calls=calls, macs=macs)
+
+
+def _is_called_by_functional() -> bool:
+    """Whether one of our functions asked torch for this product, for a native sum of a recipe."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(_FUNCTIONS):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+@contextmanager
+def _left_as_found(model: Module) -> Iterator[None]:
+    """Puts buffers and random generators back."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    places: set[Tensor] = {*model.parameters(), *model.buffers()}
+    devices = sorted({t.device.index for t in places if t.is_cuda})
+    with torch.random.fork_rng(devices):
+        yield
+    with torch.no_grad():
+        for buffer, before in buffers:
+            buffer.copy_(before)

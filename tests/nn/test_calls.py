@@ -1,0 +1,279 @@
+"""convert(functions=True): whose recipe a called product follows, and life with torch."""
+
+import copy
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import orthogonal
+from torch.utils.checkpoint import checkpoint
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+
+lpf = lp.functional
+FP8 = lp.recipe("fp8_wang2018")
+OTHER = lp.Recipe(fprop="e5m3")
+
+
+class Block(nn.Module):
+    """A layer and a product of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.mixing = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        """What a block computes."""
+        return self.layer(x) @ self.mixing * scale
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+        self.head = nn.Linear(4, 3)
+        self.checkpointed = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.checkpointed:
+            x = checkpoint(self.first, x, use_reentrant=False)
+        else:
+            x = self.first(x)
+        x = torch.relu(self.second(x))
+        return torch.matmul(self.head(x), self.head.weight)
+
+
+class Scaled(nn.Module):
+    """A parametrization that is a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, w: torch.Tensor) -> torch.Tensor:
+        return self.factor @ w
+
+
+def block(x: torch.Tensor, module: Block, layer: Any, own: Any) -> torch.Tensor:
+    y = lpf.linear(x, module.layer.weight, module.layer.bias, recipe=layer)
+    return lpf.matmul(y, module.mixing, recipe=own)
+
+
+def network(x: torch.Tensor, net: Net, recipes: dict[str, Any]) -> torch.Tensor:
+    """What Net computes with these recipes of its layers and of the modules that call."""
+    x = block(x, net.first, recipes["first.layer"], recipes["first"])
+    x = torch.relu(block(x, net.second, recipes["second.layer"], recipes["second"]))
+    y = lpf.linear(x, net.head.weight, net.head.bias, recipe=recipes["head"])
+    return lpf.matmul(y, net.head.weight, recipe=recipes[""])
+
+
+NAMES = ["", "first", "first.layer", "second", "second.layer", "head"]
+X = torch.randn(2, 4)
+
+
+@pytest.mark.parametrize(
+    "arguments, emulated",
+    [
+        ({}, NAMES),
+        ({"functions": False}, ["first.layer", "second.layer", "head"]),
+        ({"include": nn.Linear}, ["first.layer", "second.layer", "head"]),
+        ({"include": ["first*", "head"]}, ["first", "first.layer", "head"]),
+        ({"exclude": "first*"}, ["", "second", "second.layer", "head"]),
+        ({"exclude": nn.Linear}, ["", "first", "second"]),
+        ({"exclude": Block}, ["", "first.layer", "second.layer", "head"]),
+        ({"include": Net}, [""]),
+        ({"include": lambda name, module: name.startswith("second")}, ["second", "second.layer"]),
+    ],
+    ids=[
+        "all",
+        "layers",
+        "linear",
+        "globs",
+        "not first",
+        "not linear",
+        "not block",
+        "net",
+        "second",
+    ],
+)
+def test_a_call_belongs_to_the_innermost_module(arguments: Any, emulated: list[str]) -> None:
+    net = Net()
+    recipes = {name: DETERMINISTIC if name in emulated else lp.Recipe() for name in NAMES}
+    want = network(X, net, recipes)
+    before = [type(m) for m in net.modules()]
+    assert_bit_equal(lp.convert(net, DETERMINISTIC, **arguments)(X), want)
+    assert_bit_equal(lp.convert(net, DETERMINISTIC, **arguments)(X), want)
+    assert [type(m) for m in lp.revert(net).modules()] == before
+    assert not any("_recipe" in vars(m) for m in net.modules())
+    assert_bit_equal(net(X), network(X, net, dict.fromkeys(NAMES, "fp32")))
+
+
+def test_calls_follow_the_rules_of_a_mapping() -> None:
+    net = lp.convert(Net(), {"first*": OTHER, "head": FP8, "": DETERMINISTIC})
+    recipes = {"first": OTHER, "first.layer": OTHER, "head": FP8, "": DETERMINISTIC}
+    want = network(X, net, {name: recipes.get(name, lp.Recipe()) for name in NAMES})
+    assert_bit_equal(net(X), want)
+
+
+def test_a_second_conversion_adds_to_the_first() -> None:
+    net = lp.convert(Net(), DETERMINISTIC, include="second*")
+    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
+    lp.convert(net, OTHER, include=["first*", "head"])
+    assert recipes_of(net)["first"] == OTHER and recipes_of(net)["second"] == DETERMINISTIC
+    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
+
+
+def recipes_of(net: nn.Module) -> dict[str, Any]:
+    return {name: getattr(m, "_recipe", lp.Recipe()) for name, m in net.named_modules()}
+
+
+def test_set_recipe_reaches_calls() -> None:
+    net = lp.convert(Net(), DETERMINISTIC)
+    lp.set_recipe(net, {Block: OTHER})
+    recipes = dict.fromkeys(NAMES, DETERMINISTIC) | {"first": OTHER, "second": OTHER}
+    assert_bit_equal(net(X), network(X, net, recipes))
+
+
+def test_a_layer_with_its_own_forward_is_followed() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
+
+    layer = lp.convert(Doubled(4, 3), DETERMINISTIC)
+    want = 2 * lpf.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
+    assert_bit_equal(layer(X), want)
+    assert type(lp.revert(layer)) is Doubled
+
+
+def test_a_replaced_forward_cannot_be_followed() -> None:
+    net = Net()
+    net.second.forward = lambda x: x @ net.second.mixing  # type: ignore[method-assign]
+    with pytest.warns(UserWarning, match="left 1 .*'second': its forward was replaced on the obj"):
+        lp.convert(net, DETERMINISTIC)
+
+
+def test_a_traced_graph_cannot_be_followed_but_its_layers_are() -> None:
+    graph = torch.fx.symbolic_trace(Net())
+    with pytest.warns(UserWarning, match=r"left 1 .*'': a graph of torch.fx has its own class"):
+        lp.convert(graph, DETERMINISTIC)
+    layers = {name: DETERMINISTIC for name in ("first.layer", "second.layer", "head")}
+    want = network(X, graph, {name: layers.get(name, lp.Recipe()) for name in NAMES})
+    assert_bit_equal(graph(X), want)
+    exported = torch.export.export(Net(), (X,)).module()
+    with pytest.raises(ValueError, match=r"no layer matched .*convert the model before it is tr"):
+        lp.convert(exported, DETERMINISTIC)
+
+
+def test_converted_module_looks_like_its_own() -> None:
+    net, plain = lp.convert(Net(), FP8), Net()
+    assert isinstance(net, Net) and type(net).__name__ == "Net"
+    assert inspect.signature(net.first.forward) == inspect.signature(plain.first.forward)
+    assert net.first.forward.__doc__ == "What a block computes."
+    assert list(net.state_dict()) == list(plain.state_dict())
+    assert repr(net).startswith("Net(\n  recipe=fp8_wang2018\n  (first): Block(\n    recipe=")
+    assert_bit_equal(net.first(X, scale=2.0), 2 * net.first(X))
+
+
+@pytest.mark.parametrize("how", ["pickle", "deepcopy"])
+def test_copies_keep_the_recipes(how: str) -> None:
+    net = lp.convert(Net(), DETERMINISTIC, exclude=["first.layer", "second"])
+    twin = pickle.loads(pickle.dumps(net)) if how == "pickle" else copy.deepcopy(net)
+    assert_bit_equal(twin(X), net(X))
+    assert [type(m) for m in twin.modules()] == [type(m) for m in net.modules()]
+    assert type(lp.revert(twin)) is Net
+
+
+def gradients(net: nn.Module, run: Any = None) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    loss = (net if run is None else run)(X).square().sum()
+    return [loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))]
+
+
+@pytest.mark.parametrize("exclude", [None, ["first.layer", "second"]], ids=["all", "some"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_calls_compile_into_one_graph(exclude: Any, dynamic: bool) -> None:
+    net = lp.convert(Net(), STOCHASTIC, exclude=exclude)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    want = gradients(net)
+    for a, c in zip(gradients(net, compiled), want, strict=True):
+        assert_bit_equal(a, c)
+
+
+def test_calls_are_exported() -> None:
+    net = lp.convert(Net(), DETERMINISTIC, exclude="second")
+    program = torch.export.export(net, (X,))
+    assert_bit_equal(program.module()(X), net(X))
+
+
+def test_checkpointed_modules_compute_the_same_again() -> None:
+    net = lp.convert(Net(), STOCHASTIC)
+    want = gradients(net)
+    net.checkpointed = True
+    for a, c in zip(gradients(net), want, strict=True):
+        assert_bit_equal(a, c)
+
+
+def test_a_parametrization_of_the_users_is_emulated() -> None:
+    net = nn.Sequential(nn.Linear(4, 3))
+    parametrize.register_parametrization(net[0], "weight", Scaled())
+    factor = net[0].parametrizations.weight[0].factor
+    weight = net[0].parametrizations.weight.original
+    lp.convert(net, DETERMINISTIC)
+    scaled = lpf.matmul(factor, weight, recipe=DETERMINISTIC)
+    assert_bit_equal(net(X), lpf.linear(X, scaled, net[0].bias, recipe=DETERMINISTIC))
+
+
+def test_a_parametrization_of_torch_stays_torchs() -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = orthogonal(nn.Linear(4, 3), orthogonal_map="householder")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    net = Around()
+    weight = net.layer.weight.detach()
+    before = [type(m) for m in net.modules()]
+    lp.convert(net, DETERMINISTIC)
+    assert_bit_equal(net(X), lpf.linear(X, weight, net.layer.bias, recipe=DETERMINISTIC))
+    names = [cls.__name__ for cls in before]
+    assert [type(m).__name__ for m in lp.revert(net).modules()] == names
+
+
+def test_an_excluded_lazy_layer_stays_torchs() -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LazyLinear(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    net = lp.convert(Around(), DETERMINISTIC, exclude="layer")
+    for _ in range(2):
+        assert_bit_equal(net(X), F.linear(X, net.layer.weight, net.layer.bias))
+    assert type(lp.revert(net).layer) is nn.Linear
+
+
+def test_modules_convert_on_the_meta_device() -> None:
+    net = lp.convert(Net().to("meta"), DETERMINISTIC)
+    assert net(X.to("meta")).shape == (2, 4)
+    net = net.to_empty(device="cpu")
+    net.load_state_dict(Net().state_dict())
+    assert_bit_equal(net(X), network(X, net, dict.fromkeys(NAMES, DETERMINISTIC)))
+
+
+def test_scripted_modules_are_left_alone() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 3)))
+    net = nn.Sequential(scripted, nn.Linear(3, 2))
+    lp.convert(net, DETERMINISTIC)
+    assert type(net[0]) is type(scripted)

@@ -1,0 +1,194 @@
+"""Every layer on the inputs that torch's own tests of its modules use."""
+
+import copy
+import inspect
+import pickle
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import expecttest  # noqa: F401  (common_modules needs it)
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.common_modules import ModuleInput, module_db
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lpkernels as lp
+from lpkernels.nn import _classes
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+
+CLASSES = [cls.__name__ for cls in _classes._CLASSES]
+SUMS = lp.Recipe(
+    fprop=lp.Accumulator("fp32"), dgrad=lp.Accumulator("fp32"), wgrad=lp.Accumulator("fp32")
+)
+INFOS = {info.module_cls: info for info in module_db}
+
+
+class Case(NamedTuple):
+    """A layer's name, the arguments of its constructor and of its call."""
+
+    name: str
+    constructor: Any
+    forward: Any
+
+
+def module_inputs(name: str) -> list[ModuleInput]:
+    info = INFOS[getattr(nn, name)]
+    call = {"device": "cpu", "dtype": torch.float32, "requires_grad": True, "training": True}
+    return info.module_inputs_func(info, **call)
+
+
+def cases() -> Iterator[Any]:
+    torch.manual_seed(0)
+    for name in CLASSES:
+        # torch lists no inputs for LazyLinear: those of Linear without in_features.
+        for i, case in enumerate(module_inputs("Linear" if name == "LazyLinear" else name)):
+            constructor = case.constructor_input
+            if name == "LazyLinear":
+                constructor.args = constructor.args[1:]
+            forward = case.forward_input
+            label = f"{name}-{case.desc or i}"
+            yield pytest.param(Case(name, constructor, forward), id=label)
+
+
+every_case = pytest.mark.parametrize("case", list(cases()))
+every_class = pytest.mark.parametrize("name", CLASSES)
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of the products of lpkernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "lpkernels":
+            self.names.append(func._schema.name.partition("::_")[2])
+        return func(*args, **(kwargs or {}))
+
+
+def made(case: Case, module: Any, **options: Any) -> nn.Module:
+    torch.manual_seed(7)
+    return getattr(module, case.name)(*case.constructor.args, **case.constructor.kwargs, **options)
+
+
+def run(layer: nn.Module, case: Case) -> list[torch.Tensor]:
+    """The output and the gradients of inputs and parameters."""
+    torch.manual_seed(11)
+    inputs = [*case.forward.args, *case.forward.kwargs.values()]
+    inputs = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    y = layer(*inputs)
+    y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(3)))
+    tensors = [x for x in inputs if x.requires_grad] + list(layer.parameters())
+    return [y.detach(), *(t.grad for t in tensors)]
+
+
+@every_case
+def test_layer_by_the_fp32_recipe_is_torchs(case: Case) -> None:
+    for a, c in zip(run(made(case, lp.nn), case), run(made(case, nn), case), strict=True):
+        assert_bit_equal(a, c)
+
+
+@every_case
+def test_layer_summed_in_sequence_is_torchs_within_fp32(case: Case) -> None:
+    with Calls() as calls:
+        got = run(made(case, lp.nn, recipe=SUMS), case)
+    for a, c in zip(got, run(made(case, nn), case), strict=True):
+        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
+    assert set(calls.names) == products(case)
+
+
+def products(case: Case) -> set[str]:
+    """The operators that compute a layer forward and backward."""
+    if case.name == "Embedding":
+        return set()
+    if "Conv" not in case.name:
+        # The bias of the second product of a bilinear layer is added apart.
+        biased = case.name == "Bilinear" and case.constructor.kwargs.get("bias", True)
+        return {"matmul", "add_bias"} if biased else {"matmul"}
+    # The gradient of the bias is a matrix product.
+    kinds = {"conv_fprop", "conv_dgrad", "conv_wgrad", "matmul"}
+    return kinds | {"add_bias"} if "Transpose" in case.name else kinds
+
+
+@every_case
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
+def test_layer_in_low_precision_is_the_references(
+    case: Case, recipe: lp.Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = run(made(case, lp.nn, recipe=recipe), case)
+    monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
+    for a, c in zip(got, run(made(case, lp.nn, recipe=recipe), case), strict=True):
+        assert_bit_equal(a, c)
+
+
+@every_case
+def test_converted_layer_is_the_one_built(case: Case) -> None:
+    converted = lp.convert(made(case, nn), STOCHASTIC)
+    built = made(case, lp.nn, recipe=STOCHASTIC)
+    assert type(converted) is type(built)
+    for a, c in zip(run(converted, case), run(built, case), strict=True):
+        assert_bit_equal(a, c)
+    plain = made(case, nn)
+    run(plain, case)
+    assert type(lp.revert(converted)) is type(plain)
+
+
+@every_case
+def test_layer_looks_like_torchs(case: Case) -> None:
+    layer, plain = made(case, lp.nn, recipe="fp8_wang2018"), made(case, nn)
+    assert isinstance(layer, getattr(nn, case.name))
+    assert list(layer.state_dict()) == list(plain.state_dict())
+    assert repr(layer) == repr(plain)[:-1] + ", recipe=fp8_wang2018)"
+    assert set(vars(layer)) == {*vars(plain), "_recipe"}
+    run(layer, case)
+    run(plain, case)
+    assert type(layer).__name__ == type(plain).__name__
+    assert type(layer) is getattr(lp.nn, type(plain).__name__)
+    layer.load_state_dict(plain.state_dict())
+    for a, c in zip(layer.parameters(), plain.parameters(), strict=True):
+        assert_bit_equal(a, c)
+
+
+@every_case
+@pytest.mark.parametrize("how", ["pickle", "deepcopy"])
+def test_layer_copies_keep_the_recipe(case: Case, how: str) -> None:
+    layer = made(case, lp.nn, recipe=DETERMINISTIC)
+    twin = pickle.loads(pickle.dumps(layer)) if how == "pickle" else copy.deepcopy(layer)
+    assert type(twin) is type(layer) and twin.recipe == layer.recipe
+    for a, c in zip(
+        run(twin, case), run(made(case, lp.nn, recipe=DETERMINISTIC), case), strict=True
+    ):
+        assert_bit_equal(a, c)
+
+
+@every_class
+def test_class_has_torchs_signature_and_recipe(name: str) -> None:
+    own, torchs = getattr(lp.nn, name), getattr(nn, name)
+    want = inspect.signature(torchs).parameters
+    got = dict(inspect.signature(own).parameters)
+    assert got.pop("recipe").default == "fp32"
+    assert list(got) == list(want)
+    assert [p.default for p in got.values()] == [p.default for p in want.values()]
+    forward = [list(inspect.signature(cls.forward).parameters) for cls in (own, torchs)]
+    assert forward[0] == forward[1]
+
+
+@every_class
+def test_class_refuses_what_is_no_recipe(name: str) -> None:
+    sizes = (4, 4, 4)[: 1 if name == "LazyLinear" else 2 if "Lazy" in name else 3]
+    sizes = sizes[:2] if name in ("Linear", "Embedding") else sizes
+    with pytest.raises(TypeError, match="expected a Recipe or its name, got 8"):
+        getattr(lp.nn, name)(*sizes, recipe=8)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'biased'"):
+        getattr(lp.nn, name)(*sizes, biased=True)
+
+
+def test_embedding_from_pretrained() -> None:
+    weight = torch.randn(4, 3)
+    layer = lp.nn.Embedding.from_pretrained(weight)
+    assert type(layer) is lp.nn.Embedding and layer.recipe == lp.Recipe()
+    layer.recipe = lp.Recipe(weight="e4m3")
+    assert_bit_equal(layer(torch.tensor([2, 0])), lp.quantize(weight, "e4m3")[[2, 0]])

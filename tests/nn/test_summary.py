@@ -1,0 +1,197 @@
+"""summary: the sizes of products, whose they are, and what of them is emulated."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import lpkernels as lp
+from lpkernels.techniques.accumulation import plan
+from tests.compare import assert_bit_equal
+
+SUMS = lp.Recipe(fprop="e5m7")
+NATIVE = lp.Recipe(input="e4m3")
+
+
+class Net(nn.Module):
+    """Layers, products called as functions, and attention that stays torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 6, (3, 2), stride=(2, 3), padding=1, groups=2)
+        self.norm = nn.BatchNorm2d(6)
+        self.up = nn.ConvTranspose2d(6, 4, 3, stride=2, dilation=2)
+        self.head = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.dropout(self.up(self.norm(self.conv(x))), 0.1, self.training)
+        y = self.head(y.mean(-1).mT)
+        y = y @ y.mT @ y
+        y = y.unsqueeze(1)
+        return F.scaled_dot_product_attention(y, y, y)
+
+
+X = torch.randn(2, 4, 7, 8)
+
+
+def rows(model: nn.Module) -> list[tuple[Any, ...]]:
+    found = lp.nn.summary(model, X).rows
+    return [(row.name, row.product, row.lengths, row.calls, row.macs) for row in found]
+
+
+def test_rows_have_the_sizes_of_the_products() -> None:
+    # conv: 2 x 4 x 3 positions, 2 of 6 taps meet one input; up: a dilation that is a multiple of
+    # the stride lets all 9 taps meet one output; head and the products: 2 x 11 rows of 4 or 6.
+    expected = [
+        ("conv", "conv", (12, 6, 24), 1, 24 * 72),
+        ("up", "conv_transpose", (54, 36, 24), 1, 24 * 216),
+        ("head", "matmul", (4, 6, 22), 1, 22 * 24),
+        ("", "matmul", (6, 11, 11), 1, 2 * 11 * 11 * 6),
+        ("", "matmul", (11, 6, 11), 1, 2 * 11 * 11 * 6),
+        ("", "attention", None, 1, 2 * 11 * 11 * 12),
+    ]
+    assert rows(Net()) == expected
+    for recipe in (SUMS, NATIVE, lp.Recipe()):
+        assert rows(lp.convert(Net(), recipe)) == expected
+
+
+def test_multiply_adds_are_half_of_torchs_operations() -> None:
+    net = Net()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        net(X)
+    found = lp.nn.summary(net, X).rows
+    # torch's counter does not know attention on the CPU.
+    counted = sum(row.macs for row in found if row.product != "attention")
+    assert 2 * counted == counter.get_total_flops()
+
+
+def test_lengths_are_those_of_a_plan() -> None:
+    layers = nn.Sequential(
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=3),
+        nn.ConvTranspose2d(6, 4, 3, stride=2, dilation=3),
+        nn.Flatten(2),
+        nn.LazyLinear(5),
+    )
+    layers(X)
+    planned: dict[str, list[int]] = {}
+    for row in plan(layers, X, loss=lambda y: y.sum(), operand="e5m2").rows:
+        planned.setdefault(row.layer, []).append(row.length)
+    got = {row.name: list(row.lengths or ()) for row in lp.nn.summary(layers, X).rows}
+    # The first layer's input wants no gradient.
+    assert {name: n for name, n in got.items() if name != "0"} == {
+        name: n for name, n in planned.items() if name != "0"
+    }
+    assert [got["0"][0], got["0"][2]] == planned["0"]
+
+
+@pytest.mark.parametrize("recipe", [SUMS, NATIVE], ids=["emulated", "native sums"])
+@pytest.mark.parametrize(
+    "arguments, emulated",
+    [
+        ({}, ["conv", "up", "head", "", ""]),
+        ({"functions": False}, ["conv", "up", "head"]),
+        ({"exclude": ["head", "conv"]}, ["up", "", ""]),
+        ({"include": Net}, ["", ""]),
+    ],
+    ids=str,
+)
+def test_share_is_that_of_the_emulated_products(
+    recipe: lp.Recipe, arguments: Any, emulated: list[str]
+) -> None:
+    found = lp.nn.summary(lp.convert(Net(), recipe, **arguments), X)
+    assert [row.name for row in found.rows if row.emulated] == emulated
+    share = sum(row.macs for row in found.rows if row.emulated) / found.macs
+    assert found.share == share
+    assert found.emulated_macs == round(share * found.macs)
+
+
+def test_the_fp32_recipe_emulates_nothing() -> None:
+    assert lp.nn.summary(lp.convert(Net(), "fp32"), X).share == 0
+
+
+def test_a_bilinear_layer_has_as_many_multiply_adds_as_torchs() -> None:
+    layer, x = nn.Bilinear(3, 4, 2), (torch.randn(5, 3), torch.randn(5, 4))
+    plain = lp.nn.summary(layer, *x)
+    emulated = lp.nn.summary(lp.convert(layer, SUMS), *x)
+    assert plain.macs == emulated.macs == 5 * 2 * 4 * 3 + 5 * 2 * 4
+    assert [row.lengths for row in emulated.rows] == [(3, 8, 5), (4, 1, 2)]
+    assert emulated.share == 1
+
+
+def test_fused_layers_of_torch_have_the_multiply_adds_of_their_parts() -> None:
+    x = torch.randn(2, 3, 8)
+    for layer in (nn.MultiheadAttention(8, 2, batch_first=True), nn.LSTM(8, 4, batch_first=True)):
+        arguments = (x, x, x) if isinstance(layer, nn.MultiheadAttention) else (x,)
+        trained = lp.nn.summary(layer, *arguments).macs
+        assert trained == lp.nn.summary(layer.eval(), *arguments).macs
+    assert trained == 2 * 3 * (4 * 4 * 8 + 4 * 4 * 4)
+    block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    trained = lp.nn.summary(block, x).macs
+    assert trained == lp.nn.summary(block.eval(), x).macs
+
+
+def test_repeated_calls_are_one_row() -> None:
+    layer = nn.Linear(4, 4)
+    found = lp.nn.summary(nn.Sequential(layer, nn.ReLU(), layer), torch.randn(2, 4))
+    assert [(row.name, row.calls, row.macs) for row in found.rows] == [("0", 2, 64)]
+    assert "matmul x2" in str(found)
+
+
+def test_the_model_is_left_as_found() -> None:
+    net = lp.convert(Net(), lp.Recipe(input="e4m3:stochastic"))
+    before = {name: t.clone() for name, t in net.state_dict().items()}
+    torch.manual_seed(5)
+    lp.nn.summary(net, X)
+    after = torch.rand(3)
+    torch.manual_seed(5)
+    assert_bit_equal(after, torch.rand(3))
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_a_model_on_the_meta_device_is_counted() -> None:
+    net = lp.convert(Net(), SUMS).to("meta")
+    found = lp.nn.summary(net, X.to("meta"))
+    assert found.share == lp.nn.summary(lp.convert(Net(), SUMS), X).share
+
+
+def test_table_names_layers_recipes_and_the_share() -> None:
+    net = lp.convert(Net(), {"conv": "hfp8_sun2019", "head": SUMS})
+    lines = str(lp.nn.summary(net, X)).splitlines()
+    assert lines[0].split() == "layer module product fprop dgrad wgrad MACs recipe".split()
+    assert lines[2].split() == "conv Conv2d conv 12 6 24 1,728 hfp8_sun2019".split()
+    assert lines[3].endswith("5,184  torch's own")
+    assert lines[4].endswith("Recipe(fprop='e5m7')")
+    assert lines[5].startswith("(model)  Net")
+    assert lines[-1] == ("2,256 of 13,248 multiply-adds of the forward pass are emulated: 17.0%")
+
+
+def test_the_table_of_the_documentation_is_the_one_printed(capsys: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
+    names: dict[str, Any] = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        exec(code, names)
+    printed = capsys.readouterr().out.strip().splitlines()
+    assert "\n".join(f"    {line}" for line in printed) in page
+
+
+def test_a_model_without_products_has_a_share_of_0() -> None:
+    found = lp.nn.summary(nn.ReLU(), X)
+    assert found.rows == () and found.share == 0
+
+
+def test_inputs_may_have_names() -> None:
+    found = lp.nn.summary(nn.Linear(4, 2), kwargs={"input": torch.randn(3, 4)})
+    assert found.macs == 24
+
+
+def test_summary_refuses_what_is_no_module() -> None:
+    with pytest.raises(TypeError, match=r"summary: model must be a torch.nn.Module, got Tensor"):
+        lp.nn.summary(X)
