@@ -151,20 +151,6 @@ def test_the_public_function_and_its_gradients(
         assert_bit_equal(got, want)
 
 
-@pytest.mark.parametrize(
-    ("acc", "asked"),
-    [
-        (Accumulator("e5m4", order="pairwise"), "order='pairwise'"),
-        (Accumulator("e5m4", order="compensated"), "order='compensated'"),
-        (Accumulator("e5m4", block=4, aligned_bits=8), "block=4"),
-    ],
-)
-def test_orders_without_a_kernel(acc: Accumulator, asked: str, device: str) -> None:
-    a = torch.ones(2, 2, device=device)
-    with pytest.raises(NotImplementedError, match=asked):
-        backend.matmul(a, a, None, acc.to_ints(), None, 0)
-
-
 def test_events_are_counted_elsewhere(device: str) -> None:
     reason = backend.unsupported("matmul_events", torch.device(device))
     assert reason == "its kernels count no events; those of the cpu backend do"

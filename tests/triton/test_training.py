@@ -1,0 +1,167 @@
+"""Layers trained on the triton backend: the bits of the reference, step by step."""
+
+import copy
+import os
+import random
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),
+]
+
+STOCHASTIC = lp.Recipe(
+    input="e4m3:stochastic",
+    weight="e4m3",
+    output="e5m2:stochastic",
+    grad_output="e5m2:stochastic",
+    fprop="e6m5:stochastic",
+    dgrad=lp.Accumulator("e5m7", "stochastic", chunk=4, outer="e6m9"),
+    wgrad="e6m9_chunk64",
+)
+RECIPES = {"fp8_wang2018": "fp8_wang2018", "lba_m7e4": "lba_m7e4", "stochastic": STOCHASTIC}
+
+
+class Small(nn.Module):
+    """A strided and a grouped convolution and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+        self.group = nn.Conv2d(4, 4, 3, padding=1, groups=2, bias=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.group(F.relu(self.conv(x))))
+        return self.head(x.sum((2, 3)))
+
+
+def model_of(recipe: lp.Recipe | str, device: str) -> nn.Module:
+    torch.manual_seed(1)
+    return lp.convert(Small(), recipe).to(device)
+
+
+def gradients(model: nn.Module, x: Tensor, backend: str, monkeypatch) -> list[Tensor]:
+    """The loss and every gradient of one step."""
+    monkeypatch.setenv("LPKERNELS_BACKEND", backend)
+    model.zero_grad()
+    x = x.detach().requires_grad_()
+    torch.manual_seed(5)
+    loss = model(x).square().mean()
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in (x, *model.parameters()))]
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_step_has_the_bits_of_the_reference(device: str, recipe, monkeypatch) -> None:
+    # torch's own operations between the layers run on the CPU in both: their sums may differ.
+    model = model_of(recipe, "cpu")
+    x = torch.randn(2, 2, 7, 6)
+    if device != "cpu":
+        pytest.skip("compared layer by layer on a GPU: test_layers_have_the_bits_of_the_reference")
+    got = gradients(model, x, "triton", monkeypatch)
+    want = gradients(model, x, "reference", monkeypatch)
+    for one, other in zip(got, want, strict=True):
+        assert_bit_equal(one, other)
+
+
+def random_layer(choice: random.Random, most: int) -> tuple[nn.Module, tuple[int, ...]]:
+    """A linear layer or a convolution of one to three dimensions, and the shape of its input."""
+    if choice.random() < 0.4:
+        sizes = [choice.randint(1, most) for _ in range(3)]
+        return nn.Linear(sizes[1], sizes[2]), (sizes[0], sizes[1])
+    dims, groups = choice.randint(1, 3), choice.choice((1, 1, 2))
+    small = max(2, most // (4 * dims))
+    channels = [groups * choice.randint(1, max(1, small // 2)) for _ in range(2)]
+    kernel = choice.randint(1, 3)
+    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](
+        *channels, kernel, stride=choice.randint(1, 3), padding=choice.randint(0, 2),
+        dilation=choice.randint(1, 2), groups=groups, bias=choice.random() < 0.5,
+    )  # fmt: skip
+    side = [choice.randint(2 * kernel, 2 * kernel + small) for _ in range(dims)]
+    return conv, (choice.randint(1, 3), channels[0], *side)
+
+
+@pytest.mark.parametrize("case", range(100))
+def test_layers_have_the_bits_of_the_reference(device: str, case: int, monkeypatch) -> None:
+    """Random layers, shapes and recipes: 100 and larger ones on a GPU, a few in the interpreter."""
+    if device == "cpu" and case >= 6:
+        pytest.skip("the interpreter is slow: six cases there, a hundred on a GPU")
+    choice = random.Random(case)
+    layer, shape = random_layer(choice, 12 if device == "cpu" else 200)
+    recipe = choice.choice(list(RECIPES.values()))
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(case))
+    layer = lp.convert(layer, recipe)
+    here = copy.deepcopy(layer).to(device)
+    results = []
+    for model, backend, place in ((here, "triton", device), (layer, "reference", "cpu")):
+        monkeypatch.setenv("LPKERNELS_BACKEND", backend)
+        leaf = x.to(place).requires_grad_()
+        torch.manual_seed(case)
+        y = model(leaf)
+        # A gradient that both compute alike.
+        y.backward(y.detach())
+        results.append([y, leaf.grad, *(p.grad for p in model.parameters())])
+    for got, want in zip(*results, strict=True):
+        assert_bit_equal(got, want, f"{layer} {shape} {recipe}")
+
+
+@pytest.mark.gpu
+def test_a_captured_step_draws_from_its_seed(device: str, monkeypatch) -> None:
+    """A CUDA graph of a whole training step, its seed on the device, replays with new draws."""
+    if device != "cuda":
+        pytest.skip("no CUDA device")
+    monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
+    model, x = model_of(STOCHASTIC, device), torch.randn(4, 2, 9, 9, device=device)
+    seed = torch.tensor(1, device=device)
+
+    def step() -> list[Tensor]:
+        for p in model.parameters():
+            p.grad = None
+        with lp.seed_from(seed):
+            loss = model(x).square().mean()
+            loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters())]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for value in (1, 2):
+        seed.fill_(value)
+        graph.replay()
+        replayed = [t.clone() for t in captured]
+        for got, want in zip(replayed, step(), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+def test_work_goes_to_the_current_stream_and_the_tensors_device(device: str) -> None:
+    if device != "cuda":
+        pytest.skip("no CUDA device")
+    last = f"cuda:{torch.cuda.device_count() - 1}"
+    a, b = torch.randn(70, 90), torch.randn(90, 50)
+    want = lp.matmul(a, b, "e6m9", backend="reference")
+    stream = torch.cuda.Stream(last)
+    with torch.cuda.stream(stream):
+        got = lp.matmul(a.to(last), b.to(last), "e6m9", backend="triton")
+    stream.synchronize()
+    assert str(got.device) == last
+    assert_bit_equal(got, want)
+
+
+def test_the_backend_may_come_from_the_environment(device: str, monkeypatch) -> None:
+    monkeypatch.setitem(os.environ, "LPKERNELS_BACKEND", "triton")
+    a = torch.randn(3, 5)
+    got = lp.matmul(a.to(device), a.t().to(device), "e5m4")
+    assert_bit_equal(got, lp.matmul(a, a.t(), "e5m4", backend="reference"))
