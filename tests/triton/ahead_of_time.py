@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 
 from lpkernels.backends.triton._launch import EXACT
 
-__all__ = ["TARGETS", "Code", "code", "code_of", "compiled"]
+__all__ = ["COUNTED", "FEW_BYTES", "TARGETS", "Code", "code", "code_of", "compiled"]
 
 #: Name -> target; gfx942 needs the wave size of CDNA.
 TARGETS = {
@@ -23,6 +23,10 @@ TARGETS = {
     "sm_90": GPUTarget("cuda", 90, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+#: Registers that only the end of a chunk or of a tile needs may wait in memory.
+FEW_BYTES = 16
+#: Counts and registers are those of the compiler that Triton 3.7 brings along.
+COUNTED = triton.__version__.startswith("3.7")
 _POINTERS = {
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",

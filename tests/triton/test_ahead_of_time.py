@@ -1,11 +1,17 @@
 """Machine code of the certified kernels, compiled without a GPU."""
 
 import pytest
+import torch
 
-from lpkernels.backends.triton._config import Tile
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.triton import _native
+from lpkernels.backends.triton._config import Tile, dot_tile
 from lpkernels.backends.triton._fast import fast_kernel
 from lpkernels.backends.triton._launch import interpreting
-from tests.triton.ahead_of_time import TARGETS, compiled
+from lpkernels.backends.triton._native import native_kernel
+from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._tile import Outputs, Side
+from tests.triton.ahead_of_time import COUNTED, FEW_BYTES, TARGETS, code_of, compiled
 from tests.triton.fast_cases import FAST_CASES, FastCase
 from tests.triton.machine_code import main_loop
 
@@ -24,6 +30,7 @@ def test_compiles(case: FastCase, target: str) -> None:
     compiled(fast_kernel, target, **case.arguments(Tile(4, 64, 1)))
 
 
+@pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
 @CASES
 def test_main_loop(case: FastCase) -> None:
     loop = main_loop(fast_kernel, options=case.options, **case.arguments())
@@ -45,3 +52,28 @@ def test_contraction_would_undo_the_rounding() -> None:
 @CASES
 def test_subnormals_are_not_flushed(case: FastCase) -> None:
     assert ".ftz" not in compiled(fast_kernel, **case.arguments(Tile(4, 64, 1))).asm["ptx"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("kind", ["FLOAT32", "FLOAT16", "BFLOAT16"])
+def test_native_chunks_compile(kind: str, single: bool, target: str) -> None:
+    acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
+    roundings, constants = roundings_of(acc.to_ints())
+    values, table = torch.float32, torch.int64
+    tile = dot_tile(4096, 4096, 1, 132, doubles=not single)
+    result = compiled(
+        native_kernel, target, num_warps=tile.warps,
+        left=Side(values, table, None, None), left_step=4096,
+        right=Side(values, table, None, None), right_step=4096,
+        out=Outputs(values, *[table] * 7, None, None, None), seed_ptr=table, role=0,
+        M=4096, N=4096, K=4096, chunk=64, chunks=64, C=constants, R=roundings,
+        SWAPPED=False, LEFT_ABSENT=False, RIGHT_ABSENT=True, TYPE=getattr(_native, kind),
+        SINGLE=single, BM=tile.bm, BN=tile.bn, BK=tile.bk,
+    )  # fmt: skip
+    if target == "sm_90":
+        # Tensor cores take halves; float32 stays float32, never TF32.
+        assert ("mma" in result.asm["ptx"]) == (kind != "FLOAT32")
+        assert "tf32" not in result.asm["ptx"]
+        if COUNTED and not single:
+            assert code_of(result).spills <= FEW_BYTES

@@ -20,7 +20,7 @@ from triton.compiler.compiler import make_backend  # noqa: E402
 from triton.runtime.jit import create_function_from_signature  # noqa: E402
 
 from lpkernels.backends.triton import BACKEND, _fast, _launch, _operands, _stages, _tiers, _wide  # noqa: E402
-from tests.triton.ahead_of_time import TARGETS, code_of  # noqa: E402
+from tests.triton.ahead_of_time import COUNTED, FEW_BYTES, TARGETS, code_of  # noqa: E402
 
 if _launch.interpreting():
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
@@ -42,8 +42,6 @@ CASES = {
         NOT_FUSED,
     ),
 }  # fmt: skip
-#: Registers that only the end of a chunk or of a tile needs may wait in memory.
-FEW_BYTES = 16
 
 
 class Recorder:
@@ -135,5 +133,5 @@ def test_every_launch_compiles(case: str, target: str, launches: list[Any]) -> N
     ]  # fmt: skip
     for launch in launches:
         compiled = compiled_launch(launch, target)
-        if target == "sm_90":
+        if target == "sm_90" and COUNTED:
             assert code_of(compiled).spills <= FEW_BYTES
