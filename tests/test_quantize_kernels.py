@@ -223,6 +223,18 @@ def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isa: 
         assert_bit_equal(got, want, f"{shape} {kind} {x.dtype} {quantizer.rounding}")
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("element", ["e7m0_b-1", "e2m1", "e4m3"])
+def test_blocks_of_float64_beyond_float32(element: str, axis: int, isa: str) -> None:
+    """The scale of a block is that of its largest value, also where no float32 holds it."""
+    rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
+    x = torch.tensor(rows, dtype=torch.float64)
+    quantizer = Quantizer(BlockFormat(element, 4, axis=axis))
+    want = torch.empty(x.shape)
+    _reference.BACKEND.quantize(x, quantizer.to_ints(), None, 0, SITE, want)
+    assert_bit_equal(quantized(x, quantizer), want)
+
+
 @pytest.mark.parametrize("fmt", TENSOR_FORMATS, ids=ids)
 @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
 def test_large_affine_and_block(fmt: AffineFormat | BlockFormat, rounding: str) -> None:

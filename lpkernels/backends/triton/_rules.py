@@ -154,10 +154,10 @@ def nan_like(x):
 
 @triton.jit
 def moderated(x):
-    """x with its magnitude moved into 2^-400 .. 2^200, beyond which every value rounds alike."""
+    """x with its magnitude moved into 2^-400 .. 2^300, beyond which every value rounds alike."""
     a = magnitude_of(x)
     sign = bits_of(x) & _SIGN
-    held = tl.where((a > 2.0**200) & (bits_of(a) < _EXPONENT), wide(2.0**200), a)
+    held = tl.where((a > 2.0**300) & (bits_of(a) < _EXPONENT), wide(2.0**300), a)
     held = tl.where((a < 2.0**-400) & (a > 0.0), wide(2.0**-400), held)
     return value_of(bits_of(held) | sign)
 
