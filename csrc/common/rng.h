@@ -119,9 +119,18 @@ LPK_HD PhiloxBlock philox_block(uint64_t seed, uint32_t site, uint64_t row, uint
                 static_cast<uint32_t>(seed >> 32));
 }
 
+// Word `word` of its block, by choices: an index would put the block into memory on a GPU.
+LPK_HD uint32_t philox_word(uint64_t seed, uint32_t site, uint64_t row, uint64_t col,
+                            uint64_t word) {
+  const PhiloxBlock block = philox_block(seed, site, row, col, word >> 2);
+  const uint32_t low = (word & 1) != 0 ? block.word[1] : block.word[0];
+  const uint32_t high = (word & 1) != 0 ? block.word[3] : block.word[2];
+  return (word & 2) != 0 ? high : low;
+}
+
 LPK_HD uint32_t random_word(Rng rng, uint64_t seed, uint32_t site, uint64_t row, uint64_t col,
                             uint64_t word) {
-  if (rng == Rng::kPhilox) return philox_block(seed, site, row, col, word >> 2).word[word & 3];
+  if (rng == Rng::kPhilox) return philox_word(seed, site, row, col, word);
   const uint64_t base = site_base(seed, site);
   const RowKey key = row_key(base, row, word);
   return fast_word(column_key(base, col), key.add, key.flip, static_cast<uint32_t>(word));

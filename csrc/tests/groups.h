@@ -9,6 +9,9 @@ void test_add();
 void test_rng();
 void test_dtypes();
 void test_pack();
+// What csrc/cuda compiles for the host too.
+void test_cuda();
+void test_cuda_certified();
 // What csrc/cpu compiles for each instruction set.
 void test_quantize();
 void test_matmul();

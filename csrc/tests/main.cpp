@@ -20,6 +20,7 @@ constexpr Group kGroups[] = {
     {"pack", lpk_test::test_pack},     {"quantize", lpk_test::test_quantize},
     {"matmul", lpk_test::test_matmul}, {"fused", lpk_test::test_fused},
     {"conv", lpk_test::test_conv},     {"events", lpk_test::test_events},
+    {"cuda", lpk_test::test_cuda},     {"cuda_certified", lpk_test::test_cuda_certified},
 };
 
 constexpr int kSkipped = 77;

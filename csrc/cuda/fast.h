@@ -1,0 +1,73 @@
+// The kernels of certified tiles: each begins by asking the plan whether it is meant.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "fast_tile.h"
+
+namespace lpk::cuda {
+
+// Of the last launch: throws std::runtime_error that names `what`.
+void check_launch(const char* what);
+
+// A block owns one tile of 128 x 128 outputs and all of their steps.
+template <class Tile, Tier kTier>
+__global__ void __launch_bounds__(256, Tile::kBlocks)
+    fast_kernel(const __grid_constant__ Job job, int64_t first_tile) {
+  if (job.plan->tier != kTier) return;
+  __shared__ typename Tile::Shared shared;
+  Tile part(job, first_tile + blockIdx.x, threadIdx.x);
+  DeviceBlock<Tile> block(&part, &shared);
+  run_tile<typename Tile::Stage>(job, block);
+  __syncthreads();
+  part.report(&shared);
+}
+
+template <class Tile, Tier kTier>
+void launch_tiles(const Job& job, cudaStream_t stream) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const int64_t tiles = tile_count(job.sums, kTile);
+  for (int64_t first = 0; first < tiles; first += kMost) {
+    const int64_t count = tiles - first < kMost ? tiles - first : kMost;
+    fast_kernel<Tile, kTier>
+        <<<static_cast<unsigned>(count), Tile::Map::kThreads, 0, stream>>>(job, first);
+    check_launch("a certified kernel of a product");
+  }
+}
+
+LPK_HD bool side_by_side(const Operand& o) {
+  return o.lanes.at == nullptr && o.lanes.step == 1 && o.steps.at == nullptr;
+}
+
+// Family::Tile<whether operands have tables, whether there are chunks>.
+template <class Family, Tier kTier>
+void launch_layouts(const Job& job, cudaStream_t stream) {
+  const bool tables = !side_by_side(job.sums.left) || !side_by_side(job.sums.right);
+  const bool chunked = job.acc.chunk != 0;
+  if (tables && chunked)
+    return launch_tiles<typename Family::template Tile<true, true>, kTier>(job, stream);
+  if (tables) return launch_tiles<typename Family::template Tile<true, false>, kTier>(job, stream);
+  if (chunked) return launch_tiles<typename Family::template Tile<false, true>, kTier>(job, stream);
+  launch_tiles<typename Family::template Tile<false, false>, kTier>(job, stream);
+}
+
+template <class Rule>
+struct Fast {
+  template <bool kTables, bool kChunked>
+  using Tile = FastTile<Rule, kTables, kChunked>;
+};
+
+template <class Rule, Tier kTier>
+void launch_rule(const Job& job, cudaStream_t stream) {
+  launch_layouts<Fast<Rule>, kTier>(job, stream);
+}
+
+// Each in a file of its own: kernels for all that a plan may ask for.
+void launch_split(const Job& job, cudaStream_t stream);
+void launch_floor(const Job& job, cudaStream_t stream);
+void launch_truncated(const Job& job, cudaStream_t stream);
+void launch_float32(const Job& job, cudaStream_t stream);
+void launch_half(const Job& job, cudaStream_t stream);
+void launch_stochastic(const Job& job, cudaStream_t stream);
+
+}  // namespace lpk::cuda

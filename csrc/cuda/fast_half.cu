@@ -1,0 +1,22 @@
+// Sums in half precision and bfloat16 by the processor's own arithmetic.
+#include "fast.h"
+#include "half_tile.h"
+
+namespace lpk::cuda {
+namespace {
+
+template <bool kBfloat16>
+struct Half {
+  template <bool kTables, bool kChunked>
+  using Tile = HalfTile<kBfloat16, kTables, kChunked>;
+};
+
+}  // namespace
+
+void launch_half(const Job& job, cudaStream_t stream) {
+  if (native_format(job.acc.fmt) == Native::kHalf)
+    return launch_layouts<Half<false>, Tier::kNative>(job, stream);
+  launch_layouts<Half<true>, Tier::kNative>(job, stream);
+}
+
+}  // namespace lpk::cuda

@@ -1,0 +1,90 @@
+// The certified tile: the rules are float_rules.h's, the proof plan.h's.
+#pragma once
+
+#include "float_rules.h"
+#include "float_sums.h"
+
+namespace lpk::cuda {
+
+template <class Rule, bool kTables, bool kChunked>
+class FastTile : public FloatSums<kChunked> {
+  using Base = FloatSums<kChunked>;
+  using Base::job_;
+  using Base::kSide;
+  using Base::place;
+  using Base::scale_;
+  using Base::seen_;
+  using Base::sum_;
+  using Base::thread_;
+
+ public:
+  using typename Base::Map;
+  using typename Base::Stage;
+  // Blocks that a processor must hold: two leave 128 registers a thread.
+  static constexpr int kBlocks = kChunked || kTables ? 1 : 2;
+  struct Shared {
+    alignas(16) float left[2][kDepth][Map::kLanes];
+    alignas(16) float right[2][kDepth][Map::kLanes];
+    int redo;
+  };
+
+  LPK_HD FastTile(const Job& job, int64_t tile, int thread)
+      : Base(job, tile, thread),
+        rule_(job.acc.fmt, job.plan->shift),
+        left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
+        right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {}
+
+  LPK_HD void fetch(const Stage& stage) {
+    left_.fetch(job_.sums.left, stage);
+    right_.fetch(job_.sums.right, stage);
+  }
+
+  LPK_HD void put(Shared* shared, int buffer) const {
+    const int step = Map::fetched_step(thread_);
+    float left[4];
+    for (int e = 0; e < 4; ++e) left[e] = mul_rn(left_.value[e], scale_);
+    if (kTables) {
+      LPK_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        shared->left[buffer][step][Map::fetched_lane(thread_, e, false)] = left[e];
+        shared->right[buffer][step][Map::fetched_lane(thread_, e, false)] = right_.value[e];
+      }
+    } else {
+      store_four(&shared->left[buffer][step][Map::fetched_lane(thread_, 0, true)], left);
+      store_four(&shared->right[buffer][step][Map::fetched_lane(thread_, 0, true)], right_.value);
+    }
+  }
+
+  // All of a stage: what it has not are zeros, which leave every certified sum as it is.
+  LPK_HD void multiply(const Shared* shared, int buffer, const Stage&) {
+    LPK_UNROLL
+    for (int step = 0; step < kDepth; ++step) {
+      float a[kSide], b[kSide];
+      LPK_UNROLL
+      for (int i = 0; i < kSide; i += 4) {
+        load_four(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
+        load_four(&shared->right[buffer][step][Map::col(thread_, i)], b + i);
+      }
+      LPK_UNROLL
+      for (int i = 0; i < kSide; ++i) {
+        LPK_UNROLL
+        for (int j = 0; j < kSide; j += 2) {
+          sum_[i][j] = rule_.step(a[i], b[j], sum_[i][j]);
+          sum_[i][j + 1] = rule_.step(a[i], b[j + 1], sum_[i][j + 1]);
+          if (Rule::kWatched) seen_[j / 2] |= word_of(sum_[i][j]) | word_of(sum_[i][j + 1]);
+        }
+      }
+    }
+  }
+
+  LPK_HD void finish(Shared* shared) {
+    const bool absent = job_.sums.left.absent || job_.sums.right.absent;
+    this->store(shared, Rule::kLosesZeros || (Rule::kSigned && absent));
+  }
+
+ private:
+  Rule rule_;
+  OperandFetch<Map, kTables ? Reading::kTables : Reading::kFours> left_, right_;
+};
+
+}  // namespace lpk::cuda

@@ -1,0 +1,105 @@
+// What certified kernels in float32 share: 128 x 128 outputs, 8 x 8 sums a thread, scaled.
+//
+// A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged;
+// the exact kernel does it again. Chunks close in double, exactly, and keep their outer sums in
+// memory, each thread its own.
+#pragma once
+
+#include <type_traits>
+
+#include "fetch.h"
+#include "plan.h"
+#include "totals.h"
+
+namespace lpk::cuda {
+
+template <bool kChunked>
+class FloatSums {
+ public:
+  using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
+  using Map = BlockMap<8, 4>;
+  static constexpr bool kExact = false;
+  static constexpr int kSide = 8;
+
+  LPK_HD FloatSums(const Job& job, int64_t tile, int thread)
+      : job_(job), thread_(thread), tile_(tile), scale_(float_power(job.plan->shift)) {
+    for (int i = 0; i < kSide; ++i) {
+      for (int j = 0; j < kSide; ++j) sum_[i][j] = 0.0f;
+    }
+  }
+
+  template <class Shared>
+  LPK_HD void begin(Shared* shared) const {
+    if (thread_ == 0) shared->redo = 0;
+  }
+
+  template <class Shared>
+  LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
+    if constexpr (kChunked) {
+      const double unscale = 1.0 / scale_;
+      // One row of a thread's sums after the other comes to the front.
+      LPK_LOOP
+      for (int i = 0; i < kSide; ++i) {
+        LPK_UNROLL
+        for (int j = 0; j < kSide; ++j) {
+          float* outer = outer_at(i * kSide + j);
+          *outer = closed(job_.acc, chunk == 0 ? 0.0 : *outer, sum_[0][j] * unscale);
+        }
+        move_up();
+      }
+    }
+  }
+
+  // After a barrier.
+  template <class Shared>
+  LPK_HD void report(const Shared* shared) const {
+    if (thread_ == 0) job_.redo[tile_] = static_cast<uint8_t>(shared->redo);
+  }
+
+ protected:
+  // zeros: a sum that ends as zero may have the wrong sign, or be NaN where an absent tap, a zero
+  // here, met an infinity.
+  template <class Shared>
+  LPK_HD void store(Shared* shared, bool zeros) {
+    const Sums& s = job_.sums;
+    const Place at = place();
+    const float unscale = 1.0f / scale_;
+    bool redo = ((seen_[0] | seen_[1] | seen_[2] | seen_[3]) & 0x40000000u) != 0;
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      const int64_t row = at.row + Map::row(thread_, i);
+      LPK_UNROLL
+      for (int j = 0; j < kSide; ++j) {
+        const int64_t col = at.col + Map::col(thread_, j);
+        const float sum = kChunked ? *outer_at(i * kSide + j) : sum_[i][j] * unscale;
+        if (row < s.m && col < s.n) {
+          redo |= zeros && !(sum < 0.0f || sum > 0.0f);
+          s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
+        }
+      }
+    }
+    if (redo) shared->redo = 1;
+  }
+
+  LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
+  LPK_HD float* outer_at(int n) const {
+    return job_.outer + (tile_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+  }
+  // The first row of sums is used up: zeros in its place, and at the end.
+  LPK_HD void move_up() {
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      LPK_UNROLL
+      for (int j = 0; j < kSide; ++j) sum_[i][j] = i + 1 < kSide ? sum_[i + 1][j] : 0.0f;
+    }
+  }
+
+  const Job& job_;
+  int thread_;
+  int64_t tile_;
+  float scale_;
+  float sum_[kSide][kSide];
+  uint32_t seen_[4] = {0, 0, 0, 0};  // OR of the sums that are watched
+};
+
+}  // namespace lpk::cuda

@@ -1,0 +1,163 @@
+// The native tile of half precision and bfloat16: 128 x 128 outputs, 8 x 8 a thread, two to a
+// register. One multiply-add of the processor is the contract's step, because both operands hold
+// values of the type (plan.h): subnormals, infinities and NaN included. Only an absent tap may do
+// what the contract does not, to a sum of -0: then the tile is flagged.
+#pragma once
+
+#include <type_traits>
+
+#include "fetch.h"
+#include "half_steps.h"
+#include "plan.h"
+#include "totals.h"
+
+namespace lpk::cuda {
+
+template <bool kBfloat16, bool kTables, bool kChunked>
+class HalfTile {
+ public:
+  using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
+  static constexpr bool kExact = false;
+  static constexpr int kSide = 8;
+  static constexpr int kPairs = kSide / 2;
+  using Map = BlockMap<kSide, kSide>;
+  static constexpr int kBlocks = kChunked && kTables ? 1 : 2;
+  struct Shared {
+    alignas(16) uint16_t left[2][kDepth][Map::kLanes];
+    alignas(16) uint16_t right[2][kDepth][Map::kLanes];
+    int redo;
+  };
+
+  LPK_HD HalfTile(const Job& job, int64_t tile, int thread)
+      : job_(job),
+        thread_(thread),
+        tile_(tile),
+        left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
+        right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
+    for (int i = 0; i < kSide; ++i) {
+      for (int j = 0; j < kPairs; ++j) sum_[i][j] = 0;
+    }
+  }
+
+  LPK_HD void begin(Shared* shared) const {
+    if (thread_ == 0) shared->redo = 0;
+  }
+
+  LPK_HD void fetch(const Stage& stage) {
+    left_.fetch(job_.sums.left, stage);
+    right_.fetch(job_.sums.right, stage);
+  }
+
+  LPK_HD void put(Shared* shared, int buffer) const {
+    const int step = Map::fetched_step(thread_);
+    put_four(left_.value, shared->left[buffer][step]);
+    put_four(right_.value, shared->right[buffer][step]);
+  }
+
+  LPK_HD void multiply(const Shared* shared, int buffer, const Stage&) {
+    LPK_UNROLL
+    for (int step = 0; step < kDepth; ++step) {
+      uint32_t a[kPairs], b[kPairs];
+      load_pairs(&shared->left[buffer][step][Map::row(thread_, 0)], a);
+      load_pairs(&shared->right[buffer][step][Map::col(thread_, 0)], b);
+      LPK_UNROLL
+      for (int i = 0; i < kPairs; ++i) {
+        LPK_UNROLL
+        for (int j = 0; j < kPairs; ++j) {
+          sum_[2 * i][j] = fma_pair<kBfloat16, false>(a[i], b[j], sum_[2 * i][j]);
+          sum_[2 * i + 1][j] = fma_pair<kBfloat16, true>(a[i], b[j], sum_[2 * i + 1][j]);
+        }
+      }
+    }
+  }
+
+  LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
+    if constexpr (kChunked) {
+      // One row of a thread's sums after the other comes to the front.
+      LPK_LOOP
+      for (int i = 0; i < kSide; ++i) {
+        LPK_UNROLL
+        for (int j = 0; j < kSide; ++j) {
+          float* outer = outer_at(i * kSide + j);
+          *outer = closed(job_.acc, chunk == 0 ? 0.0 : *outer, value(0, j));
+        }
+        move_up();
+      }
+    }
+  }
+
+  LPK_HD void finish(Shared* shared) {
+    const Sums& s = job_.sums;
+    const Place at = place();
+    const bool zeros = s.left.absent || s.right.absent;
+    bool redo = false;
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      const int64_t row = at.row + Map::row(thread_, i);
+      LPK_UNROLL
+      for (int j = 0; j < kSide; ++j) {
+        const int64_t col = at.col + Map::col(thread_, j);
+        const float sum = kChunked ? *outer_at(i * kSide + j) : value(i, j);
+        if (row < s.m && col < s.n) {
+          redo |= zeros && !(sum < 0.0f || sum > 0.0f);
+          s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
+        }
+      }
+    }
+    if (redo) shared->redo = 1;
+  }
+
+  // After a barrier.
+  LPK_HD void report(const Shared* shared) const {
+    if (thread_ == 0) job_.redo[tile_] = static_cast<uint8_t>(shared->redo);
+  }
+
+ private:
+  LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
+  LPK_HD float* outer_at(int n) const {
+    return job_.outer + (tile_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+  }
+  // The first row of sums is used up: zeros at the end.
+  LPK_HD void move_up() {
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      LPK_UNROLL
+      for (int j = 0; j < kPairs; ++j) sum_[i][j] = i + 1 < kSide ? sum_[i + 1][j] : 0;
+    }
+  }
+  LPK_HD float value(int i, int j) const {
+    return wide_float<kBfloat16>(static_cast<uint16_t>(sum_[i][j / 2] >> (j % 2 * 16)));
+  }
+
+  LPK_HD void put_four(const float* x, uint16_t* lanes) const {
+    uint16_t bits[4];
+    for (int e = 0; e < 4; ++e) bits[e] = narrow_word<kBfloat16>(x[e]);
+    if (kTables) {
+      for (int e = 0; e < 4; ++e) lanes[Map::fetched_lane(thread_, e, false)] = bits[e];
+      return;
+    }
+    uint16_t* at = lanes + Map::fetched_lane(thread_, 0, true);
+#if defined(__CUDA_ARCH__)
+    *reinterpret_cast<uint2*>(at) =
+        make_uint2(pair_of(bits[0], bits[1]), pair_of(bits[2], bits[3]));
+#else
+    for (int e = 0; e < 4; ++e) at[e] = bits[e];
+#endif
+  }
+  LPK_HD static void load_pairs(const uint16_t* at, uint32_t* pairs) {
+#if defined(__CUDA_ARCH__)
+    const uint4 v = *reinterpret_cast<const uint4*>(at);
+    pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
+#else
+    for (int p = 0; p < kPairs; ++p) pairs[p] = pair_of(at[2 * p], at[2 * p + 1]);
+#endif
+  }
+
+  const Job& job_;
+  int thread_;
+  int64_t tile_;
+  OperandFetch<Map, kTables ? Reading::kTables : Reading::kFours> left_, right_;
+  uint32_t sum_[kSide][kPairs];
+};
+
+}  // namespace lpk::cuda

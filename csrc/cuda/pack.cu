@@ -1,0 +1,99 @@
+// Matrices to operands: rounded, step by step with the lanes side by side, padded with zeros; what
+// the kernels must know of the values is gathered on the way.
+//
+// A block of 256 threads moves 32 x 32 elements through shared memory, so that both sides of it are
+// read and written in runs of 32 neighbours.
+#include <cuda_runtime.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "pack_map.h"
+#include "tiles.h"
+
+namespace lpk::cuda {
+
+void check_launch(const char* what) {
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) {
+    throw std::runtime_error(std::string(what) +
+                             ": the CUDA launch failed: " + cudaGetErrorString(error));
+  }
+}
+
+namespace {
+
+struct Rule {
+  Format fmt;
+  Rounding rounding;
+  bool given;
+};
+
+__device__ void add_facts(const Facts& mine, Facts* facts) {
+  const Facts all{
+      __reduce_or_sync(0xffffffffu, mine.mantissas), __reduce_max_sync(0xffffffffu, mine.highest),
+      __reduce_max_sync(0xffffffffu, mine.lowest), __reduce_max_sync(0xffffffffu, mine.last_place)};
+  if (threadIdx.x != 0) return;
+  atomicOr(&facts->mantissas, all.mantissas);
+  atomicMax(&facts->highest, all.highest);
+  atomicMax(&facts->lowest, all.lowest);
+  atomicMax(&facts->last_place, all.last_place);
+}
+
+// Blocks count lanes fastest, then steps, then matrices.
+__global__ void pack_kernel(const __grid_constant__ PackArgs args,
+                            const __grid_constant__ Rule rule, int64_t first_block) {
+  __shared__ float moved[kPackSide][kPackSide + 1];
+  const int64_t across = args.padded / kPackSide;
+  const int64_t down = ceil_div(args.steps, kPackSide);
+  const int64_t block = first_block + blockIdx.x;
+  const int64_t lane0 = block % across * kPackSide;
+  const int64_t step0 = block / across % down * kPackSide;
+  const int64_t matrix = block / across / down;
+  const float* from = args.from + matrix * args.batch;
+  const bool along_steps = args.step_stride == 1;
+
+  Facts facts{0, 0, 0, 0};
+  for (int i = threadIdx.y; i < kPackSide; i += kPackRows) {
+    const int lane = along_steps ? i : threadIdx.x;
+    const int step = along_steps ? threadIdx.x : i;
+    float x = 0.0f;
+    if (lane0 + lane < args.lanes && step0 + step < args.steps) {
+      x = packed(from[(lane0 + lane) * args.lane_stride + (step0 + step) * args.step_stride],
+                 rule.given, rule.fmt, rule.rounding);
+      facts = merged(facts, facts_of(__float_as_uint(x)));
+    }
+    moved[step][lane] = x;
+  }
+  add_facts(facts, args.facts);
+  __syncthreads();
+  for (int i = threadIdx.y; i < kPackSide; i += kPackRows) {
+    if (step0 + i >= args.steps) continue;
+    args.to[(matrix * args.steps + step0 + i) * args.padded + lane0 + threadIdx.x] =
+        moved[i][threadIdx.x];
+  }
+}
+
+}  // namespace
+
+void pack(const PackArgs& args, void* stream) {
+  if (args.padded % kPad != 0 || args.padded < args.lanes) {
+    throw std::invalid_argument("pack: lanes must be padded to a multiple of " +
+                                std::to_string(kPad) + ", got " + std::to_string(args.padded));
+  }
+  Rule rule{};
+  if (args.quantizer != nullptr) {
+    rule = {number_format(args.quantizer), static_cast<Rounding>(args.quantizer[kFormatInts]),
+            true};
+  }
+  const int64_t blocks = args.count * (args.padded / kPackSide) * ceil_div(args.steps, kPackSide);
+  constexpr int64_t kMost = int64_t{1} << 30;
+  for (int64_t first = 0; first < blocks; first += kMost) {
+    const int64_t count = blocks - first < kMost ? blocks - first : kMost;
+    pack_kernel<<<static_cast<unsigned>(count), dim3(kPackSide, kPackRows), 0,
+                  static_cast<cudaStream_t>(stream)>>>(args, rule, first);
+    check_launch("packing");
+  }
+}
+
+}  // namespace lpk::cuda

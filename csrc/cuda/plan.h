@@ -1,0 +1,250 @@
+// Which kernel a product takes: decided on the device, from what packing found out.
+//
+// The certificates are those of csrc/cpu/certificate.h. With q = man_bits + 1 significant bits, the
+// last place 2^lx of the subnormals, products of at most r bits that are multiples of 2^l and below
+// 2^h, a float32 sum rounded again to q bits is the exact sum rounded once if
+//   (A) |s| <= 2^(l + 24), or (B) r <= q and 2 q <= 23, or q = 12 and r <= 11, or
+//   (C) q + r <= 23 and |s| < 2^(lx + 24);
+// otherwise the float32 sum is made odd first. If l >= lx the subnormals' floor never acts, and no
+// sum that is not zero becomes zero: sums start from +0 and none is ever -0.
+//
+// How far sums of at most n products can go, to nearest or truncated: none beyond min(n, 2^q) 2^h,
+// because adding 2^h to 2^q 2^h is a tie that stays there. So |s| < 2^(h + min(ceil(log2 n), q +
+// 1)), and where that is within the bound no sum needs to be watched.
+#pragma once
+
+#include "tiles.h"
+
+namespace lpk::cuda {
+
+enum class Tier : int32_t {
+  kWide = 0,      // none of the others: the exact kernel
+  kSplit,         // nearest_even by Veltkamp's splitting
+  kSplitWatched,  // sums that leave the certificate's bound are seen, their tiles done again
+  kSplitClipped,  // saturating formats: sums stop at max
+  kFloor,         // with the subnormals' floor
+  kFloorWatched,
+  kFloorClipped,
+  kOddSplit,  // sums made odd before; watched
+  kOddFloor,
+  kTruncated,   // toward_zero; watched
+  kStochastic,  // watched
+  kNative,      // formats of the processor: float32, half precision, bfloat16
+};
+
+struct Plan {
+  Tier tier;
+  int32_t shift;  // the left operand is scaled by 2^shift
+};
+
+// What is known of an operand: elements of at most `width` significant bits, multiples of 2^lowest,
+// below 2^highest; plain: none is NaN, infinite or subnormal.
+struct Range {
+  bool plain;
+  int width, lowest, highest;
+};
+
+LPK_HD int least_of(int a, int b) { return a < b ? a : b; }
+LPK_HD int most_of(int a, int b) { return a > b ? a : b; }
+
+LPK_HD int trailing_zeros(uint32_t x) {
+#if defined(__CUDA_ARCH__)
+  return __ffs(static_cast<int>(x)) - 1;
+#else
+  return __builtin_ctz(x);
+#endif
+}
+
+LPK_HD Range range_of(const Facts& f) {
+  if (f.highest == 0 && f.lowest == 0) return {true, 1, 0, 0};
+  const int width = f.mantissas == 0 ? 1 : 24 - trailing_zeros(f.mantissas);
+  return {f.highest != 255 && f.lowest != 255, width, 362 - static_cast<int>(f.last_place),
+          static_cast<int>(f.highest) - 126};
+}
+
+LPK_HD Range product_of(const Range& a, const Range& b) {
+  return {a.plain && b.plain, a.width + b.width, a.lowest + b.lowest, a.highest + b.highest};
+}
+
+// floor(log2 x), x a positive normal double.
+LPK_HD int log2_of(double x) {
+  return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
+}
+// ceil(log2 n), n >= 1, at most 62.
+LPK_HD int log2_above(int64_t n) {
+  int bits = 0;
+  while (bits < 62 && (int64_t{1} << bits) < n) ++bits;
+  return bits;
+}
+
+// The product format leaves every product as it is.
+LPK_HD bool products_stay(const Format& f, const Range& p) {
+  if (!p.plain || f.kind != Kind::kFloat) return false;
+  const int last = f.subnormals ? f.emin - f.man_bits : f.emin;
+  return p.width <= f.man_bits + 1 && p.lowest >= last && p.highest <= log2_of(f.max);
+}
+
+LPK_HD bool rounds_twice_safely(int width, int q) {
+  return width <= q && (2 * q <= 23 || (q == 12 && width <= 11));
+}
+
+// Formats whose own arithmetic a processor has.
+enum class Native : int32_t { kNone, kFloat, kHalf, kBfloat16 };
+
+LPK_HD Native native_format(const Format& f) {
+  if (f.kind != Kind::kFloat || f.specials != Specials::kIeee || !f.subnormals)
+    return Native::kNone;
+  if (f.overflow != Overflow::kInfinity) return Native::kNone;
+  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 23) return Native::kFloat;
+  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 7) return Native::kBfloat16;
+  return f.emin == -14 && f.exp_bits == 5 && f.man_bits == 10 ? Native::kHalf : Native::kNone;
+}
+
+// Whether half precision or bfloat16 holds every element.
+LPK_HD bool native_values(Native format, const Range& x) {
+  if (!x.plain) return false;
+  if (format == Native::kBfloat16) return x.width <= 8;
+  return x.width <= 11 && x.highest <= 16 && x.lowest >= -24;
+}
+
+// Sums past 2^40 need no speed, and a low bound leaves room to scale.
+constexpr int kEnoughBound = 40;
+
+// One certified sum: where float32 arithmetic may stand in, and up to where.
+struct Certificate {
+  bool valid, odd, floor;
+  int bound;        // holds while every sum is below 2^bound
+  bool everywhere;  // float32 sums may be rounded again wherever they lie
+};
+
+LPK_HD Certificate certify(const Accumulator& acc, const Range& p, const Range& factor) {
+  const Format& f = acc.fmt;
+  Certificate c{false, false, p.lowest < f.emin - f.man_bits, kEnoughBound, false};
+  if (!p.plain || f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21) return c;
+  if (!f.subnormals && p.lowest < f.emin) return c;
+  const int q = f.man_bits + 1;
+  const int lx = f.emin - f.man_bits;
+  if (acc.rounding == Rounding::kNearestEven) {
+    c.everywhere = p.width <= 24 && rounds_twice_safely(p.width, q);
+    if (p.width > 24) {
+      c.odd = true;
+    } else if (!c.everywhere) {
+      int safe = p.lowest + 24;
+      if (q + p.width <= 23) safe = most_of(safe, lx + 24);
+      // Long sums need room above the largest product.
+      c.odd = safe < least_of(p.highest + 12, kEnoughBound);
+      if (!c.odd) c.bound = safe;
+    }
+  } else if (acc.rounding == Rounding::kTowardZero || acc.rounding == Rounding::kStochastic) {
+    if (c.floor) return c;
+    if (acc.rounding == Rounding::kStochastic && acc.random_bits > 22 - f.man_bits) return c;
+  } else {
+    return c;
+  }
+  const int top = log2_of(f.max);
+  const bool full_binade = f.max == 2 * power_of_two(top) - power_of_two(top) * f.unit;
+  // Scaled so that 2^bound is 2, what the rules compute with must stay normal: sums, and with the
+  // floor the smallest binade. Of sums made odd only two bits below the last place matter.
+  int least = p.lowest;
+  if (c.floor) least = c.odd ? f.emin : least_of(least_of(p.lowest, lx), f.emin);
+  least = least_of(least, factor.lowest);
+  c.bound = least_of(least_of(c.bound, full_binade ? top + 1 : top), least + 127);
+  c.valid = c.bound >= p.highest && factor.highest + 1 - c.bound <= 126;
+  return c;
+}
+
+// Sums of a saturating format may go wherever they like: they stop at max, and the one after a
+// product more is within reach of the rules, unscaled.
+LPK_HD bool clips(const Accumulator& acc, const Certificate& c, const Range& p,
+                  const Range& factor) {
+  const Format& f = acc.fmt;
+  if (acc.rounding != Rounding::kNearestEven || f.overflow != Overflow::kSaturate) return false;
+  if (!c.everywhere || f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21) return false;
+  if (!f.subnormals && p.lowest < f.emin) return false;
+  const int reach = most_of(log2_of(f.max) + 1, p.highest) + 1;
+  const int least = least_of(least_of(p.lowest, factor.lowest), f.emin - f.man_bits);
+  return p.plain && least >= -126 && reach + 25 - f.man_bits <= 127;
+}
+
+// Chunks close in double, to nearest.
+LPK_HD bool closes_chunks(const Accumulator& acc) {
+  return acc.chunk == 0 || (acc.outer_rounding == Rounding::kNearestEven &&
+                            acc.outer.kind == Kind::kFloat && acc.outer.man_bits > 0);
+}
+
+// Draws that a word holds four of, at steps that are their own positions.
+LPK_HD bool draws_in_fours(const Accumulator& acc) {
+  return acc.rng == Rng::kFast && acc.random_bits <= 8 && acc.chunk % 8 == 0;
+}
+
+// Sums that are below 2^(bound - 1) after every fourth step are below 2^bound between: a step adds
+// less than 2^h and one last place, 2^(bound - m - 1), at most.
+LPK_HD bool watched_in_fours(const Accumulator& acc, const Sums& s, const Certificate& c,
+                             const Range& p) {
+  return draws_in_fours(acc) && s.positions == nullptr && acc.fmt.man_bits >= 4 &&
+         p.highest <= c.bound - 5;
+}
+
+// nearest_even under a certificate, the fastest rule first.
+LPK_HD Plan plan_nearest(const Accumulator& acc, const Certificate& c, int growth, const Range& p,
+                         const Range& factor) {
+  const int32_t shift = 1 - c.bound;
+  if (c.valid && c.odd) return {c.floor ? Tier::kOddFloor : Tier::kOddSplit, shift};
+  if (c.valid && growth <= c.bound) return {c.floor ? Tier::kFloor : Tier::kSplit, shift};
+  if (clips(acc, c, p, factor)) return {c.floor ? Tier::kFloorClipped : Tier::kSplitClipped, 0};
+  if (c.valid) return {c.floor ? Tier::kFloorWatched : Tier::kSplitWatched, shift};
+  return {Tier::kWide, 0};
+}
+
+// Whether any operands could take another kernel than the exact one.
+LPK_HD bool may_certify(const Accumulator& acc) {
+  const Format& f = acc.fmt;
+  if (!acc.in_sequence() || !closes_chunks(acc) || f.kind != Kind::kFloat || f.man_bits < 1)
+    return false;
+  const bool float32 = native_format(f) == Native::kFloat;
+  switch (acc.rounding) {
+    case Rounding::kNearestEven:
+    case Rounding::kTowardZero:
+      return float32 || f.man_bits <= 21;
+    case Rounding::kTowardPositive:
+    case Rounding::kTowardNegative:
+      return float32;
+    case Rounding::kStochastic:
+      return draws_in_fours(acc) && f.man_bits >= 4 && acc.random_bits <= 22 - f.man_bits;
+    default:
+      return false;
+  }
+}
+
+LPK_HD Plan plan_for(const Accumulator& acc, const Sums& s, const Facts& left, const Facts& right) {
+  constexpr Plan kNone{Tier::kWide, 0};
+  const Range factor = range_of(left);
+  const Range other = range_of(right);
+  const Range p = product_of(factor, other);
+  if (!closes_chunks(acc)) return kNone;
+  if (acc.has_product && !products_stay(acc.product, p)) return kNone;
+  const bool nearest = acc.rounding == Rounding::kNearestEven;
+  const Native native = native_format(acc.fmt);
+  const bool directed = acc.rounding != Rounding::kStochastic &&
+                        acc.rounding != Rounding::kNearestAway && acc.rounding != Rounding::kToOdd;
+  if (native == Native::kFloat) return {directed ? Tier::kNative : Tier::kWide, 0};
+  if (native != Native::kNone && nearest && native_values(native, factor) &&
+      native_values(native, other)) {
+    return {Tier::kNative, 0};
+  }
+  const Certificate c = certify(acc, p, factor);
+  const int64_t length = acc.chunk > 0 && acc.chunk < s.k ? acc.chunk : s.k;
+  const int growth = p.highest + least_of(log2_above(length), acc.fmt.man_bits + 2);
+  if (nearest) return plan_nearest(acc, c, growth, p, factor);
+  if (!c.valid) return kNone;
+  if (acc.rounding == Rounding::kTowardZero) return {Tier::kTruncated, 1 - c.bound};
+  return watched_in_fours(acc, s, c, p) ? Plan{Tier::kStochastic, 2 - c.bound} : kNone;
+}
+
+// Whether a certified kernel did this tile of the exact kernel, of side `side`, for good.
+LPK_HD bool done_before(const Job& job, int64_t side, int64_t tile) {
+  if (job.plan == nullptr || job.plan->tier == Tier::kWide) return false;
+  return job.redo[tile_at(job.sums, kTile, place_of(job.sums, side, tile))] == 0;
+}
+
+}  // namespace lpk::cuda

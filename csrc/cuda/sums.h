@@ -1,0 +1,134 @@
+// Emulated sums of products on a CUDA device. No CUDA type crosses this header.
+//
+// Every product is one batch of matrix products between packed operands: element (lane, step) of an
+// operand's matrix g, and output (row, col) of matrix g, lie where sums of entries say. So one
+// family of kernels serves matrix products and convolutions; a convolution is a matter of tables.
+#pragma once
+
+#include <cstdint>
+
+#include "../common/accumulate.h"
+#include "quantize.h"
+
+namespace lpk::cuda {
+
+// Offsets in elements: a table on the device, or multiples of a step.
+struct Line {
+  const int64_t* at;
+  int64_t step;
+  LPK_HD int64_t operator[](int64_t i) const { return at != nullptr ? at[i] : i * step; }
+};
+
+// What packing found out about all values of an operand; zeros are left out, and so are absent
+// taps. All bits zero: nothing was seen.
+struct Facts {
+  uint32_t mantissas;   // OR of the 23 bits
+  uint32_t highest;     // largest biased exponent
+  uint32_t lowest;      // 255 less the smallest biased exponent
+  uint32_t last_place;  // 512 less the smallest biased exponent of a last bit that is set
+};
+
+// The float NaN that packing never writes for a value: this tap falls outside and adds nothing.
+constexpr uint32_t kAbsent = 0x7fffffffu;
+
+// Element (lane, step) of matrix g is values[batch[g] + lanes[lane] + steps[step]]. Lanes that lie
+// side by side (no table, step 1) begin at multiples of kPad and have zeros behind the last one up
+// to such a multiple.
+constexpr int64_t kPad = 128;
+struct Operand {
+  const float* values;
+  Line batch, lanes, steps;
+  const Facts* facts;
+  bool absent;  // some elements are kAbsent
+};
+
+// Sums of K products for M x N outputs of each of `count` matrices; output (i, j) of matrix g is
+// out[batch[g] + rows[i] + cols[j]]. Its draws have row row_batch[g] + row_keys[i] and column
+// col_batch[g] + col_keys[j], which is also the index of its bias.
+struct Sums {
+  Operand left, right;
+  float* out;
+  Line batch, rows, cols;
+  Line row_batch, row_keys, col_batch, col_keys;
+  const float* bias;         // or null
+  const int64_t* positions;  // of each step in the contract's order; null: its index
+  const int64_t* starts;     // first step of every chunk and K; null: chunk c begins at c * chunk
+  int64_t chunks;            // with starts
+  int64_t count, m, n, k;
+};
+
+// A quantizer of a float or fixed format that draws nothing.
+struct ResultRule {
+  Format fmt;
+  Rounding rounding;
+  bool given;
+};
+
+struct Plan;
+
+// The most products of a sum: steps are counted in 32 bits, and a stage beyond the end.
+constexpr int64_t kMostSteps = (int64_t{1} << 31) - 16;
+
+// How sums are made: what every kernel of a product gets.
+struct Job {
+  Sums sums;
+  Accumulator acc;
+  ResultRule result;
+  // Null where only the exact kernel runs: the kernel to take, which of the certified tiles must be
+  // done again, and the outer sums of chunks.
+  const Plan* plan;
+  uint8_t* redo;
+  float* outer;
+  // Steps in a chunk and chunks: filled in by begin_chunks; one chunk of all steps if acc.chunk is
+  // 0.
+  int32_t span, chunks;
+  uint64_t seed;               // of the call
+  const int64_t* device_seed;  // replaces it where not null
+  uint64_t role;
+
+  LPK_HD uint64_t use_seed() const {
+    return derive_seed(device_seed != nullptr ? static_cast<uint64_t>(*device_seed) : seed, role);
+  }
+};
+
+inline void begin_chunks(Job* job) {
+  const Sums& s = job->sums;
+  const int64_t chunk = job->acc.chunk;
+  const int64_t span = chunk == 0 || chunk > s.k ? s.k : chunk;
+  int64_t chunks = 1;
+  if (chunk != 0) chunks = s.starts != nullptr ? s.chunks : s.k == 0 ? 0 : (s.k + span - 1) / span;
+  job->span = static_cast<int32_t>(span);
+  job->chunks = static_cast<int32_t>(chunks);
+}
+
+// A matrix of a batch, packed for products: element (lane, step) of matrix g, found at
+// from[g * batch + lane * lane_stride + step * step_stride], goes to
+// to[(g * steps + step) * padded + lane] after rounding; `padded` is `lanes` up to a multiple of
+// kPad. NaNs become 0x7fc00000. `facts` is widened, not begun.
+struct PackArgs {
+  const float* from;
+  int64_t count, lanes, steps;
+  int64_t batch, lane_stride, step_stride;
+  float* to;
+  int64_t padded;
+  Facts* facts;
+  const int64_t* quantizer;  // eight format integers and a rounding on the host, or null
+};
+
+void pack(const PackArgs& args, void* stream);
+
+// What a product needs beside operands and outputs: bytes on the device, contents arbitrary.
+int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator);
+
+// Starts the kernels of a product on `stream`. Throws std::invalid_argument for arguments that they
+// cannot take, std::runtime_error for a CUDA error.
+struct MultiplyArgs {
+  Sums sums;
+  const int64_t* accumulator;
+  const int64_t* result;  // as PackArgs::quantizer
+  Draws draws;
+  void* scratch;
+};
+void multiply(const MultiplyArgs& args, void* stream);
+
+}  // namespace lpk::cuda

@@ -1,0 +1,178 @@
+// Who does what in a tile: pure index maps, for the kernels and for tests on the host.
+#pragma once
+
+#include "sums.h"
+
+// Loops over a thread's registers must be unrolled; loops over much code must not.
+#if defined(__CUDACC__)
+#define LPK_UNROLL _Pragma("unroll")
+#define LPK_LOOP _Pragma("unroll 1")
+#else
+#define LPK_UNROLL
+#define LPK_LOOP
+#endif
+
+namespace lpk::cuda {
+
+// Steps that a kernel stages at a time.
+constexpr int kDepth = 8;
+// The side of the tiles that certified kernels work on, and flag for redoing.
+constexpr int64_t kTile = 128;
+
+LPK_HD int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+
+// Consecutive runs of steps, kDepth at most, that never cross the end of a chunk. A chunk without
+// steps is a run without steps.
+class Stages {
+ public:
+  LPK_HD explicit Stages(const Job& job) : job_(&job) { enter(); }
+
+  LPK_HD bool left() const { return chunk_ < job_->chunks; }
+  LPK_HD int chunk() const { return chunk_; }
+  LPK_HD int first() const { return first_; }
+  LPK_HD int count() const { return end_ - first_ < kDepth ? end_ - first_ : kDepth; }
+  LPK_HD bool closes() const { return end_ - first_ <= kDepth; }
+  LPK_HD Stages following() const {
+    Stages next = *this;
+    next.first_ += kDepth;
+    if (next.first_ >= end_) {
+      ++next.chunk_;
+      next.enter();
+    }
+    return next;
+  }
+
+ private:
+  LPK_HD void enter() {
+    const int64_t* starts = job_->acc.chunk == 0 ? nullptr : job_->sums.starts;
+    if (starts != nullptr && chunk_ < job_->chunks) {
+      first_ = static_cast<int>(starts[chunk_]);
+      end_ = static_cast<int>(starts[chunk_ + 1]);
+    } else {
+      // After the last chunk too, where it is not used: unsigned, it may pass the end.
+      first_ = static_cast<int>(static_cast<uint32_t>(chunk_) * static_cast<uint32_t>(job_->span));
+      const int length = static_cast<int>(job_->sums.k);
+      end_ = length - first_ < job_->span ? length : first_ + job_->span;
+    }
+  }
+
+  const Job* job_;
+  int chunk_ = 0, first_ = 0, end_ = 0;
+};
+
+// The same of a sum without chunks.
+class PlainStages {
+ public:
+  LPK_HD explicit PlainStages(const Job& job) : job_(&job) {}
+  LPK_HD bool left() const { return first_ < length(); }
+  LPK_HD int chunk() const { return 0; }
+  LPK_HD int first() const { return first_; }
+  LPK_HD int count() const { return length() - first_ < kDepth ? length() - first_ : kDepth; }
+  LPK_HD bool closes() const { return false; }
+  LPK_HD PlainStages following() const {
+    PlainStages next = *this;
+    next.first_ += kDepth;
+    return next;
+  }
+
+ private:
+  LPK_HD int length() const { return static_cast<int>(job_->sums.k); }
+
+  const Job* job_;
+  int first_ = 0;
+};
+
+// Where a tile of kSide x kSide outputs lies, by its number: columns fastest, then rows, matrices.
+struct Place {
+  int64_t matrix, row, col;
+};
+LPK_HD int64_t tile_count(const Sums& s, int64_t side) {
+  return s.count * ceil_div(s.m, side) * ceil_div(s.n, side);
+}
+LPK_HD Place place_of(const Sums& s, int64_t side, int64_t tile) {
+  const int64_t across = ceil_div(s.n, side);
+  const int64_t down = ceil_div(s.m, side);
+  return {tile / across / down, tile / across % down * side, tile % across * side};
+}
+LPK_HD int64_t tile_at(const Sums& s, int64_t side, const Place& at) {
+  return (at.matrix * ceil_div(s.m, side) + at.row / side) * ceil_div(s.n, side) + at.col / side;
+}
+
+// A block of 16 x 16 threads, kSide x kSide outputs a thread. A thread's lanes lie in groups of
+// kGroup neighbours, the groups of all threads side by side: threads next to one another read
+// neighbouring words of shared memory, so no two of them meet in a bank.
+template <int kSide, int kGroup>
+struct BlockMap {
+  static constexpr int kThreads = 256;
+  static constexpr int kLanes = 16 * kSide;
+
+  LPK_HD static int lane(int place, int i) {
+    return i / kGroup * (16 * kGroup) + place * kGroup + i % kGroup;
+  }
+  LPK_HD static int row(int thread, int i) { return lane(thread / 16, i); }
+  LPK_HD static int col(int thread, int j) { return lane(thread % 16, j); }
+
+  // Which elements of a stage a thread fetches: kFetched of one step, neighbours in `vectors`,
+  // 32 lanes apart otherwise.
+  static constexpr int kFetched = kLanes * kDepth / kThreads;
+  LPK_HD static int fetched_step(int thread) { return thread / 32; }
+  LPK_HD static int fetched_lane(int thread, int e, bool vectors) {
+    return vectors ? thread % 32 * kFetched + e : thread % 32 + 32 * e;
+  }
+};
+
+// One tile from its first step to its last. Every phase is done by all threads of a block:
+// block.each(phase) has each thread do it on its own part, block.sync() is a barrier. Stages are
+// fetched while the one before is multiplied.
+template <class Stages, class Block>
+LPK_HD void run_tile(const Job& job, Block& block) {
+  Stages stage(job);
+  int buffer = 0;
+  block.each([&](auto& part) {
+    part.begin(block.shared());
+    if (!stage.left()) return;
+    part.fetch(stage);
+    part.put(block.shared(), buffer);
+  });
+  block.sync();
+  while (stage.left()) {
+    const Stages next = stage.following();
+    block.each([&](auto& part) {
+      if (next.left()) part.fetch(next);
+      part.multiply(block.shared(), buffer, stage);
+      if (stage.closes()) part.close(block.shared(), stage.chunk());
+      if (next.left()) part.put(block.shared(), buffer ^ 1);
+    });
+    block.sync();
+    buffer ^= 1;
+    stage = next;
+  }
+  block.each([&](auto& part) { part.finish(block.shared()); });
+}
+
+#if defined(__CUDACC__)
+// A thread and what it shares with its block.
+template <class Part>
+class DeviceBlock {
+ public:
+  using Shared = typename Part::Shared;
+  __device__ __forceinline__ DeviceBlock(Part* part, Shared* shared)
+      : part_(part), shared_(shared) {}
+  template <class Phase>
+  LPK_HD void each(const Phase& phase) {
+    phase(*part_);
+  }
+  LPK_HD void sync() {
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+  }
+  LPK_HD Shared* shared() { return shared_; }
+
+ private:
+  Part* part_;
+  Shared* shared_;
+};
+#endif
+
+}  // namespace lpk::cuda

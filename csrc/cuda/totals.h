@@ -1,0 +1,34 @@
+// What becomes of a sum after its products: the end of a chunk, the bias, the result's quantizer.
+#pragma once
+
+#include "sums.h"
+
+namespace lpk::cuda {
+
+// outer <- round(outer + inner) for outer formats with a mantissa, to nearest.
+LPK_HD float closed(const Accumulator& acc, double outer, double inner) {
+  return static_cast<float>(
+      round_to_float_nearest_even<double>(odd_sum<double>(outer, inner), acc.outer));
+}
+
+LPK_HD double drawn_threshold(const Job& job, uint32_t site, uint64_t row, uint64_t col,
+                              uint64_t k) {
+  const Accumulator& acc = job.acc;
+  const uint32_t draw = random_draw(acc.rng, job.use_seed(), site, row, col, k, acc.random_bits);
+  return stochastic_threshold<double>(draw, acc.random_bits);
+}
+
+// Bias, then the quantizer, of the output with these keys.
+LPK_HD float finished(const Job& job, double sum, uint64_t row, uint64_t col) {
+  const Accumulator& acc = job.acc;
+  if (job.sums.bias != nullptr) {
+    const bool draws = acc.outer_rounding == Rounding::kStochastic;
+    const double threshold = draws ? drawn_threshold(job, kSiteBias, row, col, 0) : 0.0;
+    const Format& f = acc.chunk == 0 ? acc.fmt : acc.outer;
+    sum = add_rounded<double>(sum, job.sums.bias[col], f, acc.outer_rounding, threshold);
+  }
+  if (job.result.given) sum = round_to<double>(sum, job.result.fmt, job.result.rounding, 0.0);
+  return canonical_float(sum);
+}
+
+}  // namespace lpk::cuda

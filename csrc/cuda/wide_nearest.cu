@@ -1,0 +1,12 @@
+// Exact sums to nearest.
+#include "wide.h"
+
+namespace lpk::cuda {
+
+void launch_wide_nearest(const Job& job, cudaStream_t stream) {
+  if (job.acc.rounding == Rounding::kNearestAway)
+    return launch_wide_mode<Rounding::kNearestAway>(job, stream);
+  launch_wide_mode<Rounding::kNearestEven>(job, stream);
+}
+
+}  // namespace lpk::cuda

@@ -1,0 +1,10 @@
+// Exact sums with random rounding.
+#include "wide.h"
+
+namespace lpk::cuda {
+
+void launch_wide_stochastic(const Job& job, cudaStream_t stream) {
+  launch_wide_mode<Rounding::kStochastic>(job, stream);
+}
+
+}  // namespace lpk::cuda

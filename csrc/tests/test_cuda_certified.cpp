@@ -1,0 +1,110 @@
+// The certified kernels of csrc/cuda on the host, with their plan, their finish and the tiles done
+// again, against plain loops.
+#include <map>
+#include <string>
+
+#include "check.h"
+#include "cuda_run.h"
+#include "groups.h"
+
+namespace lpk_test {
+namespace {
+
+// Numbers of some significant bits and exponents; now and then one of another kind.
+CudaSums::Values numbers(int bits, int low, int high) {
+  return [=](Source& source) {
+    const int most = (1 << bits) - 1;
+    const auto x = static_cast<float>(source.between(-most, most));
+    return std::ldexp(x, source.between(low, high) - bits);
+  };
+}
+CudaSums::Values specials_in(CudaSums::Values plain) {
+  return [plain](Source& source) { return source.once_in(40) ? special(source) : plain(source); };
+}
+
+struct Operands {
+  const char* name;
+  CudaSums::Values left, right;
+};
+
+std::vector<Operands> all_operands() {
+  return {
+      {"few bits around 1", numbers(3, -2, 2), numbers(3, -2, 2)},
+      {"few bits, 2^-12", numbers(2, -8, -4), numbers(3, -8, -4)},
+      {"few bits, the last place of e5m10", numbers(1, -13, -11), numbers(2, -12, -11)},
+      {"few bits, large", numbers(3, 4, 9), numbers(3, 2, 8)},
+      {"few bits, below 2^8", numbers(2, -1, 2), numbers(1, 0, 1)},
+      {"few bits, tiny to 2^8", numbers(2, -8, 2), numbers(1, -5, 1)},
+      {"few bits, to 2^16", numbers(3, -4, 5), numbers(3, -9, 7)},
+      {"few bits, 2^-30", numbers(3, -30, -24), numbers(2, -3, 3)},
+      {"bf16", numbers(8, -6, 1), numbers(8, -6, 1)},
+      {"half", numbers(11, -8, 0), numbers(11, -7, 1)},
+      {"float", numbers(23, -3, 1), numbers(23, -3, 1)},
+      {"float by few bits", numbers(23, -9, 1), numbers(3, -9, 1)},
+      {"half with specials", specials_in(numbers(11, -3, 1)), numbers(8, -3, 1)},
+      {"zeros", numbers(3, -2, 2), [](Source&) { return 0.0f; }},
+      {"wide", [](Source& s) { return operand(Data::kWide, s); }, numbers(3, -2, 2)},
+  };
+}
+
+std::vector<AccumulatorSpec> certified_accumulators() {
+  const FormatInts e5m10 = float_ints(5, 10);
+  const FormatInts e6m9 = float_ints(6, 9);
+  const FormatInts bf16 = float_ints(8, 7);
+  const FormatInts fp32 = float_ints(8, 23);
+  const FormatInts sat = float_ints(5, 10, {Specials::kIeee, Overflow::kSaturate});
+  const FormatInts e4m3fn_sat = float_ints(4, 3, {Specials::kFn, Overflow::kSaturate});
+  const FormatInts nosub = float_ints(6, 9, {Specials::kIeee, Overflow::kInfinity, false});
+  const FormatInts narrow = float_ints(4, 6, {Specials::kIeee, Overflow::kNan});
+  using A = AccumulatorSpec;
+  std::vector<AccumulatorSpec> all;
+  for (const FormatInts& f : {e5m10, e6m9, bf16, sat, e4m3fn_sat, nosub, narrow, fp32,
+                              float_ints(5, 21), float_ints(8, 11), float_ints(5, 1)}) {
+    const std::string name = text("e%dm%d specials %d subnormals %d overflow %d", int(f[1]),
+                                  int(f[2]), int(f[4]), int(f[5]), int(f[6]));
+    all.push_back(A{name, f});
+    all.push_back(A{name + " chunk 24", f}.chunked(24));
+    all.push_back(A{name + " chunk 5 outer e5m10", f}.chunked(5, e5m10));
+    all.push_back(A{name + " toward_zero", f, Rounding::kTowardZero});
+    all.push_back(A{name + " product e6m13", f}.with_product(float_ints(6, 13)));
+  }
+  const FormatInts narrow_sat = float_ints(4, 6, {Specials::kIeee, Overflow::kSaturate});
+  all.push_back(A{"e4m6 saturate", narrow_sat});
+  for (const int bits : {8, 7, 3, 1}) {
+    for (const FormatInts& f : {e5m10, e6m9, bf16, nosub, float_ints(6, 4), float_ints(7, 14)}) {
+      const std::string name = text("e%dm%d stochastic %d", int(f[1]), int(f[2]), bits);
+      all.push_back(A{name, f, Rounding::kStochastic}.drawing(bits));
+      all.push_back(A{name + " chunk 16", f, Rounding::kStochastic}
+                        .chunked(16, e6m9)
+                        .drawing(bits)
+                        .outer_rounded(Rounding::kNearestEven));
+    }
+  }
+  for (const Rounding mode : {Rounding::kTowardPositive, Rounding::kTowardNegative})
+    all.push_back(A{"fp32 directed", fp32, mode});
+  return all;
+}
+
+}  // namespace
+
+void test_cuda_certified() {
+  Source source(99);
+  std::map<Tier, int64_t> kept;
+  for (const AccumulatorSpec& spec : certified_accumulators()) {
+    for (const Operands& data : all_operands()) {
+      for (const bool gathers : {false, true}) {
+        const CudaProblem p{gathers ? 2 : 1,   gathers ? 3 : 7, gathers ? 5 : 11,
+                            gathers ? 38 : 61, gathers,         source.once_in(2)};
+        CudaSums sums(p, spec, data.left, data.right, source);
+        const Ran ran = run_product(&sums.job);
+        if (!ran.redone) ++kept[ran.tier];
+        sums.check(text("tier %d, %s,", static_cast<int>(ran.tier), data.name));
+      }
+    }
+  }
+  // Every certified kernel ran, and kept what it did.
+  for (int tier = 1; tier <= static_cast<int>(Tier::kNative); ++tier)
+    CHECK(kept[static_cast<Tier>(tier)] > 0);
+}
+
+}  // namespace lpk_test

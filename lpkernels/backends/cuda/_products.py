@@ -1,0 +1,193 @@
+"""Operands and products as csrc/cuda/sums.h has them: pointers, lines of offsets, sizes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lpkernels.backends import Fused, broadcast_batch
+from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
+
+#: Lanes of a packed operand are padded to a multiple of the largest tile's side.
+PAD = 128
+
+
+class Line(NamedTuple):
+    """Offsets in elements: an int64 table on the device, or multiples of a step."""
+
+    table: Tensor | None
+    step: int
+
+    def ints(self) -> list[int]:
+        return [0 if self.table is None else self.table.data_ptr(), self.step]
+
+
+def every(step: int) -> Line:
+    """0, step, 2 step, ..."""
+    return Line(None, step)
+
+
+class Operand(NamedTuple):
+    """Values, float32, each NaN 0x7fc00000; what packing found out about them.
+
+    Element (lane, step) of matrix g is ``values[batch[g] + lanes[lane] + steps[step]]``.
+    """
+
+    values: Tensor
+    facts: Tensor
+    #: Whether some elements are the NaN 0x7fffffff: taps that fall outside and add nothing.
+    absent: bool
+    batch: Line
+    lanes: Line
+    steps: Line
+
+    def ints(self) -> list[int]:
+        lines = [*self.batch.ints(), *self.lanes.ints(), *self.steps.ints()]
+        return [self.values.data_ptr(), self.facts.data_ptr(), int(self.absent), *lines]
+
+
+class Sums(NamedTuple):
+    """The outputs: M x N sums of K products for each of G matrices, and the keys of their draws.
+
+    Output (i, j) of matrix g is ``out[batch[g] + rows[i] + cols[j]]``; its draws have row
+    ``row_batch[g] + row_keys[i]`` and column ``col_batch[g] + col_keys[j]``, also that of its bias.
+    """
+
+    out: Tensor
+    batch: Line
+    rows: Line
+    cols: Line
+    row_batch: Line
+    row_keys: Line
+    col_batch: Line
+    col_keys: Line
+    bias: Tensor | None
+    #: (K,) the position that step k has in the contract's order; None: k.
+    positions: Tensor | None
+    #: (chunks + 1,) first step of every chunk; None: chunk c begins at step c * chunk.
+    starts: Tensor | None
+    #: G, M, N, K.
+    sizes: tuple[int, int, int, int]
+
+    def lines(self) -> list[int]:
+        keys = (self.row_batch, self.row_keys, self.col_batch, self.col_keys)
+        return [i for line in (self.batch, self.rows, self.cols, *keys) for i in line.ints()]
+
+    def tensors(self) -> list[int]:
+        optional = (self.bias, self.positions, self.starts)
+        pointers = [0 if x is None else x.data_ptr() for x in optional]
+        chunks = 0 if self.starts is None else len(self.starts) - 1
+        return [self.out.data_ptr(), *pointers, chunks]
+
+
+def new_facts(device: torch.device) -> Tensor:
+    """What is known of two operands before packing: nothing."""
+    return torch.zeros(2, 4, dtype=torch.int32, device=device)
+
+
+def pack_matrices(x: Tensor, facts: Tensor, quantizer: tuple[int, ...]) -> Operand:
+    """x (G, lanes, steps), any strides, rounded by `quantizer` where it is not ().
+
+    Its batch is a line of as many entries as x has matrices.
+    """
+    count, lanes, steps = x.shape
+    padded = -(-lanes // PAD) * PAD
+    values = torch.empty(count * steps * padded, dtype=torch.float32, device=x.device)
+    if values.numel():
+        module().cuda_pack_operand(
+            source=x.data_ptr(),
+            sizes=[count, lanes, steps, padded],
+            strides=list(x.stride()),
+            to=values.data_ptr(),
+            facts=facts.data_ptr(),
+            quantizer=list(quantizer),
+            stream=stream(x),
+        )
+    return Operand(values, facts, False, every(steps * padded), every(1), every(padded))
+
+
+def multiply(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    acc: tuple[int, ...],
+    result: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+) -> None:
+    """Fill ``sums.out``. Runs inside `on_device`; the host waits for nothing."""
+    out = sums.out
+    sizes, ints = list(sums.sizes), list(acc)
+    size = module().cuda_scratch_bytes(sizes=sizes, accumulator=ints)
+    scratch = torch.empty(size, dtype=torch.uint8, device=out.device)
+    draws = Seed(seed, out.device)
+    module().cuda_multiply(
+        left=left.ints(),
+        right=right.ints(),
+        tensors=sums.tensors(),
+        lines=sums.lines(),
+        sizes=sizes,
+        accumulator=ints,
+        result=list(result),
+        seed=draws.value,
+        device_seed=draws.pointer,
+        role=role,
+        scratch=scratch.data_ptr(),
+        stream=stream(out),
+    )
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+    fused: Fused,
+) -> Tensor:
+    """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,)."""
+    batch = broadcast_batch(a, b)
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    out = torch.empty(*batch, m, n, dtype=torch.float32, device=a.device)
+    if out.numel() == 0:
+        return out
+    if batch and b.dim() == 2 and a.is_contiguous():
+        # One product, whose rows have the same ids: b is read once for all of them.
+        m = batch.numel() * m
+        a, batch = a.view(m, k), torch.Size(())
+    with on_device(a):
+        facts = new_facts(a.device)
+        left = pack_matrices(a.reshape(a.shape[:-2].numel(), m, k), facts[0], fused.left)
+        right = pack_matrices(b.reshape(b.shape[:-2].numel(), k, n).mT, facts[1], fused.right)
+        left = left._replace(batch=broadcast(left.batch.step, a.shape[:-2], batch, a.device))
+        right = right._replace(batch=broadcast(right.batch.step, b.shape[:-2], batch, a.device))
+        sums = Sums(
+            out=out,
+            batch=every(m * n),
+            rows=every(n),
+            cols=every(1),
+            row_batch=every(m),
+            row_keys=every(1),
+            col_batch=every(0),
+            col_keys=every(1),
+            bias=None if bias is None else bias.contiguous(),
+            positions=None,
+            starts=None,
+            sizes=(batch.numel(), m, n, k),
+        )
+        multiply(left, right, sums, acc, fused.result, seed, role)
+    return out
+
+
+def broadcast(step: int, shape: torch.Size, batch: torch.Size, device: torch.device) -> Line:
+    """Where each matrix of the batch lies among matrices of `shape`, `step` apart."""
+    count = shape.numel()
+    if count == 1:
+        return every(0)
+    if count == batch.numel():
+        return every(step)
+    table = torch.arange(count, dtype=torch.int64, device=device) * step
+    return Line(table.view(shape).expand(batch).contiguous().view(-1), 0)

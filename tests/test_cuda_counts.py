@@ -1,0 +1,143 @@
+"""Machine code of csrc/cuda for sm_90, counted: what a product costs in each certified kernel.
+
+Counted, not run: instructions of the loop over stages divided by the products it makes, without
+the loop inside it that closes chunks.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from lpkernels import _build
+from tests.sass import Function, Loop, functions, loops
+
+# A stage of 8 steps for 8 x 8 outputs.
+PRODUCTS = 512
+
+
+class Ceiling(NamedTuple):
+    #: Part of the mangled name: the tile, before its two flags (tables, chunks).
+    tile: str
+    most: float
+    #: Instructions by which a product can be told, and how many of each a stage has.
+    steps: dict[str, int]
+
+
+def rule(name: str, total: str, limit: int) -> str:
+    length = {"NearestSum": 10, "OddSum": 6}[total]
+    return f"{name}INS0_{length}{total}ELNS0_5LimitE{limit}EE"
+
+
+# Sums are never contracted: Veltkamp's splitting has its product and both its additions, and the
+# rounding of FloorRule is two multiply-adds beside that of the sum.
+SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
+CEILINGS = {
+    "float32": Ceiling("NativeRuleILNS_8RoundingE0EE", 1.25, {"FFMA": 512}),
+    "half precision": Ceiling("HalfTileILb0E", 0.75, {"HFMA2": 256}),
+    "bfloat16": Ceiling("HalfTileILb1E", 0.75, {"HFMA2": 256}),
+    "toward zero": Ceiling("TruncationRule", 2.75, {"FFMA": 512}),
+    "split": Ceiling(rule("SplitRule", "NearestSum", 0), 4.4, SPLIT),
+    "split, watched": Ceiling(rule("SplitRule", "NearestSum", 1), 4.9, SPLIT),
+    "split, clipped": Ceiling(rule("SplitRule", "NearestSum", 2), 6.5, SPLIT | {"FMNMX": 1024}),
+    "floor": Ceiling(rule("FloorRule", "NearestSum", 0), 5.5, {"FFMA": 1536}),
+    "floor, watched": Ceiling(rule("FloorRule", "NearestSum", 1), 5.9, {"FFMA": 1536}),
+    "floor, clipped": Ceiling(
+        rule("FloorRule", "NearestSum", 2), 7.6, {"FFMA": 1536, "FMNMX": 1024}
+    ),
+    "odd, split": Ceiling(rule("SplitRule", "OddSum", 1), 7.9, SPLIT | {"FFMA": 1024}),
+    "odd, floor": Ceiling(rule("FloorRule", "OddSum", 1), 8.9, {"FFMA": 2048}),
+    "stochastic": Ceiling("StochasticTileI", 7.2, {"FFMA": 512, "IDP": 512}),
+}
+
+
+def tool(name: str) -> Path | None:
+    spec = find_spec("triton")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
+    return path if path.exists() else None
+
+
+def reason() -> str:
+    if tool("nvdisasm") is None or tool("cuobjdump") is None:
+        return "the triton package, whose nvdisasm and cuobjdump this needs, is not installed"
+    return _build.why_no_cuda()
+
+
+REASON = reason()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@pytest.fixture(scope="module")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The modules for sm_90 inside lpkernels._C."""
+    folder = tmp_path_factory.mktemp("cubins")
+    library = Path(str(_build.load_extension().__file__)).resolve()
+    command = [str(tool("cuobjdump")), "-xelf", "sm_90", str(library)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    found = sorted(folder.glob("*.cubin"))
+    if not found:
+        pytest.skip("lpkernels._C was not built for sm_90")
+    return found
+
+
+@pytest.fixture(scope="module")
+def kernels(cubins: list[Path]) -> dict[str, Function]:
+    found = {}
+    for cubin in cubins:
+        command = [str(tool("nvdisasm")), "-c", str(cubin)]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found.update({f.name: f for f in functions(text)})
+    return found
+
+
+def main_loop(kernels: dict[str, Function], tile: str, tables: bool, chunks: bool) -> Loop:
+    flags = f"Lb{tables:d}ELb{chunks:d}E"
+    names = [n for n in kernels if "fast_kernel" in n and re.search(f"{tile}E?{flags}", n)]
+    assert len(names) == 1, f"{tile} {flags}: {names}"
+    # The loop over stages is the longest without the loops inside it.
+    return max(loops(kernels[names[0]]), key=lambda loop: loop.count("FFMA", "HFMA2"))
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_instructions_of_a_product_stay_below_the_ceiling(kernels, name: str):
+    ceiling = CEILINGS[name]
+    loop = main_loop(kernels, ceiling.tile, tables=False, chunks=False)
+    assert len(loop.body) / PRODUCTS <= ceiling.most
+
+
+@pytest.mark.parametrize("chunks", [False, True], ids=["one sum", "chunks"])
+@pytest.mark.parametrize("tables", [False, True], ids=["packed", "tables"])
+@pytest.mark.parametrize("name", CEILINGS)
+def test_nothing_is_contracted_away(kernels, name: str, tables: bool, chunks: bool):
+    ceiling = CEILINGS[name]
+    loop = main_loop(kernels, ceiling.tile, tables, chunks)
+    for instruction, count in ceiling.steps.items():
+        assert loop.count(instruction) >= count, instruction
+    # Tables cost at most eight lookups of each operand a stage, chunks some integers.
+    assert len(loop.body) / PRODUCTS <= ceiling.most + 0.45
+
+
+def test_no_kernel_spills_or_uses_local_memory(cubins: list[Path], kernels):
+    for cubin in cubins:
+        command = [str(tool("cuobjdump")), "-res-usage", str(cubin)]
+        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert set(re.findall(r"STACK:(\d+)", usage)) <= {"0"}, usage
+        assert set(re.findall(r"LOCAL:(\d+)", usage)) <= {"0"}, usage
+    for function in kernels.values():
+        assert not [i for i in function.code if i.name.split(".")[0] in ("LDL", "STL")]
+
+
+def test_exact_kernels_round_sums_in_double(kernels):
+    wide = [f for n, f in kernels.items() if "wide_kernel" in n]
+    assert len(wide) == 14
+    for function in wide:
+        names = {i.name.split(".")[0] for i in function.code}
+        # Two-sum and the rules are separate additions; a division would contract as DFMA.
+        assert {"DADD", "DMUL"} <= names

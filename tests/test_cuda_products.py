@@ -1,0 +1,265 @@
+"""Products of the cuda adapter: what it asks its kernels for anywhere, its bits where a device is.
+
+Anywhere: kernels of Python stand in for csrc/cuda, read the same pointers and lines, and do every
+sum by the exact reference, so that a wrong offset, key or size shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels import rng as draws
+from lpkernels.arithmetic import Quantizer, accumulator_from_ints, quantizer_from_ints
+from lpkernels.backends import Fused
+from lpkernels.backends.cuda import BACKEND, _products, _quantize
+from lpkernels.reference import exact
+from lpkernels.rounding import round_array
+from tests import cases
+from tests.compare import assert_bit_equal
+
+REASON = BACKEND.why_not()
+ABSENT = 0x7FFFFFFF
+
+
+def memory(address: int, kind: Any) -> Any:
+    return ctypes.cast(address, ctypes.POINTER(kind))
+
+
+class Lines:
+    def __init__(self, ints: list[int]) -> None:
+        self.pairs = list(zip(ints[::2], ints[1::2], strict=True))
+
+    def at(self, line: int, i: int) -> int:
+        table, step = self.pairs[line]
+        return memory(table, ctypes.c_int64)[i] if table else i * step
+
+
+class PythonKernels:
+    """The functions of lpkernels._C that begin with ``cuda_``, element by element on the host."""
+
+    def cuda_pack_operand(self, source, sizes, strides, to, facts, quantizer, stream) -> None:
+        count, lanes, steps, padded = sizes
+        values, out = memory(source, ctypes.c_float), memory(to, ctypes.c_float)
+        for g in range(count):
+            for step in range(steps):
+                for lane in range(padded):
+                    x = 0.0
+                    if lane < lanes:
+                        at = g * strides[0] + lane * strides[1] + step * strides[2]
+                        x = values[at]
+                        if quantizer:
+                            q = quantizer_from_ints(tuple(quantizer))
+                            x = float(round_array(np.float64([x]), q.fmt, q.rounding)[0])
+                    out[(g * steps + step) * padded + lane] = x
+
+    def cuda_scratch_bytes(self, sizes, accumulator) -> int:
+        assert len(sizes) == 4 and len(accumulator) == 35
+        return 16
+
+    def cuda_multiply(
+        self,
+        left,
+        right,
+        tensors,
+        lines,
+        sizes,
+        accumulator,
+        result,
+        seed,
+        device_seed,
+        role,
+        scratch,
+        stream,
+    ) -> None:
+        acc = accumulator_from_ints(tuple(accumulator))
+        seed = draws.derive_seed(
+            memory(device_seed, ctypes.c_int64)[0] if device_seed else seed, role
+        )
+        out, bias, positions, starts, chunks = tensors
+        places = Lines(lines)
+        count, m, n, k = sizes
+        steps = [memory(positions, ctypes.c_int64)[i] if positions else i for i in range(k)]
+        if starts:
+            first = memory(starts, ctypes.c_int64)
+            chunk = acc.chunk
+            assert [first[c] for c in range(chunks + 1)] == [
+                sum(p < c * chunk for p in steps) for c in range(chunks + 1)
+            ]
+        for g in range(count):
+            for i in range(m):
+                for j in range(n):
+                    products = [None] * (steps[-1] + 1 if steps else 0)
+                    for step, position in enumerate(steps):
+                        products[position] = self.product(left, right, g, i, j, step)
+                    row = places.at(3, g) + places.at(4, i)
+                    col = places.at(5, g) + places.at(6, j)
+                    added = memory(bias, ctypes.c_float)[col] if bias else None
+                    value = exact.accumulate(products, acc, seed=seed, row=row, col=col, bias=added)
+                    if result:
+                        q = quantizer_from_ints(tuple(result))
+                        value = float(round_array(np.float64([value]), q.fmt, q.rounding)[0])
+                    at = places.at(0, g) + places.at(1, i) + places.at(2, j)
+                    memory(out, ctypes.c_float)[at] = value
+
+    def product(self, left, right, g: int, i: int, j: int, step: int) -> Any:
+        a, b = self.element(left, g, i, step), self.element(right, g, j, step)
+        return None if a is None or b is None else exact.product(a, b)
+
+    def element(self, operand: list[int], g: int, lane: int, step: int) -> float | None:
+        places = Lines(operand[3:])
+        at = places.at(0, g) + places.at(1, lane) + places.at(2, step)
+        bits = memory(operand[0], ctypes.c_uint32)[at]
+        if operand[2] and bits == ABSENT:
+            return None
+        return memory(operand[0], ctypes.c_float)[at]
+
+
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapter's products run here, by `PythonKernels`."""
+    for part in (_products, _quantize):
+        monkeypatch.setattr(part, "module", PythonKernels)
+        monkeypatch.setattr(part, "on_device", lambda x: contextlib.nullcontext())
+        monkeypatch.setattr(part, "stream", lambda x: 0)
+
+
+SHAPES = {
+    "matrix": ((3, 5), (5, 4)),
+    "batch": ((2, 3, 4), (2, 4, 2)),
+    "one left": ((1, 2, 4), (3, 4, 2)),
+    "one right": ((2, 2, 3, 4), (4, 2)),
+    "both broadcast": ((2, 1, 2, 3), (1, 3, 3, 2)),
+    "table": ((3, 2, 2, 3), (3, 1, 3, 2)),
+    "no products": ((2, 0), (0, 3)),
+}
+
+
+def operands(shape: str, transposed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = (torch.randn(s) for s in SHAPES[shape])
+    if transposed:
+        a, b = (x.mT.contiguous().mT for x in (a, b))
+    return a, b
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_matmul_asks_for_every_element(on_host, shape: str, transposed: bool):
+    a, b = operands(shape, transposed)
+    seed, bias = torch.tensor(-7), torch.randn(b.shape[-1])
+    acc = lp.Accumulator("e5m4", "stochastic", chunk=3).to_ints()
+    got = BACKEND.matmul(a, b, bias, acc, seed, 4)
+    assert_bit_equal(got, lp.backends.get("reference").matmul(a, b, bias, acc, seed, 4))
+
+
+def test_matmul_rounds_operands_and_result(on_host):
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    acc = lp.Accumulator("e5m10").to_ints()
+    fused = Fused(*(Quantizer(*q).to_ints() for q in (("e4m3",), ("e5m2",), ("e3m4",))))
+    got = BACKEND.matmul(a, b, None, acc, None, 0, fused)
+    want = lp.quantize(lp.matmul(lp.quantize(a, "e4m3"), lp.quantize(b, "e5m2"), "e5m10"), "e3m4")
+    assert_bit_equal(got, want)
+
+
+@pytest.mark.parametrize("acc", ["e5m10:order=pairwise", "fp32:block=4:aligned_bits=24"])
+def test_matmul_refuses_orders_without_a_kernel(acc: str):
+    with pytest.raises(NotImplementedError, match="in sequence and in chunks only"):
+        BACKEND.matmul(
+            torch.ones(1, 1), torch.ones(1, 1), None, lp.accumulator(acc).to_ints(), None, 0
+        )
+
+
+IN_SEQUENCE = [acc for acc in cases.ACCUMULATORS if acc.order == "sequential" and acc.block is None]
+
+
+def random_case(number: int) -> dict[str, Any]:
+    """One (shape, strides, recipe) of the 500 that a GPU is checked on."""
+    source = np.random.default_rng(number)
+    m, n = (int(x) for x in source.integers(1, 300, 2))
+    k = int(source.integers(0, 400))
+    batch = [(), (1,), (3,), (2, 2)][source.integers(4)]
+    acc = IN_SEQUENCE[source.integers(len(IN_SEQUENCE))]
+    fmt = [None, "e5m2", "e4m3", "bf16", "e5m10", "fixed8_f4"][source.integers(6)]
+    return {
+        "left": (*batch, m, k),
+        "right": (k, n) if source.integers(2) else (*batch, k, n),
+        "acc": acc,
+        "fmt": fmt,
+        "transposed": bool(source.integers(2)),
+        "scale": float(2.0 ** source.integers(-12, 12)),
+        "bias": bool(source.integers(2)),
+        "output": [None, "e5m2"][source.integers(2)],
+    }
+
+
+def run_case(case: dict[str, Any], device: str) -> torch.Tensor:
+    torch.manual_seed(3)
+    a = torch.randn(case["left"]) * case["scale"]
+    b = torch.randn(case["right"])
+    if case["fmt"]:
+        a, b = lp.quantize(a, case["fmt"]), lp.quantize(b, case["fmt"])
+    if case["transposed"]:
+        a, b = (x.mT.contiguous().mT for x in (a, b))
+    bias = torch.randn(b.shape[-1]) if case["bias"] else None
+    fused = Fused(result=Quantizer(case["output"]).to_ints() if case["output"] else ())
+    backend = lp.backends.get("cuda" if device == "cuda" else "cpu")
+    seed = torch.tensor(11, device=device)
+    tensors = [None if x is None else x.to(device) for x in (a, b, bias)]
+    return backend.matmul(*tensors, case["acc"].to_ints(), seed, 4, fused)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(bool(REASON), reason=f"cuda: {REASON}")
+class TestOnDevice:
+    @pytest.mark.parametrize("shape", cases.MATMUL_SHAPES, ids=cases.ids)
+    @pytest.mark.parametrize("acc", IN_SEQUENCE, ids=cases.ids)
+    def test_matmul_matches_the_cpu(self, acc: lp.Accumulator, shape: tuple[int, int, int]):
+        m, k, n = shape
+        a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
+        torch.manual_seed(2)
+        got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
+        torch.manual_seed(2)
+        assert_bit_equal(got, lp.matmul(a, b, acc, backend="cpu"))
+        seed = torch.tensor(9)
+        got = BACKEND.matmul(a.cuda(), b.cuda(), bias.cuda(), acc.to_ints(), seed.cuda(), 2)
+        assert_bit_equal(got, lp.backends.get("cpu").matmul(a, b, bias, acc.to_ints(), seed, 2))
+
+    @pytest.mark.parametrize("acc", IN_SEQUENCE, ids=cases.ids)
+    def test_hard_values_match_the_cpu(self, acc: lp.Accumulator):
+        values = torch.from_numpy(cases.hard_values(acc.fmt, 30).astype(np.float32)).flatten()
+        a = values[torch.randint(len(values), (70, 41))]
+        b = values[torch.randint(len(values), (41, 150))]
+        torch.manual_seed(2)
+        got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
+        torch.manual_seed(2)
+        assert_bit_equal(got, lp.matmul(a, b, acc, backend="cpu"))
+
+    @pytest.mark.parametrize("first", range(0, 500, 50))
+    def test_random_cases_match_the_cpu(self, first: int):
+        for number in range(first, first + 50):
+            case = random_case(number)
+            assert_bit_equal(
+                run_case(case, "cuda"), run_case(case, "cpu"), f"case {number}: {case}"
+            )
+
+    def test_a_captured_graph_draws_afresh(self):
+        a, b = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+        acc = lp.Accumulator("e5m4", "stochastic").to_ints()
+        seed = torch.tensor(1, device="cuda")
+        BACKEND.matmul(a, b, None, acc, seed, 0)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = BACKEND.matmul(a, b, None, acc, seed, 0)
+        for value in (5, 6):
+            seed.fill_(value)
+            graph.replay()
+            want = lp.backends.get("cpu").matmul(
+                a.cpu(), b.cpu(), None, acc, torch.tensor(value), 0
+            )
+            assert_bit_equal(out, want)
