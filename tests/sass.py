@@ -1,12 +1,15 @@
-"""Machine code of NVIDIA GPUs as text, and its loops."""
+"""Machine code of NVIDIA GPUs as text, by the tools that come with triton, and its loops."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Function", "Loop", "functions", "loops"]
+__all__ = ["Function", "Loop", "cubins", "disassembled", "functions", "loops", "tool", "usage"]
 
 # "/*0a30*/  @!P0 FFMA.RM R3, R4, R5, R6 ;", or a label ".L_x_12:".
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
@@ -39,6 +42,35 @@ class Loop(NamedTuple):
     def count(self, *names: str) -> int:
         """Instructions whose name, suffixes left out, is one of these."""
         return sum(i.name.split(".")[0] in names for i in self.body)
+
+
+def tool(name: str) -> Path | None:
+    """A tool of the triton package; None where it is not installed, or has none."""
+    spec = find_spec("triton")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
+    return path if path.exists() else None
+
+
+def _output(name: str, *arguments: object, cwd: Path | None = None) -> str:
+    command = [str(tool(name)), *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=cwd).stdout
+
+
+def cubins(library: Path, target: str, folder: Path) -> list[Path]:
+    """The modules for a target, such as "sm_90", inside a library, written to a folder."""
+    _output("cuobjdump", "-xelf", target, library, cwd=folder)
+    return sorted(folder.glob("*.cubin"))
+
+
+def disassembled(cubin: Path) -> str:
+    return _output("nvdisasm", "-c", cubin)
+
+
+def usage(cubin: Path) -> str:
+    """Registers, stack, shared and local memory of every kernel."""
+    return _output("cuobjdump", "-res-usage", cubin)
 
 
 def functions(text: str) -> Iterator[Function]:

@@ -7,14 +7,13 @@ the loop inside it that closes chunks.
 from __future__ import annotations
 
 import re
-import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from lpkernels import _build
+from tests import sass
 from tests.sass import Function, Loop, functions, loops
 
 # A stage of 8 steps for 8 x 8 outputs.
@@ -56,16 +55,8 @@ CEILINGS = {
 }
 
 
-def tool(name: str) -> Path | None:
-    spec = find_spec("triton")
-    if spec is None or spec.origin is None:
-        return None
-    path = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
-    return path if path.exists() else None
-
-
 def reason() -> str:
-    if tool("nvdisasm") is None or tool("cuobjdump") is None:
+    if sass.tool("nvdisasm") is None or sass.tool("cuobjdump") is None:
         return "the triton package, whose nvdisasm and cuobjdump this needs, is not installed"
     return _build.why_no_cuda()
 
@@ -77,11 +68,8 @@ pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 @pytest.fixture(scope="module")
 def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The modules for sm_90 inside lpkernels._C."""
-    folder = tmp_path_factory.mktemp("cubins")
     library = Path(str(_build.load_extension().__file__)).resolve()
-    command = [str(tool("cuobjdump")), "-xelf", "sm_90", str(library)]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    found = sorted(folder.glob("*.cubin"))
+    found = sass.cubins(library, "sm_90", tmp_path_factory.mktemp("cubins"))
     if not found:
         pytest.skip("lpkernels._C was not built for sm_90")
     return found
@@ -89,12 +77,7 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def kernels(cubins: list[Path]) -> dict[str, Function]:
-    found = {}
-    for cubin in cubins:
-        command = [str(tool("nvdisasm")), "-c", str(cubin)]
-        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found.update({f.name: f for f in functions(text)})
-    return found
+    return {f.name: f for cubin in cubins for f in functions(sass.disassembled(cubin))}
 
 
 def main_loop(kernels: dict[str, Function], tile: str, tables: bool, chunks: bool) -> Loop:
@@ -126,8 +109,7 @@ def test_nothing_is_contracted_away(kernels, name: str, tables: bool, chunks: bo
 
 def test_no_kernel_spills_or_uses_local_memory(cubins: list[Path], kernels):
     for cubin in cubins:
-        command = [str(tool("cuobjdump")), "-res-usage", str(cubin)]
-        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        usage = sass.usage(cubin)
         assert set(re.findall(r"STACK:(\d+)", usage)) <= {"0"}, usage
         assert set(re.findall(r"LOCAL:(\d+)", usage)) <= {"0"}, usage
     for function in kernels.values():
