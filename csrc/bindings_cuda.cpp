@@ -174,6 +174,28 @@ void cuda_multiply(const Ints& left, const Ints& right, const Ints& tensors, con
   cuda::multiply(args, pointer<void>(stream));
 }
 
+// sizes and addend's strides: rows, columns; key: row, column, site, k of element (0, 0).
+void cuda_accumulate(uintptr_t total, uintptr_t addend, const Ints& sizes, const Ints& strides,
+                     const Ints& accumulator, uint64_t seed, uintptr_t device_seed, uint64_t role,
+                     const Ints& key, uintptr_t stream) {
+  check_size(sizes, 2, "cuda_accumulate: sizes");
+  check_size(strides, 2, "cuda_accumulate: strides");
+  check_size(key, 4, "cuda_accumulate: key");
+  check_size(accumulator, kAccumulatorInts, "an accumulator");
+  cuda::AddArgs args{};
+  args.total = pointer<float>(total);
+  args.addend = pointer<const float>(addend);
+  args.rows = sizes[0];
+  args.cols = sizes[1];
+  args.row_stride = strides[0];
+  args.col_stride = strides[1];
+  args.draws = {seed, pointer<const int64_t>(device_seed), role, static_cast<uint32_t>(key[2])};
+  args.row = static_cast<uint64_t>(key[0]);
+  args.col = static_cast<uint64_t>(key[1]);
+  args.k = static_cast<uint64_t>(key[3]);
+  cuda::add(args, accumulator.data(), pointer<void>(stream));
+}
+
 }  // namespace
 
 void register_cuda(pybind11::module_& module) {
@@ -187,6 +209,10 @@ void register_cuda(pybind11::module_& module) {
              py::arg("source"), py::arg("sizes"), py::arg("strides"), py::arg("to"),
              py::arg("facts"), py::arg("quantizer"), py::arg("stream"));
   module.def("cuda_scratch_bytes", &cuda_scratch_bytes, py::arg("sizes"), py::arg("accumulator"));
+  module.def("cuda_accumulate", &cuda_accumulate, py::call_guard<py::gil_scoped_release>(),
+             py::arg("total"), py::arg("addend"), py::arg("sizes"), py::arg("strides"),
+             py::arg("accumulator"), py::arg("seed"), py::arg("device_seed"), py::arg("role"),
+             py::arg("key"), py::arg("stream"));
   module.def("cuda_multiply", &cuda_multiply, py::call_guard<py::gil_scoped_release>(),
              py::arg("left"), py::arg("right"), py::arg("tensors"), py::arg("lines"),
              py::arg("sizes"), py::arg("accumulator"), py::arg("result"), py::arg("seed"),

@@ -26,6 +26,7 @@ from tests.compare import assert_bit_equal
 
 REASON = BACKEND.why_not()
 ABSENT = 0x7FFFFFFF
+REFERENCE = lp.backends.get("reference")
 
 
 def memory(address: int, kind: Any) -> Any:
@@ -62,6 +63,32 @@ class PythonKernels:
     def cuda_scratch_bytes(self, sizes, accumulator) -> int:
         assert len(sizes) == 4 and len(accumulator) == 35
         return 16
+
+    def cuda_accumulate(
+        self,
+        total,
+        addend,
+        sizes,
+        strides,
+        accumulator,
+        seed,
+        device_seed,
+        role,
+        key,
+        stream,
+    ) -> None:
+        assert not device_seed
+        values, out = memory(addend, ctypes.c_float), memory(total, ctypes.c_float)
+        rows, cols = sizes
+        row, col, site, k = key
+        for r in range(rows):
+            for c in range(cols):
+                one = torch.tensor([[out[r * cols + c]]])
+                more = torch.tensor([[values[r * strides[0] + c * strides[1]]]])
+                where = (row + r, col + c)
+                drawn = torch.tensor(seed)
+                REFERENCE.accumulate(one, more, where, tuple(accumulator), drawn, role, site, k)
+                out[r * cols + c] = float(one)
 
     def cuda_multiply(
         self,
@@ -167,6 +194,16 @@ def test_matmul_rounds_operands_and_result(on_host):
     assert_bit_equal(got, want)
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (1, 4), (3, 1), (1, 1)], ids=str)
+def test_accumulate_asks_for_every_element(on_host, shape: tuple[int, int]):
+    total, addend, seed = torch.randn(3, 4), torch.randn(shape), torch.tensor(5)
+    acc = lp.Accumulator("fp32", "stochastic", order="native", chunk=4, outer="e5m4").to_ints()
+    want = total.clone()
+    REFERENCE.accumulate(want, addend, (7, 2), acc, seed, 4, draws.SITE_OUTER, 3)
+    BACKEND.accumulate(total, addend, (7, 2), acc, seed, 4, draws.SITE_OUTER, 3)
+    assert_bit_equal(total, want)
+
+
 @pytest.mark.parametrize("acc", ["e5m10:order=pairwise", "fp32:block=4:aligned_bits=24"])
 def test_matmul_refuses_orders_without_a_kernel(acc: str):
     with pytest.raises(NotImplementedError, match="in sequence and in chunks only"):
@@ -239,6 +276,16 @@ class TestOnDevice:
         got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
         torch.manual_seed(2)
         assert_bit_equal(got, lp.matmul(a, b, acc, backend="cpu"))
+
+    @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+    def test_native_chunks_add_as_on_the_cpu(self, rounding: str):
+        total, addend, seed = torch.randn(70, 90), torch.randn(90), torch.tensor(5)
+        acc = lp.Accumulator("fp32", order="native", chunk=4, outer="e5m4", outer_rounding=rounding)
+        call = ((7, 2), acc.to_ints(), seed, 4, draws.SITE_OUTER, 3)
+        got = total.cuda()
+        BACKEND.accumulate(got, addend.cuda(), *call)
+        lp.backends.get("cpu").accumulate(total, addend, *call)
+        assert_bit_equal(got, total)
 
     @pytest.mark.parametrize("first", range(0, 500, 50))
     def test_random_cases_match_the_cpu(self, first: int):

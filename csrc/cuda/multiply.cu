@@ -120,7 +120,7 @@ void multiply(const MultiplyArgs& args, void* stream) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   const auto queue = static_cast<cudaStream_t>(stream);
-  if (may_certify(job.acc)) {
+  if (may_certify(job.acc) && job.chunks > 0) {
     const Scratch scratch = scratch_of(job.sums, job.acc);
     char* at = static_cast<char*>(args.scratch);
     Plan* plan = reinterpret_cast<Plan*>(at);

@@ -131,4 +131,15 @@ struct MultiplyArgs {
 };
 void multiply(const MultiplyArgs& args, void* stream);
 
+// total[r][c], contiguous, <- round(total[r][c] + addend[r * row_stride + c * col_stride]) in the
+// accumulator's outer format; the draw of element (0, 0) has this key.
+struct AddArgs {
+  float* total;
+  const float* addend;
+  int64_t rows, cols, row_stride, col_stride;
+  Draws draws;
+  uint64_t row, col, k;
+};
+void add(const AddArgs& args, const int64_t* accumulator, void* stream);
+
 }  // namespace lpk::cuda

@@ -31,4 +31,24 @@ LPK_HD float finished(const Job& job, double sum, uint64_t row, uint64_t col) {
   return canonical_float(sum);
 }
 
+// Element i, in row-major order, of AddArgs.
+LPK_HD float added(const AddArgs& args, const Accumulator& acc, int64_t i) {
+  const int64_t row = i / args.cols;
+  const int64_t col = i % args.cols;
+  double threshold = 0.0;
+  if (acc.outer_rounding == Rounding::kStochastic) {
+    const int64_t* on_device = args.draws.device_seed;
+    const uint64_t seed =
+        derive_seed(on_device != nullptr ? static_cast<uint64_t>(*on_device) : args.draws.seed,
+                    args.draws.role);
+    const uint32_t draw =
+        random_draw(acc.rng, seed, args.draws.site, args.row + static_cast<uint64_t>(row),
+                    args.col + static_cast<uint64_t>(col), args.k, acc.random_bits);
+    threshold = stochastic_threshold<double>(draw, acc.random_bits);
+  }
+  const float addend = args.addend[row * args.row_stride + col * args.col_stride];
+  return canonical_float(
+      add_rounded<double>(args.total[i], addend, acc.outer, acc.outer_rounding, threshold));
+}
+
 }  // namespace lpk::cuda

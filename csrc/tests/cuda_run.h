@@ -124,7 +124,7 @@ struct Ran {
 };
 inline Ran run_product(Job* job) {
   const lpk::cuda::Sums& s = job->sums;
-  if (!lpk::cuda::may_certify(job->acc)) {
+  if (!lpk::cuda::may_certify(job->acc) || job->chunks == 0) {
     run_wide(*job);
     return {Tier::kWide, false};
   }

@@ -92,15 +92,27 @@ void test_cuda_certified() {
   std::map<Tier, int64_t> kept;
   for (const AccumulatorSpec& spec : certified_accumulators()) {
     for (const Operands& data : all_operands()) {
-      for (const bool gathers : {false, true}) {
-        const CudaProblem p{gathers ? 2 : 1,   gathers ? 3 : 7, gathers ? 5 : 11,
-                            gathers ? 38 : 61, gathers,         source.once_in(2)};
-        CudaSums sums(p, spec, data.left, data.right, source);
-        const Ran ran = run_product(&sums.job);
-        if (!ran.redone) ++kept[ran.tier];
-        sums.check(text("tier %d, %s,", static_cast<int>(ran.tier), data.name));
-      }
+      const bool gathers = source.once_in(2);
+      const CudaProblem p = gathers ? CudaProblem{2, 3, 5, 38, true, source.once_in(2)}
+                                    : CudaProblem{1, 7, 11, 61, false, source.once_in(2)};
+      CudaSums sums(p, spec, data.left, data.right, source);
+      const Ran ran = run_product(&sums.job);
+      if (!ran.redone) ++kept[ran.tier];
+      sums.check(text("tier %d, %s,", static_cast<int>(ran.tier), data.name));
     }
+  }
+  // Sums without products, and outputs of several tiles.
+  const Operands data = all_operands()[0];
+  for (const AccumulatorSpec& spec : certified_accumulators()) {
+    CudaSums sums({1, 2, 3, 0, false, true}, spec, data.left, data.right, source);
+    run_product(&sums.job);
+    sums.check("no products,");
+  }
+  for (const bool gathers : {false, true}) {
+    const AccumulatorSpec spec{"e6m9 chunk 9", float_ints(6, 9)};
+    CudaSums sums({2, 140, 131, 12, gathers, true}, spec.chunked(9), data.left, data.right, source);
+    run_product(&sums.job);
+    sums.check("several tiles,");
   }
   // Every certified kernel ran, and kept what it did.
   for (int tier = 1; tier <= static_cast<int>(Tier::kNative); ++tier)

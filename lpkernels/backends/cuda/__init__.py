@@ -1,7 +1,8 @@
 """The ``cuda`` backend: tensors as device pointers to csrc/cuda, on torch's current stream.
 
-Quantizes to float and fixed formats, and multiplies matrices with every accumulator that adds in
-sequence or in chunks; every other operation says that there is no kernel.
+Quantizes to float and fixed formats, multiplies matrices with every accumulator that adds in
+sequence or in chunks, and adds the sums of native chunks; every other operation says that there is
+no kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.cuda import _products, _quantize
 
 _ELEMENTWISE_KINDS = (0, 1)
-_OPS = ("quantize", "matmul")
+_OPS = ("quantize", "matmul", "accumulate")
 # Of an accumulator's integers: order 0 is "sequential", block 0 no aligned blocks.
 _ORDER, _BLOCK = 0, 32
 
@@ -73,6 +74,19 @@ class CudaBackend:
                 'order "pairwise" or "compensated" or for aligned blocks; use backend="reference"'
             )
         return _products.matmul(a, b, bias, acc, seed, role, fused)
+
+    def accumulate(
+        self,
+        total: Tensor,
+        addend: Tensor,
+        rows_cols: tuple[int, int],
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        k: int,
+    ) -> None:
+        _products.accumulate(total, addend, rows_cols, acc, seed, role, site, k)
 
 
 BACKEND = CudaBackend()

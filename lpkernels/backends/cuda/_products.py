@@ -191,3 +191,31 @@ def broadcast(step: int, shape: torch.Size, batch: torch.Size, device: torch.dev
         return every(step)
     table = torch.arange(count, dtype=torch.int64, device=device) * step
     return Line(table.view(shape).expand(batch).contiguous().view(-1), 0)
+
+
+def accumulate(
+    total: Tensor,
+    addend: Tensor,
+    rows_cols: tuple[int, int],
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    k: int,
+) -> None:
+    """total (rows, cols) = round(total + addend) in the outer format, in place."""
+    addend = addend.expand_as(total)
+    with on_device(total):
+        draws = Seed(seed, total.device)
+        module().cuda_accumulate(
+            total=total.data_ptr(),
+            addend=addend.data_ptr(),
+            sizes=list(total.shape),
+            strides=list(addend.stride()),
+            accumulator=list(acc),
+            seed=draws.value,
+            device_seed=draws.pointer,
+            role=role,
+            key=[*rows_cols, site, k],
+            stream=stream(total),
+        )
