@@ -84,7 +84,9 @@ class FastTile : public FloatSums<kChunked> {
 
  private:
   Rule rule_;
-  OperandFetch<Map, kTables ? Reading::kTables : Reading::kFours> left_, right_;
+  static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kFours;
+  OperandFetch<Map, kReading, Beyond::kZero> left_;
+  OperandFetch<Map, kReading, Rule::kBeyond> right_;
 };
 
 }  // namespace lpk::cuda

@@ -11,11 +11,16 @@ namespace lpk::cuda {
 // once or four that are 32 apart; then steps have no table and nothing is absent.
 enum class Reading { kTables, kFours, kApart };
 
-template <class Map, Reading kReading>
+// What stands for steps beyond the end of a stage: a product of +0 and -0 leaves every sum as it
+// is, zeros of either sign too, but toward_negative, where one of +0 and +0 does.
+enum class Beyond { kZero, kNegativeZero };
+
+template <class Map, Reading kReading, Beyond kBeyond>
 class OperandFetch {
  public:
   static constexpr int kCount = Map::kFetched;
   static constexpr bool kTables = kReading == Reading::kTables;
+  static constexpr float kPadding = kBeyond == Beyond::kZero ? 0.0f : -0.0f;
   static_assert(kTables || kCount == 4, "elements of four");
   float value[kCount];
 
@@ -34,24 +39,25 @@ class OperandFetch {
       LPK_UNROLL
       for (int e = 0; e < kCount; ++e) {
         const int lane = Map::fetched_lane(thread_, e, false);
-        const float x = inside && lane < inside_ ? at[o.lanes[lane_ + lane]] : 0.0f;
+        const float x = inside && lane < inside_ ? at[o.lanes[lane_ + lane]] : kPadding;
         value[e] = word_of(x) == kAbsent ? 0.0f : x;
       }
     } else {
       const float* at = base_ + (stage.first() + step_) * o.steps.step;
       if (kReading == Reading::kFours) return load_four(at, inside, value);
       LPK_UNROLL
-      for (int e = 0; e < kCount; ++e) value[e] = inside ? at[32 * e] : 0.0f;
+      for (int e = 0; e < kCount; ++e) value[e] = inside ? at[32 * e] : kPadding;
     }
   }
 
  private:
   LPK_HD static void load_four(const float* from, bool inside, float* to) {
 #if defined(__CUDA_ARCH__)
-    const float4 x = inside ? *reinterpret_cast<const float4*>(from) : make_float4(0, 0, 0, 0);
+    const float4 x = inside ? *reinterpret_cast<const float4*>(from)
+                            : make_float4(kPadding, kPadding, kPadding, kPadding);
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 #else
-    for (int i = 0; i < 4; ++i) to[i] = inside ? from[i] : 0.0f;
+    for (int i = 0; i < 4; ++i) to[i] = inside ? from[i] : kPadding;
 #endif
   }
 

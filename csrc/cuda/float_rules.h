@@ -10,7 +10,7 @@
 // m is man_bits. The left operand is scaled by 2^shift, and so are the sums.
 #pragma once
 
-#include "float_steps.h"
+#include "fetch.h"
 #include "plan.h"
 
 namespace lpk::cuda {
@@ -39,6 +39,7 @@ struct RuleOf {
   static constexpr bool kWatched = kLimit == Limit::kWatched;
   static constexpr bool kLosesZeros = false;
   static constexpr bool kSigned = false;
+  static constexpr Beyond kBeyond = Beyond::kNegativeZero;
   float max;
 
   LPK_HD RuleOf(const Format& f, int) : max(static_cast<float>(f.max)) {}
@@ -93,6 +94,8 @@ struct TruncationRule : RuleOf<Limit::kWatched> {
 template <Rounding kMode>
 struct NativeRule : RuleOf<Limit::kProved> {
   static constexpr bool kSigned = true;
+  static constexpr Beyond kBeyond =
+      kMode == Rounding::kTowardNegative ? Beyond::kZero : Beyond::kNegativeZero;
   LPK_HD NativeRule(const Format& f, int shift) : RuleOf<Limit::kProved>(f, shift) {}
   LPK_HD float step(float a, float b, float sum) const { return fma_in<kMode>(a, b, sum); }
 };

@@ -156,7 +156,9 @@ class HalfTile {
   const Job& job_;
   int thread_;
   int64_t tile_;
-  OperandFetch<Map, kTables ? Reading::kTables : Reading::kFours> left_, right_;
+  static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kFours;
+  OperandFetch<Map, kReading, Beyond::kZero> left_;
+  OperandFetch<Map, kReading, Beyond::kNegativeZero> right_;
   uint32_t sum_[kSide][kPairs];
 };
 

@@ -147,7 +147,9 @@ class StochasticTile : public FloatSums<kChunked> {
   DrawFields fields_;
   uint32_t keep_;
   uint32_t add_[kSide], flip_[kSide], column_[kSide];
-  OperandFetch<Map, kTables ? Reading::kTables : Reading::kApart> left_, right_;
+  static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kApart;
+  OperandFetch<Map, kReading, Beyond::kZero> left_;
+  OperandFetch<Map, kReading, Beyond::kNegativeZero> right_;
 };
 
 }  // namespace lpk::cuda

@@ -42,7 +42,8 @@ std::vector<Operands> all_operands() {
       {"float", numbers(23, -3, 1), numbers(23, -3, 1)},
       {"float by few bits", numbers(23, -9, 1), numbers(3, -9, 1)},
       {"half with specials", specials_in(numbers(11, -3, 1)), numbers(8, -3, 1)},
-      {"zeros", numbers(3, -2, 2), [](Source&) { return 0.0f; }},
+      {"zeros", numbers(3, -2, 2), [](Source& s) { return s.once_in(2) ? -0.0f : 0.0f; }},
+      {"negative zeros", [](Source&) { return 0.0f; }, [](Source&) { return -0.0f; }},
       {"wide", [](Source& s) { return operand(Data::kWide, s); }, numbers(3, -2, 2)},
   };
 }
