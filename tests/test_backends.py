@@ -118,6 +118,7 @@ def test_auto_on_cuda_prefers_cuda_then_triton_then_reference(registry, monkeypa
     registry(cuda=cuda, triton=triton)
     assert backends.select("auto", "quantize", CUDA) is cuda
     assert backends.select("auto", "matmul", CUDA) is triton
+    assert backends.select("auto", "accumulate", CUDA) is triton
     registry(cuda=Fake(why="absent"))
     assert backends.select("auto", "pack", CUDA).name == "reference"
 

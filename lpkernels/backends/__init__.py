@@ -45,6 +45,8 @@ _MODULES = {
     "triton": "lpkernels.backends.triton",
 }
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
+# By operation where that order is another: triton sums native chunks in the product's own kernel.
+_AUTO_OF = {("accumulate", "cuda"): ("triton", "cuda", "reference")}
 
 
 class Fused(NamedTuple):
@@ -309,7 +311,7 @@ def select(name: str, op: str, device: torch.device) -> Backend:
     if chosen is not None:
         return chosen
     reasons = []
-    for candidate in _AUTO.get(device.type, ()):
+    for candidate in _AUTO_OF.get((op, device.type), _AUTO.get(device.type, ())):
         reason = _why_not(candidate) or get(candidate).unsupported(op, device)
         if not reason:
             _chosen[op, device] = _tested(candidate)
