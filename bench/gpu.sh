@@ -30,6 +30,12 @@ if command -v compute-sanitizer >/dev/null; then
     part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$python" -m pytest -q -p no:cacheprovider -m cuda -k "$small" tests/test_cuda.py
   done
+  # Products of both backends: packing, tables, tiles at the edge, the redo of flagged tiles.
+  part memcheck-products compute-sanitizer --tool memcheck --error-exitcode 1 \
+    "$python" -m pytest -q -p no:cacheprovider \
+    tests/test_cuda_products.py::TestOnDevice::test_hard_values_match_the_cpu \
+    "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[0]" \
+    "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[1]"
 else
   echo "compute-sanitizer is not on PATH: no memory checks"
 fi
