@@ -69,6 +69,10 @@ _ROUNDED = Accumulator("e6m9", product="e4m3")
 _CHUNKED = Accumulator("e6m9", chunk=64)
 
 FAST_CASES = [
+    FastCase("half", _tiers.HALF, Accumulator("e5m10"), 1.2, 0.5),
+    FastCase("brain", _tiers.BRAIN, Accumulator("bf16"), 1.2, 0.5),
+    FastCase("half, chunks", _tiers.HALF, Accumulator("e5m10", chunk=64), 1.4, 0.5),
+    FastCase("half, image", _tiers.HALF, Accumulator("e5m10"), 1.7, 0.5, image=True),
     FastCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.6, 1),
     FastCase("split", _tiers.SPLIT, Accumulator("e6m9"), 4.8, 4),
     FastCase("split, chunks", _tiers.SPLIT, _CHUNKED, 5.0, 4),

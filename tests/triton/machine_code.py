@@ -13,7 +13,7 @@ from tests.triton.ahead_of_time import _run, compiled
 __all__ = ["Loop", "main_loop"]
 
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@\S+\s+)?([A-Z0-9_.]+)([^;]*);", re.M)
-_ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA")
+_ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
 
 
 class Loop(NamedTuple):

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import lpkernels as lp
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton import _products, _stages, _tiers
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._matmul import matmul
-from lpkernels.formats import FloatFormat
+from lpkernels.formats import FloatFormat, parse_format
 from tests.compare import assert_bit_equal
 
 # NumPy, in the interpreter, warns of infinities that are meant.
@@ -55,7 +56,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, tier: int) -> None:
-    monkeypatch.setattr(_products, "tiers", lambda acc, in_order: (tier,))
+    monkeypatch.setattr(_products, "tiers", lambda acc, **_: (tier,))
 
 
 def check(a: Tensor, b: Tensor, acc: Accumulator, device: str, bias: Tensor | None = None) -> None:
@@ -68,6 +69,9 @@ def check(a: Tensor, b: Tensor, acc: Accumulator, device: str, bias: Tensor | No
 
 # Operands of few bits: every tier that an accumulator has, alone.
 SERVED = [
+    (Accumulator("e5m10"), _tiers.HALF),
+    (Accumulator("e5m10", chunk=8, outer="e6m9"), _tiers.HALF),
+    (Accumulator("bf16"), _tiers.BRAIN),
     (Accumulator("fp32"), _tiers.PLAIN),
     (Accumulator("e6m9"), _tiers.SPLIT),
     (Accumulator("e6m9", chunk=8), _tiers.SPLIT),
@@ -113,10 +117,10 @@ def test_later_stages_take_over(name: str, device: str, stages) -> None:
 
 
 def test_only_tiles_that_overflow_are_left(device: str, stages) -> None:
-    # 80 products of 2^9 pass 2^15, which is half of what e5m10 holds.
+    # 80 products of 2^9 pass 2^15, which is half of what e5m9 holds.
     a, b = torch.full((33, 80), 16.0), torch.full((80, 40), 32.0)
     a[16:] = 2.0**-3
-    check(a, b, Accumulator("e5m10"), device)
+    check(a, b, Accumulator("e5m9"), device)
     assert set(stages()) == {0, 1}
 
 
@@ -138,7 +142,15 @@ def test_left_to_the_wide_kernel(name: str, device: str, stages) -> None:
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize(
     ("acc", "left"),
-    [("e6m9", 1), ("e6m9:stochastic", 1), ("fp32", 0), ("e4m3_sat", 0), ("e4m3fn_sat", 0)],
+    [
+        ("e6m9", 1),
+        ("e6m9:stochastic", 1),
+        ("fp32", 0),
+        ("e4m3_sat", 0),
+        ("e4m3fn_sat", 0),
+        ("e5m10", 0),
+        ("bf16", 0),
+    ],
 )
 def test_specials(acc: str, left: int, value: float, device: str, stages) -> None:
     a, b = floats((9, 15), 1), floats((15, 33), 2)
@@ -148,6 +160,52 @@ def test_specials(acc: str, left: int, value: float, device: str, stages) -> Non
     rounding = acc.partition(":")[2] or "nearest_even"
     check(a, b, Accumulator(acc.partition(":")[0], rounding), device)
     assert set(stages()) == {left}
+
+
+@pytest.mark.parametrize(("name", "tier"), [("e5m10", _tiers.HALF), ("bf16", _tiers.BRAIN)])
+def test_halves_of_every_size(name: str, tier: int, device: str, stages, monkeypatch) -> None:
+    """Subnormal operands and sums, overflow, infinities less themselves, sums of nothing but -0."""
+    only(monkeypatch, tier)
+    fmt = parse_format(name)
+    values = torch.tensor(fmt.values(), dtype=torch.float32)
+    choice = torch.Generator().manual_seed(2)
+    for k in (1, 12):
+        a, b = (
+            values[torch.randint(0, values.numel(), shape, generator=choice)]
+            for shape in ((20, k), (k, 40))
+        )
+        a[::5], b[:, ::7] = a[::5] * 0.0, fmt.min_subnormal
+        a[1::5] = a[1::5] / fmt.max * fmt.min_normal
+        a[1::5] = lp.quantize(a[1::5], fmt, backend="reference")
+        a[2, 0], a[3, -1] = float("inf"), float("nan")
+        check(a, b, Accumulator(name), device)
+    assert set(stages()) == {0}
+
+
+def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, monkeypatch) -> None:
+    inner = _stages.launch
+    flagged = []
+
+    def mark(left, right, *rest):
+        right.values.view(torch.int32)[2 * right.step : 2 * right.step + 4] = ABSENT
+        flags = inner(left, right._replace(absent=True), *rest)
+        flagged.append(int(flags.max()))
+        return flags
+
+    monkeypatch.setattr(_stages, "launch", mark)
+    only(monkeypatch, _tiers.HALF)
+    acc = Accumulator("e5m10").to_ints()
+    for exponent, special, left in ((-6, False, 0), (-13, False, 1), (-6, True, 1)):
+        a, b = floats((5, 4), 1, low=exponent), floats((4, 16), 2, low=exponent)
+        if special:
+            a[0, 2] = float("inf")
+        got = matmul(a.to(device), b.to(device), None, acc, None, 0)
+        want = backends.get("cpu").matmul(a, b, None, acc, None, 0)
+        rest = [0, 1, 3]
+        want[:, :4] = backends.get("cpu").matmul(a[:, rest], b[rest, :4], None, acc, None, 0)
+        assert flagged.pop() == left
+        if not left:
+            assert_bit_equal(got.cpu(), want)
 
 
 @pytest.mark.parametrize("k", [0, 1, 8, 23])
@@ -160,6 +218,7 @@ def test_negative_zeros(k: int, device: str) -> None:
     b[:, 5] *= -1
     check(tiny, b, Accumulator("e4m3"), device)
     check(tiny, b, Accumulator("e4m3_sat"), device)
+    check(tiny * 2.0**-4, b * 2.0**-4, Accumulator("e5m10"), device)
 
 
 def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:

@@ -10,7 +10,10 @@ pytestmark = pytest.mark.triton
 TIERS = {
     Accumulator("fp32"): "plain nearest64",
     Accumulator("e6m9"): "split floor nearest64",
-    Accumulator("bf16"): "split nearest64",
+    Accumulator("bf16"): "brain split nearest64",
+    Accumulator("e5m10"): "half split floor nearest64",
+    Accumulator("e5m10_sat"): "range nearest64",
+    Accumulator("e5m10", product="e4m3"): "split floor nearest64",
     Accumulator("e5m3_nosub"): "split nearest64",
     Accumulator("e4m3_sat"): "range nearest64",
     Accumulator("e8m22"): "nearest64",
@@ -37,6 +40,12 @@ TIERS = {
 @pytest.mark.parametrize("acc", TIERS, ids=str)
 def test_of_an_accumulator(acc: Accumulator) -> None:
     assert " ".join(NAMES[tier] for tier in tiers(acc.to_ints())) == TIERS[acc]
+
+
+def test_halves_are_nvidias() -> None:
+    for fmt in ("e5m10", "bf16"):
+        ints = Accumulator(fmt).to_ints()
+        assert tiers(ints, halves=False) == tiers(ints)[1:]
 
 
 def test_draws_follow_the_steps() -> None:

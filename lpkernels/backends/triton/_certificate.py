@@ -31,6 +31,8 @@ from lpkernels.backends.triton._rules import STOCHASTIC, wide
 from lpkernels.backends.triton._rules_upper import exponent_of
 
 #: The tiers, for kernels.
+HALF = tl.constexpr(_tiers.HALF)
+BRAIN = tl.constexpr(_tiers.BRAIN)
 PLAIN = tl.constexpr(_tiers.PLAIN)
 SPLIT = tl.constexpr(_tiers.SPLIT)
 FLOOR = tl.constexpr(_tiers.FLOOR)
@@ -123,9 +125,33 @@ def safe_in_range(lowest, width, N):
 
 
 @triton.jit
-def certified(left_facts, right_facts, C, R: tl.constexpr, TIER: tl.constexpr):
+def _representable(facts, highest: tl.constexpr, lowest: tl.constexpr, width: tl.constexpr):
+    """Whether all values of an operand, infinities and NaN included, are in a format."""
+    fits = (tl.load(facts + HIGHEST) <= highest) & (tl.load(facts + LOWEST) <= -lowest)
+    return fits & (tl.load(facts + WIDTH) <= width)
+
+
+@triton.jit
+def operands_fit(facts, TIER: tl.constexpr):
+    """Whether float16 or bfloat16 holds an operand; its own multiply-add is then the contract's."""
+    if TIER == HALF:
+        return _representable(facts, 15, -24, 11)
+    else:
+        return _representable(facts, 127, -133, 8)
+
+
+@triton.jit
+def certified(
+    left_facts, right_facts, C, R: tl.constexpr, TIER: tl.constexpr, HAS_ABSENT: tl.constexpr
+):
     """Whether the tier's sums are exact, and the exponent that they must not reach."""
     highest, lowest, width, finite = plain_products(left_facts, right_facts)
+    if TIER < PLAIN:
+        fit = operands_fit(left_facts, TIER) & operands_fit(right_facts, TIER)
+        if HAS_ABSENT:
+            # A zero for an absent tap adds nothing to sums that are never -0, by finite values.
+            fit = fit & finite & no_floor(lowest, C.sum, R.sum)
+        return fit, tl.full([], 0, tl.int32)
     if TIER >= NEAREST:
         holds = finite
     elif ((TIER == RANGE) or (TIER == PLAIN)) and (R.product is None):

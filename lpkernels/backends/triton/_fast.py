@@ -13,6 +13,7 @@ import triton.language as tl
 from lpkernels.backends.triton._certificate import (
     CUT,
     FLOOR,
+    HALF,
     NEAREST,
     PLAIN,
     RANGE,
@@ -28,7 +29,8 @@ from lpkernels.backends.triton._draws import (
     row_streams,
     site_base,
 )
-from lpkernels.backends.triton._rules import STOCHASTIC, wide
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._rules import STOCHASTIC, add_rounded, wide
 from lpkernels.backends.triton._rules32 import floored32, ranged32, single, split32
 from lpkernels.backends.triton._rules_upper import cut64, nearest64, upper
 from lpkernels.backends.triton._tile import (
@@ -43,6 +45,32 @@ from lpkernels.backends.triton._tile import (
     tile_number,
 )
 from lpkernels.backends.triton._wide import VARYING, is_absent
+
+_INTERPRETED = tl.constexpr(interpreting())
+
+
+@triton.jit
+def as_sums(x, TIER: tl.constexpr):
+    """x in the type in which a tier sums. The interpreter has no fused multiply-add of halves."""
+    if TIER >= NEAREST:
+        return wide(x)
+    elif (TIER >= PLAIN) or _INTERPRETED:
+        return single(x)
+    else:
+        return tl.cast(x, tl.float16 if TIER == HALF else tl.bfloat16)
+
+
+@triton.jit
+def half_multiply_add(a, b, sums, C, R: tl.constexpr):
+    """a b + sums rounded once to the half precision of all three: one instruction for two of them.
+
+    IEEE 754's fusedMultiplyAdd to nearest even, with subnormals and infinities, is a step of the
+    contract for exact products. Interpreted, the same from float64.
+    """
+    if _INTERPRETED:
+        return single(add_rounded(wide(sums), wide(a) * wide(b), wide(0.0), C.sum, R.sum))
+    else:
+        return tl.fma(a, b, sums)
 
 
 @triton.jit
@@ -85,11 +113,9 @@ def lane_offsets(side, g, lane0, count, LANES: tl.constexpr):
 def operand_at(at, HAS_ABSENT: tl.constexpr, TIER: tl.constexpr):
     """Values of one step; where no sum is -0, an absent tap is a zero, which adds nothing."""
     x = tl.load(at)
-    if HAS_ABSENT and ((TIER == SPLIT) or (TIER == CUT)):
+    if HAS_ABSENT and ((TIER < PLAIN) or (TIER == SPLIT) or (TIER == CUT)):
         x = tl.where(is_absent(x), 0.0, x)
-    if TIER >= NEAREST:
-        x = wide(x)
-    return x
+    return as_sums(x, TIER)
 
 
 @triton.jit
@@ -110,13 +136,15 @@ def step(
     b = operand_at(right_at, RIGHT_ABSENT, TIER)[None, :]
     if R.product is not None:
         total = sums + product_of(a, b, C, R, TIER)
+    elif TIER < PLAIN:
+        total = half_multiply_add(a, b, sums, C, R)
     else:
         # Exact as a product alone: fused or not gives the same.
         total = tl.fma(a, b, sums)
     total = rounded_sum(total, drawn, C, R, TIER)
-    if LEFT_ABSENT and (TIER != SPLIT) and (TIER != CUT):
+    if LEFT_ABSENT and (TIER >= PLAIN) and (TIER != SPLIT) and (TIER != CUT):
         total = tl.where(is_absent(tl.load(left_at))[:, None], sums, total)
-    if RIGHT_ABSENT and (TIER != SPLIT) and (TIER != CUT):
+    if RIGHT_ABSENT and (TIER >= PLAIN) and (TIER != SPLIT) and (TIER != CUT):
         total = tl.where(is_absent(tl.load(right_at))[None, :], sums, total)
     return total
 
@@ -133,7 +161,7 @@ def drawn_of(words, k, R: tl.constexpr):
 @triton.jit
 def looked_at(seen, sums, TIER: tl.constexpr):
     """The largest magnitudes so far, a column each: as float32, or as upper bits of float64."""
-    if (TIER == PLAIN) or (TIER == RANGE):
+    if (TIER <= PLAIN) or (TIER == RANGE):
         return seen
     elif TIER >= NEAREST:
         return tl.maximum(seen, tl.max(upper(sums) & 0x7FFFFFFF, 0))
@@ -175,7 +203,7 @@ def sums_of_span(
     BN: tl.constexpr,
 ):
     """Sums from step first to last, from +0, and the largest seen."""
-    sums = tl.zeros([BM, BN], tl.float64 if TIER >= NEAREST else tl.float32)
+    sums = as_sums(tl.zeros([BM, BN], tl.float32), TIER)
     words = tl.zeros([BM, BN], tl.uint32)
     if R.sum.mode == STOCHASTIC:
         # Words from 2^32 on have other streams: 2^34 steps fit in no memory.
@@ -244,7 +272,8 @@ def fast_kernel(
     flag = flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)
     if tl.load(flag) != stage:
         return
-    holds, limit = certified(left_facts, right_facts, C, R, TIER)
+    HAS_ABSENT: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT
+    holds, limit = certified(left_facts, right_facts, C, R, TIER, HAS_ABSENT)
     if holds == 0:
         tl.store(flag, stage + 1)
         return
@@ -273,7 +302,7 @@ def fast_kernel(
             right, right_start, right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT,
             RIGHT_ABSENT, BM, BN,
         )  # fmt: skip
-    if (TIER != PLAIN) and (TIER != RANGE):
+    if (TIER > PLAIN) and (TIER != RANGE):
         if reached(seen, limit, TIER):
             tl.store(flag, stage + 1)
             return

@@ -46,7 +46,7 @@ def products(
         )
     arguments = (left, right, sums, roundings, constants, acc[1], start, role)
     in_order = sums.positions is None and sums.starts is None
-    kinds = tiers(acc, in_order=in_order)
+    kinds = tiers(acc, in_order=in_order, halves=torch.version.hip is None)
     if not kinds:
         return _wide.launch(*arguments, tile)
     tiles = tuple(

@@ -12,22 +12,25 @@ import math
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.formats import FloatFormat, format_from_ints
 
+#: The processor's own multiply-adds of float16 and bfloat16, which round as the contract does.
+HALF, BRAIN = 0, 1
 #: Float32: no rounding at all; Veltkamp's splitting; with the subnormals' floor; with overflow too.
-PLAIN, SPLIT, FLOOR, RANGE = 0, 1, 2, 3
+PLAIN, SPLIT, FLOOR, RANGE = 2, 3, 4, 5
 #: Float64: to nearest; the cut of toward_zero, nearest_away and stochastic.
-NEAREST, CUT = 4, 5
+NEAREST, CUT = 6, 7
 
 #: Of each of these, for people.
-NAMES = ("plain", "split", "floor", "range", "nearest64", "cut64")
+NAMES = ("half", "brain", "plain", "split", "floor", "range", "nearest64", "cut64")
 
 Ints = tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=1024)
-def tiers(acc: Ints, *, in_order: bool = True) -> tuple[int, ...]:
+def tiers(acc: Ints, *, in_order: bool = True, halves: bool = True) -> tuple[int, ...]:
     """The certified kernels for ``Accumulator.to_ints()``, in the order in which they are tried.
 
     in_order: position k of every sum is its step k, in chunks of the Accumulator's length.
+    halves: a fused multiply-add of float16 or bfloat16 rounds once and keeps subnormals: on NVIDIA.
     """
     parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[8:16])
     if parsed.order != "sequential" or parsed.block or not isinstance(fmt, FloatFormat):
@@ -35,8 +38,15 @@ def tiers(acc: Ints, *, in_order: bool = True) -> tuple[int, ...]:
     if parsed.product is not None and not _product_fits(acc):
         return ()
     if parsed.rounding == "nearest_even":
-        return _nearest_tiers(fmt)
+        first = _halves(fmt) if halves and parsed.product is None else ()
+        return first + _nearest_tiers(fmt)
     return (CUT,) if _cuts(fmt, acc, in_order) else ()
+
+
+def _halves(fmt: FloatFormat) -> tuple[int, ...]:
+    if fmt == FloatFormat(5, 10):
+        return (HALF,)
+    return (BRAIN,) if fmt == FloatFormat(8, 7) else ()
 
 
 def _nearest_tiers(fmt: FloatFormat) -> tuple[int, ...]:
