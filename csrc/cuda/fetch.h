@@ -44,9 +44,12 @@ class OperandFetch {
       }
     } else {
       const float* at = base_ + (stage.first() + step_) * o.steps.step;
-      if (kReading == Reading::kFours) return load_four(at, inside, value);
-      LPK_UNROLL
-      for (int e = 0; e < kCount; ++e) value[e] = inside ? at[32 * e] : kPadding;
+      if constexpr (kReading == Reading::kFours) {
+        load_four(at, inside, value);
+      } else {
+        LPK_UNROLL
+        for (int e = 0; e < kCount; ++e) value[e] = inside ? at[32 * e] : kPadding;
+      }
     }
   }
 
