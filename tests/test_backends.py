@@ -216,3 +216,27 @@ def test_the_self_test_sees_each_way_of_going_wrong():
 
 def test_every_backend_here_passes_its_self_test(backend):
     assert _selftest.run(backends.get(backend), CPU) == ""
+
+
+@pytest.mark.parametrize("acc", ["e5m4:order=pairwise", "e5m4:order=compensated"])
+def test_trees_and_compensated_sums_ask_for_a_backend_that_has_them(acc, monkeypatch):
+    asked = []
+    inner = backends.select
+
+    def select(name, op, device):
+        asked.append(op)
+        return inner(name, op, device)
+
+    monkeypatch.setattr(backends, "select", select)
+    a = torch.ones(2, 2)
+    for text in (acc, "fp32:block=4:aligned_bits=24", "e5m4"):
+        lp.matmul(a, a, text, backend="reference")
+    assert asked == ["matmul_ordered", "matmul_ordered", "matmul"]
+
+
+def test_on_a_gpu_trees_go_past_cuda_to_triton():
+    device = torch.device("cuda")
+    assert backends.get("cuda").unsupported("matmul_ordered", device)
+    triton = pytest.importorskip("lpkernels.backends.triton").BACKEND
+    if not triton.unsupported("matmul", device):
+        assert not triton.unsupported("matmul_ordered", device)

@@ -93,7 +93,8 @@ class Backend(Protocol):
     def unsupported(self, op: str, device: torch.device) -> str:
         """Why it has no `op` for tensors on `device`; "" if it has.
 
-        op is the name of a method, "quantize_affine" and "quantize_block" for those formats.
+        op is the name of a method, "quantize_affine" and "quantize_block" for those formats, and
+        that of a product with "_ordered" behind it for trees, compensated sums and aligned blocks.
         """
         ...
 

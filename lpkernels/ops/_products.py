@@ -18,6 +18,9 @@ from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
 
 # The first integer of an Accumulator of order "native".
 _NATIVE = NATIVE.to_ints()[0]
+# Where Accumulator.to_ints has the length of an aligned block; the orders behind NATIVE are trees
+# and compensated sums.
+_BLOCK = 32
 
 
 def _apart(
@@ -29,6 +32,11 @@ def _apart(
     pair = [rounded(x, ints, *call) if ints else x for x, ints in pairs]
     result = product(*pair, *operands[2:])
     return rounded(result, fused.result, *call) if fused.result else result
+
+
+def _suffix(acc: Sequence[int]) -> str:
+    """What `Backend.unsupported` wants behind the name of a product; the integers of to_ints."""
+    return "_ordered" if acc[0] > _NATIVE or acc[_BLOCK] else ""
 
 
 def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> Any:
@@ -45,7 +53,7 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
         native_order = acc[0] == _NATIVE
         # torch sums native chunks, unless the backend does; the additions that the contract covers
         # are always the backend's.
-        needed = "accumulate" if native_order else op
+        needed = "accumulate" if native_order else op + _suffix(acc)
         chosen = backends.select(backend, needed, first.device)
         native_order = native_order and not chosen.sums_native
         fused = NOT_FUSED

@@ -61,7 +61,7 @@ class TritonBackend:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
         if op == "matmul_events":
             return "its kernels count no events; those of the cpu backend do"
-        return "" if op in _OPS else f"it has no kernel yet for {op}"
+        return "" if op.removesuffix("_ordered") in _OPS else f"it has no kernel yet for {op}"
 
     def quantize(
         self,
