@@ -1,5 +1,6 @@
 """Emulated arithmetic as functions: rounding, products, and torch's layers under a Recipe."""
 
+from lpkernels.functional.attention import scaled_dot_product_attention
 from lpkernels.functional.bilinear import bilinear
 from lpkernels.functional.conv import conv1d, conv2d, conv3d
 from lpkernels.functional.conv_transpose import (
@@ -11,6 +12,7 @@ from lpkernels.functional.einsum import einsum
 from lpkernels.functional.embedding import embedding
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
+from lpkernels.functional.multi_head import multi_head_attention_forward
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bmm
 from lpkernels.functional.quantize import quantize
@@ -31,8 +33,10 @@ __all__ = [
     "embedding",
     "linear",
     "matmul",
+    "multi_head_attention_forward",
     "pack",
     "quantize",
+    "scaled_dot_product_attention",
     "seed_from",
     "unpack",
 ]

@@ -1,5 +1,6 @@
 """Drop-in layers: torch.nn's modules under a Recipe, and the conversion of whole models."""
 
+from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d, LazyConv1d, LazyConv2d, LazyConv3d
 from lpkernels.nn.conv_transpose import (
     ConvTranspose1d,
@@ -31,6 +32,7 @@ __all__ = [
     "LazyConvTranspose3d",
     "LazyLinear",
     "Linear",
+    "MultiheadAttention",
     "Row",
     "Summary",
     "convert",

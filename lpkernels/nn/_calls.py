@@ -21,7 +21,7 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 
-Handler = Callable[..., Tensor]
+Handler = Callable[..., Any]
 
 
 def _matmul(input: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
@@ -107,6 +107,8 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
     torch.einsum: _einsum,
     F.linear: _linear,
     F.bilinear: _bilinear,
+    F.scaled_dot_product_attention: functional.scaled_dot_product_attention,
+    F.multi_head_attention_forward: functional.multi_head_attention_forward,
     F.conv1d: _convolution(functional.conv1d),
     F.conv2d: _convolution(functional.conv2d),
     F.conv3d: _convolution(functional.conv3d),
@@ -114,6 +116,9 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
     F.conv_transpose2d: _convolution(functional.conv_transpose2d),
     F.conv_transpose3d: _convolution(functional.conv_transpose3d),
 }
+
+
+_ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 
 
 class Calls(TorchFunctionMode):
@@ -148,6 +153,9 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
     if "out" in options or "out_dtype" in options:
         return False
     operands = args
+    if func in _ATTENTION:
+        # The masks are of any dtype.
+        operands, options = args[:3], {k: v for k, v in options.items() if "mask" not in k}
     if func is torch.einsum:
         operands = _einsum_operands(args[1:])
         if len(operands) != 2:
@@ -167,9 +175,6 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
 
 class EmulatesCalls(Emulated):
     """Mixin of the classes that `convert` gives to modules with a forward of their own."""
-
-    def extra_repr(self) -> str:
-        return super().extra_repr().removeprefix(", ")
 
 
 def is_users(methods: Iterable[Any]) -> bool:

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
-from lpkernels.nn import conv, conv_transpose, embedding, linear
+from lpkernels.nn import attention, conv, conv_transpose, embedding, linear
 from lpkernels.nn._calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn._emulated import Emulated
 
@@ -28,6 +28,7 @@ _CLASSES: tuple[type, ...] = (
     linear.Linear,
     linear.Bilinear,
     embedding.Embedding,
+    attention.MultiheadAttention,
     conv.LazyConv1d,
     conv.LazyConv2d,
     conv.LazyConv3d,
@@ -75,10 +76,9 @@ def why_not(module: torch.nn.Module) -> str | None:
     if issubclass(cls, Emulated) or _is_transposed_linear(cls):
         return ""
     plain: Any = _torch_base(cls)
-    if plain is None:
+    # MultiheadAttention's out_proj holds parameters and is never called.
+    if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
         return None
-    if issubclass(cls, NonDynamicallyQuantizableLinear):
-        return "torch.nn.MultiheadAttention reads its weight and never calls it"
     if cls.forward is not plain.forward or getattr(cls, "_conv_forward", None) is not getattr(
         plain, "_conv_forward", None
     ):
