@@ -16,6 +16,13 @@ from lpkernels.functional.multi_head import multi_head_attention_forward
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bmm
 from lpkernels.functional.quantize import quantize
+from lpkernels.functional.recurrent import gru, lstm, rnn_relu, rnn_tanh
+from lpkernels.functional.recurrent_cells import (
+    gru_cell,
+    lstm_cell,
+    rnn_relu_cell,
+    rnn_tanh_cell,
+)
 from lpkernels.functional.seeds import seed_from
 
 __all__ = [
@@ -31,11 +38,19 @@ __all__ = [
     "conv_transpose3d",
     "einsum",
     "embedding",
+    "gru",
+    "gru_cell",
     "linear",
+    "lstm",
+    "lstm_cell",
     "matmul",
     "multi_head_attention_forward",
     "pack",
     "quantize",
+    "rnn_relu",
+    "rnn_relu_cell",
+    "rnn_tanh",
+    "rnn_tanh_cell",
     "scaled_dot_product_attention",
     "seed_from",
     "unpack",

@@ -139,7 +139,7 @@ def _result(
     return y if fused.result else quantized(y, quantizer, seed, role, site, backend)
 
 
-def _bias_gradient(
+def bias_gradient(
     g: Tensor, quantizer: Ints, acc: Accumulator, seed: Tensor | None, backend: str
 ) -> Tensor:
     """Column sums (C,) of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
@@ -248,5 +248,5 @@ class EmulatedLayer(torch.autograd.Function):
             dw = _result(wgrad, ints, recipe.grad_weight, recipe.wgrad, seed, role, site, backend)
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
-            db = _bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
+            db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
         return dx, dw, db, None, None, None, None

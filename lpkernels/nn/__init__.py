@@ -13,9 +13,13 @@ from lpkernels.nn.conv_transpose import (
 from lpkernels.nn.convert import convert, revert, set_recipe
 from lpkernels.nn.embedding import Embedding
 from lpkernels.nn.linear import Bilinear, LazyLinear, Linear
+from lpkernels.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lpkernels.nn.summary import Row, Summary, summary
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "Bilinear",
     "Conv1d",
     "Conv2d",
@@ -24,6 +28,8 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Embedding",
+    "GRUCell",
+    "LSTMCell",
     "LazyConv1d",
     "LazyConv2d",
     "LazyConv3d",
@@ -33,6 +39,7 @@ __all__ = [
     "LazyLinear",
     "Linear",
     "MultiheadAttention",
+    "RNNCell",
     "Row",
     "Summary",
     "convert",

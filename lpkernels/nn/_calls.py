@@ -91,6 +91,17 @@ def _convolution(emulated: Callable[..., Tensor]) -> Handler:
     return convolve
 
 
+def _recurrent(emulated: Callable[..., Any]) -> Handler:
+    """torch's function has a form for padded sequences and one for packed ones."""
+
+    def layers(input: Tensor, second: Any, third: Any, *args: Any, recipe: Recipe) -> Any:
+        if not isinstance(args[0], bool):
+            return emulated(input, third, *args, batch_sizes=second, recipe=recipe)
+        return emulated(input, second, third, *args, recipe=recipe)
+
+    return layers
+
+
 _HANDLERS: dict[Callable[..., Any], Handler] = {
     torch.matmul: _matmul,
     Tensor.matmul: _matmul,
@@ -109,6 +120,14 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
     F.bilinear: _bilinear,
     F.scaled_dot_product_attention: functional.scaled_dot_product_attention,
     F.multi_head_attention_forward: functional.multi_head_attention_forward,
+    torch.lstm: _recurrent(functional.lstm),
+    torch.gru: _recurrent(functional.gru),
+    torch.rnn_tanh: _recurrent(functional.rnn_tanh),
+    torch.rnn_relu: _recurrent(functional.rnn_relu),
+    torch.lstm_cell: functional.lstm_cell,
+    torch.gru_cell: functional.gru_cell,
+    torch.rnn_tanh_cell: functional.rnn_tanh_cell,
+    torch.rnn_relu_cell: functional.rnn_relu_cell,
     F.conv1d: _convolution(functional.conv1d),
     F.conv2d: _convolution(functional.conv2d),
     F.conv3d: _convolution(functional.conv3d),
@@ -119,6 +138,7 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
 
 
 _ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class Calls(TorchFunctionMode):
@@ -156,6 +176,9 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
     if func in _ATTENTION:
         # The masks are of any dtype.
         operands, options = args[:3], {k: v for k, v in options.items() if "mask" not in k}
+    if func in _RECURRENT:
+        # What follows may be the sizes of a packed sequence.
+        operands = args[:1]
     if func is torch.einsum:
         operands = _einsum_operands(args[1:])
         if len(operands) != 2:

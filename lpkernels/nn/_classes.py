@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
-from lpkernels.nn import attention, conv, conv_transpose, embedding, linear
+from lpkernels.nn import attention, conv, conv_transpose, embedding, linear, recurrent
 from lpkernels.nn._calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn._emulated import Emulated
 
@@ -29,6 +29,12 @@ _CLASSES: tuple[type, ...] = (
     linear.Bilinear,
     embedding.Embedding,
     attention.MultiheadAttention,
+    recurrent.LSTM,
+    recurrent.GRU,
+    recurrent.RNN,
+    recurrent.LSTMCell,
+    recurrent.GRUCell,
+    recurrent.RNNCell,
     conv.LazyConv1d,
     conv.LazyConv2d,
     conv.LazyConv3d,
