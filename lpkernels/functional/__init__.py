@@ -1,5 +1,6 @@
 """Emulated arithmetic as functions: rounding, products, and torch's layers under a Recipe."""
 
+from lpkernels.functional.activations import gelu, softmax
 from lpkernels.functional.attention import scaled_dot_product_attention
 from lpkernels.functional.bilinear import bilinear
 from lpkernels.functional.conv import conv1d, conv2d, conv3d
@@ -13,6 +14,7 @@ from lpkernels.functional.embedding import embedding
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.multi_head import multi_head_attention_forward
+from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_norm
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bmm
 from lpkernels.functional.quantize import quantize
@@ -28,6 +30,7 @@ from lpkernels.functional.seeds import seed_from
 __all__ = [
     "addmm",
     "baddbmm",
+    "batch_norm",
     "bilinear",
     "bmm",
     "conv1d",
@@ -38,8 +41,11 @@ __all__ = [
     "conv_transpose3d",
     "einsum",
     "embedding",
+    "gelu",
+    "group_norm",
     "gru",
     "gru_cell",
+    "layer_norm",
     "linear",
     "lstm",
     "lstm_cell",
@@ -47,11 +53,13 @@ __all__ = [
     "multi_head_attention_forward",
     "pack",
     "quantize",
+    "rms_norm",
     "rnn_relu",
     "rnn_relu_cell",
     "rnn_tanh",
     "rnn_tanh_cell",
     "scaled_dot_product_attention",
     "seed_from",
+    "softmax",
     "unpack",
 ]

@@ -250,3 +250,31 @@ class EmulatedLayer(torch.autograd.Function):
             rows = geometry.rows(g, ctx.b_shape)
             db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
         return dx, dw, db, None, None, None, None
+
+
+class RoundedBothWays(torch.autograd.Function):
+    """x through one quantizer, its gradient through another; either may be None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        forward: Quantizer | None,
+        role: Role,
+        site: int,
+        backward: Quantizer | None,
+        backward_role: Role,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        ctx.save_for_backward(seed)
+        ctx.backward_call = (backward, backward_role, backend)
+        return x.clone() if forward is None else quantized(x, forward, seed, role, site, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (seed,) = ctx.saved_tensors
+        quantizer, role, backend = ctx.backward_call
+        grad = quantized(grad, quantizer, seed, role, SITE_QUANTIZE, backend)
+        return grad, None, None, None, None, None, None, None

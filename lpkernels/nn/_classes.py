@@ -18,7 +18,16 @@ from torch.nn.utils import parametrize
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
-from lpkernels.nn import attention, conv, conv_transpose, embedding, linear, recurrent
+from lpkernels.nn import (
+    activations,
+    attention,
+    conv,
+    conv_transpose,
+    embedding,
+    linear,
+    norms,
+    recurrent,
+)
 from lpkernels.nn._calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn._emulated import Emulated
 
@@ -48,7 +57,20 @@ _CLASSES: tuple[type, ...] = (
     conv_transpose.ConvTranspose2d,
     conv_transpose.ConvTranspose3d,
 )
-_EMULATED: dict[type, type] = {getattr(torch.nn, cls.__name__): cls for cls in _CLASSES}
+# Layers that sum but do not multiply by weights in their sums, or do neither.
+_WITHOUT_PRODUCTS: tuple[type, ...] = (
+    norms.BatchNorm1d,
+    norms.BatchNorm2d,
+    norms.BatchNorm3d,
+    norms.LayerNorm,
+    norms.GroupNorm,
+    norms.RMSNorm,
+    activations.Softmax,
+    activations.GELU,
+)
+_EMULATED: dict[type, type] = {
+    getattr(torch.nn, cls.__name__): cls for cls in (*_CLASSES, *_WITHOUT_PRODUCTS)
+}
 _REPLACED = "its forward was replaced on the object"
 _TORCHS_OWN = Recipe()
 _TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
@@ -94,6 +116,12 @@ def why_not(module: torch.nn.Module) -> str | None:
     return ""
 
 
+def has_no_products(module: torch.nn.Module) -> bool:
+    """Whether the module is a norm, softmax or GELU, which are converted only by their class."""
+    plain = _torch_base(plain_class(module))
+    return plain is not None and _EMULATED[plain] in _WITHOUT_PRODUCTS
+
+
 def calls_functions(module: torch.nn.Module) -> bool:
     """Whether the module's forward is a user's own, which may call products as functions."""
     cls = plain_class(module)
@@ -125,7 +153,8 @@ def _is_shieldable(module: torch.nn.Module) -> bool:
 
 def _may_call(module: torch.nn.Module) -> bool:
     cls = plain_class(module)
-    return calls_functions(module) or _torch_base(cls) is not None or _is_transposed_linear(cls)
+    layer = _torch_base(cls) is not None and not has_no_products(module)
+    return calls_functions(module) or layer or _is_transposed_linear(cls)
 
 
 def emulate(module: torch.nn.Module) -> None:
