@@ -1,5 +1,6 @@
 """Emulated arithmetic as functions: rounding, products, and torch's layers under a Recipe."""
 
+from lpkernels.functional._saved import packed_activations
 from lpkernels.functional.activations import gelu, softmax
 from lpkernels.functional.attention import scaled_dot_product_attention
 from lpkernels.functional.bilinear import bilinear
@@ -52,6 +53,7 @@ __all__ = [
     "matmul",
     "multi_head_attention_forward",
     "pack",
+    "packed_activations",
     "quantize",
     "rms_norm",
     "rnn_relu",

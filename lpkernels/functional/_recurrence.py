@@ -20,6 +20,7 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
 from lpkernels.functional._cells import Cell
 from lpkernels.functional._layer import bias_gradient, quantized
+from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
@@ -163,22 +164,31 @@ class _Recurrence(torch.autograd.Function):
         outputs, last, last_c, kept, (of_hh, of_hr) = steps
         ctx.spec, ctx.has_seed, ctx.has_bias = spec, seed is not None, hh_bias is not None
         cells = [t for of_cell in kept.cells for t in of_cell]
-        saved = [*kept.operands, *kept.projected, *cells, of_hh.w]
-        saved += [] if of_hr is None else [of_hr.w]
         ctx.projects = of_hr is not None
-        ctx.save_for_backward(*saved, *([] if seed is None else [seed]))
+        weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
+        rounded = [saved(t, (), spec.recipe.input, t, spec.backend) for t in kept.operands]
+        rounded += [saved(t, (), spec.recipe.input, t, spec.backend) for t in kept.projected]
+        rounded += [
+            Saved(w) if w is given else saved(w, (), spec.recipe.weight, w, spec.backend)
+            for w, given in weights
+        ]
+        ctx.formats = [each.fmt for each in rounded]
+        ctx.shapes = [t.shape for t in (*kept.operands, *kept.projected, *(w for w, _ in weights))]
+        tensors = [each.tensor for each in rounded]
+        ctx.save_for_backward(*tensors, *cells, *([] if seed is None else [seed]))
         return torch.cat(outputs), last, zx.new_empty(0) if last_c is None else last_c
 
     @staticmethod
     def _saved(ctx: Any) -> tuple[_Kept, Weights, Tensor | None]:
-        saved = list(ctx.saved_tensors)
-        seed = saved.pop() if ctx.has_seed else None
-        hr = saved.pop() if ctx.projects else None
-        hh = saved.pop()
-        count = len(ctx.spec.sizes)
-        operands, rest = saved[:count], saved[count:]
-        projected = rest[:count] if ctx.projects else []
-        cells = rest[len(projected) :]
+        tensors = list(ctx.saved_tensors)
+        seed = tensors.pop() if ctx.has_seed else None
+        count, known = len(ctx.spec.sizes), len(ctx.shapes)
+        cells = tensors[known:]
+        parts = zip(tensors, ctx.formats, ctx.shapes, strict=False)
+        rounded = [Saved(t, (), fmt).restored(shape)[0] for t, fmt, shape in parts]
+        hr = rounded.pop() if ctx.projects else None
+        hh = rounded.pop()
+        operands, projected = rounded[:count], rounded[count:]
         each = len(cells) // count
         by_step = [tuple(cells[i * each : (i + 1) * each]) for i in range(count)]
         return _Kept(operands, projected, by_step), Weights(hh, None, hr), seed
