@@ -129,7 +129,7 @@ def multi_head_attention_forward(
     seed = seeds.seed_of_product(call.seed, _ATTENTION)
     empty = math.nan if need_weights else 0.0
     y, shares = attended(q, k, v, mask, p, scale, recipe, seed, backend, empty)
-    y = y.transpose(0, 1).reshape(length, batch, -1)
+    y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * num_heads)
     y = call.linear(_OUT, y, out_proj_weight, out_proj_bias)
     y = y if batched else y.squeeze(1)
     if not need_weights:
@@ -199,7 +199,7 @@ def _with_rows(x: Tensor, row: Tensor | None, batch: int) -> Tensor:
 
 def _heads(x: Tensor, heads: int) -> Tensor:
     """(S, N, E) as (N * heads, S, E / heads)."""
-    return x.reshape(x.shape[0], x.shape[1] * heads, -1).transpose(0, 1)
+    return x.reshape(x.shape[0], x.shape[1] * heads, x.shape[2] // heads).transpose(0, 1)
 
 
 def _mask(

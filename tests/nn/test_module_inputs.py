@@ -127,7 +127,8 @@ def test_layer_summed_in_sequence_is_torchs_within_fp32(case: Case) -> None:
 
 def products(case: Case) -> set[str]:
     """The operators that compute a layer forward and backward."""
-    if case.name in ("Embedding", "GELU") or not case.forward.args[0].data.numel():
+    first = [*case.forward.args, *case.forward.kwargs.values()][0].data
+    if case.name in ("Embedding", "GELU") or not first.numel():
         return set()
     if "Conv" not in case.name:
         # The bias of the second product of a bilinear layer is added apart.
@@ -190,6 +191,41 @@ def test_layer_copies_keep_the_recipe(case: Case, how: str) -> None:
         run(twin, case), run(made(case, lp.nn, recipe=DETERMINISTIC), case), strict=True
     ):
         assert_bit_equal(a, c)
+
+
+CONTAINERS = (
+    "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "Transformer",
+)
+
+
+def container_cases() -> Iterator[Any]:
+    torch.manual_seed(0)
+    for name in CONTAINERS:
+        for i, case in enumerate(module_inputs(name)[::3]):
+            label = f"{name}-{3 * i}"
+            yield pytest.param(Case(name, case.constructor_input, case.forward_input), id=label)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("case", list(container_cases()))
+def test_converted_container_is_torchs_within_fp32(case: Case) -> None:
+    layer, plain = made(case, nn), made(case, nn)
+    lp.convert(layer, SUMS)
+    with Calls() as calls:
+        got = run(layer, case)
+    for a, c in zip(got, run(plain, case), strict=True):
+        torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-5)
+    assert set(calls.names) == {"matmul"}
+    args, kwargs = copied((case.forward.args, case.forward.kwargs))
+    with torch.no_grad(), Calls() as calls:
+        got = layer.eval()(*args, **kwargs)
+    torch.testing.assert_close(got, plain.eval()(*args, **kwargs), rtol=1e-4, atol=1e-5)
+    # Three products and out_proj of attention, two hidden layers.
+    blocks = sum(isinstance(m, nn.MultiheadAttention) for m in layer.modules())
+    assert calls.names.count("matmul") >= 4 * blocks + 2
 
 
 @every_class
