@@ -42,7 +42,8 @@ def packed_activations(on: bool) -> Iterator[None]:
     altogether); the gates and the state of recurrent layers, which are float32's; a weight that is
     kept itself and no copy of it; tensors on a device without a kernel that packs. Off, a layer
     keeps its own input where its products round it themselves. The block counts in forward, and
-    belongs to the thread that entered it.
+    belongs to the thread that entered it; what activation checkpointing computes again in backward
+    must enter it itself.
 
     Args:
         on: whether layers pack.
