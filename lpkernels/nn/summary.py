@@ -31,7 +31,8 @@ class Row:
         product: "matmul", "conv", "conv_transpose", "bilinear", "attention" or "recurrent".
         recipe: the name or text of the module's recipe, "" if it has none.
         lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None where torch fuses
-            several products.
+            several products. An emulated recurrent layer multiplies its state once a step: its
+            wgrad is one sum over all calls.
         calls: how often it is computed.
         macs: multiply-adds of all these calls, forward only; a tap on padding counts.
         emulated: whether they follow a recipe that is not torch's own arithmetic.
