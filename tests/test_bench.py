@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bench import gate as gate_module
-from bench import ops, run, timing
+from bench import memory, ops, run, timing
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
@@ -150,3 +150,19 @@ def test_slug_names_a_file(name, file):
 )
 def test_duration_takes_the_unit_that_fits(seconds, text):
     assert run.duration(seconds) == text
+
+
+@needs_cpu_kernels
+@pytest.mark.parametrize("fmt, bits", [("e5m2", 8), ("fp4_e2m1", 4)])
+def test_layers_of_a_resnet_keep_what_their_format_takes(fmt, bits):
+    torchs, whole, packed = (
+        memory.Step(mode, 1, fmt, "e6m9", memory.MODEL).kept() for mode in memory.MODES
+    )
+    assert whole == torchs
+    assert 0.95 * bits / 32 <= packed / torchs <= 1.05 * bits / 32
+
+
+@needs_cpu_kernels
+def test_peak_of_a_step_holds_what_is_kept():
+    step = memory.Step("torch", 1, "e5m2", "e6m9", "resnet32-cifar")
+    assert step.peak() > step.kept() > 0

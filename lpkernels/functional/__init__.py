@@ -1,5 +1,8 @@
 """Emulated arithmetic as functions: rounding, products, and torch's layers under a Recipe."""
 
+from lpkernels.functional._saved import packed_activations
+from lpkernels.functional.activations import gelu, softmax
+from lpkernels.functional.attention import scaled_dot_product_attention
 from lpkernels.functional.bilinear import bilinear
 from lpkernels.functional.conv import conv1d, conv2d, conv3d
 from lpkernels.functional.conv_transpose import (
@@ -11,14 +14,24 @@ from lpkernels.functional.einsum import einsum
 from lpkernels.functional.embedding import embedding
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
+from lpkernels.functional.multi_head import multi_head_attention_forward
+from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_norm
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bmm
 from lpkernels.functional.quantize import quantize
+from lpkernels.functional.recurrent import gru, lstm, rnn_relu, rnn_tanh
+from lpkernels.functional.recurrent_cells import (
+    gru_cell,
+    lstm_cell,
+    rnn_relu_cell,
+    rnn_tanh_cell,
+)
 from lpkernels.functional.seeds import seed_from
 
 __all__ = [
     "addmm",
     "baddbmm",
+    "batch_norm",
     "bilinear",
     "bmm",
     "conv1d",
@@ -29,10 +42,26 @@ __all__ = [
     "conv_transpose3d",
     "einsum",
     "embedding",
+    "gelu",
+    "group_norm",
+    "gru",
+    "gru_cell",
+    "layer_norm",
     "linear",
+    "lstm",
+    "lstm_cell",
     "matmul",
+    "multi_head_attention_forward",
     "pack",
+    "packed_activations",
     "quantize",
+    "rms_norm",
+    "rnn_relu",
+    "rnn_relu_cell",
+    "rnn_tanh",
+    "rnn_tanh_cell",
+    "scaled_dot_product_attention",
     "seed_from",
+    "softmax",
     "unpack",
 ]

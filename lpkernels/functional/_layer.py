@@ -9,8 +9,8 @@ in conv.py, and others); this file says what happens around them:
                 db = sum of g * 1, in the accumulator and the order of wgrad
 
 Every quantizer is straight-through: its own gradient is the identity. Products apply those that
-they can themselves (`ops.Fused`): then no rounded copy of a tensor is made or kept, and backward
-rounds the operands as forward did.
+they can themselves (`ops.Fused`): then forward needs no rounded copy of a tensor. What backward
+reads is kept as codes (`_saved`), or as forward read it, and then rounded again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
+from lpkernels.functional._saved import Saved, saved
 from lpkernels.ops import NOT_FUSED, Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
@@ -35,11 +36,14 @@ class Geometry(Protocol):
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
     the two tensors in the order of the arguments; products that are torch's own get `NOT_FUSED`.
     ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
-    operand of a second product of the layer.
+    operand of a second product of the layer; ``two_activations`` whether w is one as x is.
     """
 
     @property
     def final(self) -> bool: ...
+
+    @property
+    def two_activations(self) -> bool: ...
 
     def fprop(
         self,
@@ -139,7 +143,7 @@ def _result(
     return y if fused.result else quantized(y, quantizer, seed, role, site, backend)
 
 
-def _bias_gradient(
+def bias_gradient(
     g: Tensor, quantizer: Ints, acc: Accumulator, seed: Tensor | None, backend: str
 ) -> Tensor:
     """Column sums (C,) of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
@@ -217,36 +221,76 @@ class EmulatedLayer(torch.autograd.Function):
         y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
-        ctx.save_for_backward(kept.x if needs_w else None, kept.w if needs_x else None, seed)
+        left = right = None
+        if needs_w:
+            left = saved(kept.x, kept.x_ints, recipe.input, x, backend)
+        if needs_x:
+            right = Saved(kept.w, kept.w_ints)
+            # Of a weight itself nothing is copied.
+            if geometry.two_activations or kept.w is not w:
+                right = saved(kept.w, kept.w_ints, recipe.weight, w, backend)
+        ctx.save_for_backward(left and left.tensor, right and right.tensor, seed)
+        ctx.left, ctx.right = left and left[1:], right and right[1:]
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.x_shape, ctx.w_shape = x.shape, w.shape
         ctx.b_shape = None if b is None else b.shape
-        ctx.x_ints, ctx.w_ints = kept.x_ints, kept.w_ints
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
-        xq, wq, seed = ctx.saved_tensors
+        *operands, seed = ctx.saved_tensors
         dx = dw = db = None
         uses = (recipe.dgrad, recipe.wgrad)
         g, g_ints = _operand(grad_output, recipe.grad_output, uses, seed, Role.GRAD_OUTPUT, backend)
 
-        def dgrad(fused: Fused) -> Tensor:
-            return geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend, fused)
-
-        def wgrad(fused: Fused) -> Tensor:
-            return geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend, fused)
-
         site = SITE_QUANTIZE
         if ctx.needs_input_grad[0]:
-            ints, role = (g_ints, ctx.w_ints), Role.GRAD_INPUT
+            wq, w_ints = Saved(operands[1], *ctx.right).restored(ctx.w_shape)
+
+            def dgrad(fused: Fused) -> Tensor:
+                return geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend, fused)
+
+            ints, role = (g_ints, w_ints), Role.GRAD_INPUT
             dx = _result(dgrad, ints, recipe.grad_input, recipe.dgrad, seed, role, site, backend)
         if ctx.needs_input_grad[1]:
-            ints, role = (ctx.x_ints, g_ints), Role.GRAD_WEIGHT
+            xq, x_ints = Saved(operands[0], *ctx.left).restored(ctx.x_shape)
+
+            def wgrad(fused: Fused) -> Tensor:
+                return geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend, fused)
+
+            ints, role = (x_ints, g_ints), Role.GRAD_WEIGHT
             dw = _result(wgrad, ints, recipe.grad_weight, recipe.wgrad, seed, role, site, backend)
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
-            db = _bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
+            db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
         return dx, dw, db, None, None, None, None
+
+
+class RoundedBothWays(torch.autograd.Function):
+    """x through one quantizer, its gradient through another; either may be None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        forward: Quantizer | None,
+        role: Role,
+        site: int,
+        backward: Quantizer | None,
+        backward_role: Role,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        ctx.save_for_backward(seed)
+        ctx.backward_call = (backward, backward_role, backend)
+        return x.clone() if forward is None else quantized(x, forward, seed, role, site, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (seed,) = ctx.saved_tensors
+        quantizer, role, backend = ctx.backward_call
+        grad = quantized(grad, quantizer, seed, role, SITE_QUANTIZE, backend)
+        return grad, None, None, None, None, None, None, None

@@ -88,6 +88,6 @@ def bilinear(
     t = emulated_layer(left, matrix, None, recipe, _INNER, seed, backend)
     t = t.reshape(-1, outs, ins2)
     b = None if bias is None else widened(bias).unsqueeze(-1)
-    second = seeds.seed_of_second(seed)
+    second = seeds.seed_of_product(seed, 1)
     y = emulated_layer(t, right, b, recipe, ProductGeometry(), second, backend)
     return y.reshape(*x1.shape[:-1], outs)

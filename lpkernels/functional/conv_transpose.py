@@ -39,6 +39,7 @@ class ConvTransposeGeometry:
     dilation: tuple[int, ...]
     groups: int
     final: ClassVar[bool] = True
+    two_activations: ClassVar[bool] = False
 
     def _numbers(self) -> tuple[list[int], list[int], list[int], int]:
         return list(self.stride), list(self.padding), list(self.dilation), self.groups

@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Quantizer, Recipe
+from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import quantized, widened
+from lpkernels.functional._layer import RoundedBothWays, widened
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 _TORCH = Recipe()
-
-
-class _RoundedBothWays(torch.autograd.Function):
-    """x through one quantizer, its gradient through another; either may be None."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        forward: Quantizer | None,
-        role: Role,
-        site: int,
-        backward: Quantizer | None,
-        backward_role: Role,
-        seed: Tensor | None,
-        backend: str,
-    ) -> Tensor:
-        ctx.save_for_backward(seed)
-        ctx.backward_call = (backward, backward_role, backend)
-        return x.clone() if forward is None else quantized(x, forward, seed, role, site, backend)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (seed,) = ctx.saved_tensors
-        quantizer, role, backend = ctx.backward_call
-        grad = quantized(grad, quantizer, seed, role, SITE_QUANTIZE, backend)
-        return grad, None, None, None, None, None, None, None
 
 
 def embedding(
@@ -100,9 +69,9 @@ def embedding(
     table = widened(weight)
     if not (recipe.weight is None and recipe.grad_weight is None):
         kinds = (Role.WEIGHT, SITE_QUANTIZE, recipe.grad_weight, Role.GRAD_WEIGHT)
-        table = _RoundedBothWays.apply(table, recipe.weight, *kinds, *call)
+        table = RoundedBothWays.apply(table, recipe.weight, *kinds, *call)
     y = F.embedding(input, table, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
     if recipe.output is None and recipe.grad_output is None:
         return y
     kinds = (Role.OUTPUT, SITE_OUTPUT, recipe.grad_output, Role.GRAD_OUTPUT)
-    return _RoundedBothWays.apply(y, recipe.output, *kinds, *call)
+    return RoundedBothWays.apply(y, recipe.output, *kinds, *call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class LinearGeometry:
     """
 
     final: bool = True
+    two_activations: ClassVar[bool] = False
 
     def fprop(
         self,

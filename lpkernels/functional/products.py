@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ class ProductGeometry:
 
     alpha: float = 1.0
     final: bool = True
+    two_activations: ClassVar[bool] = True
 
     def _finished(self, sums: Tensor, fused: Fused, backend: str) -> Tensor:
         if self.alpha == 1:

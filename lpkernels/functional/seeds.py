@@ -29,8 +29,8 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 
-
-_SECOND_PRODUCT = 16
+# Above every Role.
+_NO_ROLE = 15
 
 
 class _Source:
@@ -74,12 +74,12 @@ def seed_for(needs: bool, generator: torch.Generator | Tensor | None) -> Tensor 
     return torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
 
 
-def seed_of_second(seed: Tensor | None) -> Tensor | None:
-    """The seed of the second product of a call with this seed: ``rng.derive_seed(seed, 16)``, which
-    is that of no role."""
-    if seed is None:
-        return None
-    return _mix64(seed + torch.full_like(seed, _SECOND_PRODUCT) * _GOLDEN)
+def seed_of_product(seed: Tensor | None, index: int) -> Tensor | None:
+    """The seed of one of the products of a call with this seed: the first (index 0) has the seed
+    itself, the others ``rng.derive_seed(seed, 15 + index)``, which are those of no role."""
+    if seed is None or index == 0:
+        return seed
+    return _mix64(seed + torch.full_like(seed, _NO_ROLE + index) * _GOLDEN)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Drop-in layers: torch.nn's modules under a Recipe, and the conversion of whole models."""
 
+from lpkernels.nn.activations import GELU, Softmax
+from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d, LazyConv1d, LazyConv2d, LazyConv3d
 from lpkernels.nn.conv_transpose import (
     ConvTranspose1d,
@@ -12,9 +14,25 @@ from lpkernels.nn.conv_transpose import (
 from lpkernels.nn.convert import convert, revert, set_recipe
 from lpkernels.nn.embedding import Embedding
 from lpkernels.nn.linear import Bilinear, LazyLinear, Linear
+from lpkernels.nn.norms import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    LayerNorm,
+    RMSNorm,
+)
+from lpkernels.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lpkernels.nn.summary import Row, Summary, summary
 
 __all__ = [
+    "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "Bilinear",
     "Conv1d",
     "Conv2d",
@@ -23,6 +41,10 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Embedding",
+    "GRUCell",
+    "GroupNorm",
+    "LSTMCell",
+    "LayerNorm",
     "LazyConv1d",
     "LazyConv2d",
     "LazyConv3d",
@@ -31,7 +53,11 @@ __all__ = [
     "LazyConvTranspose3d",
     "LazyLinear",
     "Linear",
+    "MultiheadAttention",
+    "RMSNorm",
+    "RNNCell",
     "Row",
+    "Softmax",
     "Summary",
     "convert",
     "revert",

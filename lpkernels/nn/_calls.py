@@ -21,7 +21,7 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
 
-Handler = Callable[..., Tensor]
+Handler = Callable[..., Any]
 
 
 def _matmul(input: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
@@ -91,6 +91,17 @@ def _convolution(emulated: Callable[..., Tensor]) -> Handler:
     return convolve
 
 
+def _recurrent(emulated: Callable[..., Any]) -> Handler:
+    """torch's function has a form for padded sequences and one for packed ones."""
+
+    def layers(input: Tensor, second: Any, third: Any, *args: Any, recipe: Recipe) -> Any:
+        if not isinstance(args[0], bool):
+            return emulated(input, third, *args, batch_sizes=second, recipe=recipe)
+        return emulated(input, second, third, *args, recipe=recipe)
+
+    return layers
+
+
 _HANDLERS: dict[Callable[..., Any], Handler] = {
     torch.matmul: _matmul,
     Tensor.matmul: _matmul,
@@ -107,6 +118,16 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
     torch.einsum: _einsum,
     F.linear: _linear,
     F.bilinear: _bilinear,
+    F.scaled_dot_product_attention: functional.scaled_dot_product_attention,
+    F.multi_head_attention_forward: functional.multi_head_attention_forward,
+    torch.lstm: _recurrent(functional.lstm),
+    torch.gru: _recurrent(functional.gru),
+    torch.rnn_tanh: _recurrent(functional.rnn_tanh),
+    torch.rnn_relu: _recurrent(functional.rnn_relu),
+    torch.lstm_cell: functional.lstm_cell,
+    torch.gru_cell: functional.gru_cell,
+    torch.rnn_tanh_cell: functional.rnn_tanh_cell,
+    torch.rnn_relu_cell: functional.rnn_relu_cell,
     F.conv1d: _convolution(functional.conv1d),
     F.conv2d: _convolution(functional.conv2d),
     F.conv3d: _convolution(functional.conv3d),
@@ -114,6 +135,10 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
     F.conv_transpose2d: _convolution(functional.conv_transpose2d),
     F.conv_transpose3d: _convolution(functional.conv_transpose3d),
 }
+
+
+_ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class Calls(TorchFunctionMode):
@@ -148,6 +173,12 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
     if "out" in options or "out_dtype" in options:
         return False
     operands = args
+    if func in _ATTENTION:
+        # The masks are of any dtype.
+        operands, options = args[:3], {k: v for k, v in options.items() if "mask" not in k}
+    if func in _RECURRENT:
+        # What follows may be the sizes of a packed sequence.
+        operands = args[:1]
     if func is torch.einsum:
         operands = _einsum_operands(args[1:])
         if len(operands) != 2:
@@ -167,9 +198,6 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
 
 class EmulatesCalls(Emulated):
     """Mixin of the classes that `convert` gives to modules with a forward of their own."""
-
-    def extra_repr(self) -> str:
-        return super().extra_repr().removeprefix(", ")
 
 
 def is_users(methods: Iterable[Any]) -> bool:

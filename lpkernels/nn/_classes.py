@@ -18,7 +18,16 @@ from torch.nn.utils import parametrize
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
-from lpkernels.nn import conv, conv_transpose, embedding, linear
+from lpkernels.nn import (
+    activations,
+    attention,
+    conv,
+    conv_transpose,
+    embedding,
+    linear,
+    norms,
+    recurrent,
+)
 from lpkernels.nn._calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn._emulated import Emulated
 
@@ -28,6 +37,13 @@ _CLASSES: tuple[type, ...] = (
     linear.Linear,
     linear.Bilinear,
     embedding.Embedding,
+    attention.MultiheadAttention,
+    recurrent.LSTM,
+    recurrent.GRU,
+    recurrent.RNN,
+    recurrent.LSTMCell,
+    recurrent.GRUCell,
+    recurrent.RNNCell,
     conv.LazyConv1d,
     conv.LazyConv2d,
     conv.LazyConv3d,
@@ -41,7 +57,20 @@ _CLASSES: tuple[type, ...] = (
     conv_transpose.ConvTranspose2d,
     conv_transpose.ConvTranspose3d,
 )
-_EMULATED: dict[type, type] = {getattr(torch.nn, cls.__name__): cls for cls in _CLASSES}
+# Layers that sum but do not multiply by weights in their sums, or do neither.
+_WITHOUT_PRODUCTS: tuple[type, ...] = (
+    norms.BatchNorm1d,
+    norms.BatchNorm2d,
+    norms.BatchNorm3d,
+    norms.LayerNorm,
+    norms.GroupNorm,
+    norms.RMSNorm,
+    activations.Softmax,
+    activations.GELU,
+)
+_EMULATED: dict[type, type] = {
+    getattr(torch.nn, cls.__name__): cls for cls in (*_CLASSES, *_WITHOUT_PRODUCTS)
+}
 _REPLACED = "its forward was replaced on the object"
 _TORCHS_OWN = Recipe()
 _TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
@@ -75,10 +104,9 @@ def why_not(module: torch.nn.Module) -> str | None:
     if issubclass(cls, Emulated) or _is_transposed_linear(cls):
         return ""
     plain: Any = _torch_base(cls)
-    if plain is None:
+    # MultiheadAttention's out_proj holds parameters and is never called.
+    if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
         return None
-    if issubclass(cls, NonDynamicallyQuantizableLinear):
-        return "torch.nn.MultiheadAttention reads its weight and never calls it"
     if cls.forward is not plain.forward or getattr(cls, "_conv_forward", None) is not getattr(
         plain, "_conv_forward", None
     ):
@@ -86,6 +114,12 @@ def why_not(module: torch.nn.Module) -> str | None:
     if "forward" in vars(module):
         return _REPLACED
     return ""
+
+
+def has_no_products(module: torch.nn.Module) -> bool:
+    """Whether the module is a norm, softmax or GELU, which are converted only by their class."""
+    plain = _torch_base(plain_class(module))
+    return plain is not None and _EMULATED[plain] in _WITHOUT_PRODUCTS
 
 
 def calls_functions(module: torch.nn.Module) -> bool:
@@ -119,7 +153,8 @@ def _is_shieldable(module: torch.nn.Module) -> bool:
 
 def _may_call(module: torch.nn.Module) -> bool:
     cls = plain_class(module)
-    return calls_functions(module) or _torch_base(cls) is not None or _is_transposed_linear(cls)
+    layer = _torch_base(cls) is not None and not has_no_products(module)
+    return calls_functions(module) or layer or _is_transposed_linear(cls)
 
 
 def emulate(module: torch.nn.Module) -> None:

@@ -38,4 +38,4 @@ class Emulated(Module):
         self._recipe = as_recipe(recipe)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, recipe={recipe_name(self.recipe)}"
+        return f"{super().extra_repr()}, recipe={recipe_name(self.recipe)}".removeprefix(", ")

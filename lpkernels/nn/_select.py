@@ -19,19 +19,23 @@ Recipes = Recipe | str | Mapping[Pattern, Recipe | str]
 # An error names this many layers of the model.
 _NAMED_LAYERS = 5
 _KINDS = {
-    "convert": "these are torch.nn.Linear, Bilinear, Embedding, Conv1d to Conv3d, ConvTranspose1d "
-    "to ConvTranspose3d, and modules with a forward of their own, whose calls of functions count",
+    "convert": "these are torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, "
+    "GRU, their cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d; where a pattern is "
+    "their class, norms, Softmax and GELU; and modules with a forward of their own, whose calls of "
+    "functions count",
     "set_recipe": "these are the layers of lpkernels.nn; lp.convert makes them",
 }
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a kind lpkernels emulates: all its names, and why it cannot be, or ""."""
+    """A layer of a kind lpkernels emulates: all its names, and why it cannot be, or "". One
+    without products is selected only where a pattern is its class."""
 
     names: list[str]
     module: Module
     why_not: str
+    has_products: bool = True
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,18 @@ class Selection:
 
     def recipe_of(self, layer: Layer) -> Recipe | None:
         """The recipe of the first rule that matches the layer; None if it is not selected."""
+        if not (layer.has_products or self._is_meant_by_class(layer)):
+            return None
         if self.include is not None and not any(_matches(p, layer) for p in self.include):
             return None
         if any(_matches(p, layer) for p in self.exclude):
             return None
         return next((recipe for pattern, recipe in self.rules if _matches(pattern, layer)), None)
+
+    def _is_meant_by_class(self, layer: Layer) -> bool:
+        patterns = [*(self.include or []), *(pattern for pattern, _ in self.rules)]
+        classes = [p for p in patterns if isinstance(p, type) and p is not Module]
+        return any(isinstance(layer.module, cls) for cls in classes)
 
     def __str__(self) -> str:
         parts = [f"recipe for {_show([p for p, _ in self.rules])}"]
@@ -79,7 +90,11 @@ def check_model(function: str, model: object) -> None:
 def layers(model: Module) -> list[Layer]:
     """Every layer of a kind that can be emulated, once, in the order of the model."""
     reasons = ((names, module, _classes.why_not(module)) for names, module in _named(model))
-    return [Layer(names, module, why) for names, module, why in reasons if why is not None]
+    return [
+        Layer(names, module, why, not _classes.has_no_products(module))
+        for names, module, why in reasons
+        if why is not None
+    ]
 
 
 def callers(model: Module) -> list[Layer]:
@@ -100,6 +115,7 @@ def _named(model: Module) -> list[tuple[list[str], Module]]:
 
 def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str:
     """The message of an error: what was asked for, and what there is."""
+    found = [layer for layer in found if layer.has_products]
     if not found:
         return (
             f"{function}: no layer matched ({chosen}), and the model has none of the kind; "

@@ -45,34 +45,36 @@ def convert(
 ) -> M:
     """Make the layers of a model compute as the recipe says, and the products it calls, in place.
 
-    Converted are torch.nn.Linear, Bilinear, Embedding, Conv1d to Conv3d, ConvTranspose1d to
-    ConvTranspose3d, their lazy forms, subclasses that inherit ``forward``, and transformers'
-    Conv1D. Each keeps its object, with its parameters, buffers, hooks, device, mode,
-    parametrizations and whatever refers to it; only its class changes, to the one in
-    ``lpkernels.nn`` (or, for a subclass, to one that is both). A layer that is converted already
-    gets the new recipe. The model itself may be such a layer.
+    Converted are torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, GRU, their
+    cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d, the lazy forms, subclasses that
+    inherit ``forward``, and transformers' Conv1D. BatchNorm1d to BatchNorm3d, LayerNorm, GroupNorm,
+    RMSNorm, Softmax and GELU, whose sums are no products, are converted only where a pattern of the
+    mapping or of include is their class. Each keeps its object, with its parameters, buffers,
+    hooks, device, mode, parametrizations and whatever refers to it; only its class changes, to the
+    one in ``lpkernels.nn`` (or, for a subclass, to one that is both). A layer that is converted
+    already gets the new recipe. The model itself may be such a layer.
 
     With ``functions``, so does every module with a forward of its own (a class not of torch.nn):
     while its forward runs, it enters a TorchFunctionMode that computes by its recipe what it calls
-    of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and of
-    torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to conv_transpose3d.
-    A call belongs to the innermost module with a forward of its own, and that module is selected as
-    a layer is: by its name, class or a function. What is not selected, but may run inside one that
-    is, gets a class that keeps its products torch's own. torch.compile traces through the mode
-    without a graph break, and so does torch.export in its default form; strict export (torch 2.13)
-    does not see ``@``, only matmul. FSDP and activation checkpointing call modules, which enter it
-    themselves; a checkpointed plain function is recomputed outside it: make it a module. Integer,
-    boolean, complex and sparse operands, and calls with out=, stay torch's own, and so do
-    scaled_dot_product_attention, fused recurrent layers, einsum of more operands and products in
-    TorchScript; float64 operands are refused with a RuntimeError. ``lpkernels.nn.summary`` shows
-    what of a model is emulated.
+    of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and of torch.nn.functional's
+    linear, bilinear, conv1d to conv3d, conv_transpose1d to conv_transpose3d,
+    scaled_dot_product_attention, multi_head_attention_forward, and of torch's lstm, gru, rnn_tanh,
+    rnn_relu and their cells. A call belongs to the innermost module with a forward of its own, and
+    that module is selected as a layer is: by its name, class or a function. What is not selected,
+    but may run inside one that is, gets a class that keeps its products torch's own. torch.compile
+    traces through the mode without a graph break, and so does torch.export in its default form;
+    strict export (torch 2.13) does not see ``@``, only matmul. FSDP and activation checkpointing
+    call modules, which enter it themselves; a checkpointed plain function is recomputed outside it:
+    make it a module. Integer, boolean, complex and sparse operands, and calls with out=, stay
+    torch's own, and so do einsum of more operands and products in TorchScript; float64 operands are
+    refused with a RuntimeError. ``lpkernels.nn.summary`` shows what of a model is emulated.
 
     A module whose own ``forward`` cannot be followed, because it was replaced on the object, is a
-    graph of torch.fx or, for a layer without ``functions``, because its class has one, and the
-    out_proj of torch.nn.MultiheadAttention, which is never called, are left as they are and named
-    in a warning; exclude them to silence it. Attention itself and recurrent layers are left alone.
-    The fused evaluation path of torch.nn.TransformerEncoder, which calls no layer, is switched off
-    where it would bypass a converted one.
+    graph of torch.fx or, for a layer without ``functions``, because its class has one, is left as
+    it is and named in a warning; exclude it to silence that. The out_proj of
+    torch.nn.MultiheadAttention, which is never called, is no layer of its own: its product has the
+    recipe of the attention. The fused evaluation path of torch.nn.TransformerEncoder, which calls
+    no layer, is switched off where it would bypass a converted one.
 
     Args:
         model: any module.

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lpkernels.nn._classes import has_no_products
 from lpkernels.nn._emulated import Emulated, recipe_name
 from lpkernels.nn._product_sizes import SIZES, Sizes
 from lpkernels.nn._select import check_model
@@ -30,7 +31,8 @@ class Row:
         product: "matmul", "conv", "conv_transpose", "bilinear", "attention" or "recurrent".
         recipe: the name or text of the module's recipe, "" if it has none.
         lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None where torch fuses
-            several products.
+            several products. An emulated recurrent layer multiplies its state once a step: its
+            wgrad is one sum over all calls.
         calls: how often it is computed.
         macs: multiply-adds of all these calls, forward only; a tap on padding counts.
         emulated: whether they follow a recipe that is not torch's own arithmetic.
@@ -99,9 +101,9 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
 
     Counted are matrix products, convolutions, transposed ones and bilinear forms, attention and
     recurrent layers, whatever calls them; a product of a function belongs to the innermost module
-    that runs. The forward pass runs without gradients; buffers and the states of torch's random
-    generators are put back. Lazy layers get their sizes. A model on the meta device computes
-    nothing.
+    that runs. The sums of norms and softmax are no products. The forward pass runs without
+    gradients; buffers and the states of torch's random generators are put back. Lazy layers get
+    their sizes. A model on the meta device computes nothing.
 
     Args:
         model: any module, converted or not.
@@ -158,6 +160,8 @@ class _Recorder(TorchDispatchMode):
 
     def _record(self, sizes: Sizes, by_lpkernels: bool) -> None:
         name, module = self._running[-1]
+        if has_no_products(module):
+            return
         recipe = module.recipe if isinstance(module, Emulated) else None
         follows = recipe is not None and not recipe.is_torch
         emulated = by_lpkernels or (follows and _is_called_by_functional())

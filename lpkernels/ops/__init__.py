@@ -10,7 +10,14 @@ of it.
 from lpkernels import backends
 from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 from lpkernels.ops._operator import Ints, Packable, assume_constant_result, draw_seed
-from lpkernels.ops._packing import pack, packed_bytes, unpack
+from lpkernels.ops._packing import (
+    code_bits,
+    has_every_code,
+    pack,
+    packed_bytes,
+    packs_at_once,
+    unpack,
+)
 from lpkernels.ops._products import add_bias, conv_dgrad, conv_fprop, conv_wgrad, matmul
 from lpkernels.ops._quantize import AFFINE, axis, fuses, quantize, quantize_out, result_dtype
 
@@ -28,14 +35,17 @@ __all__ = [
     "assume_constant_result",
     "axis",
     "broadcast_batch",
+    "code_bits",
     "conv_dgrad",
     "conv_fprop",
     "conv_wgrad",
     "draw_seed",
     "fuses",
+    "has_every_code",
     "matmul",
     "pack",
     "packed_bytes",
+    "packs_at_once",
     "quantize",
     "quantize_out",
     "result_dtype",

@@ -14,6 +14,8 @@ from lpkernels.ops._operator import Ints, Packable, as_ints, define
 from lpkernels.ops._quantize import BLOCK
 
 _FIXED = 1
+# What a float format's top exponent code means.
+_IEEE, _FN = 0, 1
 
 
 def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
@@ -32,6 +34,28 @@ def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
 
 def _code_bits(fmt: Ints) -> int:
     return fmt[1] if fmt[0] == _FIXED else 1 + fmt[1] + fmt[2]
+
+
+def code_bits(fmt: Ints) -> int:
+    """The bits of the code of one value; of a block's element, without the scale."""
+    return _code_bits(fmt[8:] if fmt[0] == BLOCK else fmt)
+
+
+def has_every_code(fmt: Ints) -> bool:
+    """Whether every value that quantize makes has a code, infinities and NaN included."""
+    if fmt[0] in (BLOCK, _FIXED):
+        return fmt[0] == BLOCK
+    return fmt[4] == _FN or (fmt[4] == _IEEE and fmt[2] > 0)
+
+
+def packs_at_once(device_type: str) -> bool:
+    """Whether codes of tensors there are made by a kernel, not by the reference on the host."""
+    device = torch.device(device_type)
+    try:
+        chosen = [backends.select("auto", op, device) for op in ("pack", "unpack")]
+    except (NotImplementedError, RuntimeError):
+        return False
+    return device.type == "cpu" or all(backend.name != "reference" for backend in chosen)
 
 
 def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:

@@ -26,6 +26,8 @@ class Calls(nn.Module):
 
 A, B = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 W, V, U = torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
+SEEN = torch.tensor([[True, True, False], [True, True, True], [False, True, True]])
+HEADS = (4, 2, torch.randn(12, 4), None, None, None, False, 0.0, torch.randn(4, 4), None)
 IMAGE, KERNEL = torch.randn(2, 4, 6), torch.randn(6, 2, 3)
 lpf = lp.functional
 CALLS: dict[str, tuple[Any, Any]] = {
@@ -79,6 +81,16 @@ CALLS: dict[str, tuple[Any, Any]] = {
         lambda: F.conv_transpose1d(IMAGE, KERNEL[:4], stride=2, output_padding=1),
         lambda r: lpf.conv_transpose1d(IMAGE, KERNEL[:4], stride=2, output_padding=1, recipe=r),
     ),
+    "F.scaled_dot_product_attention": (
+        lambda: F.scaled_dot_product_attention(A, A, A, attn_mask=SEEN, scale=0.3),
+        lambda r: lpf.scaled_dot_product_attention(A, A, A, SEEN, scale=0.3, recipe=r),
+    ),
+    "F.multi_head_attention_forward": (
+        lambda: F.multi_head_attention_forward(A, A, A, *HEADS, key_padding_mask=~SEEN[:, :2])[0],
+        lambda r: lpf.multi_head_attention_forward(
+            A, A, A, *HEADS, key_padding_mask=~SEEN[:, :2], recipe=r
+        )[0],
+    ),
 }
 
 
@@ -106,7 +118,6 @@ TORCHS = {
     "out": lambda: torch.matmul(A, B, out=torch.zeros(2, 3, 5)),
     "three operands": lambda: torch.einsum("ij,jk,kl->il", A[0], B[0], W),
     "one operand": lambda: torch.einsum("bij->bji", A),
-    "attention": lambda: F.scaled_dot_product_attention(A, A, A),
     "dot": lambda: torch.dot(V, V),
     "relu": lambda: torch.relu(A),
 }

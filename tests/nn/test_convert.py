@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
@@ -192,11 +193,16 @@ def test_convert_leaves_a_layer_whose_forward_was_replaced() -> None:
     assert list(converted(model)) == ["1"]
 
 
-def test_convert_leaves_the_projection_of_attention_and_says_so() -> None:
+def test_convert_takes_attention_and_no_layer_of_its_projection() -> None:
     model = nn.ModuleDict({"a": nn.MultiheadAttention(4, 2), "b": nn.Linear(4, 4)})
-    with pytest.warns(UserWarning, match=r"'a.out_proj': torch.nn.MultiheadAttention reads its"):
+    kind, projection = type(model["a"].out_proj), model["a"].out_proj.weight
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         lp.convert(model, FP8)
-    assert list(converted(model)) == ["b"]
+    assert list(converted(model)) == ["a", "b"]
+    assert type(model["a"].out_proj) is kind and model["a"].out_proj.weight is projection
+    with pytest.raises(ValueError, match="no layer matched"):
+        lp.convert(model, FP8, include="a.out_proj")
 
 
 def test_convert_warns_of_nothing_that_is_excluded() -> None:
@@ -206,26 +212,29 @@ def test_convert_warns_of_nothing_that_is_excluded() -> None:
         lp.convert(model, FP8, exclude=Doubled)
 
 
-def test_convert_switches_off_the_fused_path_of_a_transformer() -> None:
+@pytest.mark.parametrize("include", ["*.linear1", "*.self_attn"])
+def test_convert_switches_off_the_fused_path_of_a_transformer(include: str) -> None:
     torch.manual_seed(0)
     block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     encoder = nn.TransformerEncoder(block, 2).eval()
     x, padding = torch.randn(2, 3, 8), torch.tensor([[False, False, True]] * 2)
+    names: list[str] = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            if func.namespace == "lpkernels":
+                names.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
 
     def run() -> torch.Tensor:
-        with torch.no_grad():
+        with torch.no_grad(), Products():
             return encoder(x, src_key_padding_mask=padding)[:, :2]
 
     plain = run()
-    calls: list[torch.Tensor] = []
-    with pytest.warns(UserWarning, match="self_attn.out_proj"):
-        lp.convert(encoder, DETERMINISTIC)
-    hidden = encoder.layers[0].linear1
-    assert not torch.allclose(run(), plain, atol=1e-4)
-    handle = hidden.register_forward_hook(lambda m, i, o: calls.append(o))
-    run()
-    handle.remove()
-    assert len(calls) == 1
+    lp.convert(encoder, DETERMINISTIC, include=include)
+    assert not names and not torch.allclose(run(), plain, atol=1e-4)
+    # One product of each block, or the projection, scores, values and out_proj of each.
+    assert names.count("lpkernels::_matmul") == (2 if include == "*.linear1" else 8)
     lp.revert(encoder)
     assert encoder.use_nested_tensor
     assert encoder.layers[0].activation_relu_or_gelu == 1

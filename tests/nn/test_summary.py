@@ -56,8 +56,15 @@ def test_rows_have_the_sizes_of_the_products() -> None:
         ("", "attention", None, 1, 2 * 11 * 11 * 12),
     ]
     assert rows(Net()) == expected
-    for recipe in (SUMS, NATIVE, lp.Recipe()):
-        assert rows(lp.convert(Net(), recipe)) == expected
+    assert rows(lp.convert(Net(), lp.Recipe())) == expected
+    # Emulated attention is its two products, with lengths.
+    attention = [
+        ("", "matmul", (6, 11, 11), 1, 2 * 11 * 11 * 6),
+        ("", "matmul", (11, 6, 11), 1, 2 * 11 * 11 * 6),
+    ]
+    expected[3:] = [(*row[:3], 2, 2 * row[4]) for row in attention]
+    for recipe in (SUMS, NATIVE):
+        assert rows(lp.convert(Net(), {"*": recipe, nn.BatchNorm2d: recipe})) == expected
 
 
 def test_multiply_adds_are_half_of_torchs_operations() -> None:

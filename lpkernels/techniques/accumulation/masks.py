@@ -29,7 +29,7 @@ from torch.nn import Module
 
 from lpkernels import nn
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional import seeds
+from lpkernels.functional import packed_activations, seeds
 from lpkernels.functional._layer import EmulatedLayer, quantized, widened
 from lpkernels.functional.conv import ConvGeometry
 from lpkernels.functional.linear import LinearGeometry
@@ -206,7 +206,8 @@ class _MaskedLayer(torch.autograd.Function):
         ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, recipe: Recipe, geometry: Any, rows: Any,
         seed: Tensor | None, masks: tuple[str, ...], recursive: bool,
     ) -> Tensor:  # fmt: skip
-        y = EmulatedLayer.forward(ctx, x, w, b, recipe, geometry, seed, "auto")
+        with packed_activations(False):
+            y = EmulatedLayer.forward(ctx, x, w, b, recipe, geometry, seed, "auto")
         # Both operands: the masks of either gradient need them.
         ctx.save_for_backward(x, w, seed)
         ctx.rows, ctx.masks, ctx.recursive = rows, masks, recursive

@@ -1,0 +1,124 @@
+"""What recurrent cells compute in float32 between their products, and its gradient.
+
+A cell gets the two products of its gates, of the input and of the hidden state, each (N, gates * H)
+with its bias, in torch's order of the gates. The gradients are, to the bit, those of torch's
+autograd of the same formulas.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+
+
+class Step(NamedTuple):
+    """The new state, and what the gradient reads."""
+
+    h: Tensor
+    c: Tensor | None
+    kept: tuple[Tensor, ...]
+
+
+class Gradients(NamedTuple):
+    """The gradients of both products, and what reaches the old state by no product."""
+
+    zx: Tensor
+    zh: Tensor
+    h: Tensor | None
+    c: Tensor | None
+
+
+class Cell(Protocol):
+    name: str
+    gates: int
+    states: int
+
+    def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step: ...
+
+    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients: ...
+
+
+class TanhCell:
+    """h' = tanh(zx + zh)"""
+
+    name = "rnn_tanh"
+    gates, states = 1, 1
+
+    def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step:
+        h = torch.tanh(zx + zh)
+        return Step(h, None, (h,))
+
+    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
+        dz = _aten.tanh_backward(dh, kept[0])
+        return Gradients(dz, dz, None, None)
+
+
+class ReluCell:
+    """h' = relu(zx + zh)"""
+
+    name = "rnn_relu"
+    gates, states = 1, 1
+
+    def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step:
+        h = torch.relu(zx + zh)
+        return Step(h, None, (h,))
+
+    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
+        dz = torch.where(kept[0] <= 0, 0, dh)
+        return Gradients(dz, dz, None, None)
+
+
+class LSTMCell:
+    """c' = f c + i g, h' = o tanh(c'), with (i, f, g, o) = (sigma, sigma, tanh, sigma)(zx + zh)"""
+
+    name = "lstm"
+    gates, states = 4, 2
+
+    def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step:
+        if c is None:
+            raise ValueError("lstm: expected two states, (h, c), got one; give both or none")
+        zi, zf, zg, zo = (zx + zh).chunk(4, -1)
+        i, f, g, o = zi.sigmoid(), zf.sigmoid(), zg.tanh(), zo.sigmoid()
+        new = f * c + i * g
+        tanh = new.tanh()
+        return Step(o * tanh, new, (i, f, g, o, c, tanh))
+
+    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
+        i, f, g, o, c, tanh = kept
+        inner = _aten.tanh_backward(dh * o, tanh)
+        inner = inner if dc is None else dc + inner
+        di, df, do = (
+            _aten.sigmoid_backward(grad, gate)
+            for grad, gate in ((inner * g, i), (inner * c, f), (dh * tanh, o))
+        )
+        dz = torch.cat([di, df, _aten.tanh_backward(inner * i, g), do], -1)
+        return Gradients(dz, dz, None, inner * f)
+
+
+class GRUCell:
+    """h' = n + z (h - n), with r, z = sigma(zx + zh), n = tanh(zx + r zh), each of its own part"""
+
+    name = "gru"
+    gates, states = 3, 1
+
+    def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step:
+        (xr, xz, xn), (hr, hz, hn) = zx.chunk(3, -1), zh.chunk(3, -1)
+        r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
+        n = (xn + r * hn).tanh()
+        return Step(n + z * (h - n), None, (r, z, n, hn, h))
+
+    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
+        r, z, n, hn, h = kept
+        direct = dh * z
+        dn = _aten.tanh_backward(dh - direct, n)
+        dr = _aten.sigmoid_backward(dn * hn, r)
+        dz = _aten.sigmoid_backward(dh * (h - n), z)
+        dzx, dzh = torch.cat([dr, dz, dn], -1), torch.cat([dr, dz, dn * r], -1)
+        return Gradients(dzx, dzh, direct, None)
+
+
+RNN_TANH, RNN_RELU, LSTM, GRU = TanhCell(), ReluCell(), LSTMCell(), GRUCell()

@@ -1,0 +1,225 @@
+"""One direction of one recurrent layer: the steps, and their gradient back through time.
+
+forward     hq = input(h);  zh = output(fprop(hq, weight(w_hh), bias(b_hh)));  h, c = cell(zx, zh)
+            with a projection  h = output(fprop(input(h), weight(w_hr)))
+backward    last step first: the cell's gradient g, grad_output(g) once for each product,
+            dh = grad_input(dgrad(g, w_hh)); after the last,  dw = grad_weight(wgrad(h, g)), one
+            sum over (step, n), steps descending, and the bias' sum in the same order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional import seeds
+from lpkernels.functional._cells import Cell
+from lpkernels.functional._layer import bias_gradient, quantized
+from lpkernels.functional._saved import Saved, saved
+from lpkernels.functional.linear import LinearGeometry
+from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+
+_LINEAR = LinearGeometry()
+
+
+class Weights(NamedTuple):
+    """What a step multiplies with: w_hh (gates * H, H_out), w_hr (H_out, H)."""
+
+    hh: Tensor
+    hh_bias: Tensor | None
+    hr: Tensor | None
+
+
+class Spec(NamedTuple):
+    """What a direction does, beside its tensors; ``sizes`` is the number of rows of each step."""
+
+    cell: Cell
+    recipe: Recipe
+    sizes: tuple[int, ...]
+    backend: str
+
+
+class _Product:
+    """One weight of the steps: its product at each step, and the one sum of its gradient."""
+
+    def __init__(
+        self, spec: Spec, w: Tensor, bias: Tensor | None, seed: Tensor | None, quantize: bool = True
+    ) -> None:
+        self.recipe, self.backend, self.seed = spec.recipe, spec.backend, seed
+        if quantize:
+            w = quantized(w, self.recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, self.backend)
+        self.w = w
+        if bias is not None:
+            bias = quantized(bias, self.recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, self.backend)
+        self.bias = bias
+
+    def _seed(self, step: int) -> Tensor | None:
+        return seeds.seed_of_product(self.seed, step + 1)
+
+    def operand(self, h: Tensor, step: int) -> Tensor:
+        call = (self._seed(step), Role.INPUT, SITE_QUANTIZE, self.backend)
+        return quantized(h, self.recipe.input, *call)
+
+    def forward(self, hq: Tensor, step: int) -> Tensor:
+        seed, recipe = self._seed(step), self.recipe
+        z = _LINEAR.fprop(hq, self.w, self.bias, recipe.fprop, seed, self.backend)
+        return quantized(z, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, self.backend)
+
+    def backward(self, g: Tensor, step: int, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """The rounded gradient, and that of the step's operand."""
+        seed, recipe, backend = self._seed(step), self.recipe, self.backend
+        g = quantized(g, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
+        dh = _LINEAR.dgrad(g, self.w, shape, recipe.dgrad, seed, backend)
+        return g, quantized(dh, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
+
+    def wgrad(self, operands: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+        x, g = torch.cat(list(operands)), torch.cat(list(gradients))
+        recipe, seed, backend = self.recipe, self.seed, self.backend
+        dw = _LINEAR.wgrad(x, g, self.w.shape, recipe.wgrad, seed, backend)
+        return quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
+
+
+def _with_rows(new: Tensor, old: Tensor) -> Tensor:
+    """old with its first rows replaced by new."""
+    return new if len(new) == len(old) else torch.cat([new, old[len(new) :]])
+
+
+class _Kept(NamedTuple):
+    """What backward reads, each by step."""
+
+    operands: list[Tensor]
+    projected: list[Tensor]
+    cells: list[tuple[Tensor, ...]]
+
+
+def _products(
+    spec: Spec, weights: Weights, seed: Tensor | None, quantize: bool = True
+) -> tuple[_Product, _Product | None]:
+    hh = _Product(spec, weights.hh, weights.hh_bias, seeds.seed_of_product(seed, 1), quantize)
+    if weights.hr is None:
+        return hh, None
+    return hh, _Product(spec, weights.hr, None, seeds.seed_of_product(seed, 2), quantize)
+
+
+def _steps(
+    zx: Tensor, h: Tensor, c: Tensor | None, weights: Weights, spec: Spec, seed: Tensor | None
+) -> tuple[list[Tensor], Tensor, Tensor | None, _Kept, tuple[_Product, _Product | None]]:
+    hh, hr = products = _products(spec, weights, seed)
+    blocks = zx.split(spec.sizes[::-1])[::-1]
+    outputs: list[Tensor] = []
+    kept = _Kept([], [], [])
+    for step, block in enumerate(blocks):
+        rows = len(block)
+        hq = hh.operand(h[:rows], step)
+        old = None if c is None else c[:rows]
+        new, new_c, of_cell = spec.cell.forward(block, hh.forward(hq, step), h[:rows], old)
+        if hr is not None:
+            kept.projected.append(hr.operand(new, step))
+            new = hr.forward(kept.projected[-1], step)
+        kept.operands.append(hq)
+        kept.cells.append(of_cell)
+        outputs.append(new)
+        h = _with_rows(new, h)
+        c = None if c is None or new_c is None else _with_rows(new_c, c)
+    return outputs, h, c, kept, products
+
+
+def recurrence(
+    zx: Tensor, h: Tensor, c: Tensor | None, weights: Weights, spec: Spec, seed: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """All steps of a direction, on float32 tensors.
+
+    zx (rows, gates * H) holds the product of the input, the rows of the last step first; h (N,
+    H_out) and c (N, H) are the first state. A step with fewer rows than N takes the first ones;
+    there is at least one step, and every row has one. Returns the outputs, the rows of the first
+    step first, and the last state of every row.
+    """
+    tensors = (zx, h, c, *weights)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        y, last, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
+        return y, last, None if c is None else last_c
+    outputs, h, c, _, _ = _steps(zx, h, c, weights, spec, seed)
+    return torch.cat(outputs), h, c
+
+
+class _Recurrence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        zx: Tensor,
+        h: Tensor,
+        c: Tensor | None,
+        hh: Tensor,
+        hh_bias: Tensor | None,
+        hr: Tensor | None,
+        spec: Spec,
+        seed: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        steps = _steps(zx, h, c, Weights(hh, hh_bias, hr), spec, seed)
+        outputs, last, last_c, kept, (of_hh, of_hr) = steps
+        ctx.spec, ctx.has_seed, ctx.has_bias = spec, seed is not None, hh_bias is not None
+        cells = [t for of_cell in kept.cells for t in of_cell]
+        ctx.projects = of_hr is not None
+        weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
+        rounded = [saved(t, (), spec.recipe.input, t, spec.backend) for t in kept.operands]
+        rounded += [saved(t, (), spec.recipe.input, t, spec.backend) for t in kept.projected]
+        rounded += [
+            Saved(w) if w is given else saved(w, (), spec.recipe.weight, w, spec.backend)
+            for w, given in weights
+        ]
+        ctx.formats = [each.fmt for each in rounded]
+        ctx.shapes = [t.shape for t in (*kept.operands, *kept.projected, *(w for w, _ in weights))]
+        tensors = [each.tensor for each in rounded]
+        ctx.save_for_backward(*tensors, *cells, *([] if seed is None else [seed]))
+        return torch.cat(outputs), last, zx.new_empty(0) if last_c is None else last_c
+
+    @staticmethod
+    def _saved(ctx: Any) -> tuple[_Kept, Weights, Tensor | None]:
+        tensors = list(ctx.saved_tensors)
+        seed = tensors.pop() if ctx.has_seed else None
+        count, known = len(ctx.spec.sizes), len(ctx.shapes)
+        cells = tensors[known:]
+        parts = zip(tensors, ctx.formats, ctx.shapes, strict=False)
+        rounded = [Saved(t, (), fmt).restored(shape)[0] for t, fmt, shape in parts]
+        hr = rounded.pop() if ctx.projects else None
+        hh = rounded.pop()
+        operands, projected = rounded[:count], rounded[count:]
+        each = len(cells) // count
+        by_step = [tuple(cells[i * each : (i + 1) * each]) for i in range(count)]
+        return _Kept(operands, projected, by_step), Weights(hh, None, hr), seed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
+        kept, weights, seed = _Recurrence._saved(ctx)
+        spec, needs = ctx.spec, ctx.needs_input_grad
+        hh, hr = _products(spec, weights, seed, quantize=False)
+        dc = dc if spec.cell.states == 2 else None
+        blocks = dy.split(spec.sizes)
+        of_zx: list[Tensor] = []
+        of_zh: list[Tensor] = []
+        of_projected: list[Tensor] = []
+        for step in reversed(range(len(blocks))):
+            block, rows = blocks[step], len(blocks[step])
+            g = dh[:rows] + block
+            if hr is not None:
+                rounded, g = hr.backward(g, step, kept.projected[step].shape)
+                of_projected.append(rounded)
+            part = spec.cell.backward(kept.cells[step], g, None if dc is None else dc[:rows])
+            rounded, back = hh.backward(part.zh, step, kept.operands[step].shape)
+            of_zx.append(part.zx)
+            of_zh.append(rounded)
+            dh = _with_rows(back if part.h is None else back + part.h, dh)
+            dc = None if dc is None or part.c is None else _with_rows(part.c, dc)
+        dw = hh.wgrad(kept.operands[::-1], of_zh) if needs[3] else None
+        db = dwr = None
+        if needs[4]:
+            db = bias_gradient(torch.cat(of_zh), (), spec.recipe.wgrad, hh.seed, spec.backend)
+        if needs[5] and hr is not None:
+            dwr = hr.wgrad(kept.projected[::-1], of_projected)
+        return torch.cat(of_zx), dh, dc, dw, db, dwr, None, None

@@ -1,0 +1,121 @@
+"""What a layer keeps of its operands for backward: their codes, where the recipe rounds them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import AffineFormat
+from lpkernels.functional import _checks
+from lpkernels.ops import Ints
+from lpkernels.rng import SITE_QUANTIZE, Role
+
+# The integers of a quantizer that follow those of its format.
+_MODE = 4
+_WHOLE = 32
+
+
+class _Switch(threading.local):
+    packs = True
+
+
+_switch = _Switch()
+
+
+@contextmanager
+def packed_activations(on: bool) -> Iterator[None]:
+    """Inside the block, layers keep the operands that their recipe rounds packed, or do not.
+
+    By default they are: an activation in e5m2 is kept in one byte, in e2m1 in half of one, and
+    unpacked in backward, bit for bit; results and gradients are the same with it on or off (sums
+    that are native torch takes in the order that suits the strides, which are those of a contiguous
+    tensor then). Layers that round one tensor alike and without random bits share its codes. Not
+    packed are: float32 and affine formats; where the tensor holds NaN or infinity, formats without
+    a code for it (fixed ones, those without special values, and under torch.compile these formats
+    altogether); the gates and the state of recurrent layers, which are float32's; a weight that is
+    kept itself and no copy of it; tensors on a device without a kernel that packs. Off, a layer
+    keeps its own input where its products round it themselves. The block counts in forward, and
+    belongs to the thread that entered it; what activation checkpointing computes again in backward
+    must enter it itself.
+
+    Args:
+        on: whether layers pack.
+    """
+    if not isinstance(on, bool):
+        raise TypeError(f"packed_activations: expected True or False, got {on!r}")
+    before, _switch.packs = _switch.packs, on
+    try:
+        yield
+    finally:
+        _switch.packs = before
+
+
+class Saved(NamedTuple):
+    """A tensor to be kept: as it is, with the quantizer it still needs, or as codes of a format."""
+
+    tensor: Tensor
+    quantizer: Ints = ()
+    fmt: Ints = ()
+
+    def restored(self, shape: torch.Size) -> tuple[Tensor, Ints]:
+        """The operand, and the quantizer that its product must apply."""
+        if not self.fmt:
+            return self.tensor, self.quantizer
+        return ops.unpack(self.tensor, self.fmt, shape), ()
+
+
+def saved(
+    x: Tensor, ints: Ints, quantizer: Quantizer | None, source: Tensor, backend: str
+) -> Saved:
+    """How x, one of a layer's operands, is kept.
+
+    ints is the quantizer that x still needs, () if x is rounded; quantizer is the recipe's; source
+    is the tensor that the layer was called with, on which the codes are shared.
+    """
+    if quantizer is None or not _packs(x, quantizer):
+        return Saved(x, ints)
+    fmt = quantizer.to_ints()[:-_MODE]
+    shares = not (quantizer.is_stochastic or torch.compiler.is_compiling())
+    # A tensor that is a leaf may be copied and stored, with all its attributes.
+    shares = shares and source.grad_fn is not None
+    key = (source._version, quantizer.to_ints()) if shares else None
+    kept = getattr(source, "_lpkernels_codes", None) if shares else None
+    if kept is not None and kept[0] == key:
+        return Saved(kept[1], (), fmt)
+    rounded = ops.quantize(x, ints, None, Role.INPUT, SITE_QUANTIZE, backend) if ints else x
+    codes = _codes(rounded, fmt)
+    if codes is None:
+        return Saved(x, ints)
+    if shares:
+        source._lpkernels_codes = (key, codes)  # type: ignore[attr-defined]
+    return Saved(codes, (), fmt)
+
+
+def _packs(x: Tensor, quantizer: Quantizer) -> bool:
+    if not _switch.packs or isinstance(quantizer.fmt, AffineFormat) or not x.numel():
+        return False
+    fmt = quantizer.to_ints()[:-_MODE]
+    if ops.code_bits(fmt) >= _WHOLE or x.device.type == "meta":
+        return False
+    if torch.compiler.is_compiling() and not ops.has_every_code(fmt):
+        return False
+    if torch.compiler.is_compiling():
+        return _checks.constant(ops.packs_at_once, x.device.type)
+    return ops.packs_at_once(x.device.type)
+
+
+def _codes(x: Tensor, fmt: Ints) -> Tensor | None:
+    """None where a value has no code."""
+    if ops.has_every_code(fmt):
+        return ops.pack(x, fmt)
+    try:
+        return ops.pack(x, fmt)
+    except ValueError:
+        return None

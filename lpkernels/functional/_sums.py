@@ -1,0 +1,28 @@
+"""Sums in an accumulator, as products with one, and products with each other."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator
+from lpkernels.rng import Role
+
+
+def sums(x: Tensor, acc: Accumulator, seed: Tensor | None, role: Role, backend: str) -> Tensor:
+    """(R, K) to (R,): the terms x * 1 of each row, in order."""
+    if acc.is_native:
+        return x.sum(1)
+    ones = x.new_ones(x.shape[1], 1)
+    return ops.matmul(x, ones, None, acc, seed, role, backend).reshape(-1)
+
+
+def dots(
+    a: Tensor, b: Tensor, acc: Accumulator, seed: Tensor | None, role: Role, backend: str
+) -> Tensor:
+    """(R, K) and (R, K) to (R,): the products a * b of each row, exact or rounded as acc says, in
+    order."""
+    if acc.is_native:
+        return (a * b).sum(1)
+    left, right = a.unsqueeze(1), b.unsqueeze(2)
+    return ops.matmul(left, right, None, acc, seed, role, backend).reshape(-1)

@@ -1,0 +1,133 @@
+"""Softmax and GELU under a Recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._layer import RoundedBothWays, quantized, widened
+from lpkernels.functional._sums import dots, sums
+from lpkernels.functional._torch import own
+from lpkernels.recipes import as_recipe
+from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+
+_TORCH = Recipe()
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, dim: int, recipe: Recipe, seed: Tensor | None, backend: str
+    ) -> Tensor:
+        xq = quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, backend)
+        moved = xq.movedim(dim, -1)
+        e = torch.exp(moved - moved.amax(-1, keepdim=True))
+        total = sums(e.flatten(0, -2), recipe.fprop, seed, Role.FPROP, backend)
+        y = e / total.reshape(*e.shape[:-1], 1)
+        ctx.save_for_backward(y, seed)
+        ctx.call = (dim, recipe, backend)
+        result = y.movedim(-1, dim)
+        if recipe.output is None:
+            return result.clone()
+        return quantized(result, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        y, seed = ctx.saved_tensors
+        dim, recipe, backend = ctx.call
+        g = quantized(dy, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
+        g = g.movedim(dim, -1)
+        rows = (g.flatten(0, -2), y.flatten(0, -2))
+        along = dots(*rows, recipe.dgrad, seed, Role.DGRAD, backend)
+        dx = (y * (g - along.reshape(*y.shape[:-1], 1))).movedim(-1, dim)
+        dx = quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
+        return dx, None, None, None, None
+
+
+def softmax(
+    input: Tensor,
+    dim: int,
+    *,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.softmax`` with its tensors and its sums rounded as a recipe says.
+
+        e = exp(x - max(x));   y = e / sum(e);   dx = y (dy - sum(dy y))
+
+    The first sum is in the recipe's fprop, the second, of products, in dgrad; `input`, `output`,
+    `grad_output` and `grad_input` round what they name, and the gradient reads y before `output`.
+    Everything else is float32's.
+
+    Args:
+        input: float32, float16 or bfloat16 (widened exactly), any shape; dim: the axis of the sums.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns:
+        The shape of input, float32.
+
+    Raises:
+        TypeError: float64 or integer input, an argument of the wrong type.
+        IndexError: a dim that input does not have.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch or not input.numel():
+        return own(F.softmax, input, dim)
+    _checks.operands("softmax", input=input)
+    _checks.backend("softmax", backend)
+    _checks.generator("softmax", generator)
+    if not -max(input.dim(), 1) <= dim < max(input.dim(), 1):
+        raise IndexError(f"softmax: dim={dim}, but input has shape {tuple(input.shape)}")
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    # At least two dimensions: a row for each sum.
+    x = widened(input).reshape(1, *input.shape) if input.dim() else widened(input).reshape(1, 1)
+    place = dim + 1 if dim >= 0 else dim
+    return _Softmax.apply(x, place, recipe, seed, backend).reshape(input.shape)
+
+
+def gelu(
+    input: Tensor,
+    *,
+    approximate: str = "none",
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.gelu`` between the recipe's quantizers.
+
+    It has no sums: `input` and `output` round the tensors, `grad_output` and `grad_input` their
+    gradients, and the function itself, of the rounded input, and its derivative are float32's. A
+    recipe with none of these four is torch's own function.
+
+    Args:
+        input: float32, float16 or bfloat16 (widened exactly), any shape; approximate: torch's.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns:
+        The shape of input, float32.
+
+    Raises:
+        TypeError: float64 or integer input, an argument of the wrong type.
+    """
+    recipe = as_recipe(recipe)
+    used = (recipe.input, recipe.output, recipe.grad_output, recipe.grad_input)
+    if all(quantizer is None for quantizer in used):
+        return own(F.gelu, input, approximate=approximate)
+    _checks.operands("gelu", input=input)
+    _checks.backend("gelu", backend)
+    _checks.generator("gelu", generator)
+    seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
+    call = (seed, backend)
+    kinds = (Role.INPUT, SITE_QUANTIZE, recipe.grad_input, Role.GRAD_INPUT)
+    x = RoundedBothWays.apply(widened(input), recipe.input, *kinds, *call)
+    y = own(F.gelu, x, approximate=approximate)
+    kinds = (Role.OUTPUT, SITE_OUTPUT, recipe.grad_output, Role.GRAD_OUTPUT)
+    return RoundedBothWays.apply(y, recipe.output, *kinds, *call)

@@ -1,0 +1,191 @@
+"""Scaled dot-product attention under a Recipe."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._torch import own
+from lpkernels.functional.products import product
+from lpkernels.recipes import as_recipe
+
+_TORCH = Recipe()
+_NAME = "scaled_dot_product_attention"
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.scaled_dot_product_attention`` under a recipe.
+
+        s = matmul(query, key^T) * scale + mask;   p = dropout(softmax(s));   y = matmul(p, value)
+
+    Both products are those of two activations, ``matmul(..., recipe=recipe)``: the recipe's `input`
+    rounds query and p, `weight` key and value, `output` the result of each; fprop sums them, dgrad
+    the gradients of query and p, wgrad those of key and value. Scale, mask, softmax and dropout,
+    and their gradients, are float32's. So it is to the bit what a model computes that calls these
+    functions one by one.
+
+    Args:
+        query: (..., L, E), key: (..., S, E), value: (..., S, E_v), float32, float16 or bfloat16
+            (widened exactly); leading dimensions broadcast.
+        attn_mask: broadcasts to (..., L, S): bool, True where a key takes part, or floating, which
+            is added. A query without any key gets zeros, as in torch.
+        dropout_p: always in force, as in torch; its draws are torch's.
+        is_causal: query i sees the keys 0..i; not together with attn_mask.
+        scale: None is 1 / sqrt(E).
+        enable_gqa: query has, in dimension -3, a multiple of the heads of key and value; several
+            queries share a head. The gradients of key and value are then one sum over the queries
+            that share them, then l.
+        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
+
+    Returns:
+        (..., L, E_v), float32.
+
+    Raises:
+        TypeError: float64 or integer operands, a mask or another argument of the wrong type.
+        ValueError: shapes that do not fit, operands on different devices, mask and is_causal.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        torchs = F.scaled_dot_product_attention
+        masks = (attn_mask, dropout_p, is_causal)
+        return own(torchs, query, key, value, *masks, scale=scale, enable_gqa=enable_gqa)
+    _check(query, key, value, attn_mask, is_causal, enable_gqa)
+    _checks.backend(_NAME, backend)
+    _checks.generator(_NAME, generator)
+    length, keys = query.shape[-2], key.shape[-2]
+    mask = additive_mask(_NAME, "attn_mask", attn_mask, False)
+    if is_causal:
+        hidden = torch.ones(length, keys, dtype=torch.bool, device=query.device).triu(1)
+        mask = additive_mask(_NAME, "attn_mask", hidden, True)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    if not enable_gqa:
+        call = (mask, dropout_p, scale, recipe, seed, backend)
+        return attended(query, key, value, *call)[0]
+    heads = key.shape[-3]
+    query = query.unflatten(-3, (heads, -1))
+    key, value = key.unsqueeze(-3), value.unsqueeze(-3)
+    if mask is not None and mask.dim() > 2:
+        shared = mask.shape[-3] == 1
+        mask = mask.unsqueeze(-3) if shared else mask.unflatten(-3, (heads, -1))
+    call = (mask, dropout_p, scale, recipe, seed, backend)
+    return attended(query, key, value, *call)[0].flatten(-4, -3)
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    scale: float,
+    recipe: Recipe,
+    seed: Tensor | None,
+    backend: str,
+    empty_rows: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Attention and its weights p, of checked operands; mask is float32 and is added.
+
+    The weights of a query without any key are ``empty_rows``. The products have the seeds 0 and 1
+    of this call's seed.
+    """
+    first, second = seed, seeds.seed_of_product(seed, 1)
+    scores = product(_NAME, query, key.mT, None, 1.0, recipe, first, backend) * scale
+    if mask is None:
+        weights = scores.softmax(-1)
+    else:
+        scores = scores + mask
+        # Where no key is left the softmax is 0 / 0, and its gradient NaN: it must not be taken.
+        empty = (scores == -math.inf).all(-1, keepdim=True)
+        weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
+    if dropout_p > 0:
+        weights = F.dropout(weights, dropout_p)
+    return product(_NAME, weights, value, None, 1.0, recipe, second, backend), weights
+
+
+def additive_mask(function: str, name: str, mask: Tensor | None, hides: bool) -> Tensor | None:
+    """A mask as a float32 addend of the scores; a bool one hides where it is ``hides``."""
+    if mask is None:
+        return None
+    _checks.tensor(function, name, mask)
+    if mask.dtype == torch.bool:
+        zeros = torch.zeros(mask.shape, device=mask.device)
+        return zeros.masked_fill(mask if hides else ~mask, -math.inf)
+    if not mask.dtype.is_floating_point:
+        raise TypeError(
+            f"{function}: {name} is {mask.dtype}; expected bool or a floating dtype; "
+            f"{name}.bool() takes what is not 0 as True"
+        )
+    return mask.float()
+
+
+def _check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> None:
+    _checks.operands(_NAME, query=query, key=key, value=value)
+    q, k, v = (tuple(x.shape) for x in (query, key, value))
+    if min(len(q), len(k), len(v)) < 2 or q[-1] != k[-1] or k[-2] != v[-2]:
+        raise ValueError(
+            f"{_NAME}: query has shape {q}, key {k} and value {v}; expected (..., L, E), "
+            "(..., S, E) and (..., S, E_v)"
+        )
+    heads_differ = min(len(q), len(k), len(v)) < 3 or k[-3] != v[-3] or not k[-3] or q[-3] % k[-3]
+    if enable_gqa and heads_differ:
+        raise ValueError(
+            f"{_NAME}: query has shape {q}, key {k} and value {v}; with enable_gqa key and value "
+            "need the same number of heads in dimension -3, and query a multiple of it"
+        )
+    if is_causal and mask is not None:
+        raise ValueError(
+            f"{_NAME}: is_causal=True is a mask of its own; leave attn_mask away or combine them "
+            "in attn_mask"
+        )
+    _check_broadcast(q, k, v, mask, enable_gqa)
+
+
+def _check_broadcast(
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: Tensor | None, gqa: bool
+) -> None:
+    if gqa:
+        k, v = (*k[:-3], q[-3], *k[-2:]), (*v[:-3], q[-3], *v[-2:])
+    try:
+        batch = torch.broadcast_shapes(q[:-2], k[:-2], v[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"{_NAME}: the leading dimensions {q[:-2]} of query, {k[:-2]} of key and {v[:-2]} of "
+            "value do not broadcast; each must be equal or 1"
+        ) from None
+    if mask is None:
+        return
+    scores = (*batch, q[-2], k[-2])
+    padded = (1,) * (len(scores) - mask.dim()) + tuple(mask.shape)
+    if len(padded) > len(scores) or any(
+        n not in (1, size) for n, size in zip(padded, scores, strict=True)
+    ):
+        raise ValueError(
+            f"{_NAME}: attn_mask has shape {tuple(mask.shape)}, which does not broadcast to the "
+            f"scores' {scores}"
+        )

@@ -1,0 +1,297 @@
+"""Recurrent layers under a Recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional import _checks, seeds
+from lpkernels.functional._cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
+from lpkernels.functional._layer import emulated_layer, widened
+from lpkernels.functional._recurrence import Spec, Weights, recurrence
+from lpkernels.functional._torch import own
+from lpkernels.functional.linear import LinearGeometry
+from lpkernels.recipes import as_recipe
+
+_TORCH = Recipe()
+
+
+def lstm(
+    input: Tensor,
+    hx: tuple[Tensor, Tensor],
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    train: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    batch_sizes: Tensor | None = None,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``torch.lstm``, the function of ``torch.nn.LSTM``, under a recipe.
+
+    The gates of a step have two products, each a ``linear`` with its own bias and `output`; their
+    sum, the gates and the state are float32's. So is dropout. A projection is a third product.
+
+        z = linear(x[t], w_ih, b_ih) + linear(h, w_hh, b_hh);   h, c = cell(z, c);   h = linear(h,
+        w_hr)
+
+    Backward, the gradient of the gates is rounded by `grad_output` for each product. dgrad sums
+    over the gates, at each step. The gradient of a weight or a bias is one sum, in wgrad, over
+    (step, n), steps descending, n ascending; the reverse direction's first step is the last
+    position. The gradient of h is a float32 sum of what its uses give.
+
+    Args:
+        input: (L, N, in), (N, L, in) with batch_first, or, with batch_sizes, the data of a
+            PackedSequence; float32, float16 or bfloat16 (widened exactly). L is at least 1.
+        hx: the states h (num_layers * directions, N, H_out) and c (..., H).
+        weights: for each layer and direction w_ih, w_hh, with has_biases b_ih, b_hh, and w_hr where
+            the layers project. All other arguments: torch.nn.LSTM's; train says whether dropout
+            is in force.
+        batch_sizes: int64 on the CPU, those of a PackedSequence.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns:
+        The output in the input's layout, h and c after the last step; float32.
+
+    Raises:
+        TypeError: float64 or integer operands, an argument of the wrong type.
+        ValueError: shapes that do not fit, operands on different devices.
+    """
+    flags = (has_biases, num_layers, dropout, train, bidirectional)
+    call = (batch_first, batch_sizes, recipe, generator, backend)
+    y, h, c = _layers(LSTM, input, tuple(hx), weights, *flags, *call)
+    return y, h, h if c is None else c
+
+
+def gru(
+    input: Tensor,
+    hx: Tensor,
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    train: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    batch_sizes: Tensor | None = None,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """``torch.gru``, the function of ``torch.nn.GRU``, under a recipe: as ``lstm``, with one state.
+
+    The reset gate multiplies the product of the hidden state, so the gradients of the two products
+    differ, and each is rounded by `grad_output`. Returns the output and h after the last step.
+    """
+    flags = (has_biases, num_layers, dropout, train, bidirectional)
+    call = (batch_first, batch_sizes, recipe, generator, backend)
+    return _layers(GRU, input, (hx,), weights, *flags, *call)[:2]
+
+
+def rnn_tanh(
+    input: Tensor,
+    hx: Tensor,
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    train: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    batch_sizes: Tensor | None = None,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """``torch.rnn_tanh`` under a recipe: as ``gru``, h = tanh of the sum of the two products."""
+    flags = (has_biases, num_layers, dropout, train, bidirectional)
+    call = (batch_first, batch_sizes, recipe, generator, backend)
+    return _layers(RNN_TANH, input, (hx,), weights, *flags, *call)[:2]
+
+
+def rnn_relu(
+    input: Tensor,
+    hx: Tensor,
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    train: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    batch_sizes: Tensor | None = None,
+    recipe: Recipe | str = _TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """``torch.rnn_relu`` under a recipe: as ``gru``, h = relu of the sum of the two products."""
+    flags = (has_biases, num_layers, dropout, train, bidirectional)
+    call = (batch_first, batch_sizes, recipe, generator, backend)
+    return _layers(RNN_RELU, input, (hx,), weights, *flags, *call)[:2]
+
+
+_TORCH_LAYERS: dict[str, Callable[..., Any]] = {
+    "lstm": torch.lstm,
+    "gru": torch.gru,
+    "rnn_tanh": torch.rnn_tanh,
+    "rnn_relu": torch.rnn_relu,
+}
+
+
+def _layers(
+    cell: Cell,
+    input: Tensor,
+    hx: tuple[Tensor, ...],
+    weights: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    batch_sizes: Tensor | None,
+    recipe: Recipe | str,
+    generator: torch.Generator | Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        states = hx if cell is LSTM else hx[0]
+        first = (input, states) if batch_sizes is None else (input, batch_sizes, states)
+        flags = (has_biases, num_layers, dropout, train, bidirectional)
+        more = () if batch_sizes is not None else (batch_first,)
+        y, *last = own(_TORCH_LAYERS[cell.name], *first, list(weights), *flags, *more)
+        return y, last[0], last[1] if len(last) == 2 else None
+    _checks.operands(cell.name, input=input, h=hx[0], weight=weights[0])
+    _checks.backend(cell.name, backend)
+    _checks.generator(cell.name, generator)
+    directions = 2 if bidirectional else 1
+    sizes = _sizes(cell, input, batch_first, batch_sizes)
+    grouped = _grouped(cell, weights, has_biases, num_layers * directions)
+    _check_states(cell, hx, sizes[0], grouped)
+    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    x = widened(input)
+    if batch_sizes is None:
+        x = (x.transpose(0, 1) if batch_first else x).flatten(0, 1)
+    last_h: list[Tensor] = []
+    last_c: list[Tensor] = []
+    for layer in range(num_layers):
+        outputs = []
+        for direction in range(directions):
+            i = layer * directions + direction
+            states = tuple(widened(state[i]) for state in hx)
+            its_seed = seeds.seed_of_product(seed, i + 1)
+            call = (recipe, its_seed, backend)
+            y, h, c = _direction(cell, x, states, sizes, grouped[i], direction == 1, *call)
+            outputs.append(y)
+            last_h.append(h)
+            last_c += [] if c is None else [c]
+        x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout and train and layer < num_layers - 1:
+            x = F.dropout(x, dropout)
+    if batch_sizes is None:
+        x = x.unflatten(0, (len(sizes), sizes[0]))
+        x = x.transpose(0, 1) if batch_first else x
+    return x, torch.stack(last_h), torch.stack(last_c) if last_c else None
+
+
+def _direction(
+    cell: Cell,
+    x: Tensor,
+    states: tuple[Tensor, ...],
+    sizes: tuple[int, ...],
+    weights: tuple[Tensor | None, ...],
+    reverse: bool,
+    recipe: Recipe,
+    seed: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """x and the output (rows, features), the rows of position 0 first."""
+    w_ih, w_hh, b_ih, b_hh, w_hr = weights
+    if w_ih is None or w_hh is None or w_ih.shape != (len(w_hh), x.shape[1]):
+        shapes = [None if w is None else tuple(w.shape) for w in (w_ih, w_hh)]
+        raise ValueError(
+            f"{cell.name}: w_ih and w_hh have the shapes {shapes}; expected (gates * H, "
+            f"{x.shape[1]}) and (gates * H, H_out)"
+        )
+    if not reverse:
+        # The last step's rows come first, in the order of the sum that is the weight's gradient.
+        x = torch.cat(x.split(sizes)[::-1])
+    zx = emulated_layer(x, w_ih, b_ih, recipe, LinearGeometry(), seed, backend)
+    order = sizes[::-1] if reverse else sizes
+    spec = Spec(cell, recipe, order, backend)
+    c = states[1] if len(states) == 2 else None
+    y, h, c = recurrence(zx, states[0], c, Weights(w_hh, b_hh, w_hr), spec, seed)
+    return torch.cat(y.split(order)[::-1]) if reverse else y, h, c
+
+
+def _sizes(
+    cell: Cell, input: Tensor, batch_first: bool, batch_sizes: Tensor | None
+) -> tuple[int, ...]:
+    """The number of rows at each position."""
+    if input.dim() != (3 if batch_sizes is None else 2):
+        raise ValueError(
+            f"{cell.name}: input has shape {tuple(input.shape)}; expected (L, N, in), (N, L, in) "
+            "with batch_first, or (rows, in) with batch_sizes"
+        )
+    if batch_sizes is not None:
+        sizes = tuple(batch_sizes.tolist())
+    else:
+        length, batch = (input.shape[1], input.shape[0]) if batch_first else input.shape[:2]
+        sizes = (batch,) * length
+    if not sizes or (batch_sizes is not None and sum(sizes) != input.shape[0]):
+        raise ValueError(
+            f"{cell.name}: input has shape {tuple(input.shape)} and batch_sizes {sizes}; expected "
+            "a sequence of length 1 or more, and batch_sizes whose sum is the number of rows"
+        )
+    return sizes
+
+
+def _grouped(
+    cell: Cell, weights: Sequence[Tensor], has_biases: bool, count: int
+) -> list[tuple[Tensor | None, ...]]:
+    """The weights of each layer and direction: w_ih, w_hh, b_ih, b_hh, w_hr, or None."""
+    least = 4 if has_biases else 2
+    each = len(weights) // count if count else 0
+    projects = each == least + 1 and cell is LSTM
+    if len(weights) != each * count or not (each == least or projects):
+        raise ValueError(
+            f"{cell.name}: got {len(weights)} weights for {count} layers and directions; expected "
+            f"{least} each{', or one more for a projection' if cell is LSTM else ''}"
+        )
+    groups = []
+    for i in range(count):
+        given: list[Tensor | None] = [widened(w) for w in weights[i * each : (i + 1) * each]]
+        last = given.pop() if projects else None
+        given += [None] * (4 - len(given))
+        groups.append((*given, last))
+    return groups
+
+
+def _check_states(
+    cell: Cell,
+    hx: tuple[Tensor, ...],
+    batch: int,
+    weights: list[tuple[Tensor | None, ...]],
+) -> None:
+    hh = weights[0][1]
+    rows, out = (0, 0) if hh is None else hh.shape
+    expected = [(len(weights), batch, out), (len(weights), batch, rows // cell.gates)]
+    shapes = [tuple(state.shape) for state in hx]
+    if shapes != expected[: cell.states]:
+        raise ValueError(
+            f"{cell.name}: the states have the shapes {shapes}; expected {expected[: cell.states]}"
+        )

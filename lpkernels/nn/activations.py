@@ -1,0 +1,46 @@
+"""Softmax and GELU under a Recipe."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lpkernels import functional
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
+from lpkernels.nn._emulated import Emulated
+
+
+class Softmax(Emulated, torch.nn.Softmax):
+    """``torch.nn.Softmax`` computed by ``lpkernels.functional.softmax``.
+
+    Args:
+        dim: torch.nn.Softmax's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+    """
+
+    def __init__(self, dim: int | None = None, *, recipe: Recipe | str = "fp32") -> None:
+        super().__init__(dim)
+        self.recipe = recipe
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.recipe.is_torch or self.dim is None:
+            return super().forward(input)
+        return own(functional.softmax, input, self.dim, recipe=self.recipe)
+
+
+class GELU(Emulated, torch.nn.GELU):
+    """``torch.nn.GELU`` computed by ``lpkernels.functional.gelu``.
+
+    Args:
+        approximate: torch.nn.GELU's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+    """
+
+    def __init__(self, approximate: str = "none", *, recipe: Recipe | str = "fp32") -> None:
+        super().__init__(approximate)
+        self.recipe = recipe
+
+    def forward(self, input: Tensor) -> Tensor:
+        call = {"approximate": self.approximate, "recipe": self.recipe}
+        return own(functional.gelu, input, **call)

@@ -1,0 +1,99 @@
+"""Multi-head attention under a Recipe."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lpkernels import functional
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
+from lpkernels.nn._emulated import Emulated
+
+
+class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
+    """``torch.nn.MultiheadAttention`` computed by
+    ``lpkernels.functional.multi_head_attention_forward``, in training and in evaluation.
+
+    Args:
+        embed_dim ... dtype: torch.nn.MultiheadAttention's.
+        recipe: a Recipe or its name, for the projections, out_proj's among them, and for both
+            products of the attention. The default is torch's own arithmetic.
+
+    Parameters, initial values, state_dict keys and the call are torch.nn.MultiheadAttention's. As
+    there, out_proj holds parameters and is never called. Nested tensors are taken by a recipe that
+    is torch's arithmetic only.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        flags = (dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
+        super().__init__(embed_dim, num_heads, *flags, device=device, dtype=dtype)
+        self.recipe = recipe
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if self.recipe.is_torch:
+            masks = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+            return super().forward(query, key, value, *masks)
+        transposed = self.batch_first and query.dim() == 3
+        if transposed:
+            query, key, value = _swapped(query, key, value)
+        y, weights = own(
+            functional.multi_head_attention_forward,
+            query,
+            key,
+            value,
+            self.embed_dim,
+            self.num_heads,
+            self.in_proj_weight,
+            self.in_proj_bias,
+            self.bias_k,
+            self.bias_v,
+            self.add_zero_attn,
+            self.dropout,
+            self.out_proj.weight,
+            self.out_proj.bias,
+            training=self.training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=not self._qkv_same_embed_dim,
+            q_proj_weight=self.q_proj_weight,
+            k_proj_weight=self.k_proj_weight,
+            v_proj_weight=self.v_proj_weight,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+            recipe=self.recipe,
+        )
+        return y.transpose(0, 1) if transposed else y, weights
+
+
+def _swapped(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three with their first two dimensions exchanged; what was one tensor stays one."""
+    k = key.transpose(0, 1)
+    q = k if query is key else query.transpose(0, 1)
+    return q, k, k if value is key else value.transpose(0, 1)

@@ -1,0 +1,171 @@
+"""Normalising layers under a Recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from lpkernels import functional
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional._torch import own
+from lpkernels.nn._emulated import Emulated
+
+Place = torch.device | str | None
+Sizes = int | list[int] | torch.Size
+
+
+class _BatchNormCalls(TorchFunctionMode):
+    """Inside it torch's batch_norm is that of lpkernels."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is F.batch_norm:
+            return own(functional.batch_norm, *args, **(kwargs or {}), recipe=self.recipe)
+        return func(*args, **(kwargs or {}))
+
+
+class _BatchNorm(Emulated):
+    """torch.nn's own forward, which keeps the statistics, with the function it ends in emulated."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        flags = (eps, momentum, affine, track_running_stats, device, dtype)
+        # torch 2.13 has a bias to leave away.
+        more = {} if bias else {"bias": bias}
+        super().__init__(num_features, *flags, **more)
+        self.recipe = recipe
+
+    def forward(self, input: Tensor) -> Tensor:
+        with _BatchNormCalls(self.recipe):
+            return super().forward(input)
+
+
+class BatchNorm1d(_BatchNorm, torch.nn.BatchNorm1d):
+    """``torch.nn.BatchNorm1d`` computed by ``lpkernels.functional.batch_norm``; else as
+    ``BatchNorm2d``."""
+
+
+class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
+    """``torch.nn.BatchNorm2d`` computed by ``lpkernels.functional.batch_norm``.
+
+    Args:
+        num_features ... dtype: torch.nn.BatchNorm2d's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+
+    Parameters, buffers, initial values and state_dict keys are torch.nn.BatchNorm2d's.
+    """
+
+
+class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
+    """``torch.nn.BatchNorm3d`` computed by ``lpkernels.functional.batch_norm``; else as
+    ``BatchNorm2d``."""
+
+
+class LayerNorm(Emulated, torch.nn.LayerNorm):
+    """``torch.nn.LayerNorm`` computed by ``lpkernels.functional.layer_norm``.
+
+    Args:
+        normalized_shape ... dtype: torch.nn.LayerNorm's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Sizes,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        self.recipe = recipe
+
+    def forward(self, input: Tensor) -> Tensor:
+        weights = (self.weight, self.bias)
+        sizes = self.normalized_shape
+        return own(functional.layer_norm, input, sizes, *weights, self.eps, recipe=self.recipe)
+
+
+class RMSNorm(Emulated, torch.nn.RMSNorm):
+    """``torch.nn.RMSNorm`` computed by ``lpkernels.functional.rms_norm``.
+
+    Args:
+        normalized_shape ... dtype: torch.nn.RMSNorm's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Sizes,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        self.recipe = recipe
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = self.normalized_shape
+        return own(functional.rms_norm, x, sizes, self.weight, self.eps, recipe=self.recipe)
+
+
+class GroupNorm(Emulated, torch.nn.GroupNorm):
+    """``torch.nn.GroupNorm`` computed by ``lpkernels.functional.group_norm``.
+
+    Args:
+        num_groups ... dtype: torch.nn.GroupNorm's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        # torch 2.13 has a bias to leave away.
+        more = {} if bias else {"bias": bias}
+        super().__init__(num_groups, num_channels, eps, affine, device, dtype, **more)
+        self.recipe = recipe
+
+    def forward(self, input: Tensor) -> Tensor:
+        weights = (self.weight, self.bias)
+        groups = self.num_groups
+        return own(functional.group_norm, input, groups, *weights, self.eps, recipe=self.recipe)

@@ -1,0 +1,103 @@
+"""Recurrent layers under a Recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.nn._calls import Calls
+from lpkernels.nn._emulated import Emulated
+
+Place = torch.device | str | None
+
+
+class _Recurrent(Emulated):
+    """torch.nn's own forward, which checks and arranges, with the function it ends in emulated."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        with Calls(self.recipe):
+            return super().forward(input, hx)
+
+
+class _Layers(_Recurrent):
+    """The constructor of the layers; torch.nn's has no names for its arguments."""
+
+    def __init__(self, *args: Any, recipe: Recipe | str = "fp32", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.recipe = recipe
+
+
+class LSTM(_Layers, torch.nn.LSTM):
+    """``torch.nn.LSTM`` computed by ``lpkernels.functional.lstm``.
+
+    Args:
+        input_size, hidden_size, num_layers ... dtype: torch.nn.LSTM's.
+        recipe: a Recipe or its name; the default is torch's own arithmetic.
+
+    Parameters, initial values, state_dict keys and the call, with padded and packed sequences, are
+    torch.nn.LSTM's.
+    """
+
+
+class GRU(_Layers, torch.nn.GRU):
+    """``torch.nn.GRU`` computed by ``lpkernels.functional.gru``; else as ``LSTM``."""
+
+
+class RNN(_Layers, torch.nn.RNN):
+    """``torch.nn.RNN`` computed by ``lpkernels.functional.rnn_tanh`` or ``rnn_relu``; else as
+    ``LSTM``."""
+
+
+class LSTMCell(_Recurrent, torch.nn.LSTMCell):
+    """``torch.nn.LSTMCell`` computed by ``lpkernels.functional.lstm_cell``; else as ``LSTM``."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.recipe = recipe
+
+
+class GRUCell(_Recurrent, torch.nn.GRUCell):
+    """``torch.nn.GRUCell`` computed by ``lpkernels.functional.gru_cell``; else as ``LSTM``."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.recipe = recipe
+
+
+class RNNCell(_Recurrent, torch.nn.RNNCell):
+    """``torch.nn.RNNCell`` computed by ``lpkernels.functional.rnn_tanh_cell`` or ``rnn_relu_cell``;
+    else as ``LSTM``."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, nonlinearity, device, dtype)
+        self.recipe = recipe

@@ -1,0 +1,265 @@
+"""scaled_dot_product_attention and multi_head_attention_forward under a recipe."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as torch_functional
+
+import lpkernels as lp
+from lpkernels.rng import derive_seed
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
+
+SEED = 987654321
+SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
+F = lp.functional
+sdpa = F.scaled_dot_product_attention
+
+MASKS: dict[str, dict[str, Any]] = {
+    "no mask": {},
+    "causal": {"is_causal": True},
+    "bool mask": {"attn_mask": torch.rand(2, 1, 4, 5, generator=torch.Generator()) > 0.4},
+    "additive mask": {"attn_mask": torch.randn(3, 4, 5, generator=torch.Generator())},
+    "one row for all": {"attn_mask": torch.tensor([[0.0, -math.inf, 1.0, 2.0, 0.5]])},
+    "scale": {"scale": 0.3},
+}
+masks = pytest.mark.parametrize("options", MASKS.values(), ids=MASKS)
+recipes = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+
+
+def operands(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    shapes = ((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6))
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def gradients(y: torch.Tensor, tensors: Any) -> list[torch.Tensor]:
+    """y and the gradients of tensors, for one fixed output gradient."""
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
+    return [y.detach(), *torch.autograd.grad(y, tensors, g)]
+
+
+def same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
+    for a, c in zip(got, want, strict=True):
+        assert_bit_equal(a, c)
+
+
+def close(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
+    for a, c in zip(got, want, strict=True):
+        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
+
+
+def composed(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    recipe: lp.Recipe,
+    attn_mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    seeds: tuple[Any, Any] = (None, None),
+) -> torch.Tensor:
+    """Attention as a model writes it that calls its functions one by one."""
+    s = F.matmul(q, k.mT, recipe=recipe, generator=seeds[0])
+    s = s * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(s.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        s = s.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        s = s + attn_mask
+    return F.matmul(s.softmax(-1), v, recipe=recipe, generator=seeds[1])
+
+
+@masks
+def test_attention_is_its_functions_one_by_one(options: dict[str, Any], backend: str) -> None:
+    tensors = operands()
+    got = sdpa(*tensors, **options, recipe=DETERMINISTIC, backend=backend)
+    same(gradients(got, tensors), gradients(composed(*tensors, DETERMINISTIC, **options), tensors))
+
+
+@masks
+def test_attention_summed_in_sequence_is_torchs_within_fp32(options: dict[str, Any]) -> None:
+    tensors = operands()
+    want = torch_functional.scaled_dot_product_attention(*tensors, **options)
+    close(
+        gradients(sdpa(*tensors, **options, recipe=SUMS), tensors),
+        gradients(want, tensors),
+    )
+
+
+def test_products_of_attention_draw_apart() -> None:
+    tensors, seed = operands(), torch.tensor(SEED)
+    second = derive_seed(SEED, 16)
+    second = torch.tensor(second - (second >> 63 << 64))
+    got = gradients(sdpa(*tensors, recipe=STOCHASTIC, generator=seed), tensors)
+    want = composed(*tensors, STOCHASTIC, seeds=(seed, second))
+    same(got, gradients(want, tensors))
+
+
+@recipes
+def test_attention_is_the_references(recipe: lp.Recipe, backend: str) -> None:
+    tensors, seed = operands(), torch.tensor(SEED)
+    options = {"attn_mask": MASKS["bool mask"]["attn_mask"], "recipe": recipe, "generator": seed}
+    got = gradients(sdpa(*tensors, **options, backend=backend), tensors)
+    same(got, gradients(sdpa(*tensors, **options, backend="reference"), tensors))
+
+
+def test_attention_by_the_fp32_recipe_is_torchs() -> None:
+    tensors = operands(torch.float64)
+    want = torch_functional.scaled_dot_product_attention(*tensors)
+    assert_bit_equal(sdpa(*tensors), want)
+
+
+def test_attention_widens_narrow_operands() -> None:
+    tensors = operands(torch.bfloat16)
+    got = sdpa(*tensors, recipe=DETERMINISTIC)
+    assert got.dtype == torch.float32
+    assert_bit_equal(got, sdpa(*(x.float() for x in tensors), recipe=DETERMINISTIC))
+    got.sum().backward()
+    assert tensors[1].grad is not None and tensors[1].grad.dtype == torch.bfloat16
+
+
+def test_query_without_a_key_gets_zeros_and_no_gradient() -> None:
+    tensors = operands()
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    mask[1] = False
+    got = gradients(sdpa(*tensors, mask, recipe=SUMS), tensors)
+    want = torch_functional.scaled_dot_product_attention(*tensors, mask)
+    close(got, gradients(want, tensors))
+    assert not got[0][:, :, 1].any() and not got[1][:, :, 1].any()
+
+
+def test_gradient_of_an_additive_mask() -> None:
+    mask = torch.randn(3, 4, 5, requires_grad=True)
+    tensors = [*operands(), mask]
+    want = torch_functional.scaled_dot_product_attention(*tensors)
+    close(gradients(sdpa(*tensors, recipe=SUMS), tensors), gradients(want, tensors))
+
+
+def test_dropout_is_torchs() -> None:
+    tensors = operands()
+    torch.manual_seed(5)
+    got = sdpa(*tensors, dropout_p=0.5, recipe=SUMS)
+    torch.manual_seed(5)
+    want = torch_functional.scaled_dot_product_attention(*tensors, dropout_p=0.5)
+    close(gradients(got, tensors), gradients(want, tensors))
+
+
+@pytest.mark.parametrize("options", [{}, MASKS["causal"]], ids=["no mask", "causal"])
+def test_shared_heads_are_one_sum(options: dict[str, Any]) -> None:
+    q, k, v = (torch.randn(2, h, 5, 8, requires_grad=True) for h in (6, 2, 2))
+    tensors = [q, k, v]
+    got = gradients(sdpa(*tensors, **options, enable_gqa=True, recipe=DETERMINISTIC), tensors)
+    grouped = (q.unflatten(1, (2, 3)), k.unsqueeze(2), v.unsqueeze(2))
+    want = composed(*grouped, DETERMINISTIC, **options)
+    same(got, gradients(want.flatten(1, 2), tensors))
+    want = torch_functional.scaled_dot_product_attention(*tensors, **options, enable_gqa=True)
+    got = gradients(sdpa(*tensors, **options, enable_gqa=True, recipe=SUMS), tensors)
+    close(got, gradients(want, tensors))
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5, 5), (6, 5, 5), (1, 5, 5), (5, 5)], ids=str)
+def test_masks_of_shared_heads(shape: tuple[int, ...]) -> None:
+    q, k, v = (torch.randn(2, h, 5, 8) for h in (6, 2, 2))
+    mask = torch.randn(shape)
+    want = torch_functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    torch.testing.assert_close(sdpa(q, k, v, mask, enable_gqa=True, recipe=SUMS), want)
+
+
+def test_leading_dimensions_broadcast() -> None:
+    tensors = [torch.randn(shape, requires_grad=True) for shape in ((3, 2, 4), (5, 4), (5, 4))]
+    want = gradients(torch_functional.scaled_dot_product_attention(*tensors), tensors)
+    close(gradients(sdpa(*tensors, recipe=SUMS), tensors), want)
+
+
+def test_attention_compiles() -> None:
+    tensors, mask = operands(), MASKS["bool mask"]["attn_mask"]
+    compiled = torch.compile(sdpa, fullgraph=True, backend="aot_eager")
+    got = gradients(compiled(*tensors, mask, recipe=DETERMINISTIC), tensors)
+    same(got, gradients(sdpa(*tensors, mask, recipe=DETERMINISTIC), tensors))
+
+
+Q, K, V = operands()
+E = torch.randn(4, 2, 8)
+WEIGHT, OUT = torch.randn(24, 8), torch.randn(8, 8)
+
+
+def multi_head(*inputs: torch.Tensor, **options: Any) -> Any:
+    call = {"in_proj_weight": WEIGHT, "in_proj_bias": None, "bias_k": None, "bias_v": None}
+    call |= {"add_zero_attn": False, "dropout_p": 0.0, "out_proj_weight": OUT}
+    call |= {"embed_dim_to_check": 8, "num_heads": 2, "out_proj_bias": None, "recipe": SUMS}
+    return F.multi_head_attention_forward(*inputs, **(call | options))
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["packed", "separate"])
+def test_multi_head_attention_is_torchs_within_fp32(separate: bool) -> None:
+    options = {"use_separate_proj_weight": separate, "recipe": SUMS}
+    options |= dict(zip((f"{x}_proj_weight" for x in "qkv"), WEIGHT.chunk(3), strict=True))
+    for inputs in ((E, E, E), (E, E + 1, E - 1), (E, E.flip(0), E)):
+        got = multi_head(*inputs, **options)
+        close(list(got), list(multi_head(*inputs, **(options | {"recipe": "fp32"}))))
+
+
+def test_multi_head_attention_takes_keys_already_split() -> None:
+    static = torch.randn(4, 5, 4)
+    got = multi_head(E, E, E, static_k=static, static_v=static)
+    close(list(got), list(multi_head(E, E, E, static_k=static, static_v=static, recipe="fp32")))
+
+
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
+def test_weights_of_multi_head_attention_do_not_change_its_output(recipe: lp.Recipe) -> None:
+    seed = torch.tensor(SEED)
+    with_weights, weights = multi_head(E, E, E, recipe=recipe, generator=seed)
+    y, none = multi_head(E, E, E, need_weights=False, recipe=recipe, generator=seed)
+    assert none is None and weights.shape == (2, 4, 4)
+    assert_bit_equal(with_weights, y)
+
+
+def test_multi_head_attention_is_its_parts() -> None:
+    x = torch.randn(4, 2, 8)
+    q, k, v = F.linear(x, WEIGHT, recipe=DETERMINISTIC).chunk(3, -1)
+    q, k, v = (t.reshape(4, 4, 4).transpose(0, 1) for t in (q, k, v))
+    y = sdpa(q, k, v, recipe=DETERMINISTIC).transpose(0, 1).reshape(4, 2, 8)
+    got, _ = multi_head(x, x, x, recipe=DETERMINISTIC)
+    assert_bit_equal(got, F.linear(y, OUT, recipe=DETERMINISTIC))
+
+
+CAUSAL = {"is_causal": True, "attn_mask": torch.ones(4, 4, dtype=torch.bool).triu(1)}
+ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: sdpa(Q, K, V, is_causal=True, attn_mask=E, recipe=SUMS), ValueError, "is a mask of"),
+    (lambda: sdpa(Q, V, V, recipe=SUMS), ValueError, r"key \(2, 3, 5, 6\).*expected"),
+    (lambda: sdpa(Q[:, :2], K, V, recipe=SUMS), ValueError, "do not broadcast"),
+    (lambda: sdpa(Q, K, V, E, recipe=SUMS), ValueError, "attn_mask has shape"),
+    (lambda: sdpa(Q, K, V, E.int(), recipe=SUMS), ValueError, "attn_mask has shape"),
+    (lambda: sdpa(Q, K, V, torch.ones(5).int(), recipe=SUMS), TypeError, "is torch.int32"),
+    (lambda: sdpa(Q, K, V[:, :1], enable_gqa=True, recipe=SUMS), ValueError, "same number of he"),
+    (lambda: sdpa(Q.double(), K, V, recipe=SUMS), TypeError, "query is float64"),
+    (lambda: sdpa(Q, K, V, recipe=SUMS, backend="x"), ValueError, "unknown backend 'x'"),
+    (lambda: sdpa(Q, K, V, recipe=SUMS, generator=3), TypeError, "generator must be"),
+    (lambda: multi_head(E, E[:, :1], E), ValueError, "query has shape"),
+    (lambda: multi_head(E, E, E, embed_dim_to_check=6), ValueError, "query has E=8; expected 6"),
+    (lambda: multi_head(E, E, E, num_heads=3), ValueError, "multiple of the 3 heads"),
+    (lambda: multi_head(E, E, E, is_causal=True), ValueError, "give attn_mask as well"),
+    (lambda: multi_head(E, E, E, in_proj_weight=None), ValueError, "weight of a projection is N"),
+    (lambda: multi_head(E, E, E, in_proj_weight=OUT), ValueError, r"is \(8, 8\); expected \(24, 8"),
+    (lambda: multi_head(E, E, E, in_proj_bias=torch.ones(8)), ValueError, "in_proj_bias has shape"),
+    (lambda: multi_head(E, E, E, attn_mask=E), ValueError, r"attn_mask has shape \(4, 2, 8\)"),
+    (lambda: multi_head(E, E, E, key_padding_mask=OUT), ValueError, "key_padding_mask has shape"),
+    (lambda: multi_head(E.double(), E, E), TypeError, "query is float64"),
+]
+
+
+@pytest.mark.parametrize("call, error, match", ERRORS, ids=[match for _, _, match in ERRORS])
+def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_multi_head_attention_takes_the_hint_of_a_causal_mask() -> None:
+    for need_weights in (False, True):
+        got = multi_head(E, E, E, **CAUSAL, need_weights=need_weights)[0]
+        want = multi_head(E, E, E, **CAUSAL, need_weights=need_weights, recipe="fp32")[0]
+        torch.testing.assert_close(got, want)

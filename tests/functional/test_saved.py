@@ -1,0 +1,208 @@
+"""What layers keep for backward: codes, with the same bits as the tensors they stand for."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
+
+F = lp.functional
+SUMS = {"fprop": "e6m9", "dgrad": "e6m9", "wgrad": "e6m9"}
+X = torch.randn(4, 6, 5, 5)
+
+
+@contextmanager
+def kept_bytes(*excluded: torch.Tensor) -> Iterator[dict[int, int]]:
+    """The bytes of every storage that is kept for backward inside, but for those of parameters."""
+    found: dict[int, int] = {}
+    held = []
+    known = {t.untyped_storage().data_ptr() for t in excluded}
+
+    def keep(t: torch.Tensor) -> torch.Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = storage.nbytes()
+        held.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        yield found
+
+
+LAYERS: dict[str, Callable[[Any], tuple[nn.Module, list[torch.Tensor]]]] = {
+    "linear": lambda r: (lp.nn.Linear(5, 3, recipe=r), [X]),
+    "conv": lambda r: (lp.nn.Conv2d(6, 4, 3, padding=1, recipe=r), [X]),
+    "conv_transpose": lambda r: (lp.nn.ConvTranspose2d(6, 4, 3, stride=2, recipe=r), [X]),
+    "bilinear": lambda r: (lp.nn.Bilinear(5, 5, 3, recipe=r), [X, X + 1]),
+    "attention": lambda r: (
+        lp.nn.MultiheadAttention(6, 2, recipe=r),
+        [X[0].mT.reshape(5, 5, 6)] * 3,
+    ),
+    "lstm": lambda r: (lp.nn.LSTM(5, 3, 2, proj_size=2, recipe=r), [X[0]]),
+    "gru": lambda r: (lp.nn.GRU(5, 3, bidirectional=True, recipe=r), [X[0]]),
+}
+FORMATS = {
+    "e5m2": lp.Recipe(input="e5m2", weight="e4m3", **SUMS),
+    "native": lp.Recipe(input="e5m2", weight="e4m3", fprop="e6m9"),
+    "block": lp.Recipe(input="block4_e2m1", weight="block4_e4m3", **SUMS),
+    "fixed": lp.Recipe(input="fixed6_f3", weight="fixed8_f6", **SUMS),
+    "fp4": lp.Recipe(input="fp4_e2m1:stochastic", weight="fp4_e2m1", **SUMS),
+    "affine": lp.Recipe(input="affine4", weight="affine8", **SUMS),
+    **RECIPES,
+}
+
+
+def gradients(layer: nn.Module, inputs: list[torch.Tensor], packs: bool) -> list[torch.Tensor]:
+    torch.manual_seed(7)
+    leaves = [x.clone().requires_grad_() for x in inputs[:1]] * len(inputs)
+    leaves = leaves if inputs[0] is inputs[-1] else [x.clone().requires_grad_() for x in inputs]
+    with F.packed_activations(packs):
+        y = layer(*leaves)
+    y = y if isinstance(y, torch.Tensor) else y[0]
+    wanted = list({id(t): t for t in (*leaves, *layer.parameters())}.values())
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), wanted)]
+
+
+@pytest.mark.parametrize("recipe", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("kind", LAYERS)
+def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
+    layer, inputs = LAYERS[kind](recipe)
+    for a, c in zip(gradients(layer, inputs, True), gradients(layer, inputs, False), strict=True):
+        assert_bit_equal(a, c)
+
+
+@pytest.mark.parametrize(
+    "text, bits",
+    [
+        ("e5m2", 8),
+        ("e4m3fn", 8),
+        ("fp4_e2m1", 4),
+        ("e5m2:stochastic", 8),
+        ("fixed6_f3", 6),
+        ("bf16", 16),
+    ],
+)
+@pytest.mark.parametrize("acc", ["e6m9", "native"])
+def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, acc: str) -> None:
+    recipe = lp.Recipe(input=text, fprop=acc, dgrad=acc, wgrad=acc)
+    layer = lp.nn.Conv2d(6, 4, 3, recipe=recipe)
+    with kept_bytes(*layer.parameters()) as found:
+        layer(X.clone().requires_grad_())
+    seed = 8 if recipe.is_stochastic else 0
+    assert sum(found.values()) == X.numel() * bits // 8 + seed
+
+
+def test_both_activations_of_a_product_are_packed() -> None:
+    a, b = (torch.randn(2, 8, 8, requires_grad=True) for _ in range(2))
+    with kept_bytes(a, b) as found:
+        F.bmm(a, b, recipe=lp.Recipe(input="e5m2", weight="fp4_e2m1", **SUMS))
+    assert sorted(found.values()) == [64, 128]
+
+
+def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
+    x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
+    for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), "affine"):
+        recipe = FORMATS["affine"] if recipe == "affine" else recipe
+        kept = F.linear(x, w, recipe=recipe).grad_fn.saved_tensors
+        assert kept[0].dtype == torch.float32 and kept[0].shape == x.shape
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("text", ["e5m2", "e4m3fn", "e5m0", "fixed8_f4", "fp4_e2m1", "block4_e2m1"])
+def test_values_without_a_code_are_kept_too(text: str, value: float) -> None:
+    layer = lp.nn.Linear(5, 3, recipe=lp.Recipe(input=text, **SUMS))
+    x = X[0].clone()
+    x[0, 0, 0] = value
+    for a, c in zip(gradients(layer, [x], True), gradients(layer, [x], False), strict=True):
+        assert_bit_equal(a, c)
+
+
+class Branches(nn.Module):
+    """Three layers that read one tensor."""
+
+    def __init__(self, recipe: lp.Recipe) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.layers = nn.ModuleList(lp.nn.Linear(5, 5, recipe=recipe) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 1
+        return sum(layer(x) for layer in self.layers)
+
+
+def test_layers_that_round_a_tensor_alike_share_its_codes() -> None:
+    x = X[0].clone().requires_grad_()
+    sizes = []
+    for recipe in (DETERMINISTIC, STOCHASTIC):
+        model = Branches(recipe)
+        with kept_bytes(*model.parameters()) as found:
+            model(x)
+        # Beside a seed and a rounded weight.
+        sizes.append(sorted(n for n in found.values() if n > 25))
+    assert sizes == [[x.numel()], [x.numel()] * 3]
+
+
+def test_codes_are_of_the_tensor_as_it_is() -> None:
+    x = X[0].clone().requires_grad_() * 1
+    first, second = (lp.nn.Linear(5, 5, recipe=DETERMINISTIC) for _ in range(2))
+    first(x)
+    with torch.no_grad():
+        x.mul_(2)
+    y = second(x)
+    (got,) = torch.autograd.grad(y.sum(), second.weight)
+    (want,) = torch.autograd.grad(second(x.detach()).sum(), second.weight)
+    assert_bit_equal(got, want)
+    second.recipe = FORMATS["fixed"]
+    (got,) = torch.autograd.grad(second(x).sum(), second.weight)
+    (want,) = torch.autograd.grad(second(x.detach()).sum(), second.weight)
+    assert_bit_equal(got, want)
+
+
+def test_inputs_of_a_model_get_no_attribute() -> None:
+    x = X[0].clone().requires_grad_()
+    lp.nn.Linear(5, 5, recipe=DETERMINISTIC)(x)
+    assert not vars(x) and not vars(copy.deepcopy(x))
+
+
+def test_packing_compiles() -> None:
+    layer = lp.nn.Linear(5, 3, recipe=DETERMINISTIC)
+    want = gradients(layer, [X], True)
+    for packs in (True, False):
+        torch._dynamo.reset()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        for a, c in zip(gradients(compiled, [X], packs), want, strict=True):
+            assert_bit_equal(a, c)
+
+
+def test_blocks_nest_and_end() -> None:
+    x, w = X[0].clone().requires_grad_(), torch.randn(3, 5)
+
+    def packs() -> bool:
+        return (
+            F.linear(x, w.requires_grad_(), recipe=DETERMINISTIC).grad_fn.saved_tensors[0].dtype
+            == torch.uint8
+        )
+
+    with F.packed_activations(False):
+        with F.packed_activations(True):
+            assert packs()
+        assert not packs()
+    with pytest.raises(RuntimeError, match="stop"), F.packed_activations(False):
+        raise RuntimeError("stop")
+    assert packs()
+
+
+def test_switch_refuses_what_is_no_bool() -> None:
+    with (
+        pytest.raises(TypeError, match="expected True or False, got 'off'"),
+        F.packed_activations("off"),
+    ):
+        pass
