@@ -1,4 +1,7 @@
-"""The baseline csrc/bench/naive.cpp: a scalar multiply-add at a time, each rounded in turn."""
+"""The baselines of csrc/bench: scalar loops, a multiply-add at a time, each rounded in turn.
+
+`matmul` rounds twice, as simulators usually do; `exact` once, by the rules of the kernels.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,8 @@ def _library() -> ctypes.CDLL:
     pointer, size, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     library.naive_matmul.argtypes = [pointer] * 3 + [size] * 3 + [integer] * 6
     library.naive_matmul.restype = None
+    library.exact_matmul.argtypes = [pointer] * 3 + [size] * 3 + [pointer, ctypes.c_uint64]
+    library.exact_matmul.restype = None
     return library
 
 
@@ -70,4 +75,18 @@ def matmul(a: Tensor, b: Tensor, acc: Accumulator) -> Tensor:
         ROUNDINGS.index(acc.rounding),
         torch.get_num_threads(),
     )
+    return c
+
+
+def exact(a: Tensor, b: Tensor, acc: Accumulator, seed: int = 0) -> Tensor:
+    """a (M, K) times b (K, N), contiguous float32, for any sums in sequence without chunks.
+
+    One thread. seed: of the draws of role 0.
+    """
+    if not acc.in_sequence or acc.chunk is not None:
+        raise NotImplementedError(f"exact: only sums in sequence without chunks, got {acc}")
+    ints = (ctypes.c_int64 * len(acc.to_ints()))(*acc.to_ints())
+    (m, k), n = a.shape, b.shape[1]
+    c = torch.empty(m, n)
+    _library().exact_matmul(a.data_ptr(), b.data_ptr(), c.data_ptr(), m, k, n, ints, seed % 2**64)
     return c

@@ -1,0 +1,96 @@
+"""``python -m bench.general_path``: every kind of accumulator against two scalar -O3 loops.
+
+The loops of csrc/bench run on one thread: "naive" rounds each step twice and does less, "exact"
+does what the kernels do. 256 x 256 x 256; each is timed in turns with lp.matmul on one and two
+threads. One JSON record a line in bench/results/general-path.jsonl.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime, timezone
+
+import torch
+
+import lpkernels as lp
+from bench import naive
+from bench.run import RESULTS
+from bench.timing import interleave
+from lpkernels.arithmetic import as_accumulator
+from lpkernels.experiments.machine import environment
+from lpkernels.experiments.records import append_record
+from tests.compare import assert_bit_equal
+
+_SIZE = 256
+_SEED = torch.tensor(7)
+#: (operands, accumulator); "" leaves the operands float32.
+CASES = (
+    ("e5m2", "e6m9"), ("", "e6m9"), ("bf16", "bf16"), ("e4m3fn", "e5m10:product=e4m3"),
+    ("", "e5m10:product=e4m3"), ("e5m2", "e6m9:toward_zero"), ("", "e6m9:toward_zero"),
+    ("e5m2", "e6m9:stochastic"), ("", "e6m9:stochastic"), ("", "e6m9:nearest_away"),
+    ("", "e6m9:to_odd"), ("", "e6m9:toward_negative"), ("", "e6m9_nosub"), ("", "fixed16_f8"),
+    ("", "fixed16_f8_wrap"), ("", "fixed24_f12"), ("", "fixed16_f8:stochastic"), ("", "e6m0"),
+    ("", "e8m22"), ("", "e8m23:stochastic"),
+)  # fmt: skip
+
+
+def main() -> int:
+    if naive.why_not():
+        print(naive.why_not(), file=sys.stderr)
+        return 1
+    generator = torch.Generator().manual_seed(1)
+    pair = [torch.randn(_SIZE, _SIZE, generator=generator) for _ in range(2)]
+    where, path = environment("cpu"), RESULTS / "general-path.jsonl"
+    print(f"{'operands':9}{'accumulator':24}{'GMAC/s: 1':>10}{'2':>8}{'naive':>8}{'exact':>8}"
+          f"{'1/naive':>9}{'2/naive':>9}{'1/exact':>9}{'2/exact':>9}")  # fmt: skip
+    for operands, text in CASES:
+        a, b = (lp.quantize(x, operands).float() if operands else x for x in pair)
+        rates = measure(a, b, text)
+        record = {
+            "type": "general path", "time": datetime.now(timezone.utc).isoformat("T", "seconds"),
+            "operands": operands, "accumulator": text, "size": _SIZE, "gmacs": rates,
+            "load": os.getloadavg()[0], "environment": where,
+        }  # fmt: skip
+        append_record(path, record)
+        loops = [rates.get(name, float("nan")) for name in ("naive", "exact")]
+        ratios = [rates[n] / loop for loop in loops for n in ("one thread", "two threads")]
+        print(
+            f"{operands or 'fp32':9}{text:24}{rates['one thread']:10.2f}{rates['two threads']:8.2f}"
+            f"{loops[0]:8.3f}{loops[1]:8.3f}" + "".join(f"{ratio:9.0f}" for ratio in ratios),
+            flush=True,
+        )
+    return 0
+
+
+def measure(a: torch.Tensor, b: torch.Tensor, text: str) -> dict[str, float]:
+    """1e9 multiply-adds a second of each: best of several calls, in turns."""
+    acc = as_accumulator(text)
+
+    def ours(threads: int) -> torch.Tensor:
+        torch.set_num_threads(threads)
+        return lp.matmul(a, b, acc, generator=_SEED)
+
+    def naive_loop() -> None:
+        torch.set_num_threads(1)
+        naive.matmul(a, b, acc)
+
+    assert_bit_equal(naive.exact(a, b, acc, int(_SEED)), ours(1), text)
+    runs = {
+        "one thread": lambda: ours(1),
+        "two threads": lambda: ours(2),
+        "exact": lambda: naive.exact(a, b, acc, int(_SEED)),
+    }
+    # The naive loop knows formats of the IEEE kind with subnormals, and three modes.
+    fmt, known = acc.fmt, ("nearest_even", "toward_zero", "stochastic")
+    if isinstance(fmt, lp.FloatFormat) and fmt.subnormals and fmt.man_bits > 0:
+        if acc.rounding in known:
+            runs["naive"] = naive_loop
+    before = torch.get_num_threads()
+    times = interleave(runs, 3.0)
+    torch.set_num_threads(before)
+    return {name: _SIZE**3 / summary.best / 1e9 for name, summary in times.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
