@@ -153,15 +153,49 @@ CASES = [
         Accumulator("e5m10", chunk=7, outer_rounding="toward_negative"),
         "native",
     ),
+    # Sums in double under a certificate: 22 and 23 bits, fixed point of any width.
+    TierCase("bf16", "bf16", Accumulator("e8m22"), "certified"),
+    TierCase("e4m3fn", "e5m2", Accumulator("e5m22", chunk=9), "certified"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m23_sat", chunk=7, outer="e5m10"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e8m22"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e5m22", chunk=5), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed24_f12"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed24_f12", "toward_negative"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed24_f16", "toward_zero", chunk=9), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed24_f12", "to_odd"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("fixed24_f20_wrap", chunk=6), "certified"),
+    # Without a mantissa.
+    TierCase("fp32", "fp32", Accumulator("e6m0"), "float"),
+    TierCase("e5m2", "e5m2", Accumulator("e4m0_sat", chunk=9), "float"),
+    TierCase("e5m2", "e5m2", Accumulator("e6m0_nosub"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e6m0", product="e4m3"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e6m0", "to_odd"), "float"),
+    TierCase("e5m2", "e5m2", Accumulator("e4m0_sat", "to_odd"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e6m0", "toward_zero"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m0", "stochastic"), "float"),
+    TierCase("fp32", "fp32", Accumulator("e5m0", "nearest_away"), "float"),
+    TierCase("e5m2", "e5m2", Accumulator("e5m0", "toward_positive"), "float"),
     # What only double does.
+    TierCase("fp32", "fp32", Accumulator("e8m0"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e8m0", "to_odd"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e8m22", "toward_zero"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e8m22", "toward_negative", chunk=9), "double"),
+    TierCase("fp32", "fp32", Accumulator("e6m23", "nearest_away"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e8m22", "to_odd"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e6m22_nosub"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e8m22", product="e8m23"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e8m23", "stochastic", random_bits=24), "double"),
+    TierCase("fp32", "fp32", Accumulator("e5m22_sat", "stochastic", rng="philox"), "double"),
+    TierCase("fp32", "fp32", Accumulator("fixed24_f12", "stochastic", random_bits=13), "double"),
+    TierCase("fp32", "fp32", Accumulator("ufixed24_f20", "nearest_away", chunk=8), "double"),
+    TierCase("fp32", "fp32", Accumulator("fixed12_f6", product="fixed12_f6"), "double"),
+    TierCase("fp32", "fp32", Accumulator("e6m22", product="fixed12_f6"), "double"),
+    TierCase("fp32", "fp32", Accumulator("fixed12_f6", "stochastic", product="e4m3"), "double"),
     TierCase("e4m3fn", "e4m3fn", lp.accumulator("hopper_fp8"), "double"),
     TierCase("e5m2", "e5m2", Accumulator("e6m9", order="pairwise"), "double"),
     TierCase("e5m2", "e5m2", Accumulator("e6m9", order="compensated", chunk=20), "double"),
-    TierCase("fp32", "fp32", Accumulator("fixed24_f12"), "double"),
     TierCase("fp32", "fp32", Accumulator("fixed16_f8", "stochastic"), "double"),
     TierCase("fp32", "fp32", Accumulator("fixed16_f8", "nearest_away"), "double"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m0"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e8m22"), "double"),
     TierCase("fp32", "fp32", Accumulator("e5m14", "stochastic", random_bits=12), "double"),
 ]
 
@@ -246,7 +280,7 @@ def test_zeros_of_underflowed_sums_keep_their_sign(
     assert_bit_equal(got, want)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.tier != "double"], ids=ids)
+@pytest.mark.parametrize("case", CASES, ids=ids)
 def test_tier_matches_reference_on_convolutions(case: TierCase, isa: str) -> None:
     """Padding and strides leave taps out: the masked variants."""
     generator = torch.Generator().manual_seed(6)
@@ -266,7 +300,7 @@ def test_tier_matches_reference_on_convolutions(case: TierCase, isa: str) -> Non
         assert_bit_equal(getattr(cpu.BACKEND, name)(*args, *tail), want, name)
 
 
-@pytest.mark.parametrize("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21"])
+@pytest.mark.parametrize("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
 @pytest.mark.parametrize("chunk", [None, 8])
 def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isa: str) -> None:
     """Products a trace above or below half a unit: float32 would find a tie where there is none."""

@@ -7,6 +7,7 @@
 //   (A) |s| <= 2^(l + 24): the float32 sum is exact, and rounding keeps it a multiple of 2^l; or
 //   (B) r <= q and 2 q <= 23, or q = 12 and r <= 11; or
 //   (C) q + r <= 23 and |s| < 2^(lx + 24).
+// For sums in double 53 takes the place of 24, and (B) is r <= q and 2 q <= 52.
 // The reason: a double rounding that goes wrong needs a float32 sum that is a midpoint and an exact
 // sum that is not; with the smaller addend on the grid of the larger they are too far apart
 // (Figueroa 1995 has the case q = r). If l >= lx no sum is below the last place of the subnormals,
@@ -110,9 +111,21 @@ inline bool exact_products(const AddendRange& p) {
   return p.plain && p.width <= 24 && p.lowest >= -126 && p.highest <= 127;
 }
 
-// (B): float32 sums of such addends may be rounded again wherever they lie.
-inline bool rounds_twice_safely(int width, int q) {
-  return width <= q && (2 * q <= 23 || (q == 12 && width <= 11));
+// What sums are computed in: significant digits, the exponent of the smallest normal number.
+struct Precision {
+  int digits;
+  int emin;
+  // Sums beyond the power of two with this exponent need no speed: a low bound leaves room to
+  // scale.
+  int enough;
+};
+constexpr Precision kSinglePrecision{24, -126, 40};
+constexpr Precision kDoublePrecision{53, -1022, 130};
+
+// (B): sums of such addends may be rounded again wherever they lie.
+inline bool rounds_twice_safely(const Precision& in, int width, int q) {
+  const bool one_digit_short = in.digits == 24 && q == 12 && width <= 11;
+  return width <= q && (2 * q < in.digits || one_digit_short);
 }
 
 // The product format leaves every product as it is.
@@ -139,11 +152,8 @@ inline AddendRange addend_range(const Accumulator& acc, const OperandRange& a,
 inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
   if (acc.rounding != Rounding::kNearestEven || !acc.fmt.subnormals) return false;
   if (!exact_products(product_range(a, b))) return false;
-  return rounds_twice_safely(addend_range(acc, a, b).width, acc.fmt.man_bits + 1);
+  return rounds_twice_safely(kSinglePrecision, addend_range(acc, a, b).width, acc.fmt.man_bits + 1);
 }
-
-// Sums past 2^40 need no speed, and a low bound leaves room to scale.
-constexpr int kEnoughBound = 40;
 
 struct Certificate {
   bool valid;
@@ -170,13 +180,15 @@ inline int highest_sum(const Format& f, const AddendRange& p, const OperandRange
 }
 
 // For a sum of `terms` such addends into f, on from `state`: the sums of the products before may be
-// finer than these. `factor` is the operand that is scaled. Truncation and stochastic rounding of
-// truncated sums compose in any case; only their range must be certified.
-inline Certificate certify(const Format& f, Rounding mode, int random_bits, const AddendRange& p,
-                           const OperandRange& state, const OperandRange& factor, int64_t terms) {
+// finer than these. `factor` is the operand that is scaled. Computed `in` float32 or double.
+// Truncation and stochastic rounding of truncated sums compose in any case; only their range must
+// be certified.
+inline Certificate certify(const Precision& in, const Format& f, Rounding mode, int random_bits,
+                           const AddendRange& p, const OperandRange& state,
+                           const OperandRange& factor, int64_t terms) {
   constexpr Certificate kNone{false, false, false, 0, false, false};
   if (!p.plain || !state.plain || f.kind != Kind::kFloat) return kNone;
-  if (f.man_bits < 1 || f.man_bits > 21) return kNone;
+  if (f.man_bits < 1 || f.man_bits > in.digits - 3) return kNone;
   const int q = f.man_bits + 1;
   const int lx = f.emin - f.man_bits;
   // Every sum is a multiple of 2^finest.
@@ -184,21 +196,21 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   const bool floor = p.lowest < lx;
   if (!f.subnormals && finest < f.emin) return kNone;
 
-  int bound = kEnoughBound;
+  int bound = in.enough;
   bool odd = false;
   if (mode == Rounding::kNearestEven) {
-    if (p.width > 24) {
+    if (p.width > in.digits) {
       odd = true;
-    } else if (!rounds_twice_safely(p.width, q)) {
-      int safe = finest + 24;                                 // (A)
-      if (q + p.width <= 23) safe = std::max(safe, lx + 24);  // (C)
+    } else if (!rounds_twice_safely(in, p.width, q)) {
+      int safe = finest + in.digits;                                       // (A)
+      if (q + p.width < in.digits) safe = std::max(safe, lx + in.digits);  // (C)
       // Long sums need room above the largest product.
-      odd = safe < std::min(p.highest + 12, kEnoughBound);
+      odd = safe < std::min(p.highest + 12, in.enough);
       if (!odd) bound = safe;
     }
   } else if (mode == Rounding::kTowardZero || mode == Rounding::kStochastic) {
     if (floor) return kNone;
-    if (mode == Rounding::kStochastic && random_bits > 22 - f.man_bits) return kNone;
+    if (mode == Rounding::kStochastic && random_bits > in.digits - 2 - f.man_bits) return kNone;
   } else {
     return kNone;
   }
@@ -211,10 +223,11 @@ inline Certificate certify(const Format& f, Rounding mode, int random_bits, cons
   if (floor) least = odd ? f.emin : std::min({finest, lx, f.emin});
   least = std::min(least, factor.lowest);
   const int overflow = full_binade ? top + 1 : top;
-  const bool overflows = overflow < std::min({bound, kEnoughBound, least + 127});
-  bound = std::min({bound, kEnoughBound, overflow, least + 127});
+  const int scalable = least + 1 - in.emin;
+  const bool overflows = overflow < std::min({bound, in.enough, scalable});
+  bound = std::min({bound, in.enough, overflow, scalable});
   // A bound that single products exceed would only be found broken.
-  if (bound < p.highest || factor.highest + 1 - bound > 126) return kNone;
+  if (bound < p.highest || factor.highest + 1 - bound > -in.emin) return kNone;
   return {true, odd, floor, bound, overflows, highest_sum(f, p, state, terms) > bound};
 }
 

@@ -2,6 +2,7 @@
 // over k, the closing of chunks, and the way back where a bound is passed.
 #pragma once
 
+#include "aligned.h"
 #include "fixed_rules.h"
 
 namespace lpk {
@@ -24,7 +25,7 @@ struct Snapshot {
         uint32_t bits;
         std::memcpy(&bits, &inner[r][l], sizeof bits);
         negative_zero |= bits == 0x80000000u;
-        infinite |= (bits & kExponentMask) == kExponentMask;
+        infinite |= (bits & 0x7f800000) == 0x7f800000;
       }
     }
   }
@@ -46,31 +47,67 @@ struct Snapshot {
 // The rule of the sums, scaled by 2^shift, may add a chunk to the outer sum as well: (B) of
 // certificate.h for two addends of q bits, both multiples of the last place of the subnormals; the
 // bound is that of the format, and watched as for the sums.
-inline bool closes_by_sum_rule(const Accumulator& acc, int shift) {
+inline bool closes_by_sum_rule(const Precision& in, const Accumulator& acc, int shift) {
   const Format& f = acc.fmt;
   const Format& o = acc.outer;
   const bool alike = o.kind == f.kind && o.man_bits == f.man_bits && o.emin == f.emin &&
                      o.max == f.max && o.subnormals == f.subnormals;
   return alike && o.overflow == f.overflow && acc.outer_rounding == acc.rounding && f.subnormals &&
-         rounds_twice_safely(f.man_bits + 1, f.man_bits + 1) &&
-         f.emin - f.man_bits + shift >= -126 &&
-         1 - shift >= std::min(kEnoughBound, std::ilogb(f.max));
+         rounds_twice_safely(in, f.man_bits + 1, f.man_bits + 1) &&
+         f.emin - f.man_bits + shift >= in.emin &&
+         1 - shift >= std::min(in.enough, std::ilogb(f.max));
 }
 
 // What the tile asks of a kernel: kMarked has absent taps that must be passed over.
 enum class Taps { kPlain, kMarked, kSpread };
 
-// What a group needs beside its tile, one operand of which is scaled by 2^shift: constants made
-// once a tile.
+// The operands of a tile in the precision of S, one of them times 2^shift: the smaller one, as the
+// other lies in cache or is spread over more memory. Valid until the thread makes the next.
+template <class S>
+struct Operands {
+  using Scalar = typename S::Scalar;
+  int shift;
+
+  Operands(const Tile& t, int by) : shift(by), from_a_(t.a), from_b_(t.b) {
+    const int64_t b_count = t.lanes * t.depth;
+    a_ = copy<0>(t.a, t.a_floats(), scales_b(t) ? 0 : by);
+    b_ = copy<1>(t.b, b_count, scales_b(t) ? by : 0);
+  }
+  static bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
+
+  // Of a part of the tile.
+  const Scalar* a_of(const Tile& part) const { return a_ + (part.a - from_a_); }
+  const Scalar* b_of(const Tile& part) const { return b_ + (part.b - from_b_); }
+
+ private:
+  template <int kSide>
+  static const Scalar* copy(const float* x, int64_t count, int by) {
+    if constexpr (!S::kDouble) {
+      if (by == 0) return x;
+    }
+    thread_local std::vector<Scalar, LineAllocator<Scalar>> scaled;
+    scaled.resize(count);
+    const Scalar scale = std::ldexp(Scalar{1}, by);
+    std::transform(x, x + count, scaled.begin(), [=](Scalar v) { return v * scale; });
+    return scaled.data();
+  }
+
+  const float *from_a_, *from_b_;
+  const Scalar *a_, *b_;
+};
+
+// What a group needs beside its tile: constants made once a tile.
 template <class S, class Rule, class Product>
 struct CertifiedRun {
   using Floats = S;
   static constexpr int kRows = Rule::kRows;
   using F = typename S::F;
-  static constexpr int kWidth = sizeof(F) / sizeof(float);
+  using Scalar = typename S::Scalar;
+  static constexpr int kWidth = S::kWidth;
   static constexpr int kVectors = kPanel / kWidth;
 
   const Accumulator& acc;
+  const Operands<S>& operands;
   F scale, unscale;
   Rule rule;
   Product product;
@@ -78,14 +115,16 @@ struct CertifiedRun {
   bool closes;
   bool watched;  // inner sums may reach the bound; outer ones always may
 
-  CertifiedRun(const Accumulator& accumulator, int by, const Rule& sum_rule, bool may_reach_bound)
+  CertifiedRun(const Accumulator& accumulator, const Operands<S>& scaled, const Rule& sum_rule,
+               bool may_reach_bound)
       : acc(accumulator),
-        scale(S::all(std::ldexp(1.0f, by))),
-        unscale(S::all(std::ldexp(1.0f, -by))),
+        operands(scaled),
+        scale(S::all(std::ldexp(1.0, scaled.shift))),
+        unscale(S::all(std::ldexp(1.0, -scaled.shift))),
         rule(sum_rule),
-        product(acc.product, by),
+        product(acc.product, scaled.shift),
         end(acc),
-        closes(Rule::kClosesChunks && closes_by_sum_rule(acc, by)),
+        closes(Rule::kClosesChunks && closes_by_sum_rule(S::kPrecision, acc, scaled.shift)),
         watched(Rule::kTracked && may_reach_bound) {}
 
   // outer <- round(outer + inner), inner <- +0; in memory only if the block ends here.
@@ -113,9 +152,10 @@ struct CertifiedRun {
     const Snapshot<kRows, kPanels * kPanel> before(t);
     if (before.infinite || (before.negative_zero && !Rule::kKeepsZeros)) return false;
 
-    const float* rows[kRows];
-    for (int r = 0; r < kRows; ++r) rows[r] = kSpread ? t.a + t.row_at[r] : t.a + r * t.depth;
-    const float* b = t.b;
+    const Scalar* rows[kRows];
+    const Scalar* a = operands.a_of(t);
+    for (int r = 0; r < kRows; ++r) rows[r] = kSpread ? a + t.row_at[r] : a + r * t.depth;
+    const Scalar* b = operands.b_of(t);
     F sum[kRows][kColumns];
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kColumns; ++v) {
@@ -144,13 +184,14 @@ struct CertifiedRun {
           const int64_t at = kSpread ? t.step_at[k] : k;
           F column[kColumns];
           for (int v = 0; v < kColumns; ++v) {
-            column[v] = S::load(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
+            column[v] =
+                S::operands(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
           }
           for (int r = 0; r < kRows; ++r) {
             if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
             for (int v = 0; v < kColumns; ++v) {
               if constexpr (Rule::kStochastic) lanes.take(draws[v / kVectors].row_words(r));
-              const F left = kSpread ? S::load(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
+              const F left = kSpread ? S::operands(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
               F s;
               if constexpr (std::is_same_v<Product, ExactProduct>) {
                 s = rule.fma(left, column[v], sum[r][v]);
@@ -192,7 +233,7 @@ struct CertifiedRun {
     });
     if constexpr (!Rule::kTracked) return true;
     const F all = S::either(S::either(seen[0], seen[1]), S::either(seen[2], seen[3]));
-    if (!S::any(all, kBeyondBound)) return true;
+    if (!S::any(all, S::kFromTwo)) return true;
     before.restore(t);
     return false;
   }
@@ -223,8 +264,8 @@ inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int6
 template <Taps kTaps, class Run, class Exact>
 class CertifiedGroups {
  public:
-  CertifiedGroups(const Tile& t, const Tile& scaled, const Run& run, const Exact& exact)
-      : t_(t), scaled_(scaled), run_(run), exact_(exact) {}
+  CertifiedGroups(const Tile& t, const Run& run, const Exact& exact)
+      : t_(t), run_(run), exact_(exact) {}
 
   // Whole groups panel by panel, which then stays in the first cache; the rest of the rows one by
   // one against several panels at a time, or their few sums would wait for each other.
@@ -278,7 +319,7 @@ class CertifiedGroups {
     if (untried_ > 0) {
       --untried_;
     } else {
-      const Tile part = part_of(scaled_, row, kGroup, lane, kGroupLanes);
+      const Tile part = part_of(t_, row, kGroup, lane, kGroupLanes);
       if (run_.template group<kGroup, kPanels, kTaps>(part)) {
         failures_ = 0;
         return;
@@ -290,7 +331,6 @@ class CertifiedGroups {
   }
 
   const Tile& t_;
-  const Tile& scaled_;
   const Run& run_;
   const Exact& exact_;
   int64_t failures_ = 0;  // in a row, those untried with them

@@ -17,80 +17,89 @@
 // nothing to sums that are never -0.
 #pragma once
 
-#include "aligned.h"
 #include "certified_group.h"
 
 namespace lpk {
 namespace {
 
-// Where a rule goes to work: a tile, the same with A or B times 2^shift, whether sums are watched,
-// and what does the parts of which the certificate does not hold.
-template <class Exact>
+#if defined(__AVX512F__)
+constexpr bool kAvx512 = true;
+#else
+constexpr bool kAvx512 = false;
+#endif
+template <class S>
+constexpr bool kSumsOdd = kAvx512 || S::kDouble;
+
+// Where a rule goes to work: a tile, its operands, whether sums are watched, and what does the
+// parts of which the certificate does not hold.
+template <class S, class Exact>
 struct CertifiedWork {
   const Tile& tile;
-  const Tile& scaled;
+  const Operands<S>& operands;
   const Accumulator& acc;
-  int shift;
   bool watched;
   const Exact& exact;
 };
 
 template <class S, class Product, class Rule, class Exact>
-bool run_certified(const CertifiedWork<Exact>& work, const Rule& rule) {
+bool run_certified(const CertifiedWork<S, Exact>& work, const Rule& rule) {
   using Run = CertifiedRun<S, Rule, Product>;
-  const Run run(work.acc, work.shift, rule, work.watched);
-  const Tile scaled = Rule::kKeepsZeros ? work.scaled.marked() : work.scaled;
-  if (scaled.spread()) {
-    CertifiedGroups<Taps::kSpread, Run, Exact>(work.tile, scaled, run, work.exact).run();
+  const Run run(work.acc, work.operands, rule, work.watched);
+  const Tile tile = Rule::kKeepsZeros ? work.tile.marked() : work.tile;
+  if (tile.spread()) {
+    CertifiedGroups<Taps::kSpread, Run, Exact>(tile, run, work.exact).run();
     return true;
   }
   if constexpr (Rule::kKeepsZeros) {
-    if (scaled.absent != nullptr || scaled.lane_absent != nullptr) {
-      CertifiedGroups<Taps::kMarked, Run, Exact>(work.tile, scaled, run, work.exact).run();
+    if (tile.absent != nullptr || tile.lane_absent != nullptr) {
+      CertifiedGroups<Taps::kMarked, Run, Exact>(tile, run, work.exact).run();
       return true;
     }
   }
-  CertifiedGroups<Taps::kPlain, Run, Exact>(work.tile, scaled, run, work.exact).run();
+  CertifiedGroups<Taps::kPlain, Run, Exact>(tile, run, work.exact).run();
   return true;
 }
 
 template <class S, class Sum, class Product, class Exact>
-bool run_certified_nearest(const CertifiedWork<Exact>& work, bool floor) {
+bool run_certified_nearest(const CertifiedWork<S, Exact>& work, bool floor) {
   const Format& f = work.acc.fmt;
+  const int shift = work.operands.shift;
   // Rounded products have few variants: the rules that take every width.
   constexpr bool kShort = std::is_same_v<Product, ExactProduct>;
   if constexpr (kShort) {
 #if defined(__AVX512F__)
-    if (floor && splits_shortly(f))
-      return run_certified<S, Product>(work, ShortFloorRule<S, Sum>(f, work.shift));
+    if (floor && splits_shortly<S>(f))
+      return run_certified<S, Product>(work, ShortFloorRule<S, Sum>(f, shift));
 #endif
-    if (!floor && splits_shortly(f))
+    if (!floor && splits_shortly<S>(f))
       return run_certified<S, Product>(work, ShortSplitRule<S, Sum>(f));
   }
-  if (floor) return run_certified<S, Product>(work, FloorRule<S, Sum>(f, work.shift));
-  return run_certified<S, Product>(work, SplitRule<S, Sum>(f));
+  // In double every format is short.
+  if constexpr (!S::kDouble || !kAvx512) {
+    if (floor) return run_certified<S, Product>(work, FloorRule<S, Sum>(f, shift));
+  }
+  if constexpr (!S::kDouble) return run_certified<S, Product>(work, SplitRule<S, Sum>(f));
+  return false;
 }
 
 // Chooses the rule; false if there is none for the accumulator.
 template <class S, class Product, class Exact>
-bool run_certified_rule(const CertifiedWork<Exact>& work, const Certificate& c) {
+bool run_certified_rule(const CertifiedWork<S, Exact>& work, const Certificate& c) {
   const Accumulator& acc = work.acc;
-  if (acc.rounding == Rounding::kNearestEven && !c.odd)
-    return run_certified_nearest<S, NearestSum<S>, Product>(work, c.floor);
-#if defined(__AVX512F__)
-  switch (acc.rounding) {
-    case Rounding::kNearestEven:
-      return run_certified_nearest<S, OddSum<S>, Product>(work, c.floor);
-    case Rounding::kTowardZero:
-      return run_certified<S, Product>(work, TruncationRule<S>(acc.fmt));
-    case Rounding::kStochastic:
-      return run_certified<S, Product>(work, StochasticRule<S>(acc.fmt));
-    default:
-      return false;
+  const bool nearest = acc.rounding == Rounding::kNearestEven;
+  if (nearest && !c.odd) return run_certified_nearest<S, NearestSum<S>, Product>(work, c.floor);
+  if constexpr (kSumsOdd<S>) {
+    if (nearest) return run_certified_nearest<S, OddSum<S>, Product>(work, c.floor);
   }
-#else
-  return false;
+#if defined(__AVX512F__)
+  if constexpr (!S::kDouble) {
+    if (acc.rounding == Rounding::kTowardZero)
+      return run_certified<S, Product>(work, TruncationRule<S>(acc.fmt));
+    if (acc.rounding == Rounding::kStochastic)
+      return run_certified<S, Product>(work, StochasticRule<S>(acc.fmt));
+  }
 #endif
+  return false;
 }
 
 // The finite ones of the running sums that a tile goes on from; groups with others are left out.
@@ -103,24 +112,8 @@ inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
   return all;
 }
 
-// The operand to scale: the smaller one, as the other lies in cache or is spread over more memory.
-inline bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
-
-// The tile with that operand times 2^shift.
-inline Tile scaled_tile(const Tile& t, int shift) {
-  Tile tile = t;
-  const float*& x = scales_b(t) ? tile.b : tile.a;
-  const int64_t count = (scales_b(t) ? t.lanes : t.rows) * t.depth;
-  thread_local AlignedFloats scaled;
-  scaled.resize(count);
-  const float scale = std::ldexp(1.0f, shift);
-  std::transform(x, x + count, scaled.begin(), [=](float v) { return v * scale; });
-  x = scaled.data();
-  return tile;
-}
-
 template <class S, bool kWraps, class Exact>
-bool run_grid_rule(const CertifiedWork<Exact>& work, const GridCertificate& c) {
+bool run_grid_rule(const CertifiedWork<S, Exact>& work, const GridCertificate& c) {
   const Accumulator& acc = work.acc;
   const auto run = [&](auto rule) { return run_certified<S, ExactProduct>(work, rule); };
   using Mode = Rounding;
@@ -153,12 +146,12 @@ bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
   // Whole quanta or not is what matters here.
   products.lowest = lowest_bit(t.a, t.a_floats()) + lowest_bit(t.b, t.lanes * t.depth);
   if (acc.has_product && !products_stay_on_grid(acc.product, products)) return false;
-  const OperandRange& factor = scales_b(t) ? b : a;
+  const OperandRange& factor = Operands<S>::scales_b(t) ? b : a;
   const GridCertificate c =
-      certify_grid(acc.fmt, acc.rounding, products, state_range(t, acc), factor);
+      certify_grid(S::kPrecision, acc.fmt, acc.rounding, products, state_range(t, acc), factor);
   if (!c.valid) return false;
-  const Tile scaled = scaled_tile(t, c.shift);
-  const CertifiedWork<Exact> work{t, scaled, acc, c.shift, false, exact};
+  const Operands<S> scaled(t, c.shift);
+  const CertifiedWork<S, Exact> work{t, scaled, acc, false, exact};
   if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(work, c);
   return run_grid_rule<S, false>(work, c);
 }
@@ -169,43 +162,39 @@ template <class S, class Exact>
 bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                         const OperandRange& b, const Exact& exact) {
   if (acc.fmt.kind == Kind::kFixed) return run_grid_tile<S>(t, acc, a, b, exact);
-  if (sizeof(typename S::F) < 64 && acc.rounding != Rounding::kNearestEven) return false;
+  if ((!kAvx512 || S::kDouble) && acc.rounding != Rounding::kNearestEven) return false;
   const AddendRange products = product_range(a, b);
   const bool rounds = acc.has_product && !products_stay(acc.product, products);
   const int64_t terms = acc.chunk > 0 ? std::min(acc.chunk, t.depth) : t.depth;
   const Certificate certificate =
-      certify(acc.fmt, acc.rounding, acc.random_bits, addend_range(acc, a, b), state_range(t, acc),
-              scales_b(t) ? b : a, terms);
-  if (!certificate.valid) return false;
-#if !defined(__AVX512F__)
-  if (certificate.odd) return false;
-#endif
+      certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, addend_range(acc, a, b),
+              state_range(t, acc), Operands<S>::scales_b(t) ? b : a, terms);
+  if (!certificate.valid || (!kSumsOdd<S> && certificate.odd)) return false;
   const int shift = 1 - certificate.bound;
-  const bool brief = short_products_fit(acc, products, shift) && !certificate.odd &&
+  const bool brief = !S::kDouble && short_products_fit(acc, products, shift) && !certificate.odd &&
                      !certificate.floor && acc.rounding == Rounding::kNearestEven &&
-                     splits_shortly(acc.fmt);
-#if defined(__AVX512F__)
-  if (rounds && !rounded_products_fit(acc, products, shift)) return false;
-#else
-  if (rounds && !brief) return false;
-#endif
+                     splits_shortly<S>(acc.fmt);
+  const bool fit = kAvx512 && !S::kDouble && rounded_products_fit(acc, products, shift);
+  if (rounds && !fit && !brief) return false;
   // Products that overflow are infinite however small the sums.
   const bool watched = certificate.reached || (rounds && !brief);
-  const Tile scaled = scaled_tile(t, shift);
-  const CertifiedWork<Exact> work{t, scaled, acc, shift, watched, exact};
+  const Operands<S> scaled(t, shift);
+  const CertifiedWork<S, Exact> work{t, scaled, acc, watched, exact};
   if (!rounds && certificate.reached && certificate.overflows && !certificate.odd &&
-      !certificate.floor && splits_shortly(acc.fmt) && acc.rounding == Rounding::kNearestEven &&
+      !certificate.floor && splits_shortly<S>(acc.fmt) && acc.rounding == Rounding::kNearestEven &&
       acc.fmt.overflow == Overflow::kSaturate) {
     using Sum = NearestSum<S>;
     return run_certified<S, ExactProduct>(work, SaturatedRule<S, Sum>(acc.fmt, shift));
   }
-  if (rounds && brief) {
-    using Sum = ShortSplitRule<S, NearestSum<S>>;
-    return run_certified<S, ShortProduct<S>>(work, Sum(acc.fmt));
-  }
+  if constexpr (!S::kDouble) {
+    if (rounds && brief) {
+      using Sum = ShortSplitRule<S, NearestSum<S>>;
+      return run_certified<S, ShortProduct<S>>(work, Sum(acc.fmt));
+    }
 #if defined(__AVX512F__)
-  if (rounds) return run_certified_rule<S, RoundedProduct>(work, certificate);
+    if (rounds) return run_certified_rule<S, RoundedProduct>(work, certificate);
 #endif
+  }
   return run_certified_rule<S, ExactProduct>(work, certificate);
 }
 

@@ -75,9 +75,9 @@ class ChunkEnd {
       float* inner = t.inner + row * t.stride + lane;
       float* outer = t.outer + row * t.stride + lane;
       for (int r = 0; r < kRows; ++r, inner += t.stride, outer += t.stride) {
-        const __m512 sum =
-            sum_alone<Rounding::kNearestEven>(_mm512_loadu_ps(outer), _mm512_loadu_ps(inner));
-        _mm512_storeu_ps(outer, rule_(sum, LaneDraws{}));
+        const __m512 sum = sum_alone<SumLanes, Rounding::kNearestEven>(_mm512_loadu_ps(outer),
+                                                                       _mm512_loadu_ps(inner));
+        _mm512_storeu_ps(outer, rule_(sum, LaneDraws<SumLanes>{}));
         _mm512_storeu_ps(inner, _mm512_setzero_ps());
       }
       return;
@@ -112,7 +112,8 @@ class ChunkEnd {
   const Accumulator& acc_;
   bool stochastic_;
 #if defined(__AVX512F__)
-  using FloatRule = NarrowRule<Rounding::kNearestEven>;
+  using SumLanes = RoundedLanes<float>;
+  using FloatRule = NarrowRule<SumLanes, Rounding::kNearestEven>;
   bool in_float_;
   FloatRule rule_;
 #endif

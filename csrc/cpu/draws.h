@@ -20,7 +20,7 @@ inline int64_t served_by_word(const Tile& t, const DrawLayout& layout, int64_t k
 // the draws it holds.
 template <class V, int kRows>
 struct PanelDraws {
-  DrawLayout layout;
+  DrawLayout layout{};
   Rng rng = Rng::kFast;
   uint64_t seed;
   uint32_t site;
@@ -139,7 +139,7 @@ struct ElementDraws {
   using D = typename V::D;
   using U = typename V::U;
 
-  DrawLayout layout;
+  DrawLayout layout{};
   Rng rng;
   uint64_t seed;
   uint32_t site;

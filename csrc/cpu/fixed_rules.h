@@ -2,11 +2,12 @@
 // saturate or three wrap.
 //
 // Sums are counted in quanta and carried with 1.5 2^23 added: in [2^23, 2^24) float32 is the grid
-// of integers, so that the processor's rounding of the exact a b + acc is the rounding to the
-// format, and the last bit the parity of the integer. Sums that leave the binade are past the ends
-// of the format (word_bits <= 22), and rounding is monotone: they saturate all the same. To wrap
-// they must stay in it. Where products are multiples of the quantum nothing is rounded at all, in
-// any mode, and sums are carried as they are.
+// of integers (double in [2^52, 2^53)), so that the processor's rounding of the exact a b + acc is
+// the rounding to the format, and the last bit the parity of the integer. Sums that leave the
+// binade are past the ends of the format (word_bits <= 22; in double every format's), and rounding
+// is monotone: they saturate all the same. To wrap they must stay in it. Where products are
+// multiples of the quantum nothing is rounded at all, in any mode, and sums are carried as they
+// are.
 #pragma once
 
 #include "certified_rules.h"
@@ -29,18 +30,19 @@ struct GridCertificate {
   int shift;     // A times 2^shift counts quanta
 };
 
-inline GridCertificate certify_grid(const Format& f, Rounding mode, const AddendRange& p,
-                                    const OperandRange& state, const OperandRange& factor) {
+inline GridCertificate certify_grid(const Precision& in, const Format& f, Rounding mode,
+                                    const AddendRange& p, const OperandRange& state,
+                                    const OperandRange& factor) {
   constexpr GridCertificate kNone{false, false, 0};
   if (f.kind != Kind::kFixed || !p.plain || !state.plain) return kNone;
   const int shift = -std::ilogb(f.quantum);
   const bool on_grid = p.lowest + shift >= 0;
   const bool wraps = f.overflow == Overflow::kWrap;
   // A scaled stays exact and finite; no product is tiny.
-  if (factor.lowest + shift < -126 || factor.highest + shift > 126) return kNone;
+  if (factor.lowest + shift < in.emin || factor.highest + shift > -in.emin) return kNone;
   if (!on_grid && (mode == Rounding::kNearestAway || mode == Rounding::kStochastic)) return kNone;
-  if (f.modulus > 0x1p22 && (wraps || !on_grid)) return kNone;
-  if (wraps && p.highest + shift > 21) return kNone;
+  if (std::ilogb(f.modulus) > in.digits - 2 && (wraps || !on_grid)) return kNone;
+  if (wraps && p.highest + shift > in.digits - 3) return kNone;
   return {true, on_grid, shift};
 }
 
@@ -52,10 +54,10 @@ struct GridRule : RuleOf<S, false, false, false> {
   bool is_signed;
 
   GridRule(const Format& f, bool on_grid)
-      : bias(S::all(on_grid && !kWraps ? 0.0f : 0x1.8p23f)),
-        lowest(S::all(static_cast<float>(f.lowest / f.quantum)) + bias),
-        highest(S::all(static_cast<float>(f.max / f.quantum)) + bias),
-        unused(S::all_words(32 - std::ilogb(f.modulus))),
+      : bias(S::all(on_grid && !kWraps ? 0.0 : std::ldexp(1.5, S::kPrecision.digits - 1))),
+        lowest(S::all(f.lowest / f.quantum) + bias),
+        highest(S::all(f.max / f.quantum) + bias),
+        unused(S::all_words(S::kWordBits - std::ilogb(f.modulus))),
         is_signed(f.lowest < 0) {}
 
   LPK_HD F enter(F sum) const { return sum + bias; }
@@ -63,12 +65,13 @@ struct GridRule : RuleOf<S, false, false, false> {
 
   LPK_HD F fma(F a, F b, F sum) const {
 #if defined(__AVX512F__)
+    using L = RoundedLanes<typename S::Scalar>;
     if constexpr (kMode == Rounding::kTowardZero) {
-      const F down = sum_of_product<Rounding::kTowardNegative>(a, b, sum);
-      const F up = sum_of_product<Rounding::kTowardPositive>(a, b, sum);
-      return _mm512_mask_mov_ps(up, _mm512_cmp_ps_mask(down, bias, _CMP_GE_OQ), down);
+      const auto down = L::template fma<kDown>(a, b, sum);
+      const auto up = L::template fma<kUp>(a, b, sum);
+      return L::select(L::template compare<_CMP_GE_OQ>(down, bias), down, up);
     } else if constexpr (kMode != Rounding::kNearestEven) {
-      return sum_of_product<kMode>(a, b, sum);
+      return sum_of_product<L, kMode>(a, b, sum);
     }
 #endif
     return S::fma(a, b, sum);
@@ -84,7 +87,7 @@ struct GridRule : RuleOf<S, false, false, false> {
   }
 
  private:
-  // The bits of bias below 2^22 are zero: those of s are the integer's own.
+  // The bits of bias below 2^22 (2^51) are zero: those of s are the integer's own.
   LPK_HD typename S::I wrapped(typename S::I s) const {
     const typename S::I top = S::shift_left(s, unused);
     return is_signed ? S::shift_right(top, unused) : S::shift_right_zeros(top, unused);

@@ -1,8 +1,10 @@
-// Accumulation in float32 lanes, AVX-512, for the formats and modes of float_rules.h.
+// Accumulation in lanes of float32 or double, AVX-512, by the rules of float_rules.h.
 //
 // Exact for any operands: what a step does to the sum before its rule is in FloatStep. Where the
 // operands allow it (certificate.h) the bracket of nearest_even is a plain multiply-add.
 #pragma once
+
+#include <vector>
 
 #include "certificate.h"
 #include "chunks.h"
@@ -16,10 +18,13 @@ struct NoProduct {
   static bool fits(const Format&, int) { return true; }
 };
 
-// sum <- sum_rule(a b + sum), or sum_rule(product_rule(a b) + sum). Plain: nearest sums in float32
-// may be rounded again as they are, and products of the operands are exact in float32.
+// sum <- sum_rule(a b + sum), or sum_rule(product_rule(a b) + sum). Plain: nearest sums may be
+// rounded again as they are, and products of the operands are exact in the lanes' precision, as all
+// are in double.
 template <class Sum, class Product, bool kPlain>
 struct FloatStep {
+  using L = typename Sum::L;
+  using F = typename L::F;
   static constexpr bool kProduct = !std::is_same_v<Product, NoProduct>;
   static constexpr Rounding kMode = Sum::kMode;
   static constexpr bool kStochastic = kMode == Rounding::kStochastic;
@@ -32,16 +37,17 @@ struct FloatStep {
   explicit FloatStep(const Accumulator& acc)
       : sum_rule(acc.fmt, acc.random_bits), product_rule(acc.product, acc.random_bits) {}
 
-  LPK_HD __m512 operator()(__m512 sum, __m512 a, __m512 b, const LaneDraws& draws) const {
+  LPK_HD F operator()(F sum, F a, F b, const LaneDraws<L>& draws) const {
     constexpr int kHardware = hardware_mode<Sum::kMode>();
-    __m512 total;
+    F total;
     if constexpr (kProduct) {
-      const __m512 exact = kPlain ? _mm512_mul_ps(a, b) : product_alone<Product::kMode>(a, b);
-      const __m512 p = product_rule(exact, draws);
-      total = kBare ? _mm512_add_round_ps(sum, p, kHardware) : sum_alone<Sum::kMode>(p, sum);
+      constexpr bool kExact = kPlain || L::kMantissa == 52;
+      const F exact = kExact ? a * b : product_alone<L, Product::kMode>(a, b);
+      const F p = product_rule(exact, draws);
+      total = kBare ? L::template add<kHardware>(sum, p) : sum_alone<L, Sum::kMode>(p, sum);
     } else {
-      total = kBare ? _mm512_fmadd_round_ps(a, b, sum, kHardware)
-                    : sum_of_product<Sum::kMode>(a, b, sum);
+      total =
+          kBare ? L::template fma<kHardware>(a, b, sum) : sum_of_product<L, Sum::kMode>(a, b, sum);
     }
     if constexpr (kSame) {
       return total;
@@ -51,37 +57,48 @@ struct FloatStep {
   }
 };
 
-// What the tile has beyond dense operands without absent taps.
-struct AnyTaps {
+// A tile and its operands in the lanes' precision.
+template <class L>
+struct LaneTile {
   const Tile& t;
-  int64_t row, lane;
-  LPK_HD bool absent(int r, int64_t k) const {
-    return t.absent != nullptr && t.absent[(row + r) * t.depth + k] != 0;
+  const typename L::Scalar* a;
+  const typename L::Scalar* b;
+
+  LPK_HD bool absent(int64_t row, int64_t k) const {
+    return t.absent != nullptr && t.absent[row * t.depth + k] != 0;
   }
-  LPK_HD __m512 left(int r, int64_t k) const {
-    return t.spread() ? _mm512_loadu_ps(t.a + t.row_at[row + r] + t.step_at[k])
-                      : _mm512_set1_ps(t.a[(row + r) * t.depth + k]);
+  LPK_HD typename L::F left(int64_t row, int64_t k, int v) const {
+    return t.spread() ? L::operands(a + t.row_at[row] + t.step_at[k] + v * L::kWidth)
+                      : L::one_operand(a + row * t.depth + k);
   }
-  LPK_HD __mmask16 present(int64_t k) const {
-    return t.lane_absent != nullptr ? ~t.lane_absent[lane / kPanel * t.depth + k] : 0xffff;
+  LPK_HD typename L::Mask present(int64_t lane, int64_t k, int v) const {
+    const uint32_t marks =
+        t.lane_absent != nullptr ? t.lane_absent[lane / kPanel * t.depth + k] : 0;
+    return static_cast<typename L::Mask>(~marks >> (v * L::kWidth));
   }
 };
 
 template <class Step, int kRows, bool kAny>
-void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
-                     const ChunkEnd<Vec<8>>& end, int64_t row, int64_t lane) {
-  static_assert(kPanel == 16, "a panel is one vector of float32");
-  const float* a = t.a + row * t.depth;
-  const float* b = t.b + lane * t.depth;
-  const AnyTaps any{t, row, lane};
+void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& acc,
+                     const Step& step, const ChunkEnd<Vec<8>>& end, int64_t row, int64_t lane) {
+  using L = typename Step::L;
+  constexpr int kVectors = kPanel / L::kWidth;
+  const Tile& t = tile.t;
+  const auto* a = tile.a + row * t.depth;
+  const auto* b = tile.b + lane * t.depth;
   float* inner = t.inner + row * t.stride + lane;
-  __m512 sum[kRows];
-  for (int r = 0; r < kRows; ++r) sum[r] = _mm512_loadu_ps(inner + r * t.stride);
+  typename L::F sum[kRows][kVectors];
+  const auto each = [&](const auto& at) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) at(sum[r][v], inner + r * t.stride + v * L::kWidth);
+    }
+  };
+  each([](auto& s, const float* p) { s = L::load(p); });
   PanelDraws<Vec<8>, kRows> draws;
-  LaneDraws lanes{};
+  LaneDraws<L> lanes{};
   if constexpr (Step::kStochastic) {
     draws.start(t, kSiteSum, acc.random_bits, acc.rng, row, lane);
-    lanes = LaneDraws(draws.layout, step.sum_rule.draw_place(acc.fmt, acc.random_bits));
+    lanes = LaneDraws<L>(draws.layout, step.sum_rule.draw_place(acc.fmt, acc.random_bits));
   }
   for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
     for (int64_t k = from, served = to; k < to;) {
@@ -92,23 +109,26 @@ void run_float_panel(const Tile& t, const Accumulator& acc, const Step& step,
       for (; k < served; ++k) {
         if constexpr (Step::kStochastic)
           lanes.from(draws.layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
-        const __m512 column = _mm512_loadu_ps(b + k * kPanel);
+        typename L::F column[kVectors];
+        for (int v = 0; v < kVectors; ++v) column[v] = L::operands(b + k * kPanel + v * L::kWidth);
         for (int r = 0; r < kRows; ++r) {
-          if (kAny && any.absent(r, k)) continue;
-          if constexpr (Step::kStochastic) lanes.take(draws.row_words(r));
-          if constexpr (kAny) {
-            const __m512 next = step(sum[r], any.left(r, k), column, lanes);
-            sum[r] = _mm512_mask_mov_ps(sum[r], any.present(k), next);
-          } else {
-            sum[r] = step(sum[r], _mm512_set1_ps(a[r * t.depth + k]), column, lanes);
+          if (kAny && tile.absent(row + r, k)) continue;
+          for (int v = 0; v < kVectors; ++v) {
+            if constexpr (Step::kStochastic) lanes.take(draws.row_words(r) + v * L::kWidth);
+            if constexpr (kAny) {
+              const auto next = step(sum[r][v], tile.left(row + r, k, v), column[v], lanes);
+              sum[r][v] = L::select(tile.present(lane, k, v), next, sum[r][v]);
+            } else {
+              sum[r][v] = step(sum[r][v], L::one_operand(a + r * t.depth + k), column[v], lanes);
+            }
           }
         }
       }
     }
-    for (int r = 0; r < kRows; ++r) _mm512_storeu_ps(inner + r * t.stride, sum[r]);
+    each([](auto& s, float* p) { L::store(p, s); });
     if (closed < 0) return;
     end.template close<kRows>(t, row, lane, static_cast<uint64_t>(closed));
-    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+    each([](auto& s, float*) { s = L::all(0.0); });
   });
 }
 
@@ -118,31 +138,45 @@ constexpr bool kCommon = kMode == Rounding::kNearestEven || kMode == Rounding::k
                          kMode == Rounding::kStochastic;
 
 template <class Step, bool kAny>
-void run_float_rows(const Tile& t, const Accumulator& acc) {
+void run_float_rows(const LaneTile<typename Step::L>& tile, const Accumulator& acc) {
+  const Tile& t = tile.t;
   const Step step(acc);
   const ChunkEnd<Vec<8>> end(acc);
+  constexpr bool kEightRows = kCommon<Step::kMode> && !Step::kStochastic && Step::L::kWidth == 16;
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     int64_t row = 0;
-    if constexpr (kCommon<Step::kMode> && !Step::kStochastic) {
+    if constexpr (kEightRows) {
       for (; row + 8 <= t.rows; row += 8) {
-        run_float_panel<Step, 8, kAny>(t, acc, step, end, row, lane);
+        run_float_panel<Step, 8, kAny>(tile, acc, step, end, row, lane);
       }
     }
     for (; row + 4 <= t.rows; row += 4) {
-      run_float_panel<Step, 4, kAny>(t, acc, step, end, row, lane);
+      run_float_panel<Step, 4, kAny>(tile, acc, step, end, row, lane);
     }
-    for (; row < t.rows; ++row) run_float_panel<Step, 1, kAny>(t, acc, step, end, row, lane);
+    for (; row < t.rows; ++row) run_float_panel<Step, 1, kAny>(tile, acc, step, end, row, lane);
   }
 }
 
 template <class Step>
 bool run_step(const Tile& t, const Accumulator& acc) {
-  if (t.absent != nullptr || t.lane_absent != nullptr || t.spread()) {
-    run_float_rows<Step, true>(t, acc);
+  using L = typename Step::L;
+  const auto run = [&](const typename L::Scalar* a, const typename L::Scalar* b) {
+    const LaneTile<L> tile{t, a, b};
+    if (t.absent != nullptr || t.lane_absent != nullptr || t.spread()) {
+      run_float_rows<Step, true>(tile, acc);
+    } else {
+      run_float_rows<Step, false>(tile, acc);
+    }
+    return true;
+  };
+  if constexpr (L::kMantissa == 23) {
+    return run(t.a, t.b);
   } else {
-    run_float_rows<Step, false>(t, acc);
+    thread_local std::vector<double> a, b;
+    a.assign(t.a, t.a + t.a_floats());
+    b.assign(t.b, t.b + t.lanes * t.depth);
+    return run(a.data(), b.data());
   }
-  return true;
 }
 
 // Runs the tile if these rules fit the accumulator.
@@ -153,48 +187,57 @@ bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
     return false;
   }
   // Only where the bracket costs anything: nearest sums, nearest products.
-  if constexpr (Sum::kMode == Rounding::kNearestEven) {
+  if constexpr (Sum::kMode == Rounding::kNearestEven && Sum::L::kMantissa == 23) {
     if (plain_sums(acc, a, b)) return run_step<FloatStep<Sum, Product, true>>(t, acc);
   }
   return run_step<FloatStep<Sum, Product, false>>(t, acc);
 }
 
-// Products exact, or rounded to nearest in a narrow or wide format.
+// Products exact, or rounded to nearest in a narrow, wide or fixed-point format.
 template <class Sum>
 bool try_sum(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  using L = typename Sum::L;
   if (!acc.has_product) return try_rules<Sum, NoProduct>(t, acc, a, b);
-  if constexpr (kCommon<Sum::kMode> && !std::is_same_v<Sum, NarrowRule<Sum::kMode, false>>) {
+  if constexpr (kCommon<Sum::kMode> && Sum::kRoundsProducts) {
     if (acc.product_rounding != Rounding::kNearestEven) return false;
-    return try_rules<Sum, NarrowRule<Rounding::kNearestEven>>(t, acc, a, b) ||
-           try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
+    if (try_rules<Sum, NarrowRule<L, Rounding::kNearestEven>>(t, acc, a, b)) return true;
+    if constexpr (L::kMantissa == 23) {
+      return try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
+    } else {
+      return try_rules<Sum, FixedRule<L, Rounding::kNearestEven>>(t, acc, a, b);
+    }
   }
   return false;
 }
 
-template <Rounding kMode>
-bool try_mode(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
-  return try_sum<NarrowRule<kMode>>(t, acc, a, b) ||
-         try_sum<NarrowRule<kMode, false>>(t, acc, a, b) ||
-         try_sum<WideRule<kMode>>(t, acc, a, b) || try_sum<SameRule<kMode>>(t, acc, a, b);
+template <class L, Rounding kMode>
+bool try_power(const Tile& t, const Accumulator& acc, const OperandRange& a,
+               const OperandRange& b) {
+  if constexpr (kMadeOdd<kMode>) {
+    return try_sum<PowerRule<L, kMode>>(t, acc, a, b);
+  } else {
+    return false;
+  }
 }
 
-bool run_float_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                    const OperandRange& b) {
-  switch (acc.rounding) {
+// Calls run(mode) with a mode known to the compiler.
+template <class Run>
+bool for_mode(Rounding mode, const Run& run) {
+  switch (mode) {
     case Rounding::kNearestEven:
-      return try_mode<Rounding::kNearestEven>(t, acc, a, b);
+      return run(std::integral_constant<Rounding, Rounding::kNearestEven>());
     case Rounding::kNearestAway:
-      return try_mode<Rounding::kNearestAway>(t, acc, a, b);
+      return run(std::integral_constant<Rounding, Rounding::kNearestAway>());
     case Rounding::kTowardZero:
-      return try_mode<Rounding::kTowardZero>(t, acc, a, b);
+      return run(std::integral_constant<Rounding, Rounding::kTowardZero>());
     case Rounding::kTowardPositive:
-      return try_mode<Rounding::kTowardPositive>(t, acc, a, b);
+      return run(std::integral_constant<Rounding, Rounding::kTowardPositive>());
     case Rounding::kTowardNegative:
-      return try_mode<Rounding::kTowardNegative>(t, acc, a, b);
+      return run(std::integral_constant<Rounding, Rounding::kTowardNegative>());
     case Rounding::kToOdd:
-      return try_mode<Rounding::kToOdd>(t, acc, a, b);
+      return run(std::integral_constant<Rounding, Rounding::kToOdd>());
     case Rounding::kStochastic:
-      return try_mode<Rounding::kStochastic>(t, acc, a, b);
+      return run(std::integral_constant<Rounding, Rounding::kStochastic>());
   }
   return false;
 }

@@ -11,9 +11,7 @@
 #include "transpose.h"
 #if defined(__AVX2__)
 #include "certified_kernel.h"
-#endif
-#if defined(__AVX512F__)
-#include "float_kernel.h"
+#include "wide_tiles.h"
 #endif
 
 namespace lpk {
@@ -24,8 +22,8 @@ namespace {
 //
 // The tiers, fastest first; each is exact wherever it runs:
 //   native      e5m10 by half-precision instructions                     AVX512-FP16
-//   certified   operands that prove float32 sums safe: nearest_even and
-//               fixed point, with AVX-512 other modes                    AVX-512, AVX2
+//   certified   operands that prove sums in float32 or double safe:
+//               nearest_even and fixed point, with AVX-512 other modes   AVX-512, AVX2
 //   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything
 #if defined(__AVX2__)
@@ -39,11 +37,17 @@ void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRa
     left -= products;
 #if defined(__AVX512F__)
     if (run_float_tile(part, acc, a, b)) return count_products(Tier::kFloat, products);
-#endif
+    run_exact_tile(part, acc);
+#else
     run_double_tile<V>(part, acc);
+#endif
     count_products(Tier::kDouble, products);
   };
-  if (!run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact)) exact(t);
+  const auto in_double = kAvx512 ? run_certified_double_avx512 : run_certified_double_avx2;
+  if (!run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact) &&
+      !in_double(t, acc, a, b, exact)) {
+    exact(t);
+  }
   count_products(Tier::kCertified, left);
 }
 #endif
