@@ -8,6 +8,8 @@
 
 #include "certificate.h"
 #include "chunks.h"
+#include "fixed_lane_rule.h"
+#include "power_rule.h"
 
 namespace lpk {
 namespace {

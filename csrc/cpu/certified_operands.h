@@ -1,0 +1,50 @@
+// Operands as the certified kernels multiply them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "aligned.h"
+#include "tile.h"
+
+namespace lpk {
+namespace {
+
+// The operands of a tile in the precision of S, one of them times 2^shift: the smaller one, as the
+// other lies in cache or is spread over more memory. Valid until the thread makes the next.
+template <class S>
+struct Operands {
+  using Scalar = typename S::Scalar;
+  int shift;
+
+  Operands(const Tile& t, int by) : shift(by), from_a_(t.a), from_b_(t.b) {
+    const int64_t b_count = t.lanes * t.depth;
+    a_ = copy<0>(t.a, t.a_floats(), scales_b(t) ? 0 : by);
+    b_ = copy<1>(t.b, b_count, scales_b(t) ? by : 0);
+  }
+  static bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
+
+  // Of a part of the tile.
+  const Scalar* a_of(const Tile& part) const { return a_ + (part.a - from_a_); }
+  const Scalar* b_of(const Tile& part) const { return b_ + (part.b - from_b_); }
+
+ private:
+  template <int kSide>
+  static const Scalar* copy(const float* x, int64_t count, int by) {
+    if constexpr (!S::kDouble) {
+      if (by == 0) return x;
+    }
+    thread_local std::vector<Scalar, LineAllocator<Scalar>> scaled;
+    scaled.resize(count);
+    const Scalar scale = std::ldexp(Scalar{1}, by);
+    std::transform(x, x + count, scaled.begin(), [=](Scalar v) { return v * scale; });
+    return scaled.data();
+  }
+
+  const float *from_a_, *from_b_;
+  const Scalar *a_, *b_;
+};
+
+}  // namespace
+}  // namespace lpk
