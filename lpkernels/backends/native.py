@@ -198,10 +198,13 @@ def _spread(grad_output: Tensor, stride: list[int]) -> Tensor:
 
 
 def _channels_first(parts: list[Tensor], n: int, spatial: torch.Size) -> Tensor:
-    """The matrices ((n, *spatial), channels of one group) as one contiguous (N, C, *spatial)."""
+    """The matrices ((n, *spatial), channels of one group) as one contiguous (N, C, *spatial).
+
+    A clone has row-major strides, where contiguous() keeps those of dimensions of size 1.
+    """
     channels = sum(part.shape[1] for part in parts)
     whole = torch.cat(parts, dim=1).view(n, *spatial, channels)
-    return whole.movedim(-1, 1).contiguous()
+    return whole.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
 
 
 def _pairs(before: list[int], after: list[int]) -> list[int]:

@@ -84,7 +84,8 @@ def _from_rows(out: Float32, batch: int, size: Sizes) -> Float32:
     """[groups, N * positions, C / groups] -> [N, C, *size]"""
     channels = out.shape[0] * out.shape[2]
     moved = out.transpose(0, 2, 1).reshape(channels, batch, *size)
-    return np.ascontiguousarray(np.moveaxis(moved, 0, 1))
+    # A copy has row-major strides, where np.ascontiguousarray keeps those of dimensions of size 1.
+    return np.moveaxis(moved, 0, 1).copy()
 
 
 def conv_fprop(

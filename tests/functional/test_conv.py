@@ -222,6 +222,19 @@ def test_conv_does_not_depend_on_the_memory_format(backend: str) -> None:
         assert_bit_equal(a, c)
 
 
+@pytest.mark.parametrize("order", ["sequential", "native"])
+def test_conv_results_have_row_major_strides_where_a_size_is_one(backend: str, order: str) -> None:
+    """torch's batch norm picks its kernel, and with it its last bits, by the strides."""
+    acc = lp.Accumulator(order=order, chunk=4, outer="e6m9")
+    recipe = lp.Recipe(fprop=acc, dgrad=acc, wgrad=acc)
+    x = torch.randn(2, 3, 1, 1, requires_grad=True)
+    w = torch.randn(4, 3, 1, 1, requires_grad=True)
+    y = lp.functional.conv2d(x, w, recipe=recipe, backend=backend)
+    results = {"y": y, **dict(zip("xw", torch.autograd.grad(y.sum(), (x, w)), strict=True))}
+    strides = {name: t.stride() for name, t in results.items()}
+    assert strides == {"y": (4, 1, 1, 1), "x": (3, 1, 1, 1), "w": (3, 1, 1, 1)}
+
+
 def test_conv_takes_an_expanded_gradient() -> None:
     tensors = small_operands()
     y = lp.functional.conv2d(*tensors, groups=2, recipe=DETERMINISTIC)
