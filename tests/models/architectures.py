@@ -1,0 +1,155 @@
+"""Models as the transformers library builds them: its code, random weights, tiny sizes.
+
+Nothing here is written for lpkernels. No file is read and no network used: each model comes from a
+configuration.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+# Read once, when transformers is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+transformers = pytest.importorskip("transformers")
+
+CLASSES, VOCABULARY, LENGTH = 4, 32, 10
+Batch = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """build() makes the model from torch's seed, batch() what it is called with, labels included;
+    products is the number of modules that multiply."""
+
+    build: Callable[[], Any]
+    batch: Callable[[], Batch]
+    products: int
+
+    def model(self, seed: int = 0) -> Any:
+        torch.manual_seed(seed)
+        return self.build()
+
+
+def _images(size: int, count: int) -> Callable[[], Batch]:
+    def batch() -> Batch:
+        generator = torch.Generator().manual_seed(1)
+        images = torch.randn(count, 3, size, size, generator=generator)
+        return {"pixel_values": images, "labels": torch.arange(count) % CLASSES}
+
+    return batch
+
+
+def _tokens(every_token_has_a_label: bool) -> Callable[[], Batch]:
+    """Four sequences; the last is shorter, its end is masked."""
+
+    def batch() -> Batch:
+        generator = torch.Generator().manual_seed(1)
+        tokens = torch.randint(0, VOCABULARY, (4, LENGTH), generator=generator)
+        mask = torch.ones_like(tokens)
+        mask[3, 6:] = 0
+        labels = tokens if every_token_has_a_label else torch.arange(4) % CLASSES
+        return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+
+    return batch
+
+
+def _resnet() -> Any:
+    config = transformers.ResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 2],
+        layer_type="bottleneck",
+        num_labels=CLASSES,
+    )
+    return transformers.ResNetForImageClassification(config)
+
+
+def _mobilenet_v2() -> Any:
+    config = transformers.MobileNetV2Config(
+        image_size=16,
+        depth_multiplier=0.1,
+        depth_divisible_by=4,
+        min_depth=4,
+        output_stride=8,
+        classifier_dropout_prob=0.0,
+        num_labels=CLASSES,
+    )
+    return transformers.MobileNetV2ForImageClassification(config)
+
+
+_SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+
+
+def _vit(attention: str) -> Any:
+    config = transformers.ViTConfig(
+        **_SIZES,
+        num_attention_heads=2,
+        image_size=8,
+        patch_size=4,
+        num_labels=CLASSES,
+        attn_implementation=attention,
+    )
+    return transformers.ViTForImageClassification(config)
+
+
+def _bert(attention: str) -> Any:
+    config = transformers.BertConfig(
+        **_SIZES,
+        num_attention_heads=2,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=LENGTH,
+        num_labels=CLASSES,
+        attn_implementation=attention,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def _gpt2(attention: str) -> Any:
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=LENGTH,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation=attention,
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def _llama(attention: str) -> Any:
+    # Four heads share two of keys and values.
+    config = transformers.LlamaConfig(
+        **_SIZES,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=LENGTH,
+        bos_token_id=0,
+        eos_token_id=0,
+        attn_implementation=attention,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def _with_attention(name: str, build: Callable[[str], Any], batch: Any, products: int) -> Any:
+    def with_one(attention: str) -> Architecture:
+        return Architecture(lambda: build(attention), batch, products)
+
+    return {f"{name}-{attention}": with_one(attention) for attention in ("eager", "sdpa")}
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "resnet": Architecture(_resnet, _images(16, 4), 12),
+    "mobilenet_v2": Architecture(_mobilenet_v2, _images(16, 8), 53),
+    **_with_attention("vit", _vit, _images(8, 4), 16),
+    **_with_attention("bert", _bert, _tokens(False), 16),
+    **_with_attention("gpt2", _gpt2, _tokens(True), 11),
+    **_with_attention("llama", _llama, _tokens(True), 17),
+}
+"""By name; the transformers with both ways to compute attention."""
