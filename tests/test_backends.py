@@ -5,6 +5,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lpkernels as lp
 from lpkernels import backends
@@ -216,6 +217,23 @@ def test_the_self_test_sees_each_way_of_going_wrong():
 
 def test_every_backend_here_passes_its_self_test(backend):
     assert _selftest.run(backends.get(backend), CPU) == ""
+
+
+def test_a_first_use_while_torch_traces_leaves_no_fake_tensor_behind(monkeypatch):
+    monkeypatch.delenv("LPKERNELS_BACKEND", raising=False)
+    if backends.status()["cpu"] != "available":
+        pytest.skip("the cpu backend is not built")
+    for name in ("_loaded", "_checked", "_chosen"):
+        monkeypatch.setattr(backends, name, {})
+    for module in ("cpu", "_layout"):
+        monkeypatch.setattr(backends, module, None)
+        monkeypatch.delitem(sys.modules, f"lpkernels.backends.{module}")
+    with FakeTensorMode():
+        backend = backends.select("auto", "matmul", CPU)
+    assert backend.name == "cpu"
+    acc = lp.Accumulator("fp16").to_ints()
+    out = backend.matmul(torch.ones(2, 3), torch.ones(3, 2), None, acc, None, 0)
+    assert out.tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
 @pytest.mark.parametrize("acc", ["e5m4:order=pairwise", "e5m4:order=compensated"])

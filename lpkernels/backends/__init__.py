@@ -17,6 +17,7 @@ whose results are known (`_selftest`).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from typing import Any, NamedTuple, Protocol, cast
@@ -341,7 +342,8 @@ def _explicit(name: str, op: str, device: torch.device, origin: str) -> Backend:
 def _load(name: str) -> tuple[str, Backend | None]:
     module = _MODULES[name]
     try:
-        return "", importlib.import_module(module).BACKEND
+        with _real_tensors():
+            return "", importlib.import_module(module).BACKEND
     except ModuleNotFoundError as error:
         if error.name == module:
             return "not built yet: this version of lpkernels has no adapter for it", None
@@ -366,10 +368,24 @@ def _why_not(name: str) -> str:
 def _tested(name: str) -> Backend:
     backend = _loaded[name]
     if name not in _checked:
-        _checked[name] = _selftest.run(backend, torch.device(_home(backend)))
+        with _real_tensors():
+            _checked[name] = _selftest.run(backend, torch.device(_home(backend)))
     if _checked[name]:
         raise RuntimeError(f"backend {name!r} cannot be used: {_checked[name]}")
     return backend
+
+
+def _real_tensors() -> contextlib.AbstractContextManager[Any]:
+    """A context in which new tensors are real, also where torch.export makes fake ones.
+
+    The first use of a backend may come while a model is traced.
+    """
+    if not torch._C._len_torch_dispatch_stack():
+        return contextlib.nullcontext()
+    # Imported late: it brings the compiler.
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
 
 
 def _home(backend: Backend) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 AFFINE, BLOCK = 2, 3
 _SPATIAL = 3
 # Of the only matrix there is.
-NO_OFFSET = torch.zeros(1, dtype=torch.int64)
+NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
 
 
 def dense(x: Tensor) -> bool:
