@@ -19,6 +19,11 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def tensor(function: str, name: str, value: object) -> None:
     """value is a dense tensor on a device that lpkernels knows."""
+    if isinstance(value, torch.fx.Proxy):
+        raise TypeError(
+            f"{function}: torch.fx.symbolic_trace cannot follow emulated arithmetic; use "
+            "torch.export, or lp.convert the layers of the graph once it is traced"
+        )
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{function}: {name} must be a torch.Tensor, got {type(value).__name__}; "
@@ -72,7 +77,7 @@ def operands(function: str, **tensors: Tensor | None) -> None:
             raise TypeError(
                 f"{function}: {name} is float64, but emulated arithmetic takes float32, bfloat16 "
                 "or float16 operands; "
-                f"round it first: lp.quantize({name}, fmt).float()"
+                f"round it first: lp.quantize({name}, fmt).float(); a model: model.float()"
             )
 
 
@@ -80,10 +85,12 @@ def same_device(function: str, **tensors: Tensor | None) -> None:
     """All tensors given are on one device."""
     places = {name: value.device for name, value in tensors.items() if value is not None}
     if len(set(places.values())) > 1:
+        without_values = any(device.type == "meta" for device in places.values())
         raise ValueError(
             f"{function}: all tensors must be on one device, got "
             + ", ".join(f"{name} on {device}" for name, device in places.items())
             + "; move them with .to(device)"
+            + (", from meta with .to_empty(device=...) and load_state_dict" * without_values)
         )
 
 

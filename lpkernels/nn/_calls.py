@@ -136,6 +136,8 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
     F.conv_transpose3d: _convolution(functional.conv_transpose3d),
 }
 
+PRODUCTS = frozenset(function.__name__ for function in _HANDLERS)
+"""The names of these functions."""
 
 _ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
 from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe
@@ -48,25 +49,35 @@ class Selection:
 
     def recipe_of(self, layer: Layer) -> Recipe | None:
         """The recipe of the first rule that matches the layer; None if it is not selected."""
-        if not (layer.has_products or self._is_meant_by_class(layer)):
+        if not self.means(layer):
             return None
-        if self.include is not None and not any(_matches(p, layer) for p in self.include):
+        if self.include is not None and not any(matches(p, layer) for p in self.include):
             return None
-        if any(_matches(p, layer) for p in self.exclude):
+        if self.excludes(layer):
             return None
-        return next((recipe for pattern, recipe in self.rules if _matches(pattern, layer)), None)
+        return self.first_rule(layer)
 
-    def _is_meant_by_class(self, layer: Layer) -> bool:
+    def excludes(self, layer: Layer) -> bool:
+        return any(matches(p, layer) for p in self.exclude)
+
+    def first_rule(self, layer: Layer) -> Recipe | None:
+        return next((recipe for pattern, recipe in self.rules if matches(pattern, layer)), None)
+
+    def means(self, layer: Layer) -> bool:
+        """Whether a pattern that matches the layer may select it: one without products only where
+        some pattern is its class."""
+        if layer.has_products:
+            return True
         patterns = [*(self.include or []), *(pattern for pattern, _ in self.rules)]
         classes = [p for p in patterns if isinstance(p, type) and p is not Module]
         return any(isinstance(layer.module, cls) for cls in classes)
 
     def __str__(self) -> str:
-        parts = [f"recipe for {_show([p for p, _ in self.rules])}"]
+        parts = [f"recipe for {show(p for p, _ in self.rules)}"]
         if self.include is not None:
-            parts.append(f"include={_show(self.include)}")
+            parts.append(f"include={show(self.include)}")
         if self.exclude:
-            parts.append(f"exclude={_show(self.exclude)}")
+            parts.append(f"exclude={show(self.exclude)}")
         return ", ".join(parts)
 
 
@@ -83,13 +94,18 @@ def selection(
 
 
 def check_model(function: str, model: object) -> None:
+    if isinstance(model, torch.export.ExportedProgram):
+        raise TypeError(
+            f"{function}: model must be a torch.nn.Module, got an ExportedProgram, whose "
+            f"arithmetic is fixed; call {function} on the model and export it then"
+        )
     if not isinstance(model, Module):
         raise TypeError(f"{function}: model must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def layers(model: Module) -> list[Layer]:
     """Every layer of a kind that can be emulated, once, in the order of the model."""
-    reasons = ((names, module, _classes.why_not(module)) for names, module in _named(model))
+    reasons = ((names, module, _classes.why_not(module)) for names, module in named(model))
     return [
         Layer(names, module, why, not _classes.has_no_products(module))
         for names, module, why in reasons
@@ -101,12 +117,13 @@ def callers(model: Module) -> list[Layer]:
     """Every module with a forward of its own, which may call products as functions, once."""
     return [
         Layer(names, module, _classes.why_not_calls(module))
-        for names, module in _named(model)
+        for names, module in named(model)
         if _classes.calls_functions(module)
     ]
 
 
-def _named(model: Module) -> list[tuple[list[str], Module]]:
+def named(model: Module) -> list[tuple[list[str], Module]]:
+    """Every module once, with all its names, in the order of the model."""
     names: dict[Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
@@ -132,7 +149,8 @@ def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str
     )
 
 
-def _matches(pattern: Pattern, layer: Layer) -> bool:
+def matches(pattern: Pattern, layer: Layer) -> bool:
+    """Whether one of the layer's names, its class, or a function's answer is what is asked for."""
     if isinstance(pattern, str):
         return any(fnmatchcase(name, pattern) for name in layer.names)
     if isinstance(pattern, type):
@@ -155,7 +173,7 @@ def _checked(what: str, pattern: Pattern) -> Pattern:
     return pattern
 
 
-def _show(patterns: list[Pattern]) -> str:
+def show(patterns: Iterable[Pattern]) -> str:
     return ", ".join(
         repr(p) if isinstance(p, str) else getattr(p, "__name__", repr(p)) for p in patterns
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import torch
@@ -11,7 +13,9 @@ from torch.nn import Module
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn import _classes
 from lpkernels.nn._calls import EmulatesCalls
+from lpkernels.nn._conflicts import refuse_conflicts, refuse_unsupported
 from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
 from lpkernels.nn._select import (
     Layer,
     Patterns,
@@ -69,9 +73,10 @@ def convert(
     torch's own, and so do einsum of more operands and products in TorchScript; float64 operands are
     refused with a RuntimeError. ``lpkernels.nn.summary`` shows what of a model is emulated.
 
-    A module whose own ``forward`` cannot be followed, because it was replaced on the object, is a
-    graph of torch.fx or, for a layer without ``functions``, because its class has one, is left as
-    it is and named in a warning; exclude it to silence that. The out_proj of
+    A module whose own ``forward`` cannot be followed, because it was replaced on the object or, for
+    a layer without ``functions``, because its class has one, is left as it is and named in a
+    warning; exclude it to silence that. In a graph of torch.fx layers are converted, but one that
+    calls products itself is refused, as TorchScript with products is. The out_proj of
     torch.nn.MultiheadAttention, which is never called, is no layer of its own: its product has the
     recipe of the attention. The fused evaluation path of torch.nn.TransformerEncoder, which calls
     no layer, is switched off where it would bypass a converted one.
@@ -93,8 +98,13 @@ def convert(
         The model.
 
     Raises:
-        TypeError: model is no Module, functions no bool, a recipe or pattern of the wrong type.
-        ValueError: nothing matched, or an unknown recipe name. Nothing is converted then.
+        TypeError: model is no Module, functions no bool, a recipe or pattern of the wrong type, a
+            class that cannot be derived from.
+        ValueError: nothing matched; a pattern of include or of the mapping that matches modules but
+            none that can be emulated; patterns that conflict: a name that is included and excluded
+            as a whole, included without a recipe, or a key of the mapping behind a wider one; a
+            graph that is traced already, with products; an unknown recipe name.
+        Nothing is converted then.
     """
     check_model("convert", model)
     if not isinstance(functions, bool):
@@ -102,19 +112,25 @@ def convert(
     wanted = selection("convert", recipe, include, exclude)
     found, calling = layers(model), callers(model) if functions else []
     followed = {layer.module for layer in calling}
-    chosen = [(x, r) for x in found if x.module not in followed and (r := wanted.recipe_of(x))]
+    found = [layer for layer in found if layer.module not in followed]
+    keys = isinstance(recipe, Mapping)
+    refuse_frozen("convert", wanted, model, functions=functions)
+    refuse_unsupported("convert", wanted, model, found + calling, keys=keys)
+    refuse_conflicts("convert", wanted, found + calling)
+    chosen = [(x, r) for x in found if (r := wanted.recipe_of(x))]
     chosen_calling = [(x, r) for x in calling if (r := wanted.recipe_of(x))]
     able, able_calling = _able(chosen), _able(chosen_calling)
     if not able and not able_calling:
         raise ValueError(nothing_matched("convert", wanted, found + calling))
     _warn_of([layer for layer, _ in chosen + chosen_calling if layer.why_not])
-    for module, its_recipe in able:
-        _classes.emulate(module)
-        cast(Emulated, module).recipe = its_recipe
-    for module, its_recipe in able_calling:
-        _classes.emulate_calls(module)
-        cast(Emulated, module).recipe = its_recipe
-    _set_shields(model)
+    with _all_or_nothing(model):
+        for module, its_recipe in able:
+            _reclass(module, _classes.emulate)
+            cast(Emulated, module).recipe = its_recipe
+        for module, its_recipe in able_calling:
+            _reclass(module, _classes.emulate_calls)
+            cast(Emulated, module).recipe = its_recipe
+        _set_shields(model)
     _set_fast_paths(model)
     return model
 
@@ -131,11 +147,15 @@ def set_recipe(model: M, recipe: Recipes) -> M:
 
     Raises:
         TypeError: model is no Module, a recipe or pattern of the wrong type.
-        ValueError: no such layer matched, or an unknown recipe name.
+        ValueError: no such layer matched; a name that is a key of the mapping stands behind a wider
+            one; a graph traced from a converted model, whose recipe is fixed; an unknown recipe
+            name. No recipe is changed then.
     """
     check_model("set_recipe", model)
     wanted = selection("set_recipe", recipe)
     found = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
+    refuse_fixed_recipes("set_recipe", wanted, model)
+    refuse_conflicts("set_recipe", wanted, found)
     chosen = [(layer.module, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
     if not chosen:
         raise ValueError(nothing_matched("set_recipe", wanted, found))
@@ -170,11 +190,36 @@ def _able(chosen: list[tuple[Layer, Recipe]]) -> list[tuple[Module, Recipe]]:
     return [(layer.module, its_recipe) for layer, its_recipe in chosen if not layer.why_not]
 
 
+@contextmanager
+def _all_or_nothing(model: Module) -> Iterator[None]:
+    """After an error every module has the class and the recipe it had."""
+    before = [(m, type(m), vars(m).get("_recipe")) for m in model.modules()]
+    try:
+        yield
+    except BaseException:
+        for module, cls, its_recipe in before:
+            module.__class__ = cls
+            vars(module).pop("_recipe", None)
+            if its_recipe is not None:
+                cast(Emulated, module).recipe = its_recipe
+        raise
+
+
+def _reclass(module: Module, change: Callable[[Module], None]) -> None:
+    try:
+        change(module)
+    except TypeError as error:
+        raise TypeError(
+            f"convert: the class {type(module).__name__} cannot be derived from: {error}. Nothing "
+            "was converted; exclude it, and with functions=False if it must stay as it is"
+        ) from error
+
+
 def _set_shields(model: Module) -> None:
     """Where calls are emulated, what stays as it is keeps its own."""
     if any(isinstance(module, EmulatesCalls) for module in model.modules()):
         for module in _classes.to_be_shielded(model):
-            _classes.shield(module)
+            _reclass(module, _classes.shield)
 
 
 def _warn_of(layers: list[Layer]) -> None:

@@ -134,8 +134,12 @@ class _Recorder(TorchDispatchMode):
 
     @contextmanager
     def watching(self, model: Module) -> Iterator[None]:
+        self._running.append(("", model))
         handles = []
         for name, module in model.named_modules():
+            # TorchScript has no hooks; its products belong to the module around it.
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
 
             def enter(module: Module, args: Any, name: str = name) -> None:
                 self._running.append((name, module))

@@ -160,16 +160,11 @@ def test_a_replaced_forward_cannot_be_followed() -> None:
         lp.convert(net, DETERMINISTIC)
 
 
-def test_a_traced_graph_cannot_be_followed_but_its_layers_are() -> None:
-    graph = torch.fx.symbolic_trace(Net())
-    with pytest.warns(UserWarning, match=r"left 1 .*'': a graph of torch.fx has its own class"):
-        lp.convert(graph, DETERMINISTIC)
+def test_layers_of_a_traced_graph_are_converted_without_its_calls() -> None:
+    graph = lp.convert(torch.fx.symbolic_trace(Net()), DETERMINISTIC, exclude="")
     layers = {name: DETERMINISTIC for name in ("first.layer", "second.layer", "head")}
     want = network(X, graph, {name: layers.get(name, lp.Recipe()) for name in NAMES})
     assert_bit_equal(graph(X), want)
-    exported = torch.export.export(Net(), (X,)).module()
-    with pytest.raises(ValueError, match=r"no layer matched .*convert the model before it is tr"):
-        lp.convert(exported, DETERMINISTIC)
 
 
 def test_converted_module_looks_like_its_own() -> None:
@@ -272,8 +267,8 @@ def test_modules_convert_on_the_meta_device() -> None:
     assert_bit_equal(net(X), network(X, net, dict.fromkeys(NAMES, DETERMINISTIC)))
 
 
-def test_scripted_modules_are_left_alone() -> None:
+def test_scripted_modules_that_are_excluded_are_left_alone() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 3)))
     net = nn.Sequential(scripted, nn.Linear(3, 2))
-    lp.convert(net, DETERMINISTIC)
+    lp.convert(net, DETERMINISTIC, exclude="0")
     assert type(net[0]) is type(scripted)

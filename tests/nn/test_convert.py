@@ -177,6 +177,16 @@ def test_converted_subclass_keeps_its_class_through_copies(how: str) -> None:
     assert type(lp.revert(twin)) is Tagged
 
 
+@pytest.mark.parametrize("model", [Tagged(5, 3), nn.Linear(5, 3)], ids=["subclass", "torch's"])
+def test_class_of_a_converted_module_builds_one_with_torchs_arithmetic(model: nn.Module) -> None:
+    layer = lp.convert(copy.deepcopy(model), DETERMINISTIC)
+    anew = type(layer)(5, 3)
+    anew.load_state_dict(model.state_dict())
+    x = torch.randn(4, 5)
+    assert_bit_equal(anew(x), model(x))
+    assert anew.recipe == lp.Recipe()
+
+
 def test_convert_leaves_a_layer_with_its_own_forward_and_says_so() -> None:
     model = nn.Sequential(Doubled(3, 3), nn.Linear(3, 3))
     with pytest.warns(UserWarning, match=r"left 1 .*'0': Doubled has its own forward.*exclude="):

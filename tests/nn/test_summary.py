@@ -202,3 +202,16 @@ def test_inputs_may_have_names() -> None:
 def test_summary_refuses_what_is_no_module() -> None:
     with pytest.raises(TypeError, match=r"summary: model must be a torch.nn.Module, got Tensor"):
         lp.nn.summary(X)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_products_in_torchscript_belong_to_the_module_around_it() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 3)))
+    net = lp.convert(nn.Sequential(scripted, nn.Linear(3, 2)), SUMS, exclude="0")
+    found = lp.nn.summary(net, torch.randn(5, 4))
+    assert [(row.name, row.macs, row.emulated) for row in found.rows] == [
+        ("", 5 * 12, False),
+        ("1", 5 * 6, True),
+    ]
+    (row,) = lp.nn.summary(scripted, torch.randn(5, 4)).rows
+    assert (row.name, row.macs, row.emulated) == ("", 5 * 12, False)

@@ -1,0 +1,113 @@
+"""Patterns that cannot mean what they say: refused, with the module they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.nn import Module
+
+from lpkernels.nn._select import Layer, Selection, matches, named, show
+
+# An error names this many modules.
+_NAMED_MODULES = 3
+_NO_PRODUCTS = "converted only where a pattern is its class"
+
+
+def refuse_unsupported(
+    function: str, chosen: Selection, model: Module, found: list[Layer], *, keys: bool
+) -> None:
+    """A pattern of include, or with ``keys`` one of the mapping, means no layer where it matches
+    modules but none that can be emulated. A function of (name, module) is not asked about these.
+
+    Raises: ValueError: one does; its modules are named.
+    """
+    patterns = [("include", p) for p in chosen.include or []]
+    patterns += [("the key ", p) for p, _ in chosen.rules if keys]
+    by_module = {layer.module: layer for layer in found}
+    modules = [by_module.get(m) or Layer(names, m, "") for names, m in named(model)]
+    for what, pattern in patterns:
+        if not isinstance(pattern, str | type):
+            continue
+        meant = [each for each in modules if matches(pattern, each)]
+        if meant and not any(_is_able(each, chosen, by_module) for each in meant):
+            asked = f"{what}={show([pattern])}" if what == "include" else what + show([pattern])
+            shown = _listed([_described(each, by_module) for each in meant])
+            raise ValueError(
+                f"{function}: no layer matched {asked}: lpkernels cannot emulate {shown}. Nothing "
+                f"was converted{_inside(meant, by_module)}"
+            )
+
+
+def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> None:
+    """A name in include must not be excluded or left without a recipe as a whole, and a name that
+    is a key of the mapping not stand behind a wider key with another recipe.
+
+    Classes and functions say less: "every Linear but this one" may leave none.
+
+    Raises: ValueError: a name does.
+    """
+    able = [layer for layer in found if not layer.why_not and chosen.means(layer)]
+    for pattern in chosen.include or []:
+        meant = [layer for layer in able if matches(pattern, layer)]
+        asked = f"include={show([pattern])}"
+        specific = isinstance(pattern, str) or pattern in chosen.exclude
+        if not meant or not specific:
+            continue
+        if all(chosen.excludes(layer) for layer in meant):
+            raise ValueError(
+                f"{function}: {asked} conflicts with exclude={show(chosen.exclude)}, which leaves "
+                f"out all it selects: {_named_layers(meant)}; take one of them away"
+            )
+        if all(chosen.first_rule(layer) is None for layer in meant):
+            raise ValueError(
+                f"{function}: {asked} conflicts with the mapping, which has no key for what it "
+                f"selects: {_named_layers(meant)}; add one, or '*' as the last"
+            )
+    _refuse_dead_rules(function, chosen, able)
+
+
+def _refuse_dead_rules(function: str, chosen: Selection, able: list[Layer]) -> None:
+    for i, (pattern, recipe) in enumerate(chosen.rules):
+        meant = [layer for layer in able if matches(pattern, layer)]
+        for wider, its_recipe in chosen.rules[:i] if meant and isinstance(pattern, str) else []:
+            covered = [layer for layer in able if matches(wider, layer)]
+            if its_recipe != recipe and len(covered) > len(meant) and _within(meant, covered):
+                raise ValueError(
+                    f"{function}: the key {show([pattern])} never applies, since the first match "
+                    f"wins and {show([wider])} before it takes {_named_layers(meant)}; put the "
+                    "narrower key first"
+                )
+
+
+def _within(few: list[Layer], many: list[Layer]) -> bool:
+    modules = {id(layer.module) for layer in many}
+    return all(id(layer.module) in modules for layer in few)
+
+
+def _is_able(layer: Layer, chosen: Selection, by_module: dict[Module, Layer]) -> bool:
+    return layer.module in by_module and not layer.why_not and chosen.means(layer)
+
+
+def _described(layer: Layer, by_module: dict[Module, Layer]) -> str:
+    """The module's name and class, and why it cannot be emulated where more is known."""
+    why = layer.why_not or (_NO_PRODUCTS if layer.module in by_module else "")
+    return f"{layer.names[0]!r} ({type(layer.module).__name__}{': ' if why else ''}{why})"
+
+
+def _inside(meant: list[Layer], by_module: dict[Module, Layer]) -> str:
+    """Advice where a module is no layer but holds some."""
+    for layer in meant:
+        inner = [m for m in layer.module.modules() if m is not layer.module and m in by_module]
+        if inner:
+            name = layer.names[0]
+            return f"; it holds layers, which {(name + '.*' if name else '*')!r} selects"
+    return ""
+
+
+def _named_layers(layers: list[Layer]) -> str:
+    return _listed([f"{x.names[0]!r} ({type(x.module).__name__})" for x in layers])
+
+
+def _listed(shown: Sequence[str]) -> str:
+    more = len(shown) - _NAMED_MODULES
+    return ", ".join(shown[:_NAMED_MODULES]) + (f" and {more} more" if more > 0 else "")

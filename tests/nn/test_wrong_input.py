@@ -1,0 +1,265 @@
+"""What convert, set_recipe and a converted model refuse, and that nothing is half done then."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from tests.functional.layer_recipes import DETERMINISTIC
+
+FP8 = lp.recipe("fp8_wang2018")
+BF16 = lp.recipe("bf16_mixed")
+X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Doubled(nn.Linear):
+    """A layer whose own forward calls its product as a function."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 2 * F.linear(input, self.weight, self.bias)
+
+
+class Sealed(nn.Linear):
+    """A class that nothing may be derived from."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        raise TypeError("Sealed is final")
+
+
+class Stem(nn.Sequential):
+    pass
+
+
+def network() -> nn.Sequential:
+    stem = Stem(nn.Linear(4, 4), nn.LayerNorm(4))
+    return nn.Sequential(stem, nn.LocalResponseNorm(2), nn.Linear(4, 4), Doubled(4, 4))
+
+
+def refused(
+    model: nn.Module,
+    match: str,
+    call: Callable[[], Any],
+    error: type[Exception] = ValueError,
+) -> None:
+    """The call raises, and leaves every class, recipe and attribute of the model as it was."""
+
+    def state() -> list[Any]:
+        return [(type(m), dict(vars(m))) for m in model.modules()]
+
+    before = state()
+    with pytest.raises(error, match=match):
+        call()
+    after = state()
+    assert [cls for cls, _ in after] == [cls for cls, _ in before]
+    assert all(a.keys() == b.keys() for (_, a), (_, b) in zip(after, before, strict=True))
+    recipes = [[attributes.get("_recipe") for _, attributes in each] for each in (after, before)]
+    assert recipes[0] == recipes[1]
+
+
+UNSUPPORTED = {
+    "class": (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted$"),
+    "name": ("1", {}, r"no layer matched include='1': .* '1' \(LocalResponseNorm\)"),
+    "container by name": ("0", {}, r"'0' \(Stem\)\. .*; it holds layers, which '0\.\*' selects"),
+    "container by class": (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\).* '\*' selects"),
+    "norm by name": ("0.1", {}, r"'0.1' \(LayerNorm: converted only where a pattern is its class"),
+    "own forward": ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "match"), UNSUPPORTED.values(), ids=UNSUPPORTED.keys()
+)
+def test_include_names_the_module_that_has_no_layer(
+    pattern: Any, options: dict[str, Any], match: str
+) -> None:
+    model = network()
+    # The other pattern selects a layer, which must stay as it is.
+    include = ["2", pattern]
+    refused(model, match, lambda: lp.convert(model, FP8, include=include, **options))
+    rules = {"2": FP8, pattern: BF16}
+    refused(
+        model, match.replace("include=", "the key "), lambda: lp.convert(model, rules, **options)
+    )
+
+
+def test_include_refuses_a_container_whose_fused_path_it_would_bypass() -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2), 1, enable_nested_tensor=False)
+    match = r"'layers.0' \(TransformerEncoderLayer\).*'layers.0.\*' selects"
+    cls = nn.TransformerEncoderLayer
+    refused(model, match, lambda: lp.convert(model, FP8, include=cls))
+
+
+def test_patterns_that_match_no_module_of_this_model_are_no_error() -> None:
+    model = network()
+    lp.convert(model, {nn.Conv2d: BF16, "9": BF16, "*": FP8}, include=["2", nn.Conv3d, "head"])
+    assert model[2].recipe == FP8 and type(model[0][0]) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "match"),
+    [
+        (FP8, {"include": ["2", "0.0"], "exclude": "2"}, "include='2' conflicts with exclude='2'"),
+        (FP8, {"include": ["2", "0.*"], "exclude": nn.Linear}, r"include='2'.*'2' \(Linear\)"),
+        (FP8, {"include": Doubled, "exclude": Doubled}, "include=Doubled conflicts with exclude="),
+        ({"0*": FP8}, {"include": ["0.0", "2"]}, "include='2' conflicts with the mapping.* '\\*'"),
+        ({"*": FP8, "2": BF16}, {}, r"the key '2' never applies.*'\*' before it takes '2' \(Lin"),
+        ({nn.Linear: FP8, "?": BF16}, {}, "put the narrower key first"),
+    ],
+    ids=["same name", "name and class", "same class", "no key", "wider key", "wider class"],
+)
+def test_patterns_that_conflict_are_refused(recipe: Any, options: Any, match: str) -> None:
+    model = network()
+    refused(model, match, lambda: lp.convert(model, recipe, **options))
+
+
+def test_set_recipe_refuses_a_key_behind_a_wider_one() -> None:
+    model = lp.convert(network(), FP8)
+    rules = {nn.Linear: BF16, "2": DETERMINISTIC}
+    refused(model, "set_recipe: the key '2' never", lambda: lp.set_recipe(model, rules))
+
+
+def test_keys_that_overlap_without_one_being_lost_are_no_conflict() -> None:
+    model = network()
+    # The second key says the same of layer 2; the last has all the others.
+    lp.convert(model, {nn.Linear: FP8, "2": FP8, "*": BF16}, exclude=["0.*"])
+    assert model[2].recipe == FP8
+    # Nothing but linear layers: a last key for the rest is no mistake, nor is a class left over.
+    lp.convert(nn.Sequential(nn.Linear(4, 4)), {nn.Linear: FP8, "*": BF16})
+    lp.convert(nn.Sequential(nn.Linear(4, 4)), {"*": FP8, nn.Linear: BF16})
+    lp.convert(network(), FP8, include=[nn.Linear, nn.LayerNorm], exclude="0.1")
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) @ x.mT
+
+
+def exported(model: nn.Module) -> Any:
+    return torch.export.export(model, (X,))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+@pytest.mark.parametrize(
+    ("freeze", "match"),
+    [
+        (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.*exclude='1'"),
+        (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
+        (torch.jit.script, "'1' is a TorchScript graph that calls linear, matmul; no recipe reac"),
+        (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
+        (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mat"),
+    ],
+    ids=["fx", "exported", "scripted", "jit traced", "converted and exported"],
+)
+def test_convert_refuses_a_graph_that_holds_products(freeze: Any, match: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), freeze(Scores()))
+    refused(model, match, lambda: lp.convert(model, FP8))
+    refused(model[1], match.replace("'1'", "''"), lambda: lp.convert(model[1], FP8))
+    lp.convert(model, FP8, exclude="1")
+    assert type(model[0]) is lp.nn.Linear
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_graphs_without_products_are_no_obstacle() -> None:
+    active = torch.jit.script(nn.Sequential(nn.ReLU(), nn.LayerNorm(4)))
+    layers = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    model = lp.convert(nn.Sequential(layers, active), DETERMINISTIC)
+    assert type(layers.get_submodule("0")) is lp.nn.Linear
+    assert lp.nn.summary(model, X).share == 1.0
+
+
+def test_set_recipe_refuses_a_graph_with_a_recipe_in_it() -> None:
+    graph = exported(lp.convert(Scores(), FP8)).module()
+    model = nn.Sequential(lp.nn.Linear(4, 4, recipe=FP8), graph)
+    match = "set_recipe: '1' is a graph of torch.fx of a converted model, with its recipe in it"
+    refused(model, match, lambda: lp.set_recipe(model, BF16))
+    lp.set_recipe(model, {"0": BF16})
+    assert model[0].recipe == BF16
+
+
+@pytest.mark.parametrize("function", [lp.convert, lp.set_recipe])
+def test_an_exported_program_is_refused(function: Any) -> None:
+    match = f"{function.__name__}: model must be .* got an ExportedProgram, .*; call"
+    with pytest.raises(TypeError, match=match):
+        function(exported(Scores()), FP8)
+
+
+def test_symbolic_tracing_of_a_converted_model_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"linear: torch\.fx.* cannot .* torch\.export"):
+        torch.fx.symbolic_trace(lp.convert(Scores(), FP8))
+
+
+def test_a_compiled_model_takes_recipes() -> None:
+    model = Scores()
+    compiled = torch.compile(model, backend="eager")
+    plain = compiled(X)
+    for recipe in (DETERMINISTIC, FP8):
+        lp.convert(compiled, recipe)
+        assert torch.equal(compiled(X), model(X)) and not torch.equal(compiled(X), plain)
+    lp.set_recipe(compiled, DETERMINISTIC)
+    assert torch.equal(compiled(X), model(X))
+    lp.revert(compiled)
+    assert torch.equal(compiled(X), plain)
+
+
+def test_a_class_that_cannot_be_derived_from_undoes_the_conversion() -> None:
+    model = nn.Sequential(Scores(), lp.nn.Linear(4, 4, recipe=BF16), Sealed(4, 4))
+    match = "the class Sealed cannot be derived from: Sealed is final. Nothing was converted"
+    refused(model, match, lambda: lp.convert(model, FP8), TypeError)
+    # Excluded, it would still run inside Scores' mode unless it gets a class of its own.
+    refused(model, match, lambda: lp.convert(model, FP8, exclude="2"), TypeError)
+    lp.convert(model, FP8, exclude="2", functions=False)
+    assert type(model[2]) is Sealed and model[1].recipe == FP8
+
+
+def test_a_pattern_that_raises_leaves_the_model_as_it_is() -> None:
+    model = network()
+    refused(
+        model, "none", lambda: lp.convert(model, FP8, exclude=lambda n, m: m.none), AttributeError
+    )
+
+
+MOVED = {
+    "meta": (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
+    "double": (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
+}
+
+
+@pytest.mark.parametrize(("move", "error", "match"), MOVED.values(), ids=MOVED.keys())
+def test_a_model_moved_after_conversion_says_what_is_wrong(
+    move: Any, error: type[Exception], match: str
+) -> None:
+    model = move(lp.convert(nn.Sequential(Scores()), FP8))
+    with pytest.raises(error, match=match):
+        model(X)
+
+
+def test_a_model_halved_after_conversion_computes_on_the_rounded_weights() -> None:
+    model, halved = (lp.convert(nn.Sequential(nn.Linear(4, 3)), DETERMINISTIC) for _ in range(2))
+    halved.load_state_dict(model.state_dict())
+    halved.half()
+    model.half().float()
+    assert torch.equal(halved(X), model(X)) and halved(X).dtype == torch.float32
+    halved(X).sum().backward()
+    assert halved[0].weight.grad.dtype == torch.float16
+
+
+def test_a_meta_model_gets_its_values_after_conversion() -> None:
+    model = lp.convert(Scores(), DETERMINISTIC)
+    state, want = {k: v.clone() for k, v in model.state_dict().items()}, model(X)
+    model.to("meta").to_empty(device="cpu").load_state_dict(state)
+    assert torch.equal(model(X), want)
+
+
+def test_messages_name_few_modules() -> None:
+    model = nn.Sequential(*(nn.ReLU() for _ in range(5)), nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=re.escape("'2' (ReLU) and 2 more. Nothing")):
+        lp.convert(model, FP8, include=nn.ReLU)
