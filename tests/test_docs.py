@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGE_IDS = [page.stem for page in PAGES]
 
-# A block whose fence reads ```python no-run is shown, not run.
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# A block whose fence reads ```python no-run is shown, not run; after ```python needs x it is run
+# where the package x is.
+BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"\n((?:    .*\n|\n)+)")
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 
@@ -50,14 +54,25 @@ PAGES_WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
-def test_python_of_a_page_runs(page: Path, monkeypatch, tmp_path: Path):
+def test_python_of_a_page_runs_and_prints_what_is_shown(
+    page: Path, monkeypatch, tmp_path: Path, capsys
+):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    text = page.read_text()
     # The blocks of a page build on one another.
     names: dict[str, object] = {}
-    for block in BLOCK.finditer(page.read_text()):
-        line = page.read_text()[: block.start(1)].count("\n")
-        code = "\n" * line + block.group(1)
+    for block in BLOCK.finditer(text):
+        if block.group(1) and not find_spec(block.group(1)):
+            continue
+        line = text[: block.start(2)].count("\n")
+        code = "\n" * line + block.group(2)
+        capsys.readouterr()
         exec(compile(code, str(page), "exec"), names)
+        printed = capsys.readouterr().out
+        shown = OUTPUT.match(text, block.end())
+        if printed and shown:
+            assert printed.rstrip() == textwrap.dedent(shown.group(1)).strip()
 
 
 COMMAND = re.compile(r"^    lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)

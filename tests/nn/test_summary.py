@@ -1,7 +1,5 @@
 """summary: the sizes of products, whose they are, and what of them is emulated."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,15 +176,6 @@ def test_table_names_layers_recipes_and_the_share() -> None:
     assert lines[4].endswith("Recipe(fprop='e5m7')")
     assert lines[5].startswith("(model)  Net")
     assert lines[-1] == ("2,256 of 13,248 multiply-adds of the forward pass are emulated: 17.0%")
-
-
-def test_the_table_of_the_documentation_is_the_one_printed(capsys: Any) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
-    names: dict[str, Any] = {}
-    for code in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        exec(code, names)
-    printed = capsys.readouterr().out.strip().splitlines()
-    assert "\n".join(f"    {line}" for line in printed) in page
 
 
 def test_a_model_without_products_has_a_share_of_0() -> None:
