@@ -73,7 +73,7 @@ _EMULATED: dict[type, type] = {
 }
 _REPLACED = "its forward was replaced on the object"
 # Their forward is a graph, which no class can change.
-_TRACED = torch.jit.ScriptModule | torch.fx.GraphModule
+TRACED = torch.jit.ScriptModule | torch.fx.GraphModule
 _TORCHS_OWN = Recipe()
 _TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
 
@@ -127,7 +127,7 @@ def has_no_products(module: torch.nn.Module) -> bool:
 def calls_functions(module: torch.nn.Module) -> bool:
     """Whether the module's forward is a user's own, which may call products as functions."""
     cls = plain_class(module)
-    if issubclass(cls, Emulated | _TRACED) or _is_transposed_linear(cls):
+    if issubclass(cls, Emulated | TRACED) or _is_transposed_linear(cls):
         return False
     return is_users([cls.forward, getattr(cls, "_conv_forward", None)])
 
@@ -147,7 +147,7 @@ def to_be_shielded(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 def _is_shieldable(module: torch.nn.Module) -> bool:
     cls = _current_class(module)
-    known = issubclass(cls, Emulated | _TRACED) or vars(cls).get("_shields")
+    known = issubclass(cls, Emulated | TRACED) or vars(cls).get("_shields")
     return not known and not why_not_calls(module)
 
 

@@ -24,12 +24,12 @@ def refuse_unsupported(
     patterns = [("include", p) for p in chosen.include or []]
     patterns += [("the key ", p) for p, _ in chosen.rules if keys]
     by_module = {layer.module: layer for layer in found}
-    modules = [by_module.get(m) or Layer(names, m, "") for names, m in named(model)]
+    able = [layer for layer in found if not layer.why_not and chosen.means(layer)]
     for what, pattern in patterns:
-        if not isinstance(pattern, str | type):
+        if not isinstance(pattern, str | type) or any(matches(pattern, x) for x in able):
             continue
-        meant = [each for each in modules if matches(pattern, each)]
-        if meant and not any(_is_able(each, chosen, by_module) for each in meant):
+        modules = [by_module.get(m) or Layer(names, m, "") for names, m in named(model)]
+        if meant := [each for each in modules if matches(pattern, each)]:
             asked = f"{what}={show([pattern])}" if what == "include" else what + show([pattern])
             shown = _listed([_described(each, by_module) for each in meant])
             raise ValueError(
@@ -46,6 +46,8 @@ def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> No
 
     Raises: ValueError: a name does.
     """
+    if not chosen.include and len(chosen.rules) < 2:
+        return
     able = [layer for layer in found if not layer.why_not and chosen.means(layer)]
     for pattern in chosen.include or []:
         meant = [layer for layer in able if matches(pattern, layer)]
@@ -53,39 +55,36 @@ def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> No
         specific = isinstance(pattern, str) or pattern in chosen.exclude
         if not meant or not specific:
             continue
-        if all(chosen.excludes(layer) for layer in meant):
+        kept = [layer for layer in meant if not chosen.excludes(layer)]
+        if not kept:
             raise ValueError(
                 f"{function}: {asked} conflicts with exclude={show(chosen.exclude)}, which leaves "
                 f"out all it selects: {_named_layers(meant)}; take one of them away"
             )
-        if all(chosen.first_rule(layer) is None for layer in meant):
+        if all(chosen.first_rule(layer) is None for layer in kept):
             raise ValueError(
                 f"{function}: {asked} conflicts with the mapping, which has no key for what it "
-                f"selects: {_named_layers(meant)}; add one, or '*' as the last"
+                f"selects: {_named_layers(kept)}; add one, or '*' as the last"
             )
     _refuse_dead_rules(function, chosen, able)
 
 
 def _refuse_dead_rules(function: str, chosen: Selection, able: list[Layer]) -> None:
+    # A function may be made for the layers alone that reach its turn.
+    matched = [
+        {i for i, x in enumerate(able) if isinstance(p, str | type) and matches(p, x)}
+        for p, _ in chosen.rules
+    ]
     for i, (pattern, recipe) in enumerate(chosen.rules):
-        meant = [layer for layer in able if matches(pattern, layer)]
-        for wider, its_recipe in chosen.rules[:i] if meant and isinstance(pattern, str) else []:
-            covered = [layer for layer in able if matches(wider, layer)]
-            if its_recipe != recipe and len(covered) > len(meant) and _within(meant, covered):
+        if not (isinstance(pattern, str) and matched[i]):
+            continue
+        for j, (wider, its_recipe) in enumerate(chosen.rules[:i]):
+            if its_recipe != recipe and matched[i] < matched[j]:
+                lost = _named_layers([able[k] for k in sorted(matched[i])])
                 raise ValueError(
                     f"{function}: the key {show([pattern])} never applies, since the first match "
-                    f"wins and {show([wider])} before it takes {_named_layers(meant)}; put the "
-                    "narrower key first"
+                    f"wins and {show([wider])} before it takes {lost}; put the narrower key first"
                 )
-
-
-def _within(few: list[Layer], many: list[Layer]) -> bool:
-    modules = {id(layer.module) for layer in many}
-    return all(id(layer.module) in modules for layer in few)
-
-
-def _is_able(layer: Layer, chosen: Selection, by_module: dict[Module, Layer]) -> bool:
-    return layer.module in by_module and not layer.why_not and chosen.means(layer)
 
 
 def _described(layer: Layer, by_module: dict[Module, Layer]) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch.nn import Module
 
 from lpkernels.nn._calls import PRODUCTS
+from lpkernels.nn._classes import TRACED
 from lpkernels.nn._product_sizes import SIZES
 from lpkernels.nn._select import Layer, Selection, named
 
@@ -49,6 +50,8 @@ def refuse_fixed_recipes(function: str, chosen: Selection, model: Module) -> Non
 
 def _graphs(model: Module) -> Iterator[tuple[list[str], Module, str, set[str]]]:
     """Names, module, kind and products of every graph; a script once, with all it holds."""
+    if not any(isinstance(module, TRACED) for module in model.modules()):
+        return
     scripted: set[int] = set()
     for names, module in named(model):
         if isinstance(module, torch.jit.ScriptModule):

@@ -134,6 +134,18 @@ def test_keys_that_overlap_without_one_being_lost_are_no_conflict() -> None:
     lp.convert(network(), FP8, include=[nn.Linear, nn.LayerNorm], exclude="0.1")
 
 
+def test_functions_are_asked_about_the_layers_alone_that_reach_their_turn() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4), nn.Bilinear(4, 4, 4))
+    asked = []
+
+    def is_pointwise(name: str, module: Any) -> bool:
+        asked.append(name)
+        return bool(module.kernel_size == (1, 1))
+
+    lp.convert(model, {is_pointwise: FP8, "*": BF16}, include=["0", nn.Linear], exclude="1")
+    assert set(asked) == {"0"} and model[0].recipe == FP8
+
+
 class Scores(nn.Module):
     def __init__(self) -> None:
         super().__init__()
