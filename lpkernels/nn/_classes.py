@@ -213,6 +213,17 @@ def shielded_class(original: Any) -> Any:
     return _made("shielded_class", original, (original,), forward=forward, _shields=True)
 
 
+def _plain_init(original: Any) -> Any:
+    """original's __init__, after which a module built anew has torch's own arithmetic."""
+
+    @functools.wraps(original.__init__)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original.__init__(self, *args, **kwargs)
+        self.recipe = _TORCHS_OWN
+
+    return __init__
+
+
 def _made(maker: str, original: Any, bases: tuple[type, ...], **attributes: Any) -> Any:
     """A class with the name of the original, which it remembers, as it does what made it of it."""
     namespace: dict[str, Any] = {
@@ -223,6 +234,8 @@ def _made(maker: str, original: Any, bases: tuple[type, ...], **attributes: Any)
         "_maker": maker,
         **attributes,
     }
+    if issubclass(bases[0], Emulated) or issubclass(bases[-1], Emulated):
+        namespace["__init__"] = _plain_init(original)
     if issubclass(original, LazyModuleMixin) and original.cls_to_become is not None:
         namespace["cls_to_become"] = _MAKERS[maker](original.cls_to_become)
     return type(original)(original.__name__, bases, namespace)

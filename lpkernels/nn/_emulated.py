@@ -23,11 +23,10 @@ class Emulated(Module):
     """Mixin of the layers in ``lpkernels.nn``; comes before the torch.nn class in the bases.
 
     The recipe is a plain attribute of the module: it is no part of the state_dict, whose keys stay
-    torch.nn's, but it travels with ``copy.deepcopy`` and ``pickle``. A module built anew from a
-    converted one's class has torch's own arithmetic.
+    torch.nn's, but it travels with ``copy.deepcopy`` and ``pickle``.
     """
 
-    _recipe: Recipe = Recipe()
+    _recipe: Recipe
 
     @property
     def recipe(self) -> Recipe:

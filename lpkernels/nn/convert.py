@@ -192,16 +192,15 @@ def _able(chosen: list[tuple[Layer, Recipe]]) -> list[tuple[Module, Recipe]]:
 
 @contextmanager
 def _all_or_nothing(model: Module) -> Iterator[None]:
-    """After an error every module has the class and the recipe it had."""
-    before = [(m, type(m), vars(m).get("_recipe")) for m in model.modules()]
+    """After an error every module has the class and the attributes it had."""
+    before = [(module, type(module), dict(vars(module))) for module in model.modules()]
     try:
         yield
     except BaseException:
-        for module, cls, its_recipe in before:
+        for module, cls, attributes in before:
             module.__class__ = cls
-            vars(module).pop("_recipe", None)
-            if its_recipe is not None:
-                cast(Emulated, module).recipe = its_recipe
+            vars(module).clear()
+            vars(module).update(attributes)
         raise
 
 

@@ -1,5 +1,6 @@
 """What users of transformers do with a model, done with a converted one."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ def test_a_converted_model_is_saved_and_loaded(name: str, tmp_path: Path) -> Non
     lp.convert(model, RECIPES["fp8"]).eval().save_pretrained(tmp_path)
     loaded = kind.from_pretrained(tmp_path)
     assert type(loaded) is kind
-    lp.convert(loaded, RECIPES["fp8"])
     batch = ARCHITECTURES[name].batch()
+    want = lp.revert(copy.deepcopy(model))(**batch).logits
+    assert_bit_equal(loaded(**batch).logits, want)
+    # The converted class itself builds a model with torch's own arithmetic.
+    assert_bit_equal(type(model).from_pretrained(tmp_path)(**batch).logits, want)
+    lp.convert(loaded, RECIPES["fp8"])
     assert_bit_equal(loaded(**batch).logits, model(**batch).logits)

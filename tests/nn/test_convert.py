@@ -180,7 +180,7 @@ def test_converted_subclass_keeps_its_class_through_copies(how: str) -> None:
 @pytest.mark.parametrize("model", [Tagged(5, 3), nn.Linear(5, 3)], ids=["subclass", "torch's"])
 def test_class_of_a_converted_module_builds_one_with_torchs_arithmetic(model: nn.Module) -> None:
     layer = lp.convert(copy.deepcopy(model), DETERMINISTIC)
-    anew = type(layer)(5, 3)
+    anew: Any = type(layer)(5, 3)
     anew.load_state_dict(model.state_dict())
     x = torch.randn(4, 5)
     assert_bit_equal(anew(x), model(x))
