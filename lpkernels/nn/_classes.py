@@ -234,7 +234,7 @@ def _made(maker: str, original: Any, bases: tuple[type, ...], **attributes: Any)
         "_maker": maker,
         **attributes,
     }
-    if issubclass(bases[0], Emulated) or issubclass(bases[-1], Emulated):
+    if any(issubclass(base, Emulated) for base in bases):
         namespace["__init__"] = _plain_init(original)
     if issubclass(original, LazyModuleMixin) and original.cls_to_become is not None:
         namespace["cls_to_become"] = _MAKERS[maker](original.cls_to_become)
