@@ -16,7 +16,7 @@ from tests.compare import assert_bit_equal
 
 backend = pytest.importorskip("lpkernels.backends.triton").BACKEND
 _images = pytest.importorskip("lpkernels.backends.triton._images")
-_geometry = pytest.importorskip("lpkernels.backends.triton._conv_geometry")
+_geometry = pytest.importorskip("lpkernels.backends._conv_geometry")
 pytestmark = pytest.mark.triton
 
 SEED = torch.tensor(987654321987654321)
@@ -194,7 +194,7 @@ def test_images_are_framed_and_their_facts_leave_out_what_is_absent(device: str)
 
 
 def test_tables_are_made_once(device: str) -> None:
-    from lpkernels.backends.triton import _conv_phases, _conv_tables
+    from lpkernels.backends import _conv_phases, _conv_tables
 
     g = _geometry.geometry_of((2, 3, 9), (4, 3, 3), (5,), (2,), (1,), (1,), 1)
     on = torch.device(device)

@@ -6,23 +6,26 @@ keyed as there. An output without any tap is +0; so is all of a pass that sums o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.triton._config import transposes
-from lpkernels.backends.triton._conv_geometry import Geometry, geometry_of
-from lpkernels.backends.triton._conv_phases import dgrad, dgrad_frame, meets_all, starts
-from lpkernels.backends.triton._conv_tables import (
+from lpkernels.backends._conv_geometry import geometry_of, output_size
+from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all, starts
+from lpkernels.backends._conv_tables import (
+    by_input,
     fprop,
     fprop_frame,
-    gradient_frame,
-    gradient_operand,
     tables,
     wgrad,
     wgrad_frame,
+)
+from lpkernels.backends.triton._config import transposes
+from lpkernels.backends.triton._conv_operands import (
+    gradient_frame,
+    gradient_operand,
+    image_operand,
+    sums_of,
 )
 from lpkernels.backends.triton._images import framed
 from lpkernels.backends.triton._layout import Operand, Sums
@@ -30,17 +33,6 @@ from lpkernels.backends.triton._operands import pack
 from lpkernels.backends.triton._products import products
 
 Ints = tuple[int, ...]
-
-
-def _output_size(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> list[int]:
-    dims = zip(x_shape[2:], w_shape[2:], stride, padding, dilation, strict=True)
-    return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in dims]
 
 
 def _turned(sums: Sums) -> Sums:
@@ -83,7 +75,7 @@ def conv_fprop(
     fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """`Backend.conv_fprop`."""
-    spatial = _output_size(x.shape, w.shape, stride, padding, dilation)
+    spatial = output_size(x.shape, w.shape, stride, padding, dilation)
     out = torch.empty(x.shape[0], w.shape[0], *spatial, dtype=torch.float32, device=x.device)
     if out.numel() == 0:
         return out
@@ -93,8 +85,8 @@ def conv_fprop(
     image = framed(x, fprop_frame(g), fused.left)
     addend = None if bias is None else bias.contiguous()
     for product in tables(fprop, g, x.device):
-        sums = product.sums(out, addend, None)
-        _run(left, product.right(*image), sums, acc, seed, role, fused.result)
+        sums = sums_of(product, out, addend, None)
+        _run(left, image_operand(product, image), sums, acc, seed, role, fused.result)
     return out
 
 
@@ -118,19 +110,13 @@ def conv_dgrad(
     out = new(input_shape, dtype=torch.float32, device=w.device)
     if empty or out.numel() == 0:
         return out
-    left = pack(_by_input(w, g), torch.Size((groups,)), fused.right)
+    left = pack(by_input(w, g), torch.Size((groups,)), fused.right)
     image = framed(grad_output, dgrad_frame(g), fused.left)
     for product in tables(dgrad, g, w.device):
-        sums = product.sums(out, None, starts(product, acc[1]))
+        sums = sums_of(product, out, None, starts(product, acc[1]))
         weights = _at_positions(left, product.positions)
-        _run(weights, product.right(*image), sums, acc, seed, role, fused.result)
+        _run(weights, image_operand(product, image), sums, acc, seed, role, fused.result)
     return out
-
-
-def _by_input(w: Tensor, g: Geometry) -> Tensor:
-    """(groups, C / groups, C_out / groups * taps) of w."""
-    split = w.reshape(g.groups, g.out_channels, g.in_channels, g.taps)
-    return split.transpose(1, 2).reshape(g.groups, g.in_channels, g.out_channels * g.taps)
 
 
 def _at_positions(left: Operand, positions: Tensor | None) -> Operand:
@@ -162,6 +148,6 @@ def conv_wgrad(
     left = gradient_operand(g, gradient.values, gradient.facts, fused.right)
     image = framed(x, wgrad_frame(g), fused.left)
     for product in tables(wgrad, g, x.device):
-        sums = product.sums(out, None, None)
-        _run(left, product.right(*image), sums, acc, seed, role, fused.result)
+        sums = sums_of(product, out, None, None)
+        _run(left, image_operand(product, image), sums, acc, seed, role, fused.result)
     return out

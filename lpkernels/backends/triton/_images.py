@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends._conv_geometry import Frame, three
 from lpkernels.backends.triton._config import pack_tile, power_of_two
-from lpkernels.backends.triton._conv_geometry import Frame, three
 from lpkernels.backends.triton._facts import gather_facts, new_facts
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._layout import ABSENT, PAD

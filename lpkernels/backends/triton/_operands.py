@@ -9,12 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import pack_tile, padded_lanes
 from lpkernels.backends.triton._facts import gather_facts, new_facts
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._layout import PAD, Operand
 from lpkernels.backends.triton._rules import Numbers, Rule, narrow, round_to, rule_of, wide
-from lpkernels.backends.triton._tables import offsets
 
 _NOTHING = Numbers(0.0, 0.0, 0.0, 0.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""The three passes of a convolution as batches of gather products: tables for `_layout`.
+"""The three passes of a convolution as batches of gather products, as tables of offsets and keys.
 
     pass    rows (channels)   columns                      k
     fprop   c_out             (n, position) of y           (c_in, tap)
@@ -16,28 +16,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lpkernels.backends.triton._config import padded_lanes
-from lpkernels.backends.triton._conv_geometry import (
-    Frame,
-    Geometry,
-    Three,
-    count,
-    grid,
-    outer_sum,
-)
-from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._tables import kept
-
-Ints: TypeAlias = tuple[int, ...]
+from lpkernels.backends._conv_geometry import Frame, Geometry, Three, count, grid, outer_sum
+from lpkernels.backends._tables import kept
 
 
 class Product(NamedTuple):
-    """One batch of products: the gathered right operand, and the fields of `Sums`."""
+    """One batch of matrix products whose columns are gathered from a framed image.
+
+    Element (column j, step k) of matrix g is ``image[batch[g] + lanes[j] + steps[k]]``, output
+    (row i, column j) is ``out[out_batch[g] + rows[i] + cols[j]]``. Of its draws' two keys,
+    ``row_batch[g] + row_keys[i]`` and ``col_batch[g] + col_keys[j]``, the first is the row and the
+    second the column; ``swapped`` exchanges them. All tensors are int64, on the device, offsets in
+    elements.
+    """
 
     batch: Tensor
     lanes: Tensor
@@ -57,15 +53,6 @@ class Product(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         return len(self.batch), len(self.rows), len(self.cols), len(self.steps)
-
-    def right(self, values: Tensor, facts: Tensor, absent: bool, quantizer: Ints) -> Operand:
-        return Operand(values, self.batch, self.lanes, self.steps, 0, facts, absent, quantizer)
-
-    def sums(self, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
-        return Sums(
-            out, self.out_batch, self.rows, self.cols, self.row_keys, self.col_keys,
-            self.row_batch, self.col_batch, self.swapped, bias, self.positions, starts, self.sizes,
-        )  # fmt: skip
 
 
 Builder = Callable[[Geometry, torch.device], list[Product]]
@@ -114,6 +101,11 @@ def wgrad_frame(g: Geometry) -> Frame:
     return Frame(_reach(g), g.padding, 1, True, 1, g.groups * g.in_channels)
 
 
+def gradient_frame(g: Geometry) -> Frame:
+    """Of dy in wgrad, the left operand: lanes are channels, steps are positions."""
+    return Frame(g.output, (0, 0, 0), 1, True, 1, g.groups * g.out_channels)
+
+
 def wgrad(g: Geometry, device: torch.device) -> list[Product]:
     frame = wgrad_frame(g)
     places = frame.places(*grid(g.output, g.stride, device))
@@ -140,31 +132,10 @@ def wgrad(g: Geometry, device: torch.device) -> list[Product]:
     return [product]
 
 
-# Of a part whose channels padding would more than double.
-_FEW_CHANNELS = 16
-
-
-def gradient_frame(g: Geometry) -> Frame:
-    """Of dy in wgrad, the left operand: lanes are channels, steps are positions."""
-    size, before = g.output, (0, 0, 0)
-    if g.out_channels < _FEW_CHANNELS:
-        return Frame(size, before, 1, True, 1, g.groups * g.out_channels)
-    return Frame(size, before, 1, True, g.groups, padded_lanes(g.out_channels))
-
-
-@kept
-def _gradient_tables(g: Geometry, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    frame, group = gradient_frame(g), count(g.groups, device)
-    if frame.parts == 1:
-        return group * g.out_channels, count(g.out_channels, device)
-    return group * (g.batch * frame.image_step), None
-
-
-def gradient_operand(g: Geometry, values: Tensor, facts: Tensor, quantizer: Ints) -> Operand:
-    """The left operand of wgrad out of its frame."""
-    batch, lanes = _gradient_tables(g, values.device)
-    step = gradient_frame(g).place_step
-    return Operand(values, batch, lanes, None, step, facts, False, quantizer)
+def by_input(w: Tensor, g: Geometry) -> Tensor:
+    """(groups, C / groups, C_out / groups * taps) of w: what dgrad's rows are made of."""
+    split = w.reshape(g.groups, g.out_channels, g.in_channels, g.taps)
+    return split.transpose(1, 2).reshape(g.groups, g.in_channels, g.out_channels * g.taps)
 
 
 @kept

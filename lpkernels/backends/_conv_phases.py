@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends.triton._conv_geometry import (
+from lpkernels.backends._conv_geometry import (
     Frame,
     Geometry,
     count,
@@ -23,7 +23,7 @@ from lpkernels.backends.triton._conv_geometry import (
     outer_sum,
     three,
 )
-from lpkernels.backends.triton._conv_tables import Product
+from lpkernels.backends._conv_tables import Product
 
 
 class Meetings(NamedTuple):
