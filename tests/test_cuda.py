@@ -51,7 +51,8 @@ def test_unsupported_names_what_is_missing():
     device = torch.device("cuda")
     assert BACKEND.unsupported("quantize", device) == ""
     assert BACKEND.unsupported("matmul", device) == ""
-    assert "no kernel yet for conv_fprop" in BACKEND.unsupported("conv_fprop", device)
+    assert BACKEND.unsupported("conv_dgrad", device) == ""
+    assert "no kernel yet for matmul_events" in BACKEND.unsupported("matmul_events", device)
     assert "on a CUDA device" in BACKEND.unsupported("quantize", torch.device("cpu"))
 
 

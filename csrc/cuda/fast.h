@@ -35,14 +35,10 @@ void launch_tiles(const Job& job, cudaStream_t stream) {
   }
 }
 
-LPK_HD bool side_by_side(const Operand& o) {
-  return o.lanes.at == nullptr && o.lanes.step == 1 && o.steps.at == nullptr;
-}
-
 // Family::Tile<whether operands have tables, whether there are chunks>.
 template <class Family, Tier kTier>
 void launch_layouts(const Job& job, cudaStream_t stream) {
-  const bool tables = !side_by_side(job.sums.left) || !side_by_side(job.sums.right);
+  const bool tables = reads_tables(job.sums);
   const bool chunked = job.acc.chunk != 0;
   if (tables && chunked)
     return launch_tiles<typename Family::template Tile<true, true>, kTier>(job, stream);

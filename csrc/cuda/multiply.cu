@@ -6,10 +6,8 @@
 //   the exact    tiles that were flagged, or all of them where nothing is certified
 #include <cuda_runtime.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "fast.h"
+#include "job.h"
 #include "wide.h"
 
 namespace lpk::cuda {
@@ -74,59 +72,17 @@ void launch_certified(const Job& job, cudaStream_t stream) {
   }
 }
 
-struct Scratch {
-  int64_t redo, outer, bytes;
-};
-
-// The plan first, then a byte for every certified tile, then the outer sums of chunks.
-Scratch scratch_of(const Sums& s, const Accumulator& acc) {
-  constexpr int64_t kLine = 256;
-  const int64_t tiles = tile_count(s, kTile);
-  const int64_t outer = kLine + ceil_div(tiles, kLine) * kLine;
-  const int64_t sums = acc.chunk > 0 ? tiles * kTile * kTile : 0;
-  return {kLine, outer, outer + sums * static_cast<int64_t>(sizeof(float))};
-}
-
-Job job_from(const MultiplyArgs& args) {
-  Job job{};
-  job.sums = args.sums;
-  job.acc = accumulator_from(args.accumulator);
-  if (args.result != nullptr) {
-    job.result = {number_format(args.result), static_cast<Rounding>(args.result[kFormatInts]),
-                  true};
-  }
-  job.seed = args.draws.seed;
-  job.device_seed = args.draws.device_seed;
-  job.role = args.draws.role;
-  if (!job.acc.in_sequence()) {
-    throw std::invalid_argument("the CUDA kernels add in sequence or in chunks only");
-  }
-  if (args.sums.k > kMostSteps) {
-    throw std::invalid_argument("the CUDA kernels take sums of at most 2^31 - 16 products, got " +
-                                std::to_string(args.sums.k));
-  }
-  begin_chunks(&job);
-  return job;
-}
-
 }  // namespace
 
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator) {
-  const Accumulator acc = accumulator_from(accumulator);
-  return may_certify(acc) ? scratch_of(sums, acc).bytes : 0;
+  return scratch_size(sums, accumulator_from(accumulator));
 }
 
 void multiply(const MultiplyArgs& args, void* stream) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   const auto queue = static_cast<cudaStream_t>(stream);
-  if (may_certify(job.acc) && job.chunks > 0) {
-    const Scratch scratch = scratch_of(job.sums, job.acc);
-    char* at = static_cast<char*>(args.scratch);
-    Plan* plan = reinterpret_cast<Plan*>(at);
-    job.plan = plan;
-    job.redo = reinterpret_cast<uint8_t*>(at + scratch.redo);
-    job.outer = reinterpret_cast<float*>(at + scratch.outer);
+  if (Plan* plan = begin_scratch(&job, args.scratch)) {
     plan_kernel<<<1, 1, 0, queue>>>(job, plan);
     check_launch("the plan of a product");
     launch_certified(job, queue);

@@ -1,4 +1,4 @@
-// What packing does with one value, and which thread takes which: for the kernel and for tests.
+// What packing does with one value, and where it goes: for the kernels and for the host.
 #pragma once
 
 #include "sums.h"
@@ -34,9 +34,35 @@ LPK_HD Facts facts_of(uint32_t bits) {
 }
 
 // One value on its way into an operand.
-LPK_HD float packed(float x, bool rounds, const Format& f, Rounding rounding) {
-  if (!rounds) return canonical_float(x);
-  return canonical_float(round_to<double>(x, f, rounding, 0.0));
+LPK_HD float packed(float x, const FusedRule& rule) {
+  if (!rule.given) return canonical_float(x);
+  return canonical_float(round_to<double>(x, rule.fmt, rule.rounding, 0.0));
+}
+
+LPK_HD int64_t frame_places(const FrameArgs& a) {
+  return a.height[0] * a.height[1] * (a.fold * a.run);
+}
+
+// What lies at a place of a channel of a frame: an offset in that channel of the image, or nothing.
+struct Framed {
+  bool inside;
+  int64_t at;
+};
+LPK_HD Framed framed(const FrameArgs& a, int64_t place) {
+  const int64_t line = a.fold * a.run;
+  const int64_t column = place % line;
+  const int64_t row = place / line;
+  const int64_t x = column % a.run * a.fold + column / a.run - a.before[2];
+  const int64_t y = row % a.height[1] - a.before[1];
+  const int64_t z = row / a.height[1] - a.before[0];
+  const bool inside = x >= 0 && x < a.size[2] && y >= 0 && y < a.size[1] && z >= 0 && z < a.size[0];
+  return {inside, z * a.steps[2] + y * a.steps[3] + x * a.steps[4]};
+}
+
+LPK_HD int64_t framed_at(const FrameArgs& a, int64_t image, int64_t channel, int64_t place) {
+  const int64_t places = frame_places(a);
+  const int64_t within = a.channels_last ? place * a.channels + channel : channel * places + place;
+  return image * (places * a.channels) + within;
 }
 
 }  // namespace lpk::cuda

@@ -57,12 +57,18 @@ struct Sums {
   int64_t count, m, n, k;
 };
 
-// A quantizer of a float or fixed format that draws nothing.
-struct ResultRule {
+// A quantizer of a float or fixed format that draws nothing, or none.
+struct FusedRule {
   Format fmt;
   Rounding rounding;
   bool given;
 };
+
+// From eight format integers and a rounding on the host, or null.
+inline FusedRule fused_rule(const int64_t* ints) {
+  if (ints == nullptr) return {};
+  return {number_format(ints), static_cast<Rounding>(ints[kFormatInts]), true};
+}
 
 struct Plan;
 
@@ -73,7 +79,7 @@ constexpr int64_t kMostSteps = (int64_t{1} << 31) - 16;
 struct Job {
   Sums sums;
   Accumulator acc;
-  ResultRule result;
+  FusedRule result;
   // Null where only the exact kernel runs: the kernel to take, which of the certified tiles must be
   // done again, and the outer sums of chunks.
   const Plan* plan;
@@ -112,10 +118,32 @@ struct PackArgs {
   float* to;
   int64_t padded;
   Facts* facts;
-  const int64_t* quantizer;  // eight format integers and a rounding on the host, or null
+  const int64_t* quantizer;  // of fused_rule
 };
 
 void pack(const PackArgs& args, void* stream);
+
+// An image copied into a frame for products that read it through tables: element (n, c, z, y, x) of
+// the image, found at from[n * steps[0] + c * steps[1] + z * steps[2] + y * steps[3] + x *
+// steps[4]], goes to position (z, y, x) + before of frame n, rounded. Positions of the frame that
+// the image has not become kAbsent; `before` is negative where the frame leaves out the first ones.
+//
+// A line of the frame has `fold` runs of `run` columns: column p lies at p % fold * run + p / fold.
+// Channels lie in front of positions, or last. `facts` is widened, not begun.
+struct FrameArgs {
+  const float* from;
+  int64_t images, channels;
+  int64_t size[3], before[3];
+  int64_t steps[5];
+  float* to;
+  int64_t height[2];  // of the frame: its z and y
+  int64_t fold, run;
+  bool channels_last;
+  Facts* facts;
+  const int64_t* quantizer;  // of fused_rule
+};
+
+void frame(const FrameArgs& args, void* stream);
 
 // What a product needs beside operands and outputs: bytes on the device, contents arbitrary.
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator);
@@ -125,7 +153,7 @@ int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator);
 struct MultiplyArgs {
   Sums sums;
   const int64_t* accumulator;
-  const int64_t* result;  // as PackArgs::quantizer
+  const int64_t* result;  // of fused_rule
   Draws draws;
   void* scratch;
 };

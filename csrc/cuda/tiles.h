@@ -98,6 +98,15 @@ LPK_HD int64_t tile_at(const Sums& s, int64_t side, const Place& at) {
   return (at.matrix * ceil_div(s.m, side) + at.row / side) * ceil_div(s.n, side) + at.col / side;
 }
 
+// Whether certified kernels must look up where elements lie: not where the lanes of both operands
+// are side by side.
+LPK_HD bool reads_tables(const Sums& s) {
+  const auto side_by_side = [](const Operand& o) {
+    return o.lanes.at == nullptr && o.lanes.step == 1 && o.steps.at == nullptr;
+  };
+  return !side_by_side(s.left) || !side_by_side(s.right);
+}
+
 // A block of 16 x 16 threads, kSide x kSide outputs a thread. A thread's lanes lie in groups of
 // kGroup neighbours, the groups of all threads side by side: threads next to one another read
 // neighbouring words of shared memory, so no two of them meet in a bank.

@@ -1,58 +1,15 @@
-// Blocks of CUDA threads on the host: the phases of cuda/tiles.h, thread after thread.
+// Random products for the CUDA kernels, and what plain loops make of them.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "../cuda/pack_map.h"
-#include "../cuda/plan.h"
+#include "../cuda/tiles.h"
+#include "check.h"
 #include "sums.h"
 
 namespace lpk_test {
-
-// The threads take their turns forwards or backwards: phases must not depend on it.
-template <class Part>
-class HostBlock {
- public:
-  using Shared = typename Part::Shared;
-  HostBlock(std::vector<Part>* parts, Shared* shared, bool backwards)
-      : parts_(parts), shared_(shared), backwards_(backwards) {}
-  template <class Phase>
-  void each(const Phase& phase) {
-    const size_t count = parts_->size();
-    for (size_t i = 0; i < count; ++i) phase((*parts_)[backwards_ ? count - 1 - i : i]);
-  }
-  void sync() { backwards_ = !backwards_; }
-  Shared* shared() { return shared_; }
-
- private:
-  std::vector<Part>* parts_;
-  Shared* shared_;
-  bool backwards_;
-};
-
-template <class Part>
-bool skipped(const lpk::cuda::Job& job, int64_t tile) {
-  return Part::kExact && lpk::cuda::done_before(job, Part::Map::kLanes, tile);
-}
-
-// All tiles of a product, one after another, but for those that certified kernels did; then
-// after(threads, what they share).
-template <class Part, class After>
-void run_tiles(const lpk::cuda::Job& job, const After& after) {
-  const auto shared = std::make_unique<typename Part::Shared>();
-  const int64_t tiles = lpk::cuda::tile_count(job.sums, Part::Map::kLanes);
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    if (skipped<Part>(job, tile)) continue;
-    std::vector<Part> parts;
-    parts.reserve(Part::Map::kThreads);
-    for (int t = 0; t < Part::Map::kThreads; ++t) parts.emplace_back(job, tile, t);
-    HostBlock<Part> block(&parts, shared.get(), tile % 2 == 0);
-    lpk::cuda::run_tile<typename Part::Stage>(job, block);
-    after(parts, *shared);
-  }
-}
 
 // Random operands and outputs: packed as a matrix product's, or behind tables, with absent taps
 // and steps left out, as a convolution's.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "check.h"
+#include "cuda_block.h"
 #include "cuda_run.h"
 #include "groups.h"
 

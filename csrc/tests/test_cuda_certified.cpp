@@ -4,6 +4,7 @@
 #include <string>
 
 #include "check.h"
+#include "cuda_block.h"
 #include "cuda_run.h"
 #include "groups.h"
 

@@ -1,8 +1,8 @@
 """The ``cuda`` backend: tensors as device pointers to csrc/cuda, on torch's current stream.
 
-Quantizes to float and fixed formats, multiplies matrices with every accumulator that adds in
-sequence or in chunks, and adds the sums of native chunks; every other operation says that there is
-no kernel.
+Quantizes to float and fixed formats, multiplies matrices and makes the three passes of convolutions
+with every accumulator that adds in sequence or in chunks, and adds the sums of native chunks; every
+other operation says that there is no kernel.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.cuda import _products, _quantize
+from lpkernels.backends.cuda import _conv, _products, _quantize
 
 _ELEMENTWISE_KINDS = (0, 1)
-_OPS = ("quantize", "matmul", "accumulate")
+_OPS = ("quantize", "matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "accumulate")
 # Of an accumulator's integers: order 0 is "sequential", block 0 no aligned blocks.
 _ORDER, _BLOCK = 0, 32
+
+
+def _check_order(op: str, acc: tuple[int, ...]) -> None:
+    if acc[_ORDER] != 0 or acc[_BLOCK] != 0:
+        raise NotImplementedError(
+            f"{op}: csrc/cuda has kernels for sums in sequence and in chunks only, not for "
+            'order "pairwise" or "compensated" or for aligned blocks; use backend="reference"'
+        )
 
 
 class CudaBackend:
@@ -68,12 +76,62 @@ class CudaBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        if acc[_ORDER] != 0 or acc[_BLOCK] != 0:
-            raise NotImplementedError(
-                "matmul: csrc/cuda has kernels for sums in sequence and in chunks only, not for "
-                'order "pairwise" or "compensated" or for aligned blocks; use backend="reference"'
-            )
+        _check_order("matmul", acc)
         return _products.matmul(a, b, bias, acc, seed, role, fused)
+
+    def conv_fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        _check_order("conv_fprop", acc)
+        shape = (stride, padding, dilation, groups)
+        return _conv.conv_fprop(x, w, bias, *shape, acc, seed, role, fused)
+
+    def conv_dgrad(
+        self,
+        grad_output: Tensor,
+        w: Tensor,
+        input_shape: list[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        _check_order("conv_dgrad", acc)
+        shape = (stride, padding, dilation, groups)
+        return _conv.conv_dgrad(grad_output, w, input_shape, *shape, acc, seed, role, fused)
+
+    def conv_wgrad(
+        self,
+        x: Tensor,
+        grad_output: Tensor,
+        weight_shape: list[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        _check_order("conv_wgrad", acc)
+        shape = (stride, padding, dilation, groups)
+        return _conv.conv_wgrad(x, grad_output, weight_shape, *shape, acc, seed, role, fused)
 
     def accumulate(
         self,

@@ -1,0 +1,61 @@
+// A product's arguments as the job of its kernels, and its scratch memory: host code.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "plan.h"
+
+namespace lpk::cuda {
+
+// Throws std::invalid_argument for what no kernel can take.
+inline Job job_from(const MultiplyArgs& args) {
+  Job job{};
+  job.sums = args.sums;
+  job.acc = accumulator_from(args.accumulator);
+  job.result = fused_rule(args.result);
+  job.seed = args.draws.seed;
+  job.device_seed = args.draws.device_seed;
+  job.role = args.draws.role;
+  if (!job.acc.in_sequence()) {
+    throw std::invalid_argument("the CUDA kernels add in sequence or in chunks only");
+  }
+  if (args.sums.k > kMostSteps) {
+    throw std::invalid_argument("the CUDA kernels take sums of at most 2^31 - 16 products, got " +
+                                std::to_string(args.sums.k));
+  }
+  begin_chunks(&job);
+  return job;
+}
+
+struct Scratch {
+  int64_t redo, outer, bytes;
+};
+
+// The plan first, then a byte for every certified tile, then the outer sums of chunks.
+inline Scratch scratch_of(const Sums& s, const Accumulator& acc) {
+  constexpr int64_t kLine = 256;
+  const int64_t tiles = tile_count(s, kTile);
+  const int64_t outer = kLine + ceil_div(tiles, kLine) * kLine;
+  const int64_t sums = acc.chunk > 0 ? tiles * kTile * kTile : 0;
+  return {kLine, outer, outer + sums * static_cast<int64_t>(sizeof(float))};
+}
+
+// Bytes; 0 where only the exact kernel runs.
+inline int64_t scratch_size(const Sums& s, const Accumulator& acc) {
+  return may_certify(acc) ? scratch_of(s, acc).bytes : 0;
+}
+
+// Lays out `scratch`. Returns where the plan goes; null where only the exact kernel runs.
+inline Plan* begin_scratch(Job* job, void* scratch) {
+  if (!may_certify(job->acc) || job->chunks == 0) return nullptr;
+  const Scratch places = scratch_of(job->sums, job->acc);
+  char* at = static_cast<char*>(scratch);
+  Plan* plan = reinterpret_cast<Plan*>(at);
+  job->plan = plan;
+  job->redo = reinterpret_cast<uint8_t*>(at + places.redo);
+  job->outer = reinterpret_cast<float*>(at + places.outer);
+  return plan;
+}
+
+}  // namespace lpk::cuda

@@ -1,0 +1,207 @@
+// Blocks of CUDA threads on the host, the phases of cuda/tiles.h thread after thread; and the
+// kernels of a product, as csrc/cuda starts them.
+#include "cuda_run.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "../cuda/fast_tile.h"
+#include "../cuda/half_tile.h"
+#include "../cuda/job.h"
+#include "../cuda/stochastic_tile.h"
+#include "../cuda/wide_tile.h"
+
+namespace lpk_test {
+namespace {
+
+using lpk::cuda::Limit;
+
+// The threads take their turns forwards or backwards: phases must not depend on it.
+template <class Part>
+class HostBlock {
+ public:
+  using Shared = typename Part::Shared;
+  HostBlock(std::vector<Part>* parts, Shared* shared, bool backwards)
+      : parts_(parts), shared_(shared), backwards_(backwards) {}
+  template <class Phase>
+  void each(const Phase& phase) {
+    const size_t count = parts_->size();
+    for (size_t i = 0; i < count; ++i) phase((*parts_)[backwards_ ? count - 1 - i : i]);
+  }
+  void sync() { backwards_ = !backwards_; }
+  Shared* shared() { return shared_; }
+
+ private:
+  std::vector<Part>* parts_;
+  Shared* shared_;
+  bool backwards_;
+};
+
+template <class Part>
+bool skipped(const lpk::cuda::Job& job, int64_t tile) {
+  return Part::kExact && lpk::cuda::done_before(job, Part::Map::kLanes, tile);
+}
+
+// All tiles of a product, one after another, but for those that certified kernels did; then
+// after(threads, what they share).
+template <class Part, class After>
+void run_tiles(const lpk::cuda::Job& job, const After& after) {
+  const auto shared = std::make_unique<typename Part::Shared>();
+  const int64_t tiles = lpk::cuda::tile_count(job.sums, Part::Map::kLanes);
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    if (skipped<Part>(job, tile)) continue;
+    std::vector<Part> parts;
+    parts.reserve(Part::Map::kThreads);
+    for (int t = 0; t < Part::Map::kThreads; ++t) parts.emplace_back(job, tile, t);
+    HostBlock<Part> block(&parts, shared.get(), tile % 2 == 0);
+    lpk::cuda::run_tile<typename Part::Stage>(job, block);
+    after(parts, *shared);
+  }
+}
+
+template <lpk::Rounding kMode>
+void run_wide_mode(const Job& job) {
+  const auto nothing = [](auto&, auto&) {};
+  if (job.acc.has_product) return run_tiles<lpk::cuda::WideTile<2, kMode, true>>(job, nothing);
+  run_tiles<lpk::cuda::WideTile<4, kMode, false>>(job, nothing);
+}
+
+template <class Tile>
+void run_reported(const Job& job) {
+  run_tiles<Tile>(job, [](auto& parts, auto& shared) { parts[0].report(&shared); });
+}
+
+template <template <bool, bool> class Tile>
+void run_layouts(const Job& job) {
+  const bool tables = lpk::cuda::reads_tables(job.sums);
+  if (tables && job.acc.chunk > 0) return run_reported<Tile<true, true>>(job);
+  if (tables) return run_reported<Tile<true, false>>(job);
+  if (job.acc.chunk > 0) return run_reported<Tile<false, true>>(job);
+  run_reported<Tile<false, false>>(job);
+}
+
+template <class Rule>
+struct Ruled {
+  template <bool kTables, bool kChunked>
+  using Tile = lpk::cuda::FastTile<Rule, kTables, kChunked>;
+};
+template <class Rule>
+void run_rule(const Job& job) {
+  run_layouts<Ruled<Rule>::template Tile>(job);
+}
+
+template <bool kBfloat16>
+struct Half {
+  template <bool kTables, bool kChunked>
+  using Tile = lpk::cuda::HalfTile<kBfloat16, kTables, kChunked>;
+};
+
+void run_native(const Job& job) {
+  using lpk::cuda::Native;
+  using lpk::cuda::NativeRule;
+  const Native format = lpk::cuda::native_format(job.acc.fmt);
+  if (format == Native::kHalf) return run_layouts<Half<false>::Tile>(job);
+  if (format == Native::kBfloat16) return run_layouts<Half<true>::Tile>(job);
+  if (job.acc.rounding == lpk::Rounding::kTowardZero)
+    return run_rule<NativeRule<lpk::Rounding::kTowardZero>>(job);
+  if (job.acc.rounding == lpk::Rounding::kTowardPositive)
+    return run_rule<NativeRule<lpk::Rounding::kTowardPositive>>(job);
+  if (job.acc.rounding == lpk::Rounding::kTowardNegative)
+    return run_rule<NativeRule<lpk::Rounding::kTowardNegative>>(job);
+  run_rule<NativeRule<lpk::Rounding::kNearestEven>>(job);
+}
+
+void run_tier(const Job& job) {
+  using lpk::cuda::FloorRule;
+  using lpk::cuda::NearestSum;
+  using lpk::cuda::OddSum;
+  using lpk::cuda::SplitRule;
+  switch (job.plan->tier) {
+    case Tier::kWide:
+      return;
+    case Tier::kSplit:
+      return run_rule<SplitRule<NearestSum, Limit::kProved>>(job);
+    case Tier::kSplitWatched:
+      return run_rule<SplitRule<NearestSum, Limit::kWatched>>(job);
+    case Tier::kSplitClipped:
+      return run_rule<SplitRule<NearestSum, Limit::kClipped>>(job);
+    case Tier::kFloor:
+      return run_rule<FloorRule<NearestSum, Limit::kProved>>(job);
+    case Tier::kFloorWatched:
+      return run_rule<FloorRule<NearestSum, Limit::kWatched>>(job);
+    case Tier::kFloorClipped:
+      return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
+    case Tier::kOddSplit:
+      return run_rule<SplitRule<OddSum, Limit::kWatched>>(job);
+    case Tier::kOddFloor:
+      return run_rule<FloorRule<OddSum, Limit::kWatched>>(job);
+    case Tier::kTruncated:
+      return run_rule<lpk::cuda::TruncationRule>(job);
+    case Tier::kStochastic:
+      return run_layouts<lpk::cuda::StochasticTile>(job);
+    case Tier::kNative:
+      return run_native(job);
+  }
+}
+
+void run_finish(const Job& job) {
+  const lpk::cuda::Sums& s = job.sums;
+  if (job.plan->tier == Tier::kWide) return;
+  for (int64_t g = 0; g < s.count; ++g) {
+    for (int64_t i = 0; i < s.m; ++i) {
+      for (int64_t j = 0; j < s.n; ++j) {
+        float* out = s.out + s.batch[g] + s.rows[i] + s.cols[j];
+        *out = lpk::cuda::finished(job, *out, static_cast<uint64_t>(s.row_batch[g] + s.row_keys[i]),
+                                   static_cast<uint64_t>(s.col_batch[g] + s.col_keys[j]));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run_wide(const Job& job) {
+  switch (job.acc.rounding) {
+    case lpk::Rounding::kNearestEven:
+      return run_wide_mode<lpk::Rounding::kNearestEven>(job);
+    case lpk::Rounding::kNearestAway:
+      return run_wide_mode<lpk::Rounding::kNearestAway>(job);
+    case lpk::Rounding::kTowardZero:
+      return run_wide_mode<lpk::Rounding::kTowardZero>(job);
+    case lpk::Rounding::kTowardPositive:
+      return run_wide_mode<lpk::Rounding::kTowardPositive>(job);
+    case lpk::Rounding::kTowardNegative:
+      return run_wide_mode<lpk::Rounding::kTowardNegative>(job);
+    case lpk::Rounding::kToOdd:
+      return run_wide_mode<lpk::Rounding::kToOdd>(job);
+    case lpk::Rounding::kStochastic:
+      return run_wide_mode<lpk::Rounding::kStochastic>(job);
+  }
+}
+
+Ran run_product(Job* job, void* scratch) {
+  lpk::cuda::Plan* plan = lpk::cuda::begin_scratch(job, scratch);
+  if (plan == nullptr) {
+    run_wide(*job);
+    return {Tier::kWide, false};
+  }
+  const lpk::cuda::Sums& s = job->sums;
+  *plan = lpk::cuda::plan_for(job->acc, s, *s.left.facts, *s.right.facts);
+  run_tier(*job);
+  run_finish(*job);
+  run_wide(*job);
+  const int64_t tiles = lpk::cuda::tile_count(s, lpk::cuda::kTile);
+  return {plan->tier, std::count(job->redo, job->redo + tiles, 0) == 0};
+}
+
+Ran run_product(Job* job) {
+  // Garbage in every word: NaN as a float.
+  const int64_t bytes = lpk::cuda::scratch_size(job->sums, job->acc);
+  std::vector<uint64_t> scratch(static_cast<size_t>(bytes + 7) / 8, ~uint64_t{0});
+  const Ran ran = run_product(job, scratch.data());
+  job->plan = nullptr;
+  return ran;
+}
+
+}  // namespace lpk_test
