@@ -143,6 +143,15 @@ class TestOnHost:
                 tier, redone = self.loaded.last_tier()
                 assert tier > 0 and not redone, (name, acc)
 
+    @pytest.mark.parametrize("acc", ["e5m10", "fp32", "fp32:toward_zero"])
+    def test_zeros_beside_padding_are_done_once(self, acc: str):
+        case = cases.CONV_CASES["conv2d"]
+        x, w, bias = operands("fprop", case, few_bits)
+        w[1] = 0
+        run(BACKEND, "fprop", case, (x, w, bias), lp.accumulator(acc))
+        tier, redone = self.loaded.last_tier()
+        assert tier > 0 and not redone
+
     @pytest.mark.parametrize("channels_last", [False, True], ids=["channels first", "last"])
     @pytest.mark.parametrize("fold", [1, 2, 3])
     def test_frames(self, fold: int, channels_last: bool):

@@ -64,6 +64,7 @@ void launch_floor(const Job& job, cudaStream_t stream);
 void launch_truncated(const Job& job, cudaStream_t stream);
 void launch_float32(const Job& job, cudaStream_t stream);
 void launch_half(const Job& job, cudaStream_t stream);
+void launch_double(const Job& job, cudaStream_t stream);
 void launch_stochastic(const Job& job, cudaStream_t stream);
 
 }  // namespace lpk::cuda

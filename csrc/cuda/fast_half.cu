@@ -1,4 +1,5 @@
-// Sums in half precision and bfloat16 by the processor's own arithmetic.
+// Sums in half precision and bfloat16 by the processor's own arithmetic and conversions.
+#include "convert_rule.h"
 #include "fast.h"
 #include "half_tile.h"
 
@@ -14,9 +15,12 @@ struct Half {
 }  // namespace
 
 void launch_half(const Job& job, cudaStream_t stream) {
-  if (native_format(job.acc.fmt) == Native::kHalf)
-    return launch_layouts<Half<false>, Tier::kNative>(job, stream);
-  launch_layouts<Half<true>, Tier::kNative>(job, stream);
+  if (native_format(job.acc.fmt) == Native::kHalf) {
+    launch_layouts<Half<false>, Tier::kNative>(job, stream);
+    launch_rule<ConvertRule, Tier::kConverted>(job, stream);
+  } else {
+    launch_layouts<Half<true>, Tier::kNative>(job, stream);
+  }
 }
 
 }  // namespace lpk::cuda

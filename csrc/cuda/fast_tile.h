@@ -1,4 +1,5 @@
-// The certified tile: the rules are float_rules.h's, the proof plan.h's.
+// The certified tile: the rules are those of float_rules.h, double_rules.h and convert_rule.h, the
+// proof is plan.h's.
 #pragma once
 
 #include "float_rules.h"
@@ -6,10 +7,20 @@
 
 namespace lpk::cuda {
 
+// Two products of one element that join neighbouring sums.
+template <class Rule, class Real>
+LPK_HD void add_two(const Rule& rule, Real a, const Real* b, Real* sums) {
+  sums[0] = rule.step(a, b[0], sums[0]);
+  sums[1] = rule.step(a, b[1], sums[1]);
+}
+
 template <class Rule, bool kTables, bool kChunked>
-class FastTile : public FloatSums<kChunked> {
-  using Base = FloatSums<kChunked>;
+class FastTile : public FloatSums<typename Rule::Real, kChunked> {
+  using Real = typename Rule::Real;
+  using Base = FloatSums<Real, kChunked>;
   using Base::job_;
+  using Base::kGroup;
+  using Base::kSeen;
   using Base::kSide;
   using Base::place;
   using Base::scale_;
@@ -21,10 +32,10 @@ class FastTile : public FloatSums<kChunked> {
   using typename Base::Map;
   using typename Base::Stage;
   // Blocks that a processor must hold: two leave 128 registers a thread.
-  static constexpr int kBlocks = kChunked || kTables ? 1 : 2;
+  static constexpr int kBlocks = kChunked || kTables || sizeof(Real) == 8 ? 1 : 2;
   struct Shared {
-    alignas(16) float left[2][kDepth][Map::kLanes];
-    alignas(16) float right[2][kDepth][Map::kLanes];
+    alignas(16) Real left[2][kDepth][Map::kLanes];
+    alignas(16) Real right[2][kDepth][Map::kLanes];
     int redo;
   };
 
@@ -41,17 +52,20 @@ class FastTile : public FloatSums<kChunked> {
 
   LPK_HD void put(Shared* shared, int buffer) const {
     const int step = Map::fetched_step(thread_);
-    float left[4];
-    for (int e = 0; e < 4; ++e) left[e] = mul_rn(left_.value[e], scale_);
+    Real left[4], right[4];
+    for (int e = 0; e < 4; ++e) {
+      left[e] = mul_rn(static_cast<Real>(left_.value[e]), scale_);
+      right[e] = right_.value[e];
+    }
     if (kTables) {
       LPK_UNROLL
       for (int e = 0; e < 4; ++e) {
         shared->left[buffer][step][Map::fetched_lane(thread_, e, false)] = left[e];
-        shared->right[buffer][step][Map::fetched_lane(thread_, e, false)] = right_.value[e];
+        shared->right[buffer][step][Map::fetched_lane(thread_, e, false)] = right[e];
       }
     } else {
       store_four(&shared->left[buffer][step][Map::fetched_lane(thread_, 0, true)], left);
-      store_four(&shared->right[buffer][step][Map::fetched_lane(thread_, 0, true)], right_.value);
+      store_four(&shared->right[buffer][step][Map::fetched_lane(thread_, 0, true)], right);
     }
   }
 
@@ -59,27 +73,25 @@ class FastTile : public FloatSums<kChunked> {
   LPK_HD void multiply(const Shared* shared, int buffer, const Stage&) {
     LPK_UNROLL
     for (int step = 0; step < kDepth; ++step) {
-      float a[kSide], b[kSide];
+      Real a[kSide], b[kSide];
       LPK_UNROLL
-      for (int i = 0; i < kSide; i += 4) {
-        load_four(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
-        load_four(&shared->right[buffer][step][Map::col(thread_, i)], b + i);
+      for (int i = 0; i < kSide; i += kGroup) {
+        load_group(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
+        load_group(&shared->right[buffer][step][Map::col(thread_, i)], b + i);
       }
       LPK_UNROLL
       for (int i = 0; i < kSide; ++i) {
         LPK_UNROLL
         for (int j = 0; j < kSide; j += 2) {
-          sum_[i][j] = rule_.step(a[i], b[j], sum_[i][j]);
-          sum_[i][j + 1] = rule_.step(a[i], b[j + 1], sum_[i][j + 1]);
-          if (Rule::kWatched) seen_[j / 2] |= word_of(sum_[i][j]) | word_of(sum_[i][j + 1]);
+          add_two(rule_, a[i], b + j, sum_[i] + j);
+          if (Rule::kWatched) seen_[j / 2 % kSeen] |= word_of(sum_[i][j]) | word_of(sum_[i][j + 1]);
         }
       }
     }
   }
 
   LPK_HD void finish(Shared* shared) {
-    const bool absent = job_.sums.left.absent || job_.sums.right.absent;
-    this->store(shared, Rule::kLosesZeros || (Rule::kSigned && absent));
+    this->store(shared, Rule::kLosesZeros || (Rule::kSigned && job_.plan->signs));
   }
 
  private:

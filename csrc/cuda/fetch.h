@@ -78,6 +78,24 @@ LPK_HD void store_four(float* at, const float* x) {
   for (int i = 0; i < 4; ++i) at[i] = x[i];
 #endif
 }
+LPK_HD void store_four(double* at, const double* x) {
+#if defined(__CUDA_ARCH__)
+  reinterpret_cast<double2*>(at)[0] = make_double2(x[0], x[1]);
+  reinterpret_cast<double2*>(at)[1] = make_double2(x[2], x[3]);
+#else
+  for (int i = 0; i < 4; ++i) at[i] = x[i];
+#endif
+}
+
+// 16 bytes of neighbours.
+LPK_HD void load_group(const double* at, double* x) {
+#if defined(__CUDA_ARCH__)
+  const double2 v = *reinterpret_cast<const double2*>(at);
+  x[0] = v.x, x[1] = v.y;
+#else
+  x[0] = at[0], x[1] = at[1];
+#endif
+}
 LPK_HD void load_four(const float* at, float* x) {
 #if defined(__CUDA_ARCH__)
   const float4 v = *reinterpret_cast<const float4*>(at);
@@ -86,5 +104,6 @@ LPK_HD void load_four(const float* at, float* x) {
   for (int i = 0; i < 4; ++i) x[i] = at[i];
 #endif
 }
+LPK_HD void load_group(const float* at, float* x) { load_four(at, x); }
 
 }  // namespace lpk::cuda

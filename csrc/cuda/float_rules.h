@@ -32,10 +32,11 @@ struct OddSum {
 
 enum class Limit { kProved, kWatched, kClipped };
 
-// kLosesZeros: a negative sum that becomes zero may lose its sign. kSigned: sums may be -0, so an
-// absent tap may not be a product of zeros.
+// Real: of the sums. kLosesZeros: a negative sum that becomes zero may lose its sign. kSigned: sums
+// may be -0 or NaN, so an absent tap may not be a product of zeros.
 template <Limit kLimit>
 struct RuleOf {
+  using Real = float;
   static constexpr bool kWatched = kLimit == Limit::kWatched;
   static constexpr bool kLosesZeros = false;
   static constexpr bool kSigned = false;

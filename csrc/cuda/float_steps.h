@@ -27,9 +27,31 @@ LPK_HD float float_of(uint32_t word) {
 #endif
 }
 
+// The upper half of a double: sign, exponent and the leading bits.
+LPK_HD uint32_t word_of(double x) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__double2hiint(x));
+#else
+  return static_cast<uint32_t>(Lanes<double>::bits(x) >> 32);
+#endif
+}
+LPK_HD double double_of(uint32_t word) {
+#if defined(__CUDA_ARCH__)
+  return __hiloint2double(static_cast<int>(word), 0);
+#else
+  return Lanes<double>::value(static_cast<int64_t>(static_cast<uint64_t>(word) << 32));
+#endif
+}
+
 // 2^exponent of a normal float.
 LPK_HD float float_power(int exponent) {
   return float_of(static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+template <class Real>
+LPK_HD Real power(int exponent) {
+  if constexpr (sizeof(Real) == 4) return float_power(exponent);
+  return static_cast<Real>(power_of_two(exponent));
 }
 
 LPK_HD float mul_rn(float a, float b) {
@@ -47,6 +69,29 @@ LPK_HD float add_rn(float a, float b) {
 #endif
 }
 LPK_HD float sub_rn(float a, float b) { return add_rn(a, -b); }
+
+LPK_HD double mul_rn(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+LPK_HD double add_rn(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dadd_rn(a, b);
+#else
+  return a + b;
+#endif
+}
+LPK_HD double sub_rn(double a, double b) { return add_rn(a, -b); }
+LPK_HD double fma_rn(double a, double b, double c) {
+#if defined(__CUDA_ARCH__)
+  return __fma_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
 
 #if !defined(__CUDA_ARCH__)
 // a b + c rounded in the direction of `toward`, from the sum made odd in double.

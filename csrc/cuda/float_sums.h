@@ -1,4 +1,5 @@
-// What certified kernels in float32 share: 128 x 128 outputs, 8 x 8 sums a thread, scaled.
+// What certified kernels in float32 and double share: 128 x 128 outputs, 8 x 8 sums a thread,
+// scaled.
 //
 // A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged;
 // the exact kernel does it again. Chunks close in double, exactly, and keep their outer sums in
@@ -13,18 +14,20 @@
 
 namespace lpk::cuda {
 
-template <bool kChunked>
+template <class Real, bool kChunked>
 class FloatSums {
  public:
   using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
-  using Map = BlockMap<8, 4>;
+  // Neighbouring lanes of a thread are 16 bytes of shared memory.
+  static constexpr int kGroup = 16 / sizeof(Real);
+  using Map = BlockMap<8, kGroup>;
   static constexpr bool kExact = false;
   static constexpr int kSide = 8;
 
   LPK_HD FloatSums(const Job& job, int64_t tile, int thread)
-      : job_(job), thread_(thread), tile_(tile), scale_(float_power(job.plan->shift)) {
+      : job_(job), thread_(thread), tile_(tile), scale_(power<Real>(job.plan->shift)) {
     for (int i = 0; i < kSide; ++i) {
-      for (int j = 0; j < kSide; ++j) sum_[i][j] = 0.0f;
+      for (int j = 0; j < kSide; ++j) sum_[i][j] = 0;
     }
   }
 
@@ -63,15 +66,18 @@ class FloatSums {
   LPK_HD void store(Shared* shared, bool zeros) {
     const Sums& s = job_.sums;
     const Place at = place();
-    const float unscale = 1.0f / scale_;
-    bool redo = ((seen_[0] | seen_[1] | seen_[2] | seen_[3]) & 0x40000000u) != 0;
+    const Real unscale = 1 / scale_;
+    uint32_t seen = 0;
+    for (int n = 0; n < kSeen; ++n) seen |= seen_[n];
+    bool redo = (seen & 0x40000000u) != 0;
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {
       const int64_t row = at.row + Map::row(thread_, i);
       LPK_UNROLL
       for (int j = 0; j < kSide; ++j) {
         const int64_t col = at.col + Map::col(thread_, j);
-        const float sum = kChunked ? *outer_at(i * kSide + j) : sum_[i][j] * unscale;
+        const float sum =
+            kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
         if (row < s.m && col < s.n) {
           redo |= zeros && !(sum < 0.0f || sum > 0.0f);
           s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
@@ -90,16 +96,19 @@ class FloatSums {
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {
       LPK_UNROLL
-      for (int j = 0; j < kSide; ++j) sum_[i][j] = i + 1 < kSide ? sum_[i + 1][j] : 0.0f;
+      for (int j = 0; j < kSide; ++j) sum_[i][j] = i + 1 < kSide ? sum_[i + 1][j] : Real{0};
     }
   }
 
   const Job& job_;
   int thread_;
   int64_t tile_;
-  float scale_;
-  float sum_[kSide][kSide];
-  uint32_t seen_[4] = {0, 0, 0, 0};  // OR of the sums that are watched
+  Real scale_;
+  Real sum_[kSide][kSide];
+  // OR of the sums that are watched: one chain of ORs is slower than float32 sums, not than
+  // doubles.
+  static constexpr int kSeen = sizeof(Real) == 4 ? 4 : 1;
+  uint32_t seen_[kSeen] = {};
 };
 
 }  // namespace lpk::cuda

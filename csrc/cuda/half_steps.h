@@ -42,6 +42,19 @@ LPK_HD float wide_float(uint16_t bits) {
 #endif
 }
 
+// Two floats rounded to half precision, nearest even, as floats.
+LPK_HD void round_to_half(float x, float y, float* rounded) {
+#if defined(__CUDA_ARCH__)
+  const float2 both = __half22float2(__floats2half2_rn(x, y));
+  rounded[0] = both.x, rounded[1] = both.y;
+#else
+  const int64_t half[] = {0, 5, 10, 15, 0, 1, 0, 0};
+  const Format f = float_format(half);
+  rounded[0] = static_cast<float>(round_to<double>(x, f, Rounding::kNearestEven, 0.0));
+  rounded[1] = static_cast<float>(round_to<double>(y, f, Rounding::kNearestEven, 0.0));
+#endif
+}
+
 LPK_HD uint32_t pair_of(uint16_t low, uint16_t high) {
   return static_cast<uint32_t>(high) << 16 | low;
 }

@@ -89,7 +89,7 @@ class HalfTile {
   LPK_HD void finish(Shared* shared) {
     const Sums& s = job_.sums;
     const Place at = place();
-    const bool zeros = s.left.absent || s.right.absent;
+    const bool zeros = job_.plan->signs;
     bool redo = false;
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {

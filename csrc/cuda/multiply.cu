@@ -63,8 +63,11 @@ void launch_certified(const Job& job, cudaStream_t stream) {
     launch_float32(job, stream);
   } else if (job.acc.rounding == Rounding::kNearestEven) {
     if (native_format(job.acc.fmt) != Native::kNone) launch_half(job, stream);
-    launch_split(job, stream);
-    launch_floor(job, stream);
+    if (job.acc.fmt.man_bits <= 21) {
+      launch_split(job, stream);
+      launch_floor(job, stream);
+    }
+    launch_double(job, stream);
   } else if (job.acc.rounding == Rounding::kStochastic) {
     launch_stochastic(job, stream);
   } else {

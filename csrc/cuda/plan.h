@@ -5,8 +5,10 @@
 // 2^h, a float32 sum rounded again to q bits is the exact sum rounded once if
 //   (A) |s| <= 2^(l + 24), or (B) r <= q and 2 q <= 23, or q = 12 and r <= 11, or
 //   (C) q + r <= 23 and |s| < 2^(lx + 24);
-// otherwise the float32 sum is made odd first. If l >= lx the subnormals' floor never acts, and no
-// sum that is not zero becomes zero: sums start from +0 and none is ever -0.
+// otherwise the float32 sum is made odd first, or taken in double: there the same holds with 53
+// bits for 24, and as q is at most 24, (B) is r <= q, (C) q + r <= 52 and |s| < 2^(lx + 53). If l
+// >= lx the subnormals' floor never acts, and no sum that is not zero becomes zero: sums start from
+// +0 and none is ever -0, but toward_negative.
 //
 // How far sums of at most n products can go, to nearest or truncated: none beyond min(n, 2^q) 2^h,
 // because adding 2^h to 2^q 2^h is a tie that stays there. So |s| < 2^(h + min(ceil(log2 n), q +
@@ -27,14 +29,22 @@ enum class Tier : int32_t {
   kFloorClipped,
   kOddSplit,  // sums made odd before; watched
   kOddFloor,
-  kTruncated,   // toward_zero; watched
-  kStochastic,  // watched
-  kNative,      // formats of the processor: float32, half precision, bfloat16
+  kTruncated,    // toward_zero; watched
+  kStochastic,   // watched
+  kDoubleSplit,  // the first ones in double
+  kDoubleSplitWatched,
+  kDoubleFloor,
+  kDoubleFloorWatched,
+  kConverted,  // half precision by conversions from float32
+  kNative,     // formats of the processor: float32, half precision, bfloat16
 };
 
 struct Plan {
   Tier tier;
   int32_t shift;  // the left operand is scaled by 2^shift
+  // Of sums that may be -0 or NaN: where an absent tap, a zero here, may have changed that, outputs
+  // that are zero or NaN must be done again.
+  bool signs;
 };
 
 // What is known of an operand: elements of at most `width` significant bits, multiples of 2^lowest,
@@ -107,6 +117,13 @@ LPK_HD bool native_values(Native format, const Range& x) {
   return x.width <= 11 && x.highest <= 16 && x.lowest >= -24;
 }
 
+// Values below 2^max_bound do not overflow.
+LPK_HD int max_bound(const Format& f) {
+  const int top = log2_of(f.max);
+  const bool full_binade = f.max == 2 * power_of_two(top) - power_of_two(top) * f.unit;
+  return full_binade ? top + 1 : top;
+}
+
 // Sums past 2^40 need no speed, and a low bound leaves room to scale.
 constexpr int kEnoughBound = 40;
 
@@ -141,14 +158,12 @@ LPK_HD Certificate certify(const Accumulator& acc, const Range& p, const Range& 
   } else {
     return c;
   }
-  const int top = log2_of(f.max);
-  const bool full_binade = f.max == 2 * power_of_two(top) - power_of_two(top) * f.unit;
   // Scaled so that 2^bound is 2, what the rules compute with must stay normal: sums, and with the
   // floor the smallest binade. Of sums made odd only two bits below the last place matter.
   int least = p.lowest;
   if (c.floor) least = c.odd ? f.emin : least_of(least_of(p.lowest, lx), f.emin);
   least = least_of(least, factor.lowest);
-  c.bound = least_of(least_of(c.bound, full_binade ? top + 1 : top), least + 127);
+  c.bound = least_of(least_of(c.bound, max_bound(f)), least + 127);
   c.valid = c.bound >= p.highest && factor.highest + 1 - c.bound <= 126;
   return c;
 }
@@ -185,15 +200,49 @@ LPK_HD bool watched_in_fours(const Accumulator& acc, const Sums& s, const Certif
          p.highest <= c.bound - 5;
 }
 
-// nearest_even under a certificate, the fastest rule first.
+// A sum in double, to nearest.
+LPK_HD Certificate certify_double(const Accumulator& acc, const Range& p) {
+  const Format& f = acc.fmt;
+  const int q = f.man_bits + 1;
+  const int lx = f.emin - f.man_bits;
+  Certificate c{false, false, p.lowest < lx, p.lowest + 53, p.width <= q};
+  if (!p.plain || f.kind != Kind::kFloat || f.man_bits < 1) return c;
+  if (!f.subnormals && p.lowest < f.emin) return c;
+  if (q + p.width <= 52) c.bound = most_of(c.bound, lx + 53);
+  const int top = max_bound(f);
+  c.bound = c.everywhere ? top : least_of(c.bound, top);
+  c.valid = c.bound >= p.highest;
+  return c;
+}
+
+// Whether half precision may be rounded to from float32 sums, wherever they lie: what exceeds it
+// becomes infinite by itself, and an infinity or NaN does what the contract says. Rounding twice is
+// rounding once where the products are narrow (B), also beside the floor; where all sums of a
+// finite accumulator, below 2^16, and a product are exact (A); or where the certificate's bound is
+// never reached.
+LPK_HD bool converts(const Accumulator& acc, const Certificate& c, int growth, const Range& p) {
+  if (native_format(acc.fmt) != Native::kHalf) return false;
+  if (p.width <= acc.fmt.man_bits + 1) return true;
+  if (p.plain && most_of(p.highest, 16) + 1 <= p.lowest + 24) return true;
+  return c.valid && !c.odd && growth <= c.bound;
+}
+
+// nearest_even under a certificate, the fastest rule first. Sums made odd in float32 take as long
+// as those in double where a processor adds doubles at half the rate of floats, less elsewhere.
 LPK_HD Plan plan_nearest(const Accumulator& acc, const Certificate& c, int growth, const Range& p,
                          const Range& factor) {
   const int32_t shift = 1 - c.bound;
-  if (c.valid && c.odd) return {c.floor ? Tier::kOddFloor : Tier::kOddSplit, shift};
-  if (c.valid && growth <= c.bound) return {c.floor ? Tier::kFloor : Tier::kSplit, shift};
-  if (clips(acc, c, p, factor)) return {c.floor ? Tier::kFloorClipped : Tier::kSplitClipped, 0};
-  if (c.valid) return {c.floor ? Tier::kFloorWatched : Tier::kSplitWatched, shift};
-  return {Tier::kWide, 0};
+  if (converts(acc, c, growth, p)) return {Tier::kConverted, 0, false};
+  if (c.valid && c.odd) return {c.floor ? Tier::kOddFloor : Tier::kOddSplit, shift, false};
+  if (c.valid && growth <= c.bound) return {c.floor ? Tier::kFloor : Tier::kSplit, shift, false};
+  if (clips(acc, c, p, factor))
+    return {c.floor ? Tier::kFloorClipped : Tier::kSplitClipped, 0, false};
+  if (c.valid) return {c.floor ? Tier::kFloorWatched : Tier::kSplitWatched, shift, false};
+  const Certificate d = certify_double(acc, p);
+  if (!d.valid) return {Tier::kWide, 0, false};
+  if (growth <= d.bound)
+    return {d.floor ? Tier::kDoubleFloor : Tier::kDoubleSplit, 1 - d.bound, false};
+  return {d.floor ? Tier::kDoubleFloorWatched : Tier::kDoubleSplitWatched, 1 - d.bound, false};
 }
 
 // Whether any operands could take another kernel than the exact one.
@@ -204,6 +253,7 @@ LPK_HD bool may_certify(const Accumulator& acc) {
   const bool float32 = native_format(f) == Native::kFloat;
   switch (acc.rounding) {
     case Rounding::kNearestEven:
+      return true;
     case Rounding::kTowardZero:
       return float32 || f.man_bits <= 21;
     case Rounding::kTowardPositive:
@@ -216,10 +266,10 @@ LPK_HD bool may_certify(const Accumulator& acc) {
   }
 }
 
-LPK_HD Plan plan_for(const Accumulator& acc, const Sums& s, const Facts& left, const Facts& right) {
-  constexpr Plan kNone{Tier::kWide, 0};
-  const Range factor = range_of(left);
-  const Range other = range_of(right);
+// The tier and the shift.
+LPK_HD Plan plan_tier(const Accumulator& acc, const Sums& s, const Range& factor,
+                      const Range& other) {
+  constexpr Plan kNone{Tier::kWide, 0, false};
   const Range p = product_of(factor, other);
   if (!closes_chunks(acc)) return kNone;
   if (acc.has_product && !products_stay(acc.product, p)) return kNone;
@@ -227,18 +277,29 @@ LPK_HD Plan plan_for(const Accumulator& acc, const Sums& s, const Facts& left, c
   const Native native = native_format(acc.fmt);
   const bool directed = acc.rounding != Rounding::kStochastic &&
                         acc.rounding != Rounding::kNearestAway && acc.rounding != Rounding::kToOdd;
-  if (native == Native::kFloat) return {directed ? Tier::kNative : Tier::kWide, 0};
+  if (native == Native::kFloat) return {directed ? Tier::kNative : Tier::kWide, 0, false};
   if (native != Native::kNone && nearest && native_values(native, factor) &&
       native_values(native, other)) {
-    return {Tier::kNative, 0};
+    return {Tier::kNative, 0, false};
   }
   const Certificate c = certify(acc, p, factor);
   const int64_t length = acc.chunk > 0 && acc.chunk < s.k ? acc.chunk : s.k;
   const int growth = p.highest + least_of(log2_above(length), acc.fmt.man_bits + 2);
   if (nearest) return plan_nearest(acc, c, growth, p, factor);
   if (!c.valid) return kNone;
-  if (acc.rounding == Rounding::kTowardZero) return {Tier::kTruncated, 1 - c.bound};
-  return watched_in_fours(acc, s, c, p) ? Plan{Tier::kStochastic, 2 - c.bound} : kNone;
+  if (acc.rounding == Rounding::kTowardZero) return {Tier::kTruncated, 1 - c.bound, false};
+  return watched_in_fours(acc, s, c, p) ? Plan{Tier::kStochastic, 2 - c.bound, false} : kNone;
+}
+
+LPK_HD Plan plan_for(const Accumulator& acc, const Sums& s, const Facts& left, const Facts& right) {
+  const Range factor = range_of(left);
+  const Range other = range_of(right);
+  Plan plan = plan_tier(acc, s, factor, other);
+  const Range p = product_of(factor, other);
+  const bool unsigned_zeros = p.plain && p.lowest >= acc.fmt.emin - acc.fmt.man_bits &&
+                              acc.rounding != Rounding::kTowardNegative;
+  plan.signs = (s.left.absent || s.right.absent) && !unsigned_zeros;
+  return plan;
 }
 
 // Whether a certified kernel did this tile of the exact kernel, of side `side`, for good.

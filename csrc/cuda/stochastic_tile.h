@@ -47,8 +47,8 @@ struct DrawFields {
 };
 
 template <bool kTables, bool kChunked>
-class StochasticTile : public FloatSums<kChunked> {
-  using Base = FloatSums<kChunked>;
+class StochasticTile : public FloatSums<float, kChunked> {
+  using Base = FloatSums<float, kChunked>;
   using Base::job_;
   using Base::kSide;
   using Base::place;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "../cuda/convert_rule.h"
+#include "../cuda/double_rules.h"
 #include "../cuda/fast_tile.h"
 #include "../cuda/half_tile.h"
 #include "../cuda/job.h"
@@ -140,6 +142,16 @@ void run_tier(const Job& job) {
       return run_rule<lpk::cuda::TruncationRule>(job);
     case Tier::kStochastic:
       return run_layouts<lpk::cuda::StochasticTile>(job);
+    case Tier::kDoubleSplit:
+      return run_rule<lpk::cuda::DoubleSplitRule<Limit::kProved>>(job);
+    case Tier::kDoubleSplitWatched:
+      return run_rule<lpk::cuda::DoubleSplitRule<Limit::kWatched>>(job);
+    case Tier::kDoubleFloor:
+      return run_rule<lpk::cuda::DoubleFloorRule<Limit::kProved>>(job);
+    case Tier::kDoubleFloorWatched:
+      return run_rule<lpk::cuda::DoubleFloorRule<Limit::kWatched>>(job);
+    case Tier::kConverted:
+      return run_rule<lpk::cuda::ConvertRule>(job);
     case Tier::kNative:
       return run_native(job);
   }

@@ -40,6 +40,9 @@ std::vector<Operands> all_operands() {
       {"few bits, 2^-30", numbers(3, -30, -24), numbers(2, -3, 3)},
       {"bf16", numbers(8, -6, 1), numbers(8, -6, 1)},
       {"half", numbers(11, -8, 0), numbers(11, -7, 1)},
+      {"bf16, far apart", numbers(8, -20, 6), numbers(8, -20, 6)},
+      {"11 bits, far apart", numbers(5, -25, 12), numbers(6, -6, 4)},
+      {"11 bits with specials", specials_in(numbers(5, -12, 6)), numbers(6, -6, 2)},
       {"float", numbers(23, -3, 1), numbers(23, -3, 1)},
       {"float by few bits", numbers(23, -9, 1), numbers(3, -9, 1)},
       {"half with specials", specials_in(numbers(11, -3, 1)), numbers(8, -3, 1)},
@@ -61,7 +64,8 @@ std::vector<AccumulatorSpec> certified_accumulators() {
   using A = AccumulatorSpec;
   std::vector<AccumulatorSpec> all;
   for (const FormatInts& f : {e5m10, e6m9, bf16, sat, e4m3fn_sat, nosub, narrow, fp32,
-                              float_ints(5, 21), float_ints(8, 11), float_ints(5, 1)}) {
+                              float_ints(5, 21), float_ints(8, 11), float_ints(5, 1),
+                              float_ints(5, 22), float_ints(8, 22), float_ints(5, 23)}) {
     const std::string name = text("e%dm%d specials %d subnormals %d overflow %d", int(f[1]),
                                   int(f[2]), int(f[4]), int(f[5]), int(f[6]));
     all.push_back(A{name, f});
@@ -117,8 +121,10 @@ void test_cuda_certified() {
     sums.check("several tiles,");
   }
   // Every certified kernel ran, and kept what it did.
-  for (int tier = 1; tier <= static_cast<int>(Tier::kNative); ++tier)
+  for (int tier = 1; tier <= static_cast<int>(Tier::kNative); ++tier) {
+    if (kept[static_cast<Tier>(tier)] == 0) std::printf("tier %d kept nothing\n", tier);
     CHECK(kept[static_cast<Tier>(tier)] > 0);
+  }
 }
 
 }  // namespace lpk_test

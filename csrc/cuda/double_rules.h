@@ -1,0 +1,47 @@
+// How one product joins a sum in double under a certificate (plan.h): float_rules.h's splitting and
+// floor with 53 bits for 24.
+#pragma once
+
+#include "float_rules.h"
+
+namespace lpk::cuda {
+
+template <Limit kLimit>
+struct DoubleRuleOf {
+  static_assert(kLimit != Limit::kClipped, "sums in double are not clipped");
+  using Real = double;
+  static constexpr bool kWatched = kLimit == Limit::kWatched;
+  static constexpr bool kSigned = false;
+  static constexpr Beyond kBeyond = Beyond::kNegativeZero;
+};
+
+template <Limit kLimit>
+struct DoubleSplitRule : DoubleRuleOf<kLimit> {
+  static constexpr bool kLosesZeros = false;
+  double factor;
+
+  LPK_HD DoubleSplitRule(const Format& f, int) : factor(power_of_two(52 - f.man_bits) + 1.0) {}
+  LPK_HD double step(double a, double b, double sum) const {
+    const double s = fma_rn(a, b, sum);
+    const double wide = mul_rn(s, factor);
+    return add_rn(wide, sub_rn(s, wide));
+  }
+};
+
+template <Limit kLimit>
+struct DoubleFloorRule : DoubleRuleOf<kLimit> {
+  static constexpr bool kLosesZeros = true;
+  double magic;
+  uint32_t min_normal;
+
+  LPK_HD DoubleFloorRule(const Format& f, int shift)
+      : magic(1.5 * power_of_two(52 - f.man_bits)),
+        min_normal(word_of(power_of_two(f.emin + shift))) {}
+  LPK_HD double step(double a, double b, double sum) const {
+    const double s = fma_rn(a, b, sum);
+    const double binade = double_of(max_word(word_of(s) & 0x7ff00000u, min_normal));
+    return fma_rn(binade, -magic, fma_rn(binade, magic, s));
+  }
+};
+
+}  // namespace lpk::cuda
