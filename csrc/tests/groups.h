@@ -12,6 +12,7 @@ void test_pack();
 // What csrc/cuda compiles for the host too.
 void test_cuda();
 void test_cuda_certified();
+void test_cuda_rules();
 // What csrc/cpu compiles for each instruction set.
 void test_quantize();
 void test_matmul();

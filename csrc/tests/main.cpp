@@ -15,12 +15,19 @@ struct Group {
 };
 
 constexpr Group kGroups[] = {
-    {"round", lpk_test::test_round},   {"add", lpk_test::test_add},
-    {"rng", lpk_test::test_rng},       {"dtypes", lpk_test::test_dtypes},
-    {"pack", lpk_test::test_pack},     {"quantize", lpk_test::test_quantize},
-    {"matmul", lpk_test::test_matmul}, {"fused", lpk_test::test_fused},
-    {"conv", lpk_test::test_conv},     {"events", lpk_test::test_events},
-    {"cuda", lpk_test::test_cuda},     {"cuda_certified", lpk_test::test_cuda_certified},
+    {"round", lpk_test::test_round},
+    {"add", lpk_test::test_add},
+    {"rng", lpk_test::test_rng},
+    {"dtypes", lpk_test::test_dtypes},
+    {"pack", lpk_test::test_pack},
+    {"quantize", lpk_test::test_quantize},
+    {"matmul", lpk_test::test_matmul},
+    {"fused", lpk_test::test_fused},
+    {"conv", lpk_test::test_conv},
+    {"events", lpk_test::test_events},
+    {"cuda", lpk_test::test_cuda},
+    {"cuda_certified", lpk_test::test_cuda_certified},
+    {"cuda_rules", lpk_test::test_cuda_rules},
 };
 
 constexpr int kSkipped = 77;

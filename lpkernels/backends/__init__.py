@@ -9,10 +9,10 @@ Modules are imported on first use, so a missing compiler, extension or driver sh
 never as a failing ``import lpkernels``.
 
 ``backend="auto"`` takes the first of these that can do the operation: cpu, reference for tensors on
-the CPU; cuda, triton, reference (through copies on the host) for tensors on a CUDA device. The
-environment variable LPKERNELS_BACKEND, read at each call, replaces "auto". A backend named
-explicitly runs, or raises with the reason. The first use of a backend rounds a handful of values
-whose results are known (`_selftest`).
+the CPU; cuda, triton, reference (through copies on the host) for tensors on a CUDA device, the
+first two in the order that `gpu_choices` gives. The environment variable LPKERNELS_BACKEND, read at
+each call, replaces "auto". A backend named explicitly runs, or raises with the reason. The first
+use of a backend rounds a handful of values whose results are known (`_selftest`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from lpkernels.backends import _selftest
+from lpkernels.backends import _choice, _selftest
 
 __all__ = [
     "NOT_FUSED",
@@ -33,6 +33,8 @@ __all__ = [
     "Fused",
     "broadcast_batch",
     "get",
+    "gpu_choices",
+    "gpu_orders",
     "names",
     "select",
     "status",
@@ -46,8 +48,8 @@ _MODULES = {
     "triton": "lpkernels.backends.triton",
 }
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
-# By operation where that order is another: triton sums native chunks in the product's own kernel.
-_AUTO_OF = {("accumulate", "cuda"): ("triton", "cuda", "reference")}
+# By operation, where instructions were counted or the reason is another.
+_AUTO_OF = {(op, "cuda"): (*order, "reference") for op, order in _choice.orders().items()}
 
 
 class Fused(NamedTuple):
@@ -270,6 +272,16 @@ def get(name: str) -> Backend:
 def status() -> dict[str, str]:
     """For every backend "available", or the reason why it is not."""
     return {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
+
+
+def gpu_choices() -> tuple[_choice.Row, ...]:
+    """The counts that order ``cuda`` and ``triton`` on a CUDA device; none of them is measured."""
+    return _choice.ROWS
+
+
+def gpu_orders() -> dict[str, tuple[str, str]]:
+    """By operation which of ``cuda`` and ``triton`` "auto" asks first; for others ``cuda``."""
+    return _choice.orders()
 
 
 def take_tiers() -> dict[str, float]:

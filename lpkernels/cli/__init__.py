@@ -316,7 +316,7 @@ def bench(
     import torch
 
     from lpkernels import backends
-    from lpkernels.report.speeds import speed_table, tier_table
+    from lpkernels.report.speeds import choice_table, speed_table, tier_table
 
     if threads:
         torch.set_num_threads(threads)
@@ -328,6 +328,7 @@ def bench(
     console.print(speed_table(speed, shape, operands, accumulator, torch.get_num_threads()))
     if explain:
         console.print(tier_table(tiers))
+        console.print(choice_table())
 
 
 @app.command()

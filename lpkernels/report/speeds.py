@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+import lpkernels
 from lpkernels.experiments.speed import Speed
 
 _TIERS = {
@@ -35,4 +36,21 @@ def tier_table(tiers: dict[str, float]) -> Table:
     table.add_column("what it is")
     for tier, share in tiers.items():
         table.add_row(tier, f"{share:.1%}", _TIERS[tier])
+    return table
+
+
+def choice_table() -> Table:
+    """What decides between the cuda and triton backends on a CUDA device."""
+    table = Table(title="On a CUDA device: instructions a product (sm_90)")
+    for column in ("operation", "kernel"):
+        table.add_column(column)
+    for column in ("cuda", "triton"):
+        table.add_column(column, justify="right")
+    table.add_column("fewer")
+    table.add_column("evidence", no_wrap=True)
+    for row in lpkernels.backends.gpu_choices():
+        counts = (f"{row.cuda:.2f}", f"{row.triton:.2f}")
+        table.add_row(row.operation, row.kernel, *counts, row.choice, row.evidence)
+    orders = lpkernels.backends.gpu_orders()
+    table.caption = "first: " + ", ".join(f"{op} {order[0]}" for op, order in orders.items())
     return table

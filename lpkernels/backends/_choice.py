@@ -1,0 +1,70 @@
+"""Which of the backends ``cuda`` and ``triton`` comes first on a CUDA device, and why.
+
+For products the one whose kernels take fewer instructions: the machine code of both for sm_90,
+counted in the main loop for one product (``python -m bench.cuda_counts``, ``bench.triton_counts``).
+Nothing here has been measured on a device. Rows pair the kernels that the same operands and
+accumulator lead to; sums are to nearest where they do not say otherwise. All other operations go to
+``cuda`` where it has them, but the additions between native chunks: ``triton`` sums such chunks in
+the product's own kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+__all__ = ["ROWS", "Row", "orders"]
+
+
+class Row(NamedTuple):
+    """One kernel of both backends, and its instructions for a product."""
+
+    #: "matmul": packed operands; "conv": one operand gathered from an image.
+    operation: str
+    kernel: str
+    cuda: float
+    triton: float
+    evidence: str = "counted, not measured"
+
+    @property
+    def choice(self) -> str:
+        return "cuda" if self.cuda <= self.triton else "triton"
+
+
+ROWS = (
+    Row("matmul", "half precision", 0.633, 1.117),
+    Row("matmul", "bfloat16", 0.641, 1.117),
+    Row("matmul", "float32", 1.166, 1.471),
+    Row("matmul", "splitting", 4.672, 4.58),
+    Row("matmul", "splitting, chunks", 4.791, 4.719),
+    Row("matmul", "subnormals", 5.666, 6.611),
+    Row("matmul", "saturating", 7.168, 8.467),
+    Row("matmul", "in double", 6.705, 9.734),
+    Row("matmul", "toward zero", 2.672, 4.09),
+    Row("matmul", "stochastic", 6.873, 10.762),
+    Row("conv", "half precision", 0.963, 1.514),
+    Row("conv", "splitting", 4.979, 4.881),
+    Row("conv", "subnormals", 5.973, 7.82),
+)
+
+_OPERATIONS = {
+    "matmul": ("matmul",),
+    "conv": ("conv_fprop", "conv_dgrad", "conv_wgrad"),
+}
+
+
+def first(operation: str) -> str:
+    """The backend with fewer instructions, in the geometric mean over the operation's rows."""
+    rows = [row for row in ROWS if row.operation == operation]
+    gain = sum(math.log(row.triton / row.cuda) for row in rows)
+    return "cuda" if gain >= 0 else "triton"
+
+
+def orders() -> dict[str, tuple[str, str]]:
+    """By operation of a Backend which one "auto" asks first, where that is decided here."""
+    found = {"accumulate": ("triton", "cuda")}
+    for operation, names in _OPERATIONS.items():
+        one = first(operation)
+        other = "triton" if one == "cuda" else "cuda"
+        found |= dict.fromkeys(names, (one, other))
+    return found
