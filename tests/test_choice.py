@@ -21,7 +21,7 @@ RECORDS = {
     ("matmul", "splitting, chunks"): (("split, watched", False, True), "split, chunks"),
     ("matmul", "subnormals"): (("floor, watched", False, False), "floor"),
     ("matmul", "saturating"): (("floor, clipped", False, False), "range"),
-    ("matmul", "in double"): (("double, floor, watched", False, False), "nearest64"),
+    ("matmul", "in double"): (("double, floor", False, False), "nearest64"),
     ("matmul", "toward zero"): (("toward zero", False, False), "cut64, toward_zero"),
     ("matmul", "stochastic"): (("stochastic", False, False), "cut64, stochastic"),
     ("conv", "half precision"): (("half precision", True, False), "half, image"),

@@ -33,14 +33,9 @@ def rule(name: str, total: str, limit: int) -> str:
     return f"{name}INS0_{length}{total}ELNS0_5LimitE{limit}EE"
 
 
-def double_rule(name: str, limit: int) -> str:
-    return f"Double{name}RuleILNS0_5LimitE{limit}EE"
-
-
 # Sums are never contracted: Veltkamp's splitting has its product and both its additions, and the
 # rounding of FloorRule is two multiply-adds beside that of the sum.
 SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
-DOUBLE_SPLIT = {"DFMA": 512, "DMUL": 512, "DADD": 1024}
 CEILINGS = {
     "float32": Ceiling("NativeRuleILNS_8RoundingE0EE", 1.25, {"FFMA": 512}),
     "half precision": Ceiling("HalfTileILb0E", 0.75, {"HFMA2": 256}),
@@ -59,10 +54,8 @@ CEILINGS = {
     "stochastic": Ceiling("StochasticTileI", 7.2, {"FFMA": 512, "IDP": 512}),
     # Two sums to a conversion, and one instruction for each on the way back.
     "converted": Ceiling("ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}),
-    "double, split": Ceiling(double_rule("Split", 0), 4.8, DOUBLE_SPLIT),
-    "double, split, watched": Ceiling(double_rule("Split", 1), 4.8, DOUBLE_SPLIT),
-    "double, floor": Ceiling(double_rule("Floor", 0), 6.25, {"DFMA": 1536}),
-    "double, floor, watched": Ceiling(double_rule("Floor", 1), 6.8, {"DFMA": 1536}),
+    "double, split": Ceiling("DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}),
+    "double, floor": Ceiling("DoubleFloorRule", 6.8, {"DFMA": 1536}),
 }
 
 

@@ -6,18 +6,16 @@
 
 namespace lpk::cuda {
 
-template <Limit kLimit>
-struct DoubleRuleOf {
-  static_assert(kLimit != Limit::kClipped, "sums in double are not clipped");
+// Watched, because that is free: adding doubles takes longer than to issue what there is beside.
+struct DoubleRule {
   using Real = double;
-  static constexpr bool kWatched = kLimit == Limit::kWatched;
+  static constexpr bool kWatched = true;
+  static constexpr bool kLosesZeros = false;
   static constexpr bool kSigned = false;
   static constexpr Beyond kBeyond = Beyond::kNegativeZero;
 };
 
-template <Limit kLimit>
-struct DoubleSplitRule : DoubleRuleOf<kLimit> {
-  static constexpr bool kLosesZeros = false;
+struct DoubleSplitRule : DoubleRule {
   double factor;
 
   LPK_HD DoubleSplitRule(const Format& f, int) : factor(power_of_two(52 - f.man_bits) + 1.0) {}
@@ -28,8 +26,7 @@ struct DoubleSplitRule : DoubleRuleOf<kLimit> {
   }
 };
 
-template <Limit kLimit>
-struct DoubleFloorRule : DoubleRuleOf<kLimit> {
+struct DoubleFloorRule : DoubleRule {
   static constexpr bool kLosesZeros = true;
   double magic;
   uint32_t min_normal;

@@ -5,10 +5,8 @@
 namespace lpk::cuda {
 
 void launch_double(const Job& job, cudaStream_t stream) {
-  launch_rule<DoubleSplitRule<Limit::kProved>, Tier::kDoubleSplit>(job, stream);
-  launch_rule<DoubleSplitRule<Limit::kWatched>, Tier::kDoubleSplitWatched>(job, stream);
-  launch_rule<DoubleFloorRule<Limit::kProved>, Tier::kDoubleFloor>(job, stream);
-  launch_rule<DoubleFloorRule<Limit::kWatched>, Tier::kDoubleFloorWatched>(job, stream);
+  launch_rule<DoubleSplitRule, Tier::kDoubleSplit>(job, stream);
+  launch_rule<DoubleFloorRule, Tier::kDoubleFloor>(job, stream);
 }
 
 }  // namespace lpk::cuda

@@ -97,8 +97,10 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
  private:
   Rule rule_;
   static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kFours;
-  OperandFetch<Map, kReading, Beyond::kZero> left_;
-  OperandFetch<Map, kReading, Rule::kBeyond> right_;
+  // Sums in double leave no registers for that.
+  static constexpr bool kKeeps = sizeof(Real) == 4;
+  OperandFetch<Map, kReading, Beyond::kZero, kKeeps> left_;
+  OperandFetch<Map, kReading, Rule::kBeyond, kKeeps> right_;
 };
 
 }  // namespace lpk::cuda

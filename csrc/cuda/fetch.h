@@ -15,7 +15,8 @@ enum class Reading { kTables, kFours, kApart };
 // is, zeros of either sign too, but toward_negative, where one of +0 and +0 does.
 enum class Beyond { kZero, kNegativeZero };
 
-template <class Map, Reading kReading, Beyond kBeyond>
+// kKeeps: where lanes lie is looked up once and kept in registers, not at every stage.
+template <class Map, Reading kReading, Beyond kBeyond, bool kKeeps = false>
 class OperandFetch {
  public:
   static constexpr int kCount = Map::kFetched;
@@ -29,6 +30,13 @@ class OperandFetch {
     base_ = o.values + o.batch[matrix];
     if (!kTables) base_ += lane + Map::fetched_lane(thread, 0, kReading == Reading::kFours);
     inside_ = static_cast<int>(lanes - lane < Map::kLanes ? lanes - lane : Map::kLanes);
+    if constexpr (kKept) {
+      for (int e = 0; e < kCount; ++e) {
+        // Beyond the last lane its sums once more: they are never stored.
+        const int mine = Map::fetched_lane(thread, e, false);
+        at_[e] = o.lanes[lane + (mine < inside_ ? mine : inside_ - 1)];
+      }
+    }
   }
 
   template <class Stage>
@@ -38,8 +46,13 @@ class OperandFetch {
       const float* at = base_ + (inside ? o.steps[stage.first() + step_] : 0);
       LPK_UNROLL
       for (int e = 0; e < kCount; ++e) {
-        const int lane = Map::fetched_lane(thread_, e, false);
-        const float x = inside && lane < inside_ ? at[o.lanes[lane_ + lane]] : kPadding;
+        float x = kPadding;
+        if constexpr (kKept) {
+          if (inside) x = at[at_[e]];
+        } else {
+          const int lane = Map::fetched_lane(thread_, e, false);
+          if (inside && lane < inside_) x = at[o.lanes[lane_ + lane]];
+        }
         value[e] = word_of(x) == kAbsent ? 0.0f : x;
       }
     } else {
@@ -54,6 +67,8 @@ class OperandFetch {
   }
 
  private:
+  static constexpr bool kKept = kTables && kKeeps;
+
   LPK_HD static void load_four(const float* from, bool inside, float* to) {
 #if defined(__CUDA_ARCH__)
     const float4 x = inside ? *reinterpret_cast<const float4*>(from)
@@ -68,6 +83,7 @@ class OperandFetch {
   int step_, thread_;
   int inside_;  // lanes of the tile that there are
   int64_t lane_;
+  int64_t at_[kKept ? kCount : 1];
 };
 
 // Four neighbours in shared memory; `at` is aligned for them.

@@ -157,8 +157,8 @@ class HalfTile {
   int thread_;
   int64_t tile_;
   static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kFours;
-  OperandFetch<Map, kReading, Beyond::kZero> left_;
-  OperandFetch<Map, kReading, Beyond::kNegativeZero> right_;
+  OperandFetch<Map, kReading, Beyond::kZero, true> left_;
+  OperandFetch<Map, kReading, Beyond::kNegativeZero, true> right_;
   uint32_t sum_[kSide][kPairs];
 };
 

@@ -15,9 +15,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void plan_kernel(const __grid_constant__ Job job, Plan* plan) {
-  *plan = plan_for(job.acc, job.sums, *job.sums.left.facts, *job.sums.right.facts);
-}
+__global__ void plan_kernel(const __grid_constant__ Job job, Plan* plan) { *plan = plan_for(job); }
 
 // Blocks of kThreads outputs of one row.
 __global__ void finish_kernel(const __grid_constant__ Job job, int64_t first_block) {
@@ -57,6 +55,14 @@ void launch_wide(const Job& job, cudaStream_t stream) {
   }
 }
 
+bool adds_doubles_fast() {
+  int device = 0, ratio = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&ratio, cudaDevAttrSingleToDoublePrecisionPerfRatio, device);
+  check_launch("asking the device for its rate of doubles");
+  return ratio <= 2;
+}
+
 // The kernels that some plan may ask for with this accumulator.
 void launch_certified(const Job& job, cudaStream_t stream) {
   if (native_format(job.acc.fmt) == Native::kFloat) {
@@ -86,6 +92,7 @@ void multiply(const MultiplyArgs& args, void* stream) {
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   const auto queue = static_cast<cudaStream_t>(stream);
   if (Plan* plan = begin_scratch(&job, args.scratch)) {
+    job.fast_doubles = adds_doubles_fast();
     plan_kernel<<<1, 1, 0, queue>>>(job, plan);
     check_launch("the plan of a product");
     launch_certified(job, queue);

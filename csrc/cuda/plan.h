@@ -31,10 +31,8 @@ enum class Tier : int32_t {
   kOddFloor,
   kTruncated,    // toward_zero; watched
   kStochastic,   // watched
-  kDoubleSplit,  // the first ones in double
-  kDoubleSplitWatched,
+  kDoubleSplit,  // nearest_even in double; watched
   kDoubleFloor,
-  kDoubleFloorWatched,
   kConverted,  // half precision by conversions from float32
   kNative,     // formats of the processor: float32, half precision, bfloat16
 };
@@ -227,22 +225,23 @@ LPK_HD bool converts(const Accumulator& acc, const Certificate& c, int growth, c
   return c.valid && !c.odd && growth <= c.bound;
 }
 
-// nearest_even under a certificate, the fastest rule first. Sums made odd in float32 take as long
-// as those in double where a processor adds doubles at half the rate of floats, less elsewhere.
-LPK_HD Plan plan_nearest(const Accumulator& acc, const Certificate& c, int growth, const Range& p,
-                         const Range& factor) {
+// nearest_even under a certificate, the fastest rule first. fast_doubles: the processor adds
+// doubles at half the rate of floats, no less: then sums in double take no longer than sums made
+// odd.
+LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certificate& c,
+                         int growth, const Range& p, const Range& factor) {
   const int32_t shift = 1 - c.bound;
   if (converts(acc, c, growth, p)) return {Tier::kConverted, 0, false};
-  if (c.valid && c.odd) return {c.floor ? Tier::kOddFloor : Tier::kOddSplit, shift, false};
-  if (c.valid && growth <= c.bound) return {c.floor ? Tier::kFloor : Tier::kSplit, shift, false};
+  if (c.valid && !c.odd && growth <= c.bound)
+    return {c.floor ? Tier::kFloor : Tier::kSplit, shift, false};
   if (clips(acc, c, p, factor))
     return {c.floor ? Tier::kFloorClipped : Tier::kSplitClipped, 0, false};
-  if (c.valid) return {c.floor ? Tier::kFloorWatched : Tier::kSplitWatched, shift, false};
+  if (c.valid && !c.odd) return {c.floor ? Tier::kFloorWatched : Tier::kSplitWatched, shift, false};
   const Certificate d = certify_double(acc, p);
-  if (!d.valid) return {Tier::kWide, 0, false};
-  if (growth <= d.bound)
+  if (d.valid && (fast_doubles || !c.valid))
     return {d.floor ? Tier::kDoubleFloor : Tier::kDoubleSplit, 1 - d.bound, false};
-  return {d.floor ? Tier::kDoubleFloorWatched : Tier::kDoubleSplitWatched, 1 - d.bound, false};
+  if (c.valid) return {c.floor ? Tier::kOddFloor : Tier::kOddSplit, shift, false};
+  return {Tier::kWide, 0, false};
 }
 
 // Whether any operands could take another kernel than the exact one.
@@ -267,8 +266,9 @@ LPK_HD bool may_certify(const Accumulator& acc) {
 }
 
 // The tier and the shift.
-LPK_HD Plan plan_tier(const Accumulator& acc, const Sums& s, const Range& factor,
-                      const Range& other) {
+LPK_HD Plan plan_tier(const Job& job, const Range& factor, const Range& other) {
+  const Accumulator& acc = job.acc;
+  const Sums& s = job.sums;
   constexpr Plan kNone{Tier::kWide, 0, false};
   const Range p = product_of(factor, other);
   if (!closes_chunks(acc)) return kNone;
@@ -285,19 +285,21 @@ LPK_HD Plan plan_tier(const Accumulator& acc, const Sums& s, const Range& factor
   const Certificate c = certify(acc, p, factor);
   const int64_t length = acc.chunk > 0 && acc.chunk < s.k ? acc.chunk : s.k;
   const int growth = p.highest + least_of(log2_above(length), acc.fmt.man_bits + 2);
-  if (nearest) return plan_nearest(acc, c, growth, p, factor);
+  if (nearest) return plan_nearest(acc, job.fast_doubles, c, growth, p, factor);
   if (!c.valid) return kNone;
   if (acc.rounding == Rounding::kTowardZero) return {Tier::kTruncated, 1 - c.bound, false};
   return watched_in_fours(acc, s, c, p) ? Plan{Tier::kStochastic, 2 - c.bound, false} : kNone;
 }
 
-LPK_HD Plan plan_for(const Accumulator& acc, const Sums& s, const Facts& left, const Facts& right) {
-  const Range factor = range_of(left);
-  const Range other = range_of(right);
-  Plan plan = plan_tier(acc, s, factor, other);
+LPK_HD Plan plan_for(const Job& job) {
+  const Sums& s = job.sums;
+  const Format& f = job.acc.fmt;
+  const Range factor = range_of(*s.left.facts);
+  const Range other = range_of(*s.right.facts);
+  Plan plan = plan_tier(job, factor, other);
   const Range p = product_of(factor, other);
-  const bool unsigned_zeros = p.plain && p.lowest >= acc.fmt.emin - acc.fmt.man_bits &&
-                              acc.rounding != Rounding::kTowardNegative;
+  const bool unsigned_zeros =
+      p.plain && p.lowest >= f.emin - f.man_bits && job.acc.rounding != Rounding::kTowardNegative;
   plan.signs = (s.left.absent || s.right.absent) && !unsigned_zeros;
   return plan;
 }

@@ -80,6 +80,7 @@ struct Job {
   Sums sums;
   Accumulator acc;
   FusedRule result;
+  bool fast_doubles;  // the processor adds doubles at half the rate of floats
   // Null where only the exact kernel runs: the kernel to take, which of the certified tiles must be
   // done again, and the outer sums of chunks.
   const Plan* plan;

@@ -58,6 +58,7 @@ int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator) {
 void multiply(const MultiplyArgs& args, void*) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
+  job.fast_doubles = true;
   last = lpk_test::run_product(&job, args.scratch);
 }
 

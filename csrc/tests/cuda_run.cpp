@@ -143,13 +143,9 @@ void run_tier(const Job& job) {
     case Tier::kStochastic:
       return run_layouts<lpk::cuda::StochasticTile>(job);
     case Tier::kDoubleSplit:
-      return run_rule<lpk::cuda::DoubleSplitRule<Limit::kProved>>(job);
-    case Tier::kDoubleSplitWatched:
-      return run_rule<lpk::cuda::DoubleSplitRule<Limit::kWatched>>(job);
+      return run_rule<lpk::cuda::DoubleSplitRule>(job);
     case Tier::kDoubleFloor:
-      return run_rule<lpk::cuda::DoubleFloorRule<Limit::kProved>>(job);
-    case Tier::kDoubleFloorWatched:
-      return run_rule<lpk::cuda::DoubleFloorRule<Limit::kWatched>>(job);
+      return run_rule<lpk::cuda::DoubleFloorRule>(job);
     case Tier::kConverted:
       return run_rule<lpk::cuda::ConvertRule>(job);
     case Tier::kNative:
@@ -199,7 +195,7 @@ Ran run_product(Job* job, void* scratch) {
     return {Tier::kWide, false};
   }
   const lpk::cuda::Sums& s = job->sums;
-  *plan = lpk::cuda::plan_for(job->acc, s, *s.left.facts, *s.right.facts);
+  *plan = lpk::cuda::plan_for(*job);
   run_tier(*job);
   run_finish(*job);
   run_wide(*job);

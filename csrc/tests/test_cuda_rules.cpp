@@ -85,12 +85,12 @@ void test_cuda_rules() {
   using Split = lpk::cuda::SplitRule<lpk::cuda::NearestSum, Limit::kProved>;
   for (int r : {6, 8, 11})
     check_rule<Split>("splitting", float_ints(8, r > 10 ? 11 : 10), r, -9, 9);
-  using DoubleSplit = lpk::cuda::DoubleSplitRule<Limit::kProved>;
-  using DoubleFloor = lpk::cuda::DoubleFloorRule<Limit::kProved>;
+  using lpk::cuda::DoubleFloorRule;
+  using lpk::cuda::DoubleSplitRule;
   for (int bits : {11, 15, 22, 23}) {
     for (int r : {8, 16, 22, 28}) {
-      check_rule<DoubleSplit>("splitting in double", float_ints(8, bits), r, -12, 12);
-      check_rule<DoubleFloor>("floor in double", float_ints(5, bits), r, -14 - bits - 2, 14);
+      check_rule<DoubleSplitRule>("splitting in double", float_ints(8, bits), r, -12, 12);
+      check_rule<DoubleFloorRule>("floor in double", float_ints(5, bits), r, -14 - bits - 2, 14);
     }
   }
 }

@@ -42,9 +42,9 @@ ROWS = (
     Row("matmul", "in double", 6.705, 9.734),
     Row("matmul", "toward zero", 2.672, 4.09),
     Row("matmul", "stochastic", 6.873, 10.762),
-    Row("conv", "half precision", 0.963, 1.514),
-    Row("conv", "splitting", 4.979, 4.881),
-    Row("conv", "subnormals", 5.973, 7.82),
+    Row("conv", "half precision", 0.814, 1.514),
+    Row("conv", "splitting", 4.838, 4.881),
+    Row("conv", "subnormals", 5.832, 7.82),
 )
 
 _OPERATIONS = {
