@@ -44,7 +44,7 @@ def gradient_frame(g: Geometry) -> Frame:
 @kept
 def _gradient_tables(g: Geometry, device: torch.device) -> tuple[Tensor, Tensor | None]:
     frame, group = gradient_frame(g), count(g.groups, device)
-    if frame.parts == 1:
+    if g.out_channels < _FEW_CHANNELS:
         return group * g.out_channels, count(g.out_channels, device)
     return group * (g.batch * frame.image_step), None
 
