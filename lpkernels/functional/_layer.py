@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
+from lpkernels.functional._autograd import is_recorded
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.ops import NOT_FUSED, Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
@@ -200,8 +201,7 @@ def emulated_layer(
 ) -> Tensor:
     """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
     call = (x, w, b, recipe, geometry, seed, backend)
-    needs = x.requires_grad or w.requires_grad or (b is not None and b.requires_grad)
-    if torch.is_grad_enabled() and needs:
+    if is_recorded(x, w, b):
         return EmulatedLayer.apply(*call)
     return _forward(*call)[0]
 

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
+from lpkernels.functional._autograd import apply
 from lpkernels.functional._layer import quantized
 from lpkernels.functional._sums import dots, sums
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
@@ -80,7 +81,7 @@ def normalised(
     With statistics, a mean and a variance for each row, these are taken and not computed.
     """
     mean, var = (None, None) if statistics is None else statistics
-    return _Normalise.apply(x, w, b, mean, var, how, recipe, seed, backend)
+    return apply(_Normalise, (x, w, b, mean, var), how, recipe, seed, backend)
 
 
 class _Normalise(torch.autograd.Function):

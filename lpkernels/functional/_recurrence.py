@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
+from lpkernels.functional._autograd import is_recorded
 from lpkernels.functional._cells import Cell
 from lpkernels.functional._layer import bias_gradient, quantized
 from lpkernels.functional._saved import Saved, saved
@@ -139,8 +140,7 @@ def recurrence(
     there is at least one step, and every row has one. Returns the outputs, the rows of the first
     step first, and the last state of every row.
     """
-    tensors = (zx, h, c, *weights)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+    if is_recorded(zx, h, c, *weights):
         y, last, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
         return y, last, None if c is None else last_c
     outputs, h, c, _, _ = _steps(zx, h, c, weights, spec, seed)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional._autograd import apply
 from lpkernels.functional._layer import RoundedBothWays, quantized, widened
 from lpkernels.functional._sums import dots, sums
 from lpkernels.functional._torch import own
@@ -90,7 +91,7 @@ def softmax(
     # At least two dimensions: a row for each sum.
     x = widened(input).reshape(1, *input.shape) if input.dim() else widened(input).reshape(1, 1)
     place = dim + 1 if dim >= 0 else dim
-    return _Softmax.apply(x, place, recipe, seed, backend).reshape(input.shape)
+    return apply(_Softmax, (x,), place, recipe, seed, backend).reshape(input.shape)
 
 
 def gelu(
@@ -127,7 +128,7 @@ def gelu(
     seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
     call = (seed, backend)
     kinds = (Role.INPUT, SITE_QUANTIZE, recipe.grad_input, Role.GRAD_INPUT)
-    x = RoundedBothWays.apply(widened(input), recipe.input, *kinds, *call)
+    x = apply(RoundedBothWays, (widened(input),), recipe.input, *kinds, *call)
     y = own(F.gelu, x, approximate=approximate)
     kinds = (Role.OUTPUT, SITE_OUTPUT, recipe.grad_output, Role.GRAD_OUTPUT)
-    return RoundedBothWays.apply(y, recipe.output, *kinds, *call)
+    return apply(RoundedBothWays, (y,), recipe.output, *kinds, *call)

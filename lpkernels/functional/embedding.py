@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional._autograd import apply
 from lpkernels.functional._layer import RoundedBothWays, widened
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
@@ -69,9 +70,9 @@ def embedding(
     table = widened(weight)
     if not (recipe.weight is None and recipe.grad_weight is None):
         kinds = (Role.WEIGHT, SITE_QUANTIZE, recipe.grad_weight, Role.GRAD_WEIGHT)
-        table = RoundedBothWays.apply(table, recipe.weight, *kinds, *call)
+        table = apply(RoundedBothWays, (table,), recipe.weight, *kinds, *call)
     y = F.embedding(input, table, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
     if recipe.output is None and recipe.grad_output is None:
         return y
     kinds = (Role.OUTPUT, SITE_OUTPUT, recipe.grad_output, Role.GRAD_OUTPUT)
-    return RoundedBothWays.apply(y, recipe.output, *kinds, *call)
+    return apply(RoundedBothWays, (y,), recipe.output, *kinds, *call)

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from lpkernels import ops
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
 from lpkernels.functional import _checks
+from lpkernels.functional._autograd import is_recorded
 from lpkernels.functional._batches import one_sum, result_shape
 from lpkernels.functional._layer import widened
 from lpkernels.functional._torch import own
@@ -141,7 +142,7 @@ def _product(
     if sums.is_native:
         with torch.autocast(a.device.type, enabled=False):
             return own(torch.matmul, left.float(), right.float())
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+    if is_recorded(a, b):
         return _Matmul.apply(left, right, sums.ints, seed, backend, fused)
     call = (None, sums.ints, seed, Role.DIRECT, backend, fused)
     return ops.matmul(widened(left), widened(right), *call)

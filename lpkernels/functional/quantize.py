@@ -20,6 +20,7 @@ from lpkernels.formats import (
     parse_format,
 )
 from lpkernels.functional import _checks
+from lpkernels.functional._autograd import apply
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
@@ -88,9 +89,7 @@ def straight_through(
     x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, backend: str
 ) -> Tensor:
     """`ops.quantize` with the identity as its gradient."""
-    if torch.is_grad_enabled() and x.requires_grad:
-        return _StraightThrough.apply(x, quantizer, seed, role, site, backend)
-    return ops.quantize(x, quantizer, seed, role, site, backend)
+    return apply(_StraightThrough, (x,), quantizer, seed, role, site, backend)
 
 
 class _StraightThrough(torch.autograd.Function):

@@ -37,6 +37,13 @@ def without_grad(value: Any) -> Any:
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
+def _refuse_gradient(ctx: Any, *grads: Tensor) -> Any:
+    raise NotImplementedError(
+        "lpkernels: an operator alone has no gradient, and an exported program holds operators "
+        "alone; train the model and export it for inference"
+    )
+
+
 def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> Callable[..., Any]:
     """Registers one operator for CPU and CUDA tensors and returns what calls it.
 
@@ -49,6 +56,8 @@ def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> C
     _lib.impl(name, impl, "CUDA")
     torch.library.register_fake(f"lpkernels::{name}", fake, lib=_lib)
     overload = getattr(torch.ops.lpkernels, name).default
+    if not overload._schema.is_mutable:
+        torch.library.register_autograd(f"lpkernels::{name}", _refuse_gradient, lib=_lib)
     arguments = enumerate(overload._schema.arguments)
     places = [i for i, argument in arguments if "Tensor" in str(argument.type)]
 
@@ -139,5 +148,9 @@ def _new_label() -> int:
 
 def draw_seed() -> Tensor:
     """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets."""
-    label = _new_label() if torch.compiler.is_compiling() else 0
+    compiling = torch.compiler.is_compiling()
+    if not compiling and torch._C._functorch.maybe_current_level() is not None:
+        # torch.vmap decides by its `randomness` whether calls of random functions may differ.
+        return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
+    label = _new_label() if compiling else 0
     return torch.ops.lpkernels._seed(label, device="cpu")

@@ -1,0 +1,64 @@
+"""Where a call is recorded for backward, and where it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+class _Unrecorded:
+    """The context of a forward whose backward nobody will call."""
+
+    def __init__(self, arguments: int) -> None:
+        self.needs_input_grad = (False,) * arguments
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keeps nothing."""
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Nothing is differentiable."""
+
+
+def is_recorded(*tensors: Tensor | None) -> bool:
+    """Whether a gradient of one of these may be asked for.
+
+    None is of an exported program, which holds the forward pass alone.
+
+    Raises:
+        NotImplementedError: a gradient inside torch.func's transforms, or in forward mode: neither
+            knows the Functions here, and operators alone would give zeros.
+    """
+    tracing = torch.compiler.is_compiling()
+    if not tracing and forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):
+        raise NotImplementedError(
+            "lpkernels: emulated arithmetic has no derivative in forward mode (jvp, jacfwd); take "
+            "gradients with torch.autograd.grad or backward()"
+        )
+    if not torch.is_grad_enabled() or _is_exporting():
+        return False
+    if not any([t is not None and t.requires_grad for t in tensors]):
+        return False
+    if not tracing and torch._C._functorch.maybe_current_level() is not None:
+        raise NotImplementedError(
+            "lpkernels: emulated arithmetic has no gradient inside torch.func's transforms (grad, "
+            "vjp, jvp, vmap of what requires a gradient); take gradients with torch.autograd, "
+            "sample by sample where each needs its own, and map without gradients under "
+            "torch.no_grad()"
+        )
+    return True
+
+
+def _has_tangent(x: Tensor | None) -> bool:
+    return x is not None and forward_ad.unpack_dual(x).tangent is not None
+
+
+def apply(function: Any, tensors: tuple[Tensor | None, ...], *rest: Any) -> Any:
+    """function.apply(*tensors, *rest), or its forward alone where nothing is recorded."""
+    if is_recorded(*tensors):
+        return function.apply(*tensors, *rest)
+    return function.forward(_Unrecorded(len(tensors) + len(rest)), *tensors, *rest)

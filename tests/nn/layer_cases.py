@@ -1,0 +1,105 @@
+"""One small layer of every class that can be converted, and inputs for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+
+randn = torch.randn
+Inputs = Callable[[int], tuple[torch.Tensor, ...]]
+# How each layer is made, and its inputs with n rows.
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
+    "Linear": (lambda: nn.Linear(5, 3), lambda n: (randn(n, 5),)),
+    "Bilinear": (lambda: nn.Bilinear(5, 4, 3), lambda n: (randn(n, 5), randn(n, 4))),
+    "Embedding": (lambda: nn.Embedding(7, 5), lambda n: (torch.randint(0, 7, (n, 2)),)),
+    "MultiheadAttention": (
+        lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+        lambda n: (randn(n, 4, 8), randn(n, 3, 8), randn(n, 3, 8)),
+    ),
+    "LSTM": (
+        lambda: nn.LSTM(5, 6, 2, proj_size=3, batch_first=True),
+        lambda n: (randn(n, 2, 5),),
+    ),
+    "GRU": (
+        lambda: nn.GRU(5, 6, bidirectional=True, batch_first=True),
+        lambda n: (randn(n, 2, 5),),
+    ),
+    "RNN": (
+        lambda: nn.RNN(5, 6, nonlinearity="relu", batch_first=True),
+        lambda n: (randn(n, 2, 5),),
+    ),
+    "LSTMCell": (lambda: nn.LSTMCell(5, 6), lambda n: (randn(n, 5),)),
+    "GRUCell": (lambda: nn.GRUCell(5, 6), lambda n: (randn(n, 5),)),
+    "RNNCell": (lambda: nn.RNNCell(5, 6), lambda n: (randn(n, 5),)),
+    "Conv1d": (lambda: nn.Conv1d(2, 4, 3, padding="same"), lambda n: (randn(n, 2, 7),)),
+    "Conv2d": (
+        lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_mode="reflect"),
+        lambda n: (randn(n, 2, 5, 6),),
+    ),
+    "Conv3d": (lambda: nn.Conv3d(2, 4, 2, groups=2), lambda n: (randn(n, 2, 3, 4, 3),)),
+    "ConvTranspose1d": (
+        lambda: nn.ConvTranspose1d(2, 4, 3, stride=2, output_padding=1),
+        lambda n: (randn(n, 2, 7),),
+    ),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 4, 3), lambda n: (randn(n, 2, 5, 6),)),
+    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(2, 4, 2), lambda n: (randn(n, 2, 2, 3, 2),)),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(4), lambda n: (randn(n, 4),)),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), lambda n: (randn(n, 4, 3, 2),)),
+    "BatchNorm3d": (lambda: nn.BatchNorm3d(4), lambda n: (randn(n, 4, 2, 2, 3),)),
+    "LayerNorm": (lambda: nn.LayerNorm(8), lambda n: (randn(n, 4, 8),)),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), lambda n: (randn(n, 4, 3),)),
+    "RMSNorm": (lambda: nn.RMSNorm(8, eps=1e-5), lambda n: (randn(n, 4, 8),)),
+    "Softmax": (lambda: nn.Softmax(-1), lambda n: (randn(n, 4, 8),)),
+    "GELU": (lambda: nn.GELU(), lambda n: (randn(n, 4, 8),)),
+}
+RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+def plain(name: str) -> nn.Module:
+    """torch.nn's layer, the same at each call."""
+    torch.manual_seed(7)
+    return LAYERS[name][0]()
+
+
+def converted(name: str, recipe: lp.Recipe) -> Any:
+    layer = plain(name)
+    return lp.convert(layer, {type(layer): recipe})
+
+
+def inputs(name: str, n: int = 5) -> tuple[torch.Tensor, ...]:
+    """The same at each call."""
+    torch.manual_seed(n)
+    return LAYERS[name][1](n)
+
+
+def first(y: Any) -> torch.Tensor:
+    """The first tensor of what a layer returns."""
+    while not isinstance(y, torch.Tensor):
+        y = y[0]
+    return y
+
+
+def leaves(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Copies that require a gradient, but for indices."""
+    return tuple(t.clone().requires_grad_(t.is_floating_point()) for t in tensors)
+
+
+def step(layer: nn.Module, run: Callable[..., Any], *args: torch.Tensor) -> list[torch.Tensor]:
+    """The output of run and the gradients of inputs and of the layer's parameters, from one seed."""
+    args = leaves(args)
+    torch.manual_seed(5)
+    y = first(run(*args))
+    y.square().sum().backward()
+    wanted = [t for t in (*args, *layer.parameters()) if t.requires_grad]
+    found = [y.detach(), *(torch.zeros(()) if t.grad is None else t.grad for t in wanted)]
+    layer.zero_grad()
+    return found
+
+
+def same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
+    for a, c in zip(got, want, strict=True):
+        assert_bit_equal(a, c)

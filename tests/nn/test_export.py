@@ -1,0 +1,81 @@
+"""torch.export: a program with the layer's bits, for inference."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.nn.layer_cases import LAYERS, converted, first, inputs
+
+every_layer = pytest.mark.parametrize("name", LAYERS)
+# Strict export names what a layer changes; torch.nn's recurrent layers assign tensors.
+pytestmark = pytest.mark.filterwarnings("ignore:While compiling", "ignore:The tensor attributes")
+
+
+def operators(program: torch.export.ExportedProgram) -> list[str]:
+    targets = (str(node.target) for node in program.graph.nodes)
+    return [each.split(".")[1] for each in targets if each.startswith("lpkernels.")]
+
+
+@every_layer
+@pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
+def test_exported_layer_has_its_bits(name: str, strict: bool) -> None:
+    args = inputs(name)
+    # A batch norm that trains computes its sums, and changes its running statistics.
+    layer = converted(name, DETERMINISTIC).train(not strict)
+    program = torch.export.export(layer, args, strict=strict)
+    names = operators(program)
+    assert names and "_pack" not in names
+    got = first(program.module()(*args))
+    assert_bit_equal(got, first(converted(name, DETERMINISTIC).train(not strict)(*args)))
+
+
+def test_exported_model_takes_other_batches_and_travels(tmp_path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)
+    )
+    lp.convert(model, {"*": DETERMINISTIC, nn.BatchNorm2d: DETERMINISTIC}).eval()
+    dynamic = {"input": {0: torch.export.Dim("n", min=2)}}
+    program = torch.export.export(model, (torch.randn(4, 1, 6, 6),), dynamic_shapes=dynamic)
+    torch.export.save(program, tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2").module()
+    for n in (2, 7):
+        x = torch.randn(n, 1, 6, 6)
+        assert_bit_equal(loaded(x), model(x))
+
+
+def test_exported_stochastic_layer_draws_at_each_call() -> None:
+    layer, args = converted("Linear", STOCHASTIC), inputs("Linear")
+    run = torch.export.export(layer, args).module()
+    torch.manual_seed(1)
+    got = [run(*args) for _ in range(2)]
+    torch.manual_seed(1)
+    for y in got:
+        assert_bit_equal(y, layer(*args))
+    assert not torch.equal(*got)
+
+
+def test_exported_program_refuses_gradients() -> None:
+    layer, args = converted("Linear", DETERMINISTIC), inputs("Linear")
+    y = torch.export.export(layer, args).module()(*args)
+    with pytest.raises(NotImplementedError, match="train the model and export it for inference"):
+        y.sum().backward()
+
+
+FRESH = """
+import torch, lpkernels as lp
+layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(input="e5m2", fprop="e6m9"))
+x = torch.randn(2, 4)
+program = torch.export.export(layer, (x,))
+assert torch.equal(program.module()(x), layer(x))
+"""
+
+
+def test_export_may_be_the_first_use_of_a_backend() -> None:
+    subprocess.run([sys.executable, "-c", FRESH], check=True)
