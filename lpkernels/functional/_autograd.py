@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 class _Unrecorded:
@@ -39,7 +39,7 @@ def is_recorded(*tensors: Tensor | None) -> bool:
             "lpkernels: emulated arithmetic has no derivative in forward mode (jvp, jacfwd); take "
             "gradients with torch.autograd.grad or backward()"
         )
-    if not torch.is_grad_enabled() or _is_exporting():
+    if not torch.is_grad_enabled() or is_exporting():
         return False
     if not any([t is not None and t.requires_grad for t in tensors]):
         return False

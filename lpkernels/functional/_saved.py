@@ -81,7 +81,7 @@ def saved(
     """
     if quantizer is None or not _packs(x, quantizer):
         return Saved(x, ints)
-    fmt = quantizer.to_ints()[:-_MODE]
+    fmt = _format(quantizer)
     shares = not (quantizer.is_stochastic or torch.compiler.is_compiling())
     # A tensor that is a leaf may be copied and stored, with all its attributes.
     shares = shares and source.grad_fn is not None
@@ -98,10 +98,20 @@ def saved(
     return Saved(codes, (), fmt)
 
 
+def _format(quantizer: Quantizer) -> Ints:
+    """What packs: the integers of the format, or the row of the quantizer."""
+    ints = quantizer.to_ints()
+    return ints if isinstance(ints, ops.Row) else ints[:-_MODE]
+
+
 def _packs(x: Tensor, quantizer: Quantizer) -> bool:
+    ints = quantizer.to_ints()
+    if isinstance(ints, ops.Row):
+        can = _checks.constant(ops.packs_at_once, x.device.type)
+        return _switch.packs and ints.kept_bits > 0 and x.numel() > 0 and can
     if not _switch.packs or isinstance(quantizer.fmt, AffineFormat) or not x.numel():
         return False
-    fmt = quantizer.to_ints()[:-_MODE]
+    fmt = _format(quantizer)
     if ops.code_bits(fmt) >= _WHOLE or x.device.type == "meta":
         return False
     if torch.compiler.is_compiling() and not ops.has_every_code(fmt):
@@ -113,7 +123,7 @@ def _packs(x: Tensor, quantizer: Quantizer) -> bool:
 
 def _codes(x: Tensor, fmt: Ints) -> Tensor | None:
     """None where a value has no code."""
-    if ops.has_every_code(fmt):
+    if isinstance(fmt, ops.Row) or ops.has_every_code(fmt):
         return ops.pack(x, fmt)
     try:
         return ops.pack(x, fmt)

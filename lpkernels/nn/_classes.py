@@ -85,7 +85,7 @@ class _TransposedLinear(Emulated):
     bias: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        return own(functional.linear, x, self.weight.t(), self.bias, recipe=self.recipe)
+        return own(functional.linear, x, self.weight.t(), self.bias, recipe=self._arithmetic)
 
 
 def _current_class(module: torch.nn.Module) -> Any:
@@ -183,7 +183,8 @@ def restore(module: torch.nn.Module) -> bool:
     if original is None:
         return not issubclass(cls, Emulated)
     _set_class(module, original)
-    vars(module).pop("_recipe", None)
+    for attribute in ("_recipe", "_tabled"):
+        vars(module).pop(attribute, None)
     return True
 
 
@@ -202,7 +203,7 @@ def emulated_class(original: Any) -> Any:
 @functools.cache
 def calling_class(original: Any) -> Any:
     """original with a forward that emulates the products it calls, by the module's recipe."""
-    forward = wrapped_forward(original, lambda module: module.recipe)
+    forward = wrapped_forward(original, lambda module: module._arithmetic)
     return _made("calling_class", original, (EmulatesCalls, original), forward=forward)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from lpkernels.arithmetic import Recipe
+from lpkernels.functional._autograd import is_exporting
+from lpkernels.functional._tabled import TabledRecipe, tabled
 from lpkernels.recipes import as_recipe, recipe, recipes
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ class Emulated(Module):
     """
 
     _recipe: Recipe
+    _tabled: TabledRecipe
 
     @property
     def recipe(self) -> Recipe:
@@ -36,6 +41,14 @@ class Emulated(Module):
     @recipe.setter
     def recipe(self, recipe: Recipe | str) -> None:
         self._recipe = as_recipe(recipe)
+        # Of this layer alone: torch.compile would take one tensor in two layers for one input.
+        self._tabled = tabled(self._recipe)
+
+    @property
+    def _arithmetic(self) -> Recipe:
+        """The recipe as forward takes it: under torch.compile one that a graph reads as it runs."""
+        traced = torch.compiler.is_compiling() and not is_exporting()
+        return self._tabled if traced else self._recipe
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, recipe={recipe_name(self.recipe)}".removeprefix(", ")

@@ -26,7 +26,7 @@ class Softmax(Emulated, torch.nn.Softmax):
     def forward(self, input: Tensor) -> Tensor:
         if self.recipe.is_torch or self.dim is None:
             return super().forward(input)
-        return own(functional.softmax, input, self.dim, recipe=self.recipe)
+        return own(functional.softmax, input, self.dim, recipe=self._arithmetic)
 
 
 class GELU(Emulated, torch.nn.GELU):
@@ -42,5 +42,5 @@ class GELU(Emulated, torch.nn.GELU):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        call = {"approximate": self.approximate, "recipe": self.recipe}
+        call = {"approximate": self.approximate, "recipe": self._arithmetic}
         return own(functional.gelu, input, **call)

@@ -87,7 +87,7 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
             v_proj_weight=self.v_proj_weight,
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
-            recipe=self.recipe,
+            recipe=self._arithmetic,
         )
         return y.transpose(0, 1) if transposed else y, weights
 

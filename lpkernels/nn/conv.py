@@ -53,7 +53,7 @@ class _Conv(Emulated):
             input = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
             padding = 0
         geometry = (layer.stride, padding, layer.dilation, layer.groups)
-        return own(self._convolve, input, weight, bias, *geometry, recipe=self.recipe)
+        return own(self._convolve, input, weight, bias, *geometry, recipe=self._arithmetic)
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):

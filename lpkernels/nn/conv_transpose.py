@@ -48,7 +48,7 @@ class _ConvTranspose(Emulated):
         extra = layer._output_padding(input, output_size, *numbers)
         geometry = (layer.stride, layer.padding, extra, layer.groups, layer.dilation)
         operands = (input, layer.weight, layer.bias)
-        return own(self._convolve, *operands, *geometry, recipe=self.recipe)
+        return own(self._convolve, *operands, *geometry, recipe=self._arithmetic)
 
 
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):

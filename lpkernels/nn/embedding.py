@@ -52,5 +52,5 @@ class Embedding(Emulated, torch.nn.Embedding):
             self.norm_type,
             self.scale_grad_by_freq,
             self.sparse,
-            recipe=self.recipe,
+            recipe=self._arithmetic,
         )

@@ -35,7 +35,7 @@ class Linear(Emulated, torch.nn.Linear):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        return own(functional.linear, input, self.weight, self.bias, recipe=self.recipe)
+        return own(functional.linear, input, self.weight, self.bias, recipe=self._arithmetic)
 
 
 class LazyLinear(torch.nn.LazyLinear, Linear):
@@ -83,4 +83,4 @@ class Bilinear(Emulated, torch.nn.Bilinear):
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
         operands = (input1, input2, self.weight, self.bias)
-        return own(functional.bilinear, *operands, recipe=self.recipe)
+        return own(functional.bilinear, *operands, recipe=self._arithmetic)

@@ -61,7 +61,7 @@ class _BatchNorm(Emulated):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        with _BatchNormCalls(self.recipe):
+        with _BatchNormCalls(self._arithmetic):
             return super().forward(input)
 
 
@@ -111,7 +111,7 @@ class LayerNorm(Emulated, torch.nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         weights = (self.weight, self.bias)
         sizes = self.normalized_shape
-        return own(functional.layer_norm, input, sizes, *weights, self.eps, recipe=self.recipe)
+        return own(functional.layer_norm, input, sizes, *weights, self.eps, recipe=self._arithmetic)
 
 
 class RMSNorm(Emulated, torch.nn.RMSNorm):
@@ -137,7 +137,7 @@ class RMSNorm(Emulated, torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         sizes = self.normalized_shape
-        return own(functional.rms_norm, x, sizes, self.weight, self.eps, recipe=self.recipe)
+        return own(functional.rms_norm, x, sizes, self.weight, self.eps, recipe=self._arithmetic)
 
 
 class GroupNorm(Emulated, torch.nn.GroupNorm):
@@ -168,4 +168,6 @@ class GroupNorm(Emulated, torch.nn.GroupNorm):
     def forward(self, input: Tensor) -> Tensor:
         weights = (self.weight, self.bias)
         groups = self.num_groups
-        return own(functional.group_norm, input, groups, *weights, self.eps, recipe=self.recipe)
+        return own(
+            functional.group_norm, input, groups, *weights, self.eps, recipe=self._arithmetic
+        )

@@ -17,7 +17,7 @@ class _Recurrent(Emulated):
     """torch.nn's own forward, which checks and arranges, with the function it ends in emulated."""
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        with Calls(self.recipe):
+        with Calls(self._arithmetic):
             return super().forward(input, hx)
 
 

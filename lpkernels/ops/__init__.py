@@ -9,7 +9,7 @@ of it.
 
 from lpkernels import backends
 from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
-from lpkernels.ops._operator import Ints, Packable, assume_constant_result, draw_seed
+from lpkernels.ops._operator import ROW, Ints, Packable, Row, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
     code_bits,
     has_every_code,
@@ -28,9 +28,11 @@ __all__ = [
     "AFFINE",
     "BACKENDS",
     "NOT_FUSED",
+    "ROW",
     "Fused",
     "Ints",
     "Packable",
+    "Row",
     "add_bias",
     "assume_constant_result",
     "axis",

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.formats import format_from_ints
-from lpkernels.ops._operator import Ints, Packable, as_ints, define
+from lpkernels.ops._operator import Ints, Packable, Row, as_ints, define, row_ints
 from lpkernels.ops._quantize import BLOCK
 
 _FIXED = 1
+# The integers of a quantizer that follow those of its format.
+_MODE = 4
 # What a float format's top exponent code means.
 _IEEE, _FN = 0, 1
 
@@ -80,6 +82,19 @@ def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Ten
     return chosen.unpack(codes, tuple(fmt), list(shape))
 
 
+def _pack_row_impl(x: Tensor, rows: Tensor, index: int, bits: int) -> Tensor:
+    """The codes of the quantizer's format, and zeros up to the length that ``bits`` each take."""
+    codes = _pack_impl(x, row_ints(rows, index)[:-_MODE])
+    kept = codes.new_zeros((x.numel() * bits + 7) // 8)
+    kept[: codes.numel()] = codes
+    return kept
+
+
+def _unpack_row_impl(codes: Tensor, rows: Tensor, index: int, shape: Sequence[int]) -> Tensor:
+    fmt = row_ints(rows, index)[:-_MODE]
+    return _unpack_impl(codes[: packed_bytes(fmt, shape)], fmt, shape)
+
+
 _pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, _pack_impl)
 _unpack = define(
     "_unpack(Tensor codes, int[] format, SymInt[] shape) -> Tensor",
@@ -88,11 +103,27 @@ _unpack = define(
 )
 
 
-def pack(x: Tensor, fmt: Packable | Ints) -> Tensor:
+_pack_row = define(
+    "_pack_row(Tensor x, Tensor rows, int index, int bits) -> Tensor",
+    lambda x, rows, index, bits: x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8),
+    _pack_row_impl,
+)
+_unpack_row = define(
+    "_unpack_row(Tensor codes, Tensor rows, int index, SymInt[] shape) -> Tensor",
+    lambda codes, rows, index, shape: codes.new_empty(shape, dtype=torch.float32),
+    _unpack_row_impl,
+)
+
+
+def pack(x: Tensor, fmt: Packable | Ints | Row) -> Tensor:
     """The codes of x, dense, as a 1-D uint8 tensor."""
+    if isinstance(fmt, Row):
+        return _pack_row(x, fmt.table, fmt.number, fmt.kept_bits)
     return _pack(x, as_ints(fmt))
 
 
-def unpack(codes: Tensor, fmt: Packable | Ints, shape: Sequence[int]) -> Tensor:
+def unpack(codes: Tensor, fmt: Packable | Ints | Row, shape: Sequence[int]) -> Tensor:
     """The float32 values of codes."""
+    if isinstance(fmt, Row):
+        return _unpack_row(codes, fmt.table, fmt.number, shape)
     return _unpack(codes, as_ints(fmt), shape)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
 from lpkernels.formats import FloatFormat
-from lpkernels.ops._operator import Ints, as_ints, define, without_grad
+from lpkernels.ops._operator import Ints, Row, as_ints, define, without_grad
 from lpkernels.rng import SITE_QUANTIZE
 from lpkernels.rounding import ROUNDINGS
 
@@ -121,11 +121,13 @@ def quantize_out(
     _quantize_out(x, out, as_ints(quantizer), seed, int(role), site, backend)
 
 
-def fuses(quantizer: Ints) -> bool:
+def fuses(quantizer: Ints | Row) -> bool:
     """Whether products can apply this quantizer themselves (`Fused`): those to a float or a fixed
     format in a mode that draws nothing.
 
     Others need to know more than a value: a draw is that of the element's position in its tensor,
     blocks and slices have scales. They are a pass of their own, `quantize`.
     """
+    if isinstance(quantizer, Row):
+        return quantizer.fuses
     return quantizer[0] not in (AFFINE, BLOCK) and quantizer[-4] != _STOCHASTIC

@@ -21,7 +21,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
         lambda n: (randn(n, 4, 8), randn(n, 3, 8), randn(n, 3, 8)),
     ),
     "LSTM": (
-        lambda: nn.LSTM(5, 6, 2, proj_size=3, batch_first=True),
+        lambda: nn.LSTM(5, 6, proj_size=3, batch_first=True),
         lambda n: (randn(n, 2, 5),),
     ),
     "GRU": (
@@ -89,7 +89,7 @@ def leaves(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def step(layer: nn.Module, run: Callable[..., Any], *args: torch.Tensor) -> list[torch.Tensor]:
-    """The output of run and the gradients of inputs and of the layer's parameters, from one seed."""
+    """The output of run and the gradients of inputs and parameters, from one seed."""
     args = leaves(args)
     torch.manual_seed(5)
     y = first(run(*args))

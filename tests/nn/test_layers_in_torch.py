@@ -84,33 +84,6 @@ def test_a_second_derivative_is_refused(name: str) -> None:
         dx.sum().backward()
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("LSTM", "GRU", "RNN")])
-def test_layers_compile_into_one_graph(name: str) -> None:
-    layer = converted(name, DETERMINISTIC)
-    want = gradients(layer)
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x = X.clone().requires_grad_()
-    y = compiled(x, x, x)[0] if name == "MultiheadAttention" else compiled(x)
-    same([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])], want)
-
-
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_recurrent_functions_compile_into_one_graph(kind: str) -> None:
-    gates = 4 if kind == "lstm" else 3
-    w = [torch.randn(gates * 6, n, requires_grad=True) for n in (8, 6)]
-    h = torch.zeros(1, 4, 6)
-    hx = (h, h) if kind == "lstm" else h
-
-    def run(function: Any) -> list[torch.Tensor]:
-        y = function(X, hx, w, has_biases=False, recipe=DETERMINISTIC)[0]
-        return [y.detach(), *torch.autograd.grad(y.square().sum(), w)]
-
-    function = getattr(lp.functional, kind)
-    torch._dynamo.reset()
-    same(run(torch.compile(function, fullgraph=True, backend="aot_eager")), run(function))
-
-
 @every_layer
 def test_converts_on_the_meta_device(name: str) -> None:
     layer = converted(name, DETERMINISTIC).to("meta")

@@ -171,7 +171,7 @@ def test_layer_looks_like_torchs(case: Case) -> None:
     first, lines, rest = repr(plain).partition("(\n")
     with_recipe = f"{first}{lines}  recipe=fp8_wang2018\n{rest}"
     assert repr(layer) == (with_recipe if lines else repr(plain)[:-1] + ", recipe=fp8_wang2018)")
-    assert set(vars(layer)) == {*vars(plain), "_recipe"}
+    assert set(vars(layer)) == {*vars(plain), "_recipe", "_tabled"}
     run(layer, case)
     run(plain, case)
     assert type(layer).__name__ == type(plain).__name__

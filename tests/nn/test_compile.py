@@ -1,0 +1,158 @@
+"""torch.compile: one graph for a layer, whatever its seeds, its batch and its formats."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+import lpkernels as lp
+from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
+from tests.nn.layer_cases import LAYERS, converted, inputs, leaves, same, step
+
+every_layer = pytest.mark.parametrize("name", LAYERS)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """torch compiles its recurrent layers only where this is allowed."""
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
+def compiled(layer: Any, dynamic: bool | None = None, backend: str = "aot_eager") -> Any:
+    return torch.compile(layer, fullgraph=True, backend=backend, dynamic=dynamic)
+
+
+def graphs() -> int:
+    assert not counters["graph_break"]
+    return counters["stats"]["unique_graphs"]
+
+
+def other_formats(recipe: lp.Recipe) -> lp.Recipe:
+    """Of the same structure, with codes of fewer bits."""
+    return replace(
+        recipe,
+        input=lp.Quantizer("e4m2", "stochastic"),
+        weight=lp.Quantizer("e5m1", "stochastic", random_bits=9),
+        output=lp.Quantizer("e5m7", "stochastic"),
+        grad_output=lp.Quantizer("e5m1", "stochastic"),
+        fprop=lp.Accumulator("e6m8", "stochastic", order="pairwise"),
+        dgrad=lp.Accumulator("fixed16_f8", "stochastic"),
+        wgrad=lp.Accumulator("e5m6", "stochastic", chunk=3),
+    )
+
+
+@every_layer
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_layer_is_one_graph(name: str, dynamic: bool) -> None:
+    layer = converted(name, STOCHASTIC)
+    run = compiled(layer, dynamic)
+    for n in (9, 11) if dynamic else (5, 5):
+        args = inputs(name, n)
+        same(step(layer, run, *args), step(layer, layer, *args))
+        layer.recipe = other_formats(STOCHASTIC)
+    assert graphs() == 1
+
+
+def test_backward_takes_the_recipe_of_its_forward() -> None:
+    layer = converted("Linear", DETERMINISTIC)
+    (x,) = leaves(inputs("Linear"))
+    want = torch.autograd.grad(layer(x).square().sum(), [x, layer.weight])
+    y = compiled(layer)(x)
+    layer.recipe = lp.Recipe(input="e2m1", weight="e5m1", grad_output="e3m1", fprop="e5m3")
+    same(list(torch.autograd.grad(y.square().sum(), [x, layer.weight])), list(want))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"input": None},
+        {"fprop": lp.NATIVE},
+        {"weight": "block4_e2m1"},
+        {"grad_output": "e4m2:stochastic"},
+        {"input": "bf16"},
+    ],
+    ids=["no quantizer", "native product", "blocks", "draws", "longer codes"],
+)
+def test_another_structure_is_another_graph(change: dict[str, Any]) -> None:
+    layer = converted("Linear", DETERMINISTIC)
+    run, args = compiled(layer), inputs("Linear")
+    for recipe in (DETERMINISTIC, replace(DETERMINISTIC, **_objects(change))):
+        layer.recipe = recipe
+        same(step(layer, run, *args), step(layer, layer, *args))
+    assert graphs() == 2
+
+
+def _objects(change: dict[str, Any]) -> dict[str, Any]:
+    made = lp.Recipe(**change)
+    return {name: getattr(made, name) for name in change}
+
+
+def test_many_precisions_are_one_graph() -> None:
+    model = lp.convert(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)), DETERMINISTIC)
+    run, x = compiled(model), torch.randn(4, 6)
+    for bits in range(1, 6):
+        recipe = lp.Recipe(input=f"e5m{bits}", weight=f"e4m{bits + 1}", fprop=f"e6m{bits + 3}")
+        lp.set_recipe(model, {"*": recipe, "2": replace(recipe, fprop=lp.Accumulator("e6m9"))})
+        same(step(model, run, x), step(model, model, x))
+    # Codes of up to 8 bits, then such that take 16.
+    assert graphs() == 2
+
+
+@pytest.mark.parametrize("recipe", [MIXED, lp.recipe("hfp8_sun2019")], ids=["mixed", "named"])
+def test_recipes_of_all_kinds_compile(recipe: lp.Recipe) -> None:
+    layer, args = converted("Conv2d", recipe), inputs("Conv2d")
+    same(step(layer, compiled(layer), *args), step(layer, layer, *args))
+
+
+class Block(nn.Module):
+    """The block of a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu_(self.norms[0](self.first(x)))
+        return torch.relu(self.norms[1](self.second(y)) + x)
+
+
+def resnet() -> tuple[nn.Module, torch.Tensor]:
+    stem = [nn.Conv2d(3, 4, 3, 2), Block(), Block()]
+    model = nn.Sequential(*stem, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    return model, torch.randn(3, 3, 9, 9)
+
+
+def encoder() -> tuple[nn.Module, torch.Tensor]:
+    block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return block, torch.randn(2, 5, 8)
+
+
+@pytest.mark.parametrize("make", [resnet, encoder])
+def test_model_is_one_graph(make: Any) -> None:
+    torch.manual_seed(0)
+    model, x = make()
+    lp.convert(model, STOCHASTIC)
+    run = compiled(model)
+    for _ in range(2):
+        same(step(model, run, x), step(model, model, x))
+        lp.set_recipe(model, other_formats(STOCHASTIC))
+    assert graphs() == 1
+
+
+def test_inductor_keeps_the_bits() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 4))
+    lp.convert(model, STOCHASTIC)
+    run, x = compiled(model, backend="inductor"), torch.randn(4, 2, 7)
+    for _ in range(2):
+        same(step(model, run, x), step(model, model, x))
+        lp.set_recipe(model, other_formats(STOCHASTIC))
+    assert graphs() == 1
