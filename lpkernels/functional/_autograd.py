@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,6 +57,26 @@ def is_recorded(*tensors: Tensor | None) -> bool:
 
 def _has_tangent(x: Tensor | None) -> bool:
     return x is not None and forward_ad.unpack_dual(x).tangent is not None
+
+
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """backward of a Function, refused where a derivative of its results may be asked for.
+
+    At once: what it keeps is rounded, so a later error could not stand on every way to the inputs,
+    and torch.autograd.grad would leave the missing terms out.
+    """
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise NotImplementedError(
+                "lpkernels: emulated arithmetic has no second derivative; take gradients without "
+                "create_graph=True"
+            )
+        with torch.no_grad():
+            return backward(ctx, *grads)
+
+    return checked
 
 
 def apply(function: Any, tensors: tuple[Tensor | None, ...], *rest: Any) -> Any:

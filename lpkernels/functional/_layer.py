@@ -21,11 +21,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
-from lpkernels.functional._autograd import is_recorded
+from lpkernels.functional._autograd import first_order, is_recorded
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.ops import NOT_FUSED, Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
@@ -237,7 +236,7 @@ class EmulatedLayer(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
         *operands, seed = ctx.saved_tensors
@@ -288,7 +287,7 @@ class RoundedBothWays(torch.autograd.Function):
         return x.clone() if forward is None else quantized(x, forward, seed, role, site, backend)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (seed,) = ctx.saved_tensors
         quantizer, role, backend = ctx.backward_call

@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
-from lpkernels.functional._autograd import apply
+from lpkernels.functional._autograd import apply, first_order
 from lpkernels.functional._layer import quantized
 from lpkernels.functional._sums import dots, sums
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
@@ -128,7 +127,7 @@ class _Normalise(torch.autograd.Function):
         return y.clone() if y is xhat else y, mean, var
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         xhat, scale, w, seed = ctx.saved_tensors
         how, recipe, backend = ctx.how, ctx.recipe, ctx.backend

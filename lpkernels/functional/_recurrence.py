@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
-from lpkernels.functional._autograd import is_recorded
+from lpkernels.functional._autograd import first_order, is_recorded
 from lpkernels.functional._cells import Cell
 from lpkernels.functional._layer import bias_gradient, quantized
 from lpkernels.functional._saved import Saved, saved
@@ -194,7 +193,7 @@ class _Recurrence(torch.autograd.Function):
         return _Kept(operands, projected, by_step), Weights(hh, None, hr), seed
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         kept, weights, seed = _Recurrence._saved(ctx)
         spec, needs = ctx.spec, ctx.needs_input_grad

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._autograd import apply
+from lpkernels.functional._autograd import apply, first_order
 from lpkernels.functional._layer import RoundedBothWays, quantized, widened
 from lpkernels.functional._sums import dots, sums
 from lpkernels.functional._torch import own
@@ -39,7 +38,7 @@ class _Softmax(torch.autograd.Function):
         return quantized(result, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         y, seed = ctx.saved_tensors
         dim, recipe, backend = ctx.call

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lpkernels import ops
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
 from lpkernels.functional import _checks
-from lpkernels.functional._autograd import is_recorded
+from lpkernels.functional._autograd import first_order, is_recorded
 from lpkernels.functional._batches import one_sum, result_shape
 from lpkernels.functional._layer import widened
 from lpkernels.functional._torch import own
@@ -168,7 +167,7 @@ class _Matmul(torch.autograd.Function):
         return ops.matmul(widened(a), widened(b), None, acc, seed, Role.DIRECT, backend, fused)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b, seed = ctx.saved_tensors
         grad_a = grad_b = None

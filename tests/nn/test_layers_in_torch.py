@@ -1,93 +1,91 @@
-"""Attention, recurrent layers, norms and softmax under autocast, checkpoints, the compiler."""
+"""Every layer in the rest of torch: autocast, checkpoints, layouts, optimizers, files, shapes."""
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves, plain, same, step
 
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 X = torch.randn(3, 4, 8)
-LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "MultiheadAttention": lambda: nn.MultiheadAttention(8, 2, batch_first=True),
-    "LSTM": lambda: nn.LSTM(8, 6, 2, proj_size=3, batch_first=True),
-    "GRU": lambda: nn.GRU(8, 6, bidirectional=True),
-    "RNN": lambda: nn.RNN(8, 6, nonlinearity="relu"),
-    "LayerNorm": lambda: nn.LayerNorm(8),
-    "BatchNorm1d": lambda: nn.BatchNorm1d(4),
-    "GroupNorm": lambda: nn.GroupNorm(2, 4),
-    "RMSNorm": lambda: nn.RMSNorm(8),
-    "Softmax": lambda: nn.Softmax(-1),
-    "GELU": lambda: nn.GELU(),
-}
 every_layer = pytest.mark.parametrize("name", LAYERS)
-
-
-def converted(name: str, recipe: lp.Recipe) -> nn.Module:
-    torch.manual_seed(7)
-    layer = LAYERS[name]()
-    return lp.convert(layer, {type(layer): recipe})
-
-
-def call(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    y = layer(x, x, x) if isinstance(layer, nn.MultiheadAttention) else layer(x)
-    return y if isinstance(y, torch.Tensor) else y[0]
-
-
-def gradients(layer: nn.Module, does: Callable[..., Any] = call) -> list[torch.Tensor]:
-    x = X.clone().requires_grad_()
-    torch.manual_seed(5)
-    y = does(layer, x)
-    return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
-
-
-def same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
-    for a, c in zip(got, want, strict=True):
-        assert_bit_equal(a, c)
+WITHOUT_PARAMETERS = ("Softmax", "GELU")
+with_parameters = pytest.mark.parametrize(
+    "name", [n for n in LAYERS if n not in WITHOUT_PARAMETERS]
+)
+# oneDNN has no LSTM with projections.
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 
 
 @every_layer
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("recipe", [DETERMINISTIC, NATIVE], ids=["emulated", "native sums"])
-def test_autocast_changes_nothing(name: str, recipe: lp.Recipe) -> None:
+def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Recipe) -> None:
     layer = converted(name, recipe)
+    narrow = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs(name))
+    wide = [x.float() if x.is_floating_point() else x for x in narrow]
 
-    def cast(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return call(layer, x)
+    def cast(*args: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=dtype):
+            y = layer(*args)
+        used = recipe.weight if name == "Embedding" else recipe.input
+        assert used is None or first(y).dtype == torch.float32
+        return y
 
-    same(gradients(layer, cast), gradients(layer))
+    got, want = step(layer, cast, *narrow), step(layer, layer, *wide)
+    # An input's gradient has its dtype.
+    same([t.float() for t in got], [c.to(t.dtype).float() for t, c in zip(got, want, strict=True)])
 
 
 @every_layer
-def test_checkpoints_draw_the_same(name: str) -> None:
+@pytest.mark.parametrize("reentrant", [False, True], ids=["default", "reentrant"])
+@pytest.mark.parametrize("packs", [False, True], ids=["as they are", "packed"])
+def test_checkpoints_draw_the_same(name: str, reentrant: bool, packs: bool) -> None:
+    if reentrant and name == "Embedding":
+        pytest.skip("no input requires a gradient")
     layer = converted(name, STOCHASTIC)
 
-    def recomputed(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(call, layer, x, use_reentrant=False)
+    def forward(*args: torch.Tensor) -> Any:
+        with lp.functional.packed_activations(packs):
+            return layer(*args)
 
-    same(gradients(layer, recomputed), gradients(layer))
+    def recomputed(*args: torch.Tensor) -> Any:
+        return checkpoint(forward, *args, use_reentrant=reentrant)
 
-
-@every_layer
-def test_a_second_derivative_is_refused(name: str) -> None:
-    x = X.clone().requires_grad_()
-    y = call(converted(name, DETERMINISTIC), x)
-    (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        dx.sum().backward()
+    same(step(layer, recomputed, *inputs(name)), step(layer, layer, *inputs(name)))
 
 
 @every_layer
 def test_converts_on_the_meta_device(name: str) -> None:
-    layer = converted(name, DETERMINISTIC).to("meta")
-    assert call(layer, X.to("meta")).shape == call(LAYERS[name](), X).shape
+    layer, args = converted(name, STOCHASTIC).to("meta"), inputs(name)
+    y, *gradients = step(layer, layer, *(x.to("meta") for x in args))
+    assert y.is_meta and y.shape == first(plain(name)(*args)).shape
+    assert all(g.is_meta for g in gradients)
+
+
+@every_layer
+def test_fake_tensors_have_its_shapes(name: str) -> None:
+    layer, args = converted(name, STOCHASTIC), inputs(name)
+    want = first(layer(*args)).shape
+    with FakeTensorMode() as fake:
+        parameters = {k: fake.from_tensor(p) for k, p in layer.named_parameters()}
+        state = parameters | {k: fake.from_tensor(b) for k, b in layer.named_buffers()}
+        y = first(functional_call(layer, state, tuple(map(fake.from_tensor, args))))
+        assert y.shape == want
+        if parameters:
+            found = torch.autograd.grad(y.sum(), list(parameters.values()))
+            assert [g.shape for g in found] == [p.shape for p in parameters.values()]
 
 
 @every_layer
@@ -96,20 +94,104 @@ def test_seed_from_makes_a_layer_repeat_itself(name: str) -> None:
     runs = []
     for _ in range(2):
         with lp.seed_from(torch.tensor(3)):
-            runs.append(call(layer, X))
+            runs.append(first(layer(*inputs(name))))
     assert_bit_equal(*runs)
-    if name != "GELU":
-        assert not torch.equal(runs[0], call(layer, X))
+    assert not torch.equal(runs[0], first(layer(*inputs(name))))
 
 
 @every_layer
-def test_zero_rows(name: str) -> None:
-    if name in ("GRU", "RNN", "BatchNorm1d"):
-        pytest.skip("its first dimension is the sequence, or what it sums over")
-    layer = converted(name, DETERMINISTIC)
-    x = torch.randn(0, 4, 8, requires_grad=True)
-    call(layer, x).sum().backward()
-    assert x.grad is not None and x.grad.shape == x.shape
+def test_zero_rows_are_as_in_torch(name: str) -> None:
+    args = inputs(name, 0)
+    layer, torchs = converted(name, DETERMINISTIC), plain(name)
+    try:
+        want = step(torchs, torchs, *args)
+    except (RuntimeError, ValueError):
+        with pytest.raises((RuntimeError, ValueError)):
+            step(layer, layer, *args)
+        return
+    got = step(layer, layer, *args)
+    assert [t.shape for t in got] == [t.shape for t in want]
+
+
+def strided(x: torch.Tensor) -> torch.Tensor:
+    """The values of x, every second in memory, the dimensions in reverse order."""
+    wide = torch.zeros([2 * n for n in x.shape[::-1]], dtype=x.dtype)
+    view = wide[tuple(slice(None, None, 2) for _ in x.shape)].permute(*range(x.dim())[::-1])
+    return view.copy_(x)
+
+
+@every_layer
+def test_strides_change_no_bit(name: str) -> None:
+    layer, args = converted(name, DETERMINISTIC), inputs(name)
+    want = step(layer, layer, *args)
+    same(step(layer, lambda *xs: layer(*map(strided, xs)), *args), want)
+    for parameter in layer.parameters():
+        parameter.data = strided(parameter.data)
+    same(step(layer, layer, *args), want)
+
+
+@pytest.mark.parametrize("name", ["Conv2d", "ConvTranspose2d", "BatchNorm2d"])
+def test_channels_last_changes_no_bit(name: str) -> None:
+    layer, (x,) = converted(name, DETERMINISTIC), inputs(name)
+    want = step(layer, layer, x)
+    layer.to(memory_format=torch.channels_last)
+    same(step(layer, layer, x.contiguous(memory_format=torch.channels_last)), want)
+
+
+@every_layer
+def test_gradients_are_those_of_the_tensors_that_ask(name: str) -> None:
+    layer, args = converted(name, DETERMINISTIC), inputs(name)
+    y = first(layer(*leaves(args)))
+    wanted = [x.is_floating_point() for x in args] + [True] * len(list(layer.parameters()))
+    full = iter(step(layer, layer, *args)[1:])
+    for i in [None, *(i for i, asks in enumerate(wanted) if asks)]:
+        xs = [x.clone() for x in args]
+        tensors = [*xs, *layer.parameters()]
+        for j, t in enumerate(tensors):
+            t.requires_grad_(j == i)
+        y = first(layer(*xs))
+        assert y.requires_grad is (i is not None)
+        if i is not None:
+            found = torch.autograd.grad(y.square().sum(), tensors[i], allow_unused=True)[0]
+            assert_bit_equal(torch.zeros(()) if found is None else found, next(full))
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, foreach=True),
+    "Adam": lambda p: torch.optim.Adam(p, 0.1, foreach=False),
+}
+
+
+@with_parameters
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_optimizers_change_weights_in_place(name: str, optimizer: Any) -> None:
+    layer, args = converted(name, DETERMINISTIC), inputs(name)
+    own = optimizer(layer.parameters())
+    for _ in range(2):
+        own.zero_grad()
+        first(layer(*args)).square().sum().backward()
+        own.step()
+    twin = plain(name)
+    before = first(converted(name, DETERMINISTIC)(*args))
+    twin.load_state_dict(layer.state_dict())
+    got = first(layer.eval()(*args))
+    assert_bit_equal(got, first(lp.convert(twin, {type(twin): DETERMINISTIC}).eval()(*args)))
+    assert not torch.equal(got, before)
+
+
+@with_parameters
+def test_state_goes_both_ways_through_a_file(name: str) -> None:
+    layer, torchs = converted(name, DETERMINISTIC), plain(name)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(1)
+    for source, target in ((layer, torchs), (torchs, converted(name, DETERMINISTIC))):
+        file = io.BytesIO()
+        torch.save(source.state_dict(), file)
+        file.seek(0)
+        target.load_state_dict(torch.load(file, weights_only=True))
+        for a, c in zip(target.parameters(), source.parameters(), strict=True):
+            assert_bit_equal(a, c)
 
 
 def test_layers_inside_a_model_with_functions_take_one_recipe() -> None:
@@ -135,7 +217,7 @@ def test_layers_inside_a_model_with_functions_take_one_recipe() -> None:
 
 
 def test_packed_sequences_go_through_a_converted_layer() -> None:
-    layer = converted("GRU", DETERMINISTIC)
+    layer = lp.convert(nn.GRU(8, 6, bidirectional=True), DETERMINISTIC)
     packed = pack_sequence([X[0], X[1, :2]])
     y, last = layer(packed)
     apart = layer(X[0])

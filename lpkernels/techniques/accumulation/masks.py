@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import Module
 
 from lpkernels import nn
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import packed_activations, seeds
+from lpkernels.functional._autograd import first_order
 from lpkernels.functional._layer import EmulatedLayer, quantized, widened
 from lpkernels.functional.conv import ConvGeometry
 from lpkernels.functional.linear import LinearGeometry
@@ -214,7 +214,7 @@ class _MaskedLayer(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         recipe, rows = ctx.recipe, ctx.rows
         x, w, seed = ctx.saved_tensors
