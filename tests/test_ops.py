@@ -122,6 +122,69 @@ def test_opcheck_pack(fmt):
         check(OP._unpack, OP._pack(x, ints), ints, list(x.shape))
 
 
+def table_of(*descriptions):
+    """Rows as compiled graphs hand them over: the length of a description, then its integers."""
+    table = torch.zeros(len(descriptions), ops.ROW, dtype=torch.int64)
+    for row, ints in zip(table, descriptions, strict=True):
+        row[: len(ints) + 1] = torch.tensor([len(ints), *ints])
+    return table
+
+
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+def test_opcheck_products_read_a_table(kind, backend):
+    acc, left, right = ACCUMULATORS[kind].to_ints(), *FUSED["rounded"][:2]
+    table = table_of(left, acc, right, FUSED_RESULT)
+    x, w, g, numbers = convolution("conv2d_groups")
+    a, b, total = torch.randn(3, 9), torch.randn(9, 2), torch.randn(2, 3)
+    call = (SEED, 4, backend)
+    for op, operands in (
+        (OP._matmul, (a, b, None)),
+        (OP._conv_fprop, (x, w, None, *numbers)),
+        (OP._conv_dgrad, (g, w, list(x.shape), *numbers)),
+        (OP._conv_wgrad, (x, g, list(w.shape), *numbers)),
+    ):
+        rows = (*operands, [1], *call, [0], [2], [3], table)
+        check(op, *rows)
+        assert_bit_equal(op(*rows), op(*operands, acc, *call, left, right, FUSED_RESULT))
+    rows = (total, torch.randn(3), 1, [1], *call, [3], table)
+    check(OP._add_bias, *rows)
+    assert_bit_equal(OP._add_bias(*rows), OP._add_bias(*rows[:3], acc, *call, FUSED_RESULT))
+
+
+def test_opcheck_rounding_reads_a_table(backend):
+    x, ints = torch.randn(4, 6), quantizer("e5m2:stochastic")
+    table, call = table_of(ints), (SEED, 0, 4, backend)
+    check(OP._quantize, x, [0], *call, table)
+    assert_bit_equal(OP._quantize(x, [0], *call, table), OP._quantize(x, ints, *call))
+    check(OP._quantize_out, x, torch.empty(4, 6), [0], *call, table)
+
+
+@pytest.mark.parametrize(("fmt", "bits"), [("e5m2", 8), ("e4m1", 8), ("e2m1", 4), ("e8m7", 16)])
+def test_opcheck_codes_of_a_table_have_a_fixed_size(fmt, bits):
+    table = table_of(quantizer(fmt))
+    for x in (torch.ones(5, 7), torch.ones(7, 5).t(), torch.ones(3, 0)):
+        codes = OP._pack_row(x, table, 0, bits)
+        assert codes.numel() == (x.numel() * bits + 7) // 8
+        assert_bit_equal(OP._unpack_row(codes, table, 0, list(x.shape)), x.contiguous())
+        check(OP._pack_row, x, table, 0, bits)
+        check(OP._unpack_row, codes, table, 0, list(x.shape))
+
+
+def test_every_operator_is_checked_here():
+    names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
+    found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
+    products = {"_matmul", "_conv_fprop", "_conv_dgrad", "_conv_wgrad", "_add_bias"}
+    codes = {"_pack", "_unpack", "_pack_row", "_unpack_row"}
+    assert found == products | codes | {"_quantize", "_quantize_out", "_seed"}
+
+
+def test_operators_alone_have_no_gradient():
+    x = torch.randn(3, 3, requires_grad=True)
+    y = OP._matmul(x, x, None, ACCUMULATORS["sequential"].to_ints(), SEED, 4, "auto", [], [], [])
+    with pytest.raises(NotImplementedError, match="an operator alone has no gradient"):
+        y.sum().backward()
+
+
 def test_opcheck_seed():
     # Two runs of one test differ by design, so only the tests of the schema and of fakes apply.
     tests = ("test_schema", "test_faketensor")

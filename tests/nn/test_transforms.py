@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_a_second_derivative_is_refused(name: str) -> None:
     layer, args = converted(name, DETERMINISTIC), leaves(inputs(name))
     asked = [t for t in (*args, *layer.parameters()) if t.requires_grad]
-    with pytest.raises(NotImplementedError, match="no second derivative.*create_graph"):
+    with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(first(layer(*args)).square().sum(), asked, create_graph=True)
 
 
