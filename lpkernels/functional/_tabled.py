@@ -10,9 +10,12 @@ bits a value, or none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lpkernels import ops
 from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Quantizer, Recipe
@@ -54,33 +57,40 @@ class TabledRecipe(Recipe):
 
 def tabled(recipe: Recipe) -> TabledRecipe:
     """recipe for torch.compile, with a table of its own."""
-    parts = {name: getattr(recipe, name) for name in QUANTIZERS + PRODUCTS}
-    table = torch.zeros(len(parts), ROW, dtype=torch.int64, device="cpu")
     made = object.__new__(TabledRecipe)
-    for index, (name, part) in enumerate(parts.items()):
-        object.__setattr__(made, name, _tabled(part, table, index))
+    numbers, lengths, parts = _read(recipe)
+    table = torch.tensor(numbers, device="cpu")
+    for index, (name, part, fuses, kept_bits) in enumerate(parts):
+        row = Row(table, index, fuses, kept_bits)
+        object.__setattr__(made, name, _in_table(part, row) if lengths[index] else part)
     return made
 
 
-def _tabled(
-    part: Quantizer | Accumulator | None, table: torch.Tensor, index: int
-) -> Quantizer | Accumulator | None:
-    if isinstance(part, Accumulator):
-        if part.is_native:
-            return part
-        order = "native" if part.order == "native" else "emulated"
-        row = _row(part.to_ints(), table, index, False, 0)
-        return cast(Accumulator, _Accumulator(row, part.is_stochastic, order))
-    if part is None or not isinstance(part.fmt, FloatFormat | FixedFormat):
-        return part
-    ints = part.to_ints()
-    row = _row(ints, table, index, ops.fuses(ints), _kept_bits(ints[:-_MODE]))
-    return cast(Quantizer, _Quantizer(row, part.is_stochastic))
+def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
+    if isinstance(part, Quantizer):
+        return _Quantizer(row, part.is_stochastic)
+    order = "native" if part.order == "native" else "emulated"
+    return _Accumulator(row, part.is_stochastic, order)
 
 
-def _row(ints: Ints, table: torch.Tensor, index: int, fuses: bool, kept_bits: int) -> Row:
-    table[index, : len(ints) + 1] = torch.tensor([len(ints), *ints], device="cpu")
-    return Row(table, index, fuses, kept_bits)
+@lru_cache(maxsize=256)
+def _read(
+    recipe: Recipe,
+) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, int]]]:
+    """The table, with empty rows for what stays as it is, and each part with what its Row needs."""
+    rows, parts = [], []
+    for name in QUANTIZERS + PRODUCTS:
+        part = getattr(recipe, name)
+        ints: Ints = ()
+        fuses, kept_bits = False, 0
+        if isinstance(part, Accumulator):
+            ints = () if part.is_native else part.to_ints()
+        elif part is not None and isinstance(part.fmt, FloatFormat | FixedFormat):
+            ints = part.to_ints()
+            fuses, kept_bits = ops.fuses(ints), _kept_bits(ints[:-_MODE])
+        rows.append([len(ints), *ints] + [0] * (ROW - 1 - len(ints)))
+        parts.append((name, part, fuses, kept_bits))
+    return np.array(rows, np.int64), [row[0] for row in rows], parts
 
 
 def _kept_bits(fmt: Ints) -> int:

@@ -1,5 +1,6 @@
 """torch.compile: one graph for a layer, whatever its seeds, its batch and its formats."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
@@ -156,3 +158,28 @@ def test_inductor_keeps_the_bits() -> None:
         same(step(model, run, x), step(model, model, x))
         lp.set_recipe(model, other_formats(STOCHASTIC))
     assert graphs() == 1
+
+
+def test_compiled_layers_keep_their_bits_elsewhere() -> None:
+    layer, args = converted("Linear", STOCHASTIC), inputs("Linear")
+    want = step(layer, layer, *args)
+
+    def under_autocast(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return layer(x)
+
+    def recomputed(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(layer, x, use_reentrant=False)
+
+    for run in (under_autocast, recomputed, copy.deepcopy(layer)):
+        same(step(layer, compiled(run), *args)[:2], want[:2])
+    with torch.inference_mode():
+        torch.manual_seed(5)
+        same([compiled(layer)(*args)], want[:1])
+
+
+def test_recurrent_layers_run_uncompiled_where_torch_compiles_none() -> None:
+    layer, args = converted("GRU", DETERMINISTIC), inputs("GRU")
+    with torch._dynamo.config.patch(allow_rnn=False):
+        run = torch.compile(layer, backend="aot_eager")
+        same(step(layer, run, *args), step(layer, layer, *args))
