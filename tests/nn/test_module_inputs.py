@@ -18,6 +18,7 @@ import lpkernels as lp
 from lpkernels.nn import _classes
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.nn.more_module_inputs import more_inputs
 
 SUMS_ONLY = [cls.__name__ for cls in _classes._WITHOUT_PRODUCTS]
 CLASSES = [cls.__name__ for cls in _classes._CLASSES] + SUMS_ONLY
@@ -42,11 +43,12 @@ def module_inputs(name: str) -> list[ModuleInput]:
 
 
 def cases(most: int | None = None) -> Iterator[Any]:
-    """All that torch lists for each class, or so many."""
+    """All that torch lists for each class and what it leaves out, or so many of the former."""
     torch.manual_seed(0)
     for name in CLASSES:
         # torch lists no inputs for LazyLinear: those of Linear without in_features.
-        for i, case in enumerate(module_inputs("Linear" if name == "LazyLinear" else name)[:most]):
+        listed = list(module_inputs("Linear" if name == "LazyLinear" else name))[:most]
+        for i, case in enumerate(listed + ([] if most else more_inputs(name))):
             constructor = case.constructor_input
             if name == "LazyLinear":
                 constructor.args = constructor.args[1:]
@@ -130,13 +132,14 @@ def products(case: Case) -> set[str]:
     first = [*case.forward.args, *case.forward.kwargs.values()][0].data
     if case.name in ("Embedding", "GELU") or not first.numel():
         return set()
+    biased = case.constructor.kwargs.get("bias", True)
     if "Conv" not in case.name:
         # The bias of the second product of a bilinear layer is added apart.
-        biased = case.name == "Bilinear" and case.constructor.kwargs.get("bias", True)
-        return {"matmul", "add_bias"} if biased else {"matmul"}
+        return {"matmul", "add_bias"} if case.name == "Bilinear" and biased else {"matmul"}
+    kinds = {"conv_fprop", "conv_dgrad", "conv_wgrad"}
     # The gradient of the bias is a matrix product.
-    kinds = {"conv_fprop", "conv_dgrad", "conv_wgrad", "matmul"}
-    return kinds | {"add_bias"} if "Transpose" in case.name else kinds
+    of_bias = {"matmul", "add_bias"} if "Transpose" in case.name else {"matmul"}
+    return kinds | of_bias if biased else kinds
 
 
 @every_case
