@@ -9,7 +9,7 @@ of it.
 
 from lpkernels import backends
 from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
-from lpkernels.ops._operator import ROW, Ints, Packable, Row, assume_constant_result, draw_seed
+from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
     code_bits,
     has_every_code,
@@ -20,6 +20,7 @@ from lpkernels.ops._packing import (
 )
 from lpkernels.ops._products import add_bias, conv_dgrad, conv_fprop, conv_wgrad, matmul
 from lpkernels.ops._quantize import AFFINE, axis, fuses, quantize, quantize_out, result_dtype
+from lpkernels.ops._rows import ROW, Ints, Row
 
 BACKENDS = ("auto", *backends.names())
 """What a `backend` argument may be."""

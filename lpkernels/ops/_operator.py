@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,23 +19,7 @@ from torch.autograd import profiler
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
-
-Ints: TypeAlias = tuple[int, ...]
-
-
-class Row(NamedTuple):
-    """A description that an operator reads when it runs: the integers in one row of a table.
-
-    A compiled graph that holds rows, and the table as an input, keeps while their contents change.
-    What the graph itself depends on is here.
-    """
-
-    table: Tensor
-    number: int
-    fuses: bool
-    # The bits in which a code of the format is kept, 0 where it is not.
-    kept_bits: int
-
+from lpkernels.ops._rows import DESCRIPTIONS, TABLE, Ints, by_number, with_rows, with_table
 
 Packable: TypeAlias = FloatFormat | FixedFormat | BlockFormat
 
@@ -64,66 +48,36 @@ def _refuse_gradient(ctx: Any, *grads: Tensor) -> Any:
 def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> Callable[..., Any]:
     """Registers one operator for CPU and CUDA tensors and returns what calls it.
 
-    Descriptions, the int[] arguments of these names, are integers or, where torch.compile traces,
-    a `Row`. The call goes to impl at once where the dispatcher would do nothing else (`_plain`),
-    which is half the time of a small product.
+    Descriptions are integers or, where torch.compile traces, rows (`_rows`). The call goes to impl
+    at once where the dispatcher would do nothing else (`_plain`), which is half the time of a small
+    product.
     """
     name = schema.partition("(")[0]
-    if any(f"int[] {each}" in schema for each in _DESCRIPTIONS):
-        schema = schema.replace(") ->", ", Tensor? table=None) ->")
-    _lib.define(schema)
+    _lib.define(with_table(schema))
     overload = getattr(torch.ops.lpkernels, name).default
-    names = [each.name for each in overload._schema.arguments if each.name != "table"]
-    count = len(names)
-    described = [i for i, each in enumerate(names) if each in _DESCRIPTIONS]
+    arguments = [each for each in overload._schema.arguments if each.name != TABLE]
+    count = len(arguments)
+    described = [i for i, each in enumerate(arguments) if each.name in DESCRIPTIONS]
+    places = [i for i, each in enumerate(arguments) if "Tensor" in str(each.type)]
 
-    # The dispatcher leaves out what has its default.
+    # The dispatcher leaves out a table that is None.
     def kernel(*args: Any) -> Any:
-        table = args[count] if len(args) > count else None
-        return impl(
-            *(args[:count] if table is None else _with_rows(args[:count], described, table))
-        )
-
-    def shapes(*args: Any) -> Any:
-        return fake(*args[:count])
+        if len(args) > count and args[count] is not None:
+            return impl(*with_rows(args[:count], described, args[count]))
+        return impl(*args[:count])
 
     _lib.impl(name, kernel, "CPU")
     _lib.impl(name, kernel, "CUDA")
-    torch.library.register_fake(f"lpkernels::{name}", shapes, lib=_lib)
+    torch.library.register_fake(f"lpkernels::{name}", lambda *args: fake(*args[:count]), lib=_lib)
     if not overload._schema.is_mutable:
         torch.library.register_autograd(f"lpkernels::{name}", _refuse_gradient, lib=_lib)
-    arguments = enumerate(overload._schema.arguments[:count])
-    places = [i for i, each in arguments if "Tensor" in str(each.type)]
 
     def call(*args: Any) -> Any:
         if torch.compiler.is_compiling():
-            rows = [each for each in args if isinstance(each, Row)]
-            if rows:
-                indices = [(each.number,) if isinstance(each, Row) else each for each in args]
-                return overload(*indices, rows[0].table)
-            return overload(*args)
+            return overload(*by_number(args))
         return impl(*args) if _plain(args, places) else overload(*args)
 
     return call
-
-
-_DESCRIPTIONS = ("quantizer", "acc", "left", "right", "result")
-# Numbers of a row; the first says how many of the others are its description.
-ROW = 36
-
-
-def _with_rows(args: Sequence[Any], described: Sequence[int], table: Tensor) -> list[Any]:
-    """args whose descriptions, given as indices, are those of the table."""
-    full = list(args)
-    for i in described:
-        if len(full[i]):
-            full[i] = row_ints(table, full[i][0])
-    return full
-
-
-def row_ints(table: Tensor, number: int) -> Ints:
-    count, *ints = table[number].tolist()
-    return tuple(ints[:count])
 
 
 def _bits(*keys: DispatchKey) -> int:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.formats import format_from_ints
-from lpkernels.ops._operator import Ints, Packable, Row, as_ints, define, row_ints
+from lpkernels.ops._operator import Packable, as_ints, define
 from lpkernels.ops._quantize import BLOCK
+from lpkernels.ops._rows import Ints, Row, row_ints
 
 _FIXED = 1
 # The integers of a quantizer that follow those of its format.

@@ -12,8 +12,9 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import NATIVE, Accumulator
 from lpkernels.backends import NOT_FUSED, Fused, native
-from lpkernels.ops._operator import Ints, as_ints, define, without_grad
+from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._quantize import rounded
+from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
 
 # The first integer of an Accumulator of order "native".

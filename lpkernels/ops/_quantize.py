@@ -10,7 +10,8 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
 from lpkernels.formats import FloatFormat
-from lpkernels.ops._operator import Ints, Row, as_ints, define, without_grad
+from lpkernels.ops._operator import as_ints, define, without_grad
+from lpkernels.ops._rows import Ints, Row
 from lpkernels.rng import SITE_QUANTIZE
 from lpkernels.rounding import ROUNDINGS
 

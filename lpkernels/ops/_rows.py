@@ -1,0 +1,62 @@
+"""Descriptions that an operator reads when it runs, in place of constants of a compiled graph.
+
+The integers of formats, quantizers and accumulators stand in the rows of a table, an int64 tensor
+on the CPU and an input of the graph, which therefore stays while they change. An operator with
+descriptions among its arguments has one argument more, the table; each description is then the
+number of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor
+
+Ints: TypeAlias = tuple[int, ...]
+
+TABLE = "table"
+# The arguments of operators that describe arithmetic.
+DESCRIPTIONS = ("quantizer", "acc", "left", "right", "result")
+# The length of a row: how many integers its description has, these, and zeros.
+ROW = 36
+
+
+class Row(NamedTuple):
+    """A description in a table, and what the graph itself depends on."""
+
+    table: Tensor
+    number: int
+    fuses: bool
+    # The bits in which a code of the format is kept, 0 where it is not.
+    kept_bits: int
+
+
+def with_table(schema: str) -> str:
+    """The schema with a table behind its arguments, if there is a description among them."""
+    if not any(f"int[] {each}" in schema for each in DESCRIPTIONS):
+        return schema
+    return schema.replace(") ->", f", Tensor? {TABLE}=None) ->")
+
+
+def by_number(args: Sequence[Any]) -> Sequence[Any]:
+    """args with rows, all of one table, as numbers, and the table behind them."""
+    rows = [each for each in args if isinstance(each, Row)]
+    if not rows:
+        return args
+    numbers = [(each.number,) if isinstance(each, Row) else each for each in args]
+    return [*numbers, rows[0].table]
+
+
+def with_rows(args: Sequence[Any], described: Sequence[int], table: Tensor) -> list[Any]:
+    """args whose descriptions, those at the places described, are read from the table."""
+    full = list(args)
+    for i in described:
+        if len(full[i]):
+            full[i] = row_ints(table, full[i][0])
+    return full
+
+
+def row_ints(table: Tensor, number: int) -> Ints:
+    count, *ints = table[number].tolist()
+    return tuple(ints[:count])
