@@ -24,10 +24,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
         lambda: nn.LSTM(5, 6, proj_size=3, batch_first=True),
         lambda n: (randn(n, 2, 5),),
     ),
-    "GRU": (
-        lambda: nn.GRU(5, 6, bidirectional=True, batch_first=True),
-        lambda n: (randn(n, 2, 5),),
-    ),
+    "GRU": (lambda: nn.GRU(5, 6, batch_first=True), lambda n: (randn(n, 2, 5),)),
     "RNN": (
         lambda: nn.RNN(5, 6, nonlinearity="relu", batch_first=True),
         lambda n: (randn(n, 2, 5),),
@@ -56,7 +53,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "Softmax": (lambda: nn.Softmax(-1), lambda n: (randn(n, 4, 8),)),
     "GELU": (lambda: nn.GELU(), lambda n: (randn(n, 4, 8),)),
 }
-RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def plain(name: str) -> nn.Module:
