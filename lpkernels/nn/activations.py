@@ -24,7 +24,7 @@ class Softmax(Emulated, torch.nn.Softmax):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.recipe.is_torch or self.dim is None:
+        if self._arithmetic.is_torch or self.dim is None:
             return super().forward(input)
         return own(functional.softmax, input, self.dim, recipe=self._arithmetic)
 

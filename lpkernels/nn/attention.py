@@ -56,7 +56,7 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        if self.recipe.is_torch:
+        if self._arithmetic.is_torch:
             masks = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
             return super().forward(query, key, value, *masks)
         transposed = self.batch_first and query.dim() == 3

@@ -49,7 +49,7 @@ class _Conv(Emulated):
         layer: Any = self
         padding = layer.padding
         if layer.padding_mode != "zeros":
-            x = input if self.recipe.is_torch else widened(input)
+            x = input if self._arithmetic.is_torch else widened(input)
             input = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
             padding = 0
         geometry = (layer.stride, padding, layer.dilation, layer.groups)
