@@ -75,6 +75,13 @@ def _absent(value: Any, path: tuple[int, ...]) -> dict[tuple[int, ...], None]:
     return places
 
 
+def _pointers(value: Any, path: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Where value, the argument at a path, is a pointer or holds one."""
+    if isinstance(value, tuple):
+        return [place for i, item in enumerate(value) for place in _pointers(item, (*path, i))]
+    return [path] if isinstance(value, torch.dtype) else []
+
+
 def compiled(
     kernel: Any,
     target: str = "sm_90",
@@ -94,11 +101,12 @@ def compiled(
     """
     constant = {p.name for p in kernel.params if p.is_constexpr}
     # Tensors begin at multiples of 16 bytes, as torch allocates them.
-    aligned = {
-        (position,): [["tt.divisibility", 16]]
+    places = [
+        place
         for position, parameter in enumerate(kernel.params)
-        if isinstance(arguments[parameter.name], torch.dtype)
-    }
+        for place in _pointers(arguments[parameter.name], (position,))
+    ]
+    aligned = {place: [["tt.divisibility", 16]] for place in places}
     constants: dict[Any, Any] = {n: v for n, v in arguments.items() if n in constant}
     for position, parameter in enumerate(kernel.params):
         if not parameter.is_constexpr:

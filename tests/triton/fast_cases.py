@@ -10,8 +10,9 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton import _stages, _tiers
 from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import Tile
-from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._roundings import Roundings, roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
+from lpkernels.formats import FixedFormat
 
 __all__ = ["FAST_CASES", "FastCase"]
 
@@ -30,10 +31,20 @@ class FastCase(NamedTuple):
     image: bool = False
 
     @property
+    def everywhere(self) -> bool:
+        """Whether other GPUs than NVIDIA's have it."""
+        if self.tier == _tiers.FIXED:
+            return self.acc.rounding == "nearest_even"
+        return self.tier not in (_tiers.HALF, _tiers.BRAIN, _tiers.DIRECTED)
+
+    @property
     def tile(self) -> Tile:
         """That of a large product on a GPU."""
-        few = self.tier >= _tiers.NEAREST or self.acc.chunk is not None
-        return Tile(8 if few else 16, 512, 4)
+        return Tile(*_stages.largest_tile(self.tier, self.roundings), 4)
+
+    @property
+    def roundings(self) -> Roundings:
+        return roundings_of(self.acc.to_ints())[0]
 
     @property
     def products(self) -> float:
@@ -62,27 +73,38 @@ class FastCase(NamedTuple):
 
     @property
     def options(self) -> dict[str, int]:
-        return _stages.options_of(self.tier, roundings_of(self.acc.to_ints())[0])
+        return _stages.options_of(self.tier, self.roundings)
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")
 _CHUNKED = Accumulator("e6m9", chunk=64)
 
+_PHILOX = Accumulator("e6m9", "stochastic", rng="philox")
+_STOCHASTIC = Accumulator("e6m9", "stochastic")
+_WRAPPED = Accumulator(FixedFormat(16, 8, overflow="wrap"))
+
 FAST_CASES = [
-    FastCase("half", _tiers.HALF, Accumulator("e5m10"), 1.2, 0.5),
-    FastCase("brain", _tiers.BRAIN, Accumulator("bf16"), 1.2, 0.5),
-    FastCase("half, chunks", _tiers.HALF, Accumulator("e5m10", chunk=64), 1.4, 0.5),
-    FastCase("half, image", _tiers.HALF, Accumulator("e5m10"), 1.7, 0.5, image=True),
-    FastCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.6, 1),
-    FastCase("split", _tiers.SPLIT, Accumulator("e6m9"), 4.8, 4),
-    FastCase("split, chunks", _tiers.SPLIT, _CHUNKED, 5.0, 4),
-    FastCase("split, rounded products", _tiers.SPLIT, _ROUNDED, 11.0, 7),
-    FastCase("split, image", _tiers.SPLIT, Accumulator("e6m9"), 5.3, 4, image=True),
-    FastCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.8, 3),
-    FastCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.5, 3, image=True),
+    FastCase("half", _tiers.HALF, Accumulator("e5m10"), 1.0, 0.5),
+    FastCase("brain", _tiers.BRAIN, Accumulator("bf16"), 1.0, 0.5),
+    FastCase("half, chunks", _tiers.HALF, Accumulator("e5m10", chunk=64), 1.2, 0.5),
+    FastCase("half, image", _tiers.HALF, Accumulator("e5m10"), 1.5, 0.5, image=True),
+    FastCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.4, 1),
+    FastCase("fused", _tiers.FUSED, Accumulator("e6m9"), 3.6, 3),
+    FastCase("fused, chunks", _tiers.FUSED, _CHUNKED, 3.8, 3),
+    FastCase("fused, rounded products", _tiers.FUSED, _ROUNDED, 10.0, 6),
+    FastCase("fused, image", _tiers.FUSED, Accumulator("e6m9"), 4.0, 3, image=True),
+    FastCase("split", _tiers.SPLIT, Accumulator("e6m12"), 4.6, 4),
+    FastCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.5, 3),
+    FastCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.0, 3, image=True),
     FastCase("range", _tiers.RANGE, Accumulator("e4m3_sat"), 9.0, 3),
-    FastCase("nearest64", _tiers.NEAREST, Accumulator("e5m10"), 10.5, 3),
-    FastCase("cut64, toward_zero", _tiers.CUT, Accumulator("e6m9", "toward_zero"), 4.5, 1),
-    FastCase("cut64, nearest_away", _tiers.CUT, Accumulator("e6m9", "nearest_away"), 5.5, 1),
-    FastCase("cut64, stochastic", _tiers.CUT, Accumulator("e6m9", "stochastic"), 11.0, 1),
+    FastCase("stochastic", _tiers.DIRECTED, _STOCHASTIC, 9.0, 1.38),
+    FastCase("stochastic, philox", _tiers.DIRECTED, _PHILOX, 16.0, 1.63),
+    FastCase("toward_zero", _tiers.DIRECTED, Accumulator("e6m9", "toward_zero"), 2.8, 1.32),
+    FastCase("toward_positive", _tiers.DIRECTED, Accumulator("e6m9", "toward_positive"), 6.0, 1.32),
+    FastCase("to_odd", _tiers.DIRECTED, Accumulator("e6m9", "to_odd"), 7.0, 2.32),
+    FastCase("fixed", _tiers.FIXED, Accumulator("fixed16_f8"), 3.6, 1),
+    FastCase("fixed, wraps", _tiers.FIXED, _WRAPPED, 2.6, 1),
+    FastCase("fused64", _tiers.FUSED64, Accumulator("e5m10"), 5.0, 3),
+    FastCase("nearest64", _tiers.NEAREST, Accumulator("e5m10"), 9.5, 3),
+    FastCase("cut64, stochastic", _tiers.CUT, _STOCHASTIC, 11.0, 1),
 ]

@@ -11,8 +11,8 @@ import triton.language as tl
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends.triton._launch import EXACT
 from lpkernels.backends.triton._rules import Numbers, Rule, rule_of, wide
-from lpkernels.backends.triton._rules32 import floored32, ranged32, split32
-from lpkernels.backends.triton._rules_upper import cut64, nearest64
+from lpkernels.backends.triton._rules32 import floored32, fused32, ranged32, split32
+from lpkernels.backends.triton._rules_upper import cut64, fused64, nearest64
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array
 from tests.cases import hard_values
@@ -22,7 +22,7 @@ from tests.compare import assert_bit_equal
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 _BLOCK = 1 << 14
-SPLIT, FLOOR, RANGE, NEAREST, CUT = range(5)
+SPLIT, FLOOR, RANGE, NEAREST, CUT, FUSED, FUSED64 = range(7)
 
 
 @triton.jit
@@ -40,6 +40,10 @@ def rule_kernel(
         y = wide(ranged32(tl.cast(x, tl.float32), N, R))
     elif RULE == 3:
         y = nearest64(x, N)
+    elif RULE == 5:
+        y = wide(fused32(tl.cast(x, tl.float32), N))
+    elif RULE == 6:
+        y = fused64(x, N)
     else:
         y = cut64(x, 2 * tl.load(draw_ptr + at) + 1, N, R)
     tl.store(y_ptr + at, y)
@@ -71,8 +75,8 @@ def float32_sums(man_bits: int) -> np.ndarray:
     places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 2_000) << (23 - man_bits)
     half = 1 << (22 - man_bits)
     near = [places + half + d for d in (-1, 0, 1)] + [places + d for d in (-1, 0, 1)]
-    ends = np.arange(2**24 - 2_000, 2**24 + 1)
-    significands = np.concatenate([random, *near, ends]).astype(np.float64)
+    ends = [np.arange(2**24 - 2_000, 2**24 + 1), np.arange(2**23, 2**23 + 9_000)]
+    significands = np.concatenate([random, *near, *ends]).astype(np.float64)
     return np.concatenate([significands, -significands])
 
 
@@ -88,13 +92,29 @@ def unbounded(man_bits: int) -> FloatFormat:
     return FloatFormat(8, man_bits)
 
 
-@pytest.mark.parametrize("man_bits", range(1, 22))
-def test_splitting(man_bits: int, device: str) -> None:
+SPLITTINGS = [(SPLIT, m) for m in range(1, 22)] + [(FUSED, m) for m in range(1, 11)]
+
+
+@pytest.mark.parametrize(("rule", "man_bits"), SPLITTINGS)
+def test_splitting(rule: int, man_bits: int, device: str) -> None:
     x = float32_sums(man_bits)
     scales = np.ldexp(1.0, np.array([-30, 0, 40]))
     x = (x[None, :] * scales[:, None]).reshape(-1)
     fmt = unbounded(man_bits)
-    assert_bit_equal(rounded(x, fmt, SPLIT, device), round_array(x, fmt, "nearest_even"))
+    assert_bit_equal(rounded(x, fmt, rule, device), round_array(x, fmt, "nearest_even"))
+
+
+@pytest.mark.parametrize("man_bits", [1, 10, 20, 23])
+def test_splitting_of_float64(man_bits: int, device: str) -> None:
+    rng = np.random.default_rng(man_bits)
+    places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 3_000) << (52 - man_bits)
+    half = 1 << (51 - man_bits)
+    near = [places + half + d for d in (-1, 0, 1)] + [places + d for d in (-1, 0, 1)]
+    ends = [np.arange(3_000) + start for start in (2**52, 2**53 - 3_000)]
+    x = np.concatenate([rng.integers(2**52, 2**53, 10_000), *near, *ends]) * 2.0**-60
+    x = np.concatenate([x, -x])
+    want = round_array(x, unbounded(man_bits), "nearest_even")
+    assert_bit_equal(rounded(x, unbounded(man_bits), FUSED64, device), want)
 
 
 def test_splitting_of_subnormals_keeps_bits_below_the_format(device: str) -> None:

@@ -15,7 +15,7 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton import _products, _stages, _tiers
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._matmul import matmul
-from lpkernels.formats import FloatFormat, parse_format
+from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from tests.compare import assert_bit_equal
 
 # NumPy, in the interpreter, warns of infinities that are meant.
@@ -67,14 +67,19 @@ def check(a: Tensor, b: Tensor, acc: Accumulator, device: str, bias: Tensor | No
     assert_bit_equal(got.cpu(), want)
 
 
+WRAPPED = FixedFormat(10, 5, overflow="wrap")
+UNSIGNED = FixedFormat(7, 3, signed=False, overflow="wrap")
+
 # Operands of few bits: every tier that an accumulator has, alone.
 SERVED = [
     (Accumulator("e5m10"), _tiers.HALF),
     (Accumulator("e5m10", chunk=8, outer="e6m9"), _tiers.HALF),
     (Accumulator("bf16"), _tiers.BRAIN),
     (Accumulator("fp32"), _tiers.PLAIN),
-    (Accumulator("e6m9"), _tiers.SPLIT),
-    (Accumulator("e6m9", chunk=8), _tiers.SPLIT),
+    (Accumulator("e6m9"), _tiers.FUSED),
+    (Accumulator("e5m10", chunk=8), _tiers.FUSED),
+    (Accumulator("e6m9", product="e5m2"), _tiers.FUSED),
+    (Accumulator("e6m11"), _tiers.SPLIT),
     (Accumulator("e5m10", chunk=5, outer="e6m9", outer_rounding="stochastic"), _tiers.SPLIT),
     (Accumulator("e6m9_nosub"), _tiers.SPLIT),
     (Accumulator("e6m9", product="e5m2"), _tiers.SPLIT),
@@ -84,6 +89,9 @@ SERVED = [
     (Accumulator("e4m3_sat"), _tiers.RANGE),
     (Accumulator("e4m3fn_sat", chunk=7), _tiers.RANGE),
     (Accumulator("e5m2_sat", product="e5m2"), _tiers.RANGE),
+    (Accumulator("e6m9"), _tiers.FUSED64),
+    (Accumulator("fp32"), _tiers.FUSED64),
+    (Accumulator("e6m9_nosub", product="e5m2", chunk=9), _tiers.FUSED64),
     (Accumulator("e6m9"), _tiers.NEAREST),
     (Accumulator("e8m22"), _tiers.NEAREST),
     (Accumulator("e5m10", product="e5m2", chunk=9), _tiers.NEAREST),
@@ -92,6 +100,25 @@ SERVED = [
     (Accumulator("e6m9", "stochastic"), _tiers.CUT),
     (Accumulator("e5m10", "stochastic", random_bits=3, chunk=12), _tiers.CUT),
     (Accumulator("e6m9", "stochastic", product="e5m2"), _tiers.CUT),
+    (Accumulator("e6m9", "stochastic"), _tiers.DIRECTED),
+    (Accumulator("e6m9", "stochastic", random_bits=13, chunk=6), _tiers.DIRECTED),
+    (Accumulator("e5m2", "stochastic", random_bits=20), _tiers.DIRECTED),
+    (Accumulator("e6m9", "stochastic", rng="philox", chunk=12), _tiers.DIRECTED),
+    (Accumulator("e5m10", "stochastic", product="e5m2", random_bits=3), _tiers.DIRECTED),
+    (Accumulator("fp32", "toward_zero"), _tiers.DIRECTED),
+    (Accumulator("e5m10", "nearest_away", chunk=10), _tiers.DIRECTED),
+    (Accumulator("bf16", "toward_positive"), _tiers.DIRECTED),
+    (Accumulator("e5m10", "toward_negative", product="e5m3", chunk=11), _tiers.DIRECTED),
+    (Accumulator("e5m3", "toward_negative"), _tiers.DIRECTED),
+    (Accumulator("e6m9_nosub", "to_odd"), _tiers.DIRECTED),
+    (Accumulator("e8m22", "to_odd"), _tiers.DIRECTED),
+    (Accumulator("fixed16_f8"), _tiers.FIXED),
+    (Accumulator("fixed6_f2", "toward_zero", product="e5m2"), _tiers.FIXED),
+    (Accumulator("fixed23_f17", "toward_negative", chunk=7), _tiers.FIXED),
+    (Accumulator("fixed8_f5", "to_odd"), _tiers.FIXED),
+    (Accumulator(WRAPPED), _tiers.FIXED),
+    (Accumulator(WRAPPED, "toward_positive", chunk=9), _tiers.FIXED),
+    (Accumulator(UNSIGNED, "to_odd", chunk=5, outer="fp32"), _tiers.FIXED),
 ]
 
 
@@ -128,7 +155,7 @@ NOT_CERTIFIED = {
     "overflow": (Accumulator("e4m3"), {"high": 6}),
     "overflow of products": (Accumulator("e6m9", product="e4m3"), {"high": 5}),
     "wide": (Accumulator("e5m10"), {"bits": 24}),
-    "wide range": (Accumulator("e6m9", "toward_zero"), {"low": -30}),
+    "wide range": (Accumulator("e6m9", "toward_zero"), {"low": -100}),
 }
 
 
@@ -221,9 +248,53 @@ def test_negative_zeros(k: int, device: str) -> None:
     check(tiny * 2.0**-4, b * 2.0**-4, Accumulator("e5m10"), device)
 
 
+MODES = (
+    "stochastic",
+    "toward_zero",
+    "nearest_away",
+    "toward_positive",
+    "toward_negative",
+    "to_odd",
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fmt", ["e5m10", "e4m3", "bf16"])
+def test_underflow_in_every_mode(fmt: str, mode: str, device: str, stages, monkeypatch) -> None:
+    """Sums near the smallest subnormal value, products of 48 bits, zeros of both signs."""
+    only(monkeypatch, _tiers.DIRECTED)
+    least = parse_format(fmt).emin - parse_format(fmt).man_bits
+    low = least // 2 - 3
+    a, b = (floats(shape, len(shape), bits=24, low=low, high=low + 4, zeros=0.3)
+            for shape in ((7, 13), (13, 40)))  # fmt: skip
+    a[2], b[:, 5] = a[2].abs(), -0.0
+    b[5:, 7], b[6:, 8], b[3:, 9] = 0.0, -0.0, b[3:, 9].abs()
+    check(a, b, Accumulator(fmt, mode, random_bits=7), device)
+    assert set(stages()) == {0}
+
+
+@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "toward_positive"])
+def test_fixed_point_takes_any_operand(mode: str, device: str, stages, monkeypatch) -> None:
+    """Wide products, overflow of all sizes, infinities and NaN."""
+    only(monkeypatch, _tiers.FIXED)
+    a, b = floats((9, 25), 1, bits=24, low=-9, high=2), floats((25, 33), 2, bits=24, low=-9, high=2)
+    a[3, 2], a[4, 5], a[5] = float("inf"), float("nan"), a[5] * 2.0**60
+    a[6], b[:, 7] = a[6] * 2.0**120, b[:, 7] * 2.0**100
+    for fmt in ("fixed16_f12", "fixed23_f21", "fixed12_f4"):
+        check(a, b, Accumulator(fmt, mode), device)
+    assert set(stages()) == {0}
+
+
+def test_directed_sums_that_overflow_are_left(device: str, stages) -> None:
+    a, b = torch.full((17, 37), 16.0), torch.full((37, 16), 32.0)
+    a[16:] = 2.0**-3
+    for mode in ("nearest_away", "to_odd"):
+        check(a, b, Accumulator("e5m9", mode), device)
+    assert set(stages()) == {0, 1}
+
+
 def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
     """Not even to a sum of -0."""
-    acc = Accumulator("e4m3")
     a, b = torch.full((3, 11), -(2.0**-9)), torch.full((11, 16), 2.0**-9)
     a[1] = 2.0**-2
     inner = _stages.launch
@@ -234,11 +305,16 @@ def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
         return inner(left, right._replace(absent=True), *rest)
 
     monkeypatch.setattr(_stages, "launch", mark)
-    want = backends.get("cpu").matmul(a, b, None, acc.to_ints(), None, 0)
     rest = [k for k in range(11) if k != 9]
-    without = backends.get("cpu").matmul(a[:, rest], b[rest], None, acc.to_ints(), None, 0)
-    want[:, :4] = without[:, :4]
-    for tier in (_tiers.FLOOR, _tiers.NEAREST, _tiers.RANGE):
+    served = [
+        ("e4m3", "nearest_even", tier) for tier in (_tiers.FLOOR, _tiers.NEAREST, _tiers.RANGE)
+    ]
+    served += [("e4m3", mode, _tiers.DIRECTED) for mode in ("to_odd", "toward_negative")]
+    for fmt, mode, tier in [*served, ("fixed12_f9", "toward_negative", _tiers.FIXED)]:
+        acc = Accumulator(fmt, mode)
+        want = backends.get("cpu").matmul(a, b, None, acc.to_ints(), None, 0)
+        without = backends.get("cpu").matmul(a[:, rest], b[rest], None, acc.to_ints(), None, 0)
+        want[:, :4] = without[:, :4]
         only(monkeypatch, tier)
         got = matmul(a.to(device), b.to(device), None, acc.to_ints(), None, 0)
         assert_bit_equal(got.cpu(), want, _tiers.NAMES[tier])

@@ -16,8 +16,10 @@ All this holds while sums stay below a bound: that of (A) and (C), and the power
 nothing overflows. They are looked at only once in `STRIDE` steps. A step to nearest moves a sum by
 at most twice its product, as the sum itself is among the values it could round to. So sums below
 half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound until they are looked
-at again. Truncation moves a sum by less, a draw by one place more: by (1 + 2^-man_bits)^STRIDE < 2
-in all for man_bits >= 4, so that a quarter of the bound leaves enough room.
+at again. Truncation moves a sum by less, a draw by one place more, and so do to_odd and rounding
+away from zero: by (1 + 2^-man_bits)^STRIDE < 2^g in all, g = 1 from man_bits = 4 on, 2 and 3 for 3
+and 2. Sums below 2^(-1 - g) of the bound, STRIDE 2^h and STRIDE 2^lx below half of that again, stay
+below it; where subnormals have no places of their own to move by, 2^(-1 - g) for both is enough.
 """
 
 from __future__ import annotations
@@ -27,16 +29,26 @@ import triton.language as tl
 
 from lpkernels.backends.triton import _tiers
 from lpkernels.backends.triton._facts import HIGHEST, LOWEST, SPECIAL, WIDTH
-from lpkernels.backends.triton._rules import STOCHASTIC, wide
+from lpkernels.backends.triton._rules import (
+    NEAREST_AWAY,
+    STOCHASTIC,
+    TOWARD_ZERO,
+    WRAP,
+    wide,
+)
 from lpkernels.backends.triton._rules_upper import exponent_of
 
 #: The tiers, for kernels.
 HALF = tl.constexpr(_tiers.HALF)
 BRAIN = tl.constexpr(_tiers.BRAIN)
 PLAIN = tl.constexpr(_tiers.PLAIN)
+FUSED = tl.constexpr(_tiers.FUSED)
 SPLIT = tl.constexpr(_tiers.SPLIT)
 FLOOR = tl.constexpr(_tiers.FLOOR)
 RANGE = tl.constexpr(_tiers.RANGE)
+DIRECTED = tl.constexpr(_tiers.DIRECTED)
+FIXED = tl.constexpr(_tiers.FIXED)
+FUSED64 = tl.constexpr(_tiers.FUSED64)
 NEAREST = tl.constexpr(_tiers.NEAREST)
 CUT = tl.constexpr(_tiers.CUT)
 
@@ -116,6 +128,27 @@ def watched(bound, highest, N, R: tl.constexpr):
 
 
 @triton.jit
+def watched_directed(highest, N, R: tl.constexpr):
+    """As `watched`, for `_rules_directed`: nothing bounds its sums but the overflow."""
+    bound = tl.minimum(room(N), _ENOUGH)
+    if (R.mode == TOWARD_ZERO) or (R.mode == NEAREST_AWAY):
+        growth = tl.full([], 0, tl.int32)
+    else:
+        growth = tl.maximum(5 + exponent_of(N.unit), 1)
+    small = highest + _STRIDE_LOG2 + 2 + growth <= bound
+    small = small & (last_place(N) + _STRIDE_LOG2 + 2 + growth <= bound)
+    return small & (bound >= -_ENOUGH), bound - 1 - growth
+
+
+@triton.jit
+def scaled_exactly(left, right, N):
+    """Whether float32 holds all operands with their parts of the scale (`_rules_directed`)."""
+    scale = -126 - exponent_of(N.least)
+    half = scale >> 1
+    return (tl.load(left + LOWEST) <= half + 149) & (tl.load(right + LOWEST) <= scale - half + 149)
+
+
+@triton.jit
 def safe_in_range(lowest, width, N):
     """Whether every sum that does not overflow may be rounded again from float32.
 
@@ -152,10 +185,17 @@ def certified(
             # A zero for an absent tap adds nothing to sums that are never -0, by finite values.
             fit = fit & finite & no_floor(lowest, C.sum, R.sum)
         return fit, tl.full([], 0, tl.int32)
-    if TIER >= NEAREST:
-        holds = finite
-    elif ((TIER == RANGE) or (TIER == PLAIN)) and (R.product is None):
+    if (TIER >= PLAIN) and (TIER < FUSED64) and (R.product is not None):
+        holds = finite & exact_in_float32(highest, lowest, width)
+    elif TIER == FIXED:
+        # Infinities saturate.
+        holds = finite | (R.sum.overflow != WRAP)
+    elif (TIER == RANGE) or (TIER == PLAIN):
         holds = exact_in_float32(highest, lowest, width)
+    elif TIER == DIRECTED:
+        holds = finite & scaled_exactly(left_facts, right_facts, C.sum)
+    elif TIER >= FUSED64:
+        holds = finite
     else:
         holds = finite & exact_in_float32(highest, lowest, width)
     if R.product is not None:
@@ -164,13 +204,20 @@ def certified(
     limit = tl.full([], 0, tl.int32)
     if TIER == RANGE:
         holds = holds & safe_in_range(lowest, width, C.sum)
+    elif TIER == FIXED:
+        if R.sum.overflow == WRAP:
+            holds = holds & (highest <= exponent_of(C.sum.least) + 21)
     elif TIER != PLAIN:
-        if (TIER == SPLIT) or (TIER == CUT) or (not R.sum.subnormals):
+        floored: tl.constexpr = (TIER == FLOOR) or (TIER == NEAREST) or (TIER == DIRECTED)
+        if (not floored) or (not R.sum.subnormals):
             holds = holds & no_floor(lowest, C.sum, R.sum)
-        if TIER == CUT:
-            bound = lowest + 53
+        if TIER == DIRECTED:
+            small, limit = watched_directed(highest, C.sum, R.sum)
         else:
-            bound = nearest_bound(lowest, width, C.sum, 53 if TIER == NEAREST else 24)
-        small, limit = watched(bound, highest, C.sum, R.sum)
+            if TIER == CUT:
+                bound = lowest + 53
+            else:
+                bound = nearest_bound(lowest, width, C.sum, 53 if TIER >= FUSED64 else 24)
+            small, limit = watched(bound, highest, C.sum, R.sum)
         holds = holds & small
     return holds, limit

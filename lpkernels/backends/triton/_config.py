@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._layout import PAD
+from lpkernels.backends.triton._layout import PAD, UNIT
 
-# Lanes of the narrowest operand: those of a warp.
-_FEWEST_LANES = 32
 _WARP = 32
 # Outputs of a program of the float64 kernels, and columns where they are many.
 _OUTPUTS, _LONG = 1024, 256
@@ -29,7 +27,7 @@ def power_of_two(x: int) -> int:
 
 def padded_lanes(lanes: int) -> int:
     """How many lanes an operand has with its padding: no tile of `tile` reaches beyond."""
-    unit = min(PAD, max(_FEWEST_LANES, power_of_two(lanes)))
+    unit = min(PAD, max(UNIT, power_of_two(lanes)))
     return -(-lanes // unit) * unit
 
 
@@ -66,18 +64,15 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     return Tile(bm, bn, min(4, max(1, bm * bn // _WARP)))
 
 
-def fast_tile(
-    m: int, n: int, matrices: int, processors: int, *, doubles: bool, chunked: bool
-) -> Tile:
-    """Of the certified kernels: up to 16 x 512 outputs, 8 x 512 in float64 or with outer sums.
+def fast_tile(m: int, n: int, matrices: int, processors: int, most: tuple[int, int]) -> Tile:
+    """Of the certified kernels: up to most outputs (`_stages.largest_tile`), 16 x 512 or fewer.
 
     A thread of the largest tile keeps 64 sums in registers, or 32 pairs. Never wider than the
     narrowest padding of an operand, so that what lies behind its lanes is never summed.
     """
     if interpreting():
-        return Tile(min(16, power_of_two(m)), min(64, max(_FEWEST_LANES, power_of_two(n))), 4)
-    most = 8 if doubles or chunked else 16
-    bm, bn = min(most, power_of_two(m)), min(512, max(_FEWEST_LANES, power_of_two(n)))
+        return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
+    bm, bn = min(most[0], power_of_two(m)), min(most[1], power_of_two(max(UNIT, n)))
     while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 16 * _WARP:
         if bn > 16 * bm:
             bn //= 2

@@ -11,13 +11,11 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.triton._certificate import (
-    CUT,
-    FLOOR,
-    HALF,
-    NEAREST,
+    DIRECTED,
+    FIXED,
+    FUSED64,
     PLAIN,
     RANGE,
-    SPLIT,
     STRIDE,
     certified,
 )
@@ -26,13 +24,15 @@ from lpkernels.backends.triton._draws import (
     derived_seed,
     draw_of,
     fast_words,
+    philox_words,
     row_streams,
     site_base,
 )
-from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._rules import STOCHASTIC, add_rounded, wide
-from lpkernels.backends.triton._rules32 import floored32, ranged32, single, split32
-from lpkernels.backends.triton._rules_upper import cut64, nearest64, upper
+from lpkernels.backends.triton._layout import UNIT
+from lpkernels.backends.triton._rules import STOCHASTIC, wide
+from lpkernels.backends.triton._rules32 import single, word
+from lpkernels.backends.triton._rules_upper import exponent_of, upper
+from lpkernels.backends.triton._steps import first_sums, step, values_of
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_SUM,
@@ -44,116 +44,49 @@ from lpkernels.backends.triton._tile import (
     tile_corner,
     tile_number,
 )
-from lpkernels.backends.triton._wide import VARYING, is_absent
+from lpkernels.backends.triton._wide import VARYING
 
-_INTERPRETED = tl.constexpr(interpreting())
-
-
-@triton.jit
-def as_sums(x, TIER: tl.constexpr):
-    """x in the type in which a tier sums. The interpreter has no fused multiply-add of halves."""
-    if TIER >= NEAREST:
-        return wide(x)
-    elif (TIER >= PLAIN) or _INTERPRETED:
-        return single(x)
-    else:
-        return tl.cast(x, tl.float16 if TIER == HALF else tl.bfloat16)
+_UNIT = tl.constexpr(UNIT)
 
 
 @triton.jit
-def half_multiply_add(a, b, sums, C, R: tl.constexpr):
-    """a b + sums rounded once to the half precision of all three: one instruction for two of them.
-
-    IEEE 754's fusedMultiplyAdd to nearest even, with subnormals and infinities, is a step of the
-    contract for exact products. Interpreted, the same from float64.
-    """
-    if _INTERPRETED:
-        return single(add_rounded(wide(sums), wide(a) * wide(b), wide(0.0), C.sum, R.sum))
-    else:
-        return tl.fma(a, b, sums)
-
-
-@triton.jit
-def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
-    """Rounded products; a, b: broadcast to the tile."""
-    if TIER >= NEAREST:
-        return nearest64(a * b, C.product)
-    else:
-        return floored32(a * b, C.product)
-
-
-@triton.jit
-def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
-    if TIER == SPLIT:
-        return split32(s, C.sum)
-    elif TIER == FLOOR:
-        return floored32(s, C.sum)
-    elif TIER == RANGE:
-        return ranged32(s, C.sum, R.sum)
-    elif TIER == NEAREST:
-        return nearest64(s, C.sum)
-    elif TIER == CUT:
-        return cut64(s, drawn, C.sum, R.sum)
-    else:
-        return s
-
-
-@triton.jit
-def lane_offsets(side, g, lane0, count, LANES: tl.constexpr):
-    """Where step 0 of the lanes from lane0 on lies: a pointer, and the offsets from it."""
-    start = side.data + tl.load(side.batch + g)
+def lane_offsets(side, g, lane0, lane, count):
+    """Where step 0 of lane0 + lane lies: a pointer, and the offsets from it."""
     if side.lanes is None:
-        return start + lane0, tl.arange(0, LANES)
+        first = tl.load(side.batch + g) // _UNIT * _UNIT
+        return side.data + first + lane0, lane
     else:
-        lane = lane0 + tl.arange(0, LANES)
-        return start, tl.load(side.lanes + lane, mask=lane < count, other=0)
+        start = side.data + tl.load(side.batch + g)
+        return start, tl.load(side.lanes + lane0 + lane, mask=lane0 + lane < count, other=0)
 
 
 @triton.jit
-def operand_at(at, HAS_ABSENT: tl.constexpr, TIER: tl.constexpr):
-    """Values of one step; where no sum is -0, an absent tap is a zero, which adds nothing."""
-    x = tl.load(at)
-    if HAS_ABSENT and ((TIER < PLAIN) or (TIER == SPLIT) or (TIER == CUT)):
-        x = tl.where(is_absent(x), 0.0, x)
-    return as_sums(x, TIER)
-
-
-@triton.jit
-def step(
-    sums,
-    left_at,
-    right_at,
-    drawn,
-    C,
-    R: tl.constexpr,
-    TIER: tl.constexpr,
-    LEFT_ABSENT: tl.constexpr,
-    RIGHT_ABSENT: tl.constexpr,
-):
-    """The sums after one more product each."""
-    # [BM, 1] and [1, BN]
-    a = operand_at(left_at, LEFT_ABSENT, TIER)[:, None]
-    b = operand_at(right_at, RIGHT_ABSENT, TIER)[None, :]
-    if R.product is not None:
-        total = sums + product_of(a, b, C, R, TIER)
-    elif TIER < PLAIN:
-        total = half_multiply_add(a, b, sums, C, R)
+def operand_offset(side, step, k):
+    """`step_offset`; lanes side by side are multiples of `UNIT` apart: loads of several at once."""
+    if side.lanes is not None:
+        return step_offset(side, step, k)
+    elif side.steps is None:
+        return step_offset(side, step // _UNIT * _UNIT, k)
     else:
-        # Exact as a product alone: fused or not gives the same.
-        total = tl.fma(a, b, sums)
-    total = rounded_sum(total, drawn, C, R, TIER)
-    if LEFT_ABSENT and (TIER >= PLAIN) and (TIER != SPLIT) and (TIER != CUT):
-        total = tl.where(is_absent(tl.load(left_at))[:, None], sums, total)
-    if RIGHT_ABSENT and (TIER >= PLAIN) and (TIER != SPLIT) and (TIER != CUT):
-        total = tl.where(is_absent(tl.load(right_at))[None, :], sums, total)
-    return total
+        return step_offset(side, step, k) // _UNIT * _UNIT
 
 
 @triton.jit
-def drawn_of(words, k, R: tl.constexpr):
-    """2 draw + 1 of step k out of its words, as `cut64` takes it."""
+def words_for(seed, row, col, columns, streams, word, R: tl.constexpr):
+    """The words of number ``word``, int64; of the fast streams only those below 2^32."""
+    if R.philox:
+        return philox_words(seed, SITE_SUM, row, col, word)
+    else:
+        return fast_words(columns, streams, word)
+
+
+@triton.jit
+def drawn_of(words, k, N, R: tl.constexpr):
+    """2 draw + 1 of step k out of its words, as `cut64` and `cut32` take it."""
     if R.mode == STOCHASTIC:
-        return tl.cast(draw_of(words, k, R.random_bits), tl.int32) * 2 + 1
+        # A 1 that the compiler does not know: one instruction then takes the draw and sets the bit.
+        one = word(single(N.unit)) >> 29
+        return (tl.cast(draw_of(words, k, R.random_bits), tl.int32) << 1) | one
     else:
         return 0
 
@@ -161,18 +94,21 @@ def drawn_of(words, k, R: tl.constexpr):
 @triton.jit
 def looked_at(seen, sums, TIER: tl.constexpr):
     """The largest magnitudes so far, a column each: as float32, or as upper bits of float64."""
-    if (TIER <= PLAIN) or (TIER == RANGE):
+    if (TIER <= PLAIN) or (TIER == RANGE) or (TIER == FIXED):
         return seen
-    elif TIER >= NEAREST:
+    elif TIER >= FUSED64:
         return tl.maximum(seen, tl.max(upper(sums) & 0x7FFFFFFF, 0))
     else:
         return tl.maximum(seen, tl.max(tl.abs(sums), 0))
 
 
 @triton.jit
-def reached(seen, limit, TIER: tl.constexpr):
+def reached(seen, limit, C, TIER: tl.constexpr):
     """Whether a sum that was looked at is 2^limit or more."""
-    if TIER >= NEAREST:
+    if TIER == DIRECTED:
+        # The scale takes emin to -126.
+        limit = limit - 126 - exponent_of(C.sum.least)
+    if TIER >= FUSED64:
         return tl.max(seen, 0) >= ((limit + 1023) << 20)
     else:
         return tl.max(seen, 0) >= tl.cast((limit + 127) << 23, tl.float32, bitcast=True)
@@ -203,9 +139,11 @@ def sums_of_span(
     BN: tl.constexpr,
 ):
     """Sums from step first to last, from +0, and the largest seen."""
-    sums = as_sums(tl.zeros([BM, BN], tl.float32), TIER)
+    sums = first_sums(C, R, TIER, BM, BN)
     words = tl.zeros([BM, BN], tl.uint32)
-    if R.sum.mode == STOCHASTIC:
+    columns, streams = col, row
+    LOG2: tl.constexpr = 2 if R.sum.random_bits <= 8 else (1 if R.sum.random_bits <= 16 else 0)
+    if (R.sum.mode == STOCHASTIC) and (not R.sum.philox):
         # Words from 2^32 on have other streams: 2^34 steps fit in no memory.
         base = site_base(seed, SITE_SUM)
         columns, streams = column_keys(base, col), row_streams(base, row, row * 0)
@@ -213,23 +151,23 @@ def sums_of_span(
     for k0 in range(first, whole, STRIDE):
         for u in tl.static_range(STRIDE):
             k = k0 + u
-            if (R.sum.mode == STOCHASTIC) and (u % 4 == 0):
-                words = fast_words(columns, streams, k >> 2)
+            if (R.sum.mode == STOCHASTIC) and (u % (1 << LOG2) == 0):
+                words = words_for(seed, row, col, columns, streams, k >> LOG2, R.sum)
             sums = step(
-                sums, left_start + step_offset(left, left_step, k) + rows,
-                right_start + step_offset(right, right_step, k) + cols,
-                drawn_of(words, u, R.sum), C, R, TIER, LEFT_ABSENT, RIGHT_ABSENT,
+                sums, left_start + operand_offset(left, left_step, k) + rows,
+                right_start + operand_offset(right, right_step, k) + cols,
+                drawn_of(words, u, C.sum, R.sum), C, R, TIER, LEFT_ABSENT, RIGHT_ABSENT,
             )  # fmt: skip
         seen = looked_at(seen, sums, TIER)
     for k in range(whole, last):
         if R.sum.mode == STOCHASTIC:
-            words = fast_words(columns, streams, k >> 2)
+            words = words_for(seed, row, col, columns, streams, k >> LOG2, R.sum)
         sums = step(
-            sums, left_start + step_offset(left, left_step, k) + rows,
-            right_start + step_offset(right, right_step, k) + cols, drawn_of(words, k, R.sum),
-            C, R, TIER, LEFT_ABSENT, RIGHT_ABSENT,
+            sums, left_start + operand_offset(left, left_step, k) + rows,
+            right_start + operand_offset(right, right_step, k) + cols,
+            drawn_of(words, k, C.sum, R.sum), C, R, TIER, LEFT_ABSENT, RIGHT_ABSENT,
         )  # fmt: skip
-    return sums, looked_at(seen, sums, TIER)
+    return values_of(sums, C, R, TIER), looked_at(seen, sums, TIER)
 
 
 @triton.jit(do_not_specialize=[*VARYING, "stage"])
@@ -277,13 +215,13 @@ def fast_kernel(
     if holds == 0:
         tl.store(flag, stage + 1)
         return
-    left_start, rows = lane_offsets(left, g, i0, M, BM)
-    right_start, cols = lane_offsets(right, g, j0, N, BN)
+    left_start, rows = lane_offsets(left, g, i0, tl.arange(0, BM), M)
+    right_start, cols = lane_offsets(right, g, j0, tl.arange(0, BN)[None, :], N)
     i, j = i0 + tl.arange(0, BM), j0 + tl.arange(0, BN)
     row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
     seed = derived_seed(seed_ptr, role)
 
-    seen = tl.zeros([BN], tl.int32 if TIER >= NEAREST else tl.float32)
+    seen = tl.zeros([BN], tl.int32 if TIER >= FUSED64 else tl.float32)
     if R.chunked:
         total = tl.zeros([BM, BN], tl.float32)
         for c in range(chunks):
@@ -302,8 +240,8 @@ def fast_kernel(
             right, right_start, right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT,
             RIGHT_ABSENT, BM, BN,
         )  # fmt: skip
-    if (TIER > PLAIN) and (TIER != RANGE):
-        if reached(seen, limit, TIER):
+    if (TIER > PLAIN) and (TIER != RANGE) and (TIER != FIXED):
+        if reached(seen, limit, C, TIER):
             tl.store(flag, stage + 1)
             return
     store_tile(total, out, g, i, j, M, N)

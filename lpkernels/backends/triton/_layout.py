@@ -22,8 +22,8 @@ class Operand(NamedTuple):
     Element (lane, k) of matrix g is ``values[batch[g] + lanes[lane] + steps[k]]``. A lane is a row
     of the left operand or a column of the right one. ``lanes`` None: lane i lies at i; lanes
     behind the last one may be read as far as `PAD` goes, whatever they hold, and their sums are
-    never stored. ``steps`` None: step k
-    lies at k * ``step``.
+    never stored; ``batch`` and all steps are multiples of `UNIT` then. ``steps`` None: step k lies
+    at k * ``step``.
     """
 
     values: Tensor
@@ -41,6 +41,8 @@ class Operand(NamedTuple):
 
 #: The largest side of a tile.
 PAD = 512
+#: What divides the places where lanes that lie side by side begin: loads of 16 bytes are aligned.
+UNIT = 32
 
 
 class Sums(NamedTuple):

@@ -12,7 +12,7 @@ from lpkernels.backends.triton._config import fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import roundings_of
-from lpkernels.backends.triton._tiers import NEAREST, tiers
+from lpkernels.backends.triton._tiers import tiers
 
 # The position in lpkernels.arithmetic.ORDERS.
 _NATIVE = 1
@@ -46,12 +46,11 @@ def products(
         )
     arguments = (left, right, sums, roundings, constants, acc[1], start, role)
     in_order = sums.positions is None and sums.starts is None
-    kinds = tiers(acc, in_order=in_order, halves=torch.version.hip is None)
+    kinds = tiers(acc, in_order=in_order, nvidia=torch.version.hip is None)
     if not kinds:
         return _wide.launch(*arguments, tile)
     tiles = tuple(
-        fast_tile(m, n, matrices, there, doubles=kind >= NEAREST, chunked=roundings.chunked)
-        for kind in kinds
+        fast_tile(m, n, matrices, there, _stages.largest_tile(kind, roundings)) for kind in kinds
     )
     # All sides are powers of two.
     flag_tile = (max(t.bm for t in (tile, *tiles)), max(t.bn for t in (tile, *tiles)))

@@ -34,6 +34,21 @@ def with_sign(magnitude, s):
 
 
 @triton.jit
+def fused32(s, N):
+    """The splitting by 2 multiply-adds, for 1 <= m <= 10; else as `split32`.
+
+    For s in [1, 2) and D = 23 - m: c = 2^D s is a multiple of 2^-m, the place of the result, and in
+    these units its significand, even at a tie. u = s - c has magnitude (2^D - 1) s. From 2^D on
+    its last place is 2^-m: c + u is s on that grid, and exact; at a tie u is even where it is.
+    Below, s < 1 + 2^(1 - D), and u is the nearest multiple of 2^(-m - 1), that for s = 1, as
+    D - 1 >= m + 2. With c's sign turned s + c could pass 2^(D + 1), and be too coarse. Products are
+    by a power of two, exact: fused or not gives the same.
+    """
+    scale = single(N.unit) * 8388608.0
+    return tl.fma(s, scale, tl.fma(s, -scale, s))
+
+
+@triton.jit
 def split32(s, N):
     """Veltkamp's splitting: 3 operations; no floor of subnormals, no overflow, -0 becomes +0.
 

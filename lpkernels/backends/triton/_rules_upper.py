@@ -44,6 +44,13 @@ def exponent_of(x):
 
 
 @triton.jit
+def fused64(s, N):
+    """nearest_even by 2 multiply-adds, m = 1..23: `_rules32.fused32` with D = 52 - m."""
+    scale = wide(N.unit) * 4503599627370496.0
+    return tl.fma(s, scale, tl.fma(s, -scale, s))
+
+
+@triton.jit
 def nearest64(s, N):
     """nearest_even with subnormals and the sign of zero, man_bits 1..23; no overflow.
 

@@ -13,7 +13,7 @@ from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import Constants, Roundings
-from lpkernels.backends.triton._rules import wide
+from lpkernels.backends.triton._rules import STOCHASTIC, wide
 from lpkernels.backends.triton._tile import (
     draw_keys,
     finished,
@@ -26,8 +26,9 @@ from lpkernels.backends.triton._tile import (
 )
 from lpkernels.backends.triton._wide import chunks_of
 
-# Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU.
-REGISTERS = 168
+# Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; more only
+# where so few would be spilled.
+REGISTERS, MORE_REGISTERS = 168, 192
 
 
 @triton.jit(do_not_specialize=["role", "M", "N"])
@@ -66,8 +67,21 @@ def finish_kernel(
 
 def options_of(tier: int, roundings: Roundings) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
-    registers = torch.version.hip is None and tier < _tiers.NEAREST and not roundings.chunked
-    return {"maxnreg": REGISTERS} if registers else {}
+    if torch.version.hip is not None or tier >= _tiers.FUSED64 or roundings.chunked:
+        return {}
+    if roundings.sum.philox:
+        return {}
+    more = tier in (_tiers.DIRECTED, _tiers.FIXED)
+    return {"maxnreg": MORE_REGISTERS if more else REGISTERS}
+
+
+def largest_tile(tier: int, roundings: Roundings) -> tuple[int, int]:
+    """Rows and columns of a tier's sums that have room in the registers of 4 warps."""
+    if roundings.sum.philox:
+        return 8, 256
+    stochastic = roundings.sum.mode == STOCHASTIC.value
+    few = tier >= _tiers.FUSED64 or roundings.chunked or stochastic
+    return (8 if few else 16), 512
 
 
 def launch(

@@ -10,37 +10,52 @@ import functools
 import math
 
 from lpkernels.arithmetic import accumulator_from_ints
-from lpkernels.formats import FloatFormat, format_from_ints
+from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
 
 #: The processor's own multiply-adds of float16 and bfloat16, which round as the contract does.
 HALF, BRAIN = 0, 1
-#: Float32: no rounding at all; Veltkamp's splitting; with the subnormals' floor; with overflow too.
-PLAIN, SPLIT, FLOOR, RANGE = 2, 3, 4, 5
-#: Float64: to nearest; the cut of toward_zero, nearest_away and stochastic.
-NEAREST, CUT = 6, 7
+#: Float32, to nearest: no rounding at all; the splitting, by multiply-adds alone for few bits or
+#: Veltkamp's; with the subnormals' floor; with overflow too.
+PLAIN, FUSED, SPLIT, FLOOR, RANGE = 2, 3, 4, 5, 6
+#: Float32: multiply-adds that round in a direction, for all other modes; fixed-point formats.
+DIRECTED, FIXED = 7, 8
+#: Float64: the splitting; to nearest; the cut of toward_zero, nearest_away and stochastic.
+FUSED64, NEAREST, CUT = 9, 10, 11
 
 #: Of each of these, for people.
-NAMES = ("half", "brain", "plain", "split", "floor", "range", "nearest64", "cut64")
+NAMES = (
+    "half", "brain", "plain", "fused", "split", "floor", "range", "directed", "fixed", "fused64",
+    "nearest64", "cut64",
+)  # fmt: skip
 
 Ints = tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=1024)
-def tiers(acc: Ints, *, in_order: bool = True, halves: bool = True) -> tuple[int, ...]:
+def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int, ...]:
     """The certified kernels for ``Accumulator.to_ints()``, in the order in which they are tried.
 
     in_order: position k of every sum is its step k, in chunks of the Accumulator's length.
-    halves: a fused multiply-add of float16 or bfloat16 rounds once and keeps subnormals: on NVIDIA.
+    nvidia: a fused multiply-add of float16 or bfloat16 rounds once and keeps subnormals, and one of
+    float32 rounds in every direction.
     """
     parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[8:16])
-    if parsed.order != "sequential" or parsed.block or not isinstance(fmt, FloatFormat):
+    if parsed.order != "sequential" or parsed.block:
         return ()
     if parsed.product is not None and not _product_fits(acc):
         return ()
+    if isinstance(fmt, FixedFormat):
+        return (FIXED,) if _fixed(fmt, parsed.rounding, nvidia) else ()
+    if not isinstance(fmt, FloatFormat):
+        return ()
     if parsed.rounding == "nearest_even":
-        first = _halves(fmt) if halves and parsed.product is None else ()
+        first = _halves(fmt) if nvidia and parsed.product is None else ()
         return first + _nearest_tiers(fmt)
-    return (CUT,) if _cuts(fmt, acc, in_order) else ()
+    if parsed.rounding == "stochastic" and not _draws_fit(acc, in_order):
+        return ()
+    if nvidia and _directed(fmt, acc):
+        return (DIRECTED,)
+    return (CUT,) if _cuts(fmt, acc) else ()
 
 
 def _halves(fmt: FloatFormat) -> tuple[int, ...]:
@@ -50,30 +65,60 @@ def _halves(fmt: FloatFormat) -> tuple[int, ...]:
 
 
 def _nearest_tiers(fmt: FloatFormat) -> tuple[int, ...]:
+    # Without subnormals the two of float64 are for the same sums.
+    doubles = (FUSED64, NEAREST) if fmt.subnormals else (FUSED64,)
     if fmt == FloatFormat(8, 23):
-        return (PLAIN, NEAREST)
+        return (PLAIN, *doubles)
     if not 1 <= fmt.man_bits <= 21:
-        return (NEAREST,) if fmt.man_bits >= 1 else ()
+        return doubles if fmt.man_bits >= 1 else ()
+    split = FUSED if fmt.man_bits <= 10 else SPLIT
     if not fmt.subnormals or not _grid_fits(fmt):
-        return (SPLIT, NEAREST)
+        return (split, *doubles)
     # A format that saturates is one whose sums are expected to.
     if fmt.overflow == "saturate" and ranges32(fmt):
-        return (RANGE, NEAREST)
-    return (SPLIT, FLOOR, NEAREST)
+        return (RANGE, *doubles)
+    return (split, FLOOR, *doubles)
 
 
-def _cuts(fmt: FloatFormat, acc: Ints, in_order: bool) -> bool:
+def _draws_fit(acc: Ints, in_order: bool) -> bool:
+    """Whether chunks begin with a word of draws, and steps are positions."""
+    parsed = accumulator_from_ints(acc)
+    bits = parsed.random_bits
+    draws = 4 if bits <= 8 else 2 if bits <= 16 else 1
+    return in_order and (parsed.chunk is None or parsed.chunk % draws == 0)
+
+
+def _directed(fmt: FloatFormat, acc: Ints) -> bool:
+    parsed, m = accumulator_from_ints(acc), fmt.man_bits
+    if not -126 <= fmt.emin <= 0 or m < 1:
+        return False
+    if parsed.rounding == "stochastic":
+        return 2 <= m <= 22 - parsed.random_bits
+    if parsed.rounding in ("nearest_away", "to_odd"):
+        return 2 <= m <= 22
+    return parsed.rounding == "toward_zero" or m >= 2
+
+
+def _fixed(fmt: FixedFormat, rounding: str, nvidia: bool) -> bool:
+    if fmt.frac_bits < -100 or rounding in ("nearest_away", "stochastic"):
+        return False
+    if rounding != "nearest_even" and not nvidia:
+        return False
+    if fmt.overflow == "wrap":
+        return fmt.word_bits <= 21 and rounding != "toward_zero"
+    return fmt.word_bits <= (23 if fmt.signed else 22)
+
+
+def _cuts(fmt: FloatFormat, acc: Ints) -> bool:
     parsed = accumulator_from_ints(acc)
     m = fmt.man_bits
     if parsed.rounding == "toward_zero":
         return 1 <= m <= 20
     if parsed.rounding == "nearest_away":
         return 1 <= m <= 19
-    if parsed.rounding != "stochastic" or parsed.rng != "fast" or not in_order:
+    if parsed.rounding != "stochastic" or parsed.rng != "fast":
         return False
-    # Four draws share a word, and chunks must begin with one.
-    whole_words = parsed.chunk is None or parsed.chunk % 4 == 0
-    return whole_words and parsed.random_bits <= 8 and 4 <= m <= 19 - parsed.random_bits
+    return parsed.random_bits <= 8 and 4 <= m <= 19 - parsed.random_bits
 
 
 def _product_fits(acc: Ints) -> bool:

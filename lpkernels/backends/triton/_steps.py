@@ -1,0 +1,164 @@
+"""One step of the certified kernels: a product more in every sum, as its tier makes it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lpkernels.backends.triton._certificate import (
+    CUT,
+    DIRECTED,
+    FIXED,
+    FLOOR,
+    FUSED,
+    FUSED64,
+    HALF,
+    NEAREST,
+    PLAIN,
+    RANGE,
+    SPLIT,
+)
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._rules import add_rounded, wide
+from lpkernels.backends.triton._rules32 import floored32, fused32, ranged32, single, split32
+from lpkernels.backends.triton._rules_directed import scale_of, summed, unscaled
+from lpkernels.backends.triton._rules_fixed import fixed_sum, fixed_value, zero_of
+from lpkernels.backends.triton._rules_upper import cut64, fused64, nearest64
+from lpkernels.backends.triton._wide import is_absent
+
+_INTERPRETED = tl.constexpr(interpreting())
+
+
+@triton.jit
+def as_sums(x, TIER: tl.constexpr):
+    """x in the type in which a tier sums. The interpreter has no fused multiply-add of halves."""
+    if TIER >= FUSED64:
+        return wide(x)
+    elif (TIER >= PLAIN) or _INTERPRETED:
+        return single(x)
+    else:
+        return tl.cast(x, tl.float16 if TIER == HALF else tl.bfloat16)
+
+
+@triton.jit
+def half_multiply_add(a, b, sums, C, R: tl.constexpr):
+    """a b + sums rounded once to the half precision of all three: one instruction for two of them.
+
+    IEEE 754's fusedMultiplyAdd to nearest even, with subnormals and infinities, is a step of the
+    contract for exact products. Interpreted, the same from float64.
+    """
+    if _INTERPRETED:
+        return single(add_rounded(wide(sums), wide(a) * wide(b), wide(0.0), C.sum, R.sum))
+    else:
+        return tl.fma(a, b, sums)
+
+
+@triton.jit
+def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
+    """Rounded products; a, b: broadcast to the tile."""
+    if TIER >= FUSED64:
+        return nearest64(a * b, C.product)
+    else:
+        return floored32(a * b, C.product)
+
+
+@triton.jit
+def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
+    """Of a sum that is exact or rounded to nearest."""
+    if TIER == FUSED:
+        return fused32(s, C.sum)
+    elif TIER == SPLIT:
+        return split32(s, C.sum)
+    elif TIER == FLOOR:
+        return floored32(s, C.sum)
+    elif TIER == RANGE:
+        return ranged32(s, C.sum, R.sum)
+    elif TIER == FUSED64:
+        return fused64(s, C.sum)
+    elif TIER == NEAREST:
+        return nearest64(s, C.sum)
+    elif TIER == CUT:
+        return cut64(s, drawn, C.sum, R.sum)
+    else:
+        return s
+
+
+@triton.jit
+def sum_with(a, b, sums, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
+    """a b + sums rounded; a and b are as `operand_at` gives them, or a a rounded product."""
+    if TIER == DIRECTED:
+        return summed(a, b, sums, drawn, C.sum, R.sum)
+    elif TIER == FIXED:
+        return fixed_sum(a, b, sums, C.sum, R.sum)
+    elif TIER < PLAIN:
+        return half_multiply_add(a, b, sums, C, R)
+    elif R.product is not None:
+        return rounded_sum(sums + a, drawn, C, R, TIER)
+    else:
+        # Exact as a product alone: fused or not gives the same.
+        return rounded_sum(tl.fma(a, b, sums), drawn, C, R, TIER)
+
+
+@triton.jit
+def operand_at(
+    at, PART: tl.constexpr, ZEROED: tl.constexpr, C, R: tl.constexpr, TIER: tl.constexpr
+):
+    """Values of one step, with their part of the tier's scale; ZEROED: absent taps become 0."""
+    x = tl.load(at)
+    if ZEROED:
+        x = tl.where(is_absent(x), 0.0, x)
+    x = as_sums(x, TIER)
+    if (TIER == DIRECTED) and (R.product is None):
+        x = x * scale_of(C.sum, PART)
+    return x
+
+
+@triton.jit
+def step(
+    sums,
+    left_at,
+    right_at,
+    drawn,
+    C,
+    R: tl.constexpr,
+    TIER: tl.constexpr,
+    LEFT_ABSENT: tl.constexpr,
+    RIGHT_ABSENT: tl.constexpr,
+):
+    """The sums after one more product each."""
+    # Where no sum is -0, an absent tap may be a zero, which adds nothing.
+    SHORT: tl.constexpr = (TIER != PLAIN) and (TIER <= SPLIT)
+    ZEROS: tl.constexpr = SHORT or (TIER == FUSED64) or (TIER == CUT)
+    # [BM, 1] and [1, BN]
+    a = operand_at(left_at, 0, LEFT_ABSENT and ZEROS, C, R, TIER)[:, None]
+    b = operand_at(right_at, 1, RIGHT_ABSENT and ZEROS, C, R, TIER)
+    if R.product is not None:
+        a, b = product_of(a, b, C, R, TIER), 1.0
+        if TIER == DIRECTED:
+            b = scale_of(C.sum, 2)
+    total = sum_with(a, b, sums, drawn, C, R, TIER)
+    if LEFT_ABSENT and (not ZEROS):
+        total = tl.where(is_absent(tl.load(left_at))[:, None], sums, total)
+    if RIGHT_ABSENT and (not ZEROS):
+        total = tl.where(is_absent(tl.load(right_at)), sums, total)
+    return total
+
+
+@triton.jit
+def first_sums(C, R: tl.constexpr, TIER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Sums of nothing: 0 as a tier holds it."""
+    zeros = as_sums(tl.zeros([BM, BN], tl.float32), TIER)
+    if TIER == FIXED:
+        zeros = zeros + zero_of(C.sum)
+    return zeros
+
+
+@triton.jit
+def values_of(sums, C, R: tl.constexpr, TIER: tl.constexpr):
+    """The values of sums as a tier holds them."""
+    if TIER == FIXED:
+        return fixed_value(sums, C.sum, R.sum)
+    elif TIER == DIRECTED:
+        return unscaled(sums, C.sum)
+    else:
+        return sums
