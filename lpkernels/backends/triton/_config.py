@@ -64,21 +64,21 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     return Tile(bm, bn, min(4, max(1, bm * bn // _WARP)))
 
 
-def fast_tile(m: int, n: int, matrices: int, processors: int, most: tuple[int, int]) -> Tile:
-    """Of the certified kernels: up to most outputs (`_stages.largest_tile`), 16 x 512 or fewer.
+def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Tile:
+    """Of the certified kernels: that of `_stages.largest_tile` or smaller.
 
-    A thread of the largest tile keeps 64 sums in registers, or 32 pairs. Never wider than the
+    Never wider than the
     narrowest padding of an operand, so that what lies behind its lanes is never summed.
     """
     if interpreting():
         return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
-    bm, bn = min(most[0], power_of_two(m)), min(most[1], power_of_two(max(UNIT, n)))
+    bm, bn = min(most.bm, power_of_two(m)), min(most.bn, power_of_two(max(UNIT, n)))
     while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 16 * _WARP:
         if bn > 16 * bm:
             bn //= 2
         else:
             bm //= 2
-    return Tile(bm, bn, min(4, max(1, bm * bn // (16 * _WARP))))
+    return Tile(bm, bn, min(most.warps, max(1, bm * bn // (16 * _WARP))))
 
 
 class DotTile(NamedTuple):

@@ -69,19 +69,21 @@ def options_of(tier: int, roundings: Roundings) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
     if torch.version.hip is not None or tier >= _tiers.FUSED64 or roundings.chunked:
         return {}
-    if roundings.sum.philox:
+    if tier < _tiers.PLAIN or roundings.sum.philox:
         return {}
     more = tier in (_tiers.DIRECTED, _tiers.FIXED)
     return {"maxnreg": MORE_REGISTERS if more else REGISTERS}
 
 
-def largest_tile(tier: int, roundings: Roundings) -> tuple[int, int]:
-    """Rows and columns of a tier's sums that have room in the registers of 4 warps."""
+def largest_tile(tier: int, roundings: Roundings) -> Tile:
+    """As many of a tier's sums as have room in registers: 64 a thread, 128 of half precision, 32 of
+    float64 or with outer sums or words of draws beside them."""
     if roundings.sum.philox:
-        return 8, 256
+        return Tile(8, 256, 4)
     stochastic = roundings.sum.mode == STOCHASTIC.value
-    few = tier >= _tiers.FUSED64 or roundings.chunked or stochastic
-    return (8 if few else 16), 512
+    if tier >= _tiers.FUSED64 or roundings.chunked or stochastic:
+        return Tile(8, 512, 4)
+    return Tile(16, 512, 2 if tier < _tiers.PLAIN else 4)
 
 
 def launch(
