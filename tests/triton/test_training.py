@@ -114,12 +114,13 @@ def test_layers_have_the_bits_of_the_reference(device: str, case: int, monkeypat
 
 
 @pytest.mark.gpu
-def test_a_captured_step_draws_from_its_seed(device: str, monkeypatch) -> None:
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -> None:
     """A CUDA graph of a whole training step, its seed on the device, replays with new draws."""
     if device != "cuda":
         pytest.skip("no CUDA device")
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
-    model, x = model_of(STOCHASTIC, device), torch.randn(4, 2, 9, 9, device=device)
+    model, x = model_of(recipe, device), torch.randn(4, 2, 9, 9, device=device)
     seed = torch.tensor(1, device=device)
 
     def step() -> list[Tensor]:
@@ -143,6 +144,21 @@ def test_a_captured_step_draws_from_its_seed(device: str, monkeypatch) -> None:
         replayed = [t.clone() for t in captured]
         for got, want in zip(replayed, step(), strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def test_a_compiled_step_has_no_breaks(device: str, monkeypatch) -> None:
+    """Forward and backward of a converted model, by torch's compiler where there is a GPU."""
+    monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
+    model, x = model_of("lba_m7e4", device), torch.randn(2, 2, 5, 5, device=device)
+    by = "inductor" if device == "cuda" else "aot_eager"
+    results = []
+    for call in (model, torch.compile(model, fullgraph=True, backend=by)):
+        model.zero_grad()
+        loss = call(x).square().mean()
+        loss.backward()
+        results.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.gpu
