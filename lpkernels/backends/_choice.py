@@ -32,19 +32,19 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("matmul", "half precision", 0.633, 1.117),
-    Row("matmul", "bfloat16", 0.641, 1.117),
-    Row("matmul", "float32", 1.166, 1.471),
-    Row("matmul", "splitting", 4.672, 4.58),
-    Row("matmul", "splitting, chunks", 4.791, 4.719),
-    Row("matmul", "subnormals", 5.666, 6.611),
-    Row("matmul", "saturating", 7.168, 8.467),
-    Row("matmul", "in double", 6.705, 9.734),
-    Row("matmul", "toward zero", 2.672, 4.09),
-    Row("matmul", "stochastic", 6.873, 10.762),
-    Row("conv", "half precision", 0.814, 1.514),
-    Row("conv", "splitting", 4.838, 4.881),
-    Row("conv", "subnormals", 5.832, 7.82),
+    Row("matmul", "half precision", 0.633, 0.725),
+    Row("matmul", "bfloat16", 0.641, 0.727),
+    Row("matmul", "float32", 1.166, 1.205),
+    Row("matmul", "splitting", 4.672, 3.322),
+    Row("matmul", "splitting, chunks", 4.791, 3.434),
+    Row("matmul", "subnormals", 5.666, 6.332),
+    Row("matmul", "saturating", 7.168, 8.201),
+    Row("matmul", "in double", 6.705, 9.148),
+    Row("matmul", "toward zero", 2.672, 2.594),
+    Row("matmul", "stochastic", 6.873, 8.742),
+    Row("conv", "half precision", 0.814, 1.112),
+    Row("conv", "splitting", 4.838, 3.672),
+    Row("conv", "subnormals", 5.832, 7.709),
 )
 
 _OPERATIONS = {
