@@ -257,33 +257,56 @@ void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
                            accumulator.data(), first, threads);
 }
 
-// outputs: c, bits of the products, bits of the chunks; 0 for those not wanted. sizes: m, n, k;
-// strides: a row, a k, b k, b column. Returns the five counts of EventCounts.
+// sizes: m, n, k; strides: a row, a k, b k, b column; draws: the rows' keys, the first column's.
+lpk::EventArgs event_args(uintptr_t a, uintptr_t b, const Ints& sizes, const Ints& strides,
+                          const Ints& draws, const Ints& accumulator, int64_t seed, int64_t role) {
+  LPK_CHECK(sizes.size() == 3 && strides.size() == 4 && draws.size() == 2,
+            "events take three sizes, four strides and two keys");
+  check_accumulator(accumulator);
+  return {pointer<const float>(a),
+          pointer<const float>(b),
+          nullptr,
+          nullptr,
+          nullptr,
+          sizes[0],
+          sizes[1],
+          sizes[2],
+          strides[0],
+          strides[1],
+          strides[2],
+          strides[3],
+          pointer<const int64_t>(static_cast<uintptr_t>(draws[0])),
+          draws[1],
+          accumulator.data(),
+          role_seed(seed, role)};
+}
+
+// outputs: c, bits of the products, bits of the chunks; 0 for those not wanted. Returns the five
+// counts of EventCounts.
 std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b, const std::vector<uintptr_t>& outputs,
-                                   const Ints& sizes, const Ints& strides, uintptr_t row_id,
+                                   const Ints& sizes, const Ints& strides, const Ints& draws,
                                    const Ints& accumulator, int64_t seed, int64_t role,
                                    int threads) {
-  LPK_CHECK(outputs.size() == 3 && sizes.size() == 3 && strides.size() == 4,
-            "matmul_events takes three outputs, three sizes and four strides");
-  check_accumulator(accumulator);
-  const lpk::EventArgs args{pointer<const float>(a),
-                            pointer<const float>(b),
-                            pointer<float>(outputs[0]),
-                            pointer<uint8_t>(outputs[1]),
-                            pointer<uint8_t>(outputs[2]),
-                            sizes[0],
-                            sizes[1],
-                            sizes[2],
-                            strides[0],
-                            strides[1],
-                            strides[2],
-                            strides[3],
-                            pointer<const int64_t>(row_id),
-                            accumulator.data(),
-                            role_seed(seed, role)};
+  LPK_CHECK(outputs.size() == 3, "matmul_events takes three outputs");
+  lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
+  args.c = pointer<float>(outputs[0]);
+  args.products = pointer<uint8_t>(outputs[1]);
+  args.chunks = pointer<uint8_t>(outputs[2]);
   const py::gil_scoped_release release;
   const lpk::EventCounts c = lpk::matmul_events(args, threads);
   return {c.swamped, c.added, c.swamped_chunks, c.added_chunks, c.overflowed};
+}
+
+// g, and the gradients of a and b.
+void masked_gradients(uintptr_t a, uintptr_t b, uintptr_t g, uintptr_t left, uintptr_t right,
+                      const Ints& sizes, const Ints& strides, const Ints& draws,
+                      const Ints& accumulator, int64_t seed, int64_t role, int bits, bool recursive,
+                      int threads) {
+  const lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
+  const py::gil_scoped_release release;
+  lpk::masked_gradients({args, pointer<const float>(g), pointer<float>(left), pointer<float>(right),
+                         static_cast<uint8_t>(bits), recursive},
+                        threads);
 }
 
 // Products accumulated by each tier since the last call.
@@ -318,6 +341,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("conv_wgrad", &conv_wgrad);
   m.def("accumulate", &accumulate);
   m.def("matmul_events", &matmul_events);
+  m.def("masked_gradients", &masked_gradients);
 #if defined(LPK_CUDA)
   lpk::register_cuda(m);
 #endif

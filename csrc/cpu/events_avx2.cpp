@@ -2,6 +2,6 @@
 
 namespace lpk {
 
-EventCounts events_avx2(const EventBlock& block) { return count_events<Vec<4>>(block); }
+const EventKernels kAvx2Events = event_kernels<Vec<4>>();
 
 }  // namespace lpk

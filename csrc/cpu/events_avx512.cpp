@@ -2,6 +2,6 @@
 
 namespace lpk {
 
-EventCounts events_avx512(const EventBlock& block) { return count_events<Vec<8>>(block); }
+const EventKernels kAvx512Events = event_kernels<Vec<8>>();
 
 }  // namespace lpk

@@ -1,182 +1,199 @@
-// The loop of events.h over lanes of doubles. The state of a few rows stays while all of k passes
-// by in packed pieces.
+// The loop of events.h over pieces of k, and the masked sums, for one instruction set.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-
-#include "events.h"
-#include "vector.h"
+#include "event_orders.h"
+#include "event_steps.h"
 
 namespace lpk {
 namespace {
 
-constexpr int64_t kEventDepth = 512;
-
-// The same format without a largest value: what a value is before it overflows.
-inline Format unbounded(Format f) {
-  f.max = HUGE_VAL;
-  f.lowest = -HUGE_VAL;
-  f.overflow_from = HUGE_VAL;
-  if (f.overflow == Overflow::kWrap) f.overflow = Overflow::kSaturate;
-  return f;
+// `kGroup` rows at a time by Group, the rest one by one.
+template <class V, class Group, int kGroup, class Single>
+void run_events(const EventBlock& block) {
+  const std::unique_ptr<EventPiece> piece(new EventPiece);  // Not cleared.
+  const auto state = std::make_unique<EventState>(block, *piece);
+  EventState& s = *state;
+  const auto group = std::make_unique<Group>(s);
+  const auto single = std::make_unique<Single>(s);
+  const auto run = [&](auto& sums, int64_t row, int64_t count) {
+    sums.start(row);
+    for_each_event_sum(
+        s, [&](int64_t from, int64_t to) { sums.span(row, from, to); },
+        [&](int64_t chunk) {
+          for (int64_t r = row; r < row + count; ++r) {
+            close_event_chunk<V>(s, r, chunk);
+            sums.close(r);
+          }
+        });
+  };
+  for (int64_t from = 0; from < s.args.k; from = piece->to) {
+    s.load(from, s.piece_end(from));
+    int64_t row = 0;
+    for (; row + kGroup <= block.rows; row += kGroup) run(*group, row, kGroup);
+    for (; row < block.rows; ++row) run(*single, row, 1);
+    if (s.acc.chunk > 0) {
+      const int64_t whole = piece->to == s.args.k ? s.acc.chunk - 1 : 0;
+      piece->chunk_count = (piece->to + whole) / s.acc.chunk - piece->first_chunk;
+    }
+    block.sink->take(*piece);
+  }
+  if (s.args.c == nullptr) return;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* sums = s.acc.chunk > 0 ? s.outer[r] : s.inner[r];
+    float* to = s.args.c + (block.row + r) * s.args.n + block.lane;
+    for (int64_t l = 0; l < block.lanes; ++l) to[l] = canonical_float(sums[l]);
+  }
 }
 
-template <class D>
-LPK_HD auto is_finite(D x) {
-  return (x - x) == 0.0;
+// Rows whose chains of additions hide each other's latency.
+template <class V>
+constexpr int kEventGroup = V::kWidth == 8   ? 4
+                            : V::kWidth == 4 ? 2
+                                             : 1;
+
+template <class V, bool kNearest, bool kRoundsProducts>
+void count_variant(const EventBlock& block, const Accumulator& acc) {
+  if (acc.order == Order::kPairwise) {
+    using Sums = PairwiseEvents<V, kNearest, kRoundsProducts>;
+    return run_events<V, Sums, 1, Sums>(block);
+  }
+  if (acc.order == Order::kCompensated) {
+    using Sums = CompensatedEvents<V, kNearest, kRoundsProducts>;
+    return run_events<V, Sums, 1, Sums>(block);
+  }
+  if (acc.block > 0) {
+    using Sums = AlignedEvents<V, kNearest, kRoundsProducts>;
+    return run_events<V, Sums, 1, Sums>(block);
+  }
+  constexpr int kRows = kEventGroup<V>;
+  run_events<V, SequentialEvents<V, kNearest, kRoundsProducts, kRows>, kRows,
+             SequentialEvents<V, kNearest, kRoundsProducts, 1>>(block);
 }
 
-template <class D>
-LPK_HD auto exceeds(D exact, const Format& f, const Format& free, Rounding mode, D threshold) {
-  const D r = round_to<D>(exact, free, mode, threshold);
-  const double lowest = f.kind == Kind::kFixed ? f.lowest : -f.max;
-  return ((r > f.max) | (r < lowest)) & is_finite(exact);
+#if defined(__AVX512F__)
+template <class Sum, class Product>
+bool count_in_float(const EventBlock& block, const Accumulator& acc) {
+  if (!FloatEvents<Sum, Product, 1>::fits(acc)) return false;
+  run_events<Vec<8>, FloatEvents<Sum, Product, kEventRows>, kEventRows,
+             FloatEvents<Sum, Product, 1>>(block);
+  return true;
 }
 
-// Sums of kWidth lanes of one row, and what was counted in them.
-template <class D>
-struct EventSums {
-  D inner{}, outer{};
-  D swamped{}, added{}, swamped_chunks{}, added_chunks{}, overflowed{};
-};
+bool count_in_float(const EventBlock& block, const Accumulator& acc) {
+  using Nearest = NarrowRule<Rounding::kNearestEven>;
+  using Flushed = NarrowRule<Rounding::kNearestEven, false>;
+  using Wide = WideRule<Rounding::kNearestEven>;
+  using Cut = NarrowRule<Rounding::kTowardZero>;
+  using FlushedCut = NarrowRule<Rounding::kTowardZero, false>;
+  return count_in_float<Nearest, ExactProducts>(block, acc) ||
+         count_in_float<Nearest, RoundedProducts<Nearest>>(block, acc) ||
+         count_in_float<Flushed, ExactProducts>(block, acc) ||
+         count_in_float<Wide, ExactProducts>(block, acc) ||
+         count_in_float<Wide, RoundedProducts<Nearest>>(block, acc) ||
+         count_in_float<Cut, ExactProducts>(block, acc) ||
+         count_in_float<Cut, RoundedProducts<Cut>>(block, acc) ||
+         count_in_float<FlushedCut, ExactProducts>(block, acc) ||
+         count_in_float<FlushedCut, RoundedProducts<FlushedCut>>(block, acc);
+}
+#endif
 
 template <class V>
-class EventLoop {
-  using D = typename V::D;
-  using L = Lanes<D>;
-  static constexpr int kWidth = V::kWidth;
-
- public:
-  EventLoop(const EventArgs& args, int64_t lane, int64_t lanes)
-      : args_(args),
-        acc_(accumulator_from(args.accumulator)),
-        lane_(lane),
-        lanes_(lanes),
-        free_sum_(unbounded(acc_.fmt)),
-        free_product_(unbounded(acc_.product)),
-        free_outer_(unbounded(acc_.outer)) {}
-
-  // One product of every lane.
-  void step(EventSums<D>& s, int64_t row, D a, D b, int64_t k) const {
-    D product = a * b;
-    auto over = product != product;
-    if (acc_.has_product) {
-      const D threshold = draw(acc_.product_rounding, kSiteProduct, row, k);
-      over = exceeds<D>(product, acc_.product, free_product_, acc_.product_rounding, threshold);
-      product = round_to<D>(product, acc_.product, acc_.product_rounding, threshold);
-    }
-    const D threshold = draw(acc_.rounding, kSiteSum, row, k);
-    const D before = s.inner;
-    s.inner = add_rounded<D>(before, product, acc_.fmt, acc_.rounding, threshold);
-    over = over |
-           exceeds<D>(odd_sum<D>(before, product), acc_.fmt, free_sum_, acc_.rounding, threshold);
-    const auto counts = (product != 0.0) & is_finite(product) & is_finite(before);
-    const auto lost = counts & (s.inner == before);
-    s.added += counts ? L::all(1.0) : D{};
-    s.swamped += lost ? L::all(1.0) : D{};
-    s.overflowed = over ? L::all(1.0) : s.overflowed;
-    if (args_.products != nullptr) {
-      write(lost, over, args_.products + ((row * args_.k) + k) * args_.n + lane_);
-    }
+void count_events(const EventBlock& block) {
+  const Accumulator acc = accumulator_from(block.args->accumulator);
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 8) {
+    if (count_in_float(block, acc)) return;
   }
-
-  void close(EventSums<D>& s, int64_t row, int64_t chunk) const {
-    const D threshold = draw(acc_.outer_rounding, kSiteOuter, row, chunk);
-    const D before = s.outer;
-    s.outer = add_rounded<D>(before, s.inner, acc_.outer, acc_.outer_rounding, threshold);
-    const auto over = exceeds<D>(odd_sum<D>(before, s.inner), acc_.outer, free_outer_,
-                                 acc_.outer_rounding, threshold);
-    const auto counts = (s.inner != 0.0) & is_finite(s.inner) & is_finite(before);
-    const auto lost = counts & (s.outer == before);
-    s.added_chunks += counts ? L::all(1.0) : D{};
-    s.swamped_chunks += lost ? L::all(1.0) : D{};
-    s.overflowed = over ? L::all(1.0) : s.overflowed;
-    if (args_.chunks != nullptr) {
-      const int64_t chunks = (args_.k + acc_.chunk - 1) / acc_.chunk;
-      write(lost, over, args_.chunks + (row * chunks + chunk) * args_.n + lane_);
-    }
-    s.inner = D{};
+#endif
+  if (plain_nearest(acc.fmt, acc.rounding)) {
+    acc.has_product ? count_variant<V, true, true>(block, acc)
+                    : count_variant<V, true, false>(block, acc);
+  } else {
+    acc.has_product ? count_variant<V, false, true>(block, acc)
+                    : count_variant<V, false, false>(block, acc);
   }
+}
 
-  // Products from .. to of one row; `columns` holds the lanes of b from `from` on.
-  void run(EventSums<D>& s, int64_t row, const double* columns, int64_t from, int64_t to) const {
-    const float* a = args_.a + row * args_.a_row;
-    for (int64_t k = from; k < to; ++k) {
-      const D column = load<D>(columns + (k - from) * kWidth);
-      step(s, row, L::all(a[k * args_.a_k]), column, k);
-      const bool last = k + 1 == args_.k;
-      if (acc_.chunk > 0 && ((k + 1) % acc_.chunk == 0 || last)) close(s, row, k / acc_.chunk);
+// As many floats as a register holds, and so many products at a time as there are registers for.
+#if defined(__AVX512F__)
+constexpr int kMaskWidth = 16;
+constexpr int64_t kMaskTile = 8;
+#elif defined(__AVX2__)
+constexpr int kMaskWidth = 8;
+constexpr int64_t kMaskTile = 4;
+#else
+constexpr int kMaskWidth = 4;
+constexpr int64_t kMaskTile = 2;
+#endif
+constexpr int kMaskParts = kPanel / kMaskWidth;
+typedef float MaskedLanes __attribute__((vector_size(kMaskWidth * 4)));
+typedef int32_t MaskedBits __attribute__((vector_size(kMaskWidth * 4)));
+
+// x where the bit of its lane is set, else 0; the first lane is `first`.
+LPK_HD MaskedLanes passing(LaneBits pass, int first, MaskedLanes x) {
+  MaskedBits lane;
+  for (int l = 0; l < kMaskWidth; ++l) lane[l] = 1 << l;
+  const MaskedBits kept = (lane & (int32_t{pass} >> first)) != 0;
+  return (MaskedLanes)((MaskedBits)x & kept);
+}
+
+LPK_HD float sum_of_lanes(const MaskedLanes (&x)[kMaskParts]) {
+  MaskedLanes all = x[0];
+  for (int i = 1; i < kMaskParts; ++i) all += x[i];
+  float total = 0.0f;
+  for (int l = 0; l < kMaskWidth; ++l) total += all[l];
+  return total;
+}
+
+template <int64_t kTile>
+LPK_HD void masked_row_tile(const MaskedRow& of, int64_t k) {
+  MaskedLanes sums[kTile][kMaskParts] = {};
+  for (int64_t p = 0; p < of.panels; ++p) {
+    for (int part = 0; part < kMaskParts; ++part) {
+      const int first = part * kMaskWidth;
+      const MaskedLanes g = load<MaskedLanes>(of.g + p * kPanel + first);
+      for (int64_t i = 0; i < kTile; ++i) {
+        const int64_t at = p * of.k + k + i;
+        const MaskedLanes b = load<MaskedLanes>(of.b + at * kPanel + first);
+        sums[i][part] += passing(of.pass[at], first, g * b);
+      }
     }
   }
+  for (int64_t i = 0; i < kTile; ++i) of.left[k + i] = sum_of_lanes(sums[i]);
+}
 
-  void finish(const EventSums<D>& s, int64_t row, EventCounts* counts) const {
-    const D total = acc_.chunk > 0 ? s.outer : s.inner;
-    double values[6][kWidth];
-    const D parts[6] = {s.swamped, s.added, s.swamped_chunks, s.added_chunks, s.overflowed, total};
-    for (int i = 0; i < 6; ++i) store(values[i], parts[i]);
-    for (int64_t l = 0; l < lanes_; ++l) {
-      counts->swamped += static_cast<int64_t>(values[0][l]);
-      counts->added += static_cast<int64_t>(values[1][l]);
-      counts->swamped_chunks += static_cast<int64_t>(values[2][l]);
-      counts->added_chunks += static_cast<int64_t>(values[3][l]);
-      counts->overflowed += static_cast<int64_t>(values[4][l]);
-      if (args_.c != nullptr) args_.c[row * args_.n + lane_ + l] = canonical_float(values[5][l]);
+void masked_row(const MaskedRow& of) {
+  int64_t k = 0;
+  for (; k + kMaskTile <= of.k; k += kMaskTile) masked_row_tile<kMaskTile>(of, k);
+  for (; k < of.k; ++k) masked_row_tile<1>(of, k);
+}
+
+template <int64_t kTile>
+LPK_HD void masked_panel_tile(const MaskedPanel& of, int64_t k, int first) {
+  MaskedLanes sums[kTile];
+  float* const right = of.right + k * kPanel + first;
+  for (int64_t i = 0; i < kTile; ++i) sums[i] = load<MaskedLanes>(right + i * kPanel);
+  for (int64_t r = 0; r < of.rows; ++r) {
+    const MaskedLanes g = load<MaskedLanes>(of.g + r * of.g_row + first);
+    for (int64_t i = 0; i < kTile; ++i) {
+      const LaneBits pass = of.pass[r * of.pass_row + k + i];
+      sums[i] += passing(pass, first, g * of.a[r * of.a_row + k + i]);
     }
   }
+  for (int64_t i = 0; i < kTile; ++i) store(right + i * kPanel, sums[i]);
+}
 
- private:
-  D draw(Rounding mode, uint32_t site, int64_t row, int64_t k) const {
-    if (mode != Rounding::kStochastic) return D{};
-    double draws[kWidth] = {};
-    for (int64_t l = 0; l < lanes_; ++l) {
-      draws[l] =
-          random_draw(acc_.rng, args_.seed, site, static_cast<uint64_t>(args_.row_id[row]),
-                      static_cast<uint64_t>(lane_ + l), static_cast<uint64_t>(k), acc_.random_bits);
-    }
-    return stochastic_threshold<D>(load<D>(draws), acc_.random_bits);
+void masked_panel(const MaskedPanel& of) {
+  for (int first = 0; first < kPanel; first += kMaskWidth) {
+    int64_t k = 0;
+    for (; k + kMaskTile <= of.k; k += kMaskTile) masked_panel_tile<kMaskTile>(of, k, first);
+    for (; k < of.k; ++k) masked_panel_tile<1>(of, k, first);
   }
-
-  template <class Lost, class Over>
-  void write(Lost lost, Over over, uint8_t* to) const {
-    double bits[kWidth];
-    store(bits,
-          (lost ? L::all(double{kSwamped}) : D{}) + (over ? L::all(double{kOverflowed}) : D{}));
-    for (int64_t l = 0; l < lanes_; ++l) to[l] = static_cast<uint8_t>(bits[l]);
-  }
-
-  const EventArgs& args_;
-  const Accumulator acc_;
-  const int64_t lane_, lanes_;
-  const Format free_sum_, free_product_, free_outer_;
-};
+}
 
 template <class V>
-EventCounts count_events(const EventBlock& block) {
-  using D = typename V::D;
-  constexpr int kWidth = V::kWidth;
-  const EventArgs& args = *block.args;
-  EventCounts counts{};
-  double columns[kEventDepth * kWidth];
-  for (int64_t lane = 0; lane < block.lanes; lane += kWidth) {
-    const int64_t lanes = std::min<int64_t>(kWidth, block.lanes - lane);
-    const EventLoop<V> loop(args, block.lane + lane, lanes);
-    EventSums<D> sums[kEventRows];
-    for (int64_t from = 0; from < args.k; from += kEventDepth) {
-      const int64_t to = std::min(args.k, from + kEventDepth);
-      // Lanes past the edge hold zeros, whose products count nowhere.
-      std::fill(columns, columns + (to - from) * kWidth, 0.0);
-      for (int64_t k = from; k < to; ++k) {
-        const float* b = args.b + k * args.b_k + (block.lane + lane) * args.b_col;
-        for (int64_t l = 0; l < lanes; ++l) columns[(k - from) * kWidth + l] = b[l * args.b_col];
-      }
-      for (int64_t r = 0; r < block.rows; ++r) {
-        loop.run(sums[r], block.row + r, columns, from, to);
-      }
-    }
-    for (int64_t r = 0; r < block.rows; ++r) loop.finish(sums[r], block.row + r, &counts);
-  }
-  return counts;
+constexpr EventKernels event_kernels() {
+  return {count_events<V>, masked_row, masked_panel};
 }
 
 }  // namespace

@@ -2,6 +2,6 @@
 
 namespace lpk {
 
-EventCounts events_scalar(const EventBlock& block) { return count_events<Vec<1>>(block); }
+const EventKernels kScalarEvents = event_kernels<Vec<1>>();
 
 }  // namespace lpk

@@ -213,8 +213,23 @@ class Backend(Protocol):
 
         row: (M,) int64, contiguous, on the CPU: the row keys of the draws.
         Returns what `reference.events.Events` holds: sums, counts and, with ``bits``, the uint8
-        bits of the products' additions (M, K, N) and of the chunks' (M, chunks, N) or None.
+        bits of the products (M, K, N) and of the chunks (M, chunks, N) or None.
         """
+        ...
+
+    def masked_gradients(
+        self,
+        a: Tensor,
+        b: Tensor,
+        g: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        first_col: int,
+        bits: int,
+        recursive: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """`reference.masked.masked_gradients` of a (M, K), b (K, N), g (M, N), in float32 sums."""
         ...
 
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:

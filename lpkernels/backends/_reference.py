@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import accumulator_from_ints, quantizer_from_ints
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
-from lpkernels.reference import events, twin
+from lpkernels.reference import events, masked, twin
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import derive_seed, draws
 
@@ -107,6 +107,24 @@ class ReferenceBackend:
             None if x is None else torch.from_numpy(x) for x in (found.products, found.chunks)
         )
         return torch.from_numpy(found.sums).to(a.device), found.counts, products, chunks
+
+    def masked_gradients(
+        self,
+        a: Tensor,
+        b: Tensor,
+        g: Tensor,
+        acc: Ints,
+        seed: Tensor | None,
+        role: int,
+        first_col: int,
+        bits: int,
+        recursive: bool,
+    ) -> tuple[Tensor, Tensor]:
+        left, right = masked.masked_gradients(
+            _array(a), _array(b), _array(g), accumulator_from_ints(acc), seed=_seed(seed, role),
+            first_col=first_col, bits=bits, recursive=recursive,
+        )  # fmt: skip
+        return torch.from_numpy(left).to(a.device), torch.from_numpy(right).to(a.device)
 
     def conv_fprop(
         self,

@@ -168,10 +168,35 @@ class CpuBackend:
         chunks = torch.zeros(m, -(-k // chunk), n, dtype=torch.uint8) if bits and chunk else None
         outputs = [0 if x is None else x.data_ptr() for x in (sums, products, chunks)]
         lying = [*a.stride(), *b.stride()]
-        operands = (a.data_ptr(), b.data_ptr(), outputs, [m, n, k], lying, row.data_ptr())
+        operands = (a.data_ptr(), b.data_ptr(), outputs, [m, n, k], lying, [row.data_ptr(), 0])
         threads = torch.get_num_threads()
         counts = self._c().matmul_events(*operands, acc, _int(seed), role, threads)
         return sums, tuple(counts), products, chunks
+
+    def masked_gradients(
+        self,
+        a: Tensor,
+        b: Tensor,
+        g: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        first_col: int,
+        bits: int,
+        recursive: bool,
+    ) -> tuple[Tensor, Tensor]:
+        (m, k), n = a.shape, b.shape[1]
+        left, right = torch.zeros(m, k), torch.zeros(k, n)
+        if not (m and n and k):
+            return left, right
+        g, row = g.contiguous(), torch.arange(m)
+        tensors = [x.data_ptr() for x in (a, b, g, left, right)]
+        lying = [*a.stride(), *b.stride()]
+        keys, threads = [row.data_ptr(), first_col], torch.get_num_threads()
+        self._c().masked_gradients(
+            *tensors, [m, n, k], lying, keys, acc, _int(seed), role, bits, recursive, threads
+        )
+        return left, right
 
     def conv_fprop(
         self,

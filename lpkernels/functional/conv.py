@@ -169,7 +169,7 @@ def as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tu
     return values
 
 
-def _paddings(
+def symmetric_padding(
     function: str,
     padding: Size | str,
     kernel: Sequence[int],
@@ -219,7 +219,7 @@ def _conv(
     strides = as_sizes(name, "stride", stride, dims, 1)
     dilations = as_sizes(name, "dilation", dilation, dims, 1)
     kernel = weight.shape[2:]
-    paddings, extra = _paddings(name, padding, kernel, strides, dilations)
+    paddings, extra = symmetric_padding(name, padding, kernel, strides, dilations)
     sizes = x.shape[-dims:]
     padded = [n + 2 * p + e for n, p, e in zip(sizes, paddings, extra[::-2], strict=True)]
     _check_output(name, sizes, kernel, padded, dilations)

@@ -8,17 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.reference.orders import Integers, Present, Rounds, inner_sum
+from lpkernels.reference.orders import InnerSum, Integers, Present, Rounds, inner_sum
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 
 
 class Sums:
-    """Running sums of many outputs in one Accumulator, fed the products of one k after another."""
+    """Running sums of many outputs in one Accumulator, fed the products of one k after another.
 
-    def __init__(self, shape: tuple[int, ...], rounds: Rounds):
+    inner: what sums them up; None: the plain sums of the accumulator's order.
+    """
+
+    def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: InnerSum | None = None):
         self.acc, self.rounds = rounds.acc, rounds
-        self.inner = inner_sum(rounds, shape)
+        self.inner = inner_sum(rounds, shape) if inner is None else inner
         self.outer: Float64 = np.zeros(shape)
         self.k = 0
 

@@ -231,16 +231,46 @@ def test_gradients_are_quantised_as_the_recipe_says():
     assert torch.equal(lp.quantize(dw, "e5m1"), dw)
 
 
-def test_one_row_and_large_layers_go_in_pieces(monkeypatch):
-    from lpkernels.techniques.accumulation import _masked
-
+def test_one_row_is_a_batch_of_one():
     x, g = torch.randn(6, 40), torch.randn(6, 5)
     whole = gradients(mask_gradients(linear()), x, g)
-    monkeypatch.setattr(_masked, "PIECE", 400)
-    for one, other in zip(gradients(mask_gradients(linear()), x, g), whole, strict=True):
-        torch.testing.assert_close(one, other)
     layer = mask_gradients(linear())
     torch.testing.assert_close(gradients(layer, x[0], g[0])[0], whole[0][0])
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [1, (2, 1), "same", "valid"])
+def test_what_is_padded_is_padded_first_and_folded_back(mode: str, padding):
+    torch.manual_seed(0)
+    kernel = (4, 2) if padding == "same" else 3
+    layer = lp.nn.Conv2d(3, 4, kernel, padding=padding, padding_mode=mode, recipe=NARROW)
+    x = torch.randn(2, 3, 6, 5) * 2
+    y = layer(x)
+    g = torch.randn_like(y)
+    masked = mask_gradients(copy.deepcopy(layer))
+    assert torch.equal(masked(x), y)
+    dx, dw, db = gradients(masked, x, g)
+    inner = lp.nn.Conv2d(3, 4, kernel, recipe=NARROW)
+    inner.load_state_dict(layer.state_dict())
+    sides = layer._reversed_padding_repeated_twice
+    image = x.clone().requires_grad_()
+    padded = nn.functional.pad(image, sides, **({} if mode == "zeros" else {"mode": mode}))
+    want, *of_layer = gradients(mask_gradients(inner), padded.detach(), g)
+    padded.backward(want)
+    torch.testing.assert_close(dx, image.grad)
+    torch.testing.assert_close([dw, db], of_layer)
+
+
+@pytest.mark.parametrize("acc", ["e4m2:order=compensated", "e4m2:block=4:aligned_bits=3"])
+def test_compensated_and_aligned_sums_have_masks(acc: str):
+    recipe = lp.Recipe(fprop=acc)
+    layer, x, g = linear(recipe), torch.randn(6, 40) * 3, torch.randn(6, 5)
+    mask = lost(x, layer.weight.detach(), recipe.fprop, events.SWAMPED)
+    assert mask.any() and not mask.all()
+    passed = g.unsqueeze(1) * ~mask
+    dx, dw, _ = gradients(mask_gradients(layer, ["swamped"]), x, g)
+    torch.testing.assert_close(dx, (passed * layer.weight.detach().t()).sum(2))
+    torch.testing.assert_close(dw, (passed * x.unsqueeze(2)).sum(0).t())
 
 
 @pytest.mark.parametrize(
@@ -255,16 +285,11 @@ def test_one_row_and_large_layers_go_in_pieces(monkeypatch):
             linear(lp.Recipe(fprop="e5m3:order=pairwise")),
             {},
             ValueError,
-            "fprop in e5m3:order=pairwise.*added one by one",
+            "fprop in e5m3:order=pairwise.*a tree loses whole",
         ),
         (
             lp.convert(nn.LazyLinear(2), NARROW), {}, NotImplementedError,
             "is none of lp.nn's Linear, Conv1d",
-        ),
-        (lp.nn.Conv2d(2, 2, 3, padding="same"), {}, NotImplementedError, "padding='same'"),
-        (
-            lp.nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"), {}, NotImplementedError,
-            "padding_mode='reflect'",
         ),
     ],
 )  # fmt: skip

@@ -135,13 +135,54 @@ def test_swamped_chunks_are_counted_apart():
     assert got.swamped_chunks is not None and 0 < got.swamped_chunks < 1
 
 
-@pytest.mark.parametrize("name", ["e5m3:order=pairwise", "e5m3:order=compensated", "hopper_fp8"])
-def test_sums_in_other_orders_are_measured_without_events(name):
-    generator = torch.Generator().manual_seed(1)
-    a, b = torch.randn(6, 200, generator=generator), torch.randn(200, 5, generator=generator)
-    found = measure(a, b, name)
-    assert found.swamped is None and found.overflowed is None and found.counted == 0
-    assert 0 < found.nmse < measure(a, b, "e5m3").nmse
+def test_trees_and_compensated_sums_lose_fewer_products():
+    a, b = operands(6, 2000, 5)
+    plain, kahan, tree = (
+        measure(a, b, name) for name in ("e5m3", "e5m3:order=compensated", "e5m3:order=pairwise")
+    )
+    assert plain.swamped > tree.swamped > kahan.swamped > 0
+    assert plain.nmse > kahan.nmse and plain.nmse > tree.nmse
+    assert {x.counted for x in (plain, kahan, tree)} == {30}
+
+
+def test_events_of_a_tree_by_hand():
+    # e5m2: 8 + 1 = 9 is a tie and rounds to 8, so that 1 is lost; 8 + (1 + 1) is kept.
+    b = torch.ones(4, 1)
+    tree = "e5m2:order=pairwise"
+    assert measure(torch.tensor([[8.0, 1.0, 1.0, 1.0]]), b, tree).swamped == 1 / 4
+    # 64 + 64, then 1 + 1 = 2, which is lost with both of its products.
+    assert measure(torch.tensor([[64.0, 64.0, 1.0, 1.0]]), b, tree).swamped == 1 / 2
+    # Nothing is lost where products cancel.
+    assert measure(torch.tensor([[3.0, -3.0, 64.0, 0.0]]), b, tree).swamped == 0
+    assert measure(torch.full((1, 4), 28.0), b, "e3m2none_sat:order=pairwise").overflowed == 1
+
+
+def test_events_of_a_compensated_sum_by_hand():
+    # e5m2: 8 + 1 leaves 8 and the correction -1, with which the next 1 makes 10.
+    ones = torch.tensor([[8.0, 1.0, 1.0]])
+    got = measure(ones, torch.ones(3, 1), "e5m2:order=compensated")
+    assert (got.swamped, got.overflowed) == (0, 0)
+    # 2^-10 changes neither 8 nor a correction of 1.
+    tiny = torch.tensor([[8.0, 1.0, 2.0**-10]])
+    assert measure(tiny, torch.ones(3, 1), "e5m2:order=compensated").swamped == 1 / 3
+
+
+def test_events_of_aligned_blocks_by_hand():
+    b = torch.ones(4, 1)
+    acc = "e5m3:toward_zero:block=2:aligned_bits=3"
+    # Of 1/2 beside 16, whose last place is 2, nothing is left.
+    assert measure(torch.tensor([[16.0, 0.5, 4.0, 4.0]]), b, acc).swamped == 1 / 4
+    # The second block comes to 1 in a sum of 16 whose last place is 2: all of it is cut away.
+    assert measure(torch.tensor([[16.0, 0.0, 0.5, 0.5]]), b, acc).swamped == 2 / 3
+    # 5 / 4 and -5 / 4 cancel, and are not lost.
+    kept = torch.tensor([[1.0, 0.0, 1.25, -1.25]])
+    assert measure(kept, b, acc).swamped == 0
+    wide = "e5m3:toward_zero:block=2:aligned_bits=8"
+    # Alignment keeps 1 beside 16, but the block is lost when the sum is rounded.
+    assert measure(torch.tensor([[16.0, 0.0, 0.5, 0.5]]), b, wide).swamped == 2 / 3
+    assert (
+        measure(torch.full((1, 4), 28.0), b, "e3m2none_sat:block=2:aligned_bits=4").overflowed == 1
+    )
 
 
 def test_with_mantissa_keeps_the_rest():

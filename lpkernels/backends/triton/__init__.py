@@ -59,7 +59,7 @@ class TritonBackend:
         home = "cpu" if _launch.interpreting() else "cuda"
         if device.type != home:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
-        if op == "matmul_events":
+        if op in ("matmul_events", "masked_gradients"):
             return "its kernels count no events; those of the cpu backend do"
         return "" if op.removesuffix("_ordered") in _OPS else f"it has no kernel yet for {op}"
 

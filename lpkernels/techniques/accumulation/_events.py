@@ -12,7 +12,7 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.reference.events import OVERFLOWED, SWAMPED
 from lpkernels.rng import Role
 
-__all__ = ["OVERFLOWED", "SWAMPED", "Shares", "bits_of", "shares"]
+__all__ = ["OVERFLOWED", "SWAMPED", "Shares", "masked_gradients", "shares"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def shares(
 ) -> Shares:
     """Events in the sums of a @ b, for as many evenly spaced rows as `most` products allow."""
     rows = len(a) if most is None else min(len(a), most // b.numel())
-    if not acc.in_sequence or rows == 0:
+    if acc.order == "native" or rows == 0:
         return Shares(0, None, None, None, None)
     row = torch.linspace(0, len(a) - 1, rows, dtype=torch.float64).round().long()
     able = backends.select(backend, "matmul_events", a.device)
@@ -50,15 +50,21 @@ def shares(
     )
 
 
-def bits_of(
-    a: Tensor, b: Tensor, acc: Accumulator, seed: Tensor | None, first_row: int
-) -> tuple[Tensor, Tensor | None]:
-    """The bits of every addition in the fprop sums of a @ b, whose draws begin at `first_row`:
-    (M, K, N) of the products and (M, chunks, N) of the chunks or None.
+def masked_gradients(
+    a: Tensor,
+    b: Tensor,
+    g: Tensor,
+    acc: Accumulator,
+    seed: Tensor | None,
+    *,
+    first_col: int,
+    bits: int,
+    recursive: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of a (M, K) and b (K, N) by g (M, N), in float32 sums, from the products of the
+    fprop sums that none of the `bits` takes out. The draws of the columns begin at `first_col`.
     """
-    row = torch.arange(first_row, first_row + len(a))
-    able = backends.select("auto", "matmul_events", a.device)
-    _, _, products, chunks = able.matmul_events(a, b, acc.to_ints(), seed, Role.FPROP, row, True)
-    if products is None:
-        raise AssertionError("matmul_events gave no bits")
-    return products.to(a.device), None if chunks is None else chunks.to(a.device)
+    able = backends.select("auto", "masked_gradients", a.device)
+    return able.masked_gradients(
+        a, b, g, acc.to_ints(), seed, Role.FPROP, first_col, bits, recursive
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -11,11 +12,9 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.functional.conv import ConvGeometry
-from lpkernels.techniques.accumulation._events import OVERFLOWED, SWAMPED, bits_of
+from lpkernels.techniques.accumulation._events import OVERFLOWED, SWAMPED, masked_gradients
 
 MASKS = {"swamped": SWAMPED, "overflowed": OVERFLOWED}
-# Multiply-adds whose masks are held at a time: what passes them fits a cache of 2 MiB.
-PIECE = 1 << 18
 
 
 class Rows(Protocol):
@@ -56,14 +55,21 @@ class ConvRows:
         self.geometry = geometry
 
     def rows(self, x: Tensor, w: Tensor) -> Tensor:
+        sides = [side for pad in self.geometry.padding[::-1] for side in (pad, pad)]
+        x = F.pad(x, sides).transpose(0, 1)
+        taps = list(self._taps(x.shape[2:], w.shape[2:]))
+        # (C, taps, N, *positions): a copy for each tap.
+        result = torch.stack([x[(slice(None), slice(None), *of_tap)] for of_tap in taps], 1)
+        return result.flatten(2).flatten(0, 1).t()
+
+    def _taps(self, image: Sequence[int], kernel: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+        """For each tap of the kernel, the elements of a padded image that it meets."""
         of = self.geometry
-        x = F.pad(x, [side for pad in of.padding[::-1] for side in (pad, pad)])
-        sizes = zip(w.shape[2:], of.stride, of.dilation, strict=True)
-        for dim, (taps, stride, dilation) in enumerate(sizes, start=2):
-            x = x.unfold(dim, dilation * (taps - 1) + 1, stride)[..., ::dilation]
-        # (N, C, *positions, *kernel)
-        x = x.movedim(1, w.dim() - 1)
-        return x.flatten(w.dim() - 1).flatten(0, -2)
+        along = [
+            [slice(i * d, i * d + (n - 1 - d * (k - 1)) // s * s + 1, s) for i in range(k)]
+            for n, k, s, d in zip(image, kernel, of.stride, of.dilation, strict=True)
+        ]
+        return itertools.product(*along)
 
     def columns(self, w: Tensor) -> Tensor:
         return w.flatten(1).t()
@@ -72,9 +78,17 @@ class ConvRows:
         return self.geometry.rows(g, g.shape[1:2])
 
     def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
-        with torch.enable_grad():
-            image = torch.zeros_like(x, requires_grad=True)
-            return torch.autograd.grad(self.rows(image, w), image, dx)[0]
+        padding, sizes = self.geometry.padding, x.shape[2:]
+        padded = [n + 2 * pad for n, pad in zip(sizes, padding, strict=True)]
+        image = x.new_zeros(*x.shape[:2], *padded)
+        taps = list(self._taps(padded, w.shape[2:]))
+        positions = image[(slice(None), slice(None), *taps[0])].shape[2:] if taps else ()
+        # (N, *positions, C, taps) -> (taps, N, C, *positions)
+        parts = dx.reshape(x.shape[0], *positions, x.shape[1], len(taps)).movedim((-1, -2), (0, 2))
+        for of_tap, part in zip(taps, parts, strict=True):
+            image[(slice(None), slice(None), *of_tap)] += part
+        inside = [slice(pad, pad + n) for n, pad in zip(sizes, padding, strict=True)]
+        return image[(slice(None), slice(None), *inside)]
 
 
 def masked_products(
@@ -95,60 +109,12 @@ def masked_products(
     parts = zip(*(x.chunk(groups, 1) for x in (left, right, g)), strict=True)
     for group, (rows, columns, top) in enumerate(parts):
         # Draws are keyed by the column among those of all groups.
-        first = group * columns.shape[1] if acc.is_stochastic else 0
-        found = _one_group(rows, columns, top, acc, seed, first, bits, recursive)
+        found = masked_gradients(
+            rows, columns, top, acc, seed,
+            first_col=group * columns.shape[1], bits=bits, recursive=recursive,
+        )  # fmt: skip
         d_left.append(found[0])
         d_right.append(found[1])
+    if groups == 1:
+        return d_left[0], d_right[0]
     return torch.cat(d_left, 1), torch.cat(d_right, 1)
-
-
-def _one_group(
-    left: Tensor,
-    right: Tensor,
-    g: Tensor,
-    acc: Accumulator,
-    seed: Tensor | None,
-    first: int,
-    bits: int,
-    recursive: bool,
-) -> tuple[Tensor, Tensor]:
-    d_left, d_right = torch.zeros_like(left), torch.zeros_like(right)
-    numbered = torch.cat([right.new_zeros(len(right), first), right], 1) if first else right
-    step = max(1, PIECE // max(1, numbered.numel()))
-    for start in range(0, len(left), step):
-        part = slice(start, start + step)
-        products, chunks = bits_of(left[part], numbered, acc, seed, start)
-        products = products[..., first:]
-        chunks = None if chunks is None else chunks[..., first:]
-        passes = _passes(products, chunks, bits, acc.chunk, recursive)
-        passed = passes.float().mul_(g[part].unsqueeze(1))
-        d_left[part] = (passed * right).sum(2)
-        d_right += passed.mul_(left[part].unsqueeze(2)).sum(0)
-    return d_left, d_right
-
-
-def _passes(
-    products: Tensor, chunks: Tensor | None, bits: int, chunk: int | None, recursive: bool
-) -> Tensor:
-    """1 for the products (R, K, O) that pass a gradient, from the bits of their additions, else 0.
-
-    uint8 throughout: torch converts to and from bool at a tenth of the speed.
-    """
-    lost = products & bits
-    recursive = recursive and bool(bits & OVERFLOWED)
-    length = products.shape[1]
-    if recursive:
-        for start in range(0, length, chunk or length):
-            part = slice(start, start + (chunk or length))
-            lost[:, part] |= _before(products[:, part] & OVERFLOWED)
-    if chunks is not None and chunk is not None:
-        outer = chunks & bits
-        if recursive:
-            outer |= _before(chunks & OVERFLOWED)
-        lost |= outer.repeat_interleave(chunk, dim=1)[:, :length]
-    return lost.eq_(0)
-
-
-def _before(over: Tensor) -> Tensor:
-    """Whether an overflow came at the step or after it."""
-    return over.flip(1).cummax(1).values.flip(1)

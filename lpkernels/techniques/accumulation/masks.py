@@ -10,11 +10,9 @@ accumulators" (arXiv 2401.14110), which trains below 12-bit accumulators with gr
 kind. Differs: the events are those of the emulated additions themselves, counted by the kernel that
 `measure` uses, in any rounding and format.
 
-Cost: backward looks at every multiply-add of fprop again, one by one, and multiplies masks of the
-size of all products, where a native gradient is a matrix product. Two thirds of the time go into
-the events (3.6 ns a multiply-add on one AVX-512 thread), one third into the masks, which go through
-the cache in pieces. Groups of a convolution are looked at one after the other; with stochastic sums
-each takes the columns before it along, because draws are numbered across the groups.
+Cost: backward makes the sums of fprop again, each addition looked at, and keeps a bit for every
+product of some rows, while those rows' gradients are summed. Groups of a convolution are one
+product after the other.
 """
 
 from __future__ import annotations
@@ -25,13 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn import functional as F
 
 from lpkernels import nn
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import packed_activations, seeds
 from lpkernels.functional._autograd import first_order
 from lpkernels.functional._layer import EmulatedLayer, quantized, widened
-from lpkernels.functional.conv import ConvGeometry
+from lpkernels.functional.conv import ConvGeometry, symmetric_padding
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.nn._calls import EmulatesCalls
 from lpkernels.nn._emulated import Emulated
@@ -66,10 +65,9 @@ def mask_gradients(
 
     Raises:
         TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer whose dgrad or
-            wgrad is not native, because masked gradients are float32 sums, or whose fprop sums
-            trees, compensated or in aligned blocks.
-        NotImplementedError: a layer other than Linear and Conv1d to Conv3d, or a convolution with
-            another padding_mode than "zeros", or padding by name.
+            wgrad is not native, because masked gradients are float32 sums, or whose fprop sums in
+            trees.
+        NotImplementedError: a layer other than Linear and Conv1d to Conv3d.
     """
     if not isinstance(model, Module):
         raise TypeError(
@@ -103,14 +101,6 @@ def _masked_class(name: str, module: Any) -> type:
         raise NotImplementedError(
             f"{what} is none of lp.nn's {', '.join(layer.__name__ for layer in _KINDS)}"
         )
-    if getattr(module, "padding_mode", "zeros") != "zeros":
-        raise NotImplementedError(
-            f"{what} has padding_mode={module.padding_mode!r}; masks need zeros"
-        )
-    if isinstance(getattr(module, "padding", 0), str):
-        raise NotImplementedError(
-            f"{what} has padding={module.padding!r}; masks need it in numbers"
-        )
     _check_sums(what, module.recipe)
     return kind
 
@@ -121,10 +111,10 @@ def _check_sums(what: str, recipe: Recipe) -> None:
             f"{what} sums dgrad in {recipe.dgrad} and wgrad in {recipe.wgrad}; masked gradients "
             "are float32 sums: use a recipe whose dgrad and wgrad are native"
         )
-    if recipe.fprop.order != "native" and not recipe.fprop.in_sequence:
+    if recipe.fprop.order == "pairwise":
         raise ValueError(
-            f"{what} sums fprop in {recipe.fprop}; masks say which product was lost in a sum, so "
-            "they need products added one by one: order='sequential' without block"
+            f"{what} sums fprop in {recipe.fprop}; a tree loses whole partial sums, which no mask "
+            "of products says: use another order"
         )
 
 
@@ -135,7 +125,7 @@ class _Masked(Emulated):
     recursive: bool = False
     #: Dimensions of an input without a batch.
     _dims: int
-    _products: Callable[[], tuple[Any, Rows]]
+    _products: Callable[[Tensor], tuple[Tensor, Any, Rows]]
 
     def forward(self, input: Tensor) -> Tensor:
         layer: Any = self
@@ -146,9 +136,9 @@ class _Masked(Emulated):
         batch = input if input.dim() > self._dims else input.unsqueeze(0)
         seed = seeds.seed_for(recipe.is_stochastic, None)
         bias = None if layer.bias is None else widened(layer.bias)
-        operands = (widened(batch), widened(layer.weight), bias)
-        options = (*self._products(), seed, self.masks, self.recursive)
-        y = _MaskedLayer.apply(*operands, recipe, *options)
+        x, *products = self._products(widened(batch))
+        options = (*products, seed, self.masks, self.recursive)
+        y = _MaskedLayer.apply(x, widened(layer.weight), bias, recipe, *options)
         return y if batch is input else y.squeeze(0)
 
 
@@ -158,15 +148,24 @@ class MaskedLinear(_Masked, nn.Linear):
     _original = torch.nn.Linear
     _dims = 1
 
-    def _products(self) -> tuple[Any, Rows]:
-        return LinearGeometry(), LinearRows()
+    def _products(self, x: Tensor) -> tuple[Tensor, Any, Rows]:
+        return x, LinearGeometry(), LinearRows()
 
 
 class _MaskedConv(_Masked):
-    def _products(self) -> tuple[Any, Rows]:
+    def _products(self, x: Tensor) -> tuple[Tensor, Any, Rows]:
+        """What is not padded by zeros on both sides alike is padded first; its gradient is folded
+        back by torch."""
         layer: Any = self
-        geometry = ConvGeometry(layer.stride, layer.padding, layer.dilation, layer.groups)
-        return geometry, ConvRows(geometry)
+        padding = layer.padding
+        if layer.padding_mode != "zeros":
+            x = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+            padding = 0
+        sizes = (layer.weight.shape[2:], layer.stride, layer.dilation)
+        both, extra = symmetric_padding(type(self).__name__, padding, *sizes)
+        x = F.pad(x, extra) if any(extra) else x
+        geometry = ConvGeometry(layer.stride, both, layer.dilation, layer.groups)
+        return x, geometry, ConvRows(geometry)
 
 
 class MaskedConv1d(_MaskedConv, nn.Conv1d):

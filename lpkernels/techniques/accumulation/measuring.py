@@ -33,13 +33,15 @@ class Measurement:
     nmse: E[(S - I)^2] / E[sum of p^2], NaN alike.
     vrr_error, nmse_error: standard errors, from the spread between rows, whose sums share their
         left operand; NaN with one row.
-    swamped: share of the nonzero products whose addition left the sum as it was.
+    swamped: share of the nonzero products that were lost when they were added to a finite sum: the
+        sum stayed as it was; of a compensated sum its correction too; nothing was left of the
+        product after alignment, or its block left the sum as it was; in a tree the addend that held
+        it left no trace in the next node. lpkernels/reference/events.py has it exactly.
     swamped_chunks: the same of the nonzero sums of chunks added to the outer accumulator.
     overflowed: share of the sums in which some product, partial sum or result was beyond the
         format's largest value, whatever the format then makes of it.
     counted: sums that the three shares are taken over: all, or evenly spaced rows of them. The
-        shares are None where products are not added one by one: trees, compensated sums, aligned
-        blocks, the hardware's own order.
+        shares are None in the hardware's own order ("native"), which nobody sees.
     """
 
     accumulator: str
