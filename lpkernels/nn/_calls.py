@@ -139,6 +139,11 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
 PRODUCTS = frozenset(function.__name__ for function in _HANDLERS)
 """The names of these functions."""
 
+def emulates(func: Any) -> bool:
+    """Whether `Calls` computes products of this function of torch."""
+    return func in _HANDLERS
+
+
 _ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 

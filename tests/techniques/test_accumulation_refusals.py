@@ -94,7 +94,6 @@ def overflowing() -> nn.Module:
             "multi_dot",
         ),
         (Computes(convolution), X, {}, NotImplementedError, "torch's convolution"),
-        (nn.LSTMCell(4, 4), X, {}, NotImplementedError, "lstm_cell"),
         (nn.LSTM(4, 4, proj_size=2), X, {}, NotImplementedError, "proj_size"),
         (nn.Bilinear(4, 4, 2), (X, X), {}, NotImplementedError, "bilinear"),
         (

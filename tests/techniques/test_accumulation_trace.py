@@ -78,7 +78,7 @@ class Heads(nn.Module):
         return (q @ k.mT) @ k + torch.bmm(q, q.mT).matmul(k).sum()
 
 
-def test_products_of_functions_have_rows_and_no_recipe():
+def test_products_of_functions_share_the_recipe_of_their_module():
     sample = (grad(2, 3, 8), grad(2, 3, 8))
     made = plan(Heads(), sample, loss=mean_square, operand="bf16")
     rows = {}
@@ -90,7 +90,9 @@ def test_products_of_functions_have_rows_and_no_recipe():
         "bmm": [8, 3, 3],
         "matmul_3": [3, 8, 3],
     }
-    assert made.recipes == {}
+    assert list(made) == [""]
+    widest = max(row.format.man_bits for row in made.rows if row.gemm == "dgrad")
+    assert made[""].dgrad.fmt.man_bits == widest
 
 
 def test_broadcast_operands_sum_over_what_was_broadcast():

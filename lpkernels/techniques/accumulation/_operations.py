@@ -22,8 +22,8 @@ from lpkernels.techniques.accumulation._trace import Handler, Tracer, name_of, r
 # Products that are not looked into: what a model that calls one is told.
 OPAQUE = (
     "einsum", "tensordot", "bilinear", "conv_tbc", "convolution", "_convolution", "chain_matmul",
-    "multi_dot", "addbmm", "addmv", "dot", "vdot", "inner", "vecdot", "matrix_power", "lstm_cell",
-    "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "_native_multi_head_attention",
+    "multi_dot", "addbmm", "addmv", "dot", "vdot", "inner", "vecdot", "matrix_power",
+    "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm", "_grouped_mm", "grouped_mm",
     "sparse_mm", "smm", "sspaddmm", "hspmm",
 )  # fmt: skip
@@ -154,6 +154,18 @@ def _recurrent(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str,
     return (y.transpose(0, 1) if batch_first else y, *last)
 
 
+def _cell(tracer: Tracer, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """One step of a recurrent layer on its own; each call is a product of its own."""
+    names = "input hx w_ih w_hh b_ih b_hh"
+    of = _arguments(names, args, kwargs, {"b_ih": None, "b_hh": None})
+    kind = name_of(func).removesuffix("_cell")
+    state = tuple(of["hx"]) if kind == "lstm" else (of["hx"],)
+    zx = tracer.linear(of["input"], of["w_ih"], of["b_ih"], "ih")
+    zh = tracer.linear(state[0], of["w_hh"], of["b_hh"], "hh")
+    found = CELLS[kind](zx, zh, state)
+    return found if kind == "lstm" else found[0]
+
+
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("matmul", "rmatmul", "mm", "bmm", "mv"), _matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _addmm),
@@ -163,4 +175,5 @@ HANDLERS: dict[str, Handler] = {
     "scaled_dot_product_attention": _sdpa,
     "multi_head_attention_forward": _multi_head,
     **dict.fromkeys(CELLS, _recurrent),
+    **dict.fromkeys([f"{kind}_cell" for kind in CELLS], _cell),
 }

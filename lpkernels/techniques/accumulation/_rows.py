@@ -86,8 +86,11 @@ class AccumulatorPlan(Mapping[Any, Recipe]):
     """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
 
     ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators
-    and the operand formats the plan was made for. Products that are no such layer (attention,
-    recurrent layers, calls of torch.matmul) have rows, and no recipe.
+    and the operand formats the plan was made for. A module of several products (attention,
+    recurrent layers, one whose own forward calls torch.matmul) has one recipe: each of the three
+    products in the widest accumulator of its rows.
+
+    modules: {the layer of a row: the module whose recipe it has}.
     """
 
     rows: tuple[PlanRow, ...]
@@ -113,15 +116,16 @@ class AccumulatorPlan(Mapping[Any, Recipe]):
 
         A negative number adds bits.
         """
+        sums: dict[str, dict[str, PlanRow]] = {}
+        for row in self.rows:
+            if row.layer in self.modules:
+                of = sums.setdefault(self.modules[row.layer], {})
+                of[row.gemm] = _widest(of[row.gemm], row) if row.gemm in of else row
+        quantizers = {k: getattr(self.operands, k) for k in ("input", "weight", "grad_output")}
         made: dict[Any, Recipe] = {}
-        for layer, module in self.modules.items():
-            sums = {
-                row.gemm: _narrower(row.accumulator, bits)
-                for row in self.rows
-                if row.layer == layer
-            }
-            quantizers = {k: getattr(self.operands, k) for k in ("input", "weight", "grad_output")}
-            fields: dict[str, Any] = {**quantizers, **sums}
+        for module, rows in sums.items():
+            narrow = {gemm: _narrower(row.accumulator, bits) for gemm, row in rows.items()}
+            fields: dict[str, Any] = {**quantizers, **narrow}
             made[_pattern(module)] = Recipe(**fields)
         return made
 
@@ -233,7 +237,7 @@ def _notes(length: int, found: Statistics, bits: int, in_chunks: bool) -> list[s
 
 
 def _widest(a: PlanRow, b: PlanRow) -> PlanRow:
-    """One row for two calls of a layer: the longer sum, and a format that holds both."""
+    """One row for two products: the longer sum, and a format that holds both."""
     longer, other = (a, b) if a.length >= b.length else (b, a)
     ranges = [r.exponents for r in (a, b) if r.exponents is not None]
     exponents = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else None

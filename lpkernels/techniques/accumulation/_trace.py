@@ -18,7 +18,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
+from lpkernels.nn._calls import emulates
 from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._select import callers
 from lpkernels.nn._select import layers as convertible_layers
 from lpkernels.techniques.accumulation._geometry import Geometry, Matmul
 
@@ -27,7 +29,7 @@ from lpkernels.techniques.accumulation._geometry import Geometry, Matmul
 class Product:
     """y = op(x, w), the operands detached; `layer` is its name in tables.
 
-    module: the name under which `convert` knows the layer, None if it is no such layer.
+    module: the name of the module whose recipe `convert` computes it by; None if it knows none.
     weights: whether w is a layer's weights, not an activation.
     """
 
@@ -70,10 +72,15 @@ class Tracer(TorchFunctionMode):
         self._handlers, self._opaque = handlers, opaque
         self.found = 0
         self._frames = [_Frame("", None)]
+        # The one that a handler is looking into.
+        self._function: Any = None
         self._handles: list[RemovableHandle] = []
         self._series: dict[str, _Series] = {}
         self._layers = {
             layer.module: layer.names[0] for layer in convertible_layers(model) if not layer.why_not
+        }
+        self._callers = {
+            layer.module: layer.names[0] for layer in callers(model) if not layer.why_not
         }
 
     def __enter__(self) -> Tracer:
@@ -102,6 +109,7 @@ class Tracer(TorchFunctionMode):
         name = name_of(func)
         handler = self._handlers.get(name)
         if handler is not None:
+            self._function = func
             return handler(self, func, args, kwargs)
         if name in self._opaque:
             raise NotImplementedError(
@@ -141,19 +149,31 @@ class Tracer(TorchFunctionMode):
         shape: of the product, where the result y has another one.
         """
         frame = self._frames[-1]
-        module = self._layers.get(frame.module) if own and frame.module is not None else None
-        if module is not None and "own" not in frame.calls:
+        is_layer = own and frame.module in self._layers and "own" not in frame.calls
+        if is_layer:
             frame.calls["own"] = 1
-            layer = module or type(frame.module).__name__
+            layer = frame.name or type(frame.module).__name__
         else:
-            module, layer = None, self.layer_name(kind)
+            layer = self.layer_name(kind)
         shape = y.shape if shape is None else shape
-        weights = module is not None or _is_parameter(w)
-        product = Product(layer, module, geometry, x.detach(), w.detach(), shape, weights)
+        weights = is_layer or _is_parameter(w)
+        operands = (geometry, x.detach(), w.detach())
+        product = Product(layer, self._owner(), *operands, shape, weights)
         needs = (x.requires_grad, w.requires_grad)
         self._send(product, *needs)
         if y.requires_grad:
             y.register_hook(lambda g: self.sink(product, g.detach().reshape(shape), *needs))
+
+    def _owner(self) -> str | None:
+        """The innermost layer, or module with a forward of its own, that is running; of the latter
+        only what `convert` emulates.
+        """
+        for frame in reversed(self._frames):
+            if frame.module in self._layers:
+                return self._layers[frame.module]
+            if frame.module in self._callers:
+                return self._callers[frame.module] if emulates(self._function) else None
+        return None
 
     def _send(self, product: Product, needs_x: bool, needs_w: bool) -> None:
         self.found += 1
@@ -189,7 +209,8 @@ class Tracer(TorchFunctionMode):
             x, w = torch.cat(series.inputs), series.weight.detach().mT
             shape = torch.Size((len(x), w.shape[1]))
             weights = _is_parameter(series.weight)
-            product = Product(self.layer_name(name), None, Matmul(), x, w, shape, weights)
+            layer, owner = self.layer_name(name), self._owner()
+            product = Product(layer, owner, Matmul(), x, w, shape, weights)
             self._send(product, series.needs_x, series.weight.requires_grad)
             series.send = partial(
                 self._send_back, product, series.needs_x, series.weight.requires_grad

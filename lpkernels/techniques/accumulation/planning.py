@@ -41,8 +41,8 @@ def plan(
     """The accumulator that every product of a model needs, forward and backward.
 
     Runs the model once on the sample, in the mode it is in, and its loss backward, in torch's own
-    arithmetic, and looks at every linear layer, convolution (transposed ones too), recurrent
-    layer, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: the lengths of the three
+    arithmetic, and looks at every linear layer, convolution (transposed ones too), recurrent layer
+    and cell, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: the lengths of the three
     GEMMs, and, on the operands rounded to `operand`, the mantissa bits of the products, the share
     that is not zero and the range of exponents. Those give the format: mantissa bits by
     :func:`min_mantissa_bits`, and the fewest exponent bits (IEEE bias, at least 2) whose largest
@@ -50,7 +50,9 @@ def plan(
     a product of typical size in the smallest hundredth of the sums.
 
     Gradients, buffers, hooks and torch's random state are left as found; a layer that is called
-    several times has the widest of its formats. The length of a strided dgrad is its longest sum.
+    several times has the widest of its formats. The products of one module that `convert` computes
+    by one recipe (attention, recurrent layers, calls in a forward) share the widest accumulators.
+    The length of a strided dgrad is its longest sum.
 
     Args:
         model: a module of torch's own layers, its parameters initialised.

@@ -1,0 +1,140 @@
+"""A plan of attention, recurrent layers and called products is what convert() takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from lpkernels.techniques.accumulation import AccumulatorPlan, plan
+from tests.compare import assert_bit_equal
+
+
+def mean_square(y: object) -> Tensor:
+    return (y[0] if isinstance(y, tuple) else y).square().mean() * 256
+
+
+class Attention(nn.Module):
+    """Causal attention written out, as GPT-2's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        scores = torch.matmul(q, k.mT).masked_fill(~seen, float("-inf"))
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = Attention()
+        self.torchs = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.memory = nn.LSTM(16, 12, num_layers=2, bidirectional=True, batch_first=True)
+        self.cell = nn.GRUCell(24, 8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.own(x)
+        x = x + self.torchs(x, x, x, need_weights=False)[0]
+        x, _ = self.memory(x)
+        h = x.new_zeros(len(x), 8)
+        for step in x.unbind(1):
+            h = self.cell(step, h)
+        return F.linear(self.head(h), torch.eye(5))
+
+
+def check_recipes(model: nn.Module, made: AccumulatorPlan) -> None:
+    """Every row's product has the recipe of its module, wide enough for it."""
+    lp.convert(model, made)
+    modules = dict(model.named_modules())
+    for row in made.rows:
+        recipe = modules[made.modules[row.layer]].recipe
+        acc = getattr(recipe, row.gemm)
+        assert recipe.input == made.operands.input
+        assert acc.order != "native"
+        assert acc.fmt.man_bits >= row.format.man_bits
+        assert acc.fmt.exp_bits >= row.format.exp_bits
+
+
+def test_every_product_of_the_model_has_a_recipe():
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(3, 6, 16)
+    plain = model(x)
+    made = plan(model, x, loss=mean_square, operand="e5m2")
+    assert list(made) == ["own.qkv", "own", "own.proj", "torchs", "memory", "cell", "head", ""]
+    names = {row.layer for row in made.rows if made.modules[row.layer] == "torchs"}
+    assert names == {f"torchs.{part}" for part in ("in_proj", "scores", "values", "out_proj")}
+    names = {row.layer for row in made.rows if made.modules[row.layer] == "cell"}
+    assert names == {"cell.ih", "cell.hh"}
+    check_recipes(model, made)
+    y = model(x)
+    assert not torch.equal(y, plain)
+    mean_square(y).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    narrow = made.narrowed(1)["torchs"].fprop.fmt.man_bits
+    assert narrow == max(1, made["torchs"].fprop.fmt.man_bits - 1)
+
+
+def test_the_converted_layer_computes_by_the_planned_accumulators():
+    torch.manual_seed(0)
+    layer, x = nn.LSTM(6, 4), torch.randn(5, 2, 6)
+    made = plan(layer, x, loss=mean_square, operand="e5m2")
+    assert list(made) == [""]
+    lp.convert(layer, made)
+    ours = lp.nn.LSTM(6, 4, recipe=made[""])
+    ours.load_state_dict(layer.state_dict())
+    assert_bit_equal(layer(x)[0], ours(x)[0])
+
+
+@pytest.mark.parametrize("kind", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+def test_cells_compute_what_torch_does(kind: type[nn.Module]):
+    torch.manual_seed(0)
+    cell, x = kind(5, 4), torch.randn(3, 5)
+    seen = []
+    made = plan(cell, x, loss=lambda y: seen.append(y) or mean_square(y), operand="fp32")
+    want, got = cell(x), seen[0]
+    for one, other in zip(*([y] if isinstance(y, Tensor) else y for y in (got, want)), strict=True):
+        torch.testing.assert_close(one, other)
+    lengths = {(row.layer, row.gemm): row.length for row in made.rows}
+    gates = {nn.RNNCell: 1, nn.LSTMCell: 4, nn.GRUCell: 3}[kind]
+    assert lengths["ih", "fprop"] == 5 and lengths["hh", "fprop"] == 4
+    assert lengths["hh", "wgrad"] == 3
+    assert ("hh", "dgrad") not in lengths and gates * 4 == len(cell.bias_ih)
+
+
+def test_what_convert_does_not_emulate_has_rows_alone():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.mv(x, self.w)
+
+    made = plan(Net(), torch.randn(3, 4), loss=mean_square, operand="bf16")
+    assert [row.layer for row in made.rows] == ["mv", "mv"]
+    assert made.recipes == {} and made.modules == {}
+
+
+def test_gpt2_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+    model = transformers.GPT2LMHeadModel(config)
+    tokens = torch.randint(50, (2, 12))
+
+    def loss(y: object) -> Tensor:
+        return F.cross_entropy(y.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()) * 256
+
+    made = plan(model, tokens, loss=loss, operand="e5m2", chunk=8)
+    wanted = ["transformer.h.0.attn.c_attn", "transformer.h.0.attn", "transformer.h.0.mlp.c_fc"]
+    assert set(wanted) <= set(made) and "lm_head" in made
+    check_recipes(model, made)
+    loss(model(tokens)).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
