@@ -40,6 +40,7 @@ else
   echo "compute-sanitizer is not on PATH: no memory checks"
 fi
 
+part fp8-units "$python" -m bench.fp8_units --out "$out"
 part bench "$python" -m bench.run --device cuda --out "$out"
 
 if ((${#failed[@]})); then
