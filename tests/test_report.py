@@ -88,3 +88,19 @@ def test_probes_show_code_result_and_error() -> None:
     table = probes([Probe(464.0, 448.0, "0 1111 110"), Probe(1.5, math.inf, "")])
     assert row(table, "464.0") == ["464.0", "0 1111 110", "448", "-16"]
     assert row(table, "  1.5") == ["1.5", "-", "inf", "inf"]
+
+
+def test_a_plan_is_readable_in_eighty_columns() -> None:
+    from lpkernels.report.accumulators import plan_table
+
+    row = {
+        "layer": "transformer.blocks.11.attention.proj", "gemm": "wgrad", "length": 3211264,
+        "product_bits": 15, "nzr": 0.5, "man_bits": 17, "chunk": 1024, "chunk_bits": 11,
+        "exponents": (-126, -100), "accumulator": "e8m11_chunk1024", "notes": ["a", "b"],
+    }  # fmt: skip
+    console = Console(width=80, record=True)
+    console.print(plan_table([row]))
+    text = console.export_text()
+    for whole in ("3211264", "15", "50%", "17", "11/1024", "-126..-100", "e8m11_chunk1024", "1 2"):
+        assert whole in text
+    assert "…" not in text

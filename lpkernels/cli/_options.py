@@ -16,7 +16,7 @@ def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
     """An option's callback: its value must pass `check`, else the error names the option."""
 
     def callback(value: Any) -> Any:
-        if value:
+        if value is not None and value != "":
             try:
                 check(value)
             except (TypeError, ValueError) as error:

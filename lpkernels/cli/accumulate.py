@@ -1,5 +1,7 @@
 """`lpkernels accumulate`: how narrow the accumulators of a network may be."""
 
+import math
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,13 +35,18 @@ def _chunk(text: str) -> None:
         raise ValueError(f"expected none, best or a length, got {text!r}")
 
 
+def _loss_scale(value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"expected a positive number, got {value}")
+
+
 def accumulate(
     model: Annotated[
         str,
         typer.Option(
             help="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
-            "mobilenetv2, tiny-gpt), resnet<depth> or cnn<depth> on --data, or module:function "
-            "returning (model, sample, loss)."
+            "mobilenetv2, tiny-gpt), resnetD or cnnD (of D layers: resnet8, cnn3) on --data, or "
+            "module:function returning (model, sample, loss)."
         ),
     ] = "resnet32-cifar",
     operand: Annotated[
@@ -86,7 +93,11 @@ def accumulate(
     ] = False,
     batch: Annotated[int, typer.Option(min=1, help="Images or texts of a batch.")] = 8,
     loss_scale: Annotated[
-        float, typer.Option(help="Gradients are measured at this multiple; a power of two is exact")
+        float,
+        typer.Option(
+            callback=valid(_loss_scale),
+            help="Gradients are measured at this multiple; a power of two is exact.",
+        ),
     ] = 1024.0,
     longest: Annotated[int, typer.Option(min=64, help="Products of the longest simulated sum.")] = 1
     << 16,
@@ -114,7 +125,7 @@ def accumulate(
         study = work.Study(out, config, resume=resume)
         made = work.plan_study(study, network)
     except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
-        raise typer.BadParameter(str(error), param_hint="--model") from error
+        raise typer.BadParameter(str(error)) from error
     _show_plan(study)
     try:
         if simulate:
@@ -134,12 +145,14 @@ def _command(given: dict[str, Any]) -> str:
     values = {**given, "chunk": chunk}
     defaults = {**asked, "chunk": "none"}
     parts = [
-        f"--{name.replace('_', '-')} {values[name]}"
+        f"--{name.replace('_', '-')} {shlex.quote(str(values[name]))}"
         for name in asked
         if values[name] != defaults[name]
     ]
     flags = [f"--{name}" for name in ("simulate", "train") if given[name]]
-    return " ".join(["lpkernels accumulate --resume", f"--out {given['out']}", *parts, *flags])
+    return " ".join(
+        ["lpkernels accumulate --resume", f"--out {shlex.quote(str(given['out']))}", *parts, *flags]
+    )
 
 
 def _show_plan(study: work.Study) -> None:

@@ -6,6 +6,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lpkernels.experiments.accumulate import NARROWER, run_name
@@ -19,14 +20,15 @@ _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 
 def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
-    """A row for every GEMM of every layer; the notes stand below the table, by number. Layers with
-    fixed-point operands have the bits of a fixed-point accumulator that they never overflow.
+    """A row for every GEMM of every layer; the notes stand below the table, by number. "4/64" are
+    mantissa bits with chunks, and their length. Layers with fixed-point operands have the bits of a fixed-point accumulator that they never overflow.
     """
-    table = Table(title=title or None)
-    table.add_column("layer", no_wrap=True)
+    # Narrow enough for 80 columns: long names of layers are folded, numbers never cut.
+    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0)
+    table.add_column("layer", overflow="fold")
     table.add_column("gemm", no_wrap=True)
-    for column in ("length", "m_p", "nonzero", "one sum", "chunks", "exponents"):
-        table.add_column(column, justify="right")
+    for column in ("length", "m_p", "nzr", "one sum", "chunks", "exponents"):
+        table.add_column(column, justify="right", no_wrap=column != "one sum")
     table.add_column("accumulator", no_wrap=True)
     fixed = any(row.get("integer_bits") for row in rows)
     if fixed:
@@ -36,7 +38,7 @@ def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
     layer = ""
     for row in rows:
         low_high = row["exponents"]
-        chunks = f"{row['chunk_bits']} at {row['chunk']}" if row["chunk"] < row["length"] else "-"
+        chunks = f"{row['chunk_bits']}/{row['chunk']}" if row["chunk"] < row["length"] else "-"
         table.add_row(
             "" if row["layer"] == layer else row["layer"],
             row["gemm"],
