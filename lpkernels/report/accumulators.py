@@ -21,7 +21,8 @@ _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
     """A row for every GEMM of every layer; the notes stand below the table, by number. "4/64" are
-    mantissa bits with chunks, and their length. Layers with fixed-point operands have the bits of a fixed-point accumulator that they never overflow.
+    the mantissa bits with chunks, and their length. Layers with fixed-point operands have the bits
+    of a fixed-point accumulator that they never overflow.
     """
     # Narrow enough for 80 columns: long names of layers are folded, numbers never cut.
     table = Table(title=title or None, box=SIMPLE_HEAD, padding=0)
