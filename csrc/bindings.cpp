@@ -257,6 +257,11 @@ void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
                            accumulator.data(), first, threads);
 }
 
+void check_has_bits(const Ints& accumulator) {
+  LPK_CHECK(accumulator[0] != static_cast<int64_t>(lpk::Order::kPairwise),
+            "the products of a tree have no bits of their own");
+}
+
 // sizes: m, n, k; strides: a row, a k, b k, b column; draws: the rows' keys, the first column's.
 lpk::EventArgs event_args(uintptr_t a, uintptr_t b, const Ints& sizes, const Ints& strides,
                           const Ints& draws, const Ints& accumulator, int64_t seed, int64_t role) {
@@ -289,6 +294,7 @@ std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b, const std::vector<u
                                    int threads) {
   LPK_CHECK(outputs.size() == 3, "matmul_events takes three outputs");
   lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
+  if (outputs[1] != 0) check_has_bits(accumulator);
   args.c = pointer<float>(outputs[0]);
   args.products = pointer<uint8_t>(outputs[1]);
   args.chunks = pointer<uint8_t>(outputs[2]);
@@ -303,6 +309,7 @@ void masked_gradients(uintptr_t a, uintptr_t b, uintptr_t g, uintptr_t left, uin
                       const Ints& accumulator, int64_t seed, int64_t role, int bits, bool recursive,
                       int threads) {
   const lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
+  check_has_bits(accumulator);
   const py::gil_scoped_release release;
   lpk::masked_gradients({args, pointer<const float>(g), pointer<float>(left), pointer<float>(right),
                          static_cast<uint8_t>(bits), recursive},

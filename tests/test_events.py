@@ -87,6 +87,15 @@ def test_the_sums_are_those_of_matmul(name: str):
     assert_bit_equal(sums, lp.matmul(a, b, name, generator=torch.tensor(-5)), name)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_the_products_of_a_tree_have_no_bits(backend: str):
+    a, b = operands(3, 8, 2)
+    with pytest.raises(ValueError, match="products of a tree have no bits"):
+        events(backend, a, b, TREES[0], bits=True)
+    with pytest.raises(ValueError, match="products of a tree have no bits"):
+        masked(backend, a, b, torch.ones(3, 2), TREES[0], 3, False)
+
+
 def test_strides_threads_and_rows_do_not_matter():
     a, b = operands(19, 40, 13)
     want = events("cpu", a, b, "e4m3:stochastic")

@@ -287,7 +287,11 @@ def matmul_events(
         seed: already derived; row: (M,) keys of the rows' draws, their indices by default.
         first_col: the key of the first column's draws.
         bits: also keep the bits of every product, which trees do not have.
+
+    Raises: ValueError: bits of a tree.
     """
+    if bits and acc.order == "pairwise":
+        raise ValueError("matmul_events: the products of a tree have no bits of their own")
     length, cols = b.shape
     shape = (len(a), cols)
     keys = np.arange(len(a)) if row is None else row
