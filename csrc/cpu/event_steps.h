@@ -90,6 +90,8 @@ struct CompensatedEvents : EventRules<V, kNearest, kRoundsProducts, 1> {
 };
 
 #if defined(__AVX512F__)
+using FloatLanes = RoundedLanes<float>;
+
 // The products are exact.
 struct ExactProducts {
   static constexpr bool kRounds = false;
@@ -130,9 +132,7 @@ struct FloatEvents {
     return acc.rounding == kMode && acc.in_sequence() && acc.has_product == Product::kRounds &&
            Sum::fits(acc.fmt, 0) && Product::fits(acc.product, acc.product_rounding);
   }
-  static __m512 end_of(const Format& f) {
-    return _mm512_set1_ps(float_at_least(Range(f, kMode).above));
-  }
+  static __m512 end_of(const Format& f) { return FloatLanes::at_least(Range(f, kMode).above); }
   LPK_HD __mmask16 finite(__m512 x) const {
     return _mm512_cmp_ps_mask(_mm512_abs_ps(x), infinity, _CMP_LT_OQ);
   }
@@ -153,19 +153,19 @@ struct FloatEvents {
         __mmask16 counts, over;
         __m512 total;
         if constexpr (Product::kRounds) {
-          const __m512 exact = product_alone<kMode>(a, column);
-          const __m512 p = product_rule(exact, LaneDraws{});
+          const __m512 exact = product_alone<FloatLanes, kMode>(a, column);
+          const __m512 p = product_rule(exact, LaneDraws<FloatLanes>{});
           const __mmask16 products = finite(p);
-          total = sum_alone<kMode>(p, before);
+          total = sum_alone<FloatLanes, kMode>(p, before);
           counts = _mm512_cmp_ps_mask(p, _mm512_setzero_ps(), _CMP_NEQ_UQ) & products & sums;
           over = _mm512_cmp_ps_mask(_mm512_abs_ps(exact), product_end, _CMP_GE_OQ) |
                  (_mm512_cmp_ps_mask(_mm512_abs_ps(total), sum_end, _CMP_GE_OQ) & products & sums);
         } else {
-          total = sum_of_product<kMode>(a, column, before);
+          total = sum_of_product<FloatLanes, kMode>(a, column, before);
           counts = _mm512_mask_cmp_ps_mask(columns, a, _mm512_setzero_ps(), _CMP_NEQ_UQ) & sums;
           over = _mm512_cmp_ps_mask(_mm512_abs_ps(total), sum_end, _CMP_GE_OQ) & sums;
         }
-        sum[r] = sum_rule(total, LaneDraws{});
+        sum[r] = sum_rule(total, LaneDraws<FloatLanes>{});
         const __mmask16 lost = _mm512_mask_cmp_ps_mask(counts, sum[r], before, _CMP_EQ_OQ);
         put_step(s.piece, row + r, at, counts, lost, over);
       }

@@ -80,11 +80,11 @@ bool count_in_float(const EventBlock& block, const Accumulator& acc) {
 }
 
 bool count_in_float(const EventBlock& block, const Accumulator& acc) {
-  using Nearest = NarrowRule<Rounding::kNearestEven>;
-  using Flushed = NarrowRule<Rounding::kNearestEven, false>;
+  using Nearest = NarrowRule<FloatLanes, Rounding::kNearestEven>;
+  using Flushed = NarrowRule<FloatLanes, Rounding::kNearestEven, false>;
   using Wide = WideRule<Rounding::kNearestEven>;
-  using Cut = NarrowRule<Rounding::kTowardZero>;
-  using FlushedCut = NarrowRule<Rounding::kTowardZero, false>;
+  using Cut = NarrowRule<FloatLanes, Rounding::kTowardZero>;
+  using FlushedCut = NarrowRule<FloatLanes, Rounding::kTowardZero, false>;
   return count_in_float<Nearest, ExactProducts>(block, acc) ||
          count_in_float<Nearest, RoundedProducts<Nearest>>(block, acc) ||
          count_in_float<Flushed, ExactProducts>(block, acc) ||
