@@ -139,6 +139,7 @@ _HANDLERS: dict[Callable[..., Any], Handler] = {
 PRODUCTS = frozenset(function.__name__ for function in _HANDLERS)
 """The names of these functions."""
 
+
 def emulates(func: Any) -> bool:
     """Whether `Calls` computes products of this function of torch."""
     return func in _HANDLERS
