@@ -102,6 +102,7 @@ def test_doctor_names_backends_and_versions() -> None:
         (["train", "--epochs", "0"], "--epochs", "1"),
         (["train", "--resume"], "checkpoint", "expected a checkpoint at"),
         (["train", "--data", "cifar10"], "--data-dir", "data_batch_1.bin"),
+        (["train", "--fsdp"], "--fsdp", "torchrun --standalone --nproc-per-node 2 -m lpkernels"),
         (["report", "."], "PATHS", "no records.jsonl"),
         (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
         (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
@@ -162,6 +163,29 @@ def test_ctrl_c_says_how_to_resume_and_resume_finishes(
     result = call("train", "--resume", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert read_run(tmp_path).finished
+
+
+def test_resume_refuses_options_of_another_run(tmp_path: Path) -> None:
+    assert call("train", "--out", tmp_path, *TINY).exit_code == 0
+    before = (tmp_path / RECORDS).read_bytes()
+    other = call("train", "--resume", "--out", tmp_path, "--epochs", 2, "--batch", 500)
+    assert other.exit_code == 2
+    assert "--epochs: the run was started with 1, got 2; resume without --epochs" in other.output
+    assert (tmp_path / RECORDS).read_bytes() == before
+    assert call("train", "--resume", "--out", tmp_path, "--epochs", 1).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["demo", "accumulate"])
+def test_torchrun_starts_no_other_command_that_trains(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    result = call(command, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert f"{command} runs in one process, but torchrun started 2" in result.output
+    assert not (tmp_path / "out").exists()
 
 
 def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

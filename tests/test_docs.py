@@ -75,7 +75,7 @@ def test_python_of_a_page_runs_and_prints_what_is_shown(
             assert printed.rstrip() == textwrap.dedent(shown.group(1)).strip()
 
 
-COMMAND = re.compile(r"^    lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)
+COMMAND = re.compile(r"^    (?:torchrun .* -m )?lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)
 COMMANDS = [(page, line) for page in PAGES for line in COMMAND.findall(page.read_text())]
 
 

@@ -1,11 +1,14 @@
 """The examples run; shortened."""
 
+import re
 import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.distributed.launch import launch
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -28,6 +31,16 @@ def test_train_digits_fp8_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     accuracy = run(monkeypatch, "train_digits_fp8.py", "--epochs", "4", "--images", "500")
     # ten classes: chance is 0.1
     assert accuracy > 0.5
+
+
+@pytest.mark.parametrize("way", ["", "--fsdp"])
+def test_train_on_two_processes_learns(way: str) -> None:
+    example = EXAMPLES / "train_on_two_processes.py"
+    printed = launch(example, "--epochs", "4", "--images", "500", *filter(None, [way]))
+    accuracy = float(re.findall(r"accuracy (.*)%", printed)[-1])
+    assert printed.count("epoch 4") == 1
+    # ten classes: chance is 10
+    assert accuracy > 50
 
 
 def test_accumulator_width_shows_what_chunks_and_stochastic_rounding_save(

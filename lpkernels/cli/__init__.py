@@ -13,15 +13,20 @@ except ImportError as missing:
     ) from missing
 
 from lpkernels import formats as lp_formats
-from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
-from lpkernels.cli._options import Out, Seed, console, stopped, valid
+from lpkernels.arithmetic import as_accumulator
+from lpkernels.cli._options import (
+    Out,
+    Seed,
+    check_one_process,
+    console,
+    rounding_name,
+    stopped,
+    valid,
+)
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import DATASETS
+from lpkernels.cli.train import train
 from lpkernels.experiments.interrupts import Interrupted
-from lpkernels.experiments.models import build_model
 from lpkernels.experiments.speed import measure, shape_from
-from lpkernels.recipes import recipe as named_recipe
 from lpkernels.rounding import ROUNDINGS
 
 _INSTALL = 'pip install "lpkernels[lab]"'
@@ -45,36 +50,13 @@ def main() -> None:
         sys.exit(f"lpkernels: {error}{hint}")
 
 
-def _device(name: str) -> None:
-    import torch
-
-    try:
-        kind = torch.device(name).type
-    except RuntimeError as error:
-        raise ValueError(f"expected cpu, cuda or cuda:<number>, got {name!r}") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"got {name!r}, but torch finds no CUDA device; `lpkernels doctor` says why"
-        )
-
-
-def _data(name: str) -> None:
-    if name not in DATASETS:
-        raise ValueError(f"expected one of {', '.join(DATASETS)}, got {name!r}")
-
-
 def _benched(name: str) -> None:
     if name not in ("product", "accumulate"):
         raise ValueError(f"expected product or accumulate, got {name!r}")
 
 
-def _rounding(name: str) -> None:
-    if name not in ROUNDINGS:
-        raise ValueError(f"expected one of {', '.join(ROUNDINGS)}, got {name!r}")
-
-
 Rounding = Annotated[
-    str, typer.Option(callback=valid(_rounding), help=f"One of {', '.join(ROUNDINGS)}.")
+    str, typer.Option(callback=valid(rounding_name), help=f"One of {', '.join(ROUNDINGS)}.")
 ]
 
 
@@ -89,6 +71,7 @@ def demo(
 
     Prints a table and saves the curves. Example: `lpkernels demo --out results/demo`
     """
+    check_one_process("demo")
     from lpkernels.experiments.runs import demo as run_demo
     from lpkernels.report.plots import plot_curves
     from lpkernels.report.tables import summary
@@ -154,97 +137,7 @@ def _number(text: str) -> float:
         raise typer.BadParameter(f"expected numbers, got {text!r}", param_hint="VALUES") from error
 
 
-@app.command()
-def train(
-    out: Out = Path("results/train"),
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on with the run in --out; its own options hold, not those given here.",
-        ),
-    ] = False,
-    name: Annotated[str, typer.Option(help="Name of the run in tables and plots.")] = "run",
-    model: Annotated[
-        str,
-        typer.Option(
-            callback=valid(lambda m: build_model(m, 1, 2, width=1)),
-            help="resnet8, resnet20, cnn3, ...",
-        ),
-    ] = "resnet8",
-    width: Annotated[int, typer.Option(min=1, help="Channels of the first layer.")] = 16,
-    data: Annotated[str, typer.Option(callback=valid(_data), help=", ".join(DATASETS))] = "digits",
-    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's extracted binary files.")] = "",
-    recipe: Annotated[
-        str, typer.Option(callback=valid(named_recipe), help="Arithmetic of all layers.")
-    ] = "fp32",
-    edge: Annotated[
-        str,
-        typer.Option(
-            callback=valid(lp_formats.parse_format),
-            help="Format of the first input and the last layer's operands.",
-        ),
-    ] = "",
-    acc: Annotated[
-        str,
-        typer.Option(
-            callback=valid(Accumulator), help="Format replacing the recipe's accumulators."
-        ),
-    ] = "",
-    chunk: Annotated[
-        int, typer.Option(min=0, help="With --acc: length of the inner sums, 0 for none.")
-    ] = 0,
-    acc_rounding: Annotated[
-        str, typer.Option(callback=valid(_rounding), help="With --acc: rounding of its sums.")
-    ] = "nearest_even",
-    weight_update: Annotated[
-        str,
-        typer.Option(
-            callback=valid(as_quantizer), help="Rounding of updated weights, e.g. e6m9:stochastic."
-        ),
-    ] = "",
-    loss_scale: Annotated[
-        float, typer.Option(help="Static loss scale; a power of two is exact.")
-    ] = 1.0,
-    epochs: Annotated[int, typer.Option(min=1, help="Times over the training images.")] = 10,
-    batch: Annotated[int, typer.Option(min=1, help="Images in a step.")] = 64,
-    lr: Annotated[float, typer.Option(help="Peak learning rate, cosine decay.")] = 0.1,
-    momentum: Annotated[float, typer.Option(help="Of SGD.")] = 0.9,
-    weight_decay: Annotated[float, typer.Option(help="Of SGD, on all parameters.")] = 1e-4,
-    augment: Annotated[
-        bool, typer.Option(help="Shift (CIFAR: and flip) the training images.")
-    ] = False,
-    seed: Seed = 0,
-    device: Annotated[
-        str, typer.Option(callback=valid(_device), help="cpu, cuda, cuda:1, ...")
-    ] = "cpu",
-    threads: Annotated[
-        int, typer.Option(min=0, help="CPU threads of the run, 0 leaves torch's choice.")
-    ] = 2,
-) -> None:
-    """Train one network and keep its records and checkpoints.
-
-    Example: `lpkernels train --recipe fp8_wang2018 --loss-scale 1024 --epochs 5 --out results/a`
-    """
-    from lpkernels.experiments.trainer import Trainer
-    from lpkernels.report.tables import summary
-
-    values = dict(locals())
-    # What the accumulators of single layers are is no option of this command.
-    fields = RunConfig().to_dict().keys() - {"layer_accs"}
-    try:
-        if resume:
-            trainer = Trainer.resume(out)
-        else:
-            trainer = Trainer(RunConfig(**{field: values[field] for field in fields}), out)
-    except (FileExistsError, FileNotFoundError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
-    try:
-        run = trainer.fit(console=console)
-    except Interrupted as stop:
-        stopped(stop, f"lpkernels train --resume --out {out}")
-    console.print(summary([run]))
-    console.print(f"records in {out}")
+app.command()(train)
 
 
 @app.command()

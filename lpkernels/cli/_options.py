@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 
 from lpkernels.experiments.interrupts import Interrupted
+from lpkernels.experiments.processes import launched
+from lpkernels.rounding import ROUNDINGS
 
 console = Console()
 
@@ -26,8 +28,23 @@ def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
     return callback
 
 
+def rounding_name(name: str) -> None:
+    if name not in ROUNDINGS:
+        raise ValueError(f"expected one of {', '.join(ROUNDINGS)}, got {name!r}")
+
+
 Out = Annotated[Path, typer.Option(help="Folder for records and checkpoints.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
+
+
+def check_one_process(command: str) -> None:
+    """Refuses a command that several processes would each do, into the same files."""
+    count = launched() or 1
+    if count > 1:
+        raise typer.BadParameter(
+            f"{command} runs in one process, but torchrun started {count}; of the commands that "
+            "train, only `lpkernels train` shares its work"
+        )
 
 
 def stopped(stop: Interrupted, command: str) -> NoReturn:

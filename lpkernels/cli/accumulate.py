@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.cli._options import Seed, console, stopped, valid
+from lpkernels.cli._options import Seed, check_one_process, console, stopped, valid
 from lpkernels.experiments import accumulate as work
 from lpkernels.experiments.interrupts import Interrupted
 from lpkernels.formats import parse_format
@@ -115,6 +115,7 @@ def accumulate(
     """
     lengths = {"none": 0, "best": -1}
     given = dict(locals())
+    check_one_process("accumulate")
     given["chunk"] = lengths[chunk] if chunk in lengths else int(chunk)
     fields = work.AccumulateConfig().to_dict()
     config = work.AccumulateConfig(**{name: given[name] for name in fields})

@@ -9,6 +9,7 @@ from typing import Any
 
 from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.machine import environment
+from lpkernels.experiments.processes import ALONE, Processes
 
 SCHEMA = 1
 RECORDS = "records.jsonl"
@@ -20,7 +21,7 @@ Record = dict[str, Any]
 class Run:
     """The records of one run.
 
-    header: type, schema, config, accumulator, environment.
+    header: type, schema, config, accumulator, environment, processes (count, sharded).
     epochs: in order, each with type, epoch, train_loss, train_accuracy, test_loss, test_accuracy,
         lr, skipped_steps, seconds; a loss that is not finite is None.
     """
@@ -50,15 +51,21 @@ class Run:
         return [math.nan if epoch[key] is None else float(epoch[key]) for epoch in self.epochs]
 
 
-def header(config: RunConfig, accumulator: str) -> Record:
+def header(config: RunConfig, accumulator: str, processes: Processes = ALONE) -> Record:
     """The first record of a run."""
     return {
         "type": "header",
         "schema": SCHEMA,
         "config": config.to_dict(),
         "accumulator": accumulator,
-        "environment": environment(config.device),
+        **machine(config, processes),
     }
+
+
+def machine(config: RunConfig, processes: Processes) -> Record:
+    """What a run starts or goes on with: versions, machine, commit, processes."""
+    how = {"count": processes.count, "sharded": processes.sharded}
+    return {"environment": environment(config.device), "processes": how}
 
 
 def append_record(path: Path, record: Record) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpkernels.experiments import records
+from lpkernels.experiments.checkpoints import CHECKPOINT, read_config
 from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.data import ImageData, load
-from lpkernels.experiments.trainer import CHECKPOINT, Trainer
+from lpkernels.experiments.trainer import Trainer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,12 +83,12 @@ def trainer_of(config: RunConfig, folder: Path, data: ImageData, *, resume: bool
     Raises: ValueError: with resume, `folder` holds a run of another configuration.
     """
     if resume and (folder / CHECKPOINT).is_file():
-        trainer = Trainer.resume(folder, data=data)
-        if trainer.config != config:
+        own = read_config(folder)
+        if own != config:
             raise ValueError(
-                f"{folder} holds a run of another configuration ({trainer.config.epochs} epochs, "
-                f"seed {trainer.config.seed}); resume with the options it was started with, or "
+                f"{folder} holds a run of another configuration ({own.epochs} epochs, "
+                f"seed {own.seed}); resume with the options it was started with, or "
                 "start again without --resume"
             )
-        return trainer
+        return Trainer.resume(folder, data=data)
     return Trainer(config, folder, data=data, overwrite=True)

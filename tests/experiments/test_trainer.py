@@ -13,6 +13,7 @@ from lpkernels.experiments.config import RunConfig
 from lpkernels.experiments.data import ImageData
 from lpkernels.experiments.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.trainer import Trainer, all_finite, cosine_lr
+from tests.experiments.tiny import tiny_data
 
 # stochastic in the weights, so that the random state matters; four steps an epoch, the last one
 # short
@@ -34,23 +35,7 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def data() -> ImageData:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(38) % 3
-    images = torch.randint(0, 8, (38, 1, 6, 6), generator=generator, dtype=torch.uint8)
-    images[torch.arange(38), 0, labels * 2] += 8
-    mean, std = torch.full((1, 1, 1, 1), 5.0), torch.full((1, 1, 1, 1), 4.0)
-    return ImageData(
-        "tiny",
-        3,
-        images[:30],
-        labels[:30],
-        images[30:],
-        labels[30:],
-        mean,
-        std,
-        max_shift=1,
-        flip=True,
-    )
+    return tiny_data()
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +183,15 @@ def test_checkpoint_loads_with_weights_only(uninterrupted: Trainer) -> None:
 def test_records_have_a_header_and_a_record_per_epoch(uninterrupted: Trainer) -> None:
     lines = (uninterrupted.folder / records.RECORDS).read_text().splitlines()
     first, *epochs = [json.loads(line) for line in lines]
-    assert set(first) == {"type", "schema", "config", "accumulator", "environment"}
+    assert set(first) == {
+        "type",
+        "schema",
+        "config",
+        "accumulator",
+        "environment",
+        "processes",
+    }
+    assert first["processes"] == {"count": 1, "sharded": False}
     assert set(first["environment"]) == {"versions", "device", "platform", "commit"}
     assert set(first["environment"]["versions"]) == {"lpkernels", "python", "torch", "numpy"}
     assert first["config"] == CONFIG.to_dict()

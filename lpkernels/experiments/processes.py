@@ -1,0 +1,139 @@
+"""The processes that train one run together under torchrun: who they are and what they agree on."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+# What torchrun tells each process that it starts.
+_RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_HOW = "torchrun --standalone --nproc-per-node 2 -m lpkernels train ..."
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run as one of them sees them. Every method that says "all" is called by
+    all of them, in the same order; with one process none communicates.
+
+    rank: which one this is, 0 .. count - 1; the first writes files and talks to the terminal.
+    local_rank: which one on its machine; on CUDA the number of its GPU.
+    sharded: weights, their gradients and the optimizer's state are spread over the processes
+        (FSDP2) and not whole in each (DDP).
+    """
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+    sharded: bool = False
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def device(self, name: str) -> str:
+        """The device of this process where the run's is called `name`.
+
+        Raises: ValueError: several processes, and `name` is one single GPU.
+        """
+        kind, _, number = name.partition(":")
+        if self.count == 1 or kind == "cpu":
+            return name
+        if number:
+            raise ValueError(
+                f"device: {self.count} processes cannot share {name!r}; give {kind!r}, and each "
+                "takes a GPU of its own"
+            )
+        return f"{kind}:{self.local_rank}"
+
+    def check_batches(self, batch: int, images: int) -> None:
+        """Raises ValueError unless every batch of an epoch has work for every process."""
+        if batch % self.count:
+            raise ValueError(
+                f"batch: {batch} images do not divide by {self.count} processes; choose a "
+                f"multiple of {self.count} such as {(batch // self.count + 1) * self.count}"
+            )
+        last = images % batch or batch
+        if last < self.count:
+            raise ValueError(
+                f"batch: of {images} images in batches of {batch} the last batch has {last}, fewer "
+                f"than the {self.count} processes; choose another batch"
+            )
+
+    def share(self, images: int) -> slice:
+        """The part of a batch of so many images that this process takes: consecutive ones, in the
+        order of the ranks, as even as can be."""
+        start, end = (i * images // self.count for i in (self.rank, self.rank + 1))
+        return slice(start, end)
+
+    def any(self, flag: bool) -> bool:
+        """All: whether `flag` is true in one of them."""
+        return self.sums([flag])[0] > 0
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """All: the float64 sums of `values` over the processes."""
+        if self.count == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def on_first(self, task: Callable[[], T]) -> T:
+        """All: what `task` returns or raises, though the first process alone calls it."""
+        if self.count == 1:
+            return task()
+        box: list[Any] = [None, None]
+        if self.first:
+            try:
+                box[0] = task()
+            except Exception as error:
+                box[1] = error
+        dist.broadcast_object_list(box)
+        if box[1] is not None:
+            raise box[1]
+        return box[0]
+
+
+ALONE = Processes()
+
+
+def launched() -> int | None:
+    """How many processes torchrun started, of which this is one; None if it started none."""
+    if not all(name in os.environ for name in _RENDEZVOUS):
+        return None
+    return int(os.environ["WORLD_SIZE"])
+
+
+@contextmanager
+def joined(*, sharded: bool = False) -> Iterator[Processes]:
+    """The processes that torchrun started, which can communicate inside the block; `ALONE` where it
+    did not, or started one. CPU tensors go through gloo, a GPU's through nccl.
+
+    Raises: ValueError: `sharded` without torchrun.
+    """
+    count = launched()
+    if count is None:
+        if sharded:
+            raise ValueError(
+                f"--fsdp spreads the weights over processes, but there is one; start them with "
+                f"torchrun: {_HOW} --fsdp"
+            )
+        yield ALONE
+        return
+    if count == 1 and not sharded:
+        yield ALONE
+        return
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    gpus = torch.cuda.device_count()
+    if local < gpus:
+        torch.cuda.set_device(local)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+    try:
+        yield Processes(int(os.environ["RANK"]), count, local, sharded)
+    finally:
+        dist.destroy_process_group()

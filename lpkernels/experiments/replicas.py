@@ -1,0 +1,115 @@
+"""A model and its optimizer on several processes: whole in each (DDP) or in shards (FSDP2).
+
+What a checkpoint holds is whole in both, and is that of one process.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lpkernels.experiments.processes import Processes
+
+State = dict[str, Any]
+
+
+def spread(model: nn.Module, processes: Processes, device: str) -> nn.Module:
+    """What to call for a training step, whose backward leaves the mean of the processes' gradients.
+
+    With one process the model itself. Sharded, the model's own parameters become DTensors: the
+    optimizer is made after this.
+    """
+    if processes.sharded:
+        return _sharded(model, processes.count, torch.device(device).type)
+    if processes.count == 1:
+        return model
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def _sharded(model: nn.Module, count: int, kind: str) -> nn.Module:
+    """Each child with parameters is gathered when it is called, and its shards kept otherwise."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.init_device_mesh(kind, (count,))
+    for child in model.children():
+        if any(True for _ in child.parameters()):
+            fully_shard(child, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All: the tensor of which the processes hold shards; any other as it is."""
+    shards = _shards(tensor)
+    return tensor if shards is None else shards.full_tensor()
+
+
+def like(value: Tensor, parameter: Tensor) -> Tensor:
+    """All: the whole tensor `value`, sharded as `parameter` is."""
+    shards = _shards(parameter)
+    if shards is None:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, shards.device_mesh, shards.placements)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds."""
+    shards = _shards(tensor)
+    return tensor if shards is None else shards.to_local()
+
+
+def _shards(tensor: Tensor) -> Any:
+    """The tensor as the DTensor it is, None for any other."""
+    return tensor if hasattr(tensor, "full_tensor") else None
+
+
+def model_state(model: nn.Module) -> State:
+    """All: the state_dict of the whole model."""
+    return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
+    """All: the state_dict of the optimizer of the whole model."""
+    state = optimizer.state_dict()
+    return {**state, "state": _each(state["state"], lambda value, number: whole(value))}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """All: takes over what `optimizer_state` returned, with any number of processes."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def placed(value: Tensor, number: int) -> Tensor:
+        # a count of steps has no shape and is whole everywhere
+        same = value.shape == parameters[number].shape
+        return like(value, parameters[number]) if same else value
+
+    optimizer.load_state_dict({**state, "state": _each(state["state"], placed)})
+
+
+def _each(states: Mapping[int, State], change: Any) -> dict[int, State]:
+    """`change(tensor, number of its parameter)` of every tensor of an optimizer's state."""
+    return {
+        number: {
+            key: change(value, number) if isinstance(value, Tensor) else value
+            for key, value in state.items()
+        }
+        for number, state in states.items()
+    }
+
+
+@torch.no_grad()
+def share_buffers(model: nn.Module, processes: Processes) -> None:
+    """All: every floating buffer becomes its mean over the processes: batch norm's running
+    statistics, which each has of its own images."""
+    buffers = [b for b in model.buffers() if b.is_floating_point()]
+    if processes.count == 1 or not buffers:
+        return
+    flat = torch.cat([b.flatten() for b in buffers])
+    dist.all_reduce(flat)
+    flat /= processes.count
+    for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(mean.view_as(buffer))

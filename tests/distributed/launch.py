@@ -1,0 +1,31 @@
+"""Two processes of one script or module, as torchrun starts them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROCESSES = 2
+
+
+def environment() -> dict[str, str]:
+    """One thread a process; the package is this checkout."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    wide = {"COLUMNS": "200", "NO_COLOR": "1"}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **wide}
+
+
+def torchrun(*arguments: object) -> list[str]:
+    """The command that starts the processes."""
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*run, "--nproc-per-node", str(PROCESSES), *map(str, arguments)]
+
+
+def launch(*arguments: object, status: int = 0) -> str:
+    """Runs them to the end and returns what they printed; they must end with this status."""
+    done = subprocess.run(
+        torchrun(*arguments), env=environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr

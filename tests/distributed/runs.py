@@ -1,0 +1,77 @@
+"""The tiny runs that one process and two make alike."""
+
+import dataclasses
+import signal
+from pathlib import Path
+
+from torch import Tensor
+
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.data import ImageData
+from lpkernels.experiments.interrupts import Interrupted
+from lpkernels.experiments.processes import ALONE, Processes
+from lpkernels.experiments.trainer import Trainer
+from tests.experiments.tiny import tiny_data
+
+#: Three batches of 256 test images at most, one more than two processes take at once.
+DATA_TEST = 520
+
+# FP8 operands, weights rounded stochastically to a fine grid. No batch norm: every image is on its
+# own.
+PLAIN = RunConfig(
+    name="plain",
+    model="cnn2_plain",
+    width=2,
+    recipe="fp8_wang2018",
+    weight_update="e8m16:stochastic",
+    loss_scale=1024.0,
+    epochs=2,
+    batch=10,
+    lr=0.2,
+    augment=True,
+    threads=1,
+)
+
+
+def _aligned(layer: str, products: int) -> tuple[str, str, str, str]:
+    """Weight gradients in two chunks for a batch, one of each process, added in float32."""
+    return layer, "e6m9_chunk64", "e6m9_chunk64", f"e6m9_chunk{products}:outer=fp32"
+
+
+# 5 images a process; 6 x 6 positions in the first layer, 3 x 3 in the second.
+ALIGNED = dataclasses.replace(
+    PLAIN,
+    name="aligned",
+    layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5)),
+)
+# Batch norm, a short last batch, and draws in the layers.
+STOCHASTIC = dataclasses.replace(
+    PLAIN, name="stochastic", model="cnn2", batch=8, acc="e6m5", acc_rounding="stochastic"
+)
+
+CONFIGS = (ALIGNED, PLAIN, STOCHASTIC)
+WAYS = ("ddp", "fsdp")
+
+
+class Stopped(Trainer):
+    """Gets ctrl-C in its last process, in the second step of the second epoch."""
+
+    def _step(self, images: Tensor, labels: Tensor) -> None:
+        last = self.processes.rank == self.processes.count - 1
+        if last and (self.position.epoch, self.position.step) == (1, 1):
+            signal.raise_signal(signal.SIGINT)
+        super()._step(images, labels)
+
+
+def start_and_stop(config: RunConfig, folder: Path, processes: Processes = ALONE) -> None:
+    """A run whose checkpoint is in the middle of the second epoch."""
+    try:
+        Stopped(config, folder, data=data(), processes=processes).fit()
+    except Interrupted as stop:
+        assert "after step 2 of" in str(stop)
+    else:
+        raise AssertionError("not stopped")
+
+
+def data() -> ImageData:
+    return tiny_data(test=DATA_TEST)

@@ -1,0 +1,66 @@
+"""`lpkernels train` under torchrun: the commands of the page on training, and ctrl-C."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments import records
+from lpkernels.experiments.trainer import Trainer
+from tests.distributed.launch import ROOT, environment, torchrun
+
+TINY = ["--model", "cnn1", "--width", "1", "--batch", "500", "--threads", "1"]
+LINE = re.compile(r"^    (torchrun --standalone .*? train .*?)(?:\s+#.*)?$", re.MULTILINE)
+
+
+def test_commands_of_the_page_run(tmp_path: Path) -> None:
+    lines = LINE.findall((ROOT / "docs" / "training.md").read_text())
+    assert len(lines) == 2
+    for line in lines:
+        _, *arguments = line.split()
+        if "--resume" not in arguments:
+            arguments += [*TINY, "--epochs", "1"]
+        command = [sys.executable, "-m", "torch.distributed.run", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        # one of the processes speaks
+        assert done.stdout.count("records in results/") == 1
+    (folder,) = (tmp_path / "results").iterdir()
+    assert records.read_run(folder).finished
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = ["train", "--fsdp", "--out", out, "--epochs", "100000", *TINY]
+    process = subprocess.Popen(
+        torchrun("-m", "lpkernels", *arguments),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        _wait_for_an_epoch(out, process)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    command = "torchrun --standalone --nproc-per-node 2 -m lpkernels train --resume"
+    assert printed.count(f"resume with: {command} --out {out} --fsdp") == 1, printed
+    trainer = Trainer.resume(out)
+    assert trainer.position.epoch == len(records.read_run(out).epochs) >= 1
+
+
+def _wait_for_an_epoch(folder: Path, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (folder / records.RECORDS).is_file() and records.read_run(folder).epochs:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"no epoch in {folder}")

@@ -1,0 +1,131 @@
+"""One of two processes: makes runs in a folder, and notes what it alone can see in rank<n>.pt.
+
+    torchrun --standalone --nproc-per-node 2 -m tests.distributed.worker FOLDER
+
+In FOLDER/single is a run that one process began.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.processes import Processes, joined
+from lpkernels.experiments.replicas import local, share_buffers, spread, whole
+from lpkernels.experiments.trainer import Trainer
+from tests.distributed.runs import ALIGNED, CONFIGS, STOCHASTIC, WAYS, data, start_and_stop
+
+
+def main(folder: Path) -> None:
+    with joined() as ddp:
+        fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
+        seen: dict[str, Any] = {"refused": refused(folder, ddp), "buffers": buffers(ddp)}
+        for way, processes in zip(WAYS, (ddp, fsdp), strict=True):
+            for config in CONFIGS:
+                seen[f"{way}-{config.name}"] = run(config, folder / way, processes)
+            start_and_stop(STOCHASTIC, folder / f"{way}-stopped", processes)
+            go_on(folder / f"{way}-stopped", processes)
+            start_and_stop(ALIGNED, folder / f"{way}-half", processes)
+            from_single = folder / f"{way}-from-single"
+            processes.on_first(lambda to=from_single: shutil.copytree(folder / "single", to))
+            go_on(from_single, processes)
+            for packs in (True, False):
+                seen[f"{way}-{packs}"] = users_loop(processes, packs)
+        torch.save(seen, folder / f"rank{ddp.rank}.pt")
+
+
+class Noting(Trainer):
+    """Keeps the loss of every step."""
+
+    losses: list[float]
+
+    def _step(self, images: Tensor, labels: Tensor) -> None:
+        before = self.position.loss
+        super()._step(images, labels)
+        self.losses.append(self.position.loss - before)
+
+
+def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]:
+    """A run: its losses, random bits of its first step, and the end as this process sees it."""
+    trainer = Noting(config, folder / config.name, data=data(), processes=processes)
+    trainer.losses = []
+    with trainer._draws():
+        draws = lp.quantize(torch.full((64,), 1.1), "e5m2", "stochastic")
+    trainer.fit()
+    parameters = dict(trainer.model.named_parameters())
+    weights = {name: whole(p.detach()) for name, p in parameters.items()}
+    return {
+        "losses": trainer.losses,
+        "draws": draws,
+        "weights": {**weights, **dict(trainer.model.named_buffers())},
+        "held": {name: local(p.detach()).numel() for name, p in parameters.items()},
+    }
+
+
+def go_on(folder: Path, processes: Processes) -> None:
+    Trainer.resume(folder, data=data(), processes=processes).fit()
+
+
+def refused(folder: Path, processes: Processes) -> list[str]:
+    """What wrong input says, in every process and not in the first alone."""
+    messages = []
+    odd = RunConfig(batch=9)
+    for wrong in (
+        lambda: Trainer(odd, folder / "odd", data=data(), processes=processes),
+        lambda: Trainer.resume(folder / "nothing", data=data(), processes=processes),
+    ):
+        try:
+            wrong()
+        except (ValueError, FileNotFoundError) as error:
+            messages.append(f"{type(error).__name__}: {error}")
+    return messages
+
+
+def buffers(processes: Processes) -> dict[str, Tensor]:
+    """Buffers that held the number of the process, after the processes shared them."""
+    model = nn.BatchNorm1d(3)
+    for buffer in model.buffers():
+        buffer.fill_(processes.rank)
+    share_buffers(model, processes)
+    return dict(model.named_buffers())
+
+
+def users_loop(processes: Processes, packs: bool) -> dict[str, Any]:
+    """A converted model in a plain loop: loss, gradients, and how many tensors it kept as codes."""
+    model, x, labels = users_model(), *users_batch(processes.rank)
+    network = spread(model, processes, "cpu")
+    kept: list[torch.dtype] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.dtype)
+        return tensor
+
+    with (
+        lp.functional.packed_activations(packs),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        loss = nn.functional.cross_entropy(network(x), labels)
+    loss.backward()
+    gradients = [whole(p.grad) for p in model.parameters() if p.grad is not None]
+    return {"loss": loss.detach(), "gradients": gradients, "packed": kept.count(torch.uint8)}
+
+
+def users_model() -> nn.Module:
+    torch.manual_seed(0)
+    convolution, linear = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4 * 36, 3)
+    model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), linear)
+    return lp.convert(model, lp.recipe("fp8_wang2018"))
+
+
+def users_batch(rank: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(6, 1, 6, 6, generator=generator), torch.arange(6) % 3
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
