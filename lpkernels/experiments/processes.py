@@ -135,5 +135,7 @@ def joined(*, sharded: bool = False) -> Iterator[Processes]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     try:
         yield Processes(int(os.environ["RANK"]), count, local, sharded)
+        # None closes its connections while another still uses them.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
