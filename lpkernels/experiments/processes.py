@@ -1,6 +1,7 @@
 """The processes that train one run together under torchrun: who they are and what they agree on."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ T = TypeVar("T")
 
 # What torchrun tells each process that it starts.
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# What gloo's threads need to let go of their last work, on a busy machine too.
+_GRACE_S = 0.5
 _HOW = "torchrun --standalone --nproc-per-node 2 -m lpkernels train ..."
 
 
@@ -135,7 +138,10 @@ def joined(*, sharded: bool = False) -> Iterator[Processes]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     try:
         yield Processes(int(os.environ["RANK"]), count, local, sharded)
-        # None closes its connections while another still uses them.
         dist.barrier()
+        # A thread of gloo needs the interpreter's lock to free its last work, and the process
+        # group's destructor waits for that thread with the lock held (torch 2.13): they must not
+        # meet, or the process hangs or aborts when it ends.
+        time.sleep(_GRACE_S)
     finally:
         dist.destroy_process_group()
