@@ -138,10 +138,11 @@ def joined(*, sharded: bool = False) -> Iterator[Processes]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     try:
         yield Processes(int(os.environ["RANK"]), count, local, sharded)
+        # None leaves while another still talks to it.
         dist.barrier()
+    finally:
         # A thread of gloo needs the interpreter's lock to free its last work, and the process
         # group's destructor waits for that thread with the lock held (torch 2.13): they must not
         # meet, or the process hangs or aborts when it ends.
         time.sleep(_GRACE_S)
-    finally:
         dist.destroy_process_group()
