@@ -11,6 +11,7 @@
 
 #include "common/format.h"
 #include "cuda/quantize.h"
+#include "cuda/scales.h"
 
 namespace lpk {
 namespace {
@@ -49,6 +50,50 @@ void cuda_quantize(uintptr_t x, int x_type, uintptr_t out, int out_type, const I
                  reinterpret_cast<void*>(stream));
 }
 
+cuda::AxisSizes axis_from(const Ints& sizes) {
+  check_size(sizes, 3, "sizes around an axis");
+  return {sizes[0], sizes[1], sizes[2]};
+}
+
+bool is_block(const Ints& format) {
+  return !format.empty() && format[0] == static_cast<int64_t>(Kind::kBlock);
+}
+
+// scratch: of affine formats, ends and lines of the slices.
+void cuda_quantize_scaled(uintptr_t x, int x_type, uintptr_t out, const Ints& sizes,
+                          const Ints& quantizer, uint64_t seed, uintptr_t device_seed,
+                          uint64_t role, uint32_t site, const Ints& scratch, uintptr_t stream) {
+  check_size(quantizer, (is_block(quantizer) ? 2 : 1) * kFormatInts + 4, "a quantizer");
+  check_size(scratch, 2, "cuda_quantize_scaled: scratch");
+  const cuda::ScaledArgs args{pointer<const void>(x),
+                              static_cast<cuda::ElementType>(x_type),
+                              pointer<float>(out),
+                              axis_from(sizes),
+                              quantizer.data(),
+                              {seed, pointer<const int64_t>(device_seed), role, site},
+                              pointer<int64_t>(static_cast<uintptr_t>(scratch[0])),
+                              pointer<double>(static_cast<uintptr_t>(scratch[1]))};
+  if (is_block(quantizer)) return cuda::quantize_blocks(args, pointer<void>(stream));
+  cuda::quantize_affine(args, pointer<void>(stream));
+}
+
+cuda::CodeArgs code_args(const Ints& format, const Ints& sizes) {
+  check_size(format, (is_block(format) ? 2 : 1) * kFormatInts, "a format");
+  return {format.data(), axis_from(sizes)};
+}
+
+void cuda_pack(uintptr_t x, const Ints& format, const Ints& sizes, uintptr_t words,
+               uintptr_t refused, uintptr_t stream) {
+  cuda::pack_codes(code_args(format, sizes), pointer<const float>(x), pointer<uint32_t>(words),
+                   pointer<int64_t>(refused), pointer<void>(stream));
+}
+
+void cuda_unpack(uintptr_t codes, int64_t bytes, const Ints& format, const Ints& sizes,
+                 uintptr_t out, uintptr_t stream) {
+  cuda::unpack_codes(code_args(format, sizes), pointer<const uint8_t>(codes), bytes,
+                     pointer<float>(out), pointer<void>(stream));
+}
+
 }  // namespace
 
 void register_cuda(pybind11::module_& module) {
@@ -58,6 +103,17 @@ void register_cuda(pybind11::module_& module) {
              py::arg("x"), py::arg("x_type"), py::arg("out"), py::arg("out_type"), py::arg("sizes"),
              py::arg("x_strides"), py::arg("out_strides"), py::arg("quantizer"), py::arg("seed"),
              py::arg("device_seed"), py::arg("role"), py::arg("site"), py::arg("stream"));
+  module.def("cuda_quantize_scaled", &cuda_quantize_scaled,
+             py::call_guard<py::gil_scoped_release>(), py::arg("x"), py::arg("x_type"),
+             py::arg("out"), py::arg("sizes"), py::arg("quantizer"), py::arg("seed"),
+             py::arg("device_seed"), py::arg("role"), py::arg("site"), py::arg("scratch"),
+             py::arg("stream"));
+  module.def("cuda_pack", &cuda_pack, py::call_guard<py::gil_scoped_release>(), py::arg("x"),
+             py::arg("format"), py::arg("sizes"), py::arg("words"), py::arg("refused"),
+             py::arg("stream"));
+  module.def("cuda_unpack", &cuda_unpack, py::call_guard<py::gil_scoped_release>(),
+             py::arg("codes"), py::arg("bytes"), py::arg("format"), py::arg("sizes"),
+             py::arg("out"), py::arg("stream"));
   register_cuda_products(module);
 }
 

@@ -124,7 +124,7 @@ cuda::Sums sums_from(const Ints& left, const Ints& right, const Ints& tensors, c
   return sums;
 }
 
-int64_t cuda_scratch_bytes(const Ints& sizes, const Ints& accumulator) {
+int64_t cuda_scratch_bytes(const Ints& sizes, uintptr_t positions, const Ints& accumulator) {
   check_size(sizes, 4, "cuda_scratch_bytes: sizes");
   check_size(accumulator, kAccumulatorInts, "an accumulator");
   cuda::Sums sums{};
@@ -132,6 +132,7 @@ int64_t cuda_scratch_bytes(const Ints& sizes, const Ints& accumulator) {
   sums.m = sizes[1];
   sums.n = sizes[2];
   sums.k = sizes[3];
+  sums.positions = pointer<const int64_t>(positions);
   return cuda::scratch_bytes(sums, accumulator.data());
 }
 
@@ -180,7 +181,8 @@ void register_cuda_products(pybind11::module_& module) {
   module.def("cuda_frame", &cuda_frame, py::call_guard<py::gil_scoped_release>(), py::arg("source"),
              py::arg("sizes"), py::arg("strides"), py::arg("channels_last"), py::arg("to"),
              py::arg("facts"), py::arg("quantizer"), py::arg("stream"));
-  module.def("cuda_scratch_bytes", &cuda_scratch_bytes, py::arg("sizes"), py::arg("accumulator"));
+  module.def("cuda_scratch_bytes", &cuda_scratch_bytes, py::arg("sizes"), py::arg("positions"),
+             py::arg("accumulator"));
   module.def("cuda_accumulate", &cuda_accumulate, py::call_guard<py::gil_scoped_release>(),
              py::arg("total"), py::arg("addend"), py::arg("sizes"), py::arg("strides"),
              py::arg("accumulator"), py::arg("seed"), py::arg("device_seed"), py::arg("role"),

@@ -60,8 +60,8 @@ class PythonKernels:
                             x = float(round_array(np.float64([x]), q.fmt, q.rounding)[0])
                     out[(g * steps + step) * padded + lane] = x
 
-    def cuda_scratch_bytes(self, sizes, accumulator) -> int:
-        assert len(sizes) == 4 and len(accumulator) == 35
+    def cuda_scratch_bytes(self, sizes, positions, accumulator) -> int:
+        assert len(sizes) == 4 and len(accumulator) == 35 and positions >= 0
         return 16
 
     def cuda_accumulate(
@@ -204,15 +204,18 @@ def test_accumulate_asks_for_every_element(on_host, shape: tuple[int, int]):
     assert_bit_equal(total, want)
 
 
-@pytest.mark.parametrize("acc", ["e5m10:order=pairwise", "fp32:block=4:aligned_bits=24"])
-def test_matmul_refuses_orders_without_a_kernel(acc: str):
-    with pytest.raises(NotImplementedError, match="in sequence and in chunks only"):
-        BACKEND.matmul(
-            torch.ones(1, 1), torch.ones(1, 1), None, lp.accumulator(acc).to_ints(), None, 0
-        )
+@pytest.mark.parametrize(
+    "acc",
+    ["e5m10:order=pairwise", "e5m10:order=compensated", "fp32:block=4:aligned_bits=24"],
+)
+def test_matmul_takes_every_order(on_host, acc: str):
+    a, b = torch.randn(2, 3, 5), torch.randn(5, 4)
+    ints = lp.accumulator(acc).to_ints()
+    got = BACKEND.matmul(a, b, None, ints, None, 4)
+    assert_bit_equal(got, REFERENCE.matmul(a, b, None, ints, None, 4))
 
 
-IN_SEQUENCE = [acc for acc in cases.ACCUMULATORS if acc.order == "sequential" and acc.block is None]
+ALL_ORDERS = [acc for acc in cases.ACCUMULATORS if acc.order != "native"]
 
 
 def random_case(number: int) -> dict[str, Any]:
@@ -221,7 +224,7 @@ def random_case(number: int) -> dict[str, Any]:
     m, n = (int(x) for x in source.integers(1, 300, 2))
     k = int(source.integers(0, 400))
     batch = [(), (1,), (3,), (2, 2)][source.integers(4)]
-    acc = IN_SEQUENCE[source.integers(len(IN_SEQUENCE))]
+    acc = ALL_ORDERS[source.integers(len(ALL_ORDERS))]
     fmt = [None, "e5m2", "e4m3", "bf16", "e5m10", "fixed8_f4"][source.integers(6)]
     return {
         "left": (*batch, m, k),
@@ -255,7 +258,7 @@ def run_case(case: dict[str, Any], device: str) -> torch.Tensor:
 @pytest.mark.skipif(bool(REASON), reason=f"cuda: {REASON}")
 class TestOnDevice:
     @pytest.mark.parametrize("shape", cases.MATMUL_SHAPES, ids=cases.ids)
-    @pytest.mark.parametrize("acc", IN_SEQUENCE, ids=cases.ids)
+    @pytest.mark.parametrize("acc", ALL_ORDERS, ids=cases.ids)
     def test_matmul_matches_the_cpu(self, acc: lp.Accumulator, shape: tuple[int, int, int]):
         m, k, n = shape
         a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
@@ -267,7 +270,7 @@ class TestOnDevice:
         got = BACKEND.matmul(a.cuda(), b.cuda(), bias.cuda(), acc.to_ints(), seed.cuda(), 2)
         assert_bit_equal(got, lp.backends.get("cpu").matmul(a, b, bias, acc.to_ints(), seed, 2))
 
-    @pytest.mark.parametrize("acc", IN_SEQUENCE, ids=cases.ids)
+    @pytest.mark.parametrize("acc", ALL_ORDERS, ids=cases.ids)
     def test_hard_values_match_the_cpu(self, acc: lp.Accumulator):
         values = torch.from_numpy(cases.hard_values(acc.fmt, 30).astype(np.float32)).flatten()
         a = values[torch.randint(len(values), (70, 41))]

@@ -1,4 +1,5 @@
-// What the rounding rules need from a number of lanes: their bits, their values, floor and max.
+// What the rounding rules need from a number of lanes: their bits, their values, floor, trunc
+// and max.
 //
 // The rules in round.h and accumulate.h are templates over D: a double (scalar code and CUDA), or a
 // vector of doubles (csrc/cpu/vector.h). Arithmetic, comparison and `mask ? a : b` are the
@@ -41,6 +42,7 @@ struct Lanes<double> {
   // b where a is NaN, as the vector instructions have it.
   LPK_HD static double max(double a, double b) { return a > b ? a : b; }
   LPK_HD static double floor(double x) { return ::floor(x); }
+  LPK_HD static double trunc(double x) { return ::trunc(x); }
 };
 
 constexpr int64_t kSignBit = INT64_MIN;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "../common/affine.h"
 #include "draws.h"
 
 namespace lpk {
@@ -114,10 +115,9 @@ void affine_elements(const AffineSpan& job) {
   const D first = L::all(job.first), last = L::all(job.last);
   for (int64_t i = 0; i < b.count; i += V::kWidth) {
     const int64_t n = std::min<int64_t>(V::kWidth, b.count - i);
-    const D lo = parameter(job.lo, i, n), step = parameter(job.step, i, n);
-    D u = (load_some<V>(b.x + i, n) - lo) / step;
-    u = u < first ? first : u;
-    u = u > last ? last : u;
+    const AffineLine<D> line{parameter(job.lo, i, n), parameter(job.hi, i, n),
+                             parameter(job.step, i, n), parameter(job.top, i, n)};
+    const D u = affine_position<D>(load_some<V>(b.x + i, n), line, first, last);
     D code;
     if (mode == Rounding::kNearestEven) {
       // Codes have at most 17 bits.
@@ -127,11 +127,7 @@ void affine_elements(const AffineSpan& job) {
       if (mode == Rounding::kStochastic) threshold = draws.thresholds(b.index + i);
       code = round_to_fixed<D>(u, integers, mode, threshold);
     }
-    const D line = code * step + lo;
-    const D value = code == parameter(job.top, i, n) ? parameter(job.hi, i, n) : line;
-    // A zero result is +0, also one that only float32 makes zero.
-    const D magnitude = L::value(L::bits(value) & ~kSignBit);
-    store_some<V>(b.y + i, magnitude <= 0x1p-150 ? D{} : value, n);
+    store_some<V>(b.y + i, affine_value<D>(code, line), n);
   }
 }
 

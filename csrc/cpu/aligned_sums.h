@@ -6,22 +6,7 @@
 namespace lpk {
 namespace {
 
-template <class D>
-LPK_HD D without_fraction(D x) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(D) == 64) {
-    return (D)_mm512_roundscale_pd((__m512d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-  }
-#elif defined(__AVX2__)
-  if constexpr (sizeof(D) == 32) {
-    return (D)_mm256_round_pd((__m256d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-  }
-#endif
-  if constexpr (sizeof(D) == sizeof(double)) return __builtin_trunc(x);
-}
-
-// A block's products and the sum, as multiples of 2^(e - aligned_bits) cut toward zero, e the
-// exponent of the largest: at most 257 integers of 41 bits, whose sum double holds.
+// A block's products and the sum, cut to their place.
 template <class V, bool kNearest, bool kRoundsProducts>
 struct AlignedSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
   using Base = OrderedSums<V, 1, kNearest, kRoundsProducts>;
@@ -36,26 +21,19 @@ struct AlignedSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
 
   LPK_HD static D magnitude(D x) { return L::value(L::bits(x) & ~kSignBit); }
 
-  // round(sum + terms). Products and sums are 0, or 2^-298 .. 2^257, or inf or NaN: whatever the
-  // place then, the sum is inf or NaN too.
+  // round(sum + terms).
   template <class Bits>
   LPK_HD D block_sum(D sum, D largest, Bits signs, int count, int v, int64_t key) {
-    largest = largest > 0x1p900 ? L::all(0x1p900) : largest;
-    largest = L::max(largest, L::all(0x1p-400));
-    const auto binade = L::bits(largest) & kExponentBits;
-    const int64_t bits = int64_t{acc.aligned_bits} << 52;
-    const D scale = L::value((int64_t{2046} << 52) - binade + bits);
-    D part[4] = {without_fraction<D>(sum * scale), L::all(kNothing), L::all(kNothing),
-                 L::all(kNothing)};
+    const AlignedPlace<D> place(largest, acc.aligned_bits);
+    D part[4] = {place.cut(sum), L::all(kNothing), L::all(kNothing), L::all(kNothing)};
     int i = 0;
     for (; i + 4 <= count; i += 4) {
-      for (int j = 0; j < 4; ++j) part[j] += without_fraction<D>(terms[i + j][v] * scale);
+      for (int j = 0; j < 4; ++j) part[j] += place.cut(terms[i + j][v]);
     }
-    for (; i < count; ++i) part[0] += without_fraction<D>(terms[i][v] * scale);
-    D total = (part[0] + part[1]) + (part[2] + part[3]);
-    if (!kNearest && acc.rounding == Rounding::kTowardNegative)
-      total = total == 0.0 ? L::value(signs & kSignBit) : total;
-    return this->rounded(total * L::value(binade - bits), 0, v, key);
+    for (; i < count; ++i) part[0] += place.cut(terms[i][v]);
+    const D total = (part[0] + part[1]) + (part[2] + part[3]);
+    const Rounding mode = kNearest ? Rounding::kNearestEven : acc.rounding;
+    return this->rounded(place.sum_of(total, signs, mode), 0, v, key);
   }
 
   // Products from .. to of one block, whose first position is `key`.

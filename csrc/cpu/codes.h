@@ -1,98 +1,13 @@
-// Codes of values, one at a time, and dense streams of them.
+// Dense streams of codes.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
+#include <cstring>
 
-#include "../common/accumulate.h"
-#include "element_types.h"
-#include "tile.h"
+#include "../common/codes.h"
 
 namespace lpk {
 namespace {
-
-constexpr uint32_t kCanonicalNan = 0x7fc00000u;
-
-// Codes of one element format.
-class Codec {
- public:
-  explicit Codec(const int64_t* ints) : f_(number_format(ints)) {
-    fixed_ = f_.kind == Kind::kFixed;
-    bits_ = fixed_ ? static_cast<int>(ints[1]) : 1 + f_.exp_bits + f_.man_bits;
-    if (fixed_) return;
-    top_ = (1u << f_.exp_bits) - 1;
-    mantissa_mask_ = (1u << f_.man_bits) - 1;
-  }
-
-  int bits() const { return bits_; }
-
-  // The code of a value of the format, kNoCode if there is none.
-  uint32_t encode(float value) const { return fixed_ ? encode_fixed(value) : encode_float(value); }
-  float decode(uint32_t code) const { return fixed_ ? decode_fixed(code) : decode_float(code); }
-
- private:
-  uint32_t encode_fixed(double x) const {
-    if (!(x >= f_.lowest && x <= f_.max)) return kNoCode;
-    const double n = x / f_.quantum;
-    if (n != std::floor(n)) return kNoCode;
-    return static_cast<uint32_t>(static_cast<int64_t>(n)) & (0xffffffffu >> (32 - bits_));
-  }
-
-  float decode_fixed(uint32_t code) const {
-    double n = code;
-    if (f_.lowest < 0 && n >= f_.modulus / 2) n -= f_.modulus;
-    return static_cast<float>(n * f_.quantum);
-  }
-
-  uint32_t encode_float(double x) const {
-    const uint32_t sign = (std::signbit(x) ? 1u : 0u) << (bits_ - 1);
-    const double a = std::fabs(x);
-    if (a != a) return encode_nan();
-    if (a == HUGE_VAL) return f_.specials == Specials::kIeee ? sign | top_ << f_.man_bits : kNoCode;
-    if (a > f_.max) return kNoCode;
-    if (a == 0) return sign;
-    const int e = std::max(std::ilogb(a), f_.emin);
-    const double n = std::ldexp(a, f_.man_bits - e);
-    if (n != std::floor(n)) return kNoCode;
-    const uint32_t significand = static_cast<uint32_t>(n);
-    const uint32_t hidden = 1u << f_.man_bits;
-    if (significand < hidden) return f_.subnormals ? sign | significand : kNoCode;
-    return sign | static_cast<uint32_t>(e - f_.emin + 1) << f_.man_bits | (significand - hidden);
-  }
-
-  uint32_t encode_nan() const {
-    if (f_.specials == Specials::kFn) return top_ << f_.man_bits | mantissa_mask_;
-    if (f_.specials == Specials::kIeee && f_.man_bits > 0)
-      return top_ << f_.man_bits | 1u << (f_.man_bits - 1);
-    return kNoCode;
-  }
-
-  float decode_float(uint32_t code) const {
-    const uint32_t exponent = code >> f_.man_bits & top_;
-    const uint32_t mantissa = code & mantissa_mask_;
-    const bool negative = (code >> (bits_ - 1) & 1u) != 0;
-    if (f_.specials == Specials::kIeee && exponent == top_) {
-      if (mantissa != 0) return float_of_bits(kCanonicalNan);
-      return negative ? -HUGE_VALF : HUGE_VALF;
-    }
-    if (f_.specials == Specials::kFn && exponent == top_ && mantissa == mantissa_mask_) {
-      return float_of_bits(kCanonicalNan);
-    }
-    const bool normal = exponent > 0;
-    const double n = normal ? mantissa + (1u << f_.man_bits) : mantissa;
-    const int e = normal ? static_cast<int>(exponent) + f_.emin - 1 : f_.emin;
-    // Without subnormals the codes of exponent 0 are all zeros.
-    const double a = !normal && !f_.subnormals ? 0.0 : std::ldexp(n, e - f_.man_bits);
-    return static_cast<float>(negative ? -a : a);
-  }
-
-  Format f_;
-  bool fixed_;
-  int bits_;
-  uint32_t top_ = 0;
-  uint32_t mantissa_mask_ = 0;
-};
 
 // Appends and reads fields of up to 32 bits, from a byte boundary on.
 class BitWriter {

@@ -21,9 +21,9 @@ struct CompensatedSums : OrderedSums<V, kGroup, kNearest, kRoundsProducts> {
     } else {
       y = this->add(-error, this->product(r, v, k), r, v, 0);
     }
-    const D total = this->add(sum, y, r, v, 0);
-    error = this->add(this->add(total, -sum, r, v, 0), -y, r, v, 0);
-    sum = total;
+    add_compensated<D>(sum, error, y, [&](D x, D addend) __attribute__((always_inline)) {
+      return this->add(x, addend, r, v, 0);
+    });
   }
 
   void run() {

@@ -2,6 +2,7 @@
 // the roundings of an Accumulator.
 #pragma once
 
+#include "../common/orders.h"
 #include "double_kernel.h"
 
 namespace lpk {

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cmath>
 
-#include "../common/accumulate.h"
 #include "codes.h"
 #include "parallel.h"
 #include "tile.h"
@@ -39,21 +38,17 @@ void for_each_block(const PackArgs& args, const Body& body) {
   }
 }
 
-constexpr uint32_t kNanScale = 255;
-constexpr int kScaleBias = 127;
-
 // The scale byte follows the values: the same floor(log2 max) as in quantize, so packing a
 // quantised tensor is exact.
-uint32_t block_scale(const PackArgs& args, const float* x, int64_t first, int64_t count, int emax) {
+uint32_t block_scale(const PackArgs& args, const float* x, int64_t first, int64_t count,
+                     const BlockElement& element) {
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const double a = std::fabs(static_cast<double>(x[first + i * args.inner]));
     if (!(a < HUGE_VAL)) return kNanScale;
     largest = std::max(largest, a);
   }
-  if (largest == 0) return 0;
-  return static_cast<uint32_t>(std::clamp(std::ilogb(largest) - emax, -kScaleBias, kScaleBias) +
-                               kScaleBias);
+  return static_cast<uint32_t>(element.exponent_for(largest) + kScaleBias);
 }
 
 // A block with inf or NaN has a code only if it is NaN throughout: else the first of them, -1 if it
@@ -69,26 +64,20 @@ int64_t first_special(const PackArgs& args, const float* x, int64_t first, int64
   return all_nan ? -1 : special;
 }
 
-// The code of x / 2^(scale - 127) if that is a value of the element format.
-uint32_t block_code(const Codec& codec, float x, uint32_t scale) {
-  const double element = std::ldexp(static_cast<double>(x), kScaleBias - static_cast<int>(scale));
-  const float narrowed = static_cast<float>(element);
-  return element == static_cast<double>(narrowed) ? codec.encode(narrowed) : kNoCode;
-}
-
 int64_t pack_blocks(const PackArgs& args, const float* x, uint8_t* codes) {
   const Codec codec(args.format + kFormatInts);
-  const int emax = std::ilogb(number_format(args.format + kFormatInts).max);
+  const BlockElement element(args.format + kFormatInts);
   BitWriter writer(codes);
   int64_t refused = -1;
   for_each_block(args, [&](int64_t first, int64_t count) {
     if (refused >= 0) return;
-    const uint32_t scale = block_scale(args, x, first, count, emax);
+    const uint32_t scale = block_scale(args, x, first, count, element);
     writer.put(scale, 8);
     if (scale == kNanScale) refused = first_special(args, x, first, count);
+    const double down = power_of_two(kScaleBias - static_cast<int>(scale));
     for (int64_t i = 0; i < count && refused < 0; ++i) {
       const int64_t index = first + i * args.inner;
-      const uint32_t code = scale == kNanScale ? 0 : block_code(codec, x[index], scale);
+      const uint32_t code = scale == kNanScale ? 0 : codec.encode(x[index] * down);
       if (code == kNoCode) refused = index;
       writer.put(code, codec.bits());
     }
@@ -102,12 +91,10 @@ void unpack_blocks(const PackArgs& args, const uint8_t* codes, float* x) {
   BitReader reader(codes);
   for_each_block(args, [&](int64_t first, int64_t count) {
     const uint32_t scale = reader.get(8);
-    for (int64_t i = 0; i < count; ++i) {
-      const double element = codec.decode(reader.get(codec.bits()));
-      const double value = std::ldexp(element, static_cast<int>(scale) - kScaleBias);
-      x[first + i * args.inner] =
-          scale == kNanScale ? float_of_bits(kCanonicalNan) : static_cast<float>(value);
-    }
+    const double up = scale == kNanScale ? static_cast<double>(NAN)
+                                         : power_of_two(static_cast<int>(scale) - kScaleBias);
+    for (int64_t i = 0; i < count; ++i)
+      x[first + i * args.inner] = canonical_float(codec.decode(reader.get(codec.bits())) * up);
   });
 }
 
@@ -152,7 +139,7 @@ void decode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel
     if (to == values) std::copy(values, values + count, x);
     return;
   }
-  for (int64_t i = 0; i < count; ++i) x[i] = codec.decode(codes[i]);
+  for (int64_t i = 0; i < count; ++i) x[i] = canonical_float(codec.decode(codes[i]));
 }
 
 int threads_for(const PackArgs& args) { return args.count < kWorthThreads ? 1 : args.threads; }

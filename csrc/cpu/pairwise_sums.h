@@ -6,24 +6,6 @@
 namespace lpk {
 namespace {
 
-// Both addends may be products. Under wrap one of 2^50 quanta or more is reduced as in
-// reduced_addend, but keeps its sign and stays larger than the other, if that is a smaller number:
-// then the sum has the sign of the exact one, which directed modes and ties ask for, and at most
-// 50 bits, or 27 below the word's range.
-template <class D>
-LPK_HD D reduced_product(D p, D other, const Format& f) {
-  using L = Lanes<D>;
-  const D size = L::value(L::bits(p) & ~kSignBit);
-  const D other_size = L::value(L::bits(other) & ~kSignBit);
-  const double whole = f.quantum * 0x1p50;
-  const double span = f.modulus * f.quantum;
-  const D beside = other_size < whole ? other_size : D{};
-  const D rest = size - L::floor(size * (1.0 / span)) * span;
-  const D reduced = rest + (L::floor(beside * (1.0 / span)) + 1.0) * span;
-  const D with_sign = L::value(L::bits(reduced) | (L::bits(p) & kSignBit));
-  return (size >= whole) & (size < HUGE_VAL) ? with_sign : p;
-}
-
 // A binary counter of nodes: `waiting[l]` covers 2^(l + 1) positions and is the left half of the
 // node above, in the lanes `held[l]`. Bit l of `levels` says that there are any.
 template <class V, bool kNearest, bool kRoundsProducts>
@@ -41,12 +23,7 @@ struct PairwiseSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
   Node waiting[kLevels];
 
   __attribute__((noinline)) D add_products_in_any_way(D p, D q, int v, int64_t key) {
-    const Format& f = acc.fmt;
-    const bool wraps = f.overflow == Overflow::kWrap;
-    D sum = wraps ? odd_sum<D>(reduced_product<D>(p, q, f), reduced_product<D>(q, p, f))
-                  : odd_sum<D>(p, q);
-    if (acc.rounding == Rounding::kTowardNegative) sum = with_zero_sign<D>(sum, p, q);
-    return round_to<D>(sum, f, acc.rounding, this->sum_threshold(0, v, key));
+    return add_products_rounded<D>(p, q, acc.fmt, acc.rounding, this->sum_threshold(0, v, key));
   }
 
   // Products k and k + 1, at an even position and the next.

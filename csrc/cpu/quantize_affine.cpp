@@ -3,13 +3,13 @@
 #include <mutex>
 #include <vector>
 
+#include "../common/affine.h"
 #include "parallel.h"
 #include "quantize_spans.h"
 
 namespace lpk {
 namespace {
 
-constexpr double kSmallestStep = 1e-8;
 constexpr int64_t kGrain = 16 * kSpan;
 
 // A tensor of `length` slices is `outer` rows of `length` runs of `inner` elements. Long runs share
@@ -45,16 +45,11 @@ struct Affine {
   }
 };
 
-// NaN for a step where nothing is finite: every value of the slice becomes NaN.
-void make_grid(Grids& g, int64_t i, double codes, bool symmetric) {
-  const bool any = g.lo[i] <= g.hi[i];
-  const double largest = std::max(std::fabs(g.lo[i]), std::fabs(g.hi[i]));
-  const double step = (symmetric ? largest : g.hi[i] - g.lo[i]) / codes;
-  const bool floored = !(step >= kSmallestStep);
-  g.step[i] = !any ? NAN : floored ? kSmallestStep : step;
-  // A code that no value has where the last one is not hi.
-  g.top[i] = symmetric || floored ? HUGE_VAL : codes;
-  if (symmetric) g.lo[i] = 0;
+void make_grid(Grids& g, int64_t i, const AffineCodes& codes) {
+  const AffineLine<double> line = affine_line(g.lo[i], g.hi[i], codes);
+  g.step[i] = line.step;
+  g.top[i] = line.top;
+  g.lo[i] = line.lo;
 }
 
 void find_ranges(const Affine& a, Grids& grids, int64_t grain) {
@@ -81,19 +76,16 @@ void find_ranges(const Affine& a, Grids& grids, int64_t grain) {
   }
 }
 
-void code_elements(const Affine& a, const Grids& grids, double first, double last) {
-  // Codes have at most 17 bits with their sign: integers rounded in a fixed format that never
-  // saturates.
-  const int64_t integers[kFormatInts] = {static_cast<int64_t>(Kind::kFixed), 24, 0, 1, 0, 0, 0, 0};
+void code_elements(const Affine& a, const Grids& grids, const AffineCodes& codes) {
   parallel_ranges(a.args.count, kGrain, a.args.threads, [&](int64_t begin, int64_t end) {
     double values[kSpan];
     AffineSpan job{};
-    job.block = round_job(a.args, integers);
+    job.block = round_job(a.args, kAffineIntegers);
     job.block.x = values;
     job.block.y = values;
     job.each = a.each;
-    job.first = first;
-    job.last = last;
+    job.first = codes.first;
+    job.last = codes.last;
     a.for_spans(begin, end, [&](int64_t i, int64_t count, int64_t parameter) {
       load_span(a.args, a.kernel, i, count, values);
       job.block.count = count;
@@ -111,9 +103,7 @@ void code_elements(const Affine& a, const Grids& grids, double first, double las
 }  // namespace
 
 void quantize_affine(const QuantizeArgs& args) {
-  const int bits = static_cast<int>(args.format[1]);
-  const bool symmetric = args.format[2] != 0;
-  const double codes = symmetric ? power_of_two(bits - 1) - 1 : power_of_two(bits) - 1;
+  const AffineCodes codes(args.format);
   const int64_t row = args.length * args.inner;
   const bool each = args.length > 1 && args.inner < kLongRun;
   const Affine a{args, kernels(), each, row, args.outer, each ? row : args.length};
@@ -121,8 +111,8 @@ void quantize_affine(const QuantizeArgs& args) {
   // A piece looks at no fewer elements than it merges parameters.
   find_ranges(a, grids, std::max(kGrain, 4 * a.parameters));
   const FloatEnvironment environment;
-  for (int64_t i = 0; i < a.parameters; ++i) make_grid(grids, i, codes, symmetric);
-  code_elements(a, grids, symmetric ? -codes : 0.0, codes);
+  for (int64_t i = 0; i < a.parameters; ++i) make_grid(grids, i, codes);
+  code_elements(a, grids, codes);
 }
 
 }  // namespace lpk

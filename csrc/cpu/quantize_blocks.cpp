@@ -17,32 +17,10 @@ constexpr int64_t kLongest = kSpan;
 // Elements a thread takes at a time.
 constexpr int64_t kGrain = 16 * kSpan;
 
-// Of a normal double: every float32 is one, and what float64 values are moderated to.
-int exponent_of(double x) { return static_cast<int>(Lanes<double>::bits(x) >> 52) - 1023; }
-double power_of(int exponent) { return Lanes<double>::value(int64_t{1023 + exponent} << 52); }
-
-struct Element {
-  int64_t ints[kFormatInts];
-  Format format;
-  int emax;
-
-  explicit Element(const int64_t* given) {
-    std::copy(given, given + kFormatInts, ints);
-    ints[6] = static_cast<int64_t>(Overflow::kSaturate);
-    format = number_format(ints);
-    emax = exponent_of(format.max);
-  }
-
-  // X of the block's scale 2^X.
-  int scale_of(double largest) const {
-    return largest == 0.0 ? -127 : std::clamp(exponent_of(largest) - emax, -127, 127);
-  }
-};
-
 struct Blocks {
   const QuantizeArgs& args;
   const Kernels& kernel;
-  Element element;
+  BlockElement element;
   int64_t size;
   int64_t per_line;  // blocks along the axis
 
@@ -64,10 +42,10 @@ struct Blocks {
 // Scaled by 2^-X and back, NaN throughout where X is of a block with inf or NaN.
 struct Scale {
   double down, up;
-  Scale(const Element& e, double lo, double hi, bool finite) {
-    const int x = finite ? e.scale_of(std::max(-lo, hi)) : 0;
-    down = finite ? power_of(-x) : NAN;
-    up = power_of(x);
+  Scale(const BlockElement& e, double lo, double hi, bool finite) {
+    const int x = finite ? e.exponent_for(std::max(-lo, hi)) : 0;
+    down = finite ? power_of_two(-x) : NAN;
+    up = power_of_two(x);
   }
 };
 

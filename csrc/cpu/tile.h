@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "../common/codes.h"
 #include "element_types.h"
 
 namespace lpk {
@@ -171,7 +172,6 @@ struct AffineSpan {
 // Codes of a float format, a word each, and the values they mean; `count` is a multiple of
 // kCodeLanes.
 constexpr int64_t kCodeLanes = 16;
-constexpr uint32_t kNoCode = 0xffffffffu;
 struct CodeBlock {
   const int64_t* format;
   int64_t count;

@@ -48,6 +48,9 @@ struct Lanes<Vec<4>::D> : VectorLanes<4> {
   LPK_HD static D all(double x) { return (D)_mm256_set1_pd(x); }
   LPK_HD static D max(D a, D b) { return (D)_mm256_max_pd((__m256d)a, (__m256d)b); }
   LPK_HD static D floor(D x) { return (D)_mm256_floor_pd((__m256d)x); }
+  LPK_HD static D trunc(D x) {
+    return (D)_mm256_round_pd((__m256d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  }
 #endif
 };
 template <>
@@ -56,6 +59,9 @@ struct Lanes<Vec<8>::D> : VectorLanes<8> {
   LPK_HD static D all(double x) { return (D)_mm512_set1_pd(x); }
   LPK_HD static D max(D a, D b) { return (D)_mm512_max_pd((__m512d)a, (__m512d)b); }
   LPK_HD static D floor(D x) { return (D)_mm512_floor_pd((__m512d)x); }
+  LPK_HD static D trunc(D x) {
+    return (D)_mm512_roundscale_pd((__m512d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  }
 #endif
 };
 

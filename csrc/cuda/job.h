@@ -5,6 +5,7 @@
 #include <string>
 
 #include "plan.h"
+#include "tree_tile.h"
 
 namespace lpk::cuda {
 
@@ -17,9 +18,6 @@ inline Job job_from(const MultiplyArgs& args) {
   job.seed = args.draws.seed;
   job.device_seed = args.draws.device_seed;
   job.role = args.draws.role;
-  if (!job.acc.in_sequence()) {
-    throw std::invalid_argument("the CUDA kernels add in sequence or in chunks only");
-  }
   if (args.sums.k > kMostSteps) {
     throw std::invalid_argument("the CUDA kernels take sums of at most 2^31 - 16 products, got " +
                                 std::to_string(args.sums.k));
@@ -41,13 +39,19 @@ inline Scratch scratch_of(const Sums& s, const Accumulator& acc) {
   return {kLine, outer, outer + sums * static_cast<int64_t>(sizeof(float))};
 }
 
-// Bytes; 0 where only the exact kernel runs.
+// Bytes; 0 where only exact kernels run, but for trees, whose nodes wait there.
 inline int64_t scratch_size(const Sums& s, const Accumulator& acc) {
+  if (acc.order == Order::kPairwise)
+    return tree_floats(s, acc.chunk) * static_cast<int64_t>(sizeof(float));
   return may_certify(acc) ? scratch_of(s, acc).bytes : 0;
 }
 
-// Lays out `scratch`. Returns where the plan goes; null where only the exact kernel runs.
+// Lays out `scratch`. Returns where the plan goes; null where only exact kernels run.
 inline Plan* begin_scratch(Job* job, void* scratch) {
+  if (job->acc.order == Order::kPairwise) {
+    job->waiting = static_cast<float*>(scratch);
+    job->levels = tree_levels(job->sums, job->acc.chunk);
+  }
   if (!may_certify(job->acc) || job->chunks == 0) return nullptr;
   const Scratch places = scratch_of(job->sums, job->acc);
   char* at = static_cast<char*>(scratch);

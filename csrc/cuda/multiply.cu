@@ -4,10 +4,13 @@
 //   certified    the kernels that the accumulator may take; all but the planned one return at once
 //   the finish   bias and result quantizer of what the certified kernel made
 //   the exact    tiles that were flagged, or all of them where nothing is certified
+//
+// Sums in other orders have exact kernels alone.
 #include <cuda_runtime.h>
 
 #include "fast.h"
 #include "job.h"
+#include "ordered.h"
 #include "wide.h"
 
 namespace lpk::cuda {
@@ -63,6 +66,12 @@ bool adds_doubles_fast() {
   return ratio <= 2;
 }
 
+void launch_ordered(const Job& job, cudaStream_t stream) {
+  if (job.acc.order == Order::kPairwise) return launch_trees(job, stream);
+  if (job.acc.order == Order::kCompensated) return launch_compensated(job, stream);
+  launch_aligned(job, stream);
+}
+
 // The kernels that some plan may ask for with this accumulator.
 void launch_certified(const Job& job, cudaStream_t stream) {
   if (native_format(job.acc.fmt) == Native::kFloat) {
@@ -91,7 +100,9 @@ void multiply(const MultiplyArgs& args, void* stream) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   const auto queue = static_cast<cudaStream_t>(stream);
-  if (Plan* plan = begin_scratch(&job, args.scratch)) {
+  Plan* plan = begin_scratch(&job, args.scratch);
+  if (!job.acc.in_sequence()) return launch_ordered(job, queue);
+  if (plan != nullptr) {
     job.fast_doubles = adds_doubles_fast();
     plan_kernel<<<1, 1, 0, queue>>>(job, plan);
     check_launch("the plan of a product");

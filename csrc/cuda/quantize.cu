@@ -3,38 +3,27 @@
 // Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, T threads in all.
 // Every value is widened exactly to double and rounded by common/round.h, so the bits are those of
 // every other backend. Stochastic draws are keyed by the row-major index, never by the thread. Not
-// supported: Affine and Block formats, which need the tensor's range. Must be compiled with
-// -fmad=false, without -use_fast_math and -ftz=true.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-#include <algorithm>
+// supported: Affine and Block formats, in files of their own. Must be compiled with -fmad=false,
+// without -use_fast_math and -ftz=true.
 #include <stdexcept>
-#include <string>
+#include <type_traits>
 
-#include "../common/rng.h"
-#include "../common/round.h"
-#include "quantize.h"
+#include "elements.h"
 
 namespace lpk::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-// Enough blocks to fill any current device several times over; the loop takes the rest.
-constexpr int64_t kMaxBlocks = 4096;
-
 struct Rule {
   Format fmt;
-  Rounding rounding;
-  int32_t random_bits;
-  Rng rng;
+  ElementRounding how;
 };
 
-__device__ double widened(float x) { return x; }
-__device__ double widened(double x) { return moderated(x); }
-__device__ double widened(__half x) { return __half2float(x); }
-__device__ double widened(__nv_bfloat16 x) { return __bfloat162float(x); }
+// As rounding sees it.
+template <class X>
+__device__ double input(X x) {
+  if constexpr (std::is_same_v<X, double>) return moderated(x);
+  return widened(x);
+}
 
 // The caller promises that Out holds every value of the format, so these conversions are exact.
 template <class Out>
@@ -74,47 +63,32 @@ __device__ Offsets offsets_of(int64_t i, const Views& views) {
 }
 
 template <class X, class Out>
-__global__ void quantize_kernel(const X* x, Out* out, Views views, Rule rule, Draws draws) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  const uint64_t call_seed =
-      draws.device_seed != nullptr ? static_cast<uint64_t>(*draws.device_seed) : draws.seed;
-  const uint64_t seed = derive_seed(call_seed, draws.role);
-  const bool stochastic = rule.rounding == Rounding::kStochastic;
-
-  for (int64_t i = first; i < views.count; i += step) {
+__global__ void quantize_kernel(const X* x, Out* out, const __grid_constant__ Views views,
+                                const __grid_constant__ Rule rule) {
+  const uint64_t seed = rule.how.seed();
+  for (int64_t i = grid_thread(); i < views.count; i += grid_threads()) {
     const Offsets at = offsets_of(i, views);
-    double threshold = 0.0;
-    if (stochastic) {
-      const uint32_t draw =
-          random_draw(rule.rng, seed, draws.site, 0, 0, static_cast<uint64_t>(i), rule.random_bits);
-      threshold = stochastic_threshold<double>(draw, rule.random_bits);
-    }
-    const double r = round_to<double>(widened(x[at.x]), rule.fmt, rule.rounding, threshold);
+    const double r =
+        round_to<double>(input(x[at.x]), rule.fmt, rule.how.rounding, rule.how.threshold(seed, i));
     out[at.out] = narrowed<Out>(r);
   }
 }
 
 template <class X, class Out>
 void launch_quantize(const void* x, void* out, const Views& views, const Rule& rule,
-                     const Draws& draws, cudaStream_t stream) {
-  const int64_t blocks = std::min(kMaxBlocks, (views.count + kThreads - 1) / kThreads);
-  quantize_kernel<X, Out><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      static_cast<const X*>(x), static_cast<Out*>(out), views, rule, draws);
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string("quantize: the CUDA launch failed: ") +
-                             cudaGetErrorString(error));
-  }
+                     cudaStream_t stream) {
+  quantize_kernel<X, Out><<<element_blocks(views.count), kElementThreads, 0, stream>>>(
+      static_cast<const X*>(x), static_cast<Out*>(out), views, rule);
+  check_launch("quantize");
 }
 
 template <class X>
 void launch_for(ElementType x_type, ElementType out_type, const void* x, void* out,
-                const Views& views, const Rule& rule, const Draws& draws, cudaStream_t stream) {
+                const Views& views, const Rule& rule, cudaStream_t stream) {
   if (out_type == ElementType::kFloat32) {
-    launch_quantize<X, float>(x, out, views, rule, draws, stream);
+    launch_quantize<X, float>(x, out, views, rule, stream);
   } else if (out_type == x_type) {
-    launch_quantize<X, X>(x, out, views, rule, draws, stream);
+    launch_quantize<X, X>(x, out, views, rule, stream);
   } else {
     throw std::invalid_argument("quantize: out must be float32 or have the dtype of x");
   }
@@ -126,22 +100,20 @@ void quantize(const void* x, ElementType x_type, void* out, ElementType out_type
               const Views& views, const int64_t* quantizer, const Draws& draws, void* stream) {
   const auto kind = static_cast<Kind>(quantizer[0]);
   if (kind != Kind::kFloat && kind != Kind::kFixed) {
-    throw std::invalid_argument("quantize: the CUDA kernel takes float and fixed formats only");
+    throw std::invalid_argument("quantize: this kernel takes float and fixed formats only");
   }
   if (views.count == 0) return;
-  const Rule rule{number_format(quantizer), static_cast<Rounding>(quantizer[kFormatInts]),
-                  static_cast<int32_t>(quantizer[kFormatInts + 1]),
-                  static_cast<Rng>(quantizer[kFormatInts + 2])};
+  const Rule rule{number_format(quantizer), ElementRounding(quantizer + kFormatInts, draws)};
   const auto queue = static_cast<cudaStream_t>(stream);
   switch (x_type) {
     case ElementType::kFloat32:
-      return launch_for<float>(x_type, out_type, x, out, views, rule, draws, queue);
+      return launch_for<float>(x_type, out_type, x, out, views, rule, queue);
     case ElementType::kFloat16:
-      return launch_for<__half>(x_type, out_type, x, out, views, rule, draws, queue);
+      return launch_for<__half>(x_type, out_type, x, out, views, rule, queue);
     case ElementType::kBfloat16:
-      return launch_for<__nv_bfloat16>(x_type, out_type, x, out, views, rule, draws, queue);
+      return launch_for<__nv_bfloat16>(x_type, out_type, x, out, views, rule, queue);
     case ElementType::kFloat64:
-      return launch_for<double>(x_type, out_type, x, out, views, rule, draws, queue);
+      return launch_for<double>(x_type, out_type, x, out, views, rule, queue);
   }
   throw std::invalid_argument("quantize: unknown dtype");
 }

@@ -86,6 +86,9 @@ struct Job {
   const Plan* plan;
   uint8_t* redo;
   float* outer;
+  // Of trees: nodes that wait, and at how many levels.
+  float* waiting;
+  int32_t levels;
   // Steps in a chunk and chunks: filled in by begin_chunks; one chunk of all steps if acc.chunk is
   // 0.
   int32_t span, chunks;
@@ -146,7 +149,8 @@ struct FrameArgs {
 
 void frame(const FrameArgs& args, void* stream);
 
-// What a product needs beside operands and outputs: bytes on the device, contents arbitrary.
+// What a product needs beside operands and outputs: bytes on the device, contents arbitrary. Reads
+// the sizes of `sums`, and whether it has positions.
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator);
 
 // Starts the kernels of a product on `stream`. Throws std::invalid_argument for arguments that they

@@ -21,6 +21,21 @@ constexpr int64_t kTile = 128;
 
 LPK_HD int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
+// The steps of a chunk, from `first` to before `end`.
+struct Span {
+  int first, end;
+};
+LPK_HD Span chunk_steps(const Job& job, int chunk) {
+  const int64_t* starts = job.acc.chunk == 0 ? nullptr : job.sums.starts;
+  if (starts != nullptr && chunk < job.chunks)
+    return {static_cast<int>(starts[chunk]), static_cast<int>(starts[chunk + 1])};
+  // After the last chunk too, where it is not used: unsigned, it may pass the end.
+  const int first =
+      static_cast<int>(static_cast<uint32_t>(chunk) * static_cast<uint32_t>(job.span));
+  const int length = static_cast<int>(job.sums.k);
+  return {first, length - first < job.span ? length : first + job.span};
+}
+
 // Consecutive runs of steps, kDepth at most, that never cross the end of a chunk. A chunk without
 // steps is a run without steps.
 class Stages {
@@ -44,16 +59,9 @@ class Stages {
 
  private:
   LPK_HD void enter() {
-    const int64_t* starts = job_->acc.chunk == 0 ? nullptr : job_->sums.starts;
-    if (starts != nullptr && chunk_ < job_->chunks) {
-      first_ = static_cast<int>(starts[chunk_]);
-      end_ = static_cast<int>(starts[chunk_ + 1]);
-    } else {
-      // After the last chunk too, where it is not used: unsigned, it may pass the end.
-      first_ = static_cast<int>(static_cast<uint32_t>(chunk_) * static_cast<uint32_t>(job_->span));
-      const int length = static_cast<int>(job_->sums.k);
-      end_ = length - first_ < job_->span ? length : first_ + job_->span;
-    }
+    const Span steps = chunk_steps(*job_, chunk_);
+    first_ = steps.first;
+    end_ = steps.end;
   }
 
   const Job* job_;

@@ -8,21 +8,14 @@
 // and device: csrc/tests runs the same code thread by thread.
 #pragma once
 
-#include "float_steps.h"
-#include "tiles.h"
-#include "totals.h"
+#include "wide_operands.h"
 
 namespace lpk::cuda {
 
-// An absent tap among doubles: a NaN that no operation gives.
-constexpr int64_t kAbsentDouble = 0x7ff8dead00000000;
-
 // What the threads of a block share.
 template <int kSide>
-struct WideShared {
+struct WideShared : WideStages<kSide> {
   using Map = BlockMap<kSide, 2>;
-  double left[2][kDepth][Map::kLanes];
-  double right[2][kDepth][Map::kLanes];
   // Sums between steps: inner and outer ones, each thread its own.
   float inner[kSide * kSide][Map::kThreads];
   float outer[kSide * kSide][Map::kThreads];
@@ -53,20 +46,20 @@ struct TileDraws {
 
 // kRounds: products are rounded, in any format and mode.
 template <int kSide, Rounding kMode, bool kRounds>
-class WideTile {
+class WideTile : public WideOperands<kSide> {
+  using Base = WideOperands<kSide>;
+  using Base::at_;
+  using Base::job_;
+  using Base::kOutputs;
+  using Base::thread_;
+
  public:
   using Shared = WideShared<kSide>;
-  using Map = typename Shared::Map;
+  using typename Base::Map;
   using Stage = Stages;
-  static constexpr bool kExact = true;
-  static constexpr int kFetched = Map::kFetched;
   static constexpr bool kStochastic = kMode == Rounding::kStochastic;
 
-  LPK_HD WideTile(const Job& job, int64_t tile, int thread)
-      : job_(job), thread_(thread), at_(place_of(job.sums, Map::kLanes, tile)) {
-    const Sums& s = job.sums;
-    left_ = s.left.batch[at_.matrix];
-    right_ = s.right.batch[at_.matrix];
+  LPK_HD WideTile(const Job& job, int64_t tile, int thread) : Base(job, tile, thread) {
     for (int i = 0; i < kSide; ++i) {
       for (int j = 0; j < kSide; ++j) sum_[i][j] = 0.0;
     }
@@ -74,41 +67,15 @@ class WideTile {
     seed_ = job.use_seed();
     uint64_t rows[kSide], cols[kSide];
     for (int i = 0; i < kSide; ++i) {
-      rows[i] = row_id(at_.row + Map::row(thread, i));
-      cols[i] = col_id(at_.col + Map::col(thread, i));
+      rows[i] = this->row_id(at_.row + Map::row(thread, i));
+      cols[i] = this->col_id(at_.col + Map::col(thread, i));
     }
     if (draws_sums()) sums_.start(seed_, kSiteSum, rows, cols);
     if (draws_products()) products_.start(seed_, kSiteProduct, rows, cols);
   }
 
   LPK_HD void begin(Shared* shared) const {
-    for (int n = 0; n < kSide * kSide; ++n) shared->outer[n][thread_] = 0.0f;
-  }
-
-  // Elements of a stage from memory to registers; lanes and steps beyond the end are zeros.
-  LPK_HD void fetch(const Stages& stage) {
-    const Sums& s = job_.sums;
-    const int step = Map::fetched_step(thread_);
-    const bool inside = step < stage.count();
-    const int64_t left_step = inside ? left_ + s.left.steps[stage.first() + step] : 0;
-    const int64_t right_step = inside ? right_ + s.right.steps[stage.first() + step] : 0;
-    LPK_UNROLL
-    for (int e = 0; e < kFetched; ++e) {
-      const int lane = Map::fetched_lane(thread_, e, false);
-      left_values_[e] = element(s.left, left_step, at_.row + lane, inside && at_.row + lane < s.m);
-      right_values_[e] =
-          element(s.right, right_step, at_.col + lane, inside && at_.col + lane < s.n);
-    }
-  }
-
-  LPK_HD void put(Shared* shared, int buffer) const {
-    const int step = Map::fetched_step(thread_);
-    LPK_UNROLL
-    for (int e = 0; e < kFetched; ++e) {
-      const int lane = Map::fetched_lane(thread_, e, false);
-      shared->left[buffer][step][lane] = widened(left_values_[e], job_.sums.left.absent);
-      shared->right[buffer][step][lane] = widened(right_values_[e], job_.sums.right.absent);
-    }
+    for (int n = 0; n < kOutputs; ++n) shared->outer[n][thread_] = 0.0f;
   }
 
   LPK_HD void multiply(const Shared* shared, int buffer, const Stages& stage) {
@@ -129,32 +96,18 @@ class WideTile {
   LPK_HD void close(Shared* shared, int64_t chunk) {
     if (job_.acc.chunk == 0) return;
     leave(shared);
-    const Accumulator& acc = job_.acc;
-    const bool draws = acc.outer_rounding == Rounding::kStochastic;
     LPK_LOOP
-    for (int n = 0; n < kSide * kSide; ++n) {
-      const double threshold =
-          draws ? drawn_threshold(job_, kSiteOuter, row_id(row_of(n)), col_id(col_of(n)),
-                                  static_cast<uint64_t>(chunk))
-                : 0.0;
+    for (int n = 0; n < kOutputs; ++n) {
       shared->outer[n][thread_] = static_cast<float>(
-          add_rounded<double>(shared->outer[n][thread_], shared->inner[n][thread_], acc.outer,
-                              acc.outer_rounding, threshold));
+          this->closed_chunk(n, shared->outer[n][thread_], shared->inner[n][thread_], chunk));
     }
   }
 
   LPK_HD void finish(Shared* shared) {
-    const Sums& s = job_.sums;
     if (job_.acc.chunk == 0) leave(shared);
     const float (*sums)[Map::kThreads] = job_.acc.chunk == 0 ? shared->inner : shared->outer;
     LPK_LOOP
-    for (int n = 0; n < kSide * kSide; ++n) {
-      const int64_t row = row_of(n);
-      const int64_t col = col_of(n);
-      if (row >= s.m || col >= s.n) continue;
-      s.out[s.batch[at_.matrix] + s.rows[row] + s.cols[col]] =
-          finished(job_, sums[n][thread_], row_id(row), col_id(col));
-    }
+    for (int n = 0; n < kOutputs; ++n) this->store(n, sums[n][thread_]);
   }
 
  private:
@@ -162,34 +115,10 @@ class WideTile {
   LPK_HD bool draws_products() const {
     return kRounds && job_.acc.product_rounding == Rounding::kStochastic;
   }
-  LPK_HD int64_t row_of(int n) const { return at_.row + Map::row(thread_, n / kSide); }
-  LPK_HD int64_t col_of(int n) const { return at_.col + Map::col(thread_, n % kSide); }
-  LPK_HD uint64_t row_id(int64_t row) const {
-    const Sums& s = job_.sums;
-    return row < s.m ? static_cast<uint64_t>(s.row_batch[at_.matrix] + s.row_keys[row]) : 0;
-  }
-  LPK_HD uint64_t col_id(int64_t col) const {
-    const Sums& s = job_.sums;
-    return col < s.n ? static_cast<uint64_t>(s.col_batch[at_.matrix] + s.col_keys[col]) : 0;
-  }
-
-  LPK_HD static float element(const Operand& o, int64_t offset, int64_t lane, bool inside) {
-    return inside ? o.values[offset + o.lanes[lane]] : 0.0f;
-  }
-  LPK_HD static double widened(float x, bool marked) {
-    if (marked && word_of(x) == kAbsent) return Lanes<double>::value(kAbsentDouble);
-    return x;
-  }
-  LPK_HD static bool absent(double x) {
-    return static_cast<int32_t>(Lanes<double>::bits(x) >> 32) ==
-           static_cast<int32_t>(kAbsentDouble >> 32);
-  }
-
   LPK_HD void add_products(const double (&a)[kSide], const double (&b)[kSide], int64_t step) {
     uint64_t k = 0;
     if (draws_sums() || draws_products()) {
-      const int64_t* positions = job_.sums.positions;
-      k = static_cast<uint64_t>(positions == nullptr ? step : positions[step]);
+      k = static_cast<uint64_t>(this->position(step));
       const DrawLayout layout = draw_layout(job_.acc.random_bits);
       if (draws_sums()) sums_.seek(static_cast<uint32_t>(layout.word_of(k)));
       if (draws_products()) products_.seek(static_cast<uint32_t>(layout.word_of(k)));
@@ -225,8 +154,8 @@ class WideTile {
     const DrawLayout layout = draw_layout(acc.random_bits);
     const uint32_t word =
         acc.rng == Rng::kPhilox
-            ? philox_word(seed_, site, row_id(at_.row + Map::row(thread_, i)),
-                          col_id(at_.col + Map::col(thread_, j)), layout.word_of(k))
+            ? philox_word(seed_, site, this->row_id(at_.row + Map::row(thread_, i)),
+                          this->col_id(at_.col + Map::col(thread_, j)), layout.word_of(k))
             : draws.word(i, j);
     const uint32_t draw = (word >> layout.shift_of(k)) & layout.mask();
     return stochastic_threshold<double>(draw, acc.random_bits);
@@ -244,13 +173,8 @@ class WideTile {
     }
   }
 
-  const Job& job_;
-  int thread_;
-  Place at_;
-  int64_t left_, right_;  // where the matrices of this tile begin
   uint64_t seed_ = 0;
   double sum_[kSide][kSide];
-  float left_values_[kFetched], right_values_[kFetched];
   TileDraws<kSide> sums_, products_;
 };
 

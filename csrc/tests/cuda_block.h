@@ -144,7 +144,7 @@ class CudaSums {
 
   Tap tap(int64_t g, int64_t i, int64_t j, int64_t position) const {
     int64_t step = position;
-    if (!positions_.empty()) {
+    if (problem_.gathers) {
       const auto at = std::lower_bound(positions_.begin(), positions_.end(), position);
       if (at == positions_.end() || *at != position) return {false, 0, 0};
       step = at - positions_.begin();

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "../cuda/aligned_tile.h"
+#include "../cuda/compensated_tile.h"
 #include "../cuda/convert_rule.h"
 #include "../cuda/double_rules.h"
 #include "../cuda/fast_tile.h"
@@ -153,6 +155,19 @@ void run_tier(const Job& job) {
   }
 }
 
+template <template <bool> class Tile>
+void run_order(const Job& job) {
+  const auto nothing = [](auto&, auto&) {};
+  if (lpk::cuda::sums_to_nearest(job.acc)) return run_tiles<Tile<true>>(job, nothing);
+  run_tiles<Tile<false>>(job, nothing);
+}
+
+void run_ordered(const Job& job) {
+  if (job.acc.order == lpk::Order::kPairwise) return run_order<lpk::cuda::TreeTile>(job);
+  if (job.acc.order == lpk::Order::kCompensated) return run_order<lpk::cuda::CompensatedTile>(job);
+  run_order<lpk::cuda::AlignedTile>(job);
+}
+
 void run_finish(const Job& job) {
   const lpk::cuda::Sums& s = job.sums;
   if (job.plan->tier == Tier::kWide) return;
@@ -191,7 +206,7 @@ void run_wide(const Job& job) {
 Ran run_product(Job* job, void* scratch) {
   lpk::cuda::Plan* plan = lpk::cuda::begin_scratch(job, scratch);
   if (plan == nullptr) {
-    run_wide(*job);
+    job->acc.in_sequence() ? run_wide(*job) : run_ordered(*job);
     return {Tier::kWide, false};
   }
   const lpk::cuda::Sums& s = job->sums;

@@ -13,6 +13,8 @@ void test_pack();
 void test_cuda();
 void test_cuda_certified();
 void test_cuda_rules();
+void test_cuda_orders();
+void test_cuda_elements();
 // What csrc/cpu compiles for each instruction set.
 void test_quantize();
 void test_matmul();

@@ -28,6 +28,8 @@ constexpr Group kGroups[] = {
     {"cuda", lpk_test::test_cuda},
     {"cuda_certified", lpk_test::test_cuda_certified},
     {"cuda_rules", lpk_test::test_cuda_rules},
+    {"cuda_orders", lpk_test::test_cuda_orders},
+    {"cuda_elements", lpk_test::test_cuda_elements},
 };
 
 constexpr int kSkipped = 77;

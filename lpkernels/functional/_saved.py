@@ -40,7 +40,8 @@ def packed_activations(on: bool) -> Iterator[None]:
     packed are: float32 and affine formats; where the tensor holds NaN or infinity, formats without
     a code for it (fixed ones, those without special values, and under torch.compile these formats
     altogether); the gates and the state of recurrent layers, which are float32's; a weight that is
-    kept itself and no copy of it; tensors on a device without a kernel that packs. Off, a layer
+    kept itself and no copy of it; tensors on a device without a kernel that packs, and any while a
+    CUDA graph is captured, for which packing would wait. Off, a layer
     keeps its own input where its products round it themselves. The block counts in forward, and
     belongs to the thread that entered it; what activation checkpointing computes again in backward
     must enter it itself.
@@ -118,7 +119,12 @@ def _packs(x: Tensor, quantizer: Quantizer) -> bool:
         return False
     if torch.compiler.is_compiling():
         return _checks.constant(ops.packs_at_once, x.device.type)
-    return ops.packs_at_once(x.device.type)
+    return ops.packs_at_once(x.device.type) and not _captured(x)
+
+
+def _captured(x: Tensor) -> bool:
+    """Whether x's work goes into a CUDA graph, where packing cannot wait for the device."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _codes(x: Tensor, fmt: Ints) -> Tensor | None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import lpkernels as lp
+from lpkernels.functional import _saved
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 
@@ -206,3 +207,15 @@ def test_switch_refuses_what_is_no_bool() -> None:
         F.packed_activations("off"),
     ):
         pass
+
+
+def test_nothing_is_packed_while_a_graph_is_captured(monkeypatch):
+    """Packing waits for the device, which a capture forbids."""
+    layer = lp.nn.Linear(5, 3, recipe=FORMATS["e5m2"])
+    x = torch.randn(8, 5, requires_grad=True)
+    with kept_bytes(*layer.parameters()) as packed:
+        layer(x)
+    monkeypatch.setattr(_saved, "_captured", lambda x: True)
+    with kept_bytes(*layer.parameters()) as whole:
+        layer(x)
+    assert 8 * 5 in packed.values() and 8 * 5 not in whole.values()

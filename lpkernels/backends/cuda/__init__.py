@@ -1,8 +1,8 @@
 """The ``cuda`` backend: tensors as device pointers to csrc/cuda, on torch's current stream.
 
-Quantizes to float and fixed formats, multiplies matrices and makes the three passes of convolutions
-with every accumulator that adds in sequence or in chunks, and adds the sums of native chunks; every
-other operation says that there is no kernel.
+Quantizes to every format, packs and unpacks, multiplies matrices and makes the three passes of
+convolutions with every accumulator, and adds the sums of native chunks; every other operation says
+that there is no kernel.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.cuda import _conv, _products, _quantize
+from lpkernels.backends.cuda import _conv, _packing, _products, _quantize
 
-_ELEMENTWISE_KINDS = (0, 1)
-_OPS = ("quantize", "matmul", "conv_fprop", "conv_dgrad", "conv_wgrad", "accumulate")
-# Of an accumulator's integers: order 0 is "sequential", block 0 no aligned blocks.
-_ORDER, _BLOCK = 0, 32
-
-
-def _check_order(op: str, acc: tuple[int, ...]) -> None:
-    if acc[_ORDER] != 0 or acc[_BLOCK] != 0:
-        raise NotImplementedError(
-            f"{op}: csrc/cuda has kernels for sums in sequence and in chunks only, not for "
-            'order "pairwise" or "compensated" or for aligned blocks; use backend="reference"'
-        )
+_OPS = (
+    "quantize",
+    "quantize_affine",
+    "quantize_block",
+    "matmul",
+    "conv_fprop",
+    "conv_dgrad",
+    "conv_wgrad",
+    "accumulate",
+    "pack",
+    "unpack",
+)
+# By the first integer of a format.
+_QUANTIZE = (
+    _quantize.quantize,
+    _quantize.quantize,
+    _quantize.quantize_scaled,
+    _quantize.quantize_scaled,
+)
 
 
 class CudaBackend:
@@ -48,7 +55,9 @@ class CudaBackend:
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cuda":
             return f"it takes tensors on a CUDA device, these are on {device}"
-        return "" if op in _OPS else f"csrc/cuda has no kernel yet for {op}"
+        return (
+            "" if op.removesuffix("_ordered") in _OPS else f"csrc/cuda has no kernel yet for {op}"
+        )
 
     def quantize(
         self,
@@ -59,12 +68,7 @@ class CudaBackend:
         site: int,
         out: Tensor,
     ) -> None:
-        if quantizer[0] not in _ELEMENTWISE_KINDS:
-            raise NotImplementedError(
-                "quantize: csrc/cuda has no kernel yet for AffineFormat and BlockFormat; "
-                'use backend="reference"'
-            )
-        _quantize.quantize(x, quantizer, seed, role, site, out)
+        _QUANTIZE[quantizer[0]](x, quantizer, seed, role, site, out)
 
     def matmul(
         self,
@@ -76,7 +80,6 @@ class CudaBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        _check_order("matmul", acc)
         return _products.matmul(a, b, bias, acc, seed, role, fused)
 
     def conv_fprop(
@@ -93,7 +96,6 @@ class CudaBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        _check_order("conv_fprop", acc)
         shape = (stride, padding, dilation, groups)
         return _conv.conv_fprop(x, w, bias, *shape, acc, seed, role, fused)
 
@@ -111,7 +113,6 @@ class CudaBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        _check_order("conv_dgrad", acc)
         shape = (stride, padding, dilation, groups)
         return _conv.conv_dgrad(grad_output, w, input_shape, *shape, acc, seed, role, fused)
 
@@ -129,7 +130,6 @@ class CudaBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        _check_order("conv_wgrad", acc)
         shape = (stride, padding, dilation, groups)
         return _conv.conv_wgrad(x, grad_output, weight_shape, *shape, acc, seed, role, fused)
 
@@ -145,6 +145,12 @@ class CudaBackend:
         k: int,
     ) -> None:
         _products.accumulate(total, addend, rows_cols, acc, seed, role, site, k)
+
+    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
+        return _packing.pack(x, fmt)
+
+    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
+        return _packing.unpack(codes, fmt, shape)
 
 
 BACKEND = CudaBackend()

@@ -120,7 +120,8 @@ def multiply(
     """Fill ``sums.out``. Runs inside `on_device`; the host waits for nothing."""
     out = sums.out
     sizes, ints = list(sums.sizes), list(acc)
-    size = module().cuda_scratch_bytes(sizes=sizes, accumulator=ints)
+    positions = 0 if sums.positions is None else sums.positions.data_ptr()
+    size = module().cuda_scratch_bytes(sizes=sizes, positions=positions, accumulator=ints)
     scratch = torch.empty(size, dtype=torch.uint8, device=out.device)
     draws = Seed(seed, out.device)
     module().cuda_multiply(

@@ -1,10 +1,12 @@
-"""Elementwise rounding: strided tensors as pointers to csrc/cuda/quantize.cu."""
+"""Rounding of tensors: pointers to csrc/cuda/quantize.cu, with any strides; of block and affine
+formats to quantize_blocks.cu and quantize_affine.cu, dense."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from lpkernels.backends._layout import AFFINE, axis_sizes
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
 # The order of lpk::cuda::ElementType in csrc/cuda/quantize.h.
@@ -46,6 +48,44 @@ def quantize(
             site=site,
             stream=stream(x),
         )
+
+
+def quantize_scaled(
+    x: Tensor,
+    quantizer: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    out: Tensor,
+) -> None:
+    """Round every value of x into out; a block or an affine format."""
+    if x.numel() == 0:
+        return
+    x = x.contiguous()
+    whole = out.is_contiguous() and out.dtype == torch.float32
+    target = out if whole else torch.empty_like(x, dtype=torch.float32)
+    sizes = axis_sizes(x.shape, quantizer)
+    slices = sizes[1] if quantizer[0] == AFFINE else 0
+    with on_device(x):
+        draws = Seed(seed, x.device)
+        # The least and the largest value of each slice, then the line between them.
+        ends = torch.empty(slices, 2, dtype=torch.int64, device=x.device)
+        lines = torch.empty(slices, 4, dtype=torch.float64, device=x.device)
+        module().cuda_quantize_scaled(
+            x=x.data_ptr(),
+            x_type=_DTYPES[x.dtype],
+            out=target.data_ptr(),
+            sizes=sizes,
+            quantizer=list(quantizer),
+            seed=draws.value,
+            device_seed=draws.pointer,
+            role=role,
+            site=site,
+            scratch=[ends.data_ptr(), lines.data_ptr()],
+            stream=stream(x),
+        )
+    if target is not out:
+        out.copy_(target)
 
 
 def collapsed(x: Tensor, out: Tensor) -> tuple[list[int], list[int], list[int]]:
