@@ -127,3 +127,26 @@ def test_exact_kernels_round_sums_in_double(kernels):
         names = {i.name.split(".")[0] for i in function.code}
         # Two-sum and the rules are separate additions; a division would contract as DFMA.
         assert {"DADD", "DMUL"} <= names
+
+
+@pytest.mark.parametrize("tables", [False, True], ids=["packed", "tables"])
+@pytest.mark.parametrize("bfloat16", [False, True], ids=["half", "bfloat16"])
+def test_native_chunks_run_on_tensor_cores(kernels, bfloat16: bool, tables: bool):
+    tile = f"TensorTileILb{bfloat16:d}ELb{tables:d}E"
+    (name,) = [n for n in kernels if tile in n]
+    loop = max(loops(kernels[name]), key=lambda loop: loop.count("HMMA"))
+    # A stage of 32 steps of a warp's 64 x 32 outputs, whose fragments are read once.
+    assert loop.count("HMMA") == 32
+    assert loop.count("LDS") == 48
+    # The end of a chunk in three ways, of which one is taken: 64 sums a thread, each two sums made
+    # odd and two multiply-adds, two made odd and integers, or one addition.
+    assert loop.count("FFMA") <= 6 * 64 and loop.count("FADD") == 64
+    assert loop.count("DADD", "DMUL", "DFMA") == 0
+
+
+def test_other_orders_round_sums_in_double(kernels):
+    ordered = [f for n, f in kernels.items() if "ordered_kernel" in n]
+    assert len(ordered) == 6
+    for function in ordered:
+        names = {i.name.split(".")[0] for i in function.code}
+        assert {"DADD", "DMUL"} <= names

@@ -21,7 +21,7 @@ from lpkernels.backends import Fused
 from lpkernels.backends.cuda import BACKEND, _products, _quantize
 from lpkernels.reference import exact
 from lpkernels.rounding import round_array
-from tests import cases
+from tests import cases, cuda_host
 from tests.compare import assert_bit_equal
 
 REASON = BACKEND.why_not()
@@ -218,6 +218,50 @@ def test_matmul_takes_every_order(on_host, acc: str):
 ALL_ORDERS = [acc for acc in cases.ACCUMULATORS if acc.order != "native"]
 
 
+NATIVE = [
+    lp.Accumulator("fp32", order="native", chunk=8, outer=outer)
+    for outer in ("fp32", "bf16", "e6m9", "e5m4_sat")
+]
+
+
+def sums_in_float32(acc: lp.Accumulator) -> lp.Accumulator:
+    """The same chunks in sequence: the same bits where chunks are exact in float32."""
+    return lp.Accumulator("fp32", chunk=acc.chunk, outer=acc.outer)
+
+
+@pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
+class TestOnHost:
+    """The adapter with its kernels' own code, thread by thread."""
+
+    @pytest.fixture(autouse=True)
+    def kernels(self):
+        with cuda_host.on_host() as loaded:
+            self.loaded = loaded
+            yield
+
+    @pytest.mark.parametrize("acc", ALL_ORDERS, ids=cases.ids)
+    def test_matmul_matches_the_reference(self, acc: lp.Accumulator):
+        a, b, bias = torch.randn(2, 3, 37), torch.randn(37, 5), torch.randn(5)
+        call = (bias, acc.to_ints(), torch.tensor(-7), 4)
+        assert_bit_equal(BACKEND.matmul(a, b, *call), REFERENCE.matmul(a, b, *call))
+
+    @pytest.mark.parametrize("scale", [1.0, 2.0**-60], ids=["half", "bfloat16"])
+    @pytest.mark.parametrize("acc", NATIVE, ids=cases.ids)
+    def test_native_chunks_run_on_tensor_cores(self, acc: lp.Accumulator, scale: float):
+        a, b = torch.randint(-7, 8, (3, 45)) * scale, torch.randint(-7, 8, (45, 5)) / scale
+        a, b, bias = a.float(), b.float(), torch.randn(5)
+        got = BACKEND.matmul(a, b, bias, acc.to_ints(), None, 0)
+        want = REFERENCE.matmul(a, b, bias, sums_in_float32(acc).to_ints(), None, 0)
+        assert_bit_equal(got, want)
+        assert self.loaded.last_tier() == (17 if scale == 1.0 else 18, False)
+
+    def test_native_chunks_of_float32_are_sums_in_sequence(self):
+        a, b, acc = torch.randn(3, 45), torch.randn(45, 5), NATIVE[2]
+        got = BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
+        want = REFERENCE.matmul(a, b, None, sums_in_float32(acc).to_ints(), None, 0)
+        assert_bit_equal(got, want)
+
+
 def random_case(number: int) -> dict[str, Any]:
     """One (shape, strides, recipe) of the 500 that a GPU is checked on."""
     source = np.random.default_rng(number)
@@ -289,6 +333,14 @@ class TestOnDevice:
         BACKEND.accumulate(got, addend.cuda(), *call)
         lp.backends.get("cpu").accumulate(total, addend, *call)
         assert_bit_equal(got, total)
+
+    @pytest.mark.parametrize("acc", NATIVE, ids=cases.ids)
+    def test_native_chunks_are_exact_where_their_sums_are(self, acc: lp.Accumulator):
+        for scale in (1.0, 2.0**-60):
+            a = torch.randint(-7, 8, (2, 150, 333)) * scale
+            b = torch.randint(-7, 8, (333, 131)) / scale
+            got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
+            assert_bit_equal(got, lp.matmul(a, b, sums_in_float32(acc), backend="cpu"))
 
     @pytest.mark.parametrize("first", range(0, 500, 50))
     def test_random_cases_match_the_cpu(self, first: int):

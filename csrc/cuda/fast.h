@@ -66,5 +66,6 @@ void launch_float32(const Job& job, cudaStream_t stream);
 void launch_half(const Job& job, cudaStream_t stream);
 void launch_double(const Job& job, cudaStream_t stream);
 void launch_stochastic(const Job& job, cudaStream_t stream);
+void launch_tensor(const Job& job, cudaStream_t stream);
 
 }  // namespace lpk::cuda

@@ -75,6 +75,8 @@ void launch_ordered(const Job& job, cudaStream_t stream) {
 // The kernels that some plan may ask for with this accumulator.
 void launch_certified(const Job& job, cudaStream_t stream) {
   if (native_format(job.acc.fmt) == Native::kFloat) {
+    if (job.acc.order == Order::kNative && outer_way(job.acc) != OuterWay::kNone)
+      launch_tensor(job, stream);
     launch_float32(job, stream);
   } else if (job.acc.rounding == Rounding::kNearestEven) {
     if (native_format(job.acc.fmt) != Native::kNone) launch_half(job, stream);

@@ -15,6 +15,7 @@
 // 1)), and where that is within the bound no sum needs to be watched.
 #pragma once
 
+#include "outer_way.h"
 #include "tiles.h"
 
 namespace lpk::cuda {
@@ -35,6 +36,9 @@ enum class Tier : int32_t {
   kDoubleFloor,
   kConverted,  // half precision by conversions from float32
   kNative,     // formats of the processor: float32, half precision, bfloat16
+  // Chunks of order "native" on tensor cores, operands in half precision or bfloat16.
+  kTensorHalf,
+  kTensorBfloat16,
 };
 
 struct Plan {
@@ -74,10 +78,6 @@ LPK_HD Range product_of(const Range& a, const Range& b) {
   return {a.plain && b.plain, a.width + b.width, a.lowest + b.lowest, a.highest + b.highest};
 }
 
-// floor(log2 x), x a positive normal double.
-LPK_HD int log2_of(double x) {
-  return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
-}
 // ceil(log2 n), n >= 1, at most 62.
 LPK_HD int log2_above(int64_t n) {
   int bits = 0;
@@ -273,6 +273,12 @@ LPK_HD Plan plan_tier(const Job& job, const Range& factor, const Range& other) {
   const Range p = product_of(factor, other);
   if (!closes_chunks(acc)) return kNone;
   if (acc.has_product && !products_stay(acc.product, p)) return kNone;
+  if (acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone) {
+    if (native_values(Native::kHalf, factor) && native_values(Native::kHalf, other))
+      return {Tier::kTensorHalf, 0, false};
+    if (native_values(Native::kBfloat16, factor) && native_values(Native::kBfloat16, other))
+      return {Tier::kTensorBfloat16, 0, false};
+  }
   const bool nearest = acc.rounding == Rounding::kNearestEven;
   const Native native = native_format(acc.fmt);
   const bool directed = acc.rounding != Rounding::kStochastic &&

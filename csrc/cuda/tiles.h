@@ -36,20 +36,21 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
   return {first, length - first < job.span ? length : first + job.span};
 }
 
-// Consecutive runs of steps, kDepth at most, that never cross the end of a chunk. A chunk without
+// Consecutive runs of steps, kSteps at most, that never cross the end of a chunk. A chunk without
 // steps is a run without steps.
-class Stages {
+template <int kSteps>
+class StagesOf {
  public:
-  LPK_HD explicit Stages(const Job& job) : job_(&job) { enter(); }
+  LPK_HD explicit StagesOf(const Job& job) : job_(&job) { enter(); }
 
   LPK_HD bool left() const { return chunk_ < job_->chunks; }
   LPK_HD int chunk() const { return chunk_; }
   LPK_HD int first() const { return first_; }
-  LPK_HD int count() const { return end_ - first_ < kDepth ? end_ - first_ : kDepth; }
-  LPK_HD bool closes() const { return end_ - first_ <= kDepth; }
-  LPK_HD Stages following() const {
-    Stages next = *this;
-    next.first_ += kDepth;
+  LPK_HD int count() const { return end_ - first_ < kSteps ? end_ - first_ : kSteps; }
+  LPK_HD bool closes() const { return end_ - first_ <= kSteps; }
+  LPK_HD StagesOf following() const {
+    StagesOf next = *this;
+    next.first_ += kSteps;
     if (next.first_ >= end_) {
       ++next.chunk_;
       next.enter();
@@ -67,6 +68,7 @@ class Stages {
   const Job* job_;
   int chunk_ = 0, first_ = 0, end_ = 0;
 };
+using Stages = StagesOf<kDepth>;
 
 // The same of a sum without chunks.
 class PlainStages {

@@ -14,6 +14,7 @@
 #include "../cuda/half_tile.h"
 #include "../cuda/job.h"
 #include "../cuda/stochastic_tile.h"
+#include "../cuda/tensor_tile.h"
 #include "../cuda/wide_tile.h"
 
 namespace lpk_test {
@@ -116,6 +117,13 @@ void run_native(const Job& job) {
   run_rule<NativeRule<lpk::Rounding::kNearestEven>>(job);
 }
 
+template <bool kBfloat16>
+void run_tensor(const Job& job) {
+  using lpk::cuda::TensorTile;
+  if (lpk::cuda::reads_tables(job.sums)) return run_reported<TensorTile<kBfloat16, true>>(job);
+  run_reported<TensorTile<kBfloat16, false>>(job);
+}
+
 void run_tier(const Job& job) {
   using lpk::cuda::FloorRule;
   using lpk::cuda::NearestSum;
@@ -152,6 +160,10 @@ void run_tier(const Job& job) {
       return run_rule<lpk::cuda::ConvertRule>(job);
     case Tier::kNative:
       return run_native(job);
+    case Tier::kTensorHalf:
+      return run_tensor<false>(job);
+    case Tier::kTensorBfloat16:
+      return run_tensor<true>(job);
   }
 }
 

@@ -30,6 +30,7 @@ constexpr Group kGroups[] = {
     {"cuda_rules", lpk_test::test_cuda_rules},
     {"cuda_orders", lpk_test::test_cuda_orders},
     {"cuda_elements", lpk_test::test_cuda_elements},
+    {"cuda_tensor", lpk_test::test_cuda_tensor},
 };
 
 constexpr int kSkipped = 77;

@@ -1,8 +1,8 @@
 """The ``cuda`` backend: tensors as device pointers to csrc/cuda, on torch's current stream.
 
 Quantizes to every format, packs and unpacks, multiplies matrices and makes the three passes of
-convolutions with every accumulator, and adds the sums of native chunks; every other operation says
-that there is no kernel.
+convolutions with every accumulator, native chunks on tensor cores where operands fit half precision
+or bfloat16; every other operation says that there is no kernel.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CudaBackend:
 
     name = "cuda"
     fuses = True
-    sums_native = False
+    sums_native = True
 
     def available(self) -> bool:
         return not self.why_not()
