@@ -14,6 +14,9 @@ from tests.compare import assert_bit_equal
 # Of the results of the naive loop, those equal to the reference's: its two roundings differ from
 # one now and then, a mistake in it always.
 _NAIVE_AGREEMENT = 0.9
+# Mean error over mean size, where sums in another order are as right: a few FP8 gradients that were
+# rounded the other way.
+_NATIVE_ERROR = 0.05
 
 
 def gate(case: Case, device: str, backend: str) -> None:
@@ -24,9 +27,18 @@ def gate(case: Case, device: str, backend: str) -> None:
         want = build(small, device, "reference").run()
     assert len(got) == len(want), f"{small.name}: {len(got)} results, expected {len(want)}"
     for number, (one, other) in enumerate(zip(got, want, strict=True)):
-        assert_bit_equal(one, other, f"{small.name} on {backend}, result {number}")
+        where = f"{small.name} on {backend}, result {number}"
+        if case.exact:
+            assert_bit_equal(one, other, where)
+        else:
+            _gate_close(one.cpu(), other.cpu(), where)
     if small.op == "matmul" and "naive" in case.baselines and device == "cpu":
         _gate_naive(small, want[0])
+
+
+def _gate_close(got: Tensor, want: Tensor, where: str) -> None:
+    error = float((got - want).abs().mean() / want.abs().mean().clamp(min=1e-30))
+    assert error <= _NATIVE_ERROR, f"{where}: {error:.3g} away, expected at most {_NATIVE_ERROR}"
 
 
 def _gate_naive(case: Case, want: Tensor) -> None:

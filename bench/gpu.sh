@@ -1,43 +1,77 @@
 #!/usr/bin/env bash
-# What `make gpu` runs once the package is built: GPU tests, memory checks, benchmarks. Logs and records go to $OUT, or to
-# bench/results. Every part runs even if one before it failed; the exit status tells.
+# What `make gpu` runs once the package is built: GPU tests, memory checks, kernels profiled, benchmarks. Logs and records go to
+# $OUT, or to bench/results. Every part runs even if one before it failed; the exit status tells. With --dry-run it prints the
+# parts, and why some would be left out, and runs none.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 out=${OUT:-bench/results}
-mkdir -p "$out"
+dry=
+[[ ${1:-} == --dry-run ]] && dry=1
 failed=()
 
 part() {
   local name=$1
   shift
   echo "== $name: $*"
+  [[ $dry ]] && return
   # tee keeps the log; pipefail the command's status.
   "$@" 2>&1 | tee "$out/gpu-$name.log" || failed+=("$name")
 }
 
+# Whether a tool is there; says what is left out if not.
+has() {
+  command -v "$1" >/dev/null && return
+  echo "== $1 is not on PATH: $2"
+  [[ $dry ]]
+}
+
 device='import torch, lpkernels as lp
-print(torch.__version__, torch.cuda.get_device_name(), lp.backends.status())
-raise SystemExit(0 if lp.backends.status()["cuda"] == "available" else "backend cuda: " + lp.backends.status()["cuda"])'
+state = lp.backends.status()["cuda"]
+name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no device"
+print(torch.__version__, name, lp.backends.status())
+raise SystemExit(0 if state == "available" else "backend cuda: " + state)'
+if [[ $dry ]]; then
+  "$python" -c "$device" || echo "== no GPU run could pass here: tests would skip, benchmarks fail"
+else
+  mkdir -p "$out"
+fi
 part device "$python" -c "$device"
 part tests "$python" -m pytest -q -m "(cuda or triton) and not slow" \
   --ignore=tests/oracles tests
 
-if command -v compute-sanitizer >/dev/null; then
-  # One small format under every layout, dtype and number of random bits: the sanitizer makes each launch slow.
-  small="strides or dtype or draws or seed_on"
+# Few and small launches: the sanitizer makes each one slow. One format under every layout, dtype and number of random bits;
+# scales and codes; products of every family of kernels, with tables and without.
+small="strides or dtype or draws or seed_on or every_mode or codes_of_blocks or names_the_first"
+products=(
+  "tests/test_cuda_products.py::TestOnDevice::test_hard_values_match_the_cpu"
+  "tests/test_cuda_products.py::TestOnDevice::test_native_chunks_are_exact_where_their_sums_are"
+  "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[0]"
+  "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[1]"
+)
+if has compute-sanitizer "no memory checks"; then
   for tool in memcheck racecheck initcheck; do
     part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      "$python" -m pytest -q -p no:cacheprovider -m cuda -k "$small" tests/test_cuda.py
+      "$python" -m pytest -q -p no:cacheprovider -m cuda -k "$small" \
+      tests/test_cuda.py tests/test_cuda_elements.py
+    part "$tool-products" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      "$python" -m pytest -q -p no:cacheprovider "${products[@]}"
   done
-  # Products of both backends: packing, tables, tiles at the edge, the redo of flagged tiles.
-  part memcheck-products compute-sanitizer --tool memcheck --error-exitcode 1 \
-    "$python" -m pytest -q -p no:cacheprovider \
-    tests/test_cuda_products.py::TestOnDevice::test_hard_values_match_the_cpu \
-    "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[0]" \
-    "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[1]"
-else
-  echo "compute-sanitizer is not on PATH: no memory checks"
+fi
+
+# What the main kernels keep busy, beside what their machine code predicts: instructions of a product at one a cycle and
+# scheduler.
+part prediction cat bench/results/cuda-sm_90-counts.jsonl
+if has ncu "no profile of the kernels"; then
+  busy=sm__cycles_elapsed.avg,sm__inst_issued.avg.pct_of_peak_sustained_active
+  for pipe in fma alu fp64 fp16 xu lsu; do
+    busy+=,sm__inst_executed_pipe_$pipe.avg.pct_of_peak_sustained_active
+  done
+  busy+=,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active,dram__throughput.avg.pct_of_peak_sustained_elapsed
+  part profile ncu --csv --metrics "$busy" --launch-count 400 \
+    --kernel-name "regex:fast_kernel|wide_kernel|ordered_kernel|pack_kernel|quantize" \
+    "$python" -m bench.run --device cuda --backend cuda --filter "matmul|quantize_out" --seconds 0.01 \
+    --out "$(mktemp -d)"
 fi
 
 part fp8-units "$python" -m bench.fp8_units --out "$out"

@@ -21,8 +21,13 @@ _ACCUMULATORS = (
     ("e6m9:stochastic", "e5m2"),
     ("e8m14", "bf16"),
     ("e6m9_chunk64", "e5m2"),
-    # Chunks of these operands are exact in float32, in any order: the gate can compare bits.
+    # Chunks of these operands are exact in float32, in any order: the gate can compare bits. Those
+    # of e4m3fn are multiples of 2^-18 below 2^6.
     ("native_chunk64:outer=e6m9", "fp6_e2m3"),
+    ("native_chunk64:outer=e6m9", "e4m3fn"),
+    ("e5m10:order=pairwise", "e4m3fn"),
+    ("e5m10:order=compensated", "e4m3fn"),
+    ("e8m13:toward_zero:block=16:aligned_bits=13", "e4m3fn"),
     ("e5m10:product=e4m3", "e4m3fn"),
     ("e6m9", ""),
 )
@@ -50,5 +55,9 @@ GPU_CASES: tuple[Case, ...] = (
         for layer in _LAYERS
         for gemm in ("fprop", "dgrad", "wgrad")
     ),
+    Case("quantize_out", (100_000_000,), "block32_e4m3:nearest_even"),
+    Case("quantize_out", (100_000_000,), "affine8:nearest_even"),
     Case("train_step", (128, 20, 16, 32), "fp8_wang2018"),
+    Case("train_step", (256, 18, 64, 32), "fp8_native64", exact=False),
+    Case("train_step", (256, 18, 64, 32), "fp8_mac_e6m9"),
 )

@@ -17,6 +17,7 @@ from bench import naive
 from bench.registry import Case
 from lpkernels import ops
 from lpkernels.arithmetic import as_accumulator
+from lpkernels.experiments.bundled import ResNet18
 from lpkernels.experiments.models import ResNet
 from lpkernels.rng import Role
 
@@ -171,17 +172,42 @@ def _chosen(backend: str) -> Iterator[None]:
             os.environ["LPKERNELS_BACKEND"] = before
 
 
+def _fp8(accumulator: str) -> lp.Recipe:
+    sums = dict.fromkeys(("fprop", "dgrad", "wgrad"), accumulator)
+    return lp.Recipe(input="e4m3fn_sat", weight="e4m3fn_sat", grad_output="e5m2_sat", **sums)
+
+
+#: FP8 operands: chunks on tensor cores, and every multiply-add rounded.
+_RECIPES = {
+    "fp8_native64": _fp8("native_chunk64:outer=e6m9"),
+    "fp8_mac_e6m9": _fp8("e6m9"),
+}
+
+
+def _model(depth: int, width: int) -> nn.Module:
+    """A ResNet for images of 32 x 32: of He et al. 2016, section 4.2, or at 18 layers that of their
+    table 1 with a first layer for small images."""
+    if depth != 18:
+        return ResNet(3, 10, depth=depth, width=width)
+    model = ResNet18(10)
+    model.stem = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+    model.pool = nn.Identity()
+    return model.to(memory_format=torch.channels_last)
+
+
 def _train_step(case: Case, device: str, backend: str) -> Job:
     batch, depth, width, image = case.shape
     x = _operand(case, device, batch, 3, image, image)
+    if depth == 18:
+        x = x.contiguous(memory_format=torch.channels_last)
     labels = (torch.arange(batch) % 10).to(device)
 
     def step_of(recipe: str | None) -> Callable[[], list[Tensor]]:
         with torch.random.fork_rng():
             torch.manual_seed(SEED)
-            model: nn.Module = ResNet(3, 10, depth=depth, width=width).to(device)
+            model = _model(depth, width).to(device)
         if recipe is not None:
-            lp.convert(model, recipe)
+            lp.convert(model, _RECIPES.get(recipe, recipe))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
         def step() -> list[Tensor]:

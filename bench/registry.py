@@ -14,13 +14,14 @@ class Case:
         shape: matmul (M, K, N); quantize (elements,); convolutions (batch, channels in, channels
             out, image, kernel, stride, groups), padded to keep the image at stride 1; train_step
             (batch, depth, width, image).
-        spec: the text of an Accumulator, a Quantizer or a Recipe.
+        spec: the text of an Accumulator, a Quantizer or a Recipe, of which bench/ops.py has more.
         operands: the format that the operands are rounded to first; "" leaves them float32.
         baselines: names of what each run of the case is interleaved with.
         quick: whether ``--quick`` runs it.
         share: of the time that a line may take.
         spill: every so many rows of a matmul's left operand are so large that a tenth of their sums
             overflow e6m9; 0: none.
+        exact: whether the gate compares bits; sums that are the hardware's own can only be close.
     """
 
     op: str
@@ -31,6 +32,7 @@ class Case:
     quick: bool = False
     share: float = 1.0
     spill: int = 0
+    exact: bool = True
 
     @property
     def name(self) -> str:
