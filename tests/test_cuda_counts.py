@@ -138,9 +138,10 @@ def test_native_chunks_run_on_tensor_cores(kernels, bfloat16: bool, tables: bool
     # A stage of 32 steps of a warp's 64 x 32 outputs, whose fragments are read once.
     assert loop.count("HMMA") == 32
     assert loop.count("LDS") == 48
-    # The end of a chunk in three ways, of which one is taken: 64 sums a thread, each two sums made
-    # odd and two multiply-adds, two made odd and integers, or one addition.
-    assert loop.count("FFMA") <= 6 * 64 and loop.count("FADD") == 64
+    # The end of a chunk in four ways, of which one is taken, for 64 sums a thread: an addition; or
+    # two, made odd, and then Veltkamp's splitting, integers, or two multiply-adds with the floor.
+    assert loop.count("FMUL") == 64 and 3 * 64 <= loop.count("FADD") <= 3 * 64 + 8
+    assert loop.count("FFMA") <= 8 * 64
     assert loop.count("DADD", "DMUL", "DFMA") == 0
 
 

@@ -17,20 +17,26 @@ LPK_HD float float_at_least(double x) {
 
 class OuterRule {
  public:
-  LPK_HD explicit OuterRule(const Accumulator& acc)
+  // inside: of a plan.
+  LPK_HD OuterRule(const Accumulator& acc, bool inside)
       : way_(outer_way(acc)),
+        inside_(inside),
+        factor_(float_power(23 - acc.outer.man_bits) + 1.0f),
         magic_(1.5f * float_power(23 - acc.outer.man_bits)),
         limit_(float_at_least(acc.outer.overflow_from)),
         beyond_(static_cast<float>(acc.outer.beyond)),
         min_normal_(word_of(static_cast<float>(acc.outer.min_normal))),
         dropped_(23 - acc.outer.man_bits) {}
 
-  // Of all sums of a thread.
+  // Of some sums of a thread.
   template <int kCount>
   LPK_HD void add(float (&outer)[kCount], const float (&part)[kCount]) const {
     if (way_ == OuterWay::kFloat) {
       LPK_UNROLL
       for (int n = 0; n < kCount; ++n) outer[n] = add_rn(outer[n], part[n]);
+    } else if (inside_) {
+      LPK_UNROLL
+      for (int n = 0; n < kCount; ++n) outer[n] = split(OddSum::of(1.0f, part[n], outer[n]));
     } else if (way_ == OuterWay::kBits) {
       LPK_UNROLL
       for (int n = 0; n < kCount; ++n) outer[n] = carried(OddSum::of(1.0f, part[n], outer[n]));
@@ -41,6 +47,11 @@ class OuterRule {
   }
 
  private:
+  LPK_HD float split(float s) const {
+    const float wide = mul_rn(s, factor_);
+    return add_rn(wide, sub_rn(s, wide));
+  }
+
   LPK_HD float carried(float s) const {
     const uint32_t word = word_of(s);
     const uint32_t half = (1u << (dropped_ - 1)) - 1;
@@ -57,6 +68,8 @@ class OuterRule {
   }
 
   OuterWay way_;
+  bool inside_;
+  float factor_;
   float magic_, limit_, beyond_;
   uint32_t min_normal_;
   int dropped_;

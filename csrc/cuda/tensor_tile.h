@@ -120,7 +120,7 @@ class TensorTile {
       : job_(job),
         thread_(thread),
         tile_(tile),
-        rule_(job.acc),
+        rule_(job.acc, job.plan->inside),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
     for (int i = 0; i < Map::kRows; ++i) {

@@ -75,7 +75,7 @@ void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, i
   const lpk::cuda::OuterWay way = lpk::cuda::outer_way(acc);
   ++(*ways)[way];
   if (way == lpk::cuda::OuterWay::kNone) return;
-  const lpk::cuda::OuterRule rule(acc);
+  const lpk::cuda::OuterRule rule(acc, false);
   Source source(static_cast<uint64_t>(format.ints[1] * 100 + format.ints[2]));
   const int top = std::ilogb(acc.outer.max);
   for (int round = 0; round < 3000; ++round) {
@@ -127,6 +127,7 @@ std::vector<Operands> all_operands() {
 
 void check_products() {
   std::map<Tier, int64_t> kept;
+  int64_t inside = 0, all = 0;
   Source source(31);
   const FormatInts saturating = float_ints(5, 3, {Specials::kIeee, Overflow::kSaturate});
   const FormatInts e4m3fn = float_ints(4, 3, {Specials::kFn, Overflow::kNan});
@@ -143,9 +144,11 @@ void check_products() {
         const CudaProblem p = gathers ? CudaProblem{2, 5, 3, 70, true, source.once_in(2)}
                                       : CudaProblem{1, 9, 7, 150, false, source.once_in(2)};
         CudaSums sums(p, spec, data.left, data.right, source);
+        inside += lpk::cuda::plan_for(sums.job).inside;
         const Ran ran = run_product(&sums.job);
         CHECK(ran.tier == data.tier && !ran.redone);
         ++kept[ran.tier];
+        ++all;
         sums.check(text("tier %d,", static_cast<int>(ran.tier)));
       }
     }
@@ -160,6 +163,7 @@ void check_products() {
   CudaSums nothing({1, 2, 3, 0, false, true}, native.chunked(24), data.left, data.right, source);
   run_product(&nothing.job);
   nothing.check("no products,");
+  CHECK(inside > all / 5 && inside < all / 2);
   CHECK(kept[Tier::kTensorHalf] > 0 && kept[Tier::kTensorBfloat16] > 0);
 }
 
