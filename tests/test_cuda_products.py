@@ -226,7 +226,9 @@ NATIVE = [
 
 def sums_in_float32(acc: lp.Accumulator) -> lp.Accumulator:
     """The same chunks in sequence: the same bits where chunks are exact in float32."""
-    return lp.Accumulator("fp32", chunk=acc.chunk, outer=acc.outer)
+    return lp.Accumulator(
+        "fp32", chunk=acc.chunk, outer=acc.outer, outer_rounding=acc.outer_rounding
+    )
 
 
 @pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
@@ -255,10 +257,12 @@ class TestOnHost:
         assert_bit_equal(got, want)
         assert self.loaded.last_tier() == (17 if scale == 1.0 else 18, False)
 
-    def test_native_chunks_of_float32_are_sums_in_sequence(self):
-        a, b, acc = torch.randn(3, 45), torch.randn(45, 5), NATIVE[2]
-        got = BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
-        want = REFERENCE.matmul(a, b, None, sums_in_float32(acc).to_ints(), None, 0)
+    @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+    def test_other_native_chunks_are_sums_in_sequence(self, rounding: str):
+        a, b, seed = torch.randn(3, 45), torch.randn(45, 5), torch.tensor(3)
+        acc = lp.Accumulator("fp32", order="native", chunk=8, outer="e5m4", outer_rounding=rounding)
+        got = BACKEND.matmul(a, b, None, acc.to_ints(), seed, 2)
+        want = REFERENCE.matmul(a, b, None, sums_in_float32(acc).to_ints(), seed, 2)
         assert_bit_equal(got, want)
 
 

@@ -4,8 +4,8 @@ For products the one whose kernels take fewer instructions: the machine code of 
 counted in the main loop for one product (``python -m bench.cuda_counts``, ``bench.triton_counts``).
 Nothing here has been measured on a device. Rows pair the kernels that the same operands and
 accumulator lead to; sums are to nearest where they do not say otherwise. All other operations go to
-``cuda`` where it has them, but the additions between native chunks: ``triton`` sums such chunks in
-the product's own kernel.
+``cuda`` where it has them, but native chunks: both sum them in the product's own kernel, and that
+of ``triton`` takes every outer format and mode.
 """
 
 from __future__ import annotations
