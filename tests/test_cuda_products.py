@@ -255,7 +255,9 @@ class TestOnHost:
         got = BACKEND.matmul(a, b, bias, acc.to_ints(), None, 0)
         want = REFERENCE.matmul(a, b, bias, sums_in_float32(acc).to_ints(), None, 0)
         assert_bit_equal(got, want)
-        assert self.loaded.last_tier() == (17 if scale == 1.0 else 18, False)
+        kernels = self.loaded
+        tier = kernels.tensor_half if scale == 1.0 else kernels.tensor_bfloat16
+        assert kernels.last_tier() == (tier, False)
 
     @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
     def test_other_native_chunks_are_sums_in_sequence(self, rounding: str):

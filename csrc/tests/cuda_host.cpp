@@ -71,6 +71,8 @@ void add(const AddArgs& args, const int64_t* accumulator, void*) {
 
 PYBIND11_MODULE(lpk_cuda_host, module) {
   lpk::register_cuda_products(module);
+  module.attr("tensor_half") = static_cast<int>(lpk::cuda::Tier::kTensorHalf);
+  module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
   // (number of the tier, whether all of its tiles were done again)
   module.def("last_tier", [] {
     return std::pair<int, bool>(static_cast<int>(lpk::cuda::last.tier), lpk::cuda::last.redone);
