@@ -226,9 +226,7 @@ NATIVE = [
 
 def sums_in_float32(acc: lp.Accumulator) -> lp.Accumulator:
     """The same chunks in sequence: the same bits where chunks are exact in float32."""
-    return lp.Accumulator(
-        "fp32", chunk=acc.chunk, outer=acc.outer, outer_rounding=acc.outer_rounding
-    )
+    return lp.Accumulator("fp32", chunk=acc.chunk, outer=acc.outer, outer_rounding=acc.rounding)
 
 
 @pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
@@ -259,10 +257,10 @@ class TestOnHost:
         tier = kernels.tensor_half if scale == 1.0 else kernels.tensor_bfloat16
         assert kernels.last_tier() == (tier, False)
 
-    @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+    @pytest.mark.parametrize("rounding", ["nearest_even", "toward_zero", "stochastic"])
     def test_other_native_chunks_are_sums_in_sequence(self, rounding: str):
         a, b, seed = torch.randn(3, 45), torch.randn(45, 5), torch.tensor(3)
-        acc = lp.Accumulator("fp32", order="native", chunk=8, outer="e5m4", outer_rounding=rounding)
+        acc = lp.Accumulator("fp32", rounding, order="native", chunk=8, outer="e5m4")
         got = BACKEND.matmul(a, b, None, acc.to_ints(), seed, 2)
         want = REFERENCE.matmul(a, b, None, sums_in_float32(acc).to_ints(), seed, 2)
         assert_bit_equal(got, want)
@@ -333,7 +331,7 @@ class TestOnDevice:
     @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
     def test_native_chunks_add_as_on_the_cpu(self, rounding: str):
         total, addend, seed = torch.randn(70, 90), torch.randn(90), torch.tensor(5)
-        acc = lp.Accumulator("fp32", order="native", chunk=4, outer="e5m4", outer_rounding=rounding)
+        acc = lp.Accumulator("fp32", rounding, order="native", chunk=4, outer="e5m4")
         call = ((7, 2), acc.to_ints(), seed, 4, draws.SITE_OUTER, 3)
         got = total.cuda()
         BACKEND.accumulate(got, addend.cuda(), *call)

@@ -14,6 +14,8 @@ inline Job job_from(const MultiplyArgs& args) {
   Job job{};
   job.sums = args.sums;
   job.acc = accumulator_from(args.accumulator);
+  // Native chunks are float32 sums to nearest: the rounding is that of the outer sums alone.
+  if (job.acc.order == Order::kNative) job.acc.rounding = Rounding::kNearestEven;
   job.result = fused_rule(args.result);
   job.seed = args.draws.seed;
   job.device_seed = args.draws.device_seed;
