@@ -1,0 +1,200 @@
+"""What every backend offers: the methods of an adapter, and what products may round themselves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Fused(NamedTuple):
+    """Quantizers that a product applies itself, as integers; () leaves a tensor as it is.
+
+    To its two operands as it reads them, in the order of its arguments, and to its result (bias
+    included) before it is stored. None of them draws random bits or takes a scale from its tensor.
+    """
+
+    left: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+    result: tuple[int, ...] = ()
+
+
+NOT_FUSED = Fused()
+
+
+class Backend(Protocol):
+    """What an adapter offers. All tensors are already checked.
+
+    Formats, quantizers and accumulators come as the tuples of integers that their ``to_ints``
+    gives. ``seed`` is a 0-d int64 tensor, on the CPU or on the device, or None where nothing is
+    stochastic; the adapter derives the stream from it with ``rng.derive_seed(seed, role)``.
+    Operands are float32 with any strides; results are new, contiguous float32 tensors on the
+    operands' device. ``acc`` has order "native" only in `accumulate`, or with chunks where the
+    backend ``sums_native``; one that lacks another order, or blocks, raises NotImplementedError.
+
+    ``fuses`` says whether its four products honour ``fused``; one that does not is only called
+    with `NOT_FUSED`, and may leave the argument out.
+    """
+
+    name: str
+    fuses: bool
+    sums_native: bool
+
+    def available(self) -> bool:
+        """Whether this backend can run in this process."""
+        ...
+
+    def why_not(self) -> str:
+        """The reason it cannot, with what to do about it; "" if it can."""
+        ...
+
+    def unsupported(self, op: str, device: torch.device) -> str:
+        """Why it has no `op` for tensors on `device`; "" if it has.
+
+        op is the name of a method, "quantize_affine" and "quantize_block" for those formats, and
+        that of a product with "_ordered" behind it for trees, compensated sums and aligned blocks.
+        """
+        ...
+
+    def quantize(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor,
+    ) -> None:
+        """Round every value of x into out, which does not overlap it.
+
+        x is float16, bfloat16, float32 or float64, any strides; out has x's shape, any strides, and
+        a dtype that holds every value of the format.
+        """
+        ...
+
+    def matmul(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,)."""
+        ...
+
+    def conv_fprop(
+        self,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        """x (N, C, *spatial), w (C_out, C / groups, *kernel), one to three spatial dimensions."""
+        ...
+
+    def conv_dgrad(
+        self,
+        grad_output: Tensor,
+        w: Tensor,
+        input_shape: list[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        """The gradient of conv_fprop with respect to x."""
+        ...
+
+    def conv_wgrad(
+        self,
+        x: Tensor,
+        grad_output: Tensor,
+        weight_shape: list[int],
+        stride: list[int],
+        padding: list[int],
+        dilation: list[int],
+        groups: int,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        """The gradient of conv_fprop with respect to w."""
+        ...
+
+    def accumulate(
+        self,
+        total: Tensor,
+        addend: Tensor,
+        rows_cols: tuple[int, int],
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        k: int,
+    ) -> None:
+        """total = round(total + addend) in the outer format, in place.
+
+        total is (rows, cols) and contiguous, addend broadcasts to it.
+        The draws of element (i, j) have row ``rows_cols[0] + i``, column ``rows_cols[1] + j``, k.
+        """
+        ...
+
+    def matmul_events(
+        self,
+        a: Tensor,
+        b: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        row: Tensor,
+        bits: bool,
+    ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
+        """The sums of a (M, K) @ b (K, N), both finite, and what happened in them.
+
+        row: (M,) int64, contiguous, on the CPU: the row keys of the draws.
+        Returns what `reference.events.Events` holds: sums, counts and, with ``bits``, the uint8
+        bits of the products (M, K, N) and of the chunks (M, chunks, N) or None.
+        """
+        ...
+
+    def masked_gradients(
+        self,
+        a: Tensor,
+        b: Tensor,
+        g: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        first_col: int,
+        bits: int,
+        recursive: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """`reference.masked.masked_gradients` of a (M, K), b (K, N), g (M, N), in float32 sums."""
+        ...
+
+    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
+        """The codes of float32 x, dense, as a 1-D uint8 tensor.
+
+        Raises: ValueError: a value that fmt does not hold; the message names it.
+        """
+        ...
+
+    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
+        """The float32 values of codes."""
+        ...
