@@ -37,17 +37,10 @@ struct AlignedEvents : EventRules<V, false, kRoundsProducts, 1> {
       largest = L::max(finite_magnitude(p), largest);
       terms[k - from] = p;
     }
-    // Between 2^-298 and 2^257, or zero: then the place does not matter.
-    largest = L::max(largest, L::all(0x1p-400));
-    const auto binade = L::bits(largest) & kExponentBits;
-    const int64_t bits = int64_t{acc.aligned_bits} << 52;
-    const D scale = L::value((int64_t{2046} << 52) - binade + bits);
-    D products{};
-    for (int64_t k = from; k < to; ++k) products += without_fraction<D>(terms[k - from] * scale);
-    D total = without_fraction<D>(before * scale) + products;
-    if (acc.rounding == Rounding::kTowardNegative)
-      total = total == 0.0 ? L::value(signs & kSignBit) : total;
-    const D exact = total * L::value(binade - bits);
+    const AlignedPlace<D> place(largest, acc.aligned_bits);
+    D products = L::all(-0.0);  // adds nothing, not even a sign
+    for (int64_t k = from; k < to; ++k) products += place.cut(terms[k - from]);
+    const D exact = place.sum_of(place.cut(before) + products, signs, acc.rounding);
     const D threshold = this->sum_threshold(0, v, from);
     over |= this->sum_range.template left_by<V>(exact, threshold);
     const D after = round_to<D>(exact, acc.fmt, acc.rounding, threshold);
@@ -55,7 +48,7 @@ struct AlignedEvents : EventRules<V, false, kRoundsProducts, 1> {
     for (int64_t k = from; k < to; ++k) {
       const D p = terms[k - from];
       const uint32_t counts = nonzero_lanes<V>(p) & finite_lanes<V>(p) & finite_lanes<V>(before);
-      const uint32_t gone = equal_lanes<V>(without_fraction<D>(p * scale), D{});
+      const uint32_t gone = equal_lanes<V>(place.cut(p), D{});
       const int64_t i = row * kEventDepth + k - s.piece.from;
       s.piece.added[i] |= counts << shift;
       s.piece.lost[i] |= (counts & (gone | stays)) << shift;
