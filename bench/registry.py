@@ -58,6 +58,8 @@ ACCUMULATORS = (
     ("e6m9:toward_zero", "e5m2"),
     ("e6m9:stochastic", "e5m2"),
     ("bf16", "bf16"),
+    ("e8m14", "bf16"),
+    ("e8m22", "bf16"),
     ("fp32", ""),
 )
 

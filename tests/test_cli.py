@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +321,19 @@ def test_bench_accumulate(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "cpu, GMAC/s" in result.output
     assert '"length": 256' in records.read_text()
+
+
+def test_bench_accumulate_stopped_shows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lpkernels.experiments import accumulator_speed
+
+    whole = accumulator_speed.speed_over_length
+
+    def one_record(*arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
+        yield next(whole(*arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(accumulator_speed, "speed_over_length", one_record)
+    result = call("bench", "accumulate", "--longest", 8, "--repeats", 1)
+    assert result.exit_code == 130, result.output
+    assert "stopped; what was measured" in result.output
+    assert "cpu, GMAC/s" in result.output

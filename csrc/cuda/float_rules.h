@@ -1,6 +1,8 @@
 // How one product joins a float32 sum under a certificate (plan.h): two to eight instructions.
 //
-//   splitting    s = a b + sum;  g = s (2^(23 - m) + 1);  sum = g + (s - g)
+//   splitting    s = a b + sum;  K = 2^(23 - m)
+//                m <= 10:  sum = K s - (K s - s), two multiply-adds
+//                else:     g = s (K + 1);  sum = g + (s - g)
 //   floor        s = a b + sum;  t = the binade of s, no less than min_normal;
 //                u = t 1.5 2^(23 - m) + s;  sum = u - t 1.5 2^(23 - m)
 //   clipped      then at most max in magnitude
@@ -60,6 +62,22 @@ struct SplitRule : RuleOf<kLimit> {
     const float s = Sum::of(a, b, sum);
     const float wide = mul_rn(s, factor);
     return this->limited(add_rn(wide, sub_rn(s, wide)));
+  }
+};
+
+// csrc/cpu/certified_rules.h has the proof.
+LPK_HD bool splits_shortly(const Format& f) { return f.man_bits <= 10; }
+
+template <class Sum, Limit kLimit>
+struct FusedRule : RuleOf<kLimit> {
+  float factor;
+
+  LPK_HD FusedRule(const Format& f, int shift)
+      : RuleOf<kLimit>(f, shift), factor(float_power(23 - f.man_bits)) {}
+  LPK_HD float step(float a, float b, float sum) const {
+    const float s = Sum::of(a, b, sum);
+    const float rest = fma_in<Rounding::kNearestEven>(s, factor, -s);
+    return this->limited(fma_in<Rounding::kNearestEven>(s, factor, -rest));
   }
 };
 

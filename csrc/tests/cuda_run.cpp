@@ -124,20 +124,26 @@ void run_tensor(const Job& job) {
   run_reported<TensorTile<kBfloat16, false>>(job);
 }
 
+template <class Sum, Limit kLimit>
+void run_split(const Job& job) {
+  if (lpk::cuda::splits_shortly(job.acc.fmt))
+    return run_rule<lpk::cuda::FusedRule<Sum, kLimit>>(job);
+  run_rule<lpk::cuda::SplitRule<Sum, kLimit>>(job);
+}
+
 void run_tier(const Job& job) {
   using lpk::cuda::FloorRule;
   using lpk::cuda::NearestSum;
   using lpk::cuda::OddSum;
-  using lpk::cuda::SplitRule;
   switch (job.plan->tier) {
     case Tier::kWide:
       return;
     case Tier::kSplit:
-      return run_rule<SplitRule<NearestSum, Limit::kProved>>(job);
+      return run_split<NearestSum, Limit::kProved>(job);
     case Tier::kSplitWatched:
-      return run_rule<SplitRule<NearestSum, Limit::kWatched>>(job);
+      return run_split<NearestSum, Limit::kWatched>(job);
     case Tier::kSplitClipped:
-      return run_rule<SplitRule<NearestSum, Limit::kClipped>>(job);
+      return run_split<NearestSum, Limit::kClipped>(job);
     case Tier::kFloor:
       return run_rule<FloorRule<NearestSum, Limit::kProved>>(job);
     case Tier::kFloorWatched:
@@ -145,7 +151,7 @@ void run_tier(const Job& job) {
     case Tier::kFloorClipped:
       return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kOddSplit:
-      return run_rule<SplitRule<OddSum, Limit::kWatched>>(job);
+      return run_split<OddSum, Limit::kWatched>(job);
     case Tier::kOddFloor:
       return run_rule<FloorRule<OddSum, Limit::kWatched>>(job);
     case Tier::kTruncated:

@@ -197,6 +197,7 @@ def bench_accumulate(
     acc = as_accumulator(name)
     measured = speed_over_length(operands, acc, longest=longest, repeats=repeats)
     steps = (longest - SHORTEST) // 2 + 1
+    stopped_early = False
     try:
         for record in track(measured, description="lengths", console=console, total=2 * steps):
             found.append(record)
@@ -204,5 +205,9 @@ def bench_accumulate(
                 out.parent.mkdir(parents=True, exist_ok=True)
                 append_record(out, record)
     except KeyboardInterrupt:
+        stopped_early = True
         console.print("stopped; what was measured:")
     console.print(speed_length_table(found, title=f"{name}, {operands} operands"))
+    if stopped_early:
+        # 128 + SIGINT, as shells report it
+        raise typer.Exit(130)

@@ -20,6 +20,7 @@ from tests.triton.test_matmul import DRAWN, ROLE, SEED, backend, operand
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")]
 pytest.importorskip("triton")
 
+from lpkernels.backends import _tables  # noqa: E402
 from lpkernels.backends.triton import (  # noqa: E402
     _config,
     _facts,
@@ -28,7 +29,6 @@ from lpkernels.backends.triton import (  # noqa: E402
     _operands,
     _products,
     _roundings,
-    _tables,
     _wide,
 )  # fmt: skip
 from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa: E402
