@@ -17,15 +17,15 @@ RECORDS = {
     ("matmul", "half precision"): (("half precision", False, False), "half"),
     ("matmul", "bfloat16"): (("bfloat16", False, False), "brain"),
     ("matmul", "float32"): (("float32", False, False), "plain"),
-    ("matmul", "splitting"): (("split, watched", False, False), "fused"),
-    ("matmul", "splitting, chunks"): (("split, watched", False, True), "fused, chunks"),
+    ("matmul", "splitting"): (("two steps, watched", False, False), "fused"),
+    ("matmul", "splitting, chunks"): (("two steps, watched", False, True), "fused, chunks"),
     ("matmul", "subnormals"): (("floor, watched", False, False), "floor"),
     ("matmul", "saturating"): (("floor, clipped", False, False), "range"),
     ("matmul", "in double"): (("double, floor", False, False), "nearest64"),
     ("matmul", "toward zero"): (("toward zero", False, False), "toward_zero"),
     ("matmul", "stochastic"): (("stochastic", False, False), "stochastic"),
     ("conv", "half precision"): (("half precision", True, False), "half, image"),
-    ("conv", "splitting"): (("split, watched", True, False), "fused, image"),
+    ("conv", "splitting"): (("two steps, watched", True, False), "fused, image"),
     ("conv", "subnormals"): (("floor, watched", True, False), "floor, image"),
 }
 

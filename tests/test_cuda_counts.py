@@ -34,19 +34,19 @@ def rule(name: str, total: str, limit: int) -> str:
 
 
 # Sums are never contracted: Veltkamp's splitting has its product and both its additions, and the
-# roundings of FusedRule and FloorRule are two multiply-adds beside that of the sum.
+# roundings of TwoStepRule and FloorRule are two multiply-adds beside that of the sum.
 SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
 CEILINGS = {
     "float32": Ceiling("NativeRuleILNS_8RoundingE0EE", 1.25, {"FFMA": 512}),
     "half precision": Ceiling("HalfTileILb0E", 0.75, {"HFMA2": 256}),
     "bfloat16": Ceiling("HalfTileILb1E", 0.75, {"HFMA2": 256}),
     "toward zero": Ceiling("TruncationRule", 2.75, {"FFMA": 512}),
-    "fused": Ceiling(rule("FusedRule", "NearestSum", 0), 3.4, {"FFMA": 1536}),
-    "fused, watched": Ceiling(rule("FusedRule", "NearestSum", 1), 3.9, {"FFMA": 1536}),
-    "fused, clipped": Ceiling(
-        rule("FusedRule", "NearestSum", 2), 5.5, {"FFMA": 1536, "FMNMX": 1024}
+    "two steps": Ceiling(rule("TwoStepRule", "NearestSum", 0), 3.4, {"FFMA": 1536}),
+    "two steps, watched": Ceiling(rule("TwoStepRule", "NearestSum", 1), 3.9, {"FFMA": 1536}),
+    "two steps, clipped": Ceiling(
+        rule("TwoStepRule", "NearestSum", 2), 5.5, {"FFMA": 1536, "FMNMX": 1024}
     ),
-    "odd, fused": Ceiling(rule("FusedRule", "OddSum", 1), 6.9, {"FFMA": 2048}),
+    "odd, two steps": Ceiling(rule("TwoStepRule", "OddSum", 1), 6.9, {"FFMA": 2048}),
     "split": Ceiling(rule("SplitRule", "NearestSum", 0), 4.4, SPLIT),
     "split, watched": Ceiling(rule("SplitRule", "NearestSum", 1), 4.9, SPLIT),
     "split, clipped": Ceiling(rule("SplitRule", "NearestSum", 2), 6.5, SPLIT | {"FMNMX": 1024}),
@@ -60,7 +60,7 @@ CEILINGS = {
     "stochastic": Ceiling("StochasticTileI", 7.2, {"FFMA": 512, "IDP": 512}),
     # Two sums to a conversion, and one instruction for each on the way back.
     "converted": Ceiling("ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}),
-    "double, split": Ceiling("DoubleSplitRule", 3.9, {"DFMA": 1536}),
+    "double, split": Ceiling("DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}),
     "double, floor": Ceiling("DoubleFloorRule", 6.8, {"DFMA": 1536}),
 }
 

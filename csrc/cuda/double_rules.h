@@ -1,5 +1,5 @@
 // How one product joins a sum in double under a certificate (plan.h): float_rules.h's splitting and
-// floor with 53 bits for 24, where two multiply-adds split for every format.
+// floor with 53 bits for 24.
 #pragma once
 
 #include "float_rules.h"
@@ -18,10 +18,11 @@ struct DoubleRule {
 struct DoubleSplitRule : DoubleRule {
   double factor;
 
-  LPK_HD DoubleSplitRule(const Format& f, int) : factor(power_of_two(52 - f.man_bits)) {}
+  LPK_HD DoubleSplitRule(const Format& f, int) : factor(power_of_two(52 - f.man_bits) + 1.0) {}
   LPK_HD double step(double a, double b, double sum) const {
     const double s = fma_rn(a, b, sum);
-    return fma_rn(s, factor, -fma_rn(s, factor, -s));
+    const double wide = mul_rn(s, factor);
+    return add_rn(wide, sub_rn(s, wide));
   }
 };
 

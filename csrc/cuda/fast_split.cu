@@ -16,7 +16,7 @@ void launch_splitting(const Job& job, cudaStream_t stream) {
 }  // namespace
 
 void launch_split(const Job& job, cudaStream_t stream) {
-  if (splits_shortly(job.acc.fmt)) return launch_splitting<FusedRule>(job, stream);
+  if (splits_shortly(job.acc.fmt)) return launch_splitting<TwoStepRule>(job, stream);
   launch_splitting<SplitRule>(job, stream);
 }
 

@@ -69,10 +69,10 @@ struct SplitRule : RuleOf<kLimit> {
 LPK_HD bool splits_shortly(const Format& f) { return f.man_bits <= 10; }
 
 template <class Sum, Limit kLimit>
-struct FusedRule : RuleOf<kLimit> {
+struct TwoStepRule : RuleOf<kLimit> {
   float factor;
 
-  LPK_HD FusedRule(const Format& f, int shift)
+  LPK_HD TwoStepRule(const Format& f, int shift)
       : RuleOf<kLimit>(f, shift), factor(float_power(23 - f.man_bits)) {}
   LPK_HD float step(float a, float b, float sum) const {
     const float s = Sum::of(a, b, sum);

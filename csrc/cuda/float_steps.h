@@ -70,6 +70,13 @@ LPK_HD float add_rn(float a, float b) {
 }
 LPK_HD float sub_rn(float a, float b) { return add_rn(a, -b); }
 
+LPK_HD double mul_rn(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
 LPK_HD double add_rn(double a, double b) {
 #if defined(__CUDA_ARCH__)
   return __dadd_rn(a, b);
@@ -77,6 +84,7 @@ LPK_HD double add_rn(double a, double b) {
   return a + b;
 #endif
 }
+LPK_HD double sub_rn(double a, double b) { return add_rn(a, -b); }
 LPK_HD double fma_rn(double a, double b, double c) {
 #if defined(__CUDA_ARCH__)
   return __fma_rn(a, b, c);

@@ -127,7 +127,7 @@ void run_tensor(const Job& job) {
 template <class Sum, Limit kLimit>
 void run_split(const Job& job) {
   if (lpk::cuda::splits_shortly(job.acc.fmt))
-    return run_rule<lpk::cuda::FusedRule<Sum, kLimit>>(job);
+    return run_rule<lpk::cuda::TwoStepRule<Sum, kLimit>>(job);
   run_rule<lpk::cuda::SplitRule<Sum, kLimit>>(job);
 }
 

@@ -83,7 +83,7 @@ void test_cuda_rules() {
     check_rule<ConvertRule>("conversions", half, r, -2, 2);
   }
   using Split = lpk::cuda::SplitRule<lpk::cuda::NearestSum, Limit::kProved>;
-  using Fused = lpk::cuda::FusedRule<lpk::cuda::NearestSum, Limit::kProved>;
+  using Fused = lpk::cuda::TwoStepRule<lpk::cuda::NearestSum, Limit::kProved>;
   for (int r : {6, 8, 11}) {
     check_rule<Split>("splitting", float_ints(8, r > 10 ? 11 : 10), r, -9, 9);
     check_rule<Fused>("two multiply-adds", float_ints(8, 10), r, -9, 9);

@@ -35,15 +35,15 @@ ROWS = (
     Row("matmul", "half precision", 0.633, 0.725),
     Row("matmul", "bfloat16", 0.641, 0.727),
     Row("matmul", "float32", 1.166, 1.205),
-    Row("matmul", "splitting", 4.672, 3.322),
-    Row("matmul", "splitting, chunks", 4.791, 3.434),
+    Row("matmul", "splitting", 3.67, 3.322),
+    Row("matmul", "splitting, chunks", 3.789, 3.434),
     Row("matmul", "subnormals", 5.666, 6.332),
     Row("matmul", "saturating", 7.168, 8.201),
     Row("matmul", "in double", 6.705, 9.148),
     Row("matmul", "toward zero", 2.672, 2.594),
     Row("matmul", "stochastic", 6.873, 8.742),
     Row("conv", "half precision", 0.814, 1.112),
-    Row("conv", "splitting", 4.838, 3.672),
+    Row("conv", "splitting", 3.836, 3.672),
     Row("conv", "subnormals", 5.832, 7.709),
 )
 
