@@ -143,9 +143,11 @@ inline AddendRange addend_range(const Accumulator& acc, const OperandRange& a,
   if (!acc.has_product || !p.plain || products_stay(acc.product, p)) return p;
   const Format& f = acc.product;
   if (f.kind != Kind::kFloat) return {false, 0, 0, 0};
-  const int lowest_place = f.subnormals ? f.emin - f.man_bits : f.emin;
-  return {true, f.man_bits + 1, std::max(p.lowest, lowest_place),
-          std::min(p.highest + 1, std::ilogb(f.max) + 1)};
+  const int top = std::ilogb(f.max);
+  int lowest = std::max(p.lowest, f.subnormals ? f.emin - f.man_bits : f.emin);
+  // Products that saturate become max, whose last place may be finer than theirs.
+  if (p.highest > top) lowest = std::min(lowest, top - f.man_bits);
+  return {true, f.man_bits + 1, lowest, std::min(p.highest + 1, top + 1)};
 }
 
 // nearest_even: the kernels may add in float32 and round again, whatever the sums.
