@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -84,12 +85,33 @@ def _matmul(case: Case, device: str, backend: str) -> Job:
     if "bf16" in case.baselines:
         half_a, half_b = a.bfloat16(), b.bfloat16()
         baselines["bf16"] = lambda: torch.mm(half_a, half_b)
-    return Job(
-        lambda: [lp.matmul(a, b, acc, generator=seed, backend=backend)],
-        baselines,
-        m * k * n,
-        "GMAC/s",
-    )
+
+    def run(isa: str) -> list[Tensor]:
+        if not isa:
+            return [lp.matmul(a, b, acc, generator=seed, backend=backend)]
+        with _variable("LPKERNELS_ISA", isa):
+            return [lp.matmul(a, b, acc, generator=seed, backend=backend)]
+
+    if case.isa and not _runs(case.isa):
+        raise NotImplementedError(f"this processor does not run {case.isa}")
+    for isa in sorted(_ISAS.intersection(case.baselines)) if device == "cpu" else ():
+        if _runs(isa):
+            baselines[isa] = partial(run, isa)
+    return Job(partial(run, case.isa), baselines, m * k * n, "GMAC/s")
+
+
+_ISAS = {"scalar", "avx2", "avx512", "avx512fp16"}
+
+
+def _runs(isa: str) -> bool:
+    """Whether this processor has the instructions."""
+    one = torch.ones(1, 1)
+    try:
+        with _variable("LPKERNELS_ISA", isa):
+            lp.matmul(one, one, "e6m9", backend="cpu")
+    except (ValueError, RuntimeError, NotImplementedError):
+        return False
+    return True
 
 
 def _with_tf32(a: Tensor, b: Tensor) -> Tensor:
@@ -159,17 +181,17 @@ def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
 
 
 @contextmanager
-def _chosen(backend: str) -> Iterator[None]:
-    """Modules take their backend from the environment."""
-    before = os.environ.get("LPKERNELS_BACKEND")
-    os.environ["LPKERNELS_BACKEND"] = backend
+def _variable(name: str, value: str) -> Iterator[None]:
+    """The environment with `name` set: what modules and kernels read at each call."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ["LPKERNELS_BACKEND"]
+            del os.environ[name]
         else:
-            os.environ["LPKERNELS_BACKEND"] = before
+            os.environ[name] = before
 
 
 def _fp8(accumulator: str) -> lp.Recipe:
@@ -222,7 +244,7 @@ def _train_step(case: Case, device: str, backend: str) -> Job:
     emulated = step_of(case.spec)
 
     def run() -> list[Tensor]:
-        with _chosen(backend):
+        with _variable("LPKERNELS_BACKEND", backend):
             return emulated()
 
     return Job(run, {"torch": step_of(None)}, batch, "images/s")

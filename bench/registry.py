@@ -22,6 +22,7 @@ class Case:
         spill: every so many rows of a matmul's left operand are so large that a tenth of their sums
             overflow e6m9; 0: none.
         exact: whether the gate compares bits; sums that are the hardware's own can only be close.
+        isa: the instruction set of the CPU kernels (LPKERNELS_ISA); "": the processor's best.
     """
 
     op: str
@@ -33,6 +34,7 @@ class Case:
     share: float = 1.0
     spill: int = 0
     exact: bool = True
+    isa: str = ""
 
     @property
     def name(self) -> str:
@@ -43,7 +45,8 @@ class Case:
             size = f"{batch}x{c_in}x{image}x{image} {to}, {kernel}x{kernel} stride {stride},"
         operands = f" of {self.operands}" if self.operands else ""
         spill = f", 1 row in {self.spill} overflows" if self.spill else ""
-        return f"{self.op} {size} {self.spec}{operands}{spill}"
+        isa = f", {self.isa}" if self.isa else ""
+        return f"{self.op} {size} {self.spec}{operands}{spill}{isa}"
 
 
 # Accumulators with the operands they are used with: (spec, operands).
@@ -84,6 +87,30 @@ _SPILL = [
     Case("matmul", (960, 960, 960), spec, "e5m2", spill=spill)
     for spec in ("e6m9", "e6m9_sat")
     for spill in (64, 1)
+]
+
+# Wide, tall and skinny products, and matrices times vectors: (M, K, N).
+_SHAPES = [
+    Case("matmul", shape, spec, operands, share=0.5)
+    for shape in (
+        (4096, 4096, 256),
+        (16384, 256, 16),
+        (16, 16384, 64),
+        (64, 64, 16384),
+        (4096, 4096, 1),
+        (1, 4096, 4096),
+    )
+    for spec, operands in (("e6m9", "e5m2"), ("e6m9_chunk64", "e5m2"), ("e5m10", "e4m3fn"))
+]
+
+# The same kernels in narrower registers.
+_ISA = [
+    Case("matmul", (960, 960, 960), spec, operands, ("torch", *wider), share=0.5, isa="avx2")
+    for spec, operands, wider in (
+        ("e6m9", "e5m2", ("avx512",)),
+        ("e6m9_chunk64", "e5m2", ("avx512",)),
+        ("e5m10", "e4m3fn", ("avx512", "avx512fp16")),
+    )
 ]
 
 _CALL = [Case("matmul", (16, 16, 16), "e6m9", "e5m2", ("torch", "naive"), quick=True)]
@@ -149,7 +176,7 @@ _CONV = [
 # ResNet-20 on images of 32x32 (He et al. 2016, section 4.2).
 _TRAIN = [Case("train_step", (128, 20, 16, 32), "fp8_wang2018")]
 
-CASES: tuple[Case, ...] = (*_MATMUL, *_SPILL, *_CALL, *_QUANTIZE, *_CONV, *_TRAIN)
+CASES: tuple[Case, ...] = (*_MATMUL, *_SHAPES, *_SPILL, *_ISA, *_CALL, *_QUANTIZE, *_CONV, *_TRAIN)
 
 
 def gate_case(case: Case) -> Case:

@@ -155,8 +155,11 @@ def figures(job: Job, times: Summary, baseline: str = "") -> dict[str, Any]:
 
 
 MARK = "*"
-_COLUMNS = "{:<72} {:>3} {:>10} {:>10} {:>17} {:>9} {:>9} {:>9}"
-HEADER = _COLUMNS.format("case", "thr", "best", "median", "rate", "x torch", "x naive", "x gemm")
+_COMPARED = ("torch", "naive", "gemm", "avx512")
+_COLUMNS = "{:<72} {:>3} {:>10} {:>10} {:>17}" + " {:>9}" * len(_COMPARED)
+HEADER = _COLUMNS.format(
+    "case", "thr", "best", "median", "rate", *(f"x {name}" for name in _COMPARED)
+)
 
 
 def line(record: dict[str, Any]) -> str:
@@ -169,7 +172,7 @@ def line(record: dict[str, Any]) -> str:
         duration(seconds["best"]),
         duration(seconds["p50"]),
         f"{record['rate']:.4g} {record['unit']}",
-        *(f"{ratios[name]:.3g}" if name in ratios else "" for name in ("torch", "naive", "gemm")),
+        *(f"{ratios[name]:.3g}" if name in ratios else "" for name in _COMPARED),
     )
     return row + (f" {MARK}" if (record["others"] or 0) > SHARED else "")
 
