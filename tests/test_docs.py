@@ -115,6 +115,17 @@ def test_readme_table_is_that_of_the_formats():
     assert expected in (ROOT / "README.md").read_text(), f"the README's table must be:\n{expected}"
 
 
+def test_readme_says_where_things_are():
+    table = (ROOT / "README.md").read_text().partition("| place | what it holds |")[2]
+    cells = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], re.MULTILINE)
+    assert len(cells) > 8
+    for cell in cells:
+        first, *rest = re.findall(r"`([^`]+)`", cell)
+        folder = (ROOT / first).parent
+        for name in (Path(first).name, *rest):
+            assert (folder / name).exists() or (ROOT / name).exists(), name
+
+
 def test_readme_lists_the_environment_variables_that_are_read():
     sources = [ROOT / "setup.py"]
     for folder, pattern in (("lpkernels", "*.py"), ("csrc", "*.*")):
