@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+
+def is_exporting() -> bool:
+    """Whether torch.export runs; older torch (2.11) answers its own question with yes wherever the
+    compiler traces."""
+    return getattr(torch.compiler, "_is_exporting_flag", False)
 
 
 class _Unrecorded:
