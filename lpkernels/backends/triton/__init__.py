@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.triton import (
+from lpkernels.backends.triton import _launch
+
+_launch.require_version()
+
+from lpkernels.backends.triton import (  # noqa: E402
     _accumulate,
     _affine,
     _block,
     _conv,
-    _launch,
     _matmul,
     _packing,
     _quantize,

@@ -18,6 +18,19 @@ from torch import Tensor
 EXACT = {"enable_fp_fusion": False}
 
 
+# The oldest that the tests ran with.
+_OLDEST = (3, 6)
+
+
+def require_version(version: str = triton.__version__) -> None:
+    """Raises ImportError where Triton is too old."""
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+        raise ImportError(
+            f"it needs Triton {'.'.join(map(str, _OLDEST))} or newer, found {version}; torch "
+            "2.11 for CUDA brings one"
+        )
+
+
 def interpreting() -> bool:
     """Whether kernels run in Triton's interpreter, on the host: TRITON_INTERPRET=1 at import."""
     return bool(triton.knobs.runtime.interpret) or os.environ.get("TRITON_INTERPRET") == "1"
