@@ -1,7 +1,8 @@
 """``python -m bench.cuda_counts``: instructions of a product in every certified CUDA kernel.
 
-Counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. Prints a table and
-writes results/cuda-sm_90-counts.jsonl anew.
+Counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. Of tensor cores those
+of a stage, without the ends of chunks. Prints a table and writes results/cuda-sm_90-counts.jsonl
+anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from pathlib import Path
 
 from lpkernels import _build
 from tests import sass
-from tests.test_cuda_counts import CEILINGS, PRODUCTS, main_loop
+from tests.test_cuda_counts import (
+    CEILINGS,
+    PRODUCTS,
+    TENSOR_CEILING,
+    TENSOR_PRODUCTS,
+    main_loop,
+    tensor_stage,
+)
 
 _RESULTS = Path(__file__).parent / "results" / "cuda-sm_90-counts.jsonl"
 
@@ -28,18 +36,27 @@ def records() -> list[dict[str, object]]:
         for tables in (False, True):
             for chunks in (False, True):
                 loop = main_loop(kernels, ceiling.tile, tables, chunks)
-                found.append(
-                    {
-                        "kind": "counted, never run",
-                        "target": "sm_90",
-                        "kernel": name,
-                        "tables": tables,
-                        "chunks": chunks,
-                        "instructions_per_product": round(len(loop.body) / PRODUCTS, 3),
-                        "ceiling": ceiling.most,
-                    }
-                )
+                per_product = len(loop.body) / PRODUCTS
+                found.append(record(name, tables, chunks, per_product, ceiling.most))
+    for bfloat16, name in enumerate(("tensor cores, half", "tensor cores, bfloat16")):
+        stage = tensor_stage(kernels, bool(bfloat16), tables=False)
+        per_product = len(stage.body) / TENSOR_PRODUCTS
+        found.append(record(name, False, True, per_product, TENSOR_CEILING))
     return found
+
+
+def record(
+    kernel: str, tables: bool, chunks: bool, per_product: float, ceiling: float
+) -> dict[str, object]:
+    return {
+        "kind": "counted, never run",
+        "target": "sm_90",
+        "kernel": kernel,
+        "tables": tables,
+        "chunks": chunks,
+        "instructions_per_product": round(per_product, 3),
+        "ceiling": ceiling,
+    }
 
 
 def main() -> None:
@@ -48,9 +65,9 @@ def main() -> None:
         raise SystemExit(f"bench.cuda_counts: {reason}")
     found = records()
     _RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found))
-    for record in found:
-        layout = ("tables" if record["tables"] else "packed", "chunks" if record["chunks"] else "")
-        print(f"{record['kernel']:16} {' '.join(layout):14} {record['instructions_per_product']}")
+    for one in found:
+        layout = ("tables" if one["tables"] else "packed", "chunks" if one["chunks"] else "")
+        print(f"{one['kernel']:22} {' '.join(layout):14} {one['instructions_per_product']}")
 
 
 if __name__ == "__main__":

@@ -80,15 +80,16 @@ class Lines {
   size_t at_ = 0;
 };
 
-// values, facts, 1 if some are absent; then the lines of matrices, lanes, steps.
+// values, facts, 1 if some are absent, how many values; then the lines of matrices, lanes, steps.
 cuda::Operand operand_from(const Ints& ints) {
-  check_size(ints, 9, "an operand");
-  const Ints rest(ints.begin() + 3, ints.end());
+  check_size(ints, 10, "an operand");
+  const Ints rest(ints.begin() + 4, ints.end());
   Lines lines(rest, 3);
   cuda::Operand operand{};
   operand.values = pointer<const float>(static_cast<uintptr_t>(ints[0]));
   operand.facts = pointer<const cuda::Facts>(static_cast<uintptr_t>(ints[1]));
   operand.absent = ints[2] != 0;
+  operand.size = ints[3];
   operand.batch = lines.next();
   operand.lanes = lines.next();
   operand.steps = lines.next();
@@ -125,13 +126,15 @@ cuda::Sums sums_from(const Ints& left, const Ints& right, const Ints& tensors, c
 }
 
 int64_t cuda_scratch_bytes(const Ints& sizes, uintptr_t positions, const Ints& accumulator) {
-  check_size(sizes, 4, "cuda_scratch_bytes: sizes");
+  check_size(sizes, 6, "cuda_scratch_bytes: sizes");
   check_size(accumulator, kAccumulatorInts, "an accumulator");
   cuda::Sums sums{};
   sums.count = sizes[0];
   sums.m = sizes[1];
   sums.n = sizes[2];
   sums.k = sizes[3];
+  sums.left.size = sizes[4];
+  sums.right.size = sizes[5];
   sums.positions = pointer<const int64_t>(positions);
   return cuda::scratch_bytes(sums, accumulator.data());
 }

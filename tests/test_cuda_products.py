@@ -61,7 +61,7 @@ class PythonKernels:
                     out[(g * steps + step) * padded + lane] = x
 
     def cuda_scratch_bytes(self, sizes, positions, accumulator) -> int:
-        assert len(sizes) == 4 and len(accumulator) == 35 and positions >= 0
+        assert len(sizes) == 6 and len(accumulator) == 35 and positions >= 0
         return 16
 
     def cuda_accumulate(
@@ -140,7 +140,7 @@ class PythonKernels:
         return None if a is None or b is None else exact.product(a, b)
 
     def element(self, operand: list[int], g: int, lane: int, step: int) -> float | None:
-        places = Lines(operand[3:])
+        places = Lines(operand[4:])
         at = places.at(0, g) + places.at(1, lane) + places.at(2, step)
         bits = memory(operand[0], ctypes.c_uint32)[at]
         if operand[2] and bits == ABSENT:

@@ -11,6 +11,7 @@ namespace lpk::cuda {
 // chunk. Those of a block with more steps come twice: measured, then added.
 class BlockStages {
  public:
+  static constexpr int kAhead = 0;
   LPK_HD explicit BlockStages(const Job& job) : job_(&job) { enter_chunk(); }
 
   LPK_HD bool left() const { return chunk_ < job_->chunks; }

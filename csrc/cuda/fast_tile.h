@@ -4,6 +4,7 @@
 
 #include "float_rules.h"
 #include "float_sums.h"
+#include "shared.h"
 
 namespace lpk::cuda {
 
@@ -19,7 +20,6 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
   using Real = typename Rule::Real;
   using Base = FloatSums<Real, kChunked>;
   using Base::job_;
-  using Base::kGroup;
   using Base::kSeen;
   using Base::kSide;
   using Base::place;
@@ -57,27 +57,23 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
       left[e] = mul_rn(static_cast<Real>(left_.value[e]), scale_);
       right[e] = right_.value[e];
     }
-    if (kTables) {
-      LPK_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        shared->left[buffer][step][Map::fetched_lane(thread_, e, false)] = left[e];
-        shared->right[buffer][step][Map::fetched_lane(thread_, e, false)] = right[e];
-      }
-    } else {
-      store_four(&shared->left[buffer][step][Map::fetched_lane(thread_, 0, true)], left);
-      store_four(&shared->right[buffer][step][Map::fetched_lane(thread_, 0, true)], right);
+    LPK_UNROLL
+    for (int e = 0; e < 4; e += kWidth) {
+      const int lane = Map::fetched_lane(thread_, e, kWidth);
+      write_shared<kWidth>(&shared->left[buffer][step][lane], left + e);
+      write_shared<kWidth>(&shared->right[buffer][step][lane], right + e);
     }
   }
 
   // All of a stage: what it has not are zeros, which leave every certified sum as it is.
   LPK_HD void multiply(const Shared* shared, int buffer, const Stage&) {
-    LPK_UNROLL
+    LPK_UNROLL_STEPS
     for (int step = 0; step < kDepth; ++step) {
       Real a[kSide], b[kSide];
       LPK_UNROLL
       for (int i = 0; i < kSide; i += kGroup) {
-        load_group(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
-        load_group(&shared->right[buffer][step][Map::col(thread_, i)], b + i);
+        read_shared<kGroup>(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
+        read_shared<kGroup>(&shared->right[buffer][step][Map::col(thread_, i)], b + i);
       }
       LPK_UNROLL
       for (int i = 0; i < kSide; ++i) {
@@ -95,12 +91,21 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
   }
 
  private:
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  // For sm_80 a stage of doubles in a row takes more registers than there are.
+  static constexpr int kStepsInARow = sizeof(Real) == 8 ? 1 : kDepth;
+#else
+  static constexpr int kStepsInARow = kDepth;
+#endif
+
   Rule rule_;
-  static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kFours;
+  // 16 bytes of shared memory.
+  static constexpr int kGroup = 16 / sizeof(Real);
+  static constexpr int kWidth = kTables ? 1 : kGroup;
   // Sums in double leave no registers for that.
   static constexpr bool kKeeps = sizeof(Real) == 4;
-  OperandFetch<Map, kReading, Beyond::kZero, kKeeps> left_;
-  OperandFetch<Map, kReading, Rule::kBeyond, kKeeps> right_;
+  OperandFetch<Map, kTables, kWidth, Beyond::kZero, kKeeps> left_;
+  OperandFetch<Map, kTables, kWidth, Rule::kBeyond, kKeeps> right_;
 };
 
 }  // namespace lpk::cuda

@@ -7,33 +7,32 @@
 
 namespace lpk::cuda {
 
-// How a thread reads: elements looked up one by one, or of lanes side by side, four neighbours at
-// once or four that are 32 apart; then steps have no table and nothing is absent.
-enum class Reading { kTables, kFours, kApart };
-
 // What stands for steps beyond the end of a stage: a product of +0 and -0 leaves every sum as it
 // is, zeros of either sign too, but toward_negative, where one of +0 and +0 does.
 enum class Beyond { kZero, kNegativeZero };
 
-// kKeeps: where lanes lie is looked up once and kept in registers, not at every stage.
-template <class Map, Reading kReading, Beyond kBeyond, bool kKeeps = false>
+template <Beyond kBeyond>
+constexpr float kPadding = kBeyond == Beyond::kZero ? 0.0f : -0.0f;
+
+// kTables: elements are looked up one by one; else their lanes are side by side and read kWidth
+// neighbours at a time, steps have no table and nothing is absent. kKeeps: where lanes lie is
+// looked up once and kept in registers, not at every stage.
+template <class Map, bool kTables, int kWidth, Beyond kBeyond, bool kKeeps = false>
 class OperandFetch {
  public:
   static constexpr int kCount = Map::kFetched;
-  static constexpr bool kTables = kReading == Reading::kTables;
-  static constexpr float kPadding = kBeyond == Beyond::kZero ? 0.0f : -0.0f;
-  static_assert(kTables || kCount == 4, "elements of four");
+  static_assert(kCount % kWidth == 0 && (!kTables || kWidth == 1), "whole groups of neighbours");
   float value[kCount];
 
   LPK_HD OperandFetch(const Operand& o, int64_t matrix, int64_t lane, int64_t lanes, int thread)
       : step_(Map::fetched_step(thread)), thread_(thread), lane_(lane) {
     base_ = o.values + o.batch[matrix];
-    if (!kTables) base_ += lane + Map::fetched_lane(thread, 0, kReading == Reading::kFours);
+    if (!kTables) base_ += lane + Map::fetched_lane(thread, 0, kWidth);
     inside_ = static_cast<int>(lanes - lane < Map::kLanes ? lanes - lane : Map::kLanes);
     if constexpr (kKept) {
       for (int e = 0; e < kCount; ++e) {
         // Beyond the last lane its sums once more: they are never stored.
-        const int mine = Map::fetched_lane(thread, e, false);
+        const int mine = Map::fetched_lane(thread, e, 1);
         at_[e] = o.lanes[lane + (mine < inside_ ? mine : inside_ - 1)];
       }
     }
@@ -46,36 +45,42 @@ class OperandFetch {
       const float* at = base_ + (inside ? o.steps[stage.first() + step_] : 0);
       LPK_UNROLL
       for (int e = 0; e < kCount; ++e) {
-        float x = kPadding;
+        float x = kPadding<kBeyond>;
         if constexpr (kKept) {
           if (inside) x = at[at_[e]];
         } else {
-          const int lane = Map::fetched_lane(thread_, e, false);
+          const int lane = Map::fetched_lane(thread_, e, 1);
           if (inside && lane < inside_) x = at[o.lanes[lane_ + lane]];
         }
         value[e] = word_of(x) == kAbsent ? 0.0f : x;
       }
     } else {
       const float* at = base_ + (stage.first() + step_) * o.steps.step;
-      if constexpr (kReading == Reading::kFours) {
-        load_four(at, inside, value);
-      } else {
-        LPK_UNROLL
-        for (int e = 0; e < kCount; ++e) value[e] = inside ? at[32 * e] : kPadding;
-      }
+      LPK_UNROLL
+      for (int e = 0; e < kCount; e += kWidth)
+        load_neighbours(at + Map::fetched_lane(0, e, kWidth), inside, value + e);
     }
   }
 
  private:
   static constexpr bool kKept = kTables && kKeeps;
 
-  LPK_HD static void load_four(const float* from, bool inside, float* to) {
+  LPK_HD static void load_neighbours(const float* from, bool inside, float* to) {
+    constexpr float kPad = kPadding<kBeyond>;
 #if defined(__CUDA_ARCH__)
-    const float4 x = inside ? *reinterpret_cast<const float4*>(from)
-                            : make_float4(kPadding, kPadding, kPadding, kPadding);
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    static_assert(kWidth == 1 || kWidth == 2 || kWidth == 4, "a float, two or four");
+    if constexpr (kWidth == 4) {
+      const float4 x =
+          inside ? *reinterpret_cast<const float4*>(from) : make_float4(kPad, kPad, kPad, kPad);
+      to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    } else if constexpr (kWidth == 2) {
+      const float2 x = inside ? *reinterpret_cast<const float2*>(from) : make_float2(kPad, kPad);
+      to[0] = x.x, to[1] = x.y;
+    } else {
+      *to = inside ? *from : kPad;
+    }
 #else
-    for (int i = 0; i < 4; ++i) to[i] = inside ? from[i] : kPadding;
+    for (int i = 0; i < kWidth; ++i) to[i] = inside ? from[i] : kPad;
 #endif
   }
 
@@ -86,40 +91,40 @@ class OperandFetch {
   int64_t at_[kKept ? kCount : 1];
 };
 
-// Four neighbours in shared memory; `at` is aligned for them.
-LPK_HD void store_four(float* at, const float* x) {
-#if defined(__CUDA_ARCH__)
-  *reinterpret_cast<float4*>(at) = make_float4(x[0], x[1], x[2], x[3]);
-#else
-  for (int i = 0; i < 4; ++i) at[i] = x[i];
-#endif
-}
-LPK_HD void store_four(double* at, const double* x) {
-#if defined(__CUDA_ARCH__)
-  reinterpret_cast<double2*>(at)[0] = make_double2(x[0], x[1]);
-  reinterpret_cast<double2*>(at)[1] = make_double2(x[2], x[3]);
-#else
-  for (int i = 0; i < 4; ++i) at[i] = x[i];
-#endif
-}
+// A thread's share of a stage as four steps of one lane, looked up or not.
+template <bool kTables, Beyond kBeyond>
+class QuadFetch {
+ public:
+  static constexpr int kLanes = 128;
+  LPK_HD static int lane(int thread) { return thread % kLanes; }
+  LPK_HD static int quad(int thread) { return thread / kLanes; }
+  float value[4];
 
-// 16 bytes of neighbours.
-LPK_HD void load_group(const double* at, double* x) {
-#if defined(__CUDA_ARCH__)
-  const double2 v = *reinterpret_cast<const double2*>(at);
-  x[0] = v.x, x[1] = v.y;
-#else
-  x[0] = at[0], x[1] = at[1];
-#endif
-}
-LPK_HD void load_four(const float* at, float* x) {
-#if defined(__CUDA_ARCH__)
-  const float4 v = *reinterpret_cast<const float4*>(at);
-  x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-#else
-  for (int i = 0; i < 4; ++i) x[i] = at[i];
-#endif
-}
-LPK_HD void load_group(const float* at, float* x) { load_four(at, x); }
+  LPK_HD QuadFetch(const Operand& o, int64_t matrix, int64_t first, int64_t lanes, int thread)
+      : step_(4 * quad(thread)) {
+    // Beyond the last lane its sums once more: they are never stored.
+    const int64_t mine = first + lane(thread);
+    base_ =
+        o.values + o.batch[matrix] + (kTables ? o.lanes[mine < lanes ? mine : lanes - 1] : mine);
+  }
+
+  template <class Stage>
+  LPK_HD void fetch(const Operand& o, const Stage& stage) {
+    LPK_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int step = step_ + e;
+      float x = kPadding<kBeyond>;
+      if (step < stage.count()) {
+        const int64_t at = stage.first() + step;
+        x = base_[kTables ? o.steps[at] : at * o.steps.step];
+      }
+      value[e] = kTables && word_of(x) == kAbsent ? 0.0f : x;
+    }
+  }
+
+ private:
+  const float* base_;
+  int step_;
+};
 
 }  // namespace lpk::cuda

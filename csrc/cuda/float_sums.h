@@ -14,12 +14,11 @@
 
 namespace lpk::cuda {
 
-template <class Real, bool kChunked>
+// A thread's lanes lie in groups of kGroup neighbours: 16 bytes of shared memory each.
+template <class Real, bool kChunked, int kGroup = 16 / sizeof(Real)>
 class FloatSums {
  public:
   using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
-  // Neighbouring lanes of a thread are 16 bytes of shared memory.
-  static constexpr int kGroup = 16 / sizeof(Real);
   using Map = BlockMap<8, kGroup>;
   static constexpr bool kExact = false;
   static constexpr int kSide = 8;

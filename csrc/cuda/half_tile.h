@@ -9,6 +9,7 @@
 #include "fetch.h"
 #include "half_steps.h"
 #include "plan.h"
+#include "shared.h"
 #include "totals.h"
 
 namespace lpk::cuda {
@@ -132,33 +133,23 @@ class HalfTile {
   LPK_HD void put_four(const float* x, uint16_t* lanes) const {
     uint16_t bits[4];
     for (int e = 0; e < 4; ++e) bits[e] = narrow_word<kBfloat16>(x[e]);
-    if (kTables) {
-      for (int e = 0; e < 4; ++e) lanes[Map::fetched_lane(thread_, e, false)] = bits[e];
-      return;
-    }
-    uint16_t* at = lanes + Map::fetched_lane(thread_, 0, true);
-#if defined(__CUDA_ARCH__)
-    *reinterpret_cast<uint2*>(at) =
-        make_uint2(pair_of(bits[0], bits[1]), pair_of(bits[2], bits[3]));
-#else
-    for (int e = 0; e < 4; ++e) at[e] = bits[e];
-#endif
+    LPK_UNROLL
+    for (int e = 0; e < 4; e += kWidth)
+      write_shared<kWidth>(lanes + Map::fetched_lane(thread_, e, kWidth), bits + e);
   }
   LPK_HD static void load_pairs(const uint16_t* at, uint32_t* pairs) {
-#if defined(__CUDA_ARCH__)
-    const uint4 v = *reinterpret_cast<const uint4*>(at);
-    pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
-#else
-    for (int p = 0; p < kPairs; ++p) pairs[p] = pair_of(at[2 * p], at[2 * p + 1]);
-#endif
+    uint16_t bits[kSide];
+    read_shared<kSide>(at, bits);
+    LPK_UNROLL
+    for (int p = 0; p < kPairs; ++p) pairs[p] = pair_of(bits[2 * p], bits[2 * p + 1]);
   }
 
   const Job& job_;
   int thread_;
   int64_t tile_;
-  static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kFours;
-  OperandFetch<Map, kReading, Beyond::kZero, true> left_;
-  OperandFetch<Map, kReading, Beyond::kNegativeZero, true> right_;
+  static constexpr int kWidth = kTables ? 1 : 4;
+  OperandFetch<Map, kTables, kWidth, Beyond::kZero, true> left_;
+  OperandFetch<Map, kTables, kWidth, Beyond::kNegativeZero, true> right_;
   uint32_t sum_[kSide][kPairs];
 };
 

@@ -29,16 +29,24 @@ inline Job job_from(const MultiplyArgs& args) {
 }
 
 struct Scratch {
-  int64_t redo, outer, bytes;
+  int64_t redo, outer, left, right, bytes;
 };
 
-// The plan first, then a byte for every certified tile, then the outer sums of chunks.
+// The plan first, then a byte for every certified tile, the outer sums of chunks, the operands as
+// tensor cores take them.
 inline Scratch scratch_of(const Sums& s, const Accumulator& acc) {
   constexpr int64_t kLine = 256;
+  const auto behind = [](int64_t at, int64_t bytes) { return at + ceil_div(bytes, kLine) * kLine; };
   const int64_t tiles = tile_count(s, kTile);
-  const int64_t outer = kLine + ceil_div(tiles, kLine) * kLine;
   const int64_t sums = acc.chunk > 0 ? tiles * kTile * kTile : 0;
-  return {kLine, outer, outer + sums * static_cast<int64_t>(sizeof(float))};
+  const int64_t half = may_use_tensor_cores(acc) ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
+  Scratch places{};
+  places.redo = kLine;
+  places.outer = behind(places.redo, tiles);
+  places.left = behind(places.outer, sums * static_cast<int64_t>(sizeof(float)));
+  places.right = behind(places.left, s.left.size * half);
+  places.bytes = behind(places.right, s.right.size * half);
+  return places;
 }
 
 // Bytes; 0 where only exact kernels run, but for trees, whose nodes wait there.
@@ -61,6 +69,8 @@ inline Plan* begin_scratch(Job* job, void* scratch) {
   job->plan = plan;
   job->redo = reinterpret_cast<uint8_t*>(at + places.redo);
   job->outer = reinterpret_cast<float*>(at + places.outer);
+  job->left_halves = reinterpret_cast<uint16_t*>(at + places.left);
+  job->right_halves = reinterpret_cast<uint16_t*>(at + places.right);
   return plan;
 }
 

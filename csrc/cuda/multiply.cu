@@ -75,8 +75,7 @@ void launch_ordered(const Job& job, cudaStream_t stream) {
 // The kernels that some plan may ask for with this accumulator.
 void launch_certified(const Job& job, cudaStream_t stream) {
   if (native_format(job.acc.fmt) == Native::kFloat) {
-    if (job.acc.order == Order::kNative && outer_way(job.acc) != OuterWay::kNone)
-      launch_tensor(job, stream);
+    if (may_use_tensor_cores(job.acc)) launch_tensor(job, stream);
     launch_float32(job, stream);
   } else if (job.acc.rounding == Rounding::kNearestEven) {
     if (native_format(job.acc.fmt) != Native::kNone) launch_half(job, stream);

@@ -12,17 +12,19 @@ namespace lpk::cuda {
 
 constexpr int kOrderedSide = 2;
 
+using OrderedMap = BlockMap<kOrderedSide, 1>;
+
 // Of one quantity for each output of each thread.
 template <class T>
-using Kept = T[kOrderedSide * kOrderedSide][BlockMap<kOrderedSide, 2>::kThreads];
+using Kept = T[kOrderedSide * kOrderedSide][OrderedMap::kThreads];
 
-struct OrderedShared : WideStages<kOrderedSide> {
+struct OrderedShared : WideStages<OrderedMap> {
   Kept<float> sum, outer;
 };
 
 // kNearest: sums to nearest_even in a float format with a mantissa; else in any way, as acc says.
 template <bool kNearest>
-class OrderedTile : public WideOperands<kOrderedSide> {
+class OrderedTile : public WideOperands<kOrderedSide, 1> {
  public:
   // Blocks a processor must hold.
   static constexpr int kBlocks = 2;
@@ -59,10 +61,11 @@ class OrderedTile : public WideOperands<kOrderedSide> {
 
   // The product of a step of a stage for output n, `absent` if one of its taps is; `at` is the
   // step's position.
-  LPK_HD double product(const WideStages<kOrderedSide>* shared, int buffer, int step, int n,
+  LPK_HD double product(const WideStages<OrderedMap>* shared, int buffer, int step, int n,
                         int64_t at) const {
-    const double a = shared->left[buffer][step][Map::row(thread_, n / kOrderedSide)];
-    const double b = shared->right[buffer][step][Map::col(thread_, n % kOrderedSide)];
+    double a, b;
+    read_shared<1>(&shared->left[buffer][step][Map::row(thread_, n / kOrderedSide)], &a);
+    read_shared<1>(&shared->right[buffer][step][Map::col(thread_, n % kOrderedSide)], &b);
     if (absent(a) || absent(b)) return absent_double();
     const Accumulator& acc = job_.acc;
     const double exact = a * b;

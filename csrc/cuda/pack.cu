@@ -37,7 +37,7 @@ __device__ void add_facts(const Facts& mine, Facts* facts) {
 // Blocks count lanes fastest, then steps, then matrices.
 __global__ void pack_kernel(const __grid_constant__ PackArgs args,
                             const __grid_constant__ FusedRule rule, int64_t first_block) {
-  __shared__ float moved[kPackSide][kPackSide + 1];
+  __shared__ float moved[kPackSide * SquarePlace::kPitch];
   const int64_t across = args.padded / kPackSide;
   const int64_t down = ceil_div(args.steps, kPackSide);
   const int64_t block = first_block + blockIdx.x;
@@ -49,21 +49,21 @@ __global__ void pack_kernel(const __grid_constant__ PackArgs args,
 
   Facts facts{0, 0, 0, 0};
   for (int i = threadIdx.y; i < kPackSide; i += kPackRows) {
-    const int lane = along_steps ? i : threadIdx.x;
-    const int step = along_steps ? threadIdx.x : i;
+    const SquarePlace at = square_place(threadIdx.x, i, along_steps);
+    const int step = at.row, lane = at.col;
     float x = 0.0f;
     if (lane0 + lane < args.lanes && step0 + step < args.steps) {
       x = packed(from[(lane0 + lane) * args.lane_stride + (step0 + step) * args.step_stride], rule);
       facts = merged(facts, facts_of(__float_as_uint(x)));
     }
-    moved[step][lane] = x;
+    moved[at.word()] = x;
   }
   add_facts(facts, args.facts);
   __syncthreads();
   for (int i = threadIdx.y; i < kPackSide; i += kPackRows) {
     if (step0 + i >= args.steps) continue;
     args.to[(matrix * args.steps + step0 + i) * args.padded + lane0 + threadIdx.x] =
-        moved[i][threadIdx.x];
+        moved[square_place(threadIdx.x, i, false).word()];
   }
 }
 
@@ -71,7 +71,7 @@ __global__ void pack_kernel(const __grid_constant__ PackArgs args,
 // channels, then images.
 __global__ void frame_kernel(const __grid_constant__ FrameArgs args,
                              const __grid_constant__ FusedRule rule, int64_t first_block) {
-  __shared__ float moved[kPackSide][kPackSide + 1];
+  __shared__ float moved[kPackSide * SquarePlace::kPitch];
   const int64_t places = frame_places(args);
   const int64_t across = ceil_div(places, kPackSide);
   const int64_t down = ceil_div(args.channels, kPackSide);
@@ -84,8 +84,8 @@ __global__ void frame_kernel(const __grid_constant__ FrameArgs args,
 
   Facts facts{0, 0, 0, 0};
   for (int i = threadIdx.y; i < kPackSide; i += kPackRows) {
-    const int channel = channels_side_by_side ? threadIdx.x : i;
-    const int place = channels_side_by_side ? i : threadIdx.x;
+    const SquarePlace at = square_place(threadIdx.x, i, channels_side_by_side);
+    const int channel = at.row, place = at.col;
     if (channel0 + channel >= args.channels || place0 + place >= places) continue;
     const Framed source = framed(args, place0 + place);
     float x = __uint_as_float(kAbsent);
@@ -93,15 +93,15 @@ __global__ void frame_kernel(const __grid_constant__ FrameArgs args,
       x = packed(from[(channel0 + channel) * args.steps[1] + source.at], rule);
       facts = merged(facts, facts_of(__float_as_uint(x)));
     }
-    moved[channel][place] = x;
+    moved[at.word()] = x;
   }
   add_facts(facts, args.facts);
   __syncthreads();
   for (int i = threadIdx.y; i < kPackSide; i += kPackRows) {
-    const int channel = args.channels_last ? threadIdx.x : i;
-    const int place = args.channels_last ? i : threadIdx.x;
+    const SquarePlace at = square_place(threadIdx.x, i, args.channels_last);
+    const int channel = at.row, place = at.col;
     if (channel0 + channel >= args.channels || place0 + place >= places) continue;
-    args.to[framed_at(args, image, channel0 + channel, place0 + place)] = moved[channel][place];
+    args.to[framed_at(args, image, channel0 + channel, place0 + place)] = moved[at.word()];
   }
 }
 

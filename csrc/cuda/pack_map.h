@@ -9,6 +9,17 @@ namespace lpk::cuda {
 constexpr int kPackSide = 32;
 constexpr int kPackRows = 8;
 
+// Shared memory holds the square by rows, one word longer than they are: neighbours of a row and
+// of a column lie in different banks. Thread x of a warp takes element x of row or column i.
+struct SquarePlace {
+  int row, col;
+  static constexpr int kPitch = kPackSide + 1;
+  LPK_HD int word() const { return row * kPitch + col; }
+};
+LPK_HD SquarePlace square_place(int x, int i, bool along_columns) {
+  return along_columns ? SquarePlace{x, i} : SquarePlace{i, x};
+}
+
 LPK_HD uint32_t last_set_bit(uint32_t x) {
 #if defined(__CUDA_ARCH__)
   return static_cast<uint32_t>(__ffs(static_cast<int>(x))) - 1;

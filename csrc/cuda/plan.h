@@ -41,14 +41,17 @@ enum class Tier : int32_t {
   kTensorBfloat16,
 };
 
+// What is known of the outer sums of native chunks: nothing; none that is not zero lies below the
+// format's last place; nor does any overflow; and all additions to them are exact in float32.
+enum class Closing : int32_t { kAny, kFloorless, kInside, kExact };
+
 struct Plan {
   Tier tier;
   int32_t shift;  // the left operand is scaled by 2^shift
   // Of sums that may be -0 or NaN: where an absent tap, a zero here, may have changed that, outputs
   // that are zero or NaN must be done again.
   bool signs;
-  // Of native chunks: outer sums neither overflow nor reach below the format's last place.
-  bool inside = false;
+  Closing closing = Closing::kAny;
 };
 
 // What is known of an operand: elements of at most `width` significant bits, multiples of 2^lowest,
@@ -267,18 +270,25 @@ LPK_HD bool may_certify(const Accumulator& acc) {
   }
 }
 
-// Whether outer sums of float32 chunks may be rounded by splitting alone. Products are multiples of
-// the last place 2^lx of the subnormals, and what a chunk loses in float32 is below its last bits:
-// parts are such multiples too, no sum that is not zero becomes zero, and those below min_normal
-// are values already. Sums stay below k 2^h but for their roundings, a factor of (1 + 2^-m) for
-// each chunk at most, of less than 2 in all; one bit more is what a chunk's own roundings could
-// add.
-LPK_HD bool stays_inside(const Format& f, int64_t k, int64_t chunk, const Range& p) {
+// Whether tensor cores may make the chunks.
+LPK_HD bool may_use_tensor_cores(const Accumulator& acc) {
+  return acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone;
+}
+
+// Of outer sums of float32 chunks. Where products are multiples of the last place 2^lx of the
+// subnormals, what a chunk loses in float32 is below its last bits: parts are such multiples too,
+// no sum that is not zero becomes zero, and those below min_normal are values already. Sums stay
+// below k 2^h but for their roundings, a factor of (1 + 2^-m) for each chunk at most, of less than
+// 2 in all; one bit more is what a chunk's own roundings could add. Multiples of 2^l up to 2^(l +
+// 24) add up exactly, and rounding leaves them multiples.
+LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunk, const Range& p) {
+  if (!p.plain || f.man_bits < 1 || f.man_bits > 21 || p.lowest < f.emin - f.man_bits)
+    return Closing::kAny;
   const int64_t chunks = ceil_div(k, chunk);
   const int top = p.highest + log2_above(k) + 2;
-  return p.plain && f.man_bits >= 1 && f.man_bits <= 21 && p.lowest >= f.emin - f.man_bits &&
-         chunks <= int64_t{1} << (f.man_bits - 1) &&
-         top <= least_of(log2_of(f.max), 102 + f.man_bits);
+  if (chunks > int64_t{1} << (f.man_bits - 1) || top > least_of(log2_of(f.max), 102 + f.man_bits))
+    return Closing::kFloorless;
+  return top <= p.lowest + 24 ? Closing::kExact : Closing::kInside;
 }
 
 // The tier and the shift.
@@ -289,12 +299,12 @@ LPK_HD Plan plan_tier(const Job& job, const Range& factor, const Range& other) {
   const Range p = product_of(factor, other);
   if (!closes_chunks(acc)) return kNone;
   if (acc.has_product && !products_stay(acc.product, p)) return kNone;
-  if (acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone) {
-    const bool inside = stays_inside(acc.outer, s.k, acc.chunk, p);
+  if (may_use_tensor_cores(acc)) {
+    const Closing closing = closing_of(acc.outer, s.k, acc.chunk, p);
     if (native_values(Native::kHalf, factor) && native_values(Native::kHalf, other))
-      return {Tier::kTensorHalf, 0, false, inside};
+      return {Tier::kTensorHalf, 0, false, closing};
     if (native_values(Native::kBfloat16, factor) && native_values(Native::kBfloat16, other))
-      return {Tier::kTensorBfloat16, 0, false, inside};
+      return {Tier::kTensorBfloat16, 0, false, closing};
   }
   const bool nearest = acc.rounding == Rounding::kNearestEven;
   const Native native = native_format(acc.fmt);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "float_sums.h"
+#include "shared.h"
 
 namespace lpk::cuda {
 
@@ -47,8 +48,8 @@ struct DrawFields {
 };
 
 template <bool kTables, bool kChunked>
-class StochasticTile : public FloatSums<float, kChunked> {
-  using Base = FloatSums<float, kChunked>;
+class StochasticTile : public FloatSums<float, kChunked, 1> {
+  using Base = FloatSums<float, kChunked, 1>;
   using Base::job_;
   using Base::kSide;
   using Base::place;
@@ -62,7 +63,8 @@ class StochasticTile : public FloatSums<float, kChunked> {
   using typename Base::Map;
   using typename Base::Stage;
   static constexpr int kBlocks = 1;
-  // Four steps of a lane side by side.
+  // Four steps of a lane side by side: a thread fetches and reads 16 bytes at a time, and so that
+  // neighbouring threads read neighbours, a thread's lanes are 16 apart.
   struct Shared {
     alignas(16) float left[2][kQuads][Map::kLanes][4];
     alignas(16) float right[2][kQuads][Map::kLanes][4];
@@ -96,13 +98,11 @@ class StochasticTile : public FloatSums<float, kChunked> {
   }
 
   LPK_HD void put(Shared* shared, int buffer) const {
-    const int step = Map::fetched_step(thread_);
-    LPK_UNROLL
-    for (int e = 0; e < Map::kFetched; ++e) {
-      const int lane = Map::fetched_lane(thread_, e, false);
-      shared->left[buffer][step / 4][lane][step % 4] = mul_rn(left_.value[e], scale_);
-      shared->right[buffer][step / 4][lane][step % 4] = right_.value[e];
-    }
+    const int quad = Left::quad(thread_), lane = Left::lane(thread_);
+    float left[4];
+    for (int e = 0; e < 4; ++e) left[e] = mul_rn(left_.value[e], scale_);
+    write_shared<4>(shared->left[buffer][quad][lane], left);
+    write_shared<4>(shared->right[buffer][quad][lane], right_.value);
   }
 
   LPK_HD void multiply(const Shared* shared, int buffer, const Stage& stage) {
@@ -112,11 +112,11 @@ class StochasticTile : public FloatSums<float, kChunked> {
       float b[kSide][4];
       LPK_UNROLL
       for (int j = 0; j < kSide; ++j)
-        load_four(shared->right[buffer][quad][Map::col(thread_, j)], b[j]);
+        read_shared<4>(shared->right[buffer][quad][Map::col(thread_, j)], b[j]);
       LPK_UNROLL
       for (int i = 0; i < kSide; ++i) {
         float a[4];
-        load_four(shared->left[buffer][quad][Map::row(thread_, i)], a);
+        read_shared<4>(shared->left[buffer][quad][Map::row(thread_, i)], a);
         const uint32_t mixed = mix32(add_[i] + word) ^ flip_[i];
         LPK_UNROLL
         for (int j = 0; j < kSide; j += 2) {
@@ -147,9 +147,9 @@ class StochasticTile : public FloatSums<float, kChunked> {
   DrawFields fields_;
   uint32_t keep_;
   uint32_t add_[kSide], flip_[kSide], column_[kSide];
-  static constexpr Reading kReading = kTables ? Reading::kTables : Reading::kApart;
-  OperandFetch<Map, kReading, Beyond::kZero> left_;
-  OperandFetch<Map, kReading, Beyond::kNegativeZero> right_;
+  using Left = QuadFetch<kTables, Beyond::kZero>;
+  Left left_;
+  QuadFetch<kTables, Beyond::kNegativeZero> right_;
 };
 
 }  // namespace lpk::cuda

@@ -39,7 +39,8 @@ struct Operand {
   const float* values;
   Line batch, lanes, steps;
   const Facts* facts;
-  bool absent;  // some elements are kAbsent
+  bool absent;   // some elements are kAbsent
+  int64_t size;  // values in all
 };
 
 // Sums of K products for M x N outputs of each of `count` matrices; output (i, j) of matrix g is
@@ -86,6 +87,9 @@ struct Job {
   const Plan* plan;
   uint8_t* redo;
   float* outer;
+  // Of native chunks: the operands in half precision or bfloat16, absent taps as zeros, element by
+  // element where `values` has them.
+  uint16_t *left_halves, *right_halves;
   // Of trees: nodes that wait, and at how many levels.
   float* waiting;
   int32_t levels;
@@ -150,7 +154,7 @@ struct FrameArgs {
 void frame(const FrameArgs& args, void* stream);
 
 // What a product needs beside operands and outputs: bytes on the device, contents arbitrary. Reads
-// the sizes of `sums`, and whether it has positions.
+// the sizes of `sums` and of its operands, and whether it has positions.
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator);
 
 // Starts the kernels of a product on `stream`. Throws std::invalid_argument for arguments that they

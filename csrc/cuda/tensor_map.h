@@ -1,9 +1,9 @@
 // Which thread of a tensor core tile does what: pure index maps, for the kernel and for tests.
 //
-// 128 x 128 outputs, eight warps of 64 x 32: four by four fragments of mma.sync.m16n8k16. A word
-// holds two steps of a lane, the first one in its lower half; shared memory has them by pairs of
-// steps, then lanes, a row of pairs kRow words long, so that the 32 words that a warp reads for a
-// fragment lie in 32 banks.
+// 128 x 128 outputs, eight warps of 64 x 32: four by four fragments of mma.sync.m16n8k16. Shared
+// memory has a stage of an operand by steps, then lanes, 16 bits each; eight lanes are a chunk. The
+// chunks of a row change places with its step, so that the eight rows of a chunk that ldmatrix
+// reads at a time lie in different banks.
 #pragma once
 
 #include "tiles.h"
@@ -13,7 +13,8 @@ namespace lpk::cuda {
 struct TensorMap {
   static constexpr int kThreads = 256;
   static constexpr int kLanes = 128;
-  static constexpr int kRow = kLanes + 8;
+  static constexpr int kSteps = 32;
+  static constexpr int kChunk = 8;
   static constexpr int kRows = 4, kCols = 4;  // fragments of a warp
   static constexpr int kOutputs = kRows * kCols * 4;
 
@@ -30,21 +31,35 @@ struct TensorMap {
     return first_col(thread) + n / 4 % kCols * 8 + 2 * place(thread) + n % 2;
   }
 
-  // Where the words of the fragments of steps 16 h .. 16 h + 15 lie in a stage.
-  LPK_HD static int left_word(int thread, int i, int word, int h) {
-    const int pair = 8 * h + place(thread) + word / 2 * 4;
-    return pair * kRow + first_row(thread) + 16 * i + group(thread) + word % 2 * 8;
-  }
-  LPK_HD static int right_word(int thread, int j, int word, int h) {
-    const int pair = 8 * h + place(thread) + word * 4;
-    return pair * kRow + first_col(thread) + 8 * j + group(thread);
+  // Where a step of a lane lies in a stage.
+  LPK_HD static int half_at(int step, int lane) {
+    return step * kLanes + ((lane / kChunk) ^ (step % kChunk)) * kChunk + lane % kChunk;
   }
 
-  // What a thread fetches of every 16 steps of a stage: lanes e = 0 .. 3 of both steps of a pair.
-  LPK_HD static int fetched_pair(int thread, int p) { return thread / 32 + 8 * p; }
-  LPK_HD static int fetched_lane(int thread, int e, bool vectors) {
-    return vectors ? thread % 32 * 4 + e : thread % 32 + 32 * e;
+  // The rows of eight lanes that the threads of a warp name for four matrices of 8 x 8: of steps
+  // 16 h .. 16 h + 15 of the left operand those of fragment i, in the order of its words; of the
+  // right one those of fragments 2 j and 2 j + 1. Two chunks on is another place in the same row.
+  LPK_HD static int left_start(int thread) {
+    const int step = thread / 16 % 2 * 8 + thread % 8;
+    return half_at(step, first_row(thread) + thread / 8 % 2 * 8);
   }
+  LPK_HD static int right_start(int thread) {
+    const int step = thread / 8 % 2 * 8 + thread % 8;
+    return half_at(step, first_col(thread) + thread / 16 % 2 * 8);
+  }
+  LPK_HD static int row_at(int start, int fragment, int h) {
+    return (start ^ (2 * kChunk * fragment)) + 16 * kLanes * h;
+  }
+
+  // What a thread copies of a stage: chunks e = 0, 1 of the same lanes, 16 steps apart.
+  static constexpr int kCopied = kSteps * kLanes / kChunk / kThreads;
+  LPK_HD static int copied_step(int thread, int e) { return thread / 16 + 16 * e; }
+  LPK_HD static int copied_lane(int thread) { return thread % 16 * kChunk; }
+
+  // What it looks up: two neighbouring lanes of eight steps.
+  static constexpr int kFetched = 8;
+  LPK_HD static int fetched_step(int thread, int e) { return thread / 64 * kFetched + e; }
+  LPK_HD static int fetched_lane(int thread) { return thread % 64 * 2; }
 };
 
 }  // namespace lpk::cuda

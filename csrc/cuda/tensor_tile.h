@@ -5,124 +5,75 @@
 //   outer <- round(outer + part)     at the end of every chunk, part <- +0
 //
 // Inside a chunk only what is exact in float32 is defined; absent taps are zeros there. Nothing is
-// done again.
+// done again. Operands come as halves (tensor_operands.h).
 #pragma once
 
-#include "fetch.h"
-#include "half_steps.h"
+#include <type_traits>
+
 #include "outer_rule.h"
-#include "tensor_map.h"
+#include "tensor_operands.h"
 #include "totals.h"
 
 namespace lpk::cuda {
 
-// Two values of the type in a word.
-template <bool kBfloat16>
-LPK_HD uint32_t narrow_pair(float low, float high) {
-#if defined(__CUDA_ARCH__)
-  // The upper halves of both: exact, because bfloat16 holds them.
-  if (kBfloat16) return __byte_perm(word_of(low), word_of(high), 0x7632);
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-#else
-  return pair_of(narrow_word<kBfloat16>(low), narrow_word<kBfloat16>(high));
-#endif
-}
-
-// A thread's share of a stage of one operand, two steps of a lane in a word.
-template <bool kTables, int kSteps>
-class PairFetch {
+// Stages of operands without tables, that are copied two ahead.
+class CopiedStages {
  public:
-  using Map = TensorMap;
-  static constexpr int kPairs = kSteps / 16;
+  static constexpr int kAhead = 2;
 
-  LPK_HD PairFetch(const Operand& o, int64_t matrix, int64_t lane, int64_t lanes, int thread)
-      : thread_(thread), lane_(lane) {
-    base_ = o.values + o.batch[matrix];
-    if (!kTables) base_ += lane + Map::fetched_lane(thread, 0, true);
-    inside_ = static_cast<int>(lanes - lane < Map::kLanes ? lanes - lane : Map::kLanes);
+  LPK_HD explicit CopiedStages(const Job& job) : job_(&job) { enter(0); }
+  LPK_HD bool left() const { return first_ < length(); }
+  LPK_HD int chunk() const { return chunk_; }
+  LPK_HD int first() const { return first_; }
+  LPK_HD int count() const {
+    return end_ - first_ < TensorMap::kSteps ? end_ - first_ : TensorMap::kSteps;
   }
-
-  template <class Stage>
-  LPK_HD void fetch(const Operand& o, const Stage& stage) {
-    LPK_UNROLL
-    for (int p = 0; p < kPairs; ++p) {
-      LPK_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int step = 2 * Map::fetched_pair(thread_, p) + half;
-        fetch_step(o, stage.first() + step, step < stage.count(), value_[p][half]);
-      }
+  LPK_HD bool closes() const { return end_ - first_ <= TensorMap::kSteps; }
+  LPK_HD CopiedStages following() const {
+    CopiedStages next = *this;
+    next.first_ += TensorMap::kSteps;
+    if (next.first_ >= end_) {
+      ++next.chunk_;
+      next.enter(end_);
     }
-  }
-
-  template <bool kBfloat16>
-  LPK_HD void put(uint32_t* stage) const {
-    LPK_UNROLL
-    for (int p = 0; p < kPairs; ++p) {
-      uint32_t* to = stage + Map::fetched_pair(thread_, p) * Map::kRow;
-      uint32_t words[4];
-      for (int e = 0; e < 4; ++e)
-        words[e] = narrow_pair<kBfloat16>(value_[p][0][e], value_[p][1][e]);
-      if constexpr (kTables) {
-        for (int e = 0; e < 4; ++e) to[Map::fetched_lane(thread_, e, false)] = words[e];
-      } else {
-        store_four(to + Map::fetched_lane(thread_, 0, true), words);
-      }
-    }
+    return next;
   }
 
  private:
-  LPK_HD void fetch_step(const Operand& o, int step, bool inside, float* to) const {
-    if (!kTables) {
-      const float* at = base_ + step * o.steps.step;
-      for (int e = 0; e < 4; ++e) to[e] = 0.0f;
-      if (inside) lpk::cuda::load_four(at, to);
-      return;
-    }
-    const float* at = base_ + (inside ? o.steps[step] : 0);
-    LPK_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int lane = Map::fetched_lane(thread_, e, false);
-      const float x = inside && lane < inside_ ? at[o.lanes[lane_ + lane]] : 0.0f;
-      to[e] = word_of(x) == kAbsent ? 0.0f : x;
-    }
+  LPK_HD int length() const { return static_cast<int>(job_->sums.k); }
+  LPK_HD void enter(int first) {
+    first_ = first;
+    end_ = length() - first < job_->span ? length() : first + job_->span;
   }
 
-  LPK_HD static void store_four(uint32_t* at, const uint32_t* words) {
-#if defined(__CUDA_ARCH__)
-    *reinterpret_cast<uint4*>(at) = make_uint4(words[0], words[1], words[2], words[3]);
-#else
-    for (int e = 0; e < 4; ++e) at[e] = words[e];
-#endif
-  }
-
-  const float* base_;
-  int thread_;
-  int inside_;  // lanes of the tile that there are
-  int64_t lane_;
-  float value_[kPairs][2][4];
+  const Job* job_;
+  int chunk_ = 0, first_ = 0, end_ = 0;
 };
 
 template <bool kBfloat16, bool kTables>
 class TensorTile {
  public:
   using Map = TensorMap;
-  static constexpr int kSteps = 32;
-  using Stage = StagesOf<kSteps>;
+  static constexpr int kSteps = Map::kSteps;
+  using Stage = std::conditional_t<kTables, StagesOf<kSteps>, CopiedStages>;
+  using Share = std::conditional_t<kTables, PairLookups, ChunkCopies>;
   static constexpr bool kExact = false;
   static constexpr int kBlocks = 1;
+  static constexpr int kBuffers = kTables ? 2 : Stage::kAhead + 1;
   struct Shared {
-    alignas(16) uint32_t left[2][kSteps / 2 * Map::kRow];
-    alignas(16) uint32_t right[2][kSteps / 2 * Map::kRow];
+    alignas(128) uint16_t left[kBuffers][kSteps * Map::kLanes];
+    alignas(128) uint16_t right[kBuffers][kSteps * Map::kLanes];
   };
 
   LPK_HD TensorTile(const Job& job, int64_t tile, int thread)
       : job_(job),
         thread_(thread),
         tile_(tile),
-        rule_(job.acc, job.plan->inside),
-        left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
-        right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
+        left_at_(Map::left_start(thread)),
+        right_at_(Map::right_start(thread)),
+        rule_(job.acc, job.plan->closing),
+        left_(job.sums.left, job.left_halves, place().matrix, place().row, job.sums.m, thread),
+        right_(job.sums.right, job.right_halves, place().matrix, place().col, job.sums.n, thread) {
     for (int i = 0; i < Map::kRows; ++i) {
       for (int n = 0; n < kRowOutputs; ++n) part_[i][n] = 0.0f;
       for (int n = 0; n < kKept; ++n) outer_[i][n] = 0.0f;
@@ -130,21 +81,27 @@ class TensorTile {
   }
 
   LPK_HD void begin(Shared*) const {}
+  LPK_HD void start(Shared* shared, int buffer, const Stage& stage) {
+    if (stage.left()) {
+      left_.start(job_.sums.left, stage.count(), shared->left[buffer]);
+      right_.start(job_.sums.right, stage.count(), shared->right[buffer]);
+    }
+    end_copies();
+  }
+  LPK_HD void await() const { await_copies<kBuffers - 2>(); }
   LPK_HD void fetch(const Stage& stage) {
     left_.fetch(job_.sums.left, stage);
     right_.fetch(job_.sums.right, stage);
   }
   LPK_HD void put(Shared* shared, int buffer) const {
-    left_.template put<kBfloat16>(shared->left[buffer]);
-    right_.template put<kBfloat16>(shared->right[buffer]);
+    left_.put(shared->left[buffer]);
+    right_.put(shared->right[buffer]);
   }
 
   LPK_HD void multiply(const Shared* shared, int buffer, const Stage& stage) {
-    const uint32_t* left = shared->left[buffer];
-    const uint32_t* right = shared->right[buffer];
     LPK_UNROLL
     for (int h = 0; h < kSteps / 16; ++h) {
-      if (16 * h < stage.count()) multiply_sixteen(left, right, h);
+      if (16 * h < stage.count()) multiply_sixteen(shared->left[buffer], shared->right[buffer], h);
     }
   }
 
@@ -200,24 +157,26 @@ class TensorTile {
     return outer_[i][n];
   }
 
-#if defined(__CUDA_ARCH__)
-  __device__ __forceinline__ void multiply_sixteen(const uint32_t* left, const uint32_t* right,
-                                                   int h) {
-    uint32_t b[Map::kCols][2];
+  LPK_HD void multiply_sixteen(const uint16_t* left, const uint16_t* right, int h) {
+    uint32_t a[Map::kRows][4], b[Map::kCols / 2][4];
     LPK_UNROLL
-    for (int j = 0; j < Map::kCols; ++j) {
-      b[j][0] = right[Map::right_word(thread_, j, 0, h)];
-      b[j][1] = right[Map::right_word(thread_, j, 1, h)];
-    }
+    for (int j = 0; j < Map::kCols / 2; ++j)
+      read_matrices(right + Map::row_at(right_at_, j, h), b[j]);
+    LPK_UNROLL
+    for (int i = 0; i < Map::kRows; ++i) read_matrices(left + Map::row_at(left_at_, i, h), a[i]);
+#if defined(__CUDA_ARCH__)
     LPK_UNROLL
     for (int i = 0; i < Map::kRows; ++i) {
-      uint32_t a[4];
       LPK_UNROLL
-      for (int word = 0; word < 4; ++word) a[word] = left[Map::left_word(thread_, i, word, h)];
-      LPK_UNROLL
-      for (int j = 0; j < Map::kCols; ++j) multiply_fragment(a, b[j], part_[i] + 4 * j);
+      for (int j = 0; j < Map::kCols; ++j)
+        multiply_fragment(a[i], b[j / 2] + j % 2 * 2, part_[i] + 4 * j);
     }
+#else
+    multiply_step_by_step(left, right, h);
+#endif
   }
+
+#if defined(__CUDA_ARCH__)
   __device__ __forceinline__ static void multiply_fragment(const uint32_t* a, const uint32_t* b,
                                                            float* sum) {
     if (kBfloat16) {
@@ -233,36 +192,41 @@ class TensorTile {
     }
   }
 #else
-  // What the instruction does, step by step, from the words that the threads of the warp load: of a
+  // What the instructions do, step by step, from the rows that the threads of the warp name. Of a
   // fragment of the left operand word w of lane l holds row l / 4 + w % 2 * 8 and steps 2 (l % 4) +
   // w / 2 * 8 and the next, of the right one column l / 4 and steps 2 (l % 4) + w * 8 and the next
   // (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type").
-  void multiply_sixteen(const uint32_t* left, const uint32_t* right, int h) {
+  void multiply_step_by_step(const uint16_t* left, const uint16_t* right, int h) {
     const int warp = thread_ / 32 * 32;
     const int lane = thread_ % 32;
     for (int n = 0; n < Map::kOutputs; ++n) {
       const int i = n / (4 * Map::kCols), j = n / 4 % Map::kCols, word = n % 4;
       const int row = lane / 4 + word / 2 * 8;
       const int col = lane % 4 * 2 + word % 2;
+      float& sum = part_[i][n % kRowOutputs];
+      // What is never stored is left out.
+      if (place().row + Map::row(thread_, n) >= job_.sums.m) continue;
+      if (place().col + Map::col(thread_, n) >= job_.sums.n) continue;
       for (int k = 0; k < 16; ++k) {
-        const int holder = k % 8 / 2;
-        const int left_word = row / 8 + k / 8 * 2;
-        const uint32_t a = left[Map::left_word(warp + row % 8 * 4 + holder, i, left_word, h)];
-        const uint32_t b = right[Map::right_word(warp + col * 4 + holder, j, k / 8, h)];
-        part_[i][n % kRowOutputs] += half_of(a, k % 2) * half_of(b, k % 2);
+        // The matrix with this step and row, or column, and the thread that names the step's row.
+        const int of_left = row / 8 + k / 8 * 2;
+        const int of_right = k / 8 + j % 2 * 2;
+        const int left_at = Map::left_start(warp + of_left * 8 + k % 8);
+        const int right_at = Map::right_start(warp + of_right * 8 + k % 8);
+        const uint16_t* a = left + Map::row_at(left_at, i, h) + row % 8;
+        const uint16_t* b = right + Map::row_at(right_at, j / 2, h) + col;
+        sum += wide_float<kBfloat16>(*a) * wide_float<kBfloat16>(*b);
       }
     }
-  }
-  static float half_of(uint32_t word, int which) {
-    return wide_float<kBfloat16>(static_cast<uint16_t>(word >> (16 * which)));
   }
 #endif
 
   const Job& job_;
   int thread_;
   int64_t tile_;
+  int left_at_, right_at_;
   OuterRule rule_;
-  PairFetch<kTables, kSteps> left_, right_;
+  Share left_, right_;
   float part_[Map::kRows][kRowOutputs], outer_[Map::kRows][kKept];
 };
 

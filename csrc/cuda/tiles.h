@@ -6,9 +6,11 @@
 // Loops over a thread's registers must be unrolled; loops over much code must not.
 #if defined(__CUDACC__)
 #define LPK_UNROLL _Pragma("unroll")
+#define LPK_UNROLL_STEPS _Pragma("unroll kStepsInARow")
 #define LPK_LOOP _Pragma("unroll 1")
 #else
 #define LPK_UNROLL
+#define LPK_UNROLL_STEPS
 #define LPK_LOOP
 #endif
 
@@ -41,6 +43,9 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
 template <int kSteps>
 class StagesOf {
  public:
+  // Stages on their way to shared memory while one is multiplied; 0: one, through registers.
+  static constexpr int kAhead = 0;
+
   LPK_HD explicit StagesOf(const Job& job) : job_(&job) { enter(); }
 
   LPK_HD bool left() const { return chunk_ < job_->chunks; }
@@ -73,6 +78,8 @@ using Stages = StagesOf<kDepth>;
 // The same of a sum without chunks.
 class PlainStages {
  public:
+  static constexpr int kAhead = 0;
+
   LPK_HD explicit PlainStages(const Job& job) : job_(&job) {}
   LPK_HD bool left() const { return first_ < length(); }
   LPK_HD int chunk() const { return 0; }
@@ -108,13 +115,13 @@ LPK_HD int64_t tile_at(const Sums& s, int64_t side, const Place& at) {
   return (at.matrix * ceil_div(s.m, side) + at.row / side) * ceil_div(s.n, side) + at.col / side;
 }
 
-// Whether certified kernels must look up where elements lie: not where the lanes of both operands
-// are side by side.
+// Whether certified kernels must look up where elements lie, or steps: not where the lanes of both
+// operands are side by side.
 LPK_HD bool reads_tables(const Sums& s) {
   const auto side_by_side = [](const Operand& o) {
     return o.lanes.at == nullptr && o.lanes.step == 1 && o.steps.at == nullptr;
   };
-  return !side_by_side(s.left) || !side_by_side(s.right);
+  return s.starts != nullptr || !side_by_side(s.left) || !side_by_side(s.right);
 }
 
 // A block of 16 x 16 threads, kSide x kSide outputs a thread. A thread's lanes lie in groups of
@@ -131,20 +138,57 @@ struct BlockMap {
   LPK_HD static int row(int thread, int i) { return lane(thread / 16, i); }
   LPK_HD static int col(int thread, int j) { return lane(thread % 16, j); }
 
-  // Which elements of a stage a thread fetches: kFetched of one step, neighbours in `vectors`,
-  // 32 lanes apart otherwise.
+  // Which elements of a stage a thread fetches: kFetched of one step, `width` neighbours at a time,
+  // those of a warp's threads side by side.
   static constexpr int kFetched = kLanes * kDepth / kThreads;
   LPK_HD static int fetched_step(int thread) { return thread / 32; }
-  LPK_HD static int fetched_lane(int thread, int e, bool vectors) {
-    return vectors ? thread % 32 * kFetched + e : thread % 32 + 32 * e;
+  LPK_HD static int fetched_lane(int thread, int e, int width) {
+    return (thread % 32 + e / width * 32) * width + e % width;
   }
 };
 
-// One tile from its first step to its last. Every phase is done by all threads of a block:
-// block.each(phase) has each thread do it on its own part, block.sync() is a barrier. Stages are
-// fetched while the one before is multiplied.
+// Stages are copied past the registers: kAhead are on their way while one is multiplied. A buffer
+// is filled again after the barrier behind its multiplication.
 template <class Stages, class Block>
-LPK_HD void run_tile(const Job& job, Block& block) {
+LPK_HD void run_ahead(const Job& job, Block& block) {
+  constexpr int kBuffers = Stages::kAhead + 1;
+  const auto after = [](int buffer) { return buffer + 1 < kBuffers ? buffer + 1 : 0; };
+  Stages stage(job), next(job);
+  int buffer = 0, filled = 0;
+  const auto start = [&](auto& part) { part.start(block.shared(), filled, next); };
+  const auto started = [&] {
+    filled = after(filled);
+    if (next.left()) next = next.following();
+  };
+  block.each([&](auto& part) { part.begin(block.shared()); });
+  for (int n = 0; n < Stages::kAhead; ++n) {
+    block.each(start);
+    started();
+  }
+  // A loop over chunks and one inside it, so that what chunks close into is no business of stages.
+  while (stage.left()) {
+    const int chunk = stage.chunk();
+    bool last = false;
+    while (!last) {
+      block.each([](auto& part) { part.await(); });
+      block.sync();
+      block.each([&](auto& part) {
+        start(part);
+        part.multiply(block.shared(), buffer, stage);
+      });
+      started();
+      buffer = after(buffer);
+      last = stage.closes();
+      stage = stage.following();
+    }
+    block.each([&](auto& part) { part.close(block.shared(), chunk); });
+  }
+  block.each([&](auto& part) { part.finish(block.shared()); });
+}
+
+// Stages are fetched to registers while the one before is multiplied.
+template <class Stages, class Block>
+LPK_HD void run_fetched(const Job& job, Block& block) {
   Stages stage(job);
   int buffer = 0;
   block.each([&](auto& part) {
@@ -167,6 +211,17 @@ LPK_HD void run_tile(const Job& job, Block& block) {
     stage = next;
   }
   block.each([&](auto& part) { part.finish(block.shared()); });
+}
+
+// One tile from its first step to its last. Every phase is done by all threads of a block:
+// block.each(phase) has each thread do it on its own part, block.sync() is a barrier.
+template <class Stages, class Block>
+LPK_HD void run_tile(const Job& job, Block& block) {
+  if constexpr (Stages::kAhead > 0) {
+    run_ahead<Stages>(job, block);
+  } else {
+    run_fetched<Stages>(job, block);
+  }
 }
 
 #if defined(__CUDACC__)

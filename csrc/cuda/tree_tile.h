@@ -26,11 +26,11 @@ inline int tree_levels(const Sums& s, int64_t chunk) {
 }
 
 // Nodes of one level of a block.
-constexpr int64_t kTreeNodes = kOrderedSide * kOrderedSide * BlockMap<kOrderedSide, 2>::kThreads;
+constexpr int64_t kTreeNodes = kOrderedSide * kOrderedSide * OrderedMap::kThreads;
 
 // All that may wait.
 inline int64_t tree_floats(const Sums& s, int64_t chunk) {
-  const int64_t tiles = tile_count(s, BlockMap<kOrderedSide, 2>::kLanes);
+  const int64_t tiles = tile_count(s, OrderedMap::kLanes);
   return (tiles < kTreeBlocks ? tiles : kTreeBlocks) * tree_levels(s, chunk) * kTreeNodes;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "float_steps.h"
+#include "shared.h"
 #include "tiles.h"
 #include "totals.h"
 
@@ -17,18 +18,18 @@ LPK_HD bool absent(double x) {
 }
 
 // Stages of both operands.
-template <int kSide>
+template <class Map>
 struct WideStages {
-  using Map = BlockMap<kSide, 2>;
-  double left[2][kDepth][Map::kLanes];
-  double right[2][kDepth][Map::kLanes];
+  alignas(16) double left[2][kDepth][Map::kLanes];
+  alignas(16) double right[2][kDepth][Map::kLanes];
 };
 
-// One thread's part: kSide x kSide outputs, numbered row by row.
-template <int kSide>
+// One thread's part: kSide x kSide outputs, numbered row by row. It reads kGroup neighbours of an
+// operand at a time.
+template <int kSide, int kGroup>
 class WideOperands {
  public:
-  using Map = BlockMap<kSide, 2>;
+  using Map = BlockMap<kSide, kGroup>;
   static constexpr int kOutputs = kSide * kSide;
   static constexpr int kFetched = Map::kFetched;
   static constexpr bool kExact = true;
@@ -49,7 +50,7 @@ class WideOperands {
     const int64_t right_step = inside ? right_ + s.right.steps[stage.first() + step] : 0;
     LPK_UNROLL
     for (int e = 0; e < kFetched; ++e) {
-      const int lane = Map::fetched_lane(thread_, e, false);
+      const int lane = Map::fetched_lane(thread_, e, 1);
       left_values_[e] = element(s.left, left_step, at_.row + lane, inside && at_.row + lane < s.m);
       right_values_[e] =
           element(s.right, right_step, at_.col + lane, inside && at_.col + lane < s.n);
@@ -61,9 +62,11 @@ class WideOperands {
     const int step = Map::fetched_step(thread_);
     LPK_UNROLL
     for (int e = 0; e < kFetched; ++e) {
-      const int lane = Map::fetched_lane(thread_, e, false);
-      shared->left[buffer][step][lane] = widened(left_values_[e], job_.sums.left.absent);
-      shared->right[buffer][step][lane] = widened(right_values_[e], job_.sums.right.absent);
+      const int lane = Map::fetched_lane(thread_, e, 1);
+      const double left = widened(left_values_[e], job_.sums.left.absent);
+      const double right = widened(right_values_[e], job_.sums.right.absent);
+      write_shared<1>(&shared->left[buffer][step][lane], &left);
+      write_shared<1>(&shared->right[buffer][step][lane], &right);
     }
   }
 

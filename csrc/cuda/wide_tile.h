@@ -14,7 +14,7 @@ namespace lpk::cuda {
 
 // What the threads of a block share.
 template <int kSide>
-struct WideShared : WideStages<kSide> {
+struct WideShared : WideStages<BlockMap<kSide, 2>> {
   using Map = BlockMap<kSide, 2>;
   // Sums between steps: inner and outer ones, each thread its own.
   float inner[kSide * kSide][Map::kThreads];
@@ -46,8 +46,8 @@ struct TileDraws {
 
 // kRounds: products are rounded, in any format and mode.
 template <int kSide, Rounding kMode, bool kRounds>
-class WideTile : public WideOperands<kSide> {
-  using Base = WideOperands<kSide>;
+class WideTile : public WideOperands<kSide, 2> {
+  using Base = WideOperands<kSide, 2>;
   using Base::at_;
   using Base::job_;
   using Base::kOutputs;
@@ -84,9 +84,9 @@ class WideTile : public WideOperands<kSide> {
     for (int step = 0; step < count; ++step) {
       double a[kSide], b[kSide];
       LPK_UNROLL
-      for (int i = 0; i < kSide; ++i) {
-        a[i] = shared->left[buffer][step][Map::row(thread_, i)];
-        b[i] = shared->right[buffer][step][Map::col(thread_, i)];
+      for (int i = 0; i < kSide; i += 2) {
+        read_shared<2>(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
+        read_shared<2>(&shared->right[buffer][step][Map::col(thread_, i)], b + i);
       }
       add_products(a, b, stage.first() + step);
     }

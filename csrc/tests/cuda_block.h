@@ -111,6 +111,7 @@ class CudaSums {
     lpk::cuda::Operand o{};
     o.values = v.values.data();
     o.facts = &v.facts;
+    o.size = static_cast<int64_t>(v.values.size());
     o.absent = problem_.gathers;
     if (problem_.gathers) {
       o.batch = {v.batch.data(), 0};

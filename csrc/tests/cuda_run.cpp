@@ -22,6 +22,19 @@ namespace {
 
 using lpk::cuda::Limit;
 
+// What watch_shared writes down, and for which thread.
+struct Watch {
+  std::vector<SharedAccess> seen;
+  int64_t phase = 0;
+  int thread = 0;
+  const void* shared = nullptr;
+} watch;
+
+void see(const void* at, int bytes) {
+  const auto place = reinterpret_cast<uintptr_t>(at) - reinterpret_cast<uintptr_t>(watch.shared);
+  watch.seen.push_back({watch.phase, watch.thread, bytes, place});
+}
+
 // The threads take their turns forwards or backwards: phases must not depend on it.
 template <class Part>
 class HostBlock {
@@ -32,7 +45,13 @@ class HostBlock {
   template <class Phase>
   void each(const Phase& phase) {
     const size_t count = parts_->size();
-    for (size_t i = 0; i < count; ++i) phase((*parts_)[backwards_ ? count - 1 - i : i]);
+    watch.shared = shared_;
+    ++watch.phase;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t thread = backwards_ ? count - 1 - i : i;
+      watch.thread = static_cast<int>(thread);
+      phase((*parts_)[thread]);
+    }
   }
   void sync() { backwards_ = !backwards_; }
   Shared* shared() { return shared_; }
@@ -118,8 +137,15 @@ void run_native(const Job& job) {
 }
 
 template <bool kBfloat16>
+void to_halves(const lpk::cuda::Operand& from, uint16_t* to) {
+  for (int64_t i = 0; i < from.size; ++i) to[i] = lpk::cuda::half_value<kBfloat16>(from.values[i]);
+}
+
+template <bool kBfloat16>
 void run_tensor(const Job& job) {
   using lpk::cuda::TensorTile;
+  to_halves<kBfloat16>(job.sums.left, job.left_halves);
+  to_halves<kBfloat16>(job.sums.right, job.right_halves);
   if (lpk::cuda::reads_tables(job.sums)) return run_reported<TensorTile<kBfloat16, true>>(job);
   run_reported<TensorTile<kBfloat16, false>>(job);
 }
@@ -234,6 +260,14 @@ Ran run_product(Job* job, void* scratch) {
   run_wide(*job);
   const int64_t tiles = lpk::cuda::tile_count(s, lpk::cuda::kTile);
   return {plan->tier, std::count(job->redo, job->redo + tiles, 0) == 0};
+}
+
+std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
+  watch = Watch{};
+  lpk::cuda::watch_shared = see;
+  run();
+  lpk::cuda::watch_shared = nullptr;
+  return std::move(watch.seen);
 }
 
 Ran run_product(Job* job) {

@@ -1,6 +1,9 @@
 // The kernels of a product as csrc/cuda starts them, on the host.
 #pragma once
 
+#include <functional>
+#include <vector>
+
 #include "../cuda/plan.h"
 
 namespace lpk_test {
@@ -19,5 +22,15 @@ struct Ran {
 // scratch: scratch_size bytes, aligned for any type.
 Ran run_product(Job* job, void* scratch);
 Ran run_product(Job* job);
+
+// One read or write of shared memory, by a thread of a block between two barriers: `phase` numbers
+// what lies between barriers, of all blocks in turn.
+struct SharedAccess {
+  int64_t phase;
+  int thread, bytes;
+  uintptr_t at;  // counted from where the block's shared memory begins
+};
+// Those of all kernels that `run` starts.
+std::vector<SharedAccess> shared_accesses(const std::function<void()>& run);
 
 }  // namespace lpk_test

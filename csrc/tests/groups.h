@@ -11,6 +11,7 @@ void test_dtypes();
 void test_pack();
 // What csrc/cuda compiles for the host too.
 void test_cuda();
+void test_cuda_banks();
 void test_cuda_certified();
 void test_cuda_rules();
 void test_cuda_orders();

@@ -26,6 +26,7 @@ constexpr Group kGroups[] = {
     {"conv", lpk_test::test_conv},
     {"events", lpk_test::test_events},
     {"cuda", lpk_test::test_cuda},
+    {"cuda_banks", lpk_test::test_cuda_banks},
     {"cuda_certified", lpk_test::test_cuda_certified},
     {"cuda_rules", lpk_test::test_cuda_rules},
     {"cuda_orders", lpk_test::test_cuda_orders},

@@ -26,11 +26,12 @@ void check_map() {
   }
   CHECK(outputs.size() == static_cast<size_t>(Map::kLanes * Map::kLanes));
   CHECK(outputs.rbegin()->first == Map::kLanes - 1);
-  for (const bool vectors : {false, true}) {
+  for (const int width : {1, 2, 4}) {
+    if (Map::kFetched % width != 0) continue;
     std::set<std::pair<int, int>> fetched;
     for (int t = 0; t < Map::kThreads; ++t) {
       for (int e = 0; e < Map::kFetched; ++e)
-        fetched.insert({Map::fetched_step(t), Map::fetched_lane(t, e, vectors)});
+        fetched.insert({Map::fetched_step(t), Map::fetched_lane(t, e, width)});
     }
     CHECK(fetched.size() == static_cast<size_t>(Map::kLanes * kDepth));
     CHECK(fetched.rbegin()->first == kDepth - 1 && fetched.rbegin()->second == Map::kLanes - 1);
@@ -118,9 +119,13 @@ void test_wide_tiles() {
 }  // namespace
 
 void test_cuda() {
+  check_map<8, 8>();
   check_map<8, 4>();
+  check_map<8, 2>();
+  check_map<8, 1>();
   check_map<4, 2>();
   check_map<2, 2>();
+  check_map<2, 1>();
   for (int64_t length : {0, 1, 7, 8, 9, 64, 100}) {
     for (int64_t chunk : {0, 1, 3, 8, 9, 64, 200}) check_stages(length, chunk);
   }

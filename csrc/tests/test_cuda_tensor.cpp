@@ -1,12 +1,13 @@
 // Native chunks of csrc/cuda on the host: the tile's index maps, the additions between chunks, and
 // whole products whose chunks are exact in float32 in any order.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "../cuda/outer_rule.h"
-#include "../cuda/tensor_map.h"
+#include "../cuda/tensor_tile.h"
 #include "check.h"
 #include "cuda_block.h"
 #include "cuda_run.h"
@@ -24,36 +25,57 @@ void check_tensor_map() {
     for (int n = 0; n < Map::kOutputs; ++n) outputs.insert({Map::row(t, n), Map::col(t, n)});
   }
   CHECK(outputs.size() == 128 * 128 && outputs.rbegin()->first == 127);
-  for (const bool vectors : {false, true}) {
-    std::set<std::pair<int, int>> fetched;
-    for (int t = 0; t < Map::kThreads; ++t) {
-      for (int p = 0; p < 2; ++p) {
-        for (int e = 0; e < 4; ++e)
-          fetched.insert({Map::fetched_pair(t, p), Map::fetched_lane(t, e, vectors)});
-      }
-    }
-    CHECK(fetched.size() == 16 * 128 && fetched.rbegin()->first == 15);
+  // Each half of a stage has its own place, is copied once, looked up once, and named by a thread.
+  std::set<int> places, copied, looked_up;
+  for (int step = 0; step < Map::kSteps; ++step) {
+    for (int lane = 0; lane < Map::kLanes; ++lane) places.insert(Map::half_at(step, lane));
   }
-  // The 32 words that a warp reads at a time lie in 32 banks, and a warp reads every pair of steps
-  // of its rows and columns.
-  for (int warp = 0; warp < Map::kThreads; warp += 32) {
-    std::set<int> left, right;
+  for (int t = 0; t < Map::kThreads; ++t) {
+    for (int e = 0; e < Map::kCopied; ++e) {
+      for (int n = 0; n < Map::kChunk; ++n)
+        copied.insert(Map::half_at(Map::copied_step(t, e), Map::copied_lane(t) + n));
+    }
+    CHECK(Map::half_at(Map::copied_step(t, 1), Map::copied_lane(t)) ==
+          Map::half_at(Map::copied_step(t, 0), Map::copied_lane(t)) + 16 * Map::kLanes);
+    for (int e = 0; e < Map::kFetched; ++e) {
+      for (int n = 0; n < 2; ++n)
+        looked_up.insert(Map::half_at(Map::fetched_step(t, e), Map::fetched_lane(t) + n));
+    }
+  }
+  CHECK(places.size() == 32 * 128 && *places.rbegin() == 32 * 128 - 1);
+  CHECK(copied == places && looked_up == places);
+  for (int t = 0; t < Map::kThreads; ++t) {
     for (int h = 0; h < 2; ++h) {
+      const int left_step = 16 * h + t / 16 % 2 * 8 + t % 8;
+      const int right_step = 16 * h + t / 8 % 2 * 8 + t % 8;
       for (int i = 0; i < Map::kRows; ++i) {
-        for (int word = 0; word < 4; ++word) {
-          std::set<int> left_banks, right_banks;
-          for (int t = warp; t < warp + 32; ++t) {
-            left.insert(Map::left_word(t, i, word, h));
-            left_banks.insert(Map::left_word(t, i, word, h) % 32);
-            right.insert(Map::right_word(t, i, word % 2, h));
-            right_banks.insert(Map::right_word(t, i, word % 2, h) % 32);
-          }
-          CHECK(left_banks.size() == 32 && right_banks.size() == 32);
-        }
+        const int lane = Map::first_row(t) + 16 * i + t / 8 % 2 * 8;
+        CHECK(Map::row_at(Map::left_start(t), i, h) == Map::half_at(left_step, lane));
+      }
+      for (int j = 0; j < Map::kCols / 2; ++j) {
+        const int lane = Map::first_col(t) + 16 * j + t / 16 % 2 * 8;
+        CHECK(Map::row_at(Map::right_start(t), j, h) == Map::half_at(right_step, lane));
       }
     }
-    CHECK(left.size() == 16 * 64 && right.size() == 16 * 32);
-    CHECK(*left.begin() == Map::first_row(warp) && *right.begin() == Map::first_col(warp));
+  }
+}
+
+// Stages of operands without tables are those of operands with them.
+void check_copied_stages() {
+  for (const int64_t length : {0, 1, 31, 32, 33, 64, 200}) {
+    for (const int64_t chunk : {1, 16, 32, 40, 64, 300}) {
+      lpk::cuda::Job job{};
+      job.sums.k = length;
+      job.acc.chunk = chunk;
+      lpk::cuda::begin_chunks(&job);
+      lpk::cuda::CopiedStages at(job);
+      for (lpk::cuda::StagesOf<32> want(job); want.left(); want = want.following()) {
+        CHECK(at.left() && at.first() == want.first() && at.count() == want.count());
+        CHECK(at.chunk() == want.chunk() && at.closes() == want.closes());
+        at = at.following();
+      }
+      CHECK(!at.left());
+    }
   }
 }
 
@@ -66,7 +88,17 @@ std::vector<NamedFormat> outer_formats() {
   return all;
 }
 
-// outer + part in float32 against the sum made odd in double. Returns the ways that were taken.
+void check_added(const lpk::cuda::OuterRule& rule, const float (&outer)[16],
+                 const float (&part)[16], const float (&want)[16], const char* name) {
+  float sums[16];
+  std::copy(outer, outer + 16, sums);
+  rule.add(sums, part);
+  for (int n = 0; n < 16; ++n)
+    CHECK_SAME(lpk::canonical_float(sums[n]), want[n],
+               text("%s: %s + %s", name, shown(outer[n]).c_str(), shown(part[n]).c_str()));
+}
+
+// outer + part in float32 against the sum made odd in double; the way is counted.
 void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, int64_t>* ways) {
   const AccumulatorSpec spec = AccumulatorSpec{"fp32", float_ints(8, 23)}
                                    .ordered(lpk::Order::kNative)
@@ -75,10 +107,12 @@ void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, i
   const lpk::cuda::OuterWay way = lpk::cuda::outer_way(acc);
   ++(*ways)[way];
   if (way == lpk::cuda::OuterWay::kNone) return;
-  const lpk::cuda::OuterRule rule(acc, false);
+  using lpk::cuda::Closing;
+  const lpk::cuda::OuterRule any(acc, Closing::kAny), floorless(acc, Closing::kFloorless),
+      inside(acc, Closing::kInside);
   Source source(static_cast<uint64_t>(format.ints[1] * 100 + format.ints[2]));
   const int top = std::ilogb(acc.outer.max);
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < 1000; ++round) {
     float outer[16], part[16], want[16];
     for (int n = 0; n < 16; ++n) {
       const int low = acc.outer.emin - acc.outer.man_bits - 3;
@@ -96,12 +130,25 @@ void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, i
       want[n] = lpk::canonical_float(
           lpk::add_rounded<double>(outer[n], part[n], acc.outer, Rounding::kNearestEven, 0));
     }
-    const std::vector<float> before(outer, outer + 16);
-    rule.add(outer, part);
-    for (int n = 0; n < 16; ++n)
-      CHECK_SAME(
-          lpk::canonical_float(outer[n]), want[n],
-          text("%s: %s + %s", format.name, shown(before[n]).c_str(), shown(part[n]).c_str()));
+    check_added(any, outer, part, want, format.name);
+    // Multiples of the last place, with overflow and without.
+    const int last = acc.outer.emin - acc.outer.man_bits;
+    for (int n = 0; n < 16; ++n) {
+      const float low = std::ldexp(static_cast<float>(source.between(-40, 40)), last);
+      if (!(std::fabs(part[n]) >= std::ldexp(1.0f, last + 24))) part[n] = low;
+      want[n] = lpk::canonical_float(
+          lpk::add_rounded<double>(outer[n], part[n], acc.outer, Rounding::kNearestEven, 0));
+    }
+    check_added(floorless, outer, part, want, format.name);
+    for (int n = 0; n < 16; ++n) {
+      const bool far = !(std::fabs(part[n]) < acc.outer.max / 8 && std::fabs(part[n]) < 0x1p99f);
+      if (far) part[n] = 0.0f;
+      if (!(std::fabs(outer[n]) < acc.outer.max / 8 && std::fabs(outer[n]) < 0x1p99f))
+        outer[n] = 0.0f;
+      want[n] = lpk::canonical_float(
+          lpk::add_rounded<double>(outer[n], part[n], acc.outer, Rounding::kNearestEven, 0));
+    }
+    check_added(inside, outer, part, want, format.name);
   }
 }
 
@@ -109,6 +156,13 @@ void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, i
 CudaSums::Values integers(int most, int exponent) {
   return [=](Source& source) {
     return std::ldexp(static_cast<float>(source.between(-most, most)), exponent);
+  };
+}
+
+// Powers of two, far apart: a chunk keeps few of them, so that its sum is exact all the same.
+CudaSums::Values spread(int low, int high) {
+  return [=](Source& source) {
+    return source.once_in(3) ? std::ldexp(1.0f, source.between(low, high)) : 0.0f;
   };
 }
 
@@ -122,12 +176,13 @@ std::vector<Operands> all_operands() {
           {integers(3, -10), integers(3, -12), Tier::kTensorHalf},
           {integers(2, 13), integers(15, 3), Tier::kTensorHalf},
           {integers(15, 40), integers(15, -44), Tier::kTensorBfloat16},
+          {spread(-12, 0), spread(-10, 0), Tier::kTensorHalf},
           {integers(4095, 0), integers(7, 0), Tier::kNative}};
 }
 
 void check_products() {
   std::map<Tier, int64_t> kept;
-  int64_t inside = 0, all = 0;
+  std::map<lpk::cuda::Closing, int64_t> closings;
   Source source(31);
   const FormatInts saturating = float_ints(5, 3, {Specials::kIeee, Overflow::kSaturate});
   const FormatInts e4m3fn = float_ints(4, 3, {Specials::kFn, Overflow::kNan});
@@ -144,11 +199,11 @@ void check_products() {
         const CudaProblem p = gathers ? CudaProblem{2, 5, 3, 70, true, source.once_in(2)}
                                       : CudaProblem{1, 9, 7, 150, false, source.once_in(2)};
         CudaSums sums(p, spec, data.left, data.right, source);
-        inside += lpk::cuda::plan_for(sums.job).inside;
+        const lpk::cuda::Closing closing = lpk::cuda::plan_for(sums.job).closing;
         const Ran ran = run_product(&sums.job);
         CHECK(ran.tier == data.tier && !ran.redone);
         ++kept[ran.tier];
-        ++all;
+        if (ran.tier != Tier::kNative) ++closings[closing];
         sums.check(text("tier %d,", static_cast<int>(ran.tier)));
       }
     }
@@ -163,7 +218,7 @@ void check_products() {
   CudaSums nothing({1, 2, 3, 0, false, true}, native.chunked(24), data.left, data.right, source);
   run_product(&nothing.job);
   nothing.check("no products,");
-  CHECK(inside > all / 5 && inside < all / 2);
+  CHECK(closings.size() == 4);
   CHECK(kept[Tier::kTensorHalf] > 0 && kept[Tier::kTensorBfloat16] > 0);
 }
 
@@ -171,6 +226,7 @@ void check_products() {
 
 void test_cuda_tensor() {
   check_tensor_map();
+  check_copied_stages();
   std::map<lpk::cuda::OuterWay, int64_t> ways;
   for (const NamedFormat& format : outer_formats()) check_outer_rule(format, &ways);
   CHECK(ways.size() == 4);

@@ -45,7 +45,8 @@ class Operand(NamedTuple):
 
     def ints(self) -> list[int]:
         lines = [*self.batch.ints(), *self.lanes.ints(), *self.steps.ints()]
-        return [self.values.data_ptr(), self.facts.data_ptr(), int(self.absent), *lines]
+        known = [self.facts.data_ptr(), int(self.absent), self.values.numel()]
+        return [self.values.data_ptr(), *known, *lines]
 
 
 class Sums(NamedTuple):
@@ -121,7 +122,10 @@ def multiply(
     out = sums.out
     sizes, ints = list(sums.sizes), list(acc)
     positions = 0 if sums.positions is None else sums.positions.data_ptr()
-    size = module().cuda_scratch_bytes(sizes=sizes, positions=positions, accumulator=ints)
+    operands = [left.values.numel(), right.values.numel()]
+    size = module().cuda_scratch_bytes(
+        sizes=sizes + operands, positions=positions, accumulator=ints
+    )
     scratch = torch.empty(size, dtype=torch.uint8, device=out.device)
     draws = Seed(seed, out.device)
     module().cuda_multiply(
