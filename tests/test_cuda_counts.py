@@ -134,7 +134,9 @@ def test_nothing_is_contracted_away(kernels, name: str, tables: bool, chunks: bo
 
 
 def test_no_kernel_spills_or_uses_local_memory(kernels, tmp_path: Path):
-    for cubin in in_library("all", tmp_path):
+    found = in_library("all", tmp_path)
+    assert found
+    for cubin in found:
         usage = sass.usage(cubin)
         assert set(re.findall(r"STACK:(\d+)", usage)) <= {"0"}, usage
         assert set(re.findall(r"LOCAL:(\d+)", usage)) <= {"0"}, usage
@@ -163,6 +165,9 @@ def test_native_chunks_run_on_tensor_cores(kernels, bfloat16: bool, tables: bool
         # Operands are copied past the registers, and chunks end outside.
         assert stage.count("LDGSTS") == 4 and stage.count("FADD") == 0
         assert len(stage.body) / TENSOR_PRODUCTS <= TENSOR_CEILING
+        # Whether a sum lies half way: one instruction, in each of the three ways that look.
+        (code,) = [f.code for n, f in kernels.items() if f"TensorTileILb{bfloat16:d}ELb0E" in n]
+        assert sum(i.name == "LOP3.LUT.PAND" for i in code) == 3 * 64
 
 
 def test_other_orders_round_sums_in_double(kernels):
