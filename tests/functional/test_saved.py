@@ -112,7 +112,8 @@ def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
     x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
     for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), "affine"):
         recipe = FORMATS["affine"] if recipe == "affine" else recipe
-        kept = F.linear(x, w, recipe=recipe).grad_fn.saved_tensors
+        y = F.linear(x, w, recipe=recipe)
+        kept = y.grad_fn.saved_tensors
         assert kept[0].dtype == torch.float32 and kept[0].shape == x.shape
 
 
@@ -187,10 +188,8 @@ def test_blocks_nest_and_end() -> None:
     x, w = X[0].clone().requires_grad_(), torch.randn(3, 5)
 
     def packs() -> bool:
-        return (
-            F.linear(x, w.requires_grad_(), recipe=DETERMINISTIC).grad_fn.saved_tensors[0].dtype
-            == torch.uint8
-        )
+        y = F.linear(x, w.requires_grad_(), recipe=DETERMINISTIC)
+        return y.grad_fn.saved_tensors[0].dtype == torch.uint8
 
     with F.packed_activations(False):
         with F.packed_activations(True):
