@@ -3,6 +3,7 @@
 The operands are low-precision values, as a layer's are: it is they that certify the fast tiers.
 """
 
+import math
 from typing import NamedTuple
 
 import pytest
@@ -97,8 +98,17 @@ CASES = [
     TierCase("bf16", "bf16", Accumulator("e8m14"), "certified"),
     TierCase("fp16", "fp16", Accumulator("bf16"), "certified"),
     TierCase("fp16", "fp16", Accumulator("e5m12", product="e6m12"), "certified"),
+    # Products of any width rounded in one multiply-add: short ones, watched, and all others.
+    TierCase("fp32", "fp32", Accumulator("e5m10", product="e4m3"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e6m14", product="e5m3", chunk=9), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e5m10", product="e6m5"), "certified"),
+    TierCase("fp32", "bf16", Accumulator("e5m4_sat", product="e5m10"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e5m7", product="bf16"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e6m9", product="e3m2_sat", chunk=16), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e6m9", product="e2m14"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e6m9", "toward_zero", product="e4m3"), "certified"),
+    TierCase("fp32", "fp32", Accumulator("e6m9", "stochastic", product="e4m3fn"), "certified"),
     # No certificate: float32 lanes all the same.
-    TierCase("fp32", "fp32", Accumulator("e5m10", product="e4m3"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7", "nearest_away"), "float"),
     TierCase("fp32", "fp32", Accumulator("bf16", "nearest_away"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7", "to_odd"), "float"),
@@ -112,7 +122,6 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("fp32"), "float"),
     TierCase("fp32", "fp32", Accumulator("fp32", "toward_zero"), "float"),
     TierCase("fp32", "fp32", Accumulator("fp32", "to_odd"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e5m7", product="bf16"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7_nosub", chunk=12), "float"),
     TierCase("fp16", "fp16", Accumulator("e4m3_nosub_sat", "toward_zero"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "toward_positive"), "float"),
@@ -325,3 +334,26 @@ def test_products_that_saturate_bring_finer_sums(isa: str) -> None:
     for fmt in ("e4m10_nosub", "e4m10", "e5m10", "e6m12"):
         for product in ("e3m14_sat", "e3m14none", "e3m14"):
             assert_matches(a, b, Accumulator(fmt, product=product), f"{fmt} of {product}")
+
+
+@pytest.mark.parametrize("product", ["e4m3", "e5m10", "bf16", "e4m3fn", "e3m2_sat", "e5m14"])
+@pytest.mark.parametrize(
+    "acc", [("e6m12", {}), ("e8m14", {}), ("e8m11", {"rounding": "toward_zero"})], ids=str
+)
+def test_a_trace_beyond_a_products_tie_decides(
+    product: str, acc: tuple[str, dict[str, str]], isa: str
+) -> None:
+    """Products of 48 bits around the middle between two values, in every part of the range."""
+    fmt = lp.parse_format(product)
+    generator = torch.Generator().manual_seed(9)
+    m, k, n = 26, 5, 33
+    places = [fmt.emin - fmt.man_bits, fmt.emin - 1, fmt.emin, 0, math.frexp(fmt.max)[1] - 1]
+    for place in (max(p, -60) for p in places):
+        # Odd multiples of half a last place, a whole binade and more of them.
+        tie = 2 * torch.randint(0, 2 ** min(fmt.man_bits, 9), (m, k), generator=generator) + 1
+        tie = tie + 2 ** (fmt.man_bits + 1) * (tie < 2**9) * (fmt.man_bits < 10)
+        near = [torch.randint(-1, 2, s, generator=generator).float() for s in ((m, k), (k, n))]
+        a = tie * 2.0 ** (place - fmt.man_bits - 1) * (1 + near[0] * 2.0**-12)
+        b = (1 + near[1] * 2.0**-23) * torch.where(near[1].flip(0) > 0, -1.0, 1.0)
+        b[0, ::7] = 0.0
+        assert_matches(a, b, Accumulator(acc[0], product=product, **acc[1]), f"{place}")

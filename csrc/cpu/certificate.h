@@ -233,20 +233,5 @@ inline Certificate certify(const Precision& in, const Format& f, Rounding mode, 
   return {true, odd, floor, bound, overflows, highest_sum(f, p, state, terms) > bound};
 }
 
-// Products scaled by 2^shift are exact in float32 and float_rules.h can round them, to nearest.
-inline bool rounded_products_fit(const Accumulator& acc, const AddendRange& p, int shift) {
-  const Format& f = acc.product;
-  if (acc.product_rounding != Rounding::kNearestEven || f.kind != Kind::kFloat) return false;
-  if (!f.subnormals || f.man_bits < 1 || f.man_bits > 21 || shift > 0 || p.width > 24) return false;
-  return p.lowest + shift >= -126 && p.highest + shift <= 127 &&
-         f.emin - f.man_bits + shift >= -126 && std::ilogb(f.max) + 25 - f.man_bits <= 127;
-}
-
-// The same for products that need neither overflow nor the sign of a zero (ShortProduct).
-inline bool short_products_fit(const Accumulator& acc, const AddendRange& p, int shift) {
-  return rounded_products_fit(acc, p, shift) && acc.product.man_bits <= 10 && p.width <= 23 &&
-         p.highest <= std::ilogb(acc.product.max);
-}
-
 }  // namespace
 }  // namespace lpk

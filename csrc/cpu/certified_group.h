@@ -80,16 +80,16 @@ struct CertifiedRun {
   bool closes;
   bool watched;  // inner sums may reach the bound; outer ones always may
 
-  CertifiedRun(const Accumulator& accumulator, const Operands<S>& scaled, const Rule& sum_rule,
-               bool may_reach_bound)
+  CertifiedRun(const Accumulator& accumulator, const Operands<S>& scaled, int sum_shift,
+               const Rule& sum_rule, const Product& product_rule, bool may_reach_bound)
       : acc(accumulator),
         operands(scaled),
-        scale(S::all(std::ldexp(1.0, scaled.shift))),
-        unscale(S::all(std::ldexp(1.0, -scaled.shift))),
+        scale(S::all(std::ldexp(1.0, sum_shift))),
+        unscale(S::all(std::ldexp(1.0, -sum_shift))),
         rule(sum_rule),
-        product(acc.product, scaled.shift),
+        product(product_rule),
         end(acc),
-        closes(Rule::kClosesChunks && closes_by_sum_rule(S::kPrecision, acc, scaled.shift)),
+        closes(Rule::kClosesChunks && closes_by_sum_rule(S::kPrecision, acc, sum_shift)),
         watched(Rule::kTracked && may_reach_bound) {}
 
   // outer <- round(outer + inner), inner <- +0; in memory only if the block ends here.
@@ -114,6 +114,7 @@ struct CertifiedRun {
     constexpr int kColumns = kPanels * kVectors;
     constexpr bool kSpread = kTaps == Taps::kSpread;
     constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
+    constexpr bool kExact = std::is_same_v<Product, ExactProduct>;
     const Snapshot<kRows, kPanels * kPanel> before(t);
     if (before.infinite || (before.negative_zero && !Rule::kKeepsZeros)) return false;
 
@@ -148,9 +149,11 @@ struct CertifiedRun {
             lanes.from(draws[0].layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
           const int64_t at = kSpread ? t.step_at[k] : k;
           F column[kColumns];
+          [[maybe_unused]] F enlarged[kColumns];
           for (int v = 0; v < kColumns; ++v) {
             column[v] =
                 S::operands(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
+            if constexpr (!kExact) enlarged[v] = product.enlarged(column[v]);
           }
           for (int r = 0; r < kRows; ++r) {
             if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
@@ -158,10 +161,13 @@ struct CertifiedRun {
               if constexpr (Rule::kStochastic) lanes.take(draws[v / kVectors].row_words(r));
               const F left = kSpread ? S::operands(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
               F s;
-              if constexpr (std::is_same_v<Product, ExactProduct>) {
+              if constexpr (kExact) {
                 s = rule.fma(left, column[v], sum[r][v]);
               } else {
-                s = rule.add(product(left, column[v]), sum[r][v]);
+                const F rounded = product(left, column[v], enlarged[v]);
+                if constexpr (Product::kWatched)
+                  seen[v % 4] = S::either(seen[v % 4], product.seen(rounded));
+                s = rule.fma(rounded, product.unit, sum[r][v]);
               }
               const F next = rule.round(s, lanes);
               if (kMarks && t.lane_absent != nullptr) {

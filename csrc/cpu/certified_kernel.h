@@ -37,14 +37,16 @@ struct CertifiedWork {
   const Tile& tile;
   const Operands<S>& operands;
   const Accumulator& acc;
+  int shift;  // of the sums
   bool watched;
   const Exact& exact;
 };
 
-template <class S, class Product, class Rule, class Exact>
-bool run_certified(const CertifiedWork<S, Exact>& work, const Rule& rule) {
+template <class S, class Exact, class Rule, class Product = ExactProduct>
+bool run_certified(const CertifiedWork<S, Exact>& work, const Rule& rule,
+                   const Product& product = {}) {
   using Run = CertifiedRun<S, Rule, Product>;
-  const Run run(work.acc, work.operands, rule, work.watched);
+  const Run run(work.acc, work.operands, work.shift, rule, product, work.watched);
   const Tile tile = Rule::kKeepsZeros ? work.tile.marked() : work.tile;
   if (tile.spread()) {
     CertifiedGroups<Taps::kSpread, Run, Exact>(tile, run, work.exact).run();
@@ -60,43 +62,37 @@ bool run_certified(const CertifiedWork<S, Exact>& work, const Rule& rule) {
   return true;
 }
 
-template <class S, class Sum, class Product, class Exact>
+template <class S, class Sum, class Exact>
 bool run_certified_nearest(const CertifiedWork<S, Exact>& work, bool floor) {
   const Format& f = work.acc.fmt;
-  const int shift = work.operands.shift;
-  // Rounded products have few variants: the rules that take every width.
-  constexpr bool kShort = std::is_same_v<Product, ExactProduct>;
-  if constexpr (kShort) {
 #if defined(__AVX512F__)
-    if (floor && splits_shortly<S>(f))
-      return run_certified<S, Product>(work, ShortFloorRule<S, Sum>(f, shift));
+  if (floor && splits_shortly<S>(f))
+    return run_certified(work, ShortFloorRule<S, Sum>(f, work.shift));
 #endif
-    if (!floor && splits_shortly<S>(f))
-      return run_certified<S, Product>(work, ShortSplitRule<S, Sum>(f));
-  }
+  if (!floor && splits_shortly<S>(f)) return run_certified(work, ShortSplitRule<S, Sum>(f));
   // In double every format is short.
   if constexpr (!S::kDouble || !kAvx512) {
-    if (floor) return run_certified<S, Product>(work, FloorRule<S, Sum>(f, shift));
+    if (floor) return run_certified(work, FloorRule<S, Sum>(f, work.shift));
   }
-  if constexpr (!S::kDouble) return run_certified<S, Product>(work, SplitRule<S, Sum>(f));
+  if constexpr (!S::kDouble) return run_certified(work, SplitRule<S, Sum>(f));
   return false;
 }
 
 // Chooses the rule; false if there is none for the accumulator.
-template <class S, class Product, class Exact>
+template <class S, class Exact>
 bool run_certified_rule(const CertifiedWork<S, Exact>& work, const Certificate& c) {
   const Accumulator& acc = work.acc;
   const bool nearest = acc.rounding == Rounding::kNearestEven;
-  if (nearest && !c.odd) return run_certified_nearest<S, NearestSum<S>, Product>(work, c.floor);
+  if (nearest && !c.odd) return run_certified_nearest<S, NearestSum<S>>(work, c.floor);
   if constexpr (kSumsOdd<S>) {
-    if (nearest) return run_certified_nearest<S, OddSum<S>, Product>(work, c.floor);
+    if (nearest) return run_certified_nearest<S, OddSum<S>>(work, c.floor);
   }
 #if defined(__AVX512F__)
   if constexpr (!S::kDouble) {
     if (acc.rounding == Rounding::kTowardZero)
-      return run_certified<S, Product>(work, TruncationRule<S>(acc.fmt));
+      return run_certified(work, TruncationRule<S>(acc.fmt));
     if (acc.rounding == Rounding::kStochastic)
-      return run_certified<S, Product>(work, StochasticRule<S>(acc.fmt));
+      return run_certified(work, StochasticRule<S>(acc.fmt));
   }
 #endif
   return false;
@@ -115,7 +111,7 @@ inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
 template <class S, bool kWraps, class Exact>
 bool run_grid_rule(const CertifiedWork<S, Exact>& work, const GridCertificate& c) {
   const Accumulator& acc = work.acc;
-  const auto run = [&](auto rule) { return run_certified<S, ExactProduct>(work, rule); };
+  const auto run = [&](auto rule) { return run_certified(work, rule); };
   using Mode = Rounding;
   if (c.on_grid || acc.rounding == Mode::kNearestEven)
     return run(GridRule<S, Mode::kNearestEven, kWraps>(acc.fmt, c.on_grid));
@@ -151,51 +147,37 @@ bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
       certify_grid(S::kPrecision, acc.fmt, acc.rounding, products, state_range(t, acc), factor);
   if (!c.valid) return false;
   const Operands<S> scaled(t, c.shift);
-  const CertifiedWork<S, Exact> work{t, scaled, acc, false, exact};
+  const CertifiedWork<S, Exact> work{t, scaled, acc, c.shift, false, exact};
   if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(work, c);
   return run_grid_rule<S, false>(work, c);
 }
 
+// Products of the longest sum in the tile.
+inline int64_t terms_of(const Tile& t, const Accumulator& acc) {
+  return acc.chunk > 0 ? std::min(acc.chunk, t.depth) : t.depth;
+}
+
 // Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
-// there is none at all.
+// there is none at all, as for products that must be rounded (certified_products.h).
 template <class S, class Exact>
 bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                         const OperandRange& b, const Exact& exact) {
   if (acc.fmt.kind == Kind::kFixed) return run_grid_tile<S>(t, acc, a, b, exact);
   if ((!kAvx512 || S::kDouble) && acc.rounding != Rounding::kNearestEven) return false;
   const AddendRange products = product_range(a, b);
-  const bool rounds = acc.has_product && !products_stay(acc.product, products);
-  const int64_t terms = acc.chunk > 0 ? std::min(acc.chunk, t.depth) : t.depth;
-  const Certificate certificate =
-      certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, addend_range(acc, a, b),
-              state_range(t, acc), Operands<S>::scales_b(t) ? b : a, terms);
-  if (!certificate.valid || (!kSumsOdd<S> && certificate.odd)) return false;
-  const int shift = 1 - certificate.bound;
-  const bool brief = !S::kDouble && short_products_fit(acc, products, shift) && !certificate.odd &&
-                     !certificate.floor && acc.rounding == Rounding::kNearestEven &&
-                     splits_shortly<S>(acc.fmt);
-  const bool fit = kAvx512 && !S::kDouble && rounded_products_fit(acc, products, shift);
-  if (rounds && !fit && !brief) return false;
-  // Products that overflow are infinite however small the sums.
-  const bool watched = certificate.reached || (rounds && !brief);
+  if (acc.has_product && !products_stay(acc.product, products)) return false;
+  const Certificate c =
+      certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, products, state_range(t, acc),
+              Operands<S>::scales_b(t) ? b : a, terms_of(t, acc));
+  if (!c.valid || (!kSumsOdd<S> && c.odd)) return false;
+  const int shift = 1 - c.bound;
   const Operands<S> scaled(t, shift);
-  const CertifiedWork<S, Exact> work{t, scaled, acc, watched, exact};
-  if (!rounds && certificate.reached && certificate.overflows && !certificate.odd &&
-      !certificate.floor && splits_shortly<S>(acc.fmt) && acc.rounding == Rounding::kNearestEven &&
-      acc.fmt.overflow == Overflow::kSaturate) {
-    using Sum = NearestSum<S>;
-    return run_certified<S, ExactProduct>(work, SaturatedRule<S, Sum>(acc.fmt, shift));
+  const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
+  if (c.reached && c.overflows && !c.odd && !c.floor && splits_shortly<S>(acc.fmt) &&
+      acc.rounding == Rounding::kNearestEven && acc.fmt.overflow == Overflow::kSaturate) {
+    return run_certified(work, SaturatedRule<S, NearestSum<S>>(acc.fmt, shift));
   }
-  if constexpr (!S::kDouble) {
-    if (rounds && brief) {
-      using Sum = ShortSplitRule<S, NearestSum<S>>;
-      return run_certified<S, ShortProduct<S>>(work, Sum(acc.fmt));
-    }
-#if defined(__AVX512F__)
-    if (rounds) return run_certified_rule<S, RoundedProduct>(work, certificate);
-#endif
-  }
-  return run_certified_rule<S, ExactProduct>(work, certificate);
+  return run_certified_rule(work, c);
 }
 
 }  // namespace

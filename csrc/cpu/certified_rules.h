@@ -192,36 +192,11 @@ struct StochasticRule : TruncationRule<S> {
     return TruncationRule<S>::round(sum, draws);
   }
 };
-
-// Products rounded to nearest in a narrow format: exact in float32 before.
-struct RoundedProduct {
-  NarrowRule<RoundedLanes<float>, Rounding::kNearestEven> rule;
-  RoundedProduct(const Format& f, int shift) : rule(f, 0, shift) {}
-  LPK_HD __m512 operator()(__m512 a, __m512 b) const { return rule(_mm512_mul_ps(a, b), {}); }
-};
 #endif
 
-// The same where they cannot overflow, for sums that are never -0, as the sign of a zero is lost:
-// with t = p, but never below min_normal,
-//   u = fl(K t + p),  h = u - K t
-// For p in [1, 2) as above, u leaves the binade of K only where p > 2 - 2 / K, which both grids
-// round to 2 if 24 - q >= q + 1; products of at most 23 bits are even as integers, so that K p lies
-// on the wider grid too, and ties go to even.
-template <class S>
-struct ShortProduct {
-  using F = typename S::F;
-  F factor, least;
-  ShortProduct(const Format& f, int shift)
-      : factor(S::all(split_factor<S>(f))), least(S::all(std::ldexp(1.0, f.emin + shift))) {}
-  LPK_HD F operator()(F a, F b) const {
-    const F p = a * b;
-    const F t = S::at_least(p, least);
-    return S::fnma(t, factor, S::fma(t, factor, p));
-  }
-};
-
+// Products are exact: a multiply-add takes them.
 struct ExactProduct {
-  ExactProduct(const Format&, int) {}
+  static constexpr bool kWatched = false;
 };
 
 }  // namespace

@@ -44,8 +44,9 @@ void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRa
     count_products(Tier::kDouble, products);
   };
   const auto in_double = kAvx512 ? run_certified_double_avx512 : run_certified_double_avx2;
+  const auto rounded = kAvx512 ? run_rounded_products_avx512 : run_rounded_products_avx2;
   if (!run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact) &&
-      !in_double(t, acc, a, b, exact)) {
+      !rounded(t, acc, a, b, exact) && !in_double(t, acc, a, b, exact)) {
     exact(t);
   }
   count_products(Tier::kCertified, left);

@@ -18,6 +18,12 @@ bool run_certified_double_avx2(const Tile& t, const Accumulator& acc, const Oper
 bool run_certified_double_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
                                  const OperandRange& b, const ExactSums& exact);
 
+// In certified_products_<isa>.cpp: the same in float32, of products that the accumulator rounds.
+bool run_rounded_products_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                               const OperandRange& b, const ExactSums& exact);
+bool run_rounded_products_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                                 const OperandRange& b, const ExactSums& exact);
+
 // In float_avx512.cpp: sums in float32 lanes; false, and nothing done, for an accumulator without a
 // rule there.
 bool run_float_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
