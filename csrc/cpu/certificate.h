@@ -183,8 +183,8 @@ inline int highest_sum(const Format& f, const AddendRange& p, const OperandRange
 
 // For a sum of `terms` such addends into f, on from `state`: the sums of the products before may be
 // finer than these. `factor` is the operand that is scaled. Computed `in` float32 or double.
-// Truncation and stochastic rounding of truncated sums compose in any case; only their range must
-// be certified.
+// The directed modes, and nearest_away and stochastic of truncated sums, compose in any case
+// (certified_truncated.h); only their range must be certified.
 inline Certificate certify(const Precision& in, const Format& f, Rounding mode, int random_bits,
                            const AddendRange& p, const OperandRange& state,
                            const OperandRange& factor, int64_t terms) {
@@ -210,7 +210,7 @@ inline Certificate certify(const Precision& in, const Format& f, Rounding mode, 
       odd = safe < std::min(p.highest + 12, in.enough);
       if (!odd) bound = safe;
     }
-  } else if (mode == Rounding::kTowardZero || mode == Rounding::kStochastic) {
+  } else if (mode != Rounding::kToOdd) {
     if (floor) return kNone;
     if (mode == Rounding::kStochastic && random_bits > in.digits - 2 - f.man_bits) return kNone;
   } else {

@@ -99,13 +99,32 @@ struct CertifiedRun {
       for (int v = 0; v < kColumns; ++v) {
         float* outer = t.outer + r * t.stride + v * kWidth;
         const F total = rule.round(rule.add(sum[r][v], S::load(outer) * scale), NoDraws{});
-        seen[v % 4] = S::either(seen[v % 4], total);
+        seen[v % 4] = Rule::joined(seen[v % 4], total);
         S::store(outer, total * unscale);
         sum[r][v] = S::all(0.0f);
         if (last) S::store(t.inner + r * t.stride + v * kWidth, sum[r][v]);
       }
     }
   }
+
+  // Where the rows of A begin. Those of a matrix take one pointer for three, not one each: there
+  // are fewer general registers than rows.
+  template <int kRows, bool kSpread>
+  struct Rows {
+    const Scalar* first[kSpread ? kRows : (kRows + 2) / 3];
+    int64_t stride;
+
+    Rows(const Tile& t, const Scalar* a) : stride(t.depth) {
+      int i = 0;
+      for (const Scalar*& p : first) {
+        p = kSpread ? a + t.row_at[i] : a + 3 * i * stride;
+        ++i;
+      }
+    }
+    LPK_HD const Scalar* at(int r, int64_t k) const {
+      return kSpread ? first[r] + k : first[r / 3] + (k + r % 3 * stride);
+    }
+  };
 
   // The kRows rows and kPanels panels of `t`. Returns whether the certificate held; if not, nothing
   // has changed.
@@ -116,11 +135,9 @@ struct CertifiedRun {
     constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
     constexpr bool kExact = std::is_same_v<Product, ExactProduct>;
     const Snapshot<kRows, kPanels * kPanel> before(t);
-    if (before.infinite || (before.negative_zero && !Rule::kKeepsZeros)) return false;
+    if (before.infinite || (before.negative_zero && !rule.keeps_zeros())) return false;
 
-    const Scalar* rows[kRows];
-    const Scalar* a = operands.a_of(t);
-    for (int r = 0; r < kRows; ++r) rows[r] = kSpread ? a + t.row_at[r] : a + r * t.depth;
+    const Rows<kRows, kSpread> rows(t, operands.a_of(t));
     const Scalar* b = operands.b_of(t);
     F sum[kRows][kColumns];
     for (int r = 0; r < kRows; ++r) {
@@ -129,6 +146,7 @@ struct CertifiedRun {
       }
     }
     [[maybe_unused]] typename Rule::template PanelState<kRows> draws[kPanels];
+    [[maybe_unused]] const uint32_t* words[kPanels];
     typename Rule::LaneState lanes;
     if constexpr (Rule::kStochastic) {
       for (int p = 0; p < kPanels; ++p)
@@ -137,55 +155,57 @@ struct CertifiedRun {
     }
     // One OR for two sums; four chains of them.
     F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
-    for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
+    const auto step = [&](int64_t k) __attribute__((always_inline)) {
+      if constexpr (Rule::kStochastic)
+        lanes.from(draws[0].layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
+      const int64_t at = kSpread ? t.step_at[k] : k;
+      F column[kColumns];
+      [[maybe_unused]] F enlarged[kColumns];
+      for (int v = 0; v < kColumns; ++v) {
+        column[v] = S::operands(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
+        if constexpr (!kExact) enlarged[v] = product.enlarged(column[v]);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
+        for (int v = 0; v < kColumns; ++v) {
+          if constexpr (Rule::kStochastic) lanes.take(words[v / kVectors] + r * kPanel);
+          const Scalar* row = rows.at(r, at);
+          const F left = kSpread ? S::operands(row + v * kWidth) : S::all(*row);
+          F s;
+          if constexpr (kExact) {
+            s = rule.fma(left, column[v], sum[r][v]);
+          } else {
+            const F rounded = product(left, column[v], enlarged[v]);
+            if constexpr (Product::kWatched)
+              seen[v % 4] = S::either(seen[v % 4], product.seen(rounded));
+            s = rule.fma(rounded, product.unit, sum[r][v]);
+          }
+          const F next = rule.round(s, lanes);
+          if (kMarks && t.lane_absent != nullptr) {
+            const uint32_t marks = t.lane_absent[v / kVectors * t.depth + k];
+            sum[r][v] = S::keep(marks >> (v % kVectors * kWidth), sum[r][v], next);
+          } else {
+            sum[r][v] = next;
+          }
+        }
+      }
+      if (watched) {
+        const F* flat = &sum[0][0];
+        for (int i = 0; i + 1 < kRows * kColumns; i += 2) {
+          seen[i / 2 % 4] = Rule::joined(seen[i / 2 % 4], Rule::joined(flat[i], flat[i + 1]));
+        }
+        if (kRows * kColumns % 2 != 0) seen[0] = Rule::joined(seen[0], flat[kRows * kColumns - 1]);
+      }
+    };
+    const auto span = [&](int64_t from, int64_t to, int64_t closed) __attribute__((always_inline)) {
       // Steps that share random words: the sums stay in registers from one to the next.
       for (int64_t k = from, served = to; k < to;) {
         if constexpr (Rule::kStochastic) {
-          for (int p = 0; p < kPanels; ++p) draws[p].seek(static_cast<uint64_t>(t.position_of(k)));
+          for (int p = 0; p < kPanels; ++p)
+            words[p] = draws[p].seek_inline(static_cast<uint64_t>(t.position_of(k)));
           served = served_by_word(t, draws[0].layout, k, to);
         }
-        for (; k < served; ++k) {
-          if constexpr (Rule::kStochastic)
-            lanes.from(draws[0].layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
-          const int64_t at = kSpread ? t.step_at[k] : k;
-          F column[kColumns];
-          [[maybe_unused]] F enlarged[kColumns];
-          for (int v = 0; v < kColumns; ++v) {
-            column[v] =
-                S::operands(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
-            if constexpr (!kExact) enlarged[v] = product.enlarged(column[v]);
-          }
-          for (int r = 0; r < kRows; ++r) {
-            if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
-            for (int v = 0; v < kColumns; ++v) {
-              if constexpr (Rule::kStochastic) lanes.take(draws[v / kVectors].row_words(r));
-              const F left = kSpread ? S::operands(rows[r] + at + v * kWidth) : S::all(rows[r][at]);
-              F s;
-              if constexpr (kExact) {
-                s = rule.fma(left, column[v], sum[r][v]);
-              } else {
-                const F rounded = product(left, column[v], enlarged[v]);
-                if constexpr (Product::kWatched)
-                  seen[v % 4] = S::either(seen[v % 4], product.seen(rounded));
-                s = rule.fma(rounded, product.unit, sum[r][v]);
-              }
-              const F next = rule.round(s, lanes);
-              if (kMarks && t.lane_absent != nullptr) {
-                const uint32_t marks = t.lane_absent[v / kVectors * t.depth + k];
-                sum[r][v] = S::keep(marks >> (v % kVectors * kWidth), sum[r][v], next);
-              } else {
-                sum[r][v] = next;
-              }
-            }
-          }
-          if (watched) {
-            const F* flat = &sum[0][0];
-            for (int i = 0; i + 1 < kRows * kColumns; i += 2) {
-              seen[i / 2 % 4] = S::either(seen[i / 2 % 4], S::either(flat[i], flat[i + 1]));
-            }
-            if (kRows * kColumns % 2 != 0) seen[0] = S::either(seen[0], flat[kRows * kColumns - 1]);
-          }
-        }
+        for (; k < served; ++k) step(k);
       }
       if constexpr (Rule::kClosesChunks) {
         if (closes && closed >= 0) return close_chunk(t, sum, seen, to == t.depth);
@@ -201,10 +221,11 @@ struct CertifiedRun {
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kColumns; ++v) sum[r][v] = rule.enter(S::all(0.0f));
       }
-    });
+    };
+    for_each_span(t, acc.chunk, span);
     if constexpr (!Rule::kTracked) return true;
-    const F all = S::either(S::either(seen[0], seen[1]), S::either(seen[2], seen[3]));
-    if (!S::any(all, S::kFromTwo)) return true;
+    if (!rule.broken(Rule::joined(Rule::joined(seen[0], seen[1]), Rule::joined(seen[2], seen[3]))))
+      return true;
     before.restore(t);
     return false;
   }

@@ -4,11 +4,11 @@
 //                  else     g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
 //                  where subnormal sums can occur, the first with a floor, or 1.5 2^(23 - m)
 //                  binades added and taken away, the binade at least that of min_normal
-//   toward_zero    acc = a b + acc truncated, and its bits masked
-//   stochastic     the same with 2 draw + 1 added to the bits below the last place
+//   other modes    acc = a b + acc truncated or rounded that way, and its bits masked, after an
+//                  addition to those below the last place (certified_truncated.h)
 // m is man_bits. Where float32 sums may not be rounded twice, nearest_even makes them odd first:
 // two directed multiply-adds and a choice in place of one multiply-add. Rounded products take the
-// place of a b; their own rounding is that of float_rules.h, or none where it would change nothing.
+// place of a b (certified_products.h), unless rounding would change none.
 //
 // The certificate holds while sums stay below 2^bound. A or B is scaled so that this is 2: then bit
 // 30 of a sum says that it did not. It is looked at unless the operands
@@ -47,7 +47,13 @@ bool run_certified(const CertifiedWork<S, Exact>& work, const Rule& rule,
                    const Product& product = {}) {
   using Run = CertifiedRun<S, Rule, Product>;
   const Run run(work.acc, work.operands, work.shift, rule, product, work.watched);
-  const Tile tile = Rule::kKeepsZeros ? work.tile.marked() : work.tile;
+  Tile tile = work.tile;
+  if (rule.keeps_zeros()) {
+    tile = tile.marked();
+  } else {
+    tile.absent = nullptr;
+    tile.lane_absent = nullptr;
+  }
   if (tile.spread()) {
     CertifiedGroups<Taps::kSpread, Run, Exact>(tile, run, work.exact).run();
     return true;
@@ -81,21 +87,10 @@ bool run_certified_nearest(const CertifiedWork<S, Exact>& work, bool floor) {
 // Chooses the rule; false if there is none for the accumulator.
 template <class S, class Exact>
 bool run_certified_rule(const CertifiedWork<S, Exact>& work, const Certificate& c) {
-  const Accumulator& acc = work.acc;
-  const bool nearest = acc.rounding == Rounding::kNearestEven;
-  if (nearest && !c.odd) return run_certified_nearest<S, NearestSum<S>>(work, c.floor);
   if constexpr (kSumsOdd<S>) {
-    if (nearest) return run_certified_nearest<S, OddSum<S>>(work, c.floor);
+    if (c.odd) return run_certified_nearest<S, OddSum<S>>(work, c.floor);
   }
-#if defined(__AVX512F__)
-  if constexpr (!S::kDouble) {
-    if (acc.rounding == Rounding::kTowardZero)
-      return run_certified(work, TruncationRule<S>(acc.fmt));
-    if (acc.rounding == Rounding::kStochastic)
-      return run_certified(work, StochasticRule<S>(acc.fmt));
-  }
-#endif
-  return false;
+  return run_certified_nearest<S, NearestSum<S>>(work, c.floor);
 }
 
 // The finite ones of the running sums that a tile goes on from; groups with others are left out.
@@ -158,12 +153,13 @@ inline int64_t terms_of(const Tile& t, const Accumulator& acc) {
 }
 
 // Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
-// there is none at all, as for products that must be rounded (certified_products.h).
+// there is none at all, as for products that must be rounded (certified_products.h) and other modes
+// (certified_truncated.h).
 template <class S, class Exact>
 bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                         const OperandRange& b, const Exact& exact) {
   if (acc.fmt.kind == Kind::kFixed) return run_grid_tile<S>(t, acc, a, b, exact);
-  if ((!kAvx512 || S::kDouble) && acc.rounding != Rounding::kNearestEven) return false;
+  if (acc.rounding != Rounding::kNearestEven) return false;
   const AddendRange products = product_range(a, b);
   if (acc.has_product && !products_stay(acc.product, products)) return false;
   const Certificate c =
@@ -174,7 +170,7 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const Operands<S> scaled(t, shift);
   const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
   if (c.reached && c.overflows && !c.odd && !c.floor && splits_shortly<S>(acc.fmt) &&
-      acc.rounding == Rounding::kNearestEven && acc.fmt.overflow == Overflow::kSaturate) {
+      acc.fmt.overflow == Overflow::kSaturate) {
     return run_certified(work, SaturatedRule<S, NearestSum<S>>(acc.fmt, shift));
   }
   return run_certified_rule(work, c);

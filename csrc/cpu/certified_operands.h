@@ -11,17 +11,17 @@
 namespace lpk {
 namespace {
 
-// The operands of a tile in the precision of S, one of them times 2^shift: the smaller one, as the
-// other lies in cache or is spread over more memory. Valid until the thread makes the next.
+// The operands of a tile in the precision of S, one of them times 2^by: the smaller one, as the
+// other lies in cache or is spread over more memory. Where its exponents have no room for that, the
+// other is scaled too. Valid until the thread makes the next.
 template <class S>
 struct Operands {
   using Scalar = typename S::Scalar;
-  int shift;
 
-  Operands(const Tile& t, int by) : shift(by), from_a_(t.a), from_b_(t.b) {
+  Operands(const Tile& t, int by, int other = 0) : from_a_(t.a), from_b_(t.b) {
     const int64_t b_count = t.lanes * t.depth;
-    a_ = copy<0>(t.a, t.a_floats(), scales_b(t) ? 0 : by);
-    b_ = copy<1>(t.b, b_count, scales_b(t) ? by : 0);
+    a_ = copy<0>(t.a, t.a_floats(), scales_b(t) ? other : by);
+    b_ = copy<1>(t.b, b_count, scales_b(t) ? by : other);
   }
   static bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
 

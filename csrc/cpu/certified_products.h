@@ -134,7 +134,9 @@ bool run_rounded_tile(const Tile& t, const Accumulator& acc, const OperandRange&
                       const OperandRange& b, const Exact& exact) {
   const bool nearest = acc.rounding == Rounding::kNearestEven;
   if (!acc.has_product || products_stay(acc.product, product_range(a, b))) return false;
-  if (!kAvx512 && !nearest) return false;
+  const bool truncates =
+      acc.rounding == Rounding::kTowardZero || acc.rounding == Rounding::kStochastic;
+  if (!nearest && !(kAvx512 && truncates)) return false;
   const ProductCertificate p =
       certify_products(acc, product_range(a, b), Operands<S>::scales_b(t) ? b : a, b);
   if (!p.valid) return false;

@@ -13,9 +13,9 @@ struct NoDraws {};
 // What a rule of sums declares about itself.
 //   kTracked       the certificate has a bound to watch
 //   kKeepsZeros    the sign of a sum that becomes zero is kept, so that a tap that adds nothing
-//   must
-//                  be passed over
+//                  must be passed over; keeps_zeros() says so of one rule
 //   kClosesChunks  it rounds sums of two sums too
+// `joined` gathers sums so that `broken` tells whether any has reached the bound.
 template <class S, bool kTrackedSums, bool kKeptZeros, bool kClosing>
 struct RuleOf {
   static constexpr bool kTracked = kTrackedSums;
@@ -23,6 +23,10 @@ struct RuleOf {
   static constexpr bool kClosesChunks = kClosing;
   static constexpr bool kStochastic = false;
   static constexpr int kRows = S::kRows;
+  using F = typename S::F;
+  LPK_HD static F joined(F a, F b) { return S::either(a, b); }
+  LPK_HD static bool broken(F seen) { return S::any(seen, S::kFromTwo); }
+  static bool keeps_zeros() { return kKeptZeros; }
   using LaneState = NoDraws;
   template <int kGroup>
   using PanelState = NoDraws;

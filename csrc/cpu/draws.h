@@ -2,6 +2,8 @@
 // tensor.
 #pragma once
 
+#include <algorithm>
+
 #include "tile.h"
 #include "words.h"
 
@@ -11,6 +13,8 @@ namespace {
 // The first of the positions after k, or `to`, whose draw lies in another word than that of k.
 inline int64_t served_by_word(const Tile& t, const DrawLayout& layout, int64_t k, int64_t to) {
   const uint64_t word = layout.word_of(static_cast<uint64_t>(t.position_of(k)));
+  if (t.position == nullptr)
+    return std::min<int64_t>(to, static_cast<int64_t>((word + 1) << layout.per_word_log2) - t.k0);
   do ++k;
   while (k < to && layout.word_of(static_cast<uint64_t>(t.position_of(k))) == word);
   return k;
@@ -30,7 +34,7 @@ struct PanelDraws {
   // rng "fast": keys of the side that is the column, and of the side that is the row.
   uint32_t row_column[kRows], row_add[kRows], row_flip[kRows];
   uint32_t lane_column[kPanel], lane_add[kPanel], lane_flip[kPanel];
-  uint32_t words[4][kRows][kPanel];  // rng "philox" makes four at a time
+  alignas(64) uint32_t words[4][kRows][kPanel];  // rng "philox" makes four at a time
   uint64_t current_word;
   bool loaded;
 
@@ -69,7 +73,10 @@ struct PanelDraws {
 
   void fetch_fast(uint64_t word) {
     if (!loaded || (word >> 32) != (current_word >> 32)) make_keys(word);
-    const uint32_t low = static_cast<uint32_t>(word);
+    mix_fast(static_cast<uint32_t>(word));
+  }
+
+  LPK_HD void mix_fast(uint32_t low) {
     if (lanes_are_rows) {
       for (int l = 0; l < kPanel; l += kWordLanes) {
         const Words mixed =
@@ -108,7 +115,7 @@ struct PanelDraws {
     }
   }
 
-  void seek(uint64_t k) {
+  __attribute__((noinline)) void seek(uint64_t k) {
     const uint64_t word = layout.word_of(k);
     if (loaded && word == current_word) return;
     if (rng == Rng::kPhilox) {
@@ -118,6 +125,19 @@ struct PanelDraws {
     }
     current_word = word;
     loaded = true;
+  }
+
+  // The same, the usual case compiled into the caller's loop, whose sums need not leave their
+  // registers then. Returns the words of the first row; those of the next follow.
+  LPK_HD const uint32_t* seek_inline(uint64_t k) {
+    const uint64_t word = layout.word_of(k);
+    if (rng == Rng::kPhilox || !loaded || (word >> 32) != (current_word >> 32)) {
+      seek(k);
+    } else if (word != current_word) {
+      mix_fast(static_cast<uint32_t>(word));
+      current_word = word;
+    }
+    return row_words(0);
   }
 
   // The words sought last, of one row.

@@ -43,12 +43,17 @@ void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRa
 #endif
     count_products(Tier::kDouble, products);
   };
-  const auto in_double = kAvx512 ? run_certified_double_avx512 : run_certified_double_avx2;
-  const auto rounded = kAvx512 ? run_rounded_products_avx512 : run_rounded_products_avx2;
-  if (!run_certified_tile<Floats<2 * V::kWidth>>(t, acc, a, b, exact) &&
-      !rounded(t, acc, a, b, exact) && !in_double(t, acc, a, b, exact)) {
-    exact(t);
-  }
+#if defined(__AVX512F__)
+  const bool held = run_certified_tile<Floats<16>>(t, acc, a, b, exact) ||
+                    run_truncated_avx512(t, acc, a, b, exact) ||
+                    run_rounded_products_avx512(t, acc, a, b, exact) ||
+                    run_certified_double_avx512(t, acc, a, b, exact);
+#else
+  const bool held = run_certified_tile<Floats<8>>(t, acc, a, b, exact) ||
+                    run_rounded_products_avx2(t, acc, a, b, exact) ||
+                    run_certified_double_avx2(t, acc, a, b, exact);
+#endif
+  if (!held) exact(t);
   count_products(Tier::kCertified, left);
 }
 #endif

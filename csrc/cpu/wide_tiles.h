@@ -18,6 +18,11 @@ bool run_certified_double_avx2(const Tile& t, const Accumulator& acc, const Oper
 bool run_certified_double_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
                                  const OperandRange& b, const ExactSums& exact);
 
+// In certified_truncated_avx512.cpp: the same for sums in the modes other than nearest_even and
+// to_odd.
+bool run_truncated_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                          const OperandRange& b, const ExactSums& exact);
+
 // In certified_products_<isa>.cpp: the same in float32, of products that the accumulator rounds.
 bool run_rounded_products_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
                                const OperandRange& b, const ExactSums& exact);

@@ -1,0 +1,164 @@
+// Sums in the modes that compose with a rounding of the processor in the same direction, in
+// float32 lanes, for operands of any width: one multiply-add and operations on the bits.
+//
+//   mode                      the multiply-add      then on the bits below the last place
+//   toward_zero               toward zero           dropped
+//   toward_positive/negative  that way              all ones added outward, dropped
+//   nearest_away              toward zero           half a place added, dropped
+//   stochastic                toward zero           2 draw + 1 added, dropped
+// The first rounding keeps 24 bits and every multiple of 2^-149; the second is to a coarser grid
+// that has all the points it looks at (ends, halves, draws), in the same direction, so that both
+// are one. Scaled by 2^(-126 - emin) the subnormals of the format lie where float32 has its own,
+// and the same bits are the ones to drop there.
+#pragma once
+
+#include "certified_kernel.h"
+
+namespace lpk {
+namespace {
+
+template <class S, Rounding kRounding>
+struct CarriedRule : TruncationRule<S> {
+  static constexpr int kHardware = hardware_mode<kRounding>();
+  typename S::I carry;
+
+  explicit CarriedRule(const Format& f)
+      : TruncationRule<S>(f),
+        carry(S::all_words(kRounding == Rounding::kNearestAway ? 1 << (22 - f.man_bits)
+                                                               : (1 << (23 - f.man_bits)) - 1)) {}
+  LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
+    return _mm512_fmadd_round_ps(a, b, sum, kHardware);
+  }
+  LPK_HD __m512 add(__m512 p, __m512 sum) const { return _mm512_add_round_ps(p, sum, kHardware); }
+  template <class Draws>
+  LPK_HD __m512 round(__m512 s, const Draws& draws) const {
+    const __m512i bits = (__m512i)s;
+    __m512i carried = bits;
+    if constexpr (kRounding == Rounding::kNearestAway) {
+      carried = _mm512_add_epi32(bits, (__m512i)carry);
+    } else {
+      const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+      const __mmask16 outward = kRounding == Rounding::kTowardNegative
+                                    ? _mm512_test_epi32_mask(bits, sign)
+                                    : _mm512_testn_epi32_mask(bits, sign);
+      carried = _mm512_mask_add_epi32(bits, outward, bits, (__m512i)carry);
+    }
+    return TruncationRule<S>::round((__m512)carried, draws);
+  }
+};
+
+// The rule watched by the largest magnitude of its sums. Where sums may be -0 absent taps are
+// passed over.
+template <class S, class Rule>
+struct GroundedRule : Rule {
+  using F = typename S::F;
+  static constexpr bool kKeepsZeros = true;
+  F limit;
+  bool may_keep_zeros;
+
+  GroundedRule(const Format& f, double sum_limit, bool negative_zeros)
+      : Rule(f), limit(S::all(sum_limit)), may_keep_zeros(negative_zeros) {}
+  bool keeps_zeros() const { return may_keep_zeros; }
+  LPK_HD static F joined(F a, F b) { return S::at_least(a, b); }
+  LPK_HD bool broken(F most) const {
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(most), limit, _CMP_GE_OQ) != 0;
+  }
+};
+
+// What holds of sums whose subnormals are float32's own.
+struct GroundCertificate {
+  bool valid;
+  bool reached;  // sums may pass 2^bound, where the format overflows
+  int bound;
+  int factor_shift, other_shift;  // of the operands: together -126 - emin
+};
+
+inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRange& p,
+                                        const OperandRange& state, const OperandRange& factor,
+                                        const OperandRange& other, int64_t terms) {
+  constexpr GroundCertificate kNone{false, false, 0, 0, 0};
+  const Format& f = acc.fmt;
+  if (!p.plain || !state.plain || f.kind != Kind::kFloat || !f.subnormals) return kNone;
+  // The places that the second rounding looks at are among the first's.
+  const int looks = acc.rounding == Rounding::kStochastic    ? acc.random_bits + 1
+                    : acc.rounding == Rounding::kNearestAway ? 1
+                                                             : 0;
+  if (f.man_bits < 1 || f.man_bits + looks > 23) return kNone;
+  // The float tier needs one operation a product for float32 itself.
+  if (SameRule<Rounding::kTowardZero>::fits(f, 0)) return kNone;
+  const int shift = -126 - f.emin;
+  const int top = std::ilogb(f.max);
+  const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
+  const int bound = full_binade ? top + 1 : top;
+  if (shift > 0 || shift < -126 || p.highest > bound) return kNone;
+  // Scaled operands stay normal: subnormal ones take the processor a hundred cycles each.
+  const auto room = [](const OperandRange& x) { return 126 + x.lowest + x.width - 1; };
+  const int factor_shift = std::max(shift, -std::max(room(factor), 0));
+  const int other_shift = shift - factor_shift;
+  if (-other_shift > std::max(room(other), 0)) return kNone;
+  return {true, highest_sum(f, p, state, terms) > bound, bound, factor_shift, other_shift};
+}
+
+// Whether few products of some taken here and there are below the smallest normal number: sums of
+// such would be subnormal at every step.
+inline bool mostly_normal(const Tile& t, const Format& f) {
+  const int64_t a_count = t.a_floats(), b_count = t.lanes * t.depth;
+  const int64_t samples = std::clamp<int64_t>(t.rows * b_count / 1024, 16, 128);
+  int64_t small = 0;
+  for (int64_t i = 0; i < samples; ++i) {
+    const double a = t.a[i * 7919 % a_count], b = t.b[i * 104729 % b_count];
+    small += a * b != 0 && std::fabs(a * b) < f.min_normal;
+  }
+  return small <= samples / 32;
+}
+
+template <class S, class Rule, class Exact>
+bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                        const OperandRange& b, const Exact& exact) {
+  const AddendRange products = product_range(a, b);
+  const bool scales_b = Operands<S>::scales_b(t);
+  const OperandRange& factor = scales_b ? b : a;
+  const OperandRange state = state_range(t, acc);
+  const int64_t terms = terms_of(t, acc);
+  // A zero sum of addends with opposite signs is -0 there.
+  const bool negative = acc.rounding == Rounding::kTowardNegative;
+  const Certificate c = certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, products,
+                                state, factor, terms);
+  if (c.valid) {
+    const int shift = 1 - c.bound;
+    const Operands<S> scaled(t, shift);
+    const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
+    return run_certified(work, GroundedRule<S, Rule>(acc.fmt, 2.0, negative));
+  }
+  const GroundCertificate g = certify_ground(acc, products, state, factor, scales_b ? a : b, terms);
+  if (!g.valid || !mostly_normal(t, acc.fmt)) return false;
+  const int shift = -126 - acc.fmt.emin;
+  const Operands<S> scaled(t, g.factor_shift, g.other_shift);
+  const CertifiedWork<S, Exact> work{t, scaled, acc, shift, g.reached, exact};
+  return run_certified(work,
+                       GroundedRule<S, Rule>(acc.fmt, std::ldexp(1.0, g.bound + shift), true));
+}
+
+// Float formats and exact products; false if there is no certificate.
+template <class S, class Exact>
+bool run_truncated_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                        const OperandRange& b, const Exact& exact) {
+  if (acc.has_product && !products_stay(acc.product, product_range(a, b))) return false;
+  switch (acc.rounding) {
+    case Rounding::kTowardZero:
+      return run_truncated_rule<S, TruncationRule<S>>(t, acc, a, b, exact);
+    case Rounding::kNearestAway:
+      return run_truncated_rule<S, CarriedRule<S, Rounding::kNearestAway>>(t, acc, a, b, exact);
+    case Rounding::kTowardPositive:
+      return run_truncated_rule<S, CarriedRule<S, Rounding::kTowardPositive>>(t, acc, a, b, exact);
+    case Rounding::kTowardNegative:
+      return run_truncated_rule<S, CarriedRule<S, Rounding::kTowardNegative>>(t, acc, a, b, exact);
+    case Rounding::kStochastic:
+      return run_truncated_rule<S, StochasticRule<S>>(t, acc, a, b, exact);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+}  // namespace lpk
