@@ -73,7 +73,7 @@ class FastCase(NamedTuple):
 
     @property
     def options(self) -> dict[str, int]:
-        return _stages.options_of(self.tier, self.roundings)
+        return _stages.options_of(self.tier, self.roundings, self.image)
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")

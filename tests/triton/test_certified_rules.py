@@ -9,10 +9,17 @@ import triton
 import triton.language as tl
 
 from lpkernels.arithmetic import Quantizer
+from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._launch import EXACT
-from lpkernels.backends.triton._rules import Numbers, Rule, rule_of, wide
-from lpkernels.backends.triton._rules32 import floored32, fused32, ranged32, split32
-from lpkernels.backends.triton._rules_upper import cut64, fused64, nearest64
+from lpkernels.backends.triton._rounding import (
+    cut64,
+    floored32,
+    fused,
+    nearest64,
+    ranged32,
+    split32,
+)
+from lpkernels.backends.triton._rule import Numbers, Rule, rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array
 from tests.cases import hard_values
@@ -41,9 +48,9 @@ def rule_kernel(
     elif RULE == 3:
         y = nearest64(x, N)
     elif RULE == 5:
-        y = wide(fused32(tl.cast(x, tl.float32), N))
+        y = wide(fused(tl.cast(x, tl.float32), N))
     elif RULE == 6:
-        y = fused64(x, N)
+        y = fused(x, N)
     else:
         y = cut64(x, 2 * tl.load(draw_ptr + at) + 1, N, R)
     tl.store(y_ptr + at, y)

@@ -8,7 +8,7 @@ import torch
 from lpkernels.backends.triton import _accumulate, _affine, _block, _packing
 from lpkernels.backends.triton._codes import codec_of
 from lpkernels.backends.triton._quantize import way
-from lpkernels.backends.triton._rules import rule_of
+from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import parse_format
 from tests.triton.ahead_of_time import TARGETS, compiled
 

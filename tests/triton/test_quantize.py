@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends.triton import BACKEND, _quantize
-from lpkernels.backends.triton._rules import rule_of
+from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
 from tests.compare import assert_bit_equal

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._draws import (
     column_keys,
     derived_seed,
@@ -14,18 +15,13 @@ from lpkernels.backends.triton._draws import (
     philox_words,
     row_streams,
     site_base,
+    stochastic_threshold,
     words_log2,
 )
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._quantize import seed_for
-from lpkernels.backends.triton._rules import (
-    STOCHASTIC,
-    add_rounded,
-    narrow,
-    rule_of,
-    stochastic_threshold,
-    wide,
-)
+from lpkernels.backends.triton._rounding import add_rounded
+from lpkernels.backends.triton._rule import STOCHASTIC, rule_of
 
 _ELEMENTS, _COLUMNS = 1024, 128
 

@@ -16,6 +16,14 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends._layout import axis_sizes
+from lpkernels.backends.triton._bits import (
+    MAGNITUDE,
+    bits_of,
+    magnitude_of,
+    value_of,
+    wide,
+    widened,
+)
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._quantize import (
     elementwise_threshold,
@@ -23,16 +31,8 @@ from lpkernels.backends.triton._quantize import (
     seed_for,
     store_rounded,
 )
-from lpkernels.backends.triton._rules import (
-    bits_of,
-    magnitude_of,
-    nan_like,
-    round_to,
-    rule_of,
-    value_of,
-    wide,
-)
-from lpkernels.backends.triton._words import single
+from lpkernels.backends.triton._rounding import round_to
+from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FixedFormat
 
 # Codes are integers of at most 17 bits with their sign, which never reach this format's ends.
@@ -43,7 +43,6 @@ _COLUMNS = 1024
 _RANGE_TILE, _LINE_TILE = 4096, 1024
 
 _LARGEST_KEY = tl.constexpr(2**63 - 1)
-_MAGNITUDE = tl.constexpr(2**63 - 1)
 # 1e-8, no float32.
 _SMALLEST_STEP = tl.constexpr(0x3E45798EE2308C3A)
 
@@ -62,12 +61,12 @@ class Matrices(NamedTuple):
 def sort_key(x):
     """int64 in the order of the float64 values x, no NaN."""
     bits = bits_of(x)
-    return tl.where(bits < 0, bits ^ _MAGNITUDE, bits)
+    return tl.where(bits < 0, bits ^ MAGNITUDE, bits)
 
 
 @triton.jit
 def keyed_value(key):
-    return value_of(tl.where(key < 0, key ^ _MAGNITUDE, key))
+    return value_of(tl.where(key < 0, key ^ MAGNITUDE, key))
 
 
 @triton.jit
@@ -113,7 +112,7 @@ def range_kernel(
     )
     x = tl.load(x_ptr + offset, mask=inside, other=float("nan"))
     if x_ptr.dtype.element_ty != tl.float64:
-        x = single(x)
+        x = widened(x)
     finite = tl.abs(x) < float("inf")
     low = tl.min(tl.where(finite, x, float("inf")), axis=0)
     high = tl.max(tl.where(finite, x, float("-inf")), axis=0)
@@ -187,7 +186,7 @@ def line_kernel(
     if not SYMMETRIC:
         value = tl.where((code == last) & (floored == 0), hi, value)
     # Nothing is finite: lo is infinity and hi its negative.
-    value = tl.where(hi < lo, nan_like(value), value)
+    value = tl.where(hi < lo, float("nan"), value)
     r = value.to(tl.float32)
     store_rounded(out_ptr + offset, tl.where(r == 0.0, 0.0, r), inside)
 

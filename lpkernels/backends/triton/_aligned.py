@@ -12,15 +12,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._bits import EXPONENT, MAGNITUDE, SIGN, bits_of, reciprocal, value_of
 from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._rules import (
-    TOWARD_NEGATIVE,
-    bits_of,
-    reciprocal,
-    round_to,
-    value_of,
-)
-from lpkernels.backends.triton._terms import SIGN, drawn_threshold, term_at
+from lpkernels.backends.triton._rounding import round_to
+from lpkernels.backends.triton._rule import TOWARD_NEGATIVE
+from lpkernels.backends.triton._terms import drawn_threshold, term_at
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -37,8 +33,6 @@ from lpkernels.backends.triton._tile import (
 )
 from lpkernels.backends.triton._wide import VARYING
 
-_MAGNITUDE = tl.constexpr(2**63 - 1)
-_EXPONENT = tl.constexpr(0x7FF0000000000000)
 # 2^900 and 2^-400: beyond what is finite and not zero.
 _HUGE = tl.constexpr((1023 + 900) << 52)
 _TINY = tl.constexpr((1023 - 400) << 52)
@@ -49,13 +43,13 @@ def _cut(x, scale):
     """x * scale without its fraction, of x's sign."""
     y = x * scale
     bits = bits_of(y)
-    return value_of(bits_of(tl.floor(value_of(bits & _MAGNITUDE))) | (bits & SIGN))
+    return value_of(bits_of(tl.floor(value_of(bits & MAGNITUDE))) | (bits & SIGN))
 
 
 @triton.jit
 def _finite_bits(x):
     """The bits of |x|, of no use where x is not finite but smaller than those of any scale's."""
-    return tl.minimum(bits_of(x) & _MAGNITUDE, _HUGE)
+    return tl.minimum(bits_of(x) & MAGNITUDE, _HUGE)
 
 
 @triton.jit
@@ -116,7 +110,7 @@ def aligned_kernel(
                 largest = tl.where(absent, largest, tl.maximum(largest, _finite_bits(product)))
                 here = here | (absent == 0)
 
-            unit = value_of((largest & _EXPONENT) - lift)
+            unit = value_of((largest & EXPONENT) - lift)
             scale = reciprocal(unit)
             total = _cut(sums, scale)
             signs = bits_of(sums)

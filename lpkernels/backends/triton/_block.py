@@ -15,6 +15,18 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends._layout import axis_sizes
+from lpkernels.backends.triton._bits import (
+    EXPONENT,
+    EXPONENT32,
+    MAGNITUDE,
+    MAGNITUDE32,
+    bits_of,
+    moderated,
+    single,
+    value_of,
+    wide,
+    widened,
+)
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._quantize import (
     BY_FLOAT64,
@@ -25,26 +37,13 @@ from lpkernels.backends.triton._quantize import (
     store_rounded,
     way,
 )
-from lpkernels.backends.triton._rules import (
-    STOCHASTIC,
-    bits_of,
-    magnitude_of,
-    round_to,
-    rule_of,
-    value_of,
-    wide,
-)
-from lpkernels.backends.triton._words import draw_word, round_words, single, word_of
+from lpkernels.backends.triton._rounding import round_to
+from lpkernels.backends.triton._rule import STOCHASTIC, rule_of
+from lpkernels.backends.triton._words import draw_word, round_words
 
 _ELEMENTS = 1024
 _SATURATE = 1
 _OVERFLOW = 6
-
-_SIGN = tl.constexpr(-(2**63))
-_MAGNITUDE = tl.constexpr(2**63 - 1)
-_MAGNITUDE32 = tl.constexpr(2**31 - 1)
-_EXPONENT = tl.constexpr(0x7FF0000000000000)
-_EXPONENT32 = tl.constexpr(0x7F800000)
 
 
 class Lines(NamedTuple):
@@ -116,19 +115,19 @@ def largest_magnitude(
         mask = block_mask(place, count, WHOLE, BLOCKS, PART)
         offset = first[:, None] + (place * step)[None, :]
         x = tl.load(x_ptr + offset, mask=mask, other=0.0)
-        bits = bits_of(x) & _MAGNITUDE if DOUBLE else word_of(single(x)) & _MAGNITUDE32
+        bits = bits_of(x) & MAGNITUDE if DOUBLE else bits_of(widened(x)) & MAGNITUDE32
         largest = tl.maximum(largest, tl.max(bits, axis=1))
     if DOUBLE:
-        return value_of(largest), largest < _EXPONENT
+        return value_of(largest), largest < EXPONENT
     else:
-        finite = largest < _EXPONENT32
-        return wide(tl.cast(largest, tl.float32, bitcast=True)), finite
+        finite = largest < EXPONENT32
+        return wide(value_of(largest)), finite
 
 
 @triton.jit
 def scale_exponent(largest, N):
     """X = clamp(floor(log2 largest) - emax, -127, 127) of the scale 2^X, -127 of zeros."""
-    emax = (word_of(N.max) >> 23) - 127
+    emax = (bits_of(single(N.max)) >> 23) - 127
     exponent = (bits_of(largest) >> 52).to(tl.int32) - 1023 - emax
     return tl.minimum(tl.maximum(exponent, -127), 127)
 
@@ -137,17 +136,6 @@ def scale_exponent(largest, N):
 def power_of_two(exponent):
     """2^exponent in float64, for int32."""
     return value_of((exponent.to(tl.int64) + 1023) << 52)
-
-
-@triton.jit
-def without_tiny(x):
-    """float64 x with 2^-500 for smaller magnitudes but zero: they round alike, and scale exactly.
-
-    Every step of a format and its scale is far larger.
-    """
-    a = magnitude_of(x)
-    tiny = (a < 2.0**-500) & (a > 0.0)
-    return tl.where(tiny, value_of(bits_of(wide(2.0**-500)) | (bits_of(x) & _SIGN)), x)
 
 
 @triton.jit
@@ -201,7 +189,7 @@ def quantize_blocks_kernel(
             threshold = elementwise_threshold(offset, seed_ptr, role, site, R)
             x = load_wide(x_ptr + offset, inside)
             if x_ptr.dtype.element_ty == tl.float64:
-                x = without_tiny(x)
+                x = moderated(x)
             r = (round_to(x * down, threshold, N, R) * up).to(tl.float32)
         else:
             if R.mode == STOCHASTIC:
@@ -210,7 +198,7 @@ def quantize_blocks_kernel(
                 draws = draw_word(draws, R.random_bits)
             else:
                 draws = 0
-            x = single(tl.load(x_ptr + offset, mask=inside, other=0.0))
+            x = widened(tl.load(x_ptr + offset, mask=inside, other=0.0))
             y = scaled_word(x, down.to(tl.float32))
             r = round_words(y, draws, N, R, False) * up.to(tl.float32)
         store_rounded(out_ptr + offset, tl.where(finite[:, None], r, float("nan")), inside)

@@ -28,15 +28,9 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.triton import _tiers
+from lpkernels.backends.triton._bits import exponent_of, wide
 from lpkernels.backends.triton._facts import HIGHEST, LOWEST, SPECIAL, WIDTH
-from lpkernels.backends.triton._rules import (
-    NEAREST_AWAY,
-    STOCHASTIC,
-    TOWARD_ZERO,
-    WRAP,
-    wide,
-)
-from lpkernels.backends.triton._rules_upper import exponent_of
+from lpkernels.backends.triton._rule import NEAREST_AWAY, STOCHASTIC, TOWARD_ZERO, WRAP
 
 #: The tiers, for kernels.
 HALF = tl.constexpr(_tiers.HALF)
@@ -129,7 +123,7 @@ def watched(bound, highest, N, R: tl.constexpr):
 
 @triton.jit
 def watched_directed(highest, N, R: tl.constexpr):
-    """As `watched`, for `_rules_directed`: nothing bounds its sums but the overflow."""
+    """As `watched`, for `_rounding.summed`: nothing bounds its sums but the overflow."""
     bound = tl.minimum(room(N), _ENOUGH)
     if (R.mode == TOWARD_ZERO) or (R.mode == NEAREST_AWAY):
         growth = tl.full([], 0, tl.int32)
@@ -142,7 +136,7 @@ def watched_directed(highest, N, R: tl.constexpr):
 
 @triton.jit
 def scaled_exactly(left, right, N):
-    """Whether float32 holds all operands with their parts of the scale (`_rules_directed`)."""
+    """Whether float32 holds all operands with their parts of the scale (`_steps.scale_of`)."""
     scale = -126 - exponent_of(N.least)
     half = scale >> 1
     return (tl.load(left + LOWEST) <= half + 149) & (tl.load(right + LOWEST) <= scale - half + 149)

@@ -10,10 +10,8 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._rules import bits_of, magnitude_of, nan_like, value_of
+from lpkernels.backends.triton._bits import EXPONENT, bits_of, magnitude_of, value_of
 from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
-
-_EXPONENT = tl.constexpr(0x7FF0000000000000)
 
 
 class Codec(NamedTuple):
@@ -103,12 +101,12 @@ def encode_float(x, F: tl.constexpr):
     quanta = tl.where(known, quanta, 0.0).to(tl.int64)
     code = tl.where(known, ((exponent - F.emin) << F.man_bits) + quanta, 0)
     if F.infinity >= 0:
-        infinite = bits == _EXPONENT
+        infinite = bits == EXPONENT
         code = tl.where(infinite, F.infinity, code)
         known = known | infinite
     code = code | tl.where(bits_of(x) < 0, 1 << (F.width - 1), 0)
     if F.nan >= 0:
-        nan = bits > _EXPONENT
+        nan = bits > EXPONENT
         code = tl.where(nan, F.nan, code)
         known = known | nan
     return code, known
@@ -135,4 +133,4 @@ def decode(code, F: tl.constexpr):
             value = tl.where(magnitude == F.infinity, float("inf"), value)
         # Triton's -0.0 is +0.0.
         value = value_of(bits_of(value) | ((code >> (F.width - 1)) << 63))
-        return tl.where(magnitude > F.last, nan_like(value), value)
+        return tl.where(magnitude > F.last, float("nan"), value)

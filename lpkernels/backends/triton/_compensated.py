@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._rules import add_rounded, wide
+from lpkernels.backends.triton._rounding import add_rounded
 from lpkernels.backends.triton._terms import negated, term_at
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._bits import wide
+
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 
 
@@ -105,6 +107,13 @@ def philox_words(seed, site, row, col, word):
     lane = _u64(word) & 3
     low = tl.where(lane == 0, c0, c1)
     return tl.where(lane < 2, low, tl.where(lane == 2, c2, c3))
+
+
+@triton.jit
+def stochastic_threshold(draw, R: tl.constexpr):
+    """f >= this is  floor(f 2^(R+1)) + 2 draw + 1 >= 2^(R+1), in float64; exact for R <= 32."""
+    wide_draw = wide(draw)
+    return 1.0 - (wide_draw + wide_draw + 1.0) * (0.5 / (1 << R))
 
 
 @triton.jit

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._bits import bits_of, exponent_of, single, upper, value_of, wide
 from lpkernels.backends.triton._certificate import (
     DIRECTED,
     FIXED,
@@ -29,9 +30,7 @@ from lpkernels.backends.triton._draws import (
     site_base,
 )
 from lpkernels.backends.triton._layout import UNIT
-from lpkernels.backends.triton._rules import STOCHASTIC, wide
-from lpkernels.backends.triton._rules32 import single, word
-from lpkernels.backends.triton._rules_upper import exponent_of, upper
+from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._steps import first_sums, step, values_of
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
@@ -85,7 +84,7 @@ def drawn_of(words, k, N, R: tl.constexpr):
     """2 draw + 1 of step k out of its words, as `cut64` and `cut32` take it."""
     if R.mode == STOCHASTIC:
         # A 1 that the compiler does not know: one instruction then takes the draw and sets the bit.
-        one = word(single(N.unit)) >> 29
+        one = bits_of(single(N.unit)) >> 29
         return (tl.cast(draw_of(words, k, R.random_bits), tl.int32) << 1) | one
     else:
         return 0
@@ -111,7 +110,7 @@ def reached(seen, limit, C, TIER: tl.constexpr):
     if TIER >= FUSED64:
         return tl.max(seen, 0) >= ((limit + 1023) << 20)
     else:
-        return tl.max(seen, 0) >= tl.cast((limit + 127) << 23, tl.float32, bitcast=True)
+        return tl.max(seen, 0) >= value_of((limit + 127) << 23)
 
 
 @triton.jit

@@ -16,6 +16,8 @@ from torch import Tensor
 
 # No contraction of a * b + c. Triton contracts by default.
 EXACT = {"enable_fp_fusion": False}
+#: As many registers as a thread can have.
+ALL_REGISTERS = 255
 
 
 # The oldest that the tests ran with.
@@ -34,6 +36,12 @@ def require_version(version: str = triton.__version__) -> None:
 def interpreting() -> bool:
     """Whether kernels run in Triton's interpreter, on the host: TRITON_INTERPRET=1 at import."""
     return bool(triton.knobs.runtime.interpret) or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def registers(most: int) -> dict[str, int]:
+    """The option of a kernel that may have this many registers a thread, where NVIDIA's compiler
+    would rather spill some of its own choice; nothing elsewhere."""
+    return {} if torch.version.hip is not None else {"maxnreg": most}
 
 
 def on_device(x: Tensor) -> AbstractContextManager[Any]:

@@ -12,13 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends.triton._bits import narrow, odd_sum, wide
 from lpkernels.backends.triton._config import dot_tile
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
 from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
+from lpkernels.backends.triton._rounding import ranged32
 from lpkernels.backends.triton._roundings import Constants, Roundings
-from lpkernels.backends.triton._rules import NEAREST_EVEN, narrow, wide
-from lpkernels.backends.triton._rules32 import ranged32
+from lpkernels.backends.triton._rule import NEAREST_EVEN
 from lpkernels.backends.triton._tiers import ranges32
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
@@ -77,20 +78,6 @@ def single_outer(acc: tuple[int, ...]) -> bool:
     if acc[34] != NEAREST_EVEN.value or not isinstance(fmt, FloatFormat):
         return False
     return 1 <= fmt.man_bits <= 21 and ranges32(fmt)
-
-
-@triton.jit
-def odd_sum32(a, b):
-    """a + b rounded to odd in float32: `_rules.odd_sum` with half the bits."""
-    s = a + b
-    b_part = s - a
-    error = (a - (s - b_part)) + (b - b_part)
-    bits = tl.cast(s, tl.int32, bitcast=True)
-    # -1 where the error leads back towards zero: the exact sum lies below |s| then. An infinite sum
-    # has a NaN for error and stays as it is.
-    back = (tl.cast(error, tl.int32, bitcast=True) ^ bits) >> 31
-    odd = tl.where(tl.abs(error) > 0.0, (bits + back) | 1, bits)
-    return tl.cast(odd, tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -156,7 +143,7 @@ def native_kernel(
             b = dot_operand(b_at, inside[:, None], TYPE, RIGHT_ABSENT)
             part = tl.dot(a, b, part, input_precision="ieee")
         if SINGLE:
-            outer = ranged32(odd_sum32(outer, part), C.outer, R.outer)
+            outer = ranged32(odd_sum(outer, part), C.outer, R.outer)
         else:
             position = tl.cast(c, tl.int64)
             total = wide(outer)

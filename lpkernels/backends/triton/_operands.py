@@ -10,11 +10,13 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends._tables import offsets
+from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._config import pack_tile, padded_lanes
 from lpkernels.backends.triton._facts import gather_facts, new_facts
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import PAD, Operand
-from lpkernels.backends.triton._rules import Numbers, Rule, narrow, round_to, rule_of, wide
+from lpkernels.backends.triton._rounding import round_to
+from lpkernels.backends.triton._rule import Numbers, Rule, rule_of
 
 _NOTHING = Numbers(0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -30,8 +32,7 @@ def rounded_operand(x, N, R: tl.constexpr):
     if R is not None:
         return narrow(round_to(wide(x), wide(0.0), N, R))
     else:
-        bits = tl.cast(x, tl.int32, bitcast=True)
-        return tl.cast(tl.where(x == x, bits, 0x7FC00000), tl.float32, bitcast=True)
+        return narrow(x)
 
 
 @triton.jit(do_not_specialize=["lanes", "steps", "width", "lane_stride", "step_stride"])
@@ -94,7 +95,7 @@ def pack(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Operand:
             pack_kernel[(programs,)](
                 x, sources, values, facts, lanes, steps, width, x.stride(-2), x.stride(-1),
                 numbers, R=rule, UNIT_LANES=x.stride(-2) == 1, UNIT_STEPS=x.stride(-1) == 1,
-                TK=tk, TL=tl_, **EXACT,
+                TK=tk, TL=tl_, **EXACT, **registers(ALL_REGISTERS),
             )  # fmt: skip
     places = offsets(tuple(batch), _packed_strides(sizes, steps * width), x.device)
     return Operand(values, places, None, None, width, facts, False, quantizer)

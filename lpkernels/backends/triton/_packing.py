@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._block import (
     block_indices,
     block_mask,
@@ -26,7 +27,7 @@ from lpkernels.backends.triton._block import (
 )
 from lpkernels.backends.triton._codes import Codec, codec_of, decode, encode
 from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._rules import Numbers, narrow, rule_of, wide
+from lpkernels.backends.triton._rule import Numbers, rule_of
 
 _BLOCK_KIND = 3
 _WORDS, _VALUES = 512, 1024

@@ -12,23 +12,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._layout import ABSENT
-from lpkernels.backends.triton._rules import (
-    TOWARD_NEGATIVE,
-    WRAP,
-    add_rounded,
-    bits_of,
+from lpkernels.backends.triton._bits import (
+    exact_sum,
     is_infinite,
     magnitude_of,
     narrow,
-    odd_sum,
     reciprocal,
-    round_to,
-    value_of,
     wide,
+    with_sign,
 )
-from lpkernels.backends.triton._terms import SIGN, add_inner, drawn_threshold, term_at
+from lpkernels.backends.triton._draws import derived_seed
+from lpkernels.backends.triton._layout import ABSENT
+from lpkernels.backends.triton._rounding import add_rounded, round_to
+from lpkernels.backends.triton._rule import WRAP
+from lpkernels.backends.triton._terms import add_inner, drawn_threshold, term_at
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -60,17 +57,14 @@ def _reduced_product(p, other, N):
     beside = tl.where(other_size < whole, other_size, 0.0)
     rest = size - tl.floor(size * inverse) * span
     reduced = rest + (tl.floor(beside * inverse) + 1.0) * span
-    with_sign = value_of(bits_of(reduced) | (bits_of(p) & SIGN))
-    return tl.where((size >= whole) & (is_infinite(size) == 0), with_sign, p)
+    return tl.where((size >= whole) & (is_infinite(size) == 0), with_sign(reduced, p), p)
 
 
 @triton.jit
 def _add_products(p, q, threshold, N, R: tl.constexpr):
     """p + q rounded once, neither a value of the format."""
     if R.overflow == WRAP:
-        total = odd_sum(_reduced_product(p, q, N), _reduced_product(q, p, N))
-        if R.mode == TOWARD_NEGATIVE:
-            total = tl.where(total == 0.0, value_of((bits_of(p) | bits_of(q)) & SIGN), total)
+        total = exact_sum(_reduced_product(p, q, N), _reduced_product(q, p, N), R.mode)
         return round_to(total, threshold, N, R)
     else:
         return add_rounded(p, q, threshold, N, R)

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends._layout import dense
+from lpkernels.backends.triton._bits import bits_of, moderated, narrow, wide, widened
 from lpkernels.backends.triton._draws import (
     column_keys,
     derived_seed,
@@ -16,25 +17,12 @@ from lpkernels.backends.triton._draws import (
     philox_words,
     row_streams,
     site_base,
+    stochastic_threshold,
 )
 from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
-from lpkernels.backends.triton._rules import (
-    STOCHASTIC,
-    Rule,
-    moderated,
-    round_to,
-    rule_of,
-    stochastic_threshold,
-    wide,
-)
-from lpkernels.backends.triton._words import (
-    draw_word,
-    evenly_spaced,
-    round_words,
-    single,
-    word_of,
-    words_fit,
-)
+from lpkernels.backends.triton._rounding import round_to
+from lpkernels.backends.triton._rule import STOCHASTIC, Rule, evenly_spaced, rule_of, words_fit
+from lpkernels.backends.triton._words import draw_word, round_words
 
 _BLOCK = 1024
 _NARROW_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -79,7 +67,7 @@ def elementwise_threshold(index, seed_ptr, role, site, R: tl.constexpr):
 def load_wide(ptr, mask):
     """float64 of values of any type, exactly; 0 outside of mask."""
     x = tl.load(ptr, mask=mask, other=0.0)
-    return x if ptr.dtype.element_ty == tl.float64 else wide(single(x))
+    return x if ptr.dtype.element_ty == tl.float64 else wide(widened(x))
 
 
 @triton.jit
@@ -91,7 +79,7 @@ def store_rounded(ptr, r, mask):
     elif TYPE == tl.float16:
         bits = tl.where(r == r, tl.cast(r.to(TYPE), tl.int16, bitcast=True), 0x7E00).to(tl.int16)
     else:
-        bits = tl.where(r == r, word_of(r), 0x7FC00000)
+        bits = bits_of(narrow(r))
         if TYPE == tl.bfloat16:
             bits = (bits >> 16).to(tl.int16)
     tl.store(ptr, tl.cast(bits, TYPE, bitcast=True), mask=mask)
@@ -129,7 +117,7 @@ def quantize_kernel(
             draws = draw_word(draws, R.random_bits)
         else:
             draws = 0
-        x = single(tl.load(x_ptr + index, mask=inside, other=0.0))
+        x = widened(tl.load(x_ptr + index, mask=inside, other=0.0))
         r = round_words(x, draws, N, R, BY == BY_EVEN_WORDS)
     store_rounded(out_ptr + index, r, inside)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import triton.language as tl
 
-from lpkernels.backends.triton._rules import STOCHASTIC, Numbers, rule_of
+from lpkernels.backends.triton._rule import STOCHASTIC, Numbers, rule_of
 
 
 class Known(tl.constexpr):

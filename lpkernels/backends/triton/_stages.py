@@ -8,12 +8,13 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends.triton import _fast, _tiers
+from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import EXACT, on_device, registers
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import Constants, Roundings
-from lpkernels.backends.triton._rules import STOCHASTIC, wide
+from lpkernels.backends.triton._rule import NEAREST_EVEN, STOCHASTIC
 from lpkernels.backends.triton._tile import (
     draw_keys,
     finished,
@@ -26,9 +27,9 @@ from lpkernels.backends.triton._tile import (
 )
 from lpkernels.backends.triton._wide import chunks_of
 
-# Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; more only
-# where so few would be spilled.
-REGISTERS, MORE_REGISTERS = 168, 192
+# Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; two, with
+# more registers, only where so few would be spilled.
+REGISTERS, MORE_REGISTERS = 168, 224
 
 
 @triton.jit(do_not_specialize=["role", "M", "N"])
@@ -65,23 +66,26 @@ def finish_kernel(
     store_tile(total, out, g, i, j, M, N)
 
 
-def options_of(tier: int, roundings: Roundings) -> dict[str, int]:
+def options_of(tier: int, roundings: Roundings, absent: bool) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
-    if torch.version.hip is not None or tier >= _tiers.FUSED64 or roundings.chunked:
+    if tier >= _tiers.FUSED64 or roundings.chunked:
         return {}
     if tier < _tiers.PLAIN or roundings.sum.philox:
         return {}
     more = tier in (_tiers.DIRECTED, _tiers.FIXED)
-    return {"maxnreg": MORE_REGISTERS if more else REGISTERS}
+    more = more or (absent and tier in (_tiers.PLAIN, _tiers.RANGE))
+    return registers(MORE_REGISTERS if more else REGISTERS)
 
 
 def largest_tile(tier: int, roundings: Roundings) -> Tile:
     """As many of a tier's sums as have room in registers: 64 a thread, 128 of half precision, 32 of
-    float64 or with outer sums or words of draws beside them."""
-    if roundings.sum.philox:
+    float64 or with outer sums or words of draws beside them, 16 or 4 where those take more."""
+    total, outer = roundings.sum, roundings.outer
+    if total.philox:
+        return Tile(4, 256, 8) if total.random_bits > 8 else Tile(8, 256, 4)
+    if roundings.chunked and (outer.mode != NEAREST_EVEN.value or outer.exponent_parity):
         return Tile(8, 256, 4)
-    stochastic = roundings.sum.mode == STOCHASTIC.value
-    if tier >= _tiers.FUSED64 or roundings.chunked or stochastic:
+    if tier >= _tiers.FUSED64 or roundings.chunked or total.mode == STOCHASTIC.value:
         return Tile(8, 512, 4)
     return Tile(16, 512, 2 if tier < _tiers.PLAIN else 4)
 
@@ -123,7 +127,7 @@ def launch(
                 R=roundings._replace(result=None), TIER=tier, SWAPPED=sums.swapped,
                 LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
                 FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
-                **options_of(tier, roundings),
+                **options_of(tier, roundings, left.absent or right.absent),
             )  # fmt: skip
     # Those that reached the stage behind the last.
     if len(tiers) > 1:

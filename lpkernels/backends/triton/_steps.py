@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._bits import bits_of, single, value_of, wide
 from lpkernels.backends.triton._certificate import (
     CUT,
     DIRECTED,
@@ -19,11 +20,19 @@ from lpkernels.backends.triton._certificate import (
     SPLIT,
 )
 from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._rules import add_rounded, wide
-from lpkernels.backends.triton._rules32 import floored32, fused32, ranged32, single, split32
-from lpkernels.backends.triton._rules_directed import scale_of, summed, unscaled
-from lpkernels.backends.triton._rules_fixed import fixed_sum, fixed_value, zero_of
-from lpkernels.backends.triton._rules_upper import cut64, fused64, nearest64
+from lpkernels.backends.triton._rounding import (
+    add_rounded,
+    cut64,
+    fixed_sum,
+    floored32,
+    fused,
+    nearest64,
+    ranged32,
+    split32,
+    summed,
+    zero_of,
+)
+from lpkernels.backends.triton._rule import WRAP
 from lpkernels.backends.triton._wide import is_absent
 
 _INTERPRETED = tl.constexpr(interpreting())
@@ -38,6 +47,37 @@ def as_sums(x, TIER: tl.constexpr):
         return single(x)
     else:
         return tl.cast(x, tl.float16 if TIER == HALF else tl.bfloat16)
+
+
+@triton.jit
+def scale_of(N, PART: tl.constexpr):
+    """Part 0 and 1 of the scale, powers of two whose product it is, or part 2: all of it.
+
+    For -126 <= e <= 0. Operands of usual sizes stay exact if each takes its part.
+    """
+    # -126 - e, from a biased exponent.
+    scale = 1 - (bits_of(single(N.least)) >> 23)
+    part = scale
+    if PART == 0:
+        part = scale >> 1
+    elif PART == 1:
+        part = scale - (scale >> 1)
+    return value_of((part + 127) << 23)
+
+
+@triton.jit
+def unscaled(sums, N):
+    """Sums without their scale, exactly: values of the format."""
+    return sums * value_of(bits_of(single(N.least)) + (126 << 23))
+
+
+@triton.jit
+def fixed_value(sums, N, R: tl.constexpr):
+    """The values of sums of quanta as `fixed_sum` holds them; a zero is +0."""
+    value = sums - zero_of(N)
+    if R.overflow == WRAP:
+        value = tl.where(value > single(N.max), value - single(N.unit) * single(N.least), value)
+    return value
 
 
 @triton.jit
@@ -65,16 +105,14 @@ def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
 @triton.jit
 def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
     """Of a sum that is exact or rounded to nearest."""
-    if TIER == FUSED:
-        return fused32(s, C.sum)
+    if (TIER == FUSED) or (TIER == FUSED64):
+        return fused(s, C.sum)
     elif TIER == SPLIT:
         return split32(s, C.sum)
     elif TIER == FLOOR:
         return floored32(s, C.sum)
     elif TIER == RANGE:
         return ranged32(s, C.sum, R.sum)
-    elif TIER == FUSED64:
-        return fused64(s, C.sum)
     elif TIER == NEAREST:
         return nearest64(s, C.sum)
     elif TIER == CUT:

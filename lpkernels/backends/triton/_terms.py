@@ -6,15 +6,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._bits import SIGN, bits_of, value_of, wide
 from lpkernels.backends.triton._draws import words_log2
-from lpkernels.backends.triton._rules import (
-    STOCHASTIC,
-    add_rounded,
-    bits_of,
-    round_to,
-    value_of,
-    wide,
-)
+from lpkernels.backends.triton._rounding import add_rounded, round_to
+from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     SITE_SUM,
@@ -24,8 +19,6 @@ from lpkernels.backends.triton._tile import (
     words_of,
 )
 from lpkernels.backends.triton._wide import is_absent
-
-SIGN = tl.constexpr(-(2**63))
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._draws import (
     column_keys,
     draw_of,
@@ -19,17 +20,12 @@ from lpkernels.backends.triton._draws import (
     philox_words,
     row_streams,
     site_base,
+    stochastic_threshold,
     words_log2,
 )
 from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._rules import (
-    STOCHASTIC,
-    add_rounded,
-    narrow,
-    round_to,
-    stochastic_threshold,
-    wide,
-)
+from lpkernels.backends.triton._rounding import add_rounded, round_to
+from lpkernels.backends.triton._rule import STOCHASTIC
 
 # The sites of lpkernels.rng.
 SITE_SUM = tl.constexpr(0)

@@ -6,12 +6,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends.triton._bits import bits_of, wide
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
+from lpkernels.backends.triton._rounding import add_rounded, round_to
 from lpkernels.backends.triton._roundings import Constants, Roundings
-from lpkernels.backends.triton._rules import STOCHASTIC, add_rounded, round_to, wide
+from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -42,7 +44,7 @@ VARYING = ["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"]
 
 @triton.jit
 def is_absent(x):
-    return tl.cast(x, tl.int32, bitcast=True) == _ABSENT
+    return bits_of(x) == _ABSENT
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -148,6 +150,12 @@ def chunks_of(sums: Sums, roundings: Roundings, chunk: int) -> tuple[int, int]:
     return chunk, -(-k // chunk) if k else 0
 
 
+def options_of(roundings: Roundings) -> dict[str, int]:
+    """What the compiler is told beyond `EXACT`."""
+    many = roundings.product is not None and roundings.chunked
+    return registers(ALL_REGISTERS) if many else {}
+
+
 def launch(
     left: Operand,
     right: Operand,
@@ -182,5 +190,5 @@ def launch(
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), flags, seed,
             role, m, n, k, chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
             LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn,
-            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
+            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT, **options_of(roundings),
         )  # fmt: skip

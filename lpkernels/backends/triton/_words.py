@@ -2,7 +2,7 @@
 
 A GPU outside a data centre has one float64 unit for 32 or 64 of float32, so values that are
 float32, float16 or bfloat16 already are rounded without float64. Why the bits are those of
-`_rules.round_to`:
+`_rounding.round_to`:
 
 From 2^floor on, floor the smallest normal exponent but no less than -126, the bits of a magnitude
 without the D = 23 - man_bits lowest are its code in the format but for a constant, and the D lowest
@@ -24,80 +24,30 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._rules import (
-    INFINITY,
+from lpkernels.backends.triton._bits import (
+    EXPONENT32,
+    MAGNITUDE32,
+    NAN32,
+    SIGN32,
+    bits_of,
+    signed,
+    single,
+    unsigned,
+    value_of,
+)
+from lpkernels.backends.triton._rounding import overflowed
+from lpkernels.backends.triton._rule import (
     NEAREST_AWAY,
     NEAREST_EVEN,
-    SATURATE,
     STOCHASTIC,
     TO_ODD,
     TOWARD_NEGATIVE,
     TOWARD_POSITIVE,
     TOWARD_ZERO,
 )
-from lpkernels.formats import FloatFormat, format_from_ints
 
-_SIGN = tl.constexpr(-(2**31))
-_MAGNITUDE = tl.constexpr(0x7FFFFFFF)
-_EXPONENT = tl.constexpr(0x7F800000)
-_NAN = tl.constexpr(0x7FC00000)
 _SIGNIFICAND = tl.constexpr(0x7FFFFF)
 _HIDDEN = tl.constexpr(0x800000)
-
-
-def words_fit(fmt: tuple[int, ...]) -> bool:
-    """Whether these rules take a format, given as its integers.
-
-    One spacing below 2^floor, a largest value not below that, 2^(q + 23) a float32.
-    """
-    parsed = format_from_ints(fmt)
-    if not isinstance(parsed, FloatFormat):
-        return False
-    if parsed.emin - (parsed.man_bits if parsed.subnormals else 0) + 23 > 127:
-        return False
-    reaches = parsed.emin == -127 and parsed.subnormals and parsed.max >= 2.0**-126
-    return parsed.emin >= -126 or reaches
-
-
-def evenly_spaced(fmt: tuple[int, ...]) -> bool:
-    """Whether values below 2^floor follow the rule of those above: float32's own exponents."""
-    parsed = format_from_ints(fmt)
-    return isinstance(parsed, FloatFormat) and parsed.emin == -126 and parsed.subnormals
-
-
-@triton.jit
-def word_of(x):
-    """The bits of a float32 number or tile."""
-    return tl.cast(tl.cast(x, tl.float32), tl.int32, bitcast=True)
-
-
-@triton.jit
-def single(x):
-    """float16, bfloat16 or float32 as float32, exactly.
-
-    bfloat16 by its bits: Triton's interpreter loses its smallest subnormals in a conversion.
-    """
-    if x.dtype == tl.bfloat16:
-        return tl.cast(
-            tl.cast(x, tl.int16, bitcast=True).to(tl.int32) << 16, tl.float32, bitcast=True
-        )
-    else:
-        return x.to(tl.float32)
-
-
-@triton.jit
-def float_of(word):
-    return tl.cast(word, tl.float32, bitcast=True)
-
-
-@triton.jit
-def unsigned(word):
-    return tl.cast(word, tl.uint32, bitcast=True)
-
-
-@triton.jit
-def signed(word):
-    return tl.cast(word, tl.int32, bitcast=True)
 
 
 @triton.jit
@@ -154,7 +104,7 @@ def rounded_count(a, negative, draw, place, R: tl.constexpr):
     """Magnitudes a below 2^floor, as bits; place: q + 150, the biased exponent of 2^(q + 23)."""
     magic = place << 23
     if R.mode == NEAREST_EVEN:
-        return word_of((float_of(a) + float_of(magic)) - float_of(magic))
+        return bits_of((value_of(a) + value_of(magic)) - value_of(magic))
     exponent = a >> 23
     significand = tl.where(exponent == 0, a, (a & _SIGNIFICAND) | _HIDDEN)
     shift = place - tl.maximum(exponent, 1)
@@ -175,52 +125,32 @@ def rounded_count(a, negative, draw, place, R: tl.constexpr):
         up = high_fraction(significand, shift, R) > (draw ^ 0xFFFFFFFF)
     else:
         up = n < 0
-    return word_of(float_of(n + tl.where(up, 1, 0) + magic) - float_of(magic))
-
-
-@triton.jit
-def overflowed_word(a, sign, N, R: tl.constexpr):
-    """What becomes of what rounds beyond max, sign included; see `_rules.overflowed`."""
-    largest = word_of(N.max)
-    if R.overflow == INFINITY:
-        beyond = sign | _EXPONENT
-    elif R.overflow == SATURATE:
-        beyond = sign | largest
-    else:
-        beyond = (sign & 0) | _NAN
-    infinite = a == _EXPONENT
-    if (R.mode == TOWARD_ZERO) or (R.mode == TO_ODD):
-        return tl.where(infinite, beyond, sign | largest)
-    elif R.mode == TOWARD_POSITIVE:
-        return tl.where(infinite | (sign == 0), beyond, sign | largest)
-    elif R.mode == TOWARD_NEGATIVE:
-        return tl.where(infinite | (sign != 0), beyond, sign | largest)
-    else:
-        return beyond
+    return bits_of(value_of(n + tl.where(up, 1, 0) + magic) - value_of(magic))
 
 
 @triton.jit
 def round_words(x, draw, N, R: tl.constexpr, EVEN: tl.constexpr):
-    """float32 x in a float format that `words_fit`; every NaN is 0x7fc00000.
+    """float32 x in a float format that `words_fit`; a NaN is one of either sign.
 
     Args:
         draw: T of the draws, uint32; ignored unless stochastic.
         EVEN: `evenly_spaced` of the format.
     """
-    bits = word_of(x)
-    a = bits & _MAGNITUDE
-    sign = bits & _SIGN
+    bits = bits_of(x)
+    a = bits & MAGNITUDE32
+    sign = bits & SIGN32
     negative = sign != 0
     # 2^-man_bits has the biased exponent 127 - man_bits.
-    dropped = (word_of(N.unit) >> 23) - 104
+    dropped = (bits_of(single(N.unit)) >> 23) - 104
     parity = tl.cast(N.code, tl.int32) & 1 if R.exponent_parity else 0
     r = rounded_code(a, negative, draw, dropped, parity, R)
     if not EVEN:
-        least = word_of(N.least)
+        least = bits_of(single(N.least))
         place = (least >> 23) + 23
         if R.subnormals:
             place = place + dropped - 23
         floor = tl.maximum(least, _HIDDEN)
         r = tl.where(a < floor, rounded_count(a, negative, draw, place, R), r)
-    r = tl.where(r > word_of(N.max), overflowed_word(a, sign, N, R), r | sign)
-    return float_of(tl.where(a > _EXPONENT, _NAN, r))
+    beyond = bits_of(overflowed(value_of(a), negative, a == EXPONENT32, N, R))
+    r = tl.where(r > bits_of(single(N.max)), beyond, r) | sign
+    return value_of(tl.where(a > EXPONENT32, NAN32, r))

@@ -1,0 +1,125 @@
+"""How one rounding is compiled and what it is given: the host's side of `_rounding`.
+
+A format comes in two parts. Its `Rule` is compiled in: it decides which instructions there are. Its
+`Numbers` are kernel arguments, so formats with the same rule share one compiled kernel. All of them
+are values that float32 holds, because that is how Triton passes a number.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import triton.language as tl
+
+from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
+
+# The positions in lpkernels.rounding.ROUNDINGS.
+NEAREST_EVEN = tl.constexpr(0)
+NEAREST_AWAY = tl.constexpr(1)
+TOWARD_ZERO = tl.constexpr(2)
+TOWARD_POSITIVE = tl.constexpr(3)
+TOWARD_NEGATIVE = tl.constexpr(4)
+TO_ODD = tl.constexpr(5)
+STOCHASTIC = tl.constexpr(6)
+
+# The positions in lpkernels.formats.OVERFLOWS, and the wrap of fixed point.
+INFINITY = tl.constexpr(0)
+SATURATE = tl.constexpr(1)
+WRAP = tl.constexpr(3)
+
+
+class Rule(NamedTuple):
+    """What decides the instructions of one rounding; hashable, a constexpr of a kernel."""
+
+    fixed: bool
+    mode: int
+    overflow: int
+    subnormals: bool = True
+    #: man_bits is 0: the code's parity is that of the exponent.
+    exponent_parity: bool = False
+    #: The tie beyond max rounds to max.
+    tie_stays: bool = False
+    #: Of a fixed format.
+    signed: bool = True
+    #: Of a stochastic mode.
+    random_bits: int = 0
+    philox: bool = False
+
+
+class Numbers(NamedTuple):
+    """The constants of one format, arguments of a kernel.
+
+    Of a float format the smallest normal, 2^-man_bits, the largest value and half of its quantum,
+    and the exponent code of the smallest normal less 1 when float64 holds it; of a fixed one its
+    quantum, 2^word_bits, the largest and the lowest value, and 0.
+    """
+
+    least: float
+    unit: float
+    max: float
+    low: float
+    code: float
+
+
+def rule_of(
+    fmt: tuple[int, ...], mode: int, random_bits: int = 0, rng: int = 0
+) -> tuple[Rule, Numbers]:
+    """The two parts of a FloatFormat's or FixedFormat's integers, with a rounding mode's code."""
+    parsed = format_from_ints(fmt)
+    bits = random_bits if mode == STOCHASTIC.value else 0
+    philox = bool(rng) and bits > 0
+    if isinstance(parsed, FixedFormat):
+        return _fixed_rule(parsed, mode, bits, philox)
+    if not isinstance(parsed, FloatFormat):
+        raise TypeError(f"rule_of: expected a FloatFormat or a FixedFormat, got {parsed}")
+    emin = 1 - parsed.bias
+    top_exponent = math.frexp(parsed.max)[1] - 1
+    half_top = math.ldexp(1.0, top_exponent - parsed.man_bits - 1)
+    if parsed.man_bits == 0:
+        max_code_odd = (top_exponent + parsed.bias) % 2 == 1
+    else:
+        max_code_odd = (parsed.max / (2 * half_top)) % 2 == 1
+    rule = Rule(
+        fixed=False,
+        mode=mode,
+        overflow=fmt[6],
+        subnormals=parsed.subnormals,
+        exponent_parity=parsed.man_bits == 0,
+        tie_stays=not max_code_odd,
+        random_bits=bits,
+        philox=philox,
+    )
+    unit = math.ldexp(1.0, -parsed.man_bits)
+    return rule, Numbers(math.ldexp(1.0, emin), unit, parsed.max, half_top, float(emin - 1 + 1023))
+
+
+def _fixed_rule(fmt: FixedFormat, mode: int, bits: int, philox: bool) -> tuple[Rule, Numbers]:
+    overflow = WRAP.value if fmt.overflow == "wrap" else SATURATE.value
+    quantum = math.ldexp(1.0, -fmt.frac_bits)
+    signed = int(fmt.signed)
+    top = float(2 ** (fmt.word_bits - signed) - 1) * quantum
+    lowest = -signed * 2.0 ** (fmt.word_bits - 1) * quantum
+    numbers = Numbers(quantum, 2.0**fmt.word_bits, top, lowest, 0.0)
+    rule = Rule(True, mode, overflow, signed=fmt.signed, random_bits=bits, philox=philox)
+    return rule, numbers
+
+
+def words_fit(fmt: tuple[int, ...]) -> bool:
+    """Whether `_words.round_words` takes a format, given as its integers.
+
+    One spacing below 2^floor, a largest value not below that, 2^(q + 23) a float32.
+    """
+    parsed = format_from_ints(fmt)
+    if not isinstance(parsed, FloatFormat):
+        return False
+    if parsed.emin - (parsed.man_bits if parsed.subnormals else 0) + 23 > 127:
+        return False
+    reaches = parsed.emin == -127 and parsed.subnormals and parsed.max >= 2.0**-126
+    return parsed.emin >= -126 or reaches
+
+
+def evenly_spaced(fmt: tuple[int, ...]) -> bool:
+    """Whether values below 2^floor follow the rule of those above: float32's own exponents."""
+    parsed = format_from_ints(fmt)
+    return isinstance(parsed, FloatFormat) and parsed.emin == -126 and parsed.subnormals

@@ -1,0 +1,412 @@
+"""Every way in which the backend's kernels are compiled: the accumulators, quantizers and layouts
+whose launches, taken together, make every branch of every kernel.
+
+`rule_key` and `key` say what decides a kernel's instructions. The four roundings of a product (of
+sums, of products, of outer sums, of the result) are code that shares nothing but registers, and so
+is how operands and outputs are addressed: each takes every value of its own, and every kernel of
+sums meets every address and every combination of rounded products and chunks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends.triton import BACKEND, _tiers
+from lpkernels.backends.triton._rule import Rule, rule_of
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.rounding import ROUNDINGS
+from tests.triton.launches import Launch, recorded
+
+__all__ = [
+    "GROUPS",
+    "all_formats",
+    "draw_key",
+    "fast_key",
+    "key",
+    "launches",
+    "rule_key",
+    "some_rules",
+]
+
+Format = FloatFormat | FixedFormat
+Call = Callable[[], Any]
+
+#: A format of each kind.
+_FEW = ("e5m10", "e5m0", "fixed16_f8", "fixed12_f6_wrap")
+_SEED = torch.tensor(5)
+#: A tile of the largest shape; rows and columns exchanged.
+_SHAPE, _SWAPPED = (16, 64, 512), (512, 64, 16)
+_NEAREST, _STOCHASTIC, _TO_ODD = (
+    ROUNDINGS.index(mode) for mode in ("nearest_even", "stochastic", "to_odd")
+)
+
+
+def rule_key(rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions that round, the draws aside."""
+    mode = ROUNDINGS[rule.mode]
+    if rule.fixed:
+        wraps = rule.overflow == 3
+        return ("fixed", mode, wraps, wraps and rule.signed)
+    parity = rule.exponent_parity and rule.mode in (_NEAREST, _TO_ODD)
+    tie = rule.tie_stays and rule.mode == _NEAREST and not parity
+    return ("float", mode, rule.overflow, rule.subnormals, parity, tie)
+
+
+def draw_key(rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions that draw: the field of a draw, the generator."""
+    if rule.mode != _STOCHASTIC:
+        return ()
+    bits = rule.random_bits
+    return (8 if bits <= 8 else 16 if bits <= 16 else 32, rule.philox)
+
+
+def fast_key(tier: int, rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions of a certified kernel."""
+    if tier == _tiers.RANGE:
+        return (tier, rule.overflow, rule.tie_stays)
+    if tier == _tiers.FIXED:
+        return (tier, rule.mode, rule.overflow)
+    if tier in (_tiers.DIRECTED, _tiers.CUT):
+        return (tier, rule.mode, rule.subnormals, draw_key(rule))
+    return (tier, rule.subnormals)
+
+
+def all_formats() -> Iterator[Format]:
+    """Float formats of every size and kind, and the kinds of fixed ones."""
+    kinds = itertools.product(
+        ("ieee", "fn", "none"), ("infinity", "saturate", "nan"), (True, False)
+    )
+    for specials, overflow, subnormals in kinds:
+        for exp_bits, man_bits, bias in itertools.product(range(1, 9), range(24), (None, -3, 130)):
+            try:
+                yield FloatFormat(
+                    exp_bits, man_bits, bias=bias, specials=specials, overflow=overflow,
+                    subnormals=subnormals,
+                )  # fmt: skip
+            except ValueError:
+                continue
+    for overflow, signed, bits in itertools.product(
+        ("saturate", "wrap"), (True, False), range(2, 25)
+    ):
+        yield FixedFormat(bits, bits // 2, signed=signed, overflow=overflow)
+
+
+def _kinds() -> list[Format]:
+    """The formats of `all_formats` that usual recipes have first, then what they leave out."""
+    first: list[Format] = [FloatFormat(5, 10), FloatFormat(6, 9), FixedFormat(16, 8)]
+    few = [
+        f for f in all_formats() if isinstance(f, FixedFormat) or (f.exp_bits == 5 and f.bias > 0)
+    ]
+    return first + [f for f in few if isinstance(f, FixedFormat) or f.man_bits in (0, 3, 4, 10)]
+
+
+def some_rules(modes: tuple[str, ...] = ROUNDINGS) -> list[tuple[Format, str]]:
+    """A format and a mode for each `rule_key` there is."""
+    found: dict[Any, tuple[Format, str]] = {}
+    for fmt, mode in itertools.product(_kinds(), modes):
+        rule = rule_of(fmt.to_ints(), ROUNDINGS.index(mode))[0]
+        found.setdefault(rule_key(rule), (fmt, mode))
+    return list(found.values())
+
+
+def _drawn() -> Iterator[dict[str, Any]]:
+    """Fields of draws and generators."""
+    for bits, rng in itertools.product((8, 13, 24), ("fast", "philox")):
+        yield {"random_bits": bits, "rng": rng}
+
+
+def key(launch: Launch) -> tuple[Any, ...]:
+    """What decides the instructions of a launch; equal keys are compiled once."""
+    told = {n: v for n, v in launch.told.items() if n not in ("R", "C", "N")}
+    rules = launch.constant("R")
+    if rules is None:
+        found: tuple[Any, ...] = ()
+    elif isinstance(rules, Rule):
+        found = (rule_key(rules), draw_key(rules), rules.random_bits == 32)
+    else:
+        tier = launch.constant("TIER")
+        sums = fast_key(tier, rules.sum.value) if tier is not None else _rule(rules.sum)
+        if launch.name in ("native_kernel", "finish_kernel"):
+            sums = ()
+        bias = isinstance(_outputs(launch).bias, torch.Tensor)
+        outer = _rule(rules.outer) if rules.chunked or bias else ()
+        product = rules.product is not None if tier is not None else _rule(rules.product)
+        found = (sums, product, outer, _rule(rules.result), rules.chunked)
+    return (launch.name, found, tuple(sorted(told.items())), _types(launch.arguments))
+
+
+def _rule(known: Any) -> tuple[Any, ...]:
+    return () if known is None else (rule_key(known.value), draw_key(known.value))
+
+
+def _outputs(launch: Launch) -> Any:
+    return next(a for a in launch.arguments if hasattr(a, "bias"))
+
+
+def _types(value: Any) -> Any:
+    """Types of pointers, and what is absent; numbers are the same for all."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype)
+    if isinstance(value, tuple):
+        return tuple(_types(v) for v in value)
+    return None if value is None else "number"
+
+
+# Calls
+
+
+def _matmul(
+    acc: Accumulator,
+    fused: Fused = NOT_FUSED,
+    shape: tuple[int, int, int] = _SHAPE,
+    bias: bool = True,
+) -> Any:
+    m, k, n = shape
+    addend = torch.zeros(n) if bias else None
+    return BACKEND.matmul(
+        torch.zeros(m, k), torch.zeros(k, n), addend, acc.to_ints(), _SEED, 1, fused
+    )
+
+
+def _convolve(name: str, acc: Accumulator) -> Any:
+    """Padded and strided, 64 channels to 48 on 40 x 24: tiles of the largest shape."""
+    x, w, dy = torch.zeros(2, 64, 40, 24), torch.zeros(48, 64, 3, 3), torch.zeros(2, 48, 20, 12)
+    rest = ([2, 2], [1, 1], [1, 1], 1, acc.to_ints(), _SEED, 1)
+    operands = {
+        "fprop": (x, w, None),
+        "dgrad": (dy, w, list(x.shape)),
+        "wgrad": (x, dy, list(w.shape)),
+    }
+    return getattr(BACKEND, f"conv_{name}")(*operands[name], *rest)
+
+
+def _pointwise(acc: Accumulator) -> Any:
+    """1 x 1 without padding: tables, and no absent tap."""
+    x, w = torch.zeros(2, 16, 20, 20), torch.zeros(32, 16, 1, 1)
+    return BACKEND.conv_fprop(x, w, None, [1, 1], [0, 0], [1, 1], 1, acc.to_ints(), _SEED, 1)
+
+
+#: Where operands and outputs lie.
+_LAYOUTS: dict[str, Callable[[Accumulator], Any]] = {
+    "swapped": partial(_matmul, shape=_SWAPPED),
+    "fprop": partial(_convolve, "fprop"),
+    "dgrad": partial(_convolve, "dgrad"),
+    "wgrad": partial(_convolve, "wgrad"),
+    "pointwise": _pointwise,
+}
+
+
+def _calls(accs: list[Accumulator], layouts: bool = True) -> Iterator[Call]:
+    for acc in accs:
+        yield partial(_matmul, acc)
+    for layout in _LAYOUTS.values() if layouts else ():
+        yield partial(layout, accs[0])
+
+
+def wide_calls() -> Iterator[Call]:
+    """`_wide`, `finish_kernel` and packing: every rule in each of its four places."""
+    rules = some_rules()
+    results = [rule for rule in rules if rule[1] != "stochastic"]
+    for i, (fmt, mode) in enumerate(rules):
+        (product, product_mode), (outer, outer_mode) = (
+            rules[(i + shift) % len(rules)] for shift in (31, 53)
+        )
+        ints = Quantizer(*results[i % len(results)]).to_ints()
+        acc = Accumulator(
+            fmt, mode, product=product, product_rounding=product_mode, chunk=7, outer=outer,
+            outer_rounding=outer_mode,
+        )  # fmt: skip
+        yield partial(_matmul, acc, Fused((), (), ints))
+    for fmt, mode in itertools.product(_FEW, ROUNDINGS):
+        if mode != "stochastic":
+            ints = Quantizer(fmt, mode).to_ints()
+            yield partial(_matmul, Accumulator("e5m0"), Fused((), ints, ()))
+    ints = Quantizer("e5m2").to_ints()
+    yield partial(_matmul, Accumulator("e5m0"), Fused(ints, ints, ints))
+    for draws in _drawn():
+        yield partial(_matmul, Accumulator("e5m0", "stochastic", **draws))
+        acc = Accumulator(
+            "e5m0", "stochastic", product="e4m3", product_rounding="stochastic", chunk=7, **draws
+        )
+        yield partial(_matmul, acc)
+    yield from _calls([Accumulator("e5m0"), Accumulator("e5m0", chunk=7)])
+    yield from _calls([Accumulator("e5m0", product="e4m3", product_rounding="to_odd")])
+
+
+def _of_tier(tier: int) -> list[Accumulator]:
+    """An accumulator for each `fast_key` of a tier, on the GPUs that have it."""
+    found: dict[Any, Accumulator] = {}
+    formats = [FloatFormat(5, 10), FloatFormat(8, 7), FloatFormat(8, 23), FloatFormat(6, 9)]
+    formats += [FloatFormat(6, 12), *_kinds(), FloatFormat(5, 22, subnormals=False)]
+    formats += [FloatFormat(5, 11, subnormals=False), FloatFormat(4, 5, bias=-3)]
+    formats += [FloatFormat(4, 5, bias=-3, subnormals=False)]
+    for fmt, mode, draws in itertools.product(formats, ROUNDINGS, _drawn()):
+        if mode != "stochastic" and draws != {"random_bits": 8, "rng": "fast"}:
+            continue
+        options = draws | {"random_bits": min(draws["random_bits"], 20)}
+        acc = Accumulator(fmt, mode, **options)
+        ints = acc.to_ints()
+        if any(tier in _tiers.tiers(ints, nvidia=nvidia) for nvidia in (True, False)):
+            rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
+            found.setdefault(fast_key(tier, rule), acc)
+    return list(found.values())
+
+
+def tier_calls(tier: int) -> Iterator[Call]:
+    """A certified kernel: every rule that it has, every address, rounded products and chunks."""
+    accs = _of_tier(tier)
+    yield from _calls(accs)
+    first = next(acc for acc in accs)
+    kinds = [{"chunk": 64}]
+    if tier not in (_tiers.HALF, _tiers.BRAIN):
+        kinds += [{"product": "e4m3"}, {"product": "e4m3", "chunk": 64}]
+    for options in kinds:
+        yield partial(_matmul, Accumulator(first.fmt, first.rounding, **options))
+    if tier == _tiers.FUSED:
+        for options in _some_outer():
+            yield partial(_matmul, Accumulator("e6m9", chunk=64, **options))
+
+
+def _some_outer() -> Iterator[dict[str, Any]]:
+    """Outer additions in every mode of every kind of format, and every field of draws."""
+    for fmt, mode in itertools.product(_FEW, ROUNDINGS):
+        yield {"outer": fmt, "outer_rounding": mode}
+    for draws in _drawn():
+        yield {"outer": "e5m4", "outer_rounding": "stochastic", **draws}
+
+
+def finish_calls() -> Iterator[Call]:
+    """Bias and result after a certified kernel."""
+    for i, options in enumerate(_some_outer()):
+        fmt, mode = _FEW[i % len(_FEW)], ROUNDINGS[i % 6]
+        ints = Quantizer(fmt, mode).to_ints()
+        yield partial(_matmul, Accumulator("e6m9", chunk=64, **options), Fused((), (), ints))
+    for draws in _drawn():
+        yield partial(_matmul, Accumulator("e6m9", "stochastic", **draws | {"random_bits": 3}))
+    yield from _calls([Accumulator("e6m9"), Accumulator("e6m9", chunk=64)])
+
+
+def order_calls(kind: str) -> Iterator[Call]:
+    """Trees, Kahan's sums and aligned blocks: every mode of every kind of format."""
+    options: dict[str, Any] = {"order": kind}
+    if kind == "aligned":
+        options = {"block": 4, "aligned_bits": 24}
+    modes = tuple(m for m in ROUNDINGS if kind != "compensated" or m != "stochastic")
+    accs = [Accumulator(f, m, **options) for f, m in itertools.product(_FEW, modes)]
+    if kind != "compensated":
+        accs += [Accumulator("e5m4", "stochastic", **options, **draws) for draws in _drawn()]
+    accs += [
+        Accumulator("e5m4", product="e4m3", product_rounding="stochastic", **options, **draws)
+        for draws in _drawn()
+    ]
+    accs += [Accumulator("e5m4", chunk=21, outer="e6m9", **options)]
+    yield from _calls(accs)
+
+
+def native_calls() -> Iterator[Call]:
+    """tl.dot: every type of operands, every outer rule."""
+    for fmt, mode in itertools.product((*_FEW, "e4m3_sat", "e4m3fn", "e6m9_nosub"), ROUNDINGS):
+        yield partial(_matmul, Accumulator("fp32", mode, order="native", chunk=64, outer=fmt))
+    acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
+    double = Accumulator("fp32", order="native", chunk=64, outer="fp32")
+    for name, one in itertools.product(("e5m2", "bf16", "fixed8_f4"), (acc, double)):
+        ints = Quantizer(name).to_ints()
+        yield partial(_matmul, one, Fused(ints, ints, ints))
+    yield from _calls([acc, double])
+
+
+def _quantize(quantizer: Quantizer, source: torch.dtype, shape: tuple[int, ...] = (64, 256)) -> Any:
+    target = torch.float64 if source == torch.float64 else torch.float32
+    out = torch.zeros(shape, dtype=target)
+    BACKEND.quantize(torch.zeros(shape, dtype=source), quantizer.to_ints(), _SEED, 1, 4, out)
+
+
+_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def quantize_calls() -> Iterator[Call]:
+    """Every rule of elements, by words and in float64, and every type."""
+    even = [FloatFormat(8, 7), FloatFormat(8, 0), FloatFormat(8, 4, overflow="saturate")]
+    rules = [*some_rules(), *itertools.product(even, ROUNDINGS)]
+    for fmt, mode in rules:
+        yield partial(_quantize, Quantizer(fmt, mode), torch.float32)
+    for fmt, mode in itertools.product(_FEW, ROUNDINGS):
+        yield partial(_quantize, Quantizer(fmt, mode), torch.float64)
+    for source in _TYPES:
+        yield partial(_quantize, Quantizer("e5m2"), source)
+        for draws in (*_drawn(), {"random_bits": 32, "rng": "fast"}):
+            yield partial(_quantize, Quantizer("e5m2", "stochastic", **draws), source)
+            if source != torch.float16:
+                yield partial(_quantize, Quantizer("e8m7", "stochastic", **draws), source)
+
+
+def slice_calls() -> Iterator[Call]:
+    """Affine formats and blocks: every mode, type and shape of a tile."""
+    affine = [AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1)]
+    blocks = [BlockFormat("e4m3"), BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096)]
+    for fmt, mode in itertools.product((*affine, *blocks), ROUNDINGS):
+        yield partial(_quantize, Quantizer(fmt, mode), torch.float32, (64, 4000))
+    for fmt, source in itertools.product((*affine, *blocks), _TYPES):
+        yield partial(_quantize, Quantizer(fmt, "stochastic"), source, (64, 4000))
+
+
+def code_calls() -> Iterator[Call]:
+    """pack and unpack."""
+    formats: list[Any] = [
+        FloatFormat(2, 1, specials="none"), FloatFormat(8, 23), FloatFormat(5, 2),
+        FloatFormat(4, 3, specials="fn"), FloatFormat(5, 2, subnormals=False), FloatFormat(8, 0),
+        FixedFormat(24, 10), FixedFormat(8, 4, signed=False), BlockFormat("e4m3"),
+        BlockFormat("e2m1", 7, axis=0),
+    ]  # fmt: skip
+    for fmt in formats:
+        ints, x = fmt.to_ints(), torch.zeros(64, 4000)
+        yield partial(BACKEND.pack, x, ints)
+        yield partial(BACKEND.unpack, torch.zeros(10**6, dtype=torch.uint8), ints, [64, 4000])
+
+
+def accumulate_calls() -> Iterator[Call]:
+    """One rounded addition: every rule, every field of draws."""
+    accs = [Accumulator(fmt, mode) for fmt, mode in some_rules()]
+    accs += [Accumulator("e5m4", "stochastic", **draws) for draws in _drawn()]
+    for acc in accs:
+        arguments = ((0, 0), acc.to_ints(), _SEED, 1, 2, 3)
+        yield partial(BACKEND.accumulate, torch.zeros(64, 256), torch.zeros(64, 256), *arguments)
+
+
+#: Name -> its kernels, and what launches them, among others.
+GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
+    **{name: (("fast_kernel",), partial(tier_calls, t)) for t, name in enumerate(_tiers.NAMES)},
+    "wide": (("wide_kernel", "pack_kernel", "frame_kernel"), wide_calls),
+    "finish": (("finish_kernel",), finish_calls),
+    "pairwise": (("pairwise_kernel",), partial(order_calls, "pairwise")),
+    "compensated": (("compensated_kernel",), partial(order_calls, "compensated")),
+    "aligned": (("aligned_kernel",), partial(order_calls, "aligned")),
+    "native": (("native_kernel",), native_calls),
+    "quantize": (("quantize_kernel",), quantize_calls),
+    "slices": (("range_kernel", "line_kernel", "quantize_blocks_kernel"), slice_calls),
+    "codes": (
+        ("pack_kernel", "unpack_kernel", "pack_blocks_kernel", "unpack_blocks_kernel"), code_calls,
+    ),
+    "accumulate": (("accumulate_kernel",), accumulate_calls),
+}  # fmt: skip
+
+
+def launches(group: str, target: str) -> list[Launch]:
+    """Of one group all that are compiled apart on a target."""
+    names, calls = GROUPS[group]
+    found: dict[Any, Launch] = {}
+    for call in calls():
+        with recorded(target) as made:
+            call()
+        for launch in made:
+            tier = launch.constant("TIER")
+            if launch.name in names and (tier is None or _tiers.NAMES[tier] == group):
+                found.setdefault(key(launch), launch)
+    return list(found.values())
