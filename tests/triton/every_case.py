@@ -19,6 +19,7 @@ import torch
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.triton import BACKEND, _tiers
+from lpkernels.backends.triton._quantize import way
 from lpkernels.backends.triton._rule import Rule, rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.rounding import ROUNDINGS
@@ -33,6 +34,7 @@ __all__ = [
     "launches",
     "rule_key",
     "some_rules",
+    "word_key",
 ]
 
 Format = FloatFormat | FixedFormat
@@ -245,31 +247,39 @@ def _of_tier(tier: int) -> list[Accumulator]:
     found: dict[Any, Accumulator] = {}
     formats = [FloatFormat(5, 10), FloatFormat(8, 7), FloatFormat(8, 23), FloatFormat(6, 9)]
     formats += [FloatFormat(6, 12), *_kinds(), FloatFormat(5, 22, subnormals=False)]
-    formats += [FloatFormat(5, 11, subnormals=False), FloatFormat(4, 5, bias=-3)]
-    formats += [FloatFormat(4, 5, bias=-3, subnormals=False)]
+    formats += [FloatFormat(5, 11, subnormals=False), FloatFormat(4, 5, bias=130)]
+    formats += [FloatFormat(4, 5, bias=130, subnormals=False)]
     for fmt, mode, draws in itertools.product(formats, ROUNDINGS, _drawn()):
         if mode != "stochastic" and draws != {"random_bits": 8, "rng": "fast"}:
             continue
         options = draws | {"random_bits": min(draws["random_bits"], 20)}
         acc = Accumulator(fmt, mode, **options)
         ints = acc.to_ints()
-        if any(tier in _tiers.tiers(ints, nvidia=nvidia) for nvidia in (True, False)):
-            rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
-            found.setdefault(fast_key(tier, rule), acc)
-    return list(found.values())
+        rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
+        for nvidia in (True, False):
+            if tier in _tiers.tiers(ints, nvidia=nvidia):
+                found.setdefault((fast_key(tier, rule), nvidia), acc)
+    return list(dict.fromkeys(found.values()))
 
 
 def tier_calls(tier: int) -> Iterator[Call]:
     """A certified kernel: every rule that it has, every address, rounded products and chunks."""
     accs = _of_tier(tier)
-    yield from _calls(accs)
-    first = next(acc for acc in accs)
+    for acc in accs:
+        yield partial(_matmul, acc)
+    # Where NVIDIA's GPUs have the tier for other formats, the last of them.
+    for first in dict.fromkeys((accs[0], accs[-1])):
+        yield from _variants(first, tier)
+
+
+def _variants(first: Accumulator, tier: int) -> Iterator[Call]:
+    yield from _calls([first])
     kinds = [{"chunk": 64}]
     if tier not in (_tiers.HALF, _tiers.BRAIN):
         kinds += [{"product": "e4m3"}, {"product": "e4m3", "chunk": 64}]
     for options in kinds:
         yield partial(_matmul, Accumulator(first.fmt, first.rounding, **options))
-    if tier == _tiers.FUSED:
+    if tier == _tiers.FUSED and first.fmt.subnormals:
         for options in _some_outer():
             yield partial(_matmul, Accumulator("e6m9", chunk=64, **options))
 
@@ -331,12 +341,30 @@ def _quantize(quantizer: Quantizer, source: torch.dtype, shape: tuple[int, ...] 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
+def word_key(rule: Rule) -> tuple[Any, ...]:
+    """`rule_key` for words, which find ties by their bits; and whether all 32 are drawn."""
+    return (*rule_key(rule)[:5], rule.random_bits == 32)
+
+
+def _by_words() -> list[Quantizer]:
+    """A quantizer for each way of rounding by words and each `word_key`."""
+    found: dict[Any, Quantizer] = {}
+    even = [f for f in all_formats() if isinstance(f, FloatFormat) and f.exp_bits == 8]
+    even = [f for f in even if f.man_bits in (0, 3, 4, 7)]
+    for fmt, mode, bits in itertools.product((*_kinds(), *even), ROUNDINGS, (8, 32)):
+        if isinstance(fmt, FloatFormat):
+            quantizer = Quantizer(fmt, mode, random_bits=bits if mode == "stochastic" else None)
+            ints = quantizer.to_ints()
+            by = way(ints[:-4], torch.float32, torch.float32)
+            if by:
+                found.setdefault((by, word_key(rule_of(ints[:-4], *ints[-4:-1])[0])), quantizer)
+    return list(found.values())
+
+
 def quantize_calls() -> Iterator[Call]:
     """Every rule of elements, by words and in float64, and every type."""
-    even = [FloatFormat(8, 7), FloatFormat(8, 0), FloatFormat(8, 4, overflow="saturate")]
-    rules = [*some_rules(), *itertools.product(even, ROUNDINGS)]
-    for fmt, mode in rules:
-        yield partial(_quantize, Quantizer(fmt, mode), torch.float32)
+    for quantizer in _by_words():
+        yield partial(_quantize, quantizer, torch.float32)
     for fmt, mode in itertools.product(_FEW, ROUNDINGS):
         yield partial(_quantize, Quantizer(fmt, mode), torch.float64)
     for source in _TYPES:

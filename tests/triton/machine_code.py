@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.triton.ahead_of_time import _run, compiled
 
-__all__ = ["Loop", "main_loop"]
+__all__ = ["Loop", "loop_of", "main_loop"]
 
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@\S+\s+)?([A-Z0-9_.]+)([^;]*);", re.M)
 _ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
@@ -42,6 +42,15 @@ def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
         cubin.write_bytes(result.asm["cubin"])
         text = _run("cuobjdump", "-sass", cubin)
         usage = _run("cuobjdump", "-res-usage", cubin)
+    return Loop(
+        loop_of(text),
+        int(re.search(r"REG:(\d+)", usage)[1]),
+        int(re.search(r"STACK:(\d+)", usage)[1]),
+    )
+
+
+def loop_of(text: str) -> Counter[str]:
+    """The instructions of the innermost loop with the most arithmetic of a disassembly."""
     code = [(int(m[1], 16), m[2].split(".")[0], m[3]) for m in _INSTRUCTION.finditer(text)]
     spans = []
     for address, name, operands in code:
@@ -50,9 +59,4 @@ def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
             spans.append((int(to[1], 16), address))
     innermost = [s for s in spans if not any(s[0] <= t[0] and t[1] < s[1] for t in spans)]
     loops = [Counter(n for a, n, _ in code if start <= a <= end) for start, end in innermost]
-    counts = max(loops, key=lambda c: sum(c[name] for name in _ARITHMETIC))
-    return Loop(
-        counts,
-        int(re.search(r"REG:(\d+)", usage)[1]),
-        int(re.search(r"STACK:(\d+)", usage)[1]),
-    )
+    return max(loops, key=lambda c: sum(c[name] for name in _ARITHMETIC), default=Counter())

@@ -70,6 +70,17 @@ def check(a: Tensor, b: Tensor, acc: Accumulator, device: str, bias: Tensor | No
 WRAPPED = FixedFormat(10, 5, overflow="wrap")
 UNSIGNED = FixedFormat(7, 3, signed=False, overflow="wrap")
 
+#: Its smallest normal value is 2^4.
+HIGH = FloatFormat(5, 6, bias=-3)
+MODES = (
+    "stochastic",
+    "toward_zero",
+    "nearest_away",
+    "toward_positive",
+    "toward_negative",
+    "to_odd",
+)
+
 # Operands of few bits: every tier that an accumulator has, alone.
 SERVED = [
     (Accumulator("e5m10"), _tiers.HALF),
@@ -119,6 +130,20 @@ SERVED = [
     (Accumulator(WRAPPED), _tiers.FIXED),
     (Accumulator(WRAPPED, "toward_positive", chunk=9), _tiers.FIXED),
     (Accumulator(UNSIGNED, "to_odd", chunk=5, outer="fp32"), _tiers.FIXED),
+    (Accumulator(WRAPPED, "toward_zero"), _tiers.FIXED),
+    (Accumulator(WRAPPED, "nearest_away"), _tiers.FIXED),
+    (Accumulator(UNSIGNED, "toward_zero", chunk=8), _tiers.FIXED),
+    (Accumulator(UNSIGNED, "nearest_away"), _tiers.FIXED),
+    (Accumulator("fixed6_f2", "nearest_away", chunk=9), _tiers.FIXED),
+    (Accumulator("fixed22_f17", "nearest_away"), _tiers.FIXED),
+    *((Accumulator(HIGH, mode), _tiers.DIRECTED) for mode in ("toward_zero", "to_odd")),
+    (Accumulator(HIGH, "stochastic", random_bits=6, chunk=8), _tiers.DIRECTED),
+    *(
+        (Accumulator(fmt, mode, random_bits=5, product=product), _tiers.DIRECTED)
+        for fmt in ("e8m0", "e8m1")
+        for mode in MODES
+        for product in (None, "e5m2")
+    ),
 ]
 
 
@@ -248,18 +273,8 @@ def test_negative_zeros(k: int, device: str) -> None:
     check(tiny * 2.0**-4, b * 2.0**-4, Accumulator("e5m10"), device)
 
 
-MODES = (
-    "stochastic",
-    "toward_zero",
-    "nearest_away",
-    "toward_positive",
-    "toward_negative",
-    "to_odd",
-)
-
-
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fmt", ["e5m10", "e4m3", "bf16"])
+@pytest.mark.parametrize("fmt", ["e5m10", "e4m3", "bf16", "e6m0", "e5m1"])
 def test_underflow_in_every_mode(fmt: str, mode: str, device: str, stages, monkeypatch) -> None:
     """Sums near the smallest subnormal value, products of 48 bits, zeros of both signs."""
     only(monkeypatch, _tiers.DIRECTED)
@@ -273,15 +288,30 @@ def test_underflow_in_every_mode(fmt: str, mode: str, device: str, stages, monke
     assert set(stages()) == {0}
 
 
-@pytest.mark.parametrize("mode", ["nearest_even", "toward_zero", "toward_positive"])
+@pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "toward_zero", "toward_positive"])
 def test_fixed_point_takes_any_operand(mode: str, device: str, stages, monkeypatch) -> None:
     """Wide products, overflow of all sizes, infinities and NaN."""
     only(monkeypatch, _tiers.FIXED)
     a, b = floats((9, 25), 1, bits=24, low=-9, high=2), floats((25, 33), 2, bits=24, low=-9, high=2)
     a[3, 2], a[4, 5], a[5] = float("inf"), float("nan"), a[5] * 2.0**60
     a[6], b[:, 7] = a[6] * 2.0**120, b[:, 7] * 2.0**100
-    for fmt in ("fixed16_f12", "fixed23_f21", "fixed12_f4"):
+    for fmt in ("fixed16_f12", "fixed22_f20", "fixed12_f4"):
         check(a, b, Accumulator(fmt, mode), device)
+    assert set(stages()) == {0}
+
+
+@pytest.mark.parametrize("mode", ["toward_zero", "nearest_away"])
+@pytest.mark.parametrize("fmt", ["fixed8_f4_wrap", "fixed20_f9_wrap", WRAPPED, UNSIGNED], ids=str)
+def test_wrapping_sums_keep_their_sign(fmt, mode: str, device: str, stages, monkeypatch) -> None:
+    """Halves and parts of a quantum on both sides of zero and of the ends."""
+    only(monkeypatch, _tiers.FIXED)
+    acc = Accumulator(fmt, mode)
+    a = floats((15, 40), 1, bits=9, low=-4, high=2)
+    a[1::2] = (a[1::2] * 2.0**5).round() * 2.0**-5
+    b = torch.full((40, 33), acc.fmt.quantum * 2.0**3)
+    b[:, 1::3] *= -1.0
+    b[:, 2::3] *= 2.0 ** (acc.fmt.word_bits - 8)
+    check(a, b, acc, device)
     assert set(stages()) == {0}
 
 

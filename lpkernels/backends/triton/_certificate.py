@@ -17,9 +17,10 @@ nothing overflows. They are looked at only once in `STRIDE` steps. A step to nea
 at most twice its product, as the sum itself is among the values it could round to. So sums below
 half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound until they are looked
 at again. Truncation moves a sum by less, a draw by one place more, and so do to_odd and rounding
-away from zero: by (1 + 2^-man_bits)^STRIDE < 2^g in all, g = 1 from man_bits = 4 on, 2 and 3 for 3
-and 2. Sums below 2^(-1 - g) of the bound, STRIDE 2^h and STRIDE 2^lx below half of that again, stay
-below it; where subnormals have no places of their own to move by, 2^(-1 - g) for both is enough.
+away from zero: by (1 + 2^-man_bits)^STRIDE < 2^g in all, g = 1 from man_bits = 4 on, 2, 3, 5
+and 8 for 3, 2, 1 and 0. Sums below 2^(-1 - g) of the bound, STRIDE 2^h and STRIDE 2^lx below half
+of that again, stay below it; where subnormals have no places of their own to move by, 2^(-1 - g)
+for both is enough.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def watched_directed(highest, N, R: tl.constexpr):
     if (R.mode == TOWARD_ZERO) or (R.mode == NEAREST_AWAY):
         growth = tl.full([], 0, tl.int32)
     else:
-        growth = tl.maximum(5 + exponent_of(N.unit), 1)
+        m = -exponent_of(N.unit)
+        growth = tl.where(m >= 2, tl.maximum(5 - m, 1), tl.where(m == 1, 5, 8))
     small = highest + _STRIDE_LOG2 + 2 + growth <= bound
     small = small & (last_place(N) + _STRIDE_LOG2 + 2 + growth <= bound)
     return small & (bound >= -_ENOUGH), bound - 1 - growth
@@ -200,7 +202,8 @@ def certified(
         holds = holds & safe_in_range(lowest, width, C.sum)
     elif TIER == FIXED:
         if R.sum.overflow == WRAP:
-            holds = holds & (highest <= exponent_of(C.sum.least) + 21)
+            places: tl.constexpr = 20 if R.sum.mode == NEAREST_AWAY else 21
+            holds = holds & (highest <= exponent_of(C.sum.least) + places)
     elif TIER != PLAIN:
         floored: tl.constexpr = (TIER == FLOOR) or (TIER == NEAREST) or (TIER == DIRECTED)
         if (not floored) or (not R.sum.subnormals):

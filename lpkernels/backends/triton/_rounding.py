@@ -222,10 +222,8 @@ def add_rounded(acc, p, threshold, N, R: tl.constexpr):
 @triton.jit
 def fused(s, N):
     """The splitting by 2 multiply-adds, for m = 1..10 in float32, 1..23 in float64; no floor of
-    subnormals, no overflow, -0 becomes +0. csrc/cpu/certified_rules.h has the proof.
-
-    Products are by a power of two, exact: fused or not gives the same.
-    """
+    subnormals, no overflow, -0 becomes +0. csrc/cpu/certified_rules.h has the proof. Products are
+    by a power of two, exact: fused or not gives the same."""
     if s.dtype == tl.float64:
         scale = wide(N.unit) * _GRID
     else:
@@ -237,21 +235,16 @@ def fused(s, N):
 def split32(s, N):
     """Veltkamp's splitting: 3 operations; no floor of subnormals, no overflow, -0 becomes +0.
 
-    g lies on a grid of 2^(23 - m) ulps of s, or coarser; s - g is rounded to the same grid, so
-    g + (s - g) is s on it, a tie even (Dekker 1971; Boldo 2006). For 1 <= m <= 22 and
-    |s| < 2^(103 + m), and where s is subnormal too: all are multiples of 2^-149 then.
-    """
+    g and s - g lie on a grid of 2^(23 - m) ulps of s, or coarser: g + (s - g) is s on it, a tie
+    even (Dekker 1971; Boldo 2006). For 1 <= m <= 22, |s| < 2^(103 + m), subnormal s too."""
     g = s * (single(N.unit) * 8388608.0 + 1.0)
     return g + (s - g)
 
 
 @triton.jit
 def _on_grid(s, N):
-    """s on the grid of its binade, or of 2^e below that; 1 <= m <= 21.
-
-    1.5 2^(23 - m) binades put the sum where float32's own ulp is the format's quantum, and taking
-    them away is exact. The products are exact: fused or not gives the same.
-    """
+    """s on the grid of its binade, or of 2^e below that; 1 <= m <= 21. 1.5 2^(23 - m) binades put
+    the sum where float32's ulp is the format's quantum; taking them away is exact, products too."""
     bits = tl.maximum(bits_of(s) & EXPONENT32, bits_of(single(N.least)))
     binade = value_of(bits)
     magic = single(N.unit) * 12582912.0
@@ -266,10 +259,8 @@ def floored32(s, N):
 
 @triton.jit
 def ranged32(s, N, R: tl.constexpr):
-    """Every s, overflow, infinity and NaN included: 7 operations; 2^(25 - m) max < 2^128.
-
-    The grid of an infinity is NaN and not used; a NaN compares false and stays.
-    """
+    """Every s, overflow, infinity and NaN (it compares false and stays) included: 7 operations;
+    2^(25 - m) max < 2^128. The grid of an infinity is NaN and not used."""
     above = is_above(tl.abs(s), N, R)
     return with_sign(tl.where(above, beyond_max(s, N, R), _on_grid(s, N)), s)
 
@@ -277,8 +268,7 @@ def ranged32(s, N, R: tl.constexpr):
 @triton.jit
 def nearest64(s, N):
     """With subnormals and the sign of zero, m = 1..23; no overflow: as `floored32`, s < 2^900."""
-    # The product of powers of two, in place: their exponents added. A GPU has half as many float64
-    # lanes as integer ones, or far fewer.
+    # A product of powers of two: their exponents added. A GPU has fewer lanes for float64.
     magic = upper(wide(N.unit) * _MAGIC) - 0x3FF00000
     binade = tl.maximum(upper(s) & _UPPER_EXPONENT, upper(wide(N.least)))
     shift = from_upper(binade + magic)
@@ -365,21 +355,26 @@ def summed(a, b, sums, drawn, N, R: tl.constexpr):
 
 
 @triton.jit
-def zero_of(N):
-    """What is held for 0."""
-    return single(N.least) * 12582912.0
+def zero_of(N, R: tl.constexpr):
+    """What is held for 0; half of it for nearest_away, so that halves have a place."""
+    return single(N.least) * (6291456.0 if R.mode == NEAREST_AWAY else 12582912.0)
 
 
 @triton.jit
 def _integer_sum(a, b, sums, N, R: tl.constexpr):
-    if (R.mode == TOWARD_ZERO) or (R.mode == TO_ODD):
+    if (R.mode == TOWARD_ZERO) or (R.mode == TO_ODD) or (R.mode == NEAREST_AWAY):
         below = multiply_add(a, b, sums, TOWARD_NEGATIVE)
         above = multiply_add(a, b, sums, TOWARD_POSITIVE)
         if R.mode == TO_ODD:
             # Neighbours, or the same.
             return tl.where((bits_of(below) & 1) != 0, below, above)
+        positive = above > zero_of(N, R)
+        if R.mode == NEAREST_AWAY:
+            # Cut to halves, with half a quantum more where positive; then to a quantum, downward.
+            below = below + single(N.least) * 0.5
+            return value_of(bits_of(tl.where(positive, below, above)) & ~1)
         else:
-            return tl.where(above > zero_of(N), below, above)
+            return tl.where(positive, below, above)
     else:
         return multiply_add(a, b, sums, R.mode)
 
@@ -389,10 +384,15 @@ def fixed_sum(a, b, sums, N, R: tl.constexpr):
     """a b + sums, held as above. Saturated: up to 22 bits and a sign, any a and b: beyond 2^22
     quanta the order is kept, NaN stays. Wrapped: up to 21 bits, products below 2^21 quanta."""
     total = _integer_sum(a, b, sums, N, R)
-    zero = zero_of(N)
+    zero = zero_of(N, R)
     if R.overflow == WRAP:
-        mask = tl.cast(single(N.unit), tl.int32) - 1
-        return value_of((bits_of(total) & mask) | bits_of(zero))
+        span = tl.cast(single(N.unit), tl.int32) << (1 if R.mode == NEAREST_AWAY else 0)
+        if R.signed and ((R.mode == TOWARD_ZERO) or (R.mode == NEAREST_AWAY)):
+            # Their sign counts: held from the lowest value on.
+            half = span >> 1
+            return value_of(((bits_of(total) + half) & (span - 1)) + (bits_of(zero) - half))
+        else:
+            return value_of((bits_of(total) & (span - 1)) | bits_of(zero))
     else:
         total = tl.minimum(total, zero + single(N.max), propagate_nan=tl.PropagateNan.ALL)
         return tl.maximum(total, zero + single(N.low), propagate_nan=tl.PropagateNan.ALL)

@@ -53,7 +53,8 @@ def as_sums(x, TIER: tl.constexpr):
 def scale_of(N, PART: tl.constexpr):
     """Part 0 and 1 of the scale, powers of two whose product it is, or part 2: all of it.
 
-    For -126 <= e <= 0. Operands of usual sizes stay exact if each takes its part.
+    For -126 <= e <= 100, part 2 for e <= 0. Operands of usual sizes stay exact if each takes its
+    part.
     """
     # -126 - e, from a biased exponent.
     scale = 1 - (bits_of(single(N.least)) >> 23)
@@ -68,13 +69,16 @@ def scale_of(N, PART: tl.constexpr):
 @triton.jit
 def unscaled(sums, N):
     """Sums without their scale, exactly: values of the format."""
-    return sums * value_of(bits_of(single(N.least)) + (126 << 23))
+    # 2^(126 + e) may be no float32.
+    exponent = (bits_of(single(N.least)) >> 23) - 1
+    half = exponent >> 1
+    return (sums * value_of((half + 127) << 23)) * value_of((exponent - half + 127) << 23)
 
 
 @triton.jit
 def fixed_value(sums, N, R: tl.constexpr):
     """The values of sums of quanta as `fixed_sum` holds them; a zero is +0."""
-    value = sums - zero_of(N)
+    value = sums - zero_of(N, R)
     if R.overflow == WRAP:
         value = tl.where(value > single(N.max), value - single(N.unit) * single(N.least), value)
     return value
@@ -187,7 +191,7 @@ def first_sums(C, R: tl.constexpr, TIER: tl.constexpr, BM: tl.constexpr, BN: tl.
     """Sums of nothing: 0 as a tier holds it."""
     zeros = as_sums(tl.zeros([BM, BN], tl.float32), TIER)
     if TIER == FIXED:
-        zeros = zeros + zero_of(C.sum)
+        zeros = zeros + zero_of(C.sum, R.sum)
     return zeros
 
 

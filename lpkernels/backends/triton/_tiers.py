@@ -90,23 +90,24 @@ def _draws_fit(acc: Ints, in_order: bool) -> bool:
 
 def _directed(fmt: FloatFormat, acc: Ints) -> bool:
     parsed, m = accumulator_from_ints(acc), fmt.man_bits
-    if not -126 <= fmt.emin <= 0 or m < 1:
+    # The scale of rounded products is one number.
+    if not -126 <= fmt.emin <= (100 if parsed.product is None else 0):
         return False
     if parsed.rounding == "stochastic":
-        return 2 <= m <= 22 - parsed.random_bits
-    if parsed.rounding in ("nearest_away", "to_odd"):
-        return 2 <= m <= 22
-    return parsed.rounding == "toward_zero" or m >= 2
+        return m <= 22 - parsed.random_bits
+    return m <= 22 or parsed.rounding not in ("nearest_away", "to_odd")
 
 
 def _fixed(fmt: FixedFormat, rounding: str, nvidia: bool) -> bool:
-    if fmt.frac_bits < -100 or rounding in ("nearest_away", "stochastic"):
+    if not -100 <= fmt.frac_bits <= 148 or rounding == "stochastic":
         return False
     if rounding != "nearest_even" and not nvidia:
         return False
+    # nearest_away needs halves of a quantum.
+    halves = rounding == "nearest_away"
     if fmt.overflow == "wrap":
-        return fmt.word_bits <= 21 and rounding != "toward_zero"
-    return fmt.word_bits <= (23 if fmt.signed else 22)
+        return fmt.word_bits <= 21 - halves
+    return fmt.word_bits <= (23 if fmt.signed else 22) - halves
 
 
 def _cuts(fmt: FloatFormat, acc: Ints) -> bool:

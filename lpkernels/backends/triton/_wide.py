@@ -190,5 +190,6 @@ def launch(
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), flags, seed,
             role, m, n, k, chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
             LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn,
-            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT, **options_of(roundings),
+            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
+            **options_of(roundings),
         )  # fmt: skip

@@ -1,0 +1,249 @@
+"""Every kernel, and every rounding that the planner can choose, compiles ahead of time.
+
+What there is comes from the planner's pure functions over all formats; what is compiled, from
+`every_case`. The compilation of the whole takes half an hour: pytest -m slow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends.triton import _tiers
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._quantize import way
+from lpkernels.backends.triton._rule import rule_of
+from lpkernels.formats import FloatFormat
+from lpkernels.rounding import ROUNDINGS
+from tests.triton.ahead_of_time import COUNTED, TARGETS, _run
+from tests.triton.every_case import (
+    GROUPS,
+    Format,
+    all_formats,
+    draw_key,
+    fast_key,
+    launches,
+    rule_key,
+    word_key,
+)
+from tests.triton.launches import Launch, compiled_launch, kernels, modules
+from tests.triton.machine_code import loop_of
+
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.skipif(interpreting(), reason="Triton's interpreter compiles nothing"),
+]
+
+#: Of each planner one; that of sm_80 is that of sm_90.
+PLANNED = pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+EVERY = pytest.mark.parametrize("target", TARGETS)
+#: Instructions a product and thread in the main loop on sm_90, at most: counted, and a tenth more.
+CEILINGS: dict[str, float] = json.loads((Path(__file__).parent / "ceilings.json").read_text())
+
+
+@cache
+def listed(target: str) -> dict[str, list[Launch]]:
+    return {group: launches(group, target) for group in GROUPS}
+
+
+def of(target: str, *names: str) -> Iterator[Launch]:
+    """The launches of these kernels."""
+    for found in listed(target).values():
+        yield from (launch for launch in found if launch.name in names)
+
+
+@PLANNED
+def test_every_kernel_is_listed(target: str) -> None:
+    found = {launch.name for group in listed(target).values() for launch in group}
+    assert found == set(kernels())
+
+
+def test_whatever_is_launched_is_called_a_kernel() -> None:
+    """By which `launches.kernels` finds them."""
+    for module in modules():
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
+                continue
+            # kernel[grid](..., **EXACT)
+            if any(keyword.arg is None for keyword in node.keywords):
+                kernel = node.func.value
+                name = kernel.attr if isinstance(kernel, ast.Attribute) else kernel.id
+                assert name in kernels(), module.__name__
+
+
+def drawn(mode: str) -> list[dict[str, Any]]:
+    """Numbers of random bits of every field, both generators."""
+    if mode != "stochastic":
+        return [{}]
+    return [{"random_bits": b, "rng": g} for b in (1, 8, 9, 16, 17, 24) for g in ("fast", "philox")]
+
+
+def accumulators(product: Format | str | None = None) -> Iterator[Accumulator]:
+    for fmt, mode in itertools.product(all_formats(), ROUNDINGS):
+        for draws in drawn(mode):
+            yield Accumulator(fmt, mode, product=product, **draws)
+
+
+@PLANNED
+@pytest.mark.parametrize("product", [None, "e4m3"])
+def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, target: str) -> None:
+    """Of all accumulators: each tier with each rule that changes its instructions."""
+    chosen = set()
+    for acc in accumulators(product):
+        ints = acc.to_ints()
+        rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
+        for tier in _tiers.tiers(ints, nvidia=target != "gfx942"):
+            chosen.add(fast_key(tier, rule))
+    have = {
+        fast_key(launch.constant("TIER"), launch.constant("R").sum.value)
+        for launch in of(target, "fast_kernel")
+    }
+    assert chosen <= have
+    if product:
+        with_products = {
+            launch.constant("TIER")
+            for launch in of(target, "fast_kernel")
+            if launch.constant("R").product is not None
+        }
+        assert {key[0] for key in chosen} <= with_products
+
+
+@PLANNED
+def test_every_tier_has_chunks_and_tables(target: str) -> None:
+    shapes: dict[int, set[Any]] = {}
+    for launch in of(target, "fast_kernel"):
+        told = launch.told
+        absent = told["LEFT_ABSENT"] or told["RIGHT_ABSENT"]
+        shapes.setdefault(told["TIER"], set()).add((told["R"].chunked, absent, told["SWAPPED"]))
+    for tier, found in shapes.items():
+        assert {s[0] for s in found} == {True, False}, _tiers.NAMES[tier]
+        assert {s[1] for s in found} == {True, False}, _tiers.NAMES[tier]
+        assert {s[2] for s in found} == {True, False}, _tiers.NAMES[tier]
+
+
+def rules_of(launch: Launch) -> dict[str, Any]:
+    """The rule or the four of a launch."""
+    rules = launch.constant("R")
+    if hasattr(rules, "_fields") and "sum" in rules._fields:
+        return {name: r.value for name, r in rules._asdict().items() if hasattr(r, "value")}
+    return {"rule": rules}
+
+
+@PLANNED
+def test_every_rule_is_listed_in_every_place(target: str) -> None:
+    """Of all formats and modes: alone, as that of sums, of products, of chunks, of the result."""
+    chosen, fields = set(), set()
+    for acc in accumulators():
+        ints = acc.to_ints()
+        rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
+        chosen.add(rule_key(rule))
+        fields.add(draw_key(rule))
+    alone = [rules_of(launch)["rule"] for launch in of(target, "accumulate_kernel")]
+    assert {rule_key(rule) for rule in alone} == chosen
+    assert {draw_key(rule) for rule in alone} == fields
+    for place in ("sum", "product", "outer", "result"):
+        rules = [
+            rules_of(launch)[place]
+            for launch in of(target, "wide_kernel")
+            if place in rules_of(launch)
+        ]
+        draws = place != "result"
+        assert {rule_key(rule) for rule in rules} >= {
+            key for key in chosen if draws or key[1] != "stochastic"
+        }
+        assert not draws or {draw_key(rule) for rule in rules} == fields
+
+
+@PLANNED
+def test_every_rounding_of_elements_is_listed(target: str) -> None:
+    """By words: every rule, with a rule of its own near zero and without."""
+    chosen = set()
+    for fmt, mode in itertools.product(all_formats(), ROUNDINGS):
+        for bits in (8, 16, 24, 32) if mode == "stochastic" else (8,):
+            if not isinstance(fmt, FloatFormat):
+                continue
+            ints = Quantizer(
+                fmt, mode, random_bits=bits if mode == "stochastic" else None
+            ).to_ints()
+            by = way(ints[:-4], torch.float32, torch.float32)
+            if by:
+                chosen.add((by, word_key(rule_of(ints[:-4], *ints[-4:-1])[0])))
+    have = {
+        (launch.constant("BY"), word_key(launch.constant("R")))
+        for launch in of(target, "quantize_kernel")
+        if launch.constant("BY")
+    }
+    assert chosen <= have
+
+
+def usage(result: Any) -> dict[str, float]:
+    """Stack, registers and the instructions of the main loop of what was compiled."""
+    if "amdgcn" in result.asm:
+        text = result.asm["amdgcn"]
+        found = re.search(r"\.private_segment_fixed_size:\s*(\d+)", text)
+        return {
+            "stack": int(found[1]),
+            "registers": int(re.search(r"\.vgpr_count:\s*(\d+)", text)[1]),
+        }
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(result.asm["cubin"])
+        text = _run("cuobjdump", "-sass", "-res-usage", cubin)
+    stack, registers = (int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("STACK", "REG"))
+    return {"stack": stack, "registers": registers, "loop": loop_of(text).total()}
+
+
+def ceiling_of(launch: Launch) -> str | None:
+    """Under which name the ceiling of a kernel of products stands."""
+    rules = launch.constant("R")
+    if launch.name == "fast_kernel":
+        kind = _tiers.NAMES[launch.constant("TIER")]
+        mode = ROUNDINGS[rules.sum.mode] + (" philox" if rules.sum.philox else "")
+    elif launch.name == "wide_kernel":
+        kind = "wide"
+        mode = ROUNDINGS[rules.sum.mode] + (" philox" if rules.sum.philox else "")
+        if rules.product is not None and rules.product.mode == ROUNDINGS.index("stochastic"):
+            mode += ", drawn products" + (" philox" if rules.product.philox else "")
+    else:
+        return None
+    absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
+    parts = [kind, mode, "products" * (rules.product is not None), "absent" * absent]
+    return ", ".join(part for part in parts if part)
+
+
+def products_of(launch: Launch) -> float:
+    """Of one thread in one pass of the main loop."""
+    told = launch.told
+    steps = 8 if launch.name == "fast_kernel" else 1
+    return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
+
+
+@pytest.mark.slow
+@EVERY
+@pytest.mark.parametrize("group", GROUPS)
+def test_compiles_within_its_budget(group: str, target: str) -> None:
+    """No contraction, no flushing, no stack; on sm_90 a bound for what a product costs."""
+    wrong = []
+    for launch in listed(target)[group]:
+        result = compiled_launch(launch, target)
+        found = usage(result)
+        budget = ceiling_of(launch)
+        if COUNTED and found["stack"] > 0:
+            wrong.append((launch.name, launch.told, found))
+        if "ptx" in result.asm and ".ftz" in result.asm["ptx"]:
+            wrong.append((launch.name, launch.told, ".ftz"))
+        if COUNTED and target == "sm_90" and budget:
+            cost = found["loop"] / products_of(launch)
+            if cost > CEILINGS[budget]:
+                wrong.append((budget, launch.told, cost))
+    assert not wrong
