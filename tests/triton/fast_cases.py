@@ -40,7 +40,7 @@ class FastCase(NamedTuple):
     @property
     def tile(self) -> Tile:
         """That of a large product on a GPU."""
-        return _stages.largest_tile(self.tier, self.roundings)
+        return _stages.largest_tile(self.tier, self.roundings, swapped=False)
 
     @property
     def roundings(self) -> Roundings:
@@ -81,6 +81,8 @@ _CHUNKED = Accumulator("e6m9", chunk=64)
 
 _PHILOX = Accumulator("e6m9", "stochastic", rng="philox")
 _STOCHASTIC = Accumulator("e6m9", "stochastic")
+_AWAY = Accumulator("fixed16_f8", "nearest_away")
+_WRAPPED_CUT = Accumulator(FixedFormat(16, 8, overflow="wrap"), "toward_zero")
 _WRAPPED = Accumulator(FixedFormat(16, 8, overflow="wrap"))
 
 FAST_CASES = [
@@ -106,5 +108,10 @@ FAST_CASES = [
     FastCase("fixed, wraps", _tiers.FIXED, _WRAPPED, 2.6, 1),
     FastCase("fused64", _tiers.FUSED64, Accumulator("e5m10"), 5.0, 3),
     FastCase("nearest64", _tiers.NEAREST, Accumulator("e5m10"), 9.5, 3),
+    FastCase("nearest_away", _tiers.DIRECTED, Accumulator("e6m9", "nearest_away"), 4.2, 1.32),
+    FastCase("fixed, nearest_away", _tiers.FIXED, _AWAY, 9.0, 3),
+    FastCase("fixed, wraps, toward_zero", _tiers.FIXED, _WRAPPED_CUT, 8.0, 2),
     FastCase("cut64, stochastic", _tiers.CUT, _STOCHASTIC, 11.0, 1),
+    FastCase("cut64, toward_zero", _tiers.CUT, Accumulator("e6m9", "toward_zero"), 6.0, 1),
+    FastCase("cut64, nearest_away", _tiers.CUT, Accumulator("e6m9", "nearest_away"), 7.0, 1),
 ]

@@ -14,24 +14,16 @@ from lpkernels.backends import NOT_FUSED, Fused
 from tests.cases import ConvCase
 
 pytestmark = pytest.mark.triton
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
 
-from lpkernels.backends.triton import _images, _launch, _operands, _orders, _wide  # noqa: E402
+from lpkernels.backends.triton import _launch  # noqa: E402
 from tests.triton import test_conv  # noqa: E402
 from tests.triton.ahead_of_time import TARGETS  # noqa: E402
-from tests.triton.test_compiled_products import Recorder, compiled_launch, keys  # noqa: E402
+from tests.triton.launches import compiled_launch, keys, recorded  # noqa: E402
 
 if _launch.interpreting():
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-KERNELS = [
-    (_operands, "pack_kernel"),
-    (_images, "frame_kernel"),
-    (_wide, "wide_kernel"),
-    (_orders, "pairwise_kernel"),
-    (_orders, "compensated_kernel"),
-    (_orders, "aligned_kernel"),
-]
 E5M2 = (*Accumulator("e5m2").fmt.to_ints(), 0, 0, 0, 0)
 STRIDES = ConvCase((2, 3, 9, 8), (6, 3, 3, 3), (2, 2), (1, 1), (1, 1))
 CASES = {
@@ -54,12 +46,10 @@ CASES = {
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Every launch, as (kernel, arguments, options)."""
-    calls: list[Any] = []
-    for module, name in KERNELS:
-        monkeypatch.setattr(module, name, Recorder(getattr(module, name), calls))
-    yield calls
+def launches() -> Iterator[list[Any]]:
+    """Every launch of a convolution."""
+    with recorded() as calls:
+        yield calls
 
 
 def convolve(
@@ -74,7 +64,7 @@ def convolve(
 @pytest.mark.parametrize("name", CASES)
 def test_every_launch_compiles(name: str, target: str, launches: list[Any]) -> None:
     convolve(*CASES[name][:2], fused=CASES[name][2])
-    made = {launch[0].fn.__name__: launch for launch in launches}
+    made = {launch.name: launch for launch in launches}
     assert len(made) >= 2
     for launch in made.values():
         assert compiled_launch(launch, target).asm

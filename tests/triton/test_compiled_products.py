@@ -13,14 +13,11 @@ from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.backends import NOT_FUSED, Fused
 
 pytestmark = pytest.mark.triton
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
 
-from triton.compiler import ASTSource  # noqa: E402
-from triton.compiler.compiler import make_backend  # noqa: E402
-from triton.runtime.jit import create_function_from_signature  # noqa: E402
-
-from lpkernels.backends.triton import BACKEND, _fast, _launch, _operands, _stages, _tiers, _wide  # noqa: E402
+from lpkernels.backends.triton import BACKEND, _launch, _tiers  # noqa: E402
 from tests.triton.ahead_of_time import COUNTED, FEW_BYTES, TARGETS, code_of  # noqa: E402
+from tests.triton.launches import compiled_launch, keys, recorded  # noqa: E402
 
 if _launch.interpreting():
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
@@ -44,27 +41,11 @@ CASES = {
 }  # fmt: skip
 
 
-class Recorder:
-    """In place of a kernel: takes launches and starts nothing."""
-
-    def __init__(self, kernel: Any, calls: list[Any]):
-        self.kernel, self.calls = kernel, calls
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *args, **kwargs: self.calls.append((self.kernel, args, kwargs))
-
-
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Every launch of a product, as (kernel, arguments, options)."""
-    calls: list[Any] = []
-    kernels = {
-        "pack_kernel": _operands, "fast_kernel": _fast, "finish_kernel": _stages,
-        "wide_kernel": _wide,
-    }  # fmt: skip
-    for name, module in kernels.items():
-        monkeypatch.setattr(module, name, Recorder(getattr(module, name), calls))
-    yield calls
+def launches() -> Iterator[list[Any]]:
+    """Every launch of a product."""
+    with recorded() as calls:
+        yield calls
 
 
 def multiply(
@@ -78,32 +59,6 @@ def multiply(
     m, k, n = shape
     a, b, bias = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n)
     BACKEND.matmul(a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
-
-
-def bound(launch: Any, target: str) -> tuple[Any, ...]:
-    """The launch's backend, arguments and what they specialise the kernel to."""
-    kernel, args, kwargs = launch
-    backend = make_backend(TARGETS[target])
-    binder = create_function_from_signature(kernel.signature, kernel.params, backend)
-    return backend, *binder(*args, **kwargs)
-
-
-def compiled_launch(launch: Any, target: str) -> Any:
-    """What `triton.compile` makes of it."""
-    backend, arguments, specialization, _ = bound(launch, target)
-    kernel, _, told = launch
-    options, signature, constants, attributes = kernel._pack_args(
-        backend, told, arguments, specialization, None
-    )
-    source = ASTSource(kernel, signature, constants, attributes)
-    return triton.compile(source, target=TARGETS[target], options=options.__dict__)
-
-
-def keys(launches: list[Any]) -> list[str]:
-    """What Triton keeps compiled kernels under."""
-    found = [f"{launch[0]} {bound(launch, 'sm_90')[2:]}" for launch in launches]
-    launches.clear()
-    return found
 
 
 def test_one_kernel_for_formats_of_one_rule_and_for_all_seeds(launches: list[Any]) -> None:
@@ -131,7 +86,7 @@ def test_every_launch_compiles(
     multiply(acc, fused=fused)
     fast = ["fast_kernel"] * len(_tiers.tiers(acc.to_ints(), nvidia=nvidia))
     fast += ["finish_kernel"] if fast else []
-    assert [launch[0].fn.__name__ for launch in launches] == [
+    assert [launch.name for launch in launches] == [
         "pack_kernel", "pack_kernel", *fast, "wide_kernel",
     ]  # fmt: skip
     for launch in launches:

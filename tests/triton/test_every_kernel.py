@@ -6,6 +6,7 @@ What there is comes from the planner's pure functions over all formats; what is 
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import re

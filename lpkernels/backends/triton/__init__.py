@@ -23,6 +23,9 @@ from lpkernels.backends.triton import (  # noqa: E402
     _packing,
     _quantize,
 )
+from lpkernels.backends.triton._autotune import autotune
+
+__all__ = ["BACKEND", "TritonBackend", "autotune"]
 
 # By the first integer of a format.
 _QUANTIZE = (_quantize.quantize, _quantize.quantize, _affine.quantize, _block.quantize)

@@ -81,6 +81,17 @@ def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Til
     return Tile(bm, bn, min(most.warps, max(1, bm * bn // (16 * _WARP))))
 
 
+#: What a tile may become if that is faster (`_autotune`): the divisors of rows, columns, warps.
+SMALLER = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 2, 2), (2, 2, 2))
+
+
+def smaller(tile: Tile, choice: int) -> Tile:
+    """One of `SMALLER`, as far as a warp has an output for each of its threads."""
+    rows, columns, warps = SMALLER[choice]
+    bm, bn = max(1, tile.bm // rows), max(min(_WARP, tile.bn), tile.bn // columns)
+    return Tile(bm, bn, max(1, min(tile.warps // warps, bm * bn // _WARP)))
+
+
 class DotTile(NamedTuple):
     """BM x BN outputs of one program, BK steps of each tl.dot, and its warps."""
 

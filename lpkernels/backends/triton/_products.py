@@ -7,12 +7,13 @@ import functools
 import torch
 from torch import Tensor
 
-from lpkernels.backends.triton import _native, _orders, _stages, _wide
-from lpkernels.backends.triton._config import fast_tile, wide_tile
+from lpkernels.backends.triton import _autotune, _native, _orders, _stages, _wide
+from lpkernels.backends.triton._config import fast_tile, smaller, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._roundings import roundings_of
-from lpkernels.backends.triton._tiers import tiers
+from lpkernels.backends.triton._roundings import Constants, Roundings, roundings_of
+from lpkernels.backends.triton._tiers import NAMES, tiers
+from lpkernels.rounding import ROUNDINGS
 
 # The position in lpkernels.arithmetic.ORDERS.
 _NATIVE = 1
@@ -44,18 +45,40 @@ def products(
         return _orders.launch(
             left, right, sums, roundings, constants, acc, start, role, tile, there
         )
-    arguments = (left, right, sums, roundings, constants, acc[1], start, role)
+    _in_sequence(left, right, sums, roundings, constants, acc, start, role)
+
+
+def _in_sequence(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    roundings: Roundings,
+    constants: Constants,
+    acc: tuple[int, ...],
+    seed: Tensor,
+    role: int,
+) -> None:
+    """The certified kernels with the tile of each, and the one that makes what they leave."""
+    matrices, m, n, _ = sums.sizes
+    there = processors(sums.out.device)
     in_order = sums.positions is None and sums.starts is None
     kinds = tiers(acc, in_order=in_order, nvidia=torch.version.hip is None)
-    if not kinds:
-        return _wide.launch(*arguments, tile)
-    tiles = tuple(
-        fast_tile(m, n, matrices, there, _stages.largest_tile(kind, roundings)) for kind in kinds
-    )
-    # All sides are powers of two.
-    flag_tile = (max(t.bm for t in (tile, *tiles)), max(t.bn for t in (tile, *tiles)))
-    flags = _stages.launch(*arguments, kinds, tiles, tile, flag_tile)
-    _wide.launch(*arguments, tile, flags, flag_tile)
+    most = (_stages.largest_tile(kind, roundings, sums.swapped) for kind in kinds)
+    largest = [fast_tile(m, n, matrices, there, tile) for tile in most]
+    arguments = (left, right, sums, roundings, constants, acc[1], seed, role)
+
+    def run(choice: int) -> None:
+        tiles = tuple(smaller(tile, choice) for tile in largest)
+        last = smaller(wide_tile(m, n, matrices, there), choice)
+        if not kinds:
+            return _wide.launch(*arguments, last)
+        # All sides are powers of two.
+        flag_tile = (max(t.bm for t in (last, *tiles)), max(t.bn for t in (last, *tiles)))
+        flags = _stages.launch(*arguments, kinds, tiles, last, flag_tile)
+        return _wide.launch(*arguments, last, flags, flag_tile)
+
+    kernels = " ".join([NAMES[kind] for kind in kinds] + ["wide", ROUNDINGS[acc[2]]])
+    run(_autotune.chosen(kernels, sums.sizes, sums.out.device, run))
 
 
 @functools.cache

@@ -11,9 +11,9 @@ from lpkernels.backends.triton import _fast, _tiers
 from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._launch import EXACT, on_device, registers
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._roundings import Constants, Known, Roundings
 from lpkernels.backends.triton._rule import NEAREST_EVEN, STOCHASTIC
 from lpkernels.backends.triton._tile import (
     draw_keys,
@@ -68,6 +68,8 @@ def finish_kernel(
 
 def options_of(tier: int, roundings: Roundings, absent: bool) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
+    if roundings.chunked and not _short(roundings.outer):
+        return registers(ALL_REGISTERS)
     if tier >= _tiers.FUSED64 or roundings.chunked:
         return {}
     if tier < _tiers.PLAIN or roundings.sum.philox:
@@ -77,17 +79,25 @@ def options_of(tier: int, roundings: Roundings, absent: bool) -> dict[str, int]:
     return registers(MORE_REGISTERS if more else REGISTERS)
 
 
-def largest_tile(tier: int, roundings: Roundings) -> Tile:
+def _short(outer: Known) -> bool:
+    """Whether outer sums are rounded in a few operations (`_rounding.round_to`)."""
+    return outer.mode == NEAREST_EVEN.value and not outer.exponent_parity
+
+
+def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
     """As many of a tier's sums as have room in registers: 64 a thread, 128 of half precision, 32 of
     float64 or with outer sums or words of draws beside them, 16 or 4 where those take more."""
-    total, outer = roundings.sum, roundings.outer
+    total = roundings.sum
     if total.philox:
         return Tile(4, 256, 8) if total.random_bits > 8 else Tile(8, 256, 4)
-    if roundings.chunked and (outer.mode != NEAREST_EVEN.value or outer.exponent_parity):
+    if roundings.chunked and not _short(roundings.outer):
         return Tile(8, 256, 4)
     if tier >= _tiers.FUSED64 or roundings.chunked or total.mode == STOCHASTIC.value:
         return Tile(8, 512, 4)
-    return Tile(16, 512, 2 if tier < _tiers.PLAIN else 4)
+    if tier < _tiers.PLAIN:
+        # With rows for columns 128 sums a thread would not have room.
+        return Tile(8 if swapped else 16, 512, 2)
+    return Tile(16, 512, 4)
 
 
 def launch(
