@@ -65,11 +65,8 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
 
 
 def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Tile:
-    """Of the certified kernels: that of `_stages.largest_tile` or smaller.
-
-    Never wider than the
-    narrowest padding of an operand, so that what lies behind its lanes is never summed.
-    """
+    """Of the certified kernels: that of `_stages.largest_tile` or smaller. Never wider than the
+    narrowest padding of an operand, so that what lies behind its lanes is never summed."""
     if interpreting():
         return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
     bm, bn = min(most.bm, power_of_two(m)), min(most.bn, power_of_two(max(UNIT, n)))
@@ -78,7 +75,9 @@ def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Til
             bn //= 2
         else:
             bm //= 2
-    return Tile(bm, bn, min(most.warps, max(1, bm * bn // (16 * _WARP))))
+    # As many sums a thread as the largest tile has, or 16.
+    lanes = _WARP * min(16, max(1, most.bm * most.bn // (_WARP * most.warps)))
+    return Tile(bm, bn, min(most.warps, max(1, bm * bn // lanes)))
 
 
 #: What a tile may become if that is faster (`_autotune`): the divisors of rows, columns, warps.

@@ -77,7 +77,8 @@ def _in_sequence(
         flags = _stages.launch(*arguments, kinds, tiles, last, flag_tile)
         return _wide.launch(*arguments, last, flags, flag_tile)
 
-    kernels = " ".join([NAMES[kind] for kind in kinds] + ["wide", ROUNDINGS[acc[2]]])
+    parts = ["products"] * (roundings.product is not None) + ["chunks"] * roundings.chunked
+    kernels = " ".join([*(NAMES[kind] for kind in kinds), "wide", ROUNDINGS[acc[2]], *parts])
     run(_autotune.chosen(kernels, sums.sizes, sums.out.device, run))
 
 
