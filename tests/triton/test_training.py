@@ -113,6 +113,35 @@ def test_layers_have_the_bits_of_the_reference(device: str, case: int, monkeypat
         assert_bit_equal(got, want, f"{layer} {shape} {recipe}")
 
 
+LAYERS = {
+    "bilinear": (lambda: nn.Bilinear(3, 2, 4), [(2, 3), (2, 2)]),
+    "conv_transpose": (lambda: nn.ConvTranspose2d(2, 3, 2, stride=2), [(1, 2, 3, 3)]),
+    "attention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), [(1, 3, 4)] * 3),
+    "rnn": (lambda: nn.RNN(3, 2), [(2, 1, 3)]),
+    "lstm": (lambda: nn.LSTM(3, 2), [(2, 1, 3)]),
+    "gru": (lambda: nn.GRU(3, 2), [(2, 1, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_other_layers_have_the_bits_of_the_reference(name: str, device: str, monkeypatch) -> None:
+    if device != "cpu":
+        pytest.skip("torch's own operations inside these layers differ between devices")
+    make, shapes = LAYERS[name]
+    results = []
+    for backend in ("triton", "reference"):
+        monkeypatch.setenv("LPKERNELS_BACKEND", backend)
+        torch.manual_seed(2)
+        layer = lp.convert(make(), "lba_m7e4")
+        leaves = [torch.randn(shape).requires_grad_() for shape in shapes]
+        y = layer(*leaves)
+        y = y[0] if isinstance(y, tuple) else y
+        y.backward(y.detach())
+        results.append([y, *(t.grad for t in (*leaves, *layer.parameters()))])
+    for got, want in zip(*results, strict=True):
+        assert_bit_equal(got, want, name)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -> None:
