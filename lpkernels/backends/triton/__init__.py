@@ -23,7 +23,7 @@ from lpkernels.backends.triton import (  # noqa: E402
     _packing,
     _quantize,
 )
-from lpkernels.backends.triton._autotune import autotune
+from lpkernels.backends.triton._autotune import autotune  # noqa: E402
 
 __all__ = ["BACKEND", "TritonBackend", "autotune"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lpkernels.backends.triton._aligned import aligned_kernel
 from lpkernels.backends.triton._compensated import compensated_kernel
 from lpkernels.backends.triton._config import Tile
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._pairwise import pairwise_kernel
 from lpkernels.backends.triton._roundings import Constants, Roundings
@@ -60,7 +60,7 @@ def launch(
         "R": roundings, "SWAPPED": sums.swapped, "LEFT_ABSENT": left.absent,
         "RIGHT_ABSENT": right.absent, "BM": tile.bm, "BN": tile.bn, "num_warps": tile.warps,
         # Loads of what a program wrote itself must not move across its stores.
-        "num_stages": 1, **EXACT,
+        "num_stages": 1, **EXACT, **registers(ALL_REGISTERS),
     }  # fmt: skip
     with on_device(sums.out):
         if acc[0] == _PAIRWISE:

@@ -152,7 +152,7 @@ def chunks_of(sums: Sums, roundings: Roundings, chunk: int) -> tuple[int, int]:
 
 def options_of(roundings: Roundings) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`."""
-    many = roundings.product is not None and roundings.chunked
+    many = roundings.product is not None or roundings.sum.philox
     return registers(ALL_REGISTERS) if many else {}
 
 
