@@ -62,7 +62,11 @@ def convolve(
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", CASES)
-def test_every_launch_compiles(name: str, target: str, launches: list[Any]) -> None:
+def test_every_launch_compiles(
+    name: str, target: str, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if target == "gfx942":
+        monkeypatch.setattr(torch.version, "hip", "6.0")
     convolve(*CASES[name][:2], fused=CASES[name][2])
     made = {launch.name: launch for launch in launches}
     assert len(made) >= 2

@@ -15,7 +15,13 @@ from torch import Tensor
 from lpkernels.backends.triton._bits import narrow, odd_sum, wide
 from lpkernels.backends.triton._config import dot_tile
 from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
+from lpkernels.backends.triton._launch import (
+    ALL_REGISTERS,
+    EXACT,
+    interpreting,
+    on_device,
+    registers,
+)
 from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
 from lpkernels.backends.triton._rounding import ranged32
 from lpkernels.backends.triton._roundings import Constants, Roundings
@@ -182,4 +188,5 @@ def launch(
             LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, SINGLE=single,
             TYPE=operands,
             BM=tile.bm, BN=tile.bn, BK=tile.bk, num_warps=tile.warps, **EXACT,
+            **({} if single else registers(ALL_REGISTERS)),
         )  # fmt: skip
