@@ -76,6 +76,7 @@ def options_of(tier: int, roundings: Roundings, absent: bool) -> dict[str, int]:
         return {}
     more = tier in (_tiers.DIRECTED, _tiers.FIXED)
     more = more or (absent and tier in (_tiers.PLAIN, _tiers.RANGE))
+    more = more or (tier == _tiers.FLOOR and roundings.product is not None)
     return registers(MORE_REGISTERS if more else REGISTERS)
 
 
