@@ -22,11 +22,6 @@
 namespace lpk {
 namespace {
 
-// Blocks of k hold whole channels, if they can.
-int64_t block_depth(int64_t taps) {
-  return taps <= kMaxDepth ? kMaxDepth / taps * taps : kMaxDepth;
-}
-
 // fprop and wgrad: every tap of every position of y.
 Gather forward_gather(const ConvShape& s) {
   Gather g;
@@ -169,7 +164,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
     const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
     if (pass.lanes <= kFewChannels) {
       Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
-                             length, block_depth(taps));
+                             length, even_depth(length, taps));
       p.exchanged = true;
       p.lanes_are_rows = true;
       p.row_bias = group_bias;
@@ -177,7 +172,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
       p.family = group;
     } else {
       Product& p = work->add(std::make_unique<PositionOperands>(pass, group), positions, pass.lanes,
-                             length, block_depth(taps));
+                             length, even_depth(length, taps));
       p.lane_bias = group_bias;
       p.position = position;
       p.family = group;
@@ -249,7 +244,7 @@ void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy,
   } else {
     for (int64_t group = 0; group < s.groups; ++group) {
       Product& p = work.add(std::make_unique<TapOperands>(pass, group), rows, s.out_channels,
-                            length, kMaxDepth);
+                            length, even_depth(length, kWholeChunks));
       p.lanes_are_rows = true;
     }
   }

@@ -36,6 +36,11 @@ void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth
     }
     int64_t tap = k % taps;
     const float* channel = from + k / taps * p_.weight_channel;
+    if (p_.consecutive && tap == 0 && depth % taps == 0) {
+      for (int64_t i = 0; i < depth; i += taps, channel += p_.weight_channel)
+        to = std::copy_n(channel + offsets[0], taps, to);
+      continue;
+    }
     for (int64_t i = 0; i < depth; ++i) {
       *to++ = channel[offsets[tap]];
       if (++tap < taps) continue;
@@ -149,14 +154,15 @@ void ChannelOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t lan
   std::vector<LineRun>& runs = thread_scratch().runs;
   line_runs(p_.gather.grid, lane, lanes, &runs);
   const int64_t step = p_.result_step[2] * p_.result.spatial[2];
-  for (const LineRun& run : runs) {
-    float* to = place(run) + row * p_.result.inner;
-    const float* from = values + run.first;
+  for (size_t i = 0; i < runs.size();) {
+    float* to = place(runs[i]) + row * p_.result.inner;
+    const float* from = values + runs[i].first;
+    const int64_t count = joined(runs, &i, step);
     for (int64_t r = 0; r < rows; ++r, to += p_.result.inner, from += stride) {
       if (step == 1) {
-        std::memcpy(to, from, run.count * sizeof(float));
+        std::memcpy(to, from, count * sizeof(float));
       } else {
-        for (int64_t l = 0; l < run.count; ++l) to[l * step] = from[l];
+        for (int64_t l = 0; l < count; ++l) to[l * step] = from[l];
       }
     }
   }

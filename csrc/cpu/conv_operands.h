@@ -73,6 +73,7 @@ class PositionOperands : public Operands {
                    float* a) const;
   // Where the first position of a run goes, lane 0.
   float* place(const LineRun& run) const;
+  int64_t joined(const std::vector<LineRun>& runs, size_t* i, int64_t step) const;
 
   const PositionPass& p_;
   int64_t group_;

@@ -130,14 +130,14 @@ void PositionOperands::pack_columns(Window& window, int64_t rows, const float* f
                                     const Rounder& round, float* a) const {
   constexpr int64_t kColumns = 16;
   thread_local std::vector<float> columns;
-  columns.resize(kColumns * rows);
+  columns.resize(kColumns * rows + kPanel);
   const int64_t taps = p_.gather.tap_count();
   for (int64_t k = 0; k < depth; k += kColumns) {
     const int64_t count = std::min(kColumns, depth - k);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t tap = (k + i) % taps;
       if (tap == 0) window.fill(kernels_, round, from + (k + i) / taps * p_.source.inner);
-      window.copy(p_.gather.tap_at(tap), columns.data() + i * rows);
+      window.copy(kernels_, p_.gather.tap_at(tap), columns.data() + i * rows);
     }
     kernels_.transpose(columns.data(), rows, count, rows, a + k, depth);
   }
@@ -265,6 +265,15 @@ float* PositionOperands::place(const LineRun& run) const {
   return to;
 }
 
+// Positions of run *i and of those after it that follow it in memory; *i moves past them.
+int64_t PositionOperands::joined(const std::vector<LineRun>& runs, size_t* i, int64_t step) const {
+  const float* to = place(runs[*i]);
+  int64_t count = runs[*i].count;
+  for (++*i; *i < runs.size() && place(runs[*i]) == to + count * step; ++*i)
+    count += runs[*i].count;
+  return count;
+}
+
 // Positions `step` apart, channels too: through a transposed copy of a few lanes.
 void PositionOperands::store_apart(const float* from, int64_t stride, int64_t rows, int64_t lanes,
                                    int64_t step, float* to) const {
@@ -291,10 +300,7 @@ void PositionOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t la
   for (size_t i = 0; i < runs.size();) {
     float* to = place(runs[i]) + lane * p_.result.inner;
     const float* from = values + runs[i].first * stride;
-    // Lines that follow each other in memory are one.
-    int64_t count = runs[i].count;
-    for (++i; i < runs.size() && place(runs[i]) + lane * p_.result.inner == to + count * step; ++i)
-      count += runs[i].count;
+    const int64_t count = joined(runs, &i, step);
     if (step == 1) {
       kernels_.transpose(from, stride, count, lanes, to, p_.result.inner);
     } else if (p_.result.inner == 1) {

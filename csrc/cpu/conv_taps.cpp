@@ -41,7 +41,7 @@ void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, co
     const float* from = channel(group_, row + r);
     if (from != filled) window.fill(kernels_, round, from);
     filled = from;
-    window.copy(g.tap_at((row + r) % g.kernel_volume()), a + r * depth);
+    window.copy(kernels_, g.tap_at((row + r) % g.kernel_volume()), a + r * depth);
   }
   if (!scratch.measured) round(a, rows * depth);
 }

@@ -103,6 +103,7 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
   buffer_.assign(floats, 0.0f);
   base_.resize(count);
   copies_.clear();
+  panels_.clear();
   for (size_t i = 0; i < pieces_.size(); ++i)
     plan_copies(pieces_[i], static_cast<int64_t>(i) * piece_size);
   size_t piece = 0;
@@ -115,6 +116,8 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
         gather.step[2] / phases_ * (mirrored_ ? p.w1 - run.at[2] : run.at[2] - p.w0);
     for (int64_t i = 0; i < run.count; ++i)
       base_[run.first + i] = static_cast<int32_t>(line + column + i * position_step());
+    for (int64_t i = 0; i < run.count; i += kPanel)
+      panels_.push_back({base_[run.first + i], static_cast<int32_t>(run.first + i)});
   }
   return true;
 }
@@ -180,8 +183,13 @@ void Window::fill_panel(const Kernels& kernels, int64_t copy, const float* const
   }
 }
 
-void Window::copy(const std::array<int64_t, kSpatial>& tap, float* to) const {
+void Window::copy(const Kernels& kernels, const std::array<int64_t, kSpatial>& tap,
+                  float* to) const {
   const float* from = data() + line(tap[0], tap[1]) + column(tap[2]);
+  if (position_step() == 1) {
+    kernels.copy_panels(panels_.data(), static_cast<int64_t>(panels_.size()), from, to);
+    return;
+  }
   for (const LineRun& run : runs_)
     copy_run(from + base_[run.first], position_step(), run.count, to + run.first);
 }

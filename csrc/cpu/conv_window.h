@@ -76,8 +76,8 @@ class Window {
   // Copies `lanes` channels into copy `copy`, side by side: channels[l] is that of lane l.
   void fill_panel(const Kernels& kernels, int64_t copy, const float* const* channels,
                   int64_t lanes);
-  // What a tap reads, of every position.
-  void copy(const std::array<int64_t, kSpatial>& tap, float* to) const;
+  // What a tap reads, of every position; and fewer than kPanel floats more.
+  void copy(const Kernels& kernels, const std::array<int64_t, kSpatial>& tap, float* to) const;
 
   const float* data() const { return buffer_.data(); }
   float* data() { return buffer_.data(); }
@@ -126,6 +126,7 @@ class Window {
   std::vector<LineRun> runs_;
   std::vector<Piece> pieces_;
   std::vector<Copy> copies_;
+  std::vector<PanelCopy> panels_;
   std::vector<uint8_t> needed_;
   std::vector<int32_t> base_;
   AlignedFloats buffer_;

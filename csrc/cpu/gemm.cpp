@@ -7,6 +7,7 @@
 #include "gemm.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -20,8 +21,8 @@
 namespace lpk {
 namespace {
 
-// A block of B (kMaxDepth x kLanes floats, 256 KB) stays in the second cache while the blocks of A
-// (kMaxRows x kMaxDepth, 96 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too. What
+// A block of B (kMaxDepth x kLanes floats, 288 KB) stays in the second cache while the blocks of A
+// (kMaxRows x kMaxDepth, 108 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too. What
 // is packed is read by so many products: the wider, the less packing.
 constexpr int64_t kLanes = 256;
 constexpr int64_t kUnitRows = 4 * kMaxRows;
@@ -29,11 +30,35 @@ constexpr int64_t kUnitRows = 4 * kMaxRows;
 constexpr int64_t kSpreadRows = 1020;
 // Rows that every kernel takes as whole groups.
 constexpr int64_t kRowGroup = 12;
+// Rows below which packing B for them alone shows: no fewer, unless a thread had nothing to do.
+constexpr int64_t kFewestRows = 96;
 
 int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
+// A block of A, and whose it is: blocks that a thread takes one after the other often share it.
+struct PackedBlock {
+  AlignedFloats values = AlignedFloats(kMaxRows * kMaxDepth + kPanel);
+  OperandRange range;
+  uint64_t call = 0;
+  const Operands* operands = nullptr;
+  int64_t row = 0, rows = 0, k = 0, depth = 0;
+
+  // Whether it is this block already; from now on it is.
+  bool take(uint64_t c, const Operands* of, int64_t r, int64_t count, int64_t from, int64_t deep) {
+    const bool same = c == call && of == operands && r == row && count == rows && from == k &&
+                      deep == depth;
+    call = c;
+    operands = of;
+    row = r;
+    rows = count;
+    k = from;
+    depth = deep;
+    return same;
+  }
+};
+
 struct Scratch {
-  AlignedFloats a = AlignedFloats(kMaxRows * kMaxDepth);
+  PackedBlock a;
   std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxRows * kMaxDepth]};
   std::unique_ptr<uint16_t[]> lane_absent{new uint16_t[kMaxDepth * kLanes / kPanel]};
   AlignedFloats b = AlignedFloats(kMaxDepth * kLanes);
@@ -65,6 +90,19 @@ void take_turns(std::vector<Block>* blocks) {
   std::stable_sort(blocks->begin(), blocks->end(), first);
 }
 
+// Into how many blocks the rows of a product are cut, of which there are `others` already.
+int64_t row_parts(const Product& p, int64_t others, int threads) {
+  const int64_t groups = ceil_div(p.rows, kRowGroup);
+  const int64_t fewest = ceil_div(p.rows, p.spread ? kSpreadRows : kUnitRows);
+  if (threads == 1) return fewest;
+  const int64_t wanted = ceil_div(4 * threads, others);
+  const int64_t parts =
+      std::max({fewest, std::min(wanted, p.rows / kFewestRows), ceil_div(threads, others)});
+  // As many for each thread, where they are few.
+  const int64_t even = parts < wanted ? threads / std::gcd(threads, others) : 1;
+  return std::max(fewest, std::min(ceil_div(parts, even) * even, ceil_div(groups, 2)));
+}
+
 // Blocks of about equal size, as large as the scratch holds; smaller where the threads would
 // otherwise run out of them.
 void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks) {
@@ -73,12 +111,11 @@ void cut(const std::vector<Product>& products, int threads, std::vector<Block>* 
   const int64_t enough = threads > 1 ? 4 * threads : 1;
   for (const Product& p : products) {
     const int64_t fewest = count * ceil_div(p.lanes, kLanes) * ceil_div(p.rows, kUnitRows);
-    const int64_t width = fewest < enough ? kLanes / 2 : kLanes;
-    const int64_t others = count * std::max<int64_t>(ceil_div(p.lanes, width), 1);
-    const int64_t wanted = ceil_div(enough, others);
+    const int64_t most_lanes = fewest < enough ? kLanes / 2 : kLanes;
+    const int64_t columns = std::max<int64_t>(ceil_div(p.lanes, most_lanes), 1);
+    const int64_t width = ceil_div(ceil_div(p.lanes, columns), kPanel) * kPanel;
+    const int64_t parts = row_parts(p, count * columns, threads);
     const int64_t groups = ceil_div(p.rows, kRowGroup);
-    const int64_t most = p.spread ? kSpreadRows : kUnitRows;
-    const int64_t parts = std::max(ceil_div(p.rows, most), std::min(wanted, ceil_div(groups, 2)));
     for (int64_t lane = 0; lane < p.lanes; lane += width) {
       for (int64_t part = 0; part < parts; ++part) {
         const int64_t row = part * groups / parts * kRowGroup;
@@ -194,18 +231,28 @@ int64_t block_end(const Product& p, const Accumulator& acc, int64_t k, int64_t d
   return end;
 }
 
+// A of a tile, measured, unless it is there already.
+void pack_rows(const Product& p, int64_t row, const Tile& t, const Kernels& kernel,
+               const Rounder& round, uint64_t call, PackedBlock* a) {
+  if (a->take(call, p.operands, row, t.rows, t.k0, t.depth)) return;
+  p.operands->pack_a(row, t.rows, t.k0, t.depth, round, a->values.data());
+  if (p.operands->a_range(&a->range)) return;
+  a->range = {true, true, 1, 0, 0};
+  kernel.measure(a->values.data(), t.rows * t.depth, &a->range);
+}
+
+// `call` is a number of the call that makes the block.
 void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arithmetic,
-               uint64_t seed) {
+               uint64_t seed, uint64_t call) {
   thread_local Scratch scratch;
   const Product& p = *block.product;
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
   const Rounder round_a(kernel, p.exchanged ? arithmetic.right : arithmetic.left);
   const Rounder round_b(kernel, p.exchanged ? arithmetic.left : arithmetic.right);
-  OperandRange a_range;
   Tile tile{};
   tile.rows = block.rows;
   tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
-  tile.a = scratch.a.data();
+  tile.a = scratch.a.values.data();
   tile.b = scratch.b.data();
   tile.b_facts = &scratch.b_facts;
   tile.inner = scratch.inner.data();
@@ -266,8 +313,8 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
         rows.row_at = a.row_at;
         rows.step_at = a.step_at;
       } else {
-        p.operands->pack_a(block.row + row, rows.rows, k, tile.depth, round_a, scratch.a.data());
-        if (p.operands->a_range(&a_range)) rows.a_range = &a_range;
+        pack_rows(p, block.row + row, rows, kernel, round_a, call, &scratch.a);
+        rows.a_range = &scratch.a.range;
       }
       marks.take(row, rows.rows);
       rows.marks = &marks;
@@ -305,16 +352,18 @@ void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, in
 
 void accumulate_products(const std::vector<Product>& products, const Arithmetic& arithmetic,
                          uint64_t seed, int threads) {
+  static std::atomic<uint64_t> calls{0};
+  const uint64_t call = ++calls;
   const Kernels& kernel = kernels();
   thread_local std::vector<Block> scratch;
   std::vector<Block>& blocks = scratch;
   cut(products, threads, &blocks);
   if (blocks.size() == 1) {
     const FloatEnvironment environment;
-    return run_block(blocks[0], kernel, arithmetic, seed);
+    return run_block(blocks[0], kernel, arithmetic, seed, call);
   }
   parallel_for(static_cast<int64_t>(blocks.size()), threads,
-               [&](int64_t i) { run_block(blocks[i], kernel, arithmetic, seed); });
+               [&](int64_t i) { run_block(blocks[i], kernel, arithmetic, seed, call); });
 }
 
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,

@@ -36,7 +36,8 @@ class Rounder {
 class Operands {
  public:
   virtual ~Operands() = default;
-  // a[r][k], rounded, for rows row .. row + rows, positions k .. k + depth.
+  // a[r][k], rounded, for rows row .. row + rows, positions k .. k + depth; behind it fewer than
+  // kPanel floats may be written too.
   virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
                       float* a) const = 0;
   // In place of it where the product is spread; not rounded.
@@ -63,7 +64,7 @@ class Operands {
 };
 
 // The most positions of k in one block (no fewer than kMaxBlock), and of rows.
-constexpr int64_t kMaxDepth = 256;
+constexpr int64_t kMaxDepth = 288;  // 32 channels of 3 x 3 taps
 constexpr int64_t kMaxRows = 96;
 // The most positions of k where the product is spread.
 constexpr int64_t kMaxSpreadDepth = 1024;
@@ -85,6 +86,18 @@ struct Product {
   int64_t family = -1;
   bool spread = false;  // every lane has an A of its own; at most kPanel lanes
 };
+
+// A unit of k with which blocks end where a chunk of the usual length does.
+constexpr int64_t kWholeChunks = 64;
+
+// As few blocks of k as there can be, of about equal depth: whole `units`, if one fits a block.
+constexpr int64_t even_depth(int64_t length, int64_t unit = 1) {
+  const int64_t most = kMaxDepth / unit;
+  if (most == 0 || length == 0) return kMaxDepth;
+  const int64_t units = (length + unit - 1) / unit;
+  const int64_t blocks = (units + most - 1) / most;
+  return (units + blocks - 1) / blocks * unit;
+}
 
 // The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].
 void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, int64_t lane_stride,

@@ -87,7 +87,7 @@ void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed,
   for (int64_t entry = 0; entry < args.batch; ++entry) {
     operands.emplace_back(args, entry, transposed);
     products.push_back({transposed ? args.n : args.m, transposed ? args.m : args.n, args.k,
-                        kMaxDepth, transposed, transposed ? args.bias : nullptr,
+                        even_depth(args.k, kWholeChunks), transposed, transposed ? args.bias : nullptr,
                         transposed ? nullptr : args.bias, &operands.back()});
     products.back().exchanged = transposed;
   }
