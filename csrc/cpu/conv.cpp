@@ -120,6 +120,11 @@ bool spreads(int64_t groups, int64_t lanes, int64_t taps) {
   return groups > 1 && lanes <= kSpreadLanes && taps <= kMaxDepth;
 }
 
+// Taken by PointOperands.
+bool points(const PositionPass& p) {
+  return p.gather.one_inside() && p.source.spatial[2] == 1 && p.result.spatial[2] == 1;
+}
+
 // Whole channels, at most so many positions of k.
 int64_t spread_depth(int64_t taps, int64_t channels) {
   return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
@@ -162,9 +167,16 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
   }
   for (int64_t group = 0; group < s.groups; ++group) {
     const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
-    if (pass.lanes <= kFewChannels) {
-      Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
-                             length, even_depth(length, taps));
+    const bool by_points = points(pass);
+    if (by_points || pass.lanes <= kFewChannels) {
+      std::unique_ptr<Operands> operands;
+      if (by_points) {
+        operands = std::make_unique<PointOperands>(pass, group);
+      } else {
+        operands = std::make_unique<ChannelOperands>(pass, group);
+      }
+      Product& p = work->add(std::move(operands), pass.lanes, positions, length,
+                             even_depth(length, by_points ? kWholeChunks : taps));
       p.exchanged = true;
       p.lanes_are_rows = true;
       p.row_bias = group_bias;
@@ -180,11 +192,14 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
   }
 }
 
+bool takes_whole_channels(const Arithmetic& arithmetic) {
+  return accumulator_from(arithmetic.accumulator).positions_together() == 1;
+}
+
 void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
                    const Arithmetic& arithmetic, uint64_t seed, int threads) {
   Work work;
-  const Accumulator acc = accumulator_from(arithmetic.accumulator);
-  const bool whole_channels = acc.positions_together() == 1;
+  const bool whole_channels = takes_whole_channels(arithmetic);
   for (const PositionPass& pass : passes) add_pass(pass, s, bias, whole_channels, &work);
   accumulate_products(work.products, arithmetic, seed, threads);
 }
@@ -219,6 +234,12 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
         }
       }
     }
+  }
+  // The one position of a cell that has taps is its first.
+  if (passes.size() == 1 && points(passes[0])) {
+    const bool spread = takes_whole_channels(arithmetic) && spreads(s.groups, s.in_channels, 1);
+    passes[0].fills_cells = !spread;
+    untouched &= spread;
   }
   if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
   run_positions(passes, s, nullptr, arithmetic, seed, threads);

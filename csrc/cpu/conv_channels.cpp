@@ -28,6 +28,11 @@ void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth
   const auto& offsets = p_.weight_offset;
   const float* from = p_.weight + group_ * p_.weight_group + row * p_.weight_lane;
   float* to = a;
+  if (taps == 1 && p_.weight_lane == 1) {
+    kernels_.transpose(from + offsets[0] + k * p_.weight_channel, p_.weight_channel, depth, rows, a,
+                       depth);
+    return round(a, rows * depth);
+  }
   for (int64_t r = 0; r < rows; ++r, from += p_.weight_lane) {
     if (p_.consecutive && p_.weight_channel == taps) {
       std::memcpy(to, from + offsets[0] + k, depth * sizeof(float));
