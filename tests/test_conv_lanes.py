@@ -104,6 +104,10 @@ FEW_CHANNELS = {
     "small_groups": ConvCase((1, 8, 7, 6), (12, 2, 3, 3), (2, 2), (1, 1), (1, 1), 4),
     "few_channels": ConvCase((1, 2, 7, 17), (14, 2, 3, 3), (1, 1), (1, 1), (1, 1)),
     "few_channels_stride": ConvCase((1, 2, 9, 15), (9, 2, 3, 3), (2, 2), (1, 1), (1, 1)),
+    # Lines of sixteen positions and more, which overlap at the end.
+    "lines": ConvCase((2, 2, 4, 35), (3, 2, 3, 3), (1, 1), (1, 1), (1, 1)),
+    "lines_stride": ConvCase((1, 3, 5, 38), (4, 3, 3, 3), (2, 2), (1, 1), (1, 1)),
+    "lines_far": ConvCase((1, 2, 40), (2, 1, 3), (1,), (9,), (7,), 2),
 }
 
 
@@ -123,6 +127,24 @@ def test_few_channels_with_hard_values(name: str, data: str, isa: str) -> None:
         Accumulator("fp32"),
     ):
         check(case, acc, x, w, grad, bias)
+
+
+#: One tap that is never on padding: images that the stride divides and does not, and 1-d, 3-d.
+POINTS = {
+    "stride": ConvCase((3, 5, 5, 7), (9, 5, 1, 1), (2, 2), (0, 0), (1, 1)),
+    "stride_even": ConvCase((2, 18, 8, 12), (20, 18, 1, 1), (2, 2), (0, 0), (1, 1)),
+    "stride_one": ConvCase((2, 3, 6, 8), (34, 3, 1, 1), (1, 1), (0, 0), (1, 1)),
+    "beyond_the_image": ConvCase((2, 3, 4, 5), (4, 3, 1, 1), (3, 6), (0, 0), (1, 1)),
+    "groups": ConvCase((2, 24, 19), (24, 12, 1), (3,), (0,), (1,), 2),
+    "small_groups": ConvCase((2, 8, 5, 5), (8, 2, 1, 1), (2, 2), (0, 0), (1, 1), 4),
+    "volume": ConvCase((2, 3, 3, 4, 5), (5, 3, 1, 1, 1), (2, 3, 2), (0, 0, 0), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_kernels_of_one_tap(name: str, isa: str) -> None:
+    for acc in (Accumulator("e6m9", chunk=2), Accumulator("e5m10"), *POSITIONED[5:9]):
+        check_values(POINTS[name], acc, 3)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -12,11 +12,13 @@
 #include "conv.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <utility>
 
 #include "../common/accumulate.h"
 #include "conv_operands.h"
+#include "half_sums.h"
 #include "parallel.h"
 
 namespace lpk {
@@ -111,6 +113,16 @@ void clear(const Image<float>& image, int64_t batch, int64_t channels, const int
   });
 }
 
+bool draws(const Arithmetic& arithmetic) {
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
+  return acc.rounding == Rounding::kStochastic || acc.outer_rounding == Rounding::kStochastic ||
+         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
+}
+
+bool takes_whole_channels(const Arithmetic& arithmetic) {
+  return accumulator_from(arithmetic.accumulator).positions_together() == 1;
+}
+
 // Lanes of a group from which on they fill panels on their own.
 constexpr int64_t kSpreadLanes = kPanel / 2;
 // Channels up to which positions make the better lanes.
@@ -130,10 +142,24 @@ int64_t spread_depth(int64_t taps, int64_t channels) {
   return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
 }
 
+// Channels up to which segments of lines make the best lanes.
+constexpr int64_t kSegmentChannels = 4;
+
+// Taken by SegmentOperands, in blocks of k so deep; 0: not taken. Not where kernels are likely to
+// ask for marks, or where half precision is faster.
+int64_t segment_depth(const PositionPass& p, const Arithmetic& arithmetic) {
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
+  const bool nearest = acc.rounding == Rounding::kNearestEven &&
+                       acc.outer_rounding == Rounding::kNearestEven && !draws(arithmetic);
+  if (!nearest || !takes_whole_channels(arithmetic) || half_precision(acc.fmt)) return 0;
+  return p.lanes > kSegmentChannels || points(p) ? 0 : SegmentOperands::depth(p);
+}
+
 // The operands of every product stay until the end.
 struct Work {
   std::vector<std::unique_ptr<Operands>> operands;
   std::vector<Product> products;
+  std::vector<std::unique_ptr<float[]>> biases;
 
   Product& add(std::unique_ptr<Operands> of, int64_t rows, int64_t lanes, int64_t length,
                int64_t depth) {
@@ -144,14 +170,34 @@ struct Work {
   }
 };
 
-// One pass, for every group; its blocks of k are whole channels, or end anywhere.
-void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, bool whole_channels,
-              Work* work) {
+// A group of a pass by segments.
+void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const float* bias,
+                  int64_t depth, std::atomic<bool>* asked, Work* work) {
+  const Gather& g = pass.gather;
+  const int64_t rows = batch * g.grid[0] * g.grid[1] * SegmentOperands::segments(g);
+  const int64_t lanes = pass.lanes * kPanel;
+  Product& p = work->add(std::make_unique<SegmentOperands>(pass, group, asked), rows, lanes,
+                         pass.channels * g.tap_count(), depth);
+  if (bias != nullptr) {
+    work->biases.emplace_back(new float[lanes]);
+    for (int64_t l = 0; l < lanes; ++l) work->biases.back()[l] = bias[l / kPanel];
+    p.lane_bias = work->biases.back().get();
+  }
+  p.position = pass.position.empty() ? nullptr : pass.position.data();
+  p.family = group;
+  p.spread = true;
+}
+
+// One pass, for every group. `asked`: of SegmentOperands; null: none.
+void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
+              const Arithmetic& arithmetic, std::atomic<bool>* asked, Work* work) {
   const int64_t positions = pass.rows(s.batch);
   if (positions == 0 || pass.lanes == 0) return;
   const int64_t taps = pass.gather.tap_count();
   const int64_t length = pass.channels * taps;
   const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
+  // Or blocks of k end anywhere.
+  const bool whole_channels = takes_whole_channels(arithmetic);
   if (whole_channels && spreads(s.groups, pass.lanes, taps)) {
     const int64_t all = s.groups * pass.lanes;
     for (int64_t first = 0; first < all; first += kPanel) {
@@ -165,8 +211,13 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
     }
     return;
   }
+  const int64_t by_segments = asked == nullptr ? 0 : segment_depth(pass, arithmetic);
   for (int64_t group = 0; group < s.groups; ++group) {
     const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
+    if (by_segments > 0) {
+      add_segments(pass, group, s.batch, group_bias, by_segments, asked, work);
+      continue;
+    }
     const bool by_points = points(pass);
     if (by_points || pass.lanes <= kFewChannels) {
       std::unique_ptr<Operands> operands;
@@ -192,22 +243,33 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias, b
   }
 }
 
-bool takes_whole_channels(const Arithmetic& arithmetic) {
-  return accumulator_from(arithmetic.accumulator).positions_together() == 1;
+// The columns from .. to of a pass.
+PositionPass columns_of(const PositionPass& pass, int64_t from, int64_t to) {
+  PositionPass p = pass;
+  p.gather.grid[2] = to - from;
+  for (AxisTap& tap : p.gather.taps[2]) tap.offset += from * p.gather.step[2];
+  p.result_phase[2] += from * p.result_step[2];
+  p.find_inside();
+  return p;
 }
 
 void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
                    const Arithmetic& arithmetic, uint64_t seed, int threads) {
   Work work;
-  const bool whole_channels = takes_whole_channels(arithmetic);
-  for (const PositionPass& pass : passes) add_pass(pass, s, bias, whole_channels, &work);
+  std::atomic<bool> asked{false};
+  for (const PositionPass& pass : passes) add_pass(pass, s, bias, arithmetic, &asked, &work);
   accumulate_products(work.products, arithmetic, seed, threads);
-}
-
-bool draws(const Arithmetic& arithmetic) {
-  const Accumulator acc = accumulator_from(arithmetic.accumulator);
-  return acc.rounding == Rounding::kStochastic || acc.outer_rounding == Rounding::kStochastic ||
-         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
+  if (!asked) return;
+  Work again;
+  std::vector<PositionPass> borders;
+  for (const PositionPass& pass : passes) {
+    const int64_t width = pass.gather.grid[2];
+    if (segment_depth(pass, arithmetic) == 0) continue;
+    if (pass.inside_from[2] > 0) borders.push_back(columns_of(pass, 0, pass.inside_from[2]));
+    if (pass.inside_to[2] < width) borders.push_back(columns_of(pass, pass.inside_to[2], width));
+  }
+  for (const PositionPass& pass : borders) add_pass(pass, s, bias, arithmetic, nullptr, &again);
+  accumulate_products(again.products, arithmetic, seed, threads);
 }
 
 }  // namespace

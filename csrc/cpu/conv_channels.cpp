@@ -13,6 +13,7 @@ struct ChannelScratch {
   std::vector<float> rows;
   std::vector<uint8_t> pattern;
   std::vector<PanelCopy> copies;
+  std::vector<const float*> tap_lines;
   bool measured;
 };
 ChannelScratch& thread_scratch() {
@@ -78,11 +79,15 @@ void ChannelOperands::pack_window(int64_t k, int64_t depth, const Rounder& round
   each_part([&](int32_t from, int64_t to, int64_t) {
     scratch.copies.push_back({from, static_cast<int32_t>(to)});
   });
+  scratch.tap_lines.clear();
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    const auto at = p_.gather.tap_at(tap);
+    scratch.tap_lines.push_back(window.data() + window.line(at[0], at[1]) + window.column(at[2]));
+  }
   const float* channel = p_.source.data + (group_ * p_.source_group + k / taps) * p_.source.inner;
   for (int64_t i = 0; i < depth; ++i, b += kPanel) {
     if (i % taps == 0) window.fill(kernels_, round, channel + i / taps * p_.source.inner);
-    const auto at = p_.gather.tap_at(i % taps);
-    const float* line = window.data() + window.line(at[0], at[1]) + window.column(at[2]);
+    const float* line = scratch.tap_lines[i % taps];
     if (step == 1 && i + 1 < depth) {
       kernels_.copy_panels(scratch.copies.data(), static_cast<int64_t>(scratch.copies.size()), line,
                            b);

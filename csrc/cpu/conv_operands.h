@@ -2,6 +2,8 @@
 // or as k (wgrad).
 #pragma once
 
+#include <atomic>
+
 #include "conv_window.h"
 #include "gemm.h"
 
@@ -142,6 +144,34 @@ class SpreadPositions : public PositionOperands {
 
  private:
   int64_t first_, lanes_;
+};
+
+// Rows are segments of sixteen positions of a line, lanes those positions for every channel. The
+// positions have different numbers in the key of a draw, so that only sums without draws run this
+// way.
+class SegmentOperands : public PositionOperands {
+ public:
+  // `asked` becomes true where positions on padding on the left or right have to be done again.
+  SegmentOperands(const PositionPass& pass, int64_t group, std::atomic<bool>* asked)
+      : PositionOperands(pass, group), asked_(asked) {}
+  // Of a block of k; 0 if the pass has no segments, or its windows are too large.
+  static int64_t depth(const PositionPass& pass);
+  // In a line.
+  static int64_t segments(const Gather& g) { return (g.grid[2] + kPanel - 1) / kPanel; }
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                 uint8_t* absent) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  int64_t lines_of(int64_t row, int64_t rows, std::vector<LineRun>* lines) const;
+  int64_t column(int64_t row) const;
+
+  std::atomic<bool>* asked_;
 };
 
 // Sums over the positions of dy: rows are (channel, tap) of the weight.

@@ -52,8 +52,7 @@ void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, co
 }
 
 // A kernel of one tap that is never outside: no window.
-void TapOperands::pack_points(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                              float* a) const {
+void TapOperands::pack_points(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
   const Gather& g = p_.gather;
   std::vector<LineRun>& runs = thread_scratch().runs;
   line_runs(g.grid, k, depth, &runs);

@@ -6,8 +6,6 @@
 namespace lpk {
 namespace {
 
-// 1 MB: far above what real shapes need, below what a thread may use.
-constexpr int64_t kMaxFloats = 1 << 18;
 // Copies of taps run past their end by less than this.
 constexpr int64_t kSlack = 16;
 
@@ -156,9 +154,14 @@ void Window::plan_copies(const Piece& p, int64_t start) {
   }
 }
 
-void Window::fill(const Kernels& kernels, const Rounder& round, const float* channel) {
+void Window::fill_copy(int64_t copy, const float* channel) {
   const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2] * phases_;
-  for (const Copy& c : copies_) copy_run(channel + c.from, stride, c.count, buffer_.data() + c.to);
+  float* to = buffer_.data() + copy * size_;
+  for (const Copy& c : copies_) copy_run(channel + c.from, stride, c.count, to + c.to);
+}
+
+void Window::fill(const Kernels& kernels, const Rounder& round, const float* channel) {
+  fill_copy(0, channel);
   if (!settled_) return;
   round(buffer_.data(), size_);
   kernels.measure(buffer_.data(), size_, &range_);

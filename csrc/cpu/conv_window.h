@@ -73,12 +73,16 @@ class Window {
   // Consecutive taps (mirrored if their offsets descend) or consecutive positions follow each other
   // in the window.
   enum class Order { kTaps, kPositions };
+  // 1 MB: far above what real shapes need, below what a thread may use.
+  static constexpr int64_t kMaxFloats = 1 << 18;
   // False if this needs more memory than a window may have. `copies` of the window lie behind each
   // other, of `width` channels side by side.
   bool plan(const Gather& gather, const Image<const float>& image, int64_t first, int64_t count,
             Order order, int64_t copies = 1, int64_t width = 1);
   // Copies a channel in; rounds and measures it, if it is `settled`.
   void fill(const Kernels& kernels, const Rounder& round, const float* channel);
+  // Copies a channel into copy `copy`.
+  void fill_copy(int64_t copy, const float* channel);
   // Whether channels are rounded and measured in the window, where they are smaller than what is
   // packed from it.
   bool settled() const { return settled_; }

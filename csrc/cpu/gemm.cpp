@@ -22,10 +22,9 @@ namespace lpk {
 namespace {
 
 // A block of B (kMaxDepth x kLanes floats, 288 KB) stays in the second cache while the blocks of A
-// (kMaxRows x kMaxDepth, 108 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too. What
-// is packed is read by so many products: the wider, the less packing.
+// (kMaxRows x kMaxDepth, 108 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too.
+// What is packed is read by so many products: the wider, the less packing.
 constexpr int64_t kLanes = 256;
-constexpr int64_t kUnitRows = 4 * kMaxRows;
 // The same of a spread product, whose sums are a panel wide: its windows overlap less.
 constexpr int64_t kSpreadRows = 1020;
 // Rows that every kernel takes as whole groups.
@@ -45,8 +44,8 @@ struct PackedBlock {
 
   // Whether it is this block already; from now on it is.
   bool take(uint64_t c, const Operands* of, int64_t r, int64_t count, int64_t from, int64_t deep) {
-    const bool same = c == call && of == operands && r == row && count == rows && from == k &&
-                      deep == depth;
+    const bool same =
+        c == call && of == operands && r == row && count == rows && from == k && deep == depth;
     call = c;
     operands = of;
     row = r;
@@ -93,7 +92,8 @@ void take_turns(std::vector<Block>* blocks) {
 // Into how many blocks the rows of a product are cut, of which there are `others` already.
 int64_t row_parts(const Product& p, int64_t others, int threads) {
   const int64_t groups = ceil_div(p.rows, kRowGroup);
-  const int64_t fewest = ceil_div(p.rows, p.spread ? kSpreadRows : kUnitRows);
+  const int64_t most = p.spread && p.lanes <= kPanel ? kSpreadRows : kUnitRows;
+  const int64_t fewest = ceil_div(p.rows, most);
   if (threads == 1) return fewest;
   const int64_t wanted = ceil_div(4 * threads, others);
   const int64_t parts =

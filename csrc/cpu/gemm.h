@@ -66,6 +66,8 @@ class Operands {
 // The most positions of k in one block (no fewer than kMaxBlock), and of rows.
 constexpr int64_t kMaxDepth = 288;  // 32 channels of 3 x 3 taps
 constexpr int64_t kMaxRows = 96;
+// The most rows of a block of outputs, but for one of a spread product a panel wide.
+constexpr int64_t kUnitRows = 4 * kMaxRows;
 // The most positions of k where the product is spread.
 constexpr int64_t kMaxSpreadDepth = 1024;
 
@@ -84,7 +86,8 @@ struct Product {
   bool exchanged = false;  // A packs the right operand of Arithmetic, B the left
   // Products of one family write to the same places in memory: their blocks take turns.
   int64_t family = -1;
-  bool spread = false;  // every lane has an A of its own; at most kPanel lanes
+  // Every lane of a panel has an A of its own; panels share them.
+  bool spread = false;
 };
 
 // A unit of k with which blocks end where a chunk of the usual length does.

@@ -87,8 +87,9 @@ void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed,
   for (int64_t entry = 0; entry < args.batch; ++entry) {
     operands.emplace_back(args, entry, transposed);
     products.push_back({transposed ? args.n : args.m, transposed ? args.m : args.n, args.k,
-                        even_depth(args.k, kWholeChunks), transposed, transposed ? args.bias : nullptr,
-                        transposed ? nullptr : args.bias, &operands.back()});
+                        even_depth(args.k, kWholeChunks), transposed,
+                        transposed ? args.bias : nullptr, transposed ? nullptr : args.bias,
+                        &operands.back()});
     products.back().exchanged = transposed;
   }
   accumulate_products(products, arithmetic, seed, threads);
