@@ -129,6 +129,11 @@ def test_few_channels_with_hard_values(name: str, data: str, isa: str) -> None:
         check(case, acc, x, w, grad, bias)
 
 
+def test_more_lines_of_one_channel_than_a_block_has(isa: str) -> None:
+    case = ConvCase((80, 1, 1, 230), (1, 1, 1, 3), (1, 1), (0, 1), (1, 1))
+    check_values(case, Accumulator("e6m9"), 5)
+
+
 #: One tap that is never on padding: images that the stride divides and does not, and 1-d, 3-d.
 POINTS = {
     "stride": ConvCase((3, 5, 5, 7), (9, 5, 1, 1), (2, 2), (0, 0), (1, 1)),

@@ -32,9 +32,11 @@ int64_t SegmentOperands::depth(const PositionPass& pass) {
   const auto span = [&](int i) {
     return std::abs(g.taps[i].back().offset - g.taps[i].front().offset) + 1;
   };
+  // At least what a window takes of each dimension, with as many rows as a block may have.
+  const int64_t most = pass.lanes == 1 ? kSpreadRows : kUnitRows;
   const int64_t pitch = g.grid[2] * g.step[2] + span(2);
   for (int64_t channels = std::min(pass.channels, kMaxDepth / 2 / taps); channels > 0; --channels) {
-    const int64_t rows = std::min(kUnitRows, kMaxRows * kMaxDepth / (channels * taps));
+    const int64_t rows = std::min(most, kMaxRows * kMaxDepth / (channels * taps));
     const int64_t lines = rows / segments(g) + 2;
     const int64_t pieces = lines / g.grid[1] + 2;
     const int64_t height = std::min(lines, g.grid[1]) * g.step[1] + span(1);

@@ -25,8 +25,6 @@ namespace {
 // (kMaxRows x kMaxDepth, 108 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too.
 // What is packed is read by so many products: the wider, the less packing.
 constexpr int64_t kLanes = 256;
-// The same of a spread product, whose sums are a panel wide: its windows overlap less.
-constexpr int64_t kSpreadRows = 1020;
 // Rows that every kernel takes as whole groups.
 constexpr int64_t kRowGroup = 12;
 // Rows below which packing B for them alone shows: no fewer, unless a thread had nothing to do.

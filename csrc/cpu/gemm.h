@@ -66,8 +66,10 @@ class Operands {
 // The most positions of k in one block (no fewer than kMaxBlock), and of rows.
 constexpr int64_t kMaxDepth = 288;  // 32 channels of 3 x 3 taps
 constexpr int64_t kMaxRows = 96;
-// The most rows of a block of outputs, but for one of a spread product a panel wide.
+// The most rows of a block of outputs. Of a spread product a panel wide there are more: its windows
+// overlap less.
 constexpr int64_t kUnitRows = 4 * kMaxRows;
+constexpr int64_t kSpreadRows = 1020;
 // The most positions of k where the product is spread.
 constexpr int64_t kMaxSpreadDepth = 1024;
 
