@@ -19,7 +19,7 @@ import triton
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton._config import wide_tile
 from lpkernels.backends.triton._fast import fast_kernel
-from lpkernels.backends.triton._wide import wide_kernel
+from lpkernels.backends.triton._wide import options_of, wide_kernel
 from tests.triton.fast_cases import FAST_CASES, FastCase
 from tests.triton.machine_code import Loop, main_loop
 
@@ -32,10 +32,11 @@ _DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 def _wide_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
     """Of the kernel that makes any sums, with its products in a pass and its tile."""
     tile = wide_tile(4096, 4096, 1, 132)
-    arguments = FastCase("", 0, acc, 0, 0).arguments(tile)
+    case = FastCase("", 0, acc, 0, 0)
+    arguments = case.arguments(tile)
     names = {parameter.name for parameter in wide_kernel.params} | {"num_warps"}
     arguments = {name: value for name, value in arguments.items() if name in names}
-    loop = main_loop(wide_kernel, target, **arguments)
+    loop = main_loop(wide_kernel, target, options=options_of(case.roundings), **arguments)
     return loop, tile.bm * tile.bn / (32 * tile.warps), [tile.bm, tile.bn]
 
 

@@ -11,7 +11,7 @@ from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._native import native_kernel
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
-from tests.triton.ahead_of_time import COUNTED, FEW_BYTES, TARGETS, code_of, compiled
+from tests.triton.ahead_of_time import COUNTED, TARGETS, code_of, compiled
 from tests.triton.fast_cases import FAST_CASES, FastCase
 from tests.triton.machine_code import main_loop
 
@@ -69,7 +69,7 @@ def test_native_chunks_compile(kind: str, single: bool, target: str) -> None:
     acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
     roundings, constants = roundings_of(acc.to_ints())
     values, table = torch.float32, torch.int64
-    tile = dot_tile(4096, 4096, 1, 132, doubles=not single)
+    tile = dot_tile(4096, 4096, 1, 132, halves=kind != "FLOAT32")
     result = compiled(
         native_kernel, target, num_warps=tile.warps,
         left=Side(values, table, None, None), left_step=4096,
@@ -83,5 +83,5 @@ def test_native_chunks_compile(kind: str, single: bool, target: str) -> None:
         # Tensor cores take halves; float32 stays float32, never TF32.
         assert ("mma" in result.asm["ptx"]) == (kind != "FLOAT32")
         assert "tf32" not in result.asm["ptx"]
-        if COUNTED and not single:
-            assert code_of(result).spills <= FEW_BYTES
+    if target != "gfx942" and COUNTED:
+        assert code_of(result).spills == 0

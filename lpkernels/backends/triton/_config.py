@@ -100,11 +100,12 @@ class DotTile(NamedTuple):
     warps: int
 
 
-def dot_tile(m: int, n: int, matrices: int, processors: int, *, doubles: bool) -> DotTile:
-    """Of the kernel with tl.dot, whose sides are at least 16: up to 128 x 128 outputs, 64 x 64
-    where the outer additions are in float64."""
-    most = 64 if doubles else 128
-    bm, bn = (min(most, max(16, power_of_two(side))) for side in (m, n))
+def dot_tile(m: int, n: int, matrices: int, processors: int, *, halves: bool) -> DotTile:
+    """Of the kernel with tl.dot, whose sides are at least 16: up to 64 x 64 outputs by 8 warps.
+
+    A thread then has room for 16 sums, as many outer ones, and operands with their addresses.
+    Those of float32 (not halves) lie in registers for all steps at once: half as many steps."""
+    bm, bn = (min(64, max(16, power_of_two(side))) for side in (m, n))
     while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 32 * 32:
         bm, bn = (bm // 2, bn) if bm > bn else (bm, bn // 2)
-    return DotTile(bm, bn, 32, 8 if bm * bn > 64 * 64 else 4)
+    return DotTile(bm, bn, 32 if halves else 16, 8 if bm * bn > 32 * 64 else 4)

@@ -176,7 +176,7 @@ def launch(
     if interpreting() and operands == BFLOAT16:
         # The interpreter's dot would take the bits of a bfloat16 for an integer.
         operands = FLOAT32
-    tile = dot_tile(m, n, matrices, processors, doubles=not single)
+    tile = dot_tile(m, n, matrices, processors, halves=operands != FLOAT32)
     programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
     if programs == 0:
         return
@@ -188,5 +188,5 @@ def launch(
             LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, SINGLE=single,
             TYPE=operands,
             BM=tile.bm, BN=tile.bn, BK=tile.bk, num_warps=tile.warps, **EXACT,
-            **({} if single else registers(ALL_REGISTERS)),
+            **registers(ALL_REGISTERS),
         )  # fmt: skip

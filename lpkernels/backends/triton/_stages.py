@@ -28,8 +28,8 @@ from lpkernels.backends.triton._tile import (
 from lpkernels.backends.triton._wide import chunks_of
 
 # Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; two, with
-# more registers, only where so few would be spilled.
-REGISTERS, MORE_REGISTERS = 168, 224
+# all registers, only where so few would be spilled.
+REGISTERS = 168
 
 
 @triton.jit(do_not_specialize=["role", "M", "N"])
@@ -68,31 +68,32 @@ def finish_kernel(
 
 def options_of(tier: int, roundings: Roundings, absent: bool) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
-    if roundings.chunked and not _short(roundings.outer):
-        return registers(ALL_REGISTERS)
-    if tier >= _tiers.FUSED64 or roundings.chunked:
+    total, rounded = roundings.sum, roundings.product is not None
+    if roundings.chunked:
+        return registers(ALL_REGISTERS) if rounded or not _short(roundings.outer) else {}
+    if tier >= _tiers.FUSED64 or (total.philox and total.random_bits > 8):
         return {}
-    if tier < _tiers.PLAIN or roundings.sum.philox:
-        return {}
-    more = tier in (_tiers.DIRECTED, _tiers.FIXED)
-    more = more or (absent and tier in (_tiers.PLAIN, _tiers.RANGE))
-    more = more or (tier == _tiers.FLOOR and roundings.product is not None)
-    return registers(MORE_REGISTERS if more else REGISTERS)
+    many = not _tiers.PLAIN <= tier <= _tiers.RANGE
+    many = many or (absent and tier in (_tiers.PLAIN, _tiers.FLOOR, _tiers.RANGE))
+    many = many or (rounded and tier == _tiers.FLOOR)
+    return registers(ALL_REGISTERS if many else REGISTERS)
 
 
 def _short(outer: Known) -> bool:
     """Whether outer sums are rounded in a few operations (`_rounding.round_to`)."""
-    return outer.mode == NEAREST_EVEN.value and not outer.exponent_parity
+    return outer.mode == NEAREST_EVEN.value and not outer.exponent_parity and not outer.fixed
 
 
 def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
     """As many of a tier's sums as have room in registers: 64 a thread, 128 of half precision, 32 of
-    float64 or with outer sums or words of draws beside them, 16 or 4 where those take more."""
+    float64 or with outer sums or words of draws beside them, 16, 8 or 4 where those take more."""
     total = roundings.sum
     if total.philox:
         return Tile(4, 256, 8) if total.random_bits > 8 else Tile(8, 256, 4)
-    if roundings.chunked and not _short(roundings.outer):
+    if total.random_bits > 16:
         return Tile(8, 256, 4)
+    if roundings.chunked and not _short(roundings.outer):
+        return Tile(4 if roundings.outer.philox else 8, 256, 4)
     if tier >= _tiers.FUSED64 or roundings.chunked or total.mode == STOCHASTIC.value:
         return Tile(8, 512, 4)
     if tier < _tiers.PLAIN:
