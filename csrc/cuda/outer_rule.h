@@ -54,7 +54,7 @@ class OuterRule {
       : way_(outer_way(acc)),
         closing_(closing),
         dropped_(23 - acc.outer.man_bits),
-        tie_(1u << (dropped_ - 1)),
+        tie_((1u << dropped_) >> 1),
         below_((1u << dropped_) - 1),
         factor_(float_power(dropped_) + 1.0f),
         magic_(1.5f * float_power(dropped_)),
