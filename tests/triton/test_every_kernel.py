@@ -26,16 +26,8 @@ from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.triton.ahead_of_time import COUNTED, TARGETS, _run
-from tests.triton.every_case import (
-    GROUPS,
-    Format,
-    all_formats,
-    draw_key,
-    fast_key,
-    launches,
-    rule_key,
-    word_key,
-)
+from tests.triton.every_case import GROUPS, Format, all_formats, launches
+from tests.triton.kernel_keys import draw_key, fast_key, rule_key, word_key
 from tests.triton.launches import Launch, compiled_launch, kernels, modules
 from tests.triton.machine_code import loop_of
 

@@ -1,0 +1,88 @@
+"""What decides the instructions of a kernel: launches with equal keys are compiled once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lpkernels.backends.triton import _tiers
+from lpkernels.backends.triton._rule import Rule
+from lpkernels.rounding import ROUNDINGS
+from tests.triton.launches import Launch
+
+_NEAREST, _STOCHASTIC, _TO_ODD = (
+    ROUNDINGS.index(mode) for mode in ("nearest_even", "stochastic", "to_odd")
+)
+
+
+def rule_key(rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions that round, the draws aside."""
+    mode = ROUNDINGS[rule.mode]
+    if rule.fixed:
+        wraps = rule.overflow == 3
+        return ("fixed", mode, wraps, wraps and rule.signed)
+    parity = rule.exponent_parity and rule.mode in (_NEAREST, _TO_ODD)
+    tie = rule.tie_stays and rule.mode == _NEAREST and not parity
+    return ("float", mode, rule.overflow, rule.subnormals, parity, tie)
+
+
+def draw_key(rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions that draw: the field of a draw, the generator."""
+    if rule.mode != _STOCHASTIC:
+        return ()
+    bits = rule.random_bits
+    return (8 if bits <= 8 else 16 if bits <= 16 else 32, rule.philox)
+
+
+def fast_key(tier: int, rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions of a certified kernel."""
+    if tier == _tiers.RANGE:
+        return (tier, rule.overflow, rule.tie_stays)
+    if tier == _tiers.FIXED:
+        return (tier, rule.mode, rule.overflow)
+    if tier in (_tiers.DIRECTED, _tiers.CUT):
+        return (tier, rule.mode, rule.subnormals, draw_key(rule))
+    return (tier, rule.subnormals)
+
+
+def word_key(rule: Rule) -> tuple[Any, ...]:
+    """`rule_key` for words, which find ties by their bits; and whether all 32 are drawn."""
+    return (*rule_key(rule)[:5], rule.random_bits == 32)
+
+
+def key(launch: Launch) -> tuple[Any, ...]:
+    """What decides the instructions of a launch; equal keys are compiled once."""
+    told = {n: v for n, v in launch.told.items() if n not in ("R", "C", "N")}
+    rules = launch.constant("R")
+    if rules is None:
+        found: tuple[Any, ...] = ()
+    elif isinstance(rules, Rule):
+        found = (rule_key(rules), draw_key(rules), rules.random_bits == 32)
+    else:
+        tier = launch.constant("TIER")
+        sums = fast_key(tier, rules.sum.value) if tier is not None else _rule(rules.sum)
+        if launch.name in ("native_kernel", "finish_kernel"):
+            sums = ()
+        bias = isinstance(_outputs(launch).bias, torch.Tensor)
+        outer = _rule(rules.outer) if rules.chunked or bias else ()
+        product = rules.product is not None if tier is not None else _rule(rules.product)
+        found = (sums, product, outer, _rule(rules.result), rules.chunked)
+    return (launch.name, found, tuple(sorted(told.items())), _types(launch.arguments))
+
+
+def _rule(known: Any) -> tuple[Any, ...]:
+    return () if known is None else (rule_key(known.value), draw_key(known.value))
+
+
+def _outputs(launch: Launch) -> Any:
+    return next(a for a in launch.arguments if hasattr(a, "bias"))
+
+
+def _types(value: Any) -> Any:
+    """Types of pointers, and what is absent; numbers are the same for all."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype)
+    if isinstance(value, tuple):
+        return tuple(_types(v) for v in value)
+    return None if value is None else "number"
