@@ -66,6 +66,11 @@ struct Floats<16> : FloatBits<16> {
   static constexpr int kFewerRows = 8;
   // The nine taps of a kernel are one group.
   static constexpr int kSpreadRows = 9;
+  // Rows and panels of a group where the panels share an A that is spread; no rows: none.
+  static constexpr int kSharedRows = 4;
+  static constexpr int kSharedPanels = 3;
+  // What is loaded once stays in a register: the compiler would load it for every use.
+  LPK_HD static void hold(F* x) { asm("" : "+v"(*x)); }
   // So many panels at a time against one row.
   static constexpr int kRowPanels = 8;
   LPK_HD static F all(double x) { return _mm512_set1_ps(static_cast<float>(x)); }
@@ -95,6 +100,7 @@ struct Doubles<8> : DoubleBits<8> {
   static constexpr int kRows = 8;
   static constexpr int kFewerRows = 6;
   static constexpr int kSpreadRows = 9;
+  static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 4;
   LPK_HD static F all(double x) { return _mm512_set1_pd(x); }
   LPK_HD static F fma(F a, F b, F c) { return _mm512_fmadd_pd(a, b, c); }
@@ -130,6 +136,7 @@ struct Floats<8> : Avx2Lanes<FloatBits<8> > {
   static constexpr int kRows = 5;
   static constexpr int kFewerRows = 4;
   static constexpr int kSpreadRows = 5;
+  static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 5;
   LPK_HD static F all(double x) { return _mm256_set1_ps(static_cast<float>(x)); }
   LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
@@ -156,6 +163,7 @@ struct Doubles<4> : Avx2Lanes<DoubleBits<4> > {
   static constexpr int kRows = 2;
   static constexpr int kFewerRows = 2;
   static constexpr int kSpreadRows = 2;
+  static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 1;
   LPK_HD static F all(double x) { return _mm256_set1_pd(x); }
   LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_pd(a, b, c); }

@@ -44,7 +44,6 @@ template <class S>
 struct NearestSum : PlainSum<S> {
   using F = typename S::F;
   LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
-  LPK_HD F add(F p, F sum) const { return p + sum; }
 };
 
 #if defined(__AVX512F__)
@@ -53,7 +52,6 @@ struct OddSum : PlainSum<S> {
   using L = RoundedLanes<typename S::Scalar>;
   using F = typename L::F;
   LPK_HD F fma(F a, F b, F sum) const { return sum_of_product<L, Rounding::kToOdd>(a, b, sum); }
-  LPK_HD F add(F p, F sum) const { return sum_alone<L, Rounding::kToOdd>(p, sum); }
 };
 #else
 // In double, whose products are exact: the nearest sum and its error (two-sum, Knuth).
@@ -175,7 +173,6 @@ struct TruncationRule : RuleOf<S, true, false, true>, PlainSum<S> {
   LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
     return _mm512_fmadd_round_ps(a, b, sum, kZero);
   }
-  LPK_HD __m512 add(__m512 p, __m512 sum) const { return _mm512_add_round_ps(p, sum, kZero); }
   template <class Draws>
   LPK_HD __m512 round(__m512 s, const Draws&) const {
     return (__m512)(S::words(s) & keep);

@@ -29,7 +29,6 @@ struct CarriedRule : TruncationRule<S> {
   LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
     return _mm512_fmadd_round_ps(a, b, sum, kHardware);
   }
-  LPK_HD __m512 add(__m512 p, __m512 sum) const { return _mm512_add_round_ps(p, sum, kHardware); }
   template <class Draws>
   LPK_HD __m512 round(__m512 s, const Draws& draws) const {
     const __m512i bits = (__m512i)s;
