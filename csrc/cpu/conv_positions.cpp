@@ -232,13 +232,17 @@ void PositionOperands::pack_panel(int64_t k, int64_t depth, const float* from, i
                          b + t * kPanel, taps * kPanel);
     return;
   }
-  for (int64_t i = 0; i < depth; ++i, b += kPanel) {
-    const float* line = from + (k + i) / taps * p_.weight_channel + offsets[(k + i) % taps];
+  const float* line = from + channel * p_.weight_channel;
+  for (int64_t i = 0, tap = k % taps; i < depth; ++i, b += kPanel) {
+    const float* first = line + offsets[tap];
     if (p_.weight_lane == 1 && width == kPanel) {
-      std::memcpy(b, line, kPanel * sizeof(float));
+      std::memcpy(b, first, kPanel * sizeof(float));
     } else {
-      for (int64_t l = 0; l < width; ++l) b[l] = line[l * p_.weight_lane];
+      for (int64_t l = 0; l < width; ++l) b[l] = first[l * p_.weight_lane];
     }
+    if (++tap < taps) continue;
+    tap = 0;
+    line += p_.weight_channel;
   }
 }
 

@@ -79,10 +79,12 @@ double place(const Block& b) {
   return static_cast<double>(b.row) / static_cast<double>(b.product->rows);
 }
 
+// Of a turn the longest sums come first: short ones even out when threads end.
 void take_turns(std::vector<Block>* blocks) {
   const auto first = [](const Block& a, const Block& b) {
     if (a.product->family != b.product->family) return a.product->family < b.product->family;
-    return a.lane != b.lane ? a.lane < b.lane : place(a) < place(b);
+    if (a.lane != b.lane) return a.lane < b.lane;
+    return place(a) != place(b) ? place(a) < place(b) : a.product->length > b.product->length;
   };
   std::stable_sort(blocks->begin(), blocks->end(), first);
 }
