@@ -15,22 +15,12 @@
 
 #include "../common/accumulate.h"
 #include "aligned.h"
+#include "blocks.h"
 #include "parallel.h"
 #include "quantize.h"
 
 namespace lpk {
 namespace {
-
-// A block of B (kMaxDepth x kLanes floats, 288 KB) stays in the second cache while the blocks of A
-// (kMaxRows x kMaxDepth, 108 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too.
-// What is packed is read by so many products: the wider, the less packing.
-constexpr int64_t kLanes = 256;
-// Rows that every kernel takes as whole groups.
-constexpr int64_t kRowGroup = 12;
-// Rows below which packing B for them alone shows: no fewer, unless a thread had nothing to do.
-constexpr int64_t kFewestRows = 96;
-
-int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
 // A block of A, and whose it is: blocks that a thread takes one after the other often share it.
 struct PackedBlock {
@@ -67,65 +57,6 @@ struct Scratch {
   uint64_t row_id[kSpreadRows];
   uint64_t lane_id[kLanes];
 };
-
-struct Block {
-  const Product* product;
-  int64_t row, rows;
-  int64_t lane, lanes;
-};
-
-// Where in its product a block lies, as a share of the rows.
-double place(const Block& b) {
-  return static_cast<double>(b.row) / static_cast<double>(b.product->rows);
-}
-
-// Of a turn the longest sums come first: short ones even out when threads end.
-void take_turns(std::vector<Block>* blocks) {
-  const auto first = [](const Block& a, const Block& b) {
-    if (a.product->family != b.product->family) return a.product->family < b.product->family;
-    if (a.lane != b.lane) return a.lane < b.lane;
-    return place(a) != place(b) ? place(a) < place(b) : a.product->length > b.product->length;
-  };
-  std::stable_sort(blocks->begin(), blocks->end(), first);
-}
-
-// Into how many blocks the rows of a product are cut, of which there are `others` already.
-int64_t row_parts(const Product& p, int64_t others, int threads) {
-  const int64_t groups = ceil_div(p.rows, kRowGroup);
-  const int64_t most = p.spread && p.lanes <= kPanel ? kSpreadRows : kUnitRows;
-  const int64_t fewest = ceil_div(p.rows, most);
-  if (threads == 1) return fewest;
-  const int64_t wanted = ceil_div(4 * threads, others);
-  const int64_t parts =
-      std::max({fewest, std::min(wanted, p.rows / kFewestRows), ceil_div(threads, others)});
-  // As many for each thread, where they are few.
-  const int64_t even = parts < wanted ? threads / std::gcd(threads, others) : 1;
-  return std::max(fewest, std::min(ceil_div(parts, even) * even, ceil_div(groups, 2)));
-}
-
-// Blocks of about equal size, as large as the scratch holds; smaller where the threads would
-// otherwise run out of them.
-void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks) {
-  blocks->clear();
-  const int64_t count = static_cast<int64_t>(products.size());
-  const int64_t enough = threads > 1 ? 4 * threads : 1;
-  for (const Product& p : products) {
-    const int64_t fewest = count * ceil_div(p.lanes, kLanes) * ceil_div(p.rows, kUnitRows);
-    const int64_t most_lanes = fewest < enough ? kLanes / 2 : kLanes;
-    const int64_t columns = std::max<int64_t>(ceil_div(p.lanes, most_lanes), 1);
-    const int64_t width = ceil_div(ceil_div(p.lanes, columns), kPanel) * kPanel;
-    const int64_t parts = row_parts(p, count * columns, threads);
-    const int64_t groups = ceil_div(p.rows, kRowGroup);
-    for (int64_t lane = 0; lane < p.lanes; lane += width) {
-      for (int64_t part = 0; part < parts; ++part) {
-        const int64_t row = part * groups / parts * kRowGroup;
-        const int64_t end = std::min(p.rows, (part + 1) * groups / parts * kRowGroup);
-        blocks->push_back({&p, row, end - row, lane, std::min(width, p.lanes - lane)});
-      }
-    }
-  }
-  if (count > 0 && products[0].family >= 0) take_turns(blocks);
-}
 
 // One more addition in the outermost format.
 void add_bias(const Block& block, const Tile& tile, const Kernels& kernel, float* state) {
@@ -357,13 +288,17 @@ void accumulate_products(const std::vector<Product>& products, const Arithmetic&
   const Kernels& kernel = kernels();
   thread_local std::vector<Block> scratch;
   std::vector<Block>& blocks = scratch;
-  cut(products, threads, &blocks);
+  thread_local std::vector<Turn> scratch_turns;
+  std::vector<Turn>& turns = scratch_turns;
+  cut(products, threads, &blocks, &turns);
   if (blocks.size() == 1) {
     const FloatEnvironment environment;
     return run_block(blocks[0], kernel, arithmetic, seed, call);
   }
-  parallel_for(static_cast<int64_t>(blocks.size()), threads,
-               [&](int64_t i) { run_block(blocks[i], kernel, arithmetic, seed, call); });
+  parallel_for(static_cast<int64_t>(turns.size()), threads, [&](int64_t turn) {
+    for (int64_t i = turns[turn].first; i < turns[turn].end; ++i)
+      run_block(blocks[i], kernel, arithmetic, seed, call);
+  });
 }
 
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,

@@ -1,0 +1,37 @@
+// How the outputs of products are cut into blocks, and which of them a thread takes together.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gemm.h"
+
+namespace lpk {
+
+// A block of B (kMaxDepth x kLanes floats, 288 KB) stays in the second cache while the blocks of A
+// (kMaxRows x kMaxDepth, 108 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too.
+// What is packed is read by so many products: the wider, the less packing.
+constexpr int64_t kLanes = 256;
+// Rows that every kernel takes as whole groups.
+constexpr int64_t kRowGroup = 12;
+
+constexpr int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+
+struct Block {
+  const Product* product;
+  int64_t row, rows;
+  int64_t lane, lanes;
+  double place;  // among the blocks of its product, as a share of them
+};
+
+// Blocks first .. end - 1 of the list, for one thread.
+struct Turn {
+  int64_t first, end;
+};
+
+// Blocks of about equal size, as large as the scratch holds; smaller where the threads would
+// otherwise run out of them.
+void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks,
+         std::vector<Turn>* turns);
+
+}  // namespace lpk
