@@ -153,14 +153,15 @@ int64_t spread_depth(int64_t taps, int64_t channels) {
 // Channels up to which segments of lines make the best lanes.
 constexpr int64_t kSegmentChannels = 4;
 
-// Taken by SegmentOperands, in blocks of k so deep; 0: not taken. Not where kernels are likely to
-// ask for marks, or where half precision is faster.
-int64_t segment_depth(const PositionPass& p, const Arithmetic& arithmetic) {
+// Of the blocks of SegmentOperands; no channels: not taken. Not where kernels are likely to ask for
+// marks, or where half precision is faster.
+SegmentOperands::Extent segment_extent(const PositionPass& p, const Arithmetic& arithmetic) {
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
   const bool nearest = acc.rounding == Rounding::kNearestEven &&
                        acc.outer_rounding == Rounding::kNearestEven && !draws(arithmetic);
-  if (!nearest || !takes_whole_channels(arithmetic) || half_precision(acc.fmt)) return 0;
-  return p.lanes > kSegmentChannels || points(p) ? 0 : SegmentOperands::depth(p);
+  if (!nearest || !takes_whole_channels(arithmetic) || half_precision(acc.fmt)) return {0, 0};
+  if (p.lanes > kSegmentChannels || points(p)) return {0, 0};
+  return SegmentOperands::extent(p);
 }
 
 // The operands of every product stay until the end.
@@ -180,12 +181,12 @@ struct Work {
 
 // A group of a pass by segments.
 void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const float* bias,
-                  int64_t depth, std::atomic<bool>* asked, Work* work) {
+                  const SegmentOperands::Extent& extent, std::atomic<bool>* asked, Work* work) {
   const Gather& g = pass.gather;
   const int64_t rows = batch * g.grid[0] * g.grid[1] * SegmentOperands::segments(g);
   const int64_t lanes = pass.lanes * kPanel;
   Product& p = work->add(std::make_unique<SegmentOperands>(pass, group, asked), rows, lanes,
-                         pass.channels * g.tap_count(), depth);
+                         pass.channels * g.tap_count(), extent.channels * g.tap_count());
   if (bias != nullptr) {
     work->biases.emplace_back(new float[lanes]);
     for (int64_t l = 0; l < lanes; ++l) work->biases.back()[l] = bias[l / kPanel];
@@ -194,6 +195,7 @@ void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const 
   p.position = pass.position.empty() ? nullptr : pass.position.data();
   p.family = group;
   p.spread = true;
+  p.block_rows = extent.rows;
 }
 
 // One pass, for every group. `asked`: of SegmentOperands; null: none.
@@ -219,10 +221,11 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
     }
     return;
   }
-  const int64_t by_segments = asked == nullptr ? 0 : segment_depth(pass, arithmetic);
+  const SegmentOperands::Extent by_segments =
+      asked == nullptr ? SegmentOperands::Extent{0, 0} : segment_extent(pass, arithmetic);
   for (int64_t group = 0; group < s.groups; ++group) {
     const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
-    if (by_segments > 0) {
+    if (by_segments.channels > 0) {
       add_segments(pass, group, s.batch, group_bias, by_segments, asked, work);
       continue;
     }
@@ -261,8 +264,34 @@ PositionPass columns_of(const PositionPass& pass, int64_t from, int64_t to) {
   return p;
 }
 
-void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
+// What the windows of the passes have in common.
+void find_reach(std::vector<PositionPass>* passes) {
+  static std::atomic<uint64_t> calls{0};
+  const uint64_t call = ++calls;
+  std::vector<AxisTap> taps[kSpatial];
+  int64_t most_taps = 0;
+  for (const PositionPass& p : *passes) {
+    most_taps = std::max(most_taps, p.gather.tap_count());
+    for (int i = 0; i < kSpatial; ++i)
+      taps[i].insert(taps[i].end(), p.gather.taps[i].begin(), p.gather.taps[i].end());
+  }
+  for (std::vector<AxisTap>& axis : taps) {
+    std::sort(axis.begin(), axis.end(),
+              [](const AxisTap& a, const AxisTap& b) { return a.offset > b.offset; });
+    const auto same = [](const AxisTap& a, const AxisTap& b) { return a.offset == b.offset; };
+    axis.erase(std::unique(axis.begin(), axis.end(), same), axis.end());
+  }
+  for (PositionPass& p : *passes) {
+    p.call = call;
+    p.most_taps = most_taps;
+    p.reach = p.gather;
+    std::copy_n(taps, kSpatial, p.reach.taps);
+  }
+}
+
+void run_positions(std::vector<PositionPass> passes, const ConvShape& s, const float* bias,
                    const Arithmetic& arithmetic, uint64_t seed, int threads) {
+  find_reach(&passes);
   Work work;
   std::atomic<bool> asked{false};
   for (const PositionPass& pass : passes) add_pass(pass, s, bias, arithmetic, &asked, &work);
@@ -272,7 +301,7 @@ void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, 
   std::vector<PositionPass> borders;
   for (const PositionPass& pass : passes) {
     const int64_t width = pass.gather.grid[2];
-    if (segment_depth(pass, arithmetic) == 0) continue;
+    if (segment_extent(pass, arithmetic).channels == 0) continue;
     if (pass.inside_from[2] > 0) borders.push_back(columns_of(pass, 0, pass.inside_from[2]));
     if (pass.inside_to[2] < width) borders.push_back(columns_of(pass, pass.inside_to[2], width));
   }
@@ -312,7 +341,7 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
     untouched &= spread;
   }
   if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
-  run_positions(passes, s, nullptr, arithmetic, seed, threads);
+  run_positions(std::move(passes), s, nullptr, arithmetic, seed, threads);
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,

@@ -47,6 +47,14 @@ void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth
         to = std::copy_n(channel + offsets[0], taps, to);
       continue;
     }
+    if (tap == 0 && depth % taps == 0) {
+      for (int64_t t = 0; t < taps; ++t) {
+        const float* line = channel + offsets[t];
+        for (int64_t i = t; i < depth; i += taps, line += p_.weight_channel) to[i] = *line;
+      }
+      to += depth;
+      continue;
+    }
     for (int64_t i = 0; i < depth; ++i) {
       *to++ = channel[offsets[tap]];
       if (++tap < taps) continue;

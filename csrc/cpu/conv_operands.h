@@ -18,6 +18,11 @@ struct PositionPass {
   // Of every product in the whole sum, and the length of that (gemm.h); empty if no tap of the
   // kernel is left out.
   std::vector<int64_t> position;
+  // The taps of every pass of the call, which may share windows: `call` is its number, `most_taps`
+  // the most that one of them has.
+  Gather reach;
+  uint64_t call;
+  int64_t most_taps;
   // Positions read only from inside the source, in each dimension.
   int64_t inside_from[kSpatial], inside_to[kSpatial];
 
@@ -135,7 +140,8 @@ class SpreadPositions : public PositionOperands {
  public:
   SpreadPositions(const PositionPass& pass, int64_t first, int64_t lanes)
       : PositionOperands(pass, 0), first_(first), lanes_(lanes) {}
-  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                SpreadBlock* a) const override;
   void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
               float* b) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
@@ -154,11 +160,16 @@ class SegmentOperands : public PositionOperands {
   // `asked` becomes true where positions on padding on the left or right have to be done again.
   SegmentOperands(const PositionPass& pass, int64_t group, std::atomic<bool>* asked)
       : PositionOperands(pass, group), asked_(asked) {}
-  // Of a block of k; 0 if the pass has no segments, or its windows are too large.
-  static int64_t depth(const PositionPass& pass);
+  // Of a block of the product: channels, rows. No channels if the pass has no segments, or its
+  // windows are too large.
+  struct Extent {
+    int64_t channels, rows;
+  };
+  static Extent extent(const PositionPass& pass);
   // In a line.
   static int64_t segments(const Gather& g) { return (g.grid[2] + kPanel - 1) / kPanel; }
-  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                SpreadBlock* a) const override;
   void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
               float* b) const override;
   bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
@@ -169,6 +180,8 @@ class SegmentOperands : public PositionOperands {
 
  private:
   int64_t lines_of(int64_t row, int64_t rows, std::vector<LineRun>* lines) const;
+  void fill_window(int64_t first, int64_t count, int64_t channel, int64_t channels,
+                   const Rounder& round) const;
   int64_t column(int64_t row) const;
 
   std::atomic<bool>* asked_;
@@ -214,7 +227,8 @@ class SpreadTaps : public TapOperands {
  public:
   SpreadTaps(const TapPass& pass, int64_t first, int64_t lanes)
       : TapOperands(pass, 0), first_(first), lanes_(lanes) {}
-  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, SpreadBlock* a) const override;
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                SpreadBlock* a) const override;
   void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
               float* b) const override;
   void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;

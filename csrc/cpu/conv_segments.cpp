@@ -7,15 +7,34 @@
 #include <algorithm>
 #include <cstring>
 
+#include "blocks.h"
 #include "conv_operands.h"
 
 namespace lpk {
 namespace {
 
+// Rows of a block from which on windows do not overlap too much.
+constexpr int64_t kFewestRows = 48;
+
+// What a window holds.
+struct Held {
+  uint64_t call = 0;
+  int64_t channel = 0, channels = 0;  // of the source
+  int64_t first = 0, count = 0;       // positions
+  std::array<int64_t, kSpatial> grid{};
+
+  bool operator==(const Held& o) const {
+    return call == o.call && channel == o.channel && channels == o.channels && first == o.first &&
+           count == o.count && grid == o.grid;
+  }
+};
+
 struct SegmentScratch {
   Window window;
+  Held held;
+  OperandRange range;
   std::vector<LineRun> lines;
-  std::vector<int32_t> row_at, step_at;
+  std::vector<int32_t> row_at, tap_at, step_at;
   std::vector<uint8_t> pattern;
 };
 SegmentScratch& thread_scratch() {
@@ -25,26 +44,28 @@ SegmentScratch& thread_scratch() {
 
 }  // namespace
 
-int64_t SegmentOperands::depth(const PositionPass& pass) {
-  const Gather& g = pass.gather;
-  const int64_t taps = g.tap_count();
-  if (g.grid[2] < kPanel || taps > kMaxDepth / 2) return 0;
-  const auto span = [&](int i) {
-    return std::abs(g.taps[i].back().offset - g.taps[i].front().offset) + 1;
-  };
-  // At least what a window takes of each dimension, with as many rows as a block may have.
-  const int64_t most = pass.lanes == 1 ? kSpreadRows : kUnitRows;
+SegmentOperands::Extent SegmentOperands::extent(const PositionPass& pass) {
+  const Gather& g = pass.reach;
+  if (g.grid[2] < kPanel) return {0, 0};
+  // Offsets of a reach descend.
+  const auto span = [&](int i) { return g.taps[i].front().offset - g.taps[i].back().offset + 1; };
+  // At least what a window takes of each dimension.
   const int64_t pitch = g.grid[2] * g.step[2] + span(2);
-  for (int64_t channels = std::min(pass.channels, kMaxDepth / 2 / taps); channels > 0; --channels) {
-    const int64_t rows = std::min(most, kMaxRows * kMaxDepth / (channels * taps));
-    const int64_t lines = rows / segments(g) + 2;
-    const int64_t pieces = lines / g.grid[1] + 2;
-    const int64_t height = std::min(lines, g.grid[1]) * g.step[1] + span(1);
-    const int64_t planes = pieces * static_cast<int64_t>(g.taps[0].size());
-    if ((planes * height * pitch + kPanel) * channels <= Window::kMaxFloats / 2)
-      return channels * taps;
+  const int64_t most_rows = pass.lanes == 1 ? kSpreadRows : kUnitRows;
+  const int64_t most_channels = std::min(pass.channels, kMaxSpreadDepth / pass.most_taps);
+  for (int64_t channels = most_channels; channels > 0; --channels) {
+    const int64_t room = kMaxSpread / (channels * pass.most_taps);
+    for (int64_t rows = std::min(most_rows, room / kRowGroup * kRowGroup); rows >= kFewestRows;
+         rows -= kRowGroup) {
+      const int64_t lines = rows / segments(g) + 2;
+      const int64_t pieces = lines / g.grid[1] + 2;
+      const int64_t height = std::min(lines, g.grid[1]) * g.step[1] + span(1);
+      const int64_t planes = pieces * static_cast<int64_t>(g.taps[0].size());
+      if ((planes * height * pitch + kPanel) * channels <= Window::kMaxFloats)
+        return {channels, rows};
+    }
   }
-  return 0;
+  return {0, 0};
 }
 
 // The lines in which the rows lie, whole; their first segment.
@@ -60,39 +81,71 @@ int64_t SegmentOperands::column(int64_t row) const {
   return std::min(row % segments(p_.gather) * kPanel, p_.gather.grid[2] - kPanel);
 }
 
+// Passes that go over the same positions, one after the other, find their window filled.
+void SegmentOperands::fill_window(int64_t first, int64_t count, int64_t channel, int64_t channels,
+                                  const Rounder& round) const {
+  SegmentScratch& s = thread_scratch();
+  const Gather& g = p_.reach;
+  const Held held{p_.call, channel, channels, first, count, {g.grid[0], g.grid[1], g.grid[2]}};
+  if (s.held == held) return;
+  s.held = held;
+  s.window.plan(g, p_.source, first, count, Window::Order::kPositions, channels);
+  const float* from = p_.source.data + channel * p_.source.inner;
+  for (int64_t c = 0; c < channels; ++c, from += p_.source.inner) s.window.fill_copy(c, from);
+  round(s.window.data(), s.window.floats());
+  s.range = {true, true, 1, 0, 0};
+  kernels_.measure(s.window.data(), s.window.floats(), &s.range);
+}
+
 void SegmentOperands::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                               SpreadBlock* a) const {
+                               const Rounder& round, SpreadBlock* a) const {
   SegmentScratch& s = thread_scratch();
   const Gather& g = p_.gather;
   const int64_t taps = g.tap_count(), width = g.grid[2], per_line = segments(g);
   const int64_t first = lines_of(row, rows, &s.lines);
   const int64_t positions = static_cast<int64_t>(s.lines.size()) * width;
-  s.window.plan(g, p_.source, first / per_line * width, positions, Window::Order::kPositions,
-                depth / taps);
-  const float* channel = p_.source.data + (group_ * p_.source_group + k / taps) * p_.source.inner;
-  for (int64_t c = 0; c < depth / taps; ++c, channel += p_.source.inner)
-    s.window.fill_copy(c, channel);
+  fill_window(first / per_line * width, positions, group_ * p_.source_group + k / taps,
+              depth / taps, round);
   s.row_at.resize(rows);
   for (int64_t r = 0; r < rows; ++r)
     s.row_at[r] = s.window.base()[(row + r - first) / per_line * width + column(row + r)];
-  s.step_at.resize(depth);
-  for (int64_t i = 0; i < depth; ++i) {
-    const auto at = g.tap_at(i % taps);
-    s.step_at[i] = static_cast<int32_t>(i / taps * s.window.size() + s.window.line(at[0], at[1]) +
-                                        s.window.column(at[2]));
+  s.tap_at.clear();
+  const auto in_reach = [&](int axis, const AxisTap& tap) {
+    const auto& all = p_.reach.taps[axis];
+    return std::find_if(all.begin(), all.end(),
+                        [&](const AxisTap& t) { return t.offset == tap.offset; }) -
+           all.begin();
+  };
+  for (const AxisTap& d : g.taps[0]) {
+    for (const AxisTap& h : g.taps[1]) {
+      const int64_t line = s.window.line(in_reach(0, d), in_reach(1, h));
+      for (const AxisTap& w : g.taps[2])
+        s.tap_at.push_back(static_cast<int32_t>(line + s.window.column(in_reach(2, w))));
+    }
   }
-  *a = {s.window.data(), s.window.floats(), s.row_at.data(), s.step_at.data()};
+  s.step_at.clear();
+  for (int64_t c = 0; c < depth / taps; ++c) {
+    const int32_t channel = static_cast<int32_t>(c * s.window.size());
+    for (const int32_t tap : s.tap_at) s.step_at.push_back(channel + tap);
+  }
+  *a = {s.window.data(), s.window.floats(), s.row_at.data(), s.step_at.data(), &s.range};
 }
 
 // A weight of each channel, in every lane.
 void SegmentOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
                              const Rounder& round, float* b) const {
   const int64_t taps = p_.gather.tap_count();
-  const float* from = p_.weight + group_ * p_.weight_group + lane / kPanel * p_.weight_lane;
+  const float* from = p_.weight + group_ * p_.weight_group + lane / kPanel * p_.weight_lane +
+                      k / taps * p_.weight_channel;
   float* to = b;
   for (int64_t l = 0; l < lanes; l += kPanel, from += p_.weight_lane) {
-    for (int64_t i = k; i < k + depth; ++i, to += kPanel)
-      std::fill_n(to, kPanel, from[i / taps * p_.weight_channel + p_.weight_offset[i % taps]]);
+    const float* channel = from;
+    for (int64_t c = 0; c < depth / taps; ++c, channel += p_.weight_channel) {
+      for (const int64_t offset : p_.weight_offset) {
+        std::fill_n(to, kPanel, channel[offset]);
+        to += kPanel;
+      }
+    }
   }
   round(b, lanes * depth);
 }

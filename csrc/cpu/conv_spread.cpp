@@ -50,7 +50,7 @@ int32_t place_of(const Window& window, const Gather& gather, int64_t copy, int64
 }  // namespace
 
 void SpreadPositions::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                               SpreadBlock* a) const {
+                               const Rounder& round, SpreadBlock* a) const {
   SpreadScratch& s = thread_scratch();
   const int64_t taps = p_.gather.tap_count();
   const int64_t channels = depth / taps;
@@ -60,7 +60,7 @@ void SpreadPositions::spread_a(int64_t row, int64_t rows, int64_t k, int64_t dep
     *a = s.dense_block(rows, depth, lanes_, [&](int64_t l, float* to) {
       pack_slowly(s.runs, (first_ + l) / p_.lanes, k, depth, to);
     });
-    return;
+    return round(a->a, a->count);
   }
   *a = s.block(rows, depth);
   for (int64_t c = 0; c < channels; ++c) {
@@ -75,6 +75,7 @@ void SpreadPositions::spread_a(int64_t row, int64_t rows, int64_t k, int64_t dep
     s.row_at[r] = s.window.base()[r] * static_cast<int32_t>(kPanel);
   for (int64_t i = 0; i < depth; ++i)
     s.step_at[i] = place_of(s.window, p_.gather, i / taps, i % taps);
+  round(a->a, a->count);
 }
 
 void SpreadPositions::pack_b(int64_t k, int64_t depth, int64_t, int64_t, const Rounder& round,
@@ -103,7 +104,7 @@ void SpreadPositions::store(int64_t row, int64_t rows, int64_t, int64_t lanes, c
   PositionOperands::store(row, rows, first_, lanes, values, stride);
 }
 
-void SpreadTaps::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
+void SpreadTaps::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
                           SpreadBlock* a) const {
   SpreadScratch& s = thread_scratch();
   const int64_t taps = p_.gather.kernel_volume();
@@ -114,7 +115,7 @@ void SpreadTaps::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
     *a = s.dense_block(rows, depth, lanes_, [&](int64_t l, float* to) {
       pack_slowly(s.runs, group(l), row, rows, depth, to);
     });
-    return;
+    return round(a->a, a->count);
   }
   *a = s.block(rows, depth);
   for (int64_t c = 0; c < channels; ++c) {
@@ -127,6 +128,7 @@ void SpreadTaps::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
   }
   for (int64_t i = 0; i < depth; ++i)
     s.step_at[i] = s.window.base()[i] * static_cast<int32_t>(kPanel);
+  round(a->a, a->count);
 }
 
 void SpreadTaps::pack_b(int64_t k, int64_t depth, int64_t, int64_t lanes, const Rounder& round,

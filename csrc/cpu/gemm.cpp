@@ -46,7 +46,7 @@ struct PackedBlock {
 
 struct Scratch {
   PackedBlock a;
-  std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxRows * kMaxDepth]};
+  std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxSpread]};
   std::unique_ptr<uint16_t[]> lane_absent{new uint16_t[kMaxDepth * kLanes / kPanel]};
   AlignedFloats b = AlignedFloats(kMaxDepth * kLanes);
   PackedFacts b_facts;
@@ -216,7 +216,8 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
   const int64_t most = std::max(p.depth, acc.positions_together());
   const int64_t depth = std::clamp<int64_t>(p.length, 1, most);
   const auto accumulate = acc.in_sequence() ? kernel.accumulate : kernel.accumulate_ordered;
-  const int64_t parts = ceil_div(groups, kMaxRows * kMaxDepth / depth / kRowGroup);
+  const int64_t parts =
+      p.block_rows > 0 ? 1 : ceil_div(groups, kMaxRows * kMaxDepth / depth / kRowGroup);
   for (int64_t k = 0; k < p.length; k += tile.depth) {
     tile.k0 = k;
     tile.position = p.position == nullptr ? nullptr : p.position + k;
@@ -237,9 +238,9 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
       rows.held += row * tile.stride / kPanel;
       if (p.spread) {
         SpreadBlock a;
-        p.operands->spread_a(block.row + row, rows.rows, k, tile.depth, &a);
-        round_a(a.a, a.count);
+        p.operands->spread_a(block.row + row, rows.rows, k, tile.depth, round_a, &a);
         rows.a = a.a;
+        rows.a_range = a.range;
         rows.a_count = a.count;
         rows.row_at = a.row_at;
         rows.step_at = a.step_at;

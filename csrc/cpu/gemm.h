@@ -14,6 +14,7 @@ struct SpreadBlock {
   int64_t count;
   const int32_t* row_at;
   const int32_t* step_at;
+  const OperandRange* range = nullptr;  // if it is known
 };
 
 // Rounds operands where they are packed: by the integers of a quantizer (Arithmetic), or not at
@@ -40,8 +41,8 @@ class Operands {
   // kPanel floats may be written too.
   virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
                       float* a) const = 0;
-  // In place of it where the product is spread; not rounded.
-  virtual void spread_a(int64_t, int64_t, int64_t, int64_t, SpreadBlock*) const {}
+  // In place of it where the product is spread.
+  virtual void spread_a(int64_t, int64_t, int64_t, int64_t, const Rounder&, SpreadBlock*) const {}
   // Panels of kPanel lanes, [panel][k][lane], rounded; lanes past the end are zero.
   virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
                       float* b) const = 0;
@@ -72,6 +73,8 @@ constexpr int64_t kUnitRows = 4 * kMaxRows;
 constexpr int64_t kSpreadRows = 1020;
 // The most positions of k where the product is spread.
 constexpr int64_t kMaxSpreadDepth = 1024;
+// The most rows times positions of k of a tile of such a product.
+constexpr int64_t kMaxSpread = kMaxRows * kMaxSpreadDepth;
 
 struct Product {
   int64_t rows;
@@ -90,6 +93,8 @@ struct Product {
   int64_t family = -1;
   // Every lane of a panel has an A of its own; panels share them.
   bool spread = false;
+  // The most rows of a block, which is one tile (kMaxSpread); 0: as many as others have.
+  int64_t block_rows = 0;
 };
 
 // A unit of k with which blocks end where a chunk of the usual length does.
