@@ -102,18 +102,24 @@ struct CertifiedRun {
   // outer <- round(outer + inner), inner <- +0; in memory only if the block ends here.
   template <int kRows, int kColumns>
   LPK_HD void close_chunk(const Tile& t, F (&sum)[kRows][kColumns], F (&seen)[4], bool last) const {
+    float* outer = t.outer;
+    const int64_t stride = t.stride;
     // Or the sums would leave their registers.
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
       for (int v = 0; v < kColumns; ++v) {
-        float* outer = t.outer + r * t.stride + v * kWidth;
-        const F total = rule.round(rule.fma(S::load(outer), scale, sum[r][v]), NoDraws{});
+        const F total =
+            rule.round(rule.fma(S::load(outer + v * kWidth), scale, sum[r][v]), NoDraws{});
         seen[v % 4] = Rule::joined(seen[v % 4], total);
-        S::store(outer, total * unscale);
+        S::store(outer + v * kWidth, total * unscale);
         sum[r][v] = S::all(0.0f);
-        if (last) S::store(t.inner + r * t.stride + v * kWidth, sum[r][v]);
       }
+      outer += stride;
+    }
+    if (!last) return;
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kColumns; ++v) S::store(t.inner + r * stride + v * kWidth, S::all(0.0f));
     }
   }
 

@@ -21,6 +21,20 @@ ChannelScratch& thread_scratch() {
   return scratch;
 }
 
+// Rows whose weights share lines of memory.
+constexpr int64_t kWeightRows = 8;
+
+// a[r][k] of some taps of every channel, which begin at `from`.
+void pack_weights(const PositionPass& p, const float* from, int64_t rows, int64_t depth, float* a) {
+  const int64_t taps = static_cast<int64_t>(p.weight_offset.size());
+  for (int64_t k = 0; k < depth; k += taps, from += p.weight_channel) {
+    for (int64_t t = 0; t < taps; ++t) {
+      const float* tap = from + p.weight_offset[t];
+      for (int64_t r = 0; r < rows; ++r) a[r * depth + k + t] = tap[r * p.weight_lane];
+    }
+  }
+}
+
 }  // namespace
 
 void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
@@ -34,6 +48,13 @@ void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth
                        depth);
     return round(a, rows * depth);
   }
+  if (!p_.consecutive && k % taps == 0 && depth % taps == 0) {
+    const float* first = from + k / taps * p_.weight_channel;
+    for (int64_t r = 0; r < rows; r += kWeightRows)
+      pack_weights(p_, first + r * p_.weight_lane, std::min(kWeightRows, rows - r), depth,
+                   a + r * depth);
+    return round(a, rows * depth);
+  }
   for (int64_t r = 0; r < rows; ++r, from += p_.weight_lane) {
     if (p_.consecutive && p_.weight_channel == taps) {
       std::memcpy(to, from + offsets[0] + k, depth * sizeof(float));
@@ -45,14 +66,6 @@ void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth
     if (p_.consecutive && tap == 0 && depth % taps == 0) {
       for (int64_t i = 0; i < depth; i += taps, channel += p_.weight_channel)
         to = std::copy_n(channel + offsets[0], taps, to);
-      continue;
-    }
-    if (tap == 0 && depth % taps == 0) {
-      for (int64_t t = 0; t < taps; ++t) {
-        const float* line = channel + offsets[t];
-        for (int64_t i = t; i < depth; i += taps, line += p_.weight_channel) to[i] = *line;
-      }
-      to += depth;
       continue;
     }
     for (int64_t i = 0; i < depth; ++i) {

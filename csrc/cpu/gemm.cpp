@@ -90,8 +90,11 @@ void store_block(const Block& block, const Tile& tile, const Kernels& kernel,
   if (quantizer != nullptr) {
     round_in_place(kernel, quantizer, state, count);
   } else if (!biased) {
+    OperandRange range{true, true, 1, 0, 0};
+    kernel.measure(state, count, &range);
     const float nan = canonical_float(std::numeric_limits<double>::quiet_NaN());
-    for (int64_t i = 0; i < count; ++i) state[i] = state[i] == state[i] ? state[i] : nan;
+    for (int64_t i = 0; !range.plain && i < count; ++i)
+      state[i] = state[i] == state[i] ? state[i] : nan;
   }
   p.operands->store(block.row, block.rows, block.lane, block.lanes, state, tile.stride);
 }
