@@ -3,6 +3,7 @@ with positions or with the channels of several groups on the lanes; against the 
 bit."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,9 +22,9 @@ from tests.test_conv_kernels import (
     output_shape,
     values,
 )
-from tests.test_cpu import isa
+from tests.test_cpu import isa, threads
 
-__all__ = ["isa"]
+__all__ = ["isa", "threads"]
 
 pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
@@ -132,6 +133,27 @@ def test_few_channels_with_hard_values(name: str, data: str, isa: str) -> None:
 def test_more_lines_of_one_channel_than_a_block_has(isa: str) -> None:
     case = ConvCase((80, 1, 1, 230), (1, 1, 1, 3), (1, 1), (0, 1), (1, 1))
     check_values(case, Accumulator("e6m9"), 5)
+
+
+def test_phases_that_share_windows(isa: str, threads: Callable[[int], None]) -> None:
+    """Phases of one grid and of two, channels of two blocks of k; images alone and among so many
+    others that there are several blocks, which threads take in turns."""
+    acc = Accumulator("e6m9", chunk=7)
+    for case, images in (
+        (ConvCase((1, 3, 8, 76), (9, 3, 5, 5), (2, 2), (2, 2), (1, 1)), 50),
+        (ConvCase((1, 2, 3, 33), (512, 2, 3, 3), (2, 2), (1, 1), (1, 1)), 3),
+    ):
+        generator = torch.Generator().manual_seed(3)
+        w = values(case.weight_shape, generator)
+        grad = values((images, *output_shape(case)[1:]), generator)
+        one, tail = list(case.input_shape), arguments(case, acc)
+        alone = [cpu.BACKEND.conv_dgrad(image, w, one, *tail) for image in grad.split(1)]
+        want = _reference.BACKEND.conv_dgrad(grad[:1], w, one, *tail)
+        assert_bit_equal(alone[0], want)
+        for count in (1, 2, 3):
+            threads(count)
+            got = cpu.BACKEND.conv_dgrad(grad, w, [images, *one[1:]], *tail)
+            assert_bit_equal(got, torch.cat(alone), f"{case} on {count} threads")
 
 
 #: One tap that is never on padding: images that the stride divides and does not, and 1-d, 3-d.
