@@ -16,7 +16,8 @@
 //
 // Where none of the three holds, the float32 sum is made odd (from its two directed roundings): it
 // has at least two bits more than q, so that one more rounding gives the bits of the exact sum
-// (Boldo and Melquiond 2008), for operands of any width.
+// (Boldo and Melquiond 2008), for operands of any width. With one bit more than q the two directed
+// roundings themselves tell the nearest (certified_rules.h), but not at the floor.
 #pragma once
 
 #include <algorithm>
@@ -158,9 +159,14 @@ inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const Oper
   return rounds_twice_safely(kSinglePrecision, addend_range(acc, a, b).width, acc.fmt.man_bits + 1);
 }
 
+// nearest_even to one digit less than the sums have.
+inline bool one_digit_less(const Precision& in, const Format& f) {
+  return f.man_bits == in.digits - 2;
+}
+
 struct Certificate {
   bool valid;
-  bool odd;        // float32 sums must be made odd
+  bool odd;        // float32 sums must be made odd, or the nearest found from their bracket
   bool floor;      // subnormal sums can occur: their floor must be applied
   int bound;       // holds while every sum is below 2^bound
   bool overflows;  // only the format's overflow lies there, and rounding holds beyond it
@@ -191,18 +197,20 @@ inline Certificate certify(const Precision& in, const Format& f, Rounding mode, 
                            const OperandRange& factor, int64_t terms) {
   constexpr Certificate kNone{false, false, false, 0, false, false};
   if (!p.plain || !state.plain || f.kind != Kind::kFloat) return kNone;
-  if (f.man_bits < 1 || f.man_bits > in.digits - 3) return kNone;
+  const bool brackets = mode == Rounding::kNearestEven && one_digit_less(in, f);
+  if (f.man_bits < 1 || (f.man_bits > in.digits - 3 && !brackets)) return kNone;
   const int q = f.man_bits + 1;
   const int lx = f.emin - f.man_bits;
   // Every sum is a multiple of 2^finest.
   const int finest = state.zero ? p.lowest : std::min(p.lowest, state.lowest);
   const bool floor = p.lowest < lx;
+  if (floor && brackets) return kNone;
   if (!f.subnormals && finest < f.emin) return kNone;
 
   int bound = in.enough;
   bool odd = false;
   if (mode == Rounding::kNearestEven) {
-    if (p.width > in.digits) {
+    if (brackets || p.width > in.digits) {
       odd = true;
     } else if (!rounds_twice_safely(in, p.width, q)) {
       int safe = finest + in.digits;                                       // (A)

@@ -7,8 +7,9 @@
 //   other modes    acc = a b + acc truncated or rounded that way, and its bits masked, after an
 //                  addition to those below the last place (certified_truncated.h)
 // m is man_bits. Where float32 sums may not be rounded twice, nearest_even makes them odd first:
-// two directed multiply-adds and a choice in place of one multiply-add. Rounded products take the
-// place of a b (certified_products.h), unless rounding would change none.
+// two directed multiply-adds and a choice in place of one multiply-add; their sum t serves m = 22:
+// g = 1.5 t, acc = g + (t / 2 - g). Rounded products take the place of a b (certified_products.h),
+// unless rounding would change none.
 //
 // The certificate holds while sums stay below 2^bound. A or B is scaled so that this is 2: then bit
 // 30 of a sum says that it did not. It is looked at unless the operands
@@ -87,6 +88,12 @@ bool run_certified_nearest(const CertifiedWork<S, Exact>& work, bool floor) {
 // Chooses the rule; false if there is none for the accumulator.
 template <class S, class Exact>
 bool run_certified_rule(const CertifiedWork<S, Exact>& work, const Certificate& c) {
+#if defined(__AVX512F__)
+  if constexpr (!S::kDouble) {
+    if (one_digit_less(S::kPrecision, work.acc.fmt))
+      return run_certified(work, BracketRule<S>(work.acc.fmt));
+  }
+#endif
   if constexpr (kSumsOdd<S>) {
     if (c.odd) return run_certified_nearest<S, OddSum<S>>(work, c.floor);
   }

@@ -102,6 +102,8 @@ bool run_full_products(const CertifiedWork<S, Exact>& work, const Certificate& c
     return run_certified(work, TruncationRule<S>(acc.fmt), product);
   if (acc.rounding == Rounding::kStochastic)
     return run_certified(work, StochasticRule<S>(acc.fmt), product);
+  if (one_digit_less(S::kPrecision, acc.fmt))
+    return run_certified(work, BracketRule<S>(acc.fmt), product);
 #endif
   if (acc.fmt.emin + work.shift < -126) return false;
   if constexpr (kSumsOdd<S>) {

@@ -165,6 +165,33 @@ struct ShortFloorRule : RuleOf<S, true, true, true>, Sum {
   }
 };
 
+// Sums in all but one of the lanes' digits (22 bits below the first in float32): their nearest is
+// half of t = down + up, the sum of the two ends of the bracket. Where these are neighbours t lies
+// in the middle between two numbers of the lanes, twice the ends: it becomes the even one, whose
+// last bit the format does not have, and the other values of the format are further from the sum.
+// Where they are equal t is twice the exact sum, and Veltkamp's splitting takes its last bit, ties
+// to even: 1.5 t, t / 2 - 1.5 t and their sum (every mantissa was compared). The last bit of an
+// even t it leaves as it is.
+template <class S>
+struct BracketRule : RuleOf<S, true, false, false>, PlainSum<S> {
+  using L = RoundedLanes<typename S::Scalar>;
+  using F = typename S::F;
+  F half, factor;
+
+  explicit BracketRule(const Format&) : half(S::all(0.5)), factor(S::all(1.5)) {}
+  LPK_HD F fma(F a, F b, F sum) const {
+    return L::template fma<kDown>(a, b, sum) + L::template fma<kUp>(a, b, sum);
+  }
+  LPK_HD F add(F p, F sum) const {
+    return L::template add<kDown>(p, sum) + L::template add<kUp>(p, sum);
+  }
+  template <class Draws>
+  LPK_HD F round(F t, const Draws&) const {
+    const F wide = t * factor;
+    return wide + S::fms(t, half, wide);
+  }
+};
+
 template <class S>
 struct TruncationRule : RuleOf<S, true, false, true>, PlainSum<S> {
   typename S::I keep;
