@@ -34,6 +34,10 @@ struct PanelDraws {
   // rng "fast": keys of the side that is the column, and of the side that is the row.
   uint32_t row_column[kRows], row_add[kRows], row_flip[kRows];
   uint32_t lane_column[kPanel], lane_add[kPanel], lane_flip[kPanel];
+  // Of each row as the key's row, its part of as many words as a vector holds, the first of them a
+  // multiple of that. One step of the hash for all of them, off the way to the words of the panel.
+  uint32_t row_mixed[kRows][kWordLanes];
+  uint32_t first_mixed;
   alignas(64) uint32_t words[4][kRows][kPanel];  // rng "philox" makes four at a time
   uint64_t current_word;
   bool loaded;
@@ -60,6 +64,7 @@ struct PanelDraws {
         row_flip[i] = key.flip;
       }
     }
+    if (!lanes_are_rows) mix_rows(static_cast<uint32_t>(word));
     for (int i = 0; i < kPanel; ++i) {
       if (lanes_are_rows) {
         const RowKey key = row_key(base, lane_id[i], word);
@@ -69,6 +74,14 @@ struct PanelDraws {
         lane_column[i] = column_key(base, lane_id[i]);
       }
     }
+  }
+
+  LPK_HD void mix_rows(uint32_t low) {
+    first_mixed = low / kWordLanes * kWordLanes;
+    uint32_t after[kWordLanes];
+    for (int l = 0; l < kWordLanes; ++l) after[l] = first_mixed + static_cast<uint32_t>(l);
+    for (int i = 0; i < kRows; ++i)
+      store(row_mixed[i], mix32<Words>(load<Words>(after) + row_add[i]) ^ row_flip[i]);
   }
 
   void fetch_fast(uint64_t word) {
@@ -85,8 +98,9 @@ struct PanelDraws {
       }
       return;
     }
+    if (low - first_mixed >= kWordLanes) mix_rows(low);
     for (int i = 0; i < kRows; ++i) {
-      const uint32_t mixed = mix32(row_add[i] + low) ^ row_flip[i];
+      const uint32_t mixed = row_mixed[i][low - first_mixed];
       for (int l = 0; l < kPanel; l += kWordLanes)
         store(&words[0][i][l], mix32<Words>(load<Words>(lane_column + l) + mixed));
     }
