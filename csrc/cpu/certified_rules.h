@@ -206,18 +206,17 @@ struct TruncationRule : RuleOf<S, true, false, true>, PlainSum<S> {
   }
 };
 
-template <class S>
+template <class S, class Draws = LaneDraws<RoundedLanes<float>>>
 struct StochasticRule : TruncationRule<S> {
   static constexpr bool kStochastic = true;
   static constexpr bool kClosesChunks = false;
-  using LaneState = LaneDraws<RoundedLanes<float>>;
+  using LaneState = Draws;
   template <int kGroup>
   using PanelState = PanelDraws<typename S::V, kGroup>;
   static constexpr int kRows = 8;
   using TruncationRule<S>::TruncationRule;
   LPK_HD __m512 round(__m512 s, const LaneState& draws) const {
-    const __m512 sum = S::sum_of_words(S::words(s), (typename S::I)draws.odd_doubled());
-    return TruncationRule<S>::round(sum, draws);
+    return TruncationRule<S>::round((__m512)draws.added_to((__m512i)s), draws);
   }
 };
 #endif

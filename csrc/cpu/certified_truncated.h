@@ -138,11 +138,16 @@ bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRang
                        GroundedRule<S, Rule>(acc.fmt, std::ldexp(1.0, g.bound + shift), true));
 }
 
+// Products as they are.
+inline bool takes_products(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  return !acc.has_product || products_stay(acc.product, product_range(a, b));
+}
+
 // Float formats and exact products; false if there is no certificate.
 template <class S, class Exact>
 bool run_truncated_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                         const OperandRange& b, const Exact& exact) {
-  if (acc.has_product && !products_stay(acc.product, product_range(a, b))) return false;
+  if (!takes_products(acc, a, b)) return false;
   switch (acc.rounding) {
     case Rounding::kTowardZero:
       return run_truncated_rule<S, TruncationRule<S>>(t, acc, a, b, exact);

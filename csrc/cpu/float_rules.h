@@ -45,6 +45,7 @@ struct LaneDraws<RoundedLanes<float>> {
     // (rotated words & mask) | one
     return _mm512_ternarylogic_epi32(_mm512_rorv_epi32(words, rotation), mask, one, 0xea);
   }
+  LPK_HD __m512i added_to(__m512i bits) const { return _mm512_add_epi32(bits, odd_doubled()); }
   LPK_HD __m512 number() const { return _mm512_cvtepi32_ps(odd_doubled()); }
 };
 
@@ -221,7 +222,7 @@ struct WideRule : LaneRule {
     } else if constexpr (kMode == Rounding::kNearestAway) {
       return _mm512_add_epi32(_mm512_add_epi32(bits, half_less_one), one);
     } else if constexpr (kMode == Rounding::kStochastic) {
-      return _mm512_add_epi32(bits, draws.odd_doubled());
+      return draws.added_to(bits);
     } else if constexpr (kMode == Rounding::kToOdd) {
       const __mmask16 inexact =
           _mm512_test_epi32_mask(_mm512_andnot_si512(keep, bits), _mm512_set1_epi32(-1));

@@ -27,9 +27,11 @@ namespace {
 //   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything
 #if defined(__AVX2__)
+// truncated: that tier for the processor, of AVX-512.
 template <class V>
 void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                          const OperandRange& b) {
+                          const OperandRange& b,
+                          [[maybe_unused]] CertifiedTier* truncated = run_truncated_avx512) {
   int64_t left = t.rows * t.lanes * t.depth;
   const auto exact = [&](const Tile& unmarked) {
     const Tile part = unmarked.marked();
@@ -45,7 +47,7 @@ void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRa
   };
 #if defined(__AVX512F__)
   const bool held = run_certified_tile<Floats<16>>(t, acc, a, b, exact) ||
-                    run_truncated_avx512(t, acc, a, b, exact) ||
+                    truncated(t, acc, a, b, exact) ||
                     run_rounded_products_avx512(t, acc, a, b, exact) ||
                     run_certified_double_avx512(t, acc, a, b, exact);
 #else

@@ -10,6 +10,8 @@ namespace lpk {
 
 // What does the parts of a tile of which a certificate does not hold.
 using ExactSums = std::function<void(const Tile&)>;
+using CertifiedTier = bool(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                           const OperandRange& b, const ExactSums& exact);
 
 // In certified_double_<isa>.cpp: sums in double under a certificate; false, and nothing done, where
 // there is none.
@@ -22,6 +24,9 @@ bool run_certified_double_avx512(const Tile& t, const Accumulator& acc, const Op
 // to_odd.
 bool run_truncated_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
                           const OperandRange& b, const ExactSums& exact);
+// In certified_stochastic_avx512vnni.cpp: the same, draws added by an instruction of AVX512-VNNI.
+bool run_truncated_avx512vnni(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                              const OperandRange& b, const ExactSums& exact);
 
 // In certified_products_<isa>.cpp: the same in float32, of products that the accumulator rounds.
 bool run_rounded_products_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,

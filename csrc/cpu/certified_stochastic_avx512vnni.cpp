@@ -1,0 +1,19 @@
+#include "certified_truncated.h"
+#include "dot_draws.h"
+#include "wide_tiles.h"
+
+namespace lpk {
+
+bool run_truncated_avx512vnni(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                              const OperandRange& b, const ExactSums& exact) {
+  const int place = 22 - acc.fmt.man_bits - acc.random_bits;
+  if (acc.rounding != Rounding::kStochastic ||
+      !DotDraws::fits(draw_layout(acc.random_bits), place)) {
+    return run_truncated_avx512(t, acc, a, b, exact);
+  }
+  using S = Floats<16>;
+  if (!takes_products(acc, a, b)) return false;
+  return run_truncated_rule<S, StochasticRule<S, DotDraws>>(t, acc, a, b, exact);
+}
+
+}  // namespace lpk
