@@ -171,9 +171,8 @@ struct CertifiedRun {
     }
     // One OR for two sums; four chains of them.
     F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
-    const auto step = [&](int64_t k) __attribute__((always_inline)) {
-      if constexpr (Rule::kStochastic)
-        lanes.from(draws[0].layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
+    const auto step = [&](int64_t k, [[maybe_unused]] int draw_bit) __attribute__((always_inline)) {
+      if constexpr (Rule::kStochastic) lanes.from(draw_bit);
       const int64_t at = kSpread ? t.step_at[k] : k;
       F column[kColumns];
       [[maybe_unused]] F enlarged[kColumns];
@@ -215,14 +214,24 @@ struct CertifiedRun {
       }
     };
     const auto span = [&](int64_t from, int64_t to, int64_t closed) __attribute__((always_inline)) {
-      // Steps that share random words: the sums stay in registers from one to the next.
-      for (int64_t k = from, served = to; k < to;) {
-        if constexpr (Rule::kStochastic) {
+      if constexpr (Rule::kStochastic) {
+        // Steps that share random words: the sums stay in registers from one to the next.
+        const DrawLayout& layout = draws[0].layout;
+        for (int64_t k = from; k < to;) {
           for (int p = 0; p < kPanels; ++p)
             words[p] = draws[p].seek_inline(static_cast<uint64_t>(t.position_of(k)));
-          served = served_by_word(t, draws[0].layout, k, to);
+          const int64_t served = served_by_word(t, layout, k, to);
+          if (served - k == 4) {
+            // All that a word serves, as positions increase: without the loop's own instructions
+            // the processor looks further ahead, at the next words.
+#pragma GCC unroll 4
+            for (int field = 0; field < 4; ++field) step(k + field, layout.shift_of(field));
+            k = served;
+          }
+          for (; k < served; ++k) step(k, layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
         }
-        for (; k < served; ++k) step(k);
+      } else {
+        for (int64_t k = from; k < to; ++k) step(k, 0);
       }
       if constexpr (Rule::kClosesChunks) {
         if (closes && closed >= 0) return close_chunk(t, sum, seen, to == t.depth);

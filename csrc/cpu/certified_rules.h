@@ -213,7 +213,6 @@ struct StochasticRule : TruncationRule<S> {
   using LaneState = Draws;
   template <int kGroup>
   using PanelState = PanelDraws<typename S::V, kGroup>;
-  static constexpr int kRows = 8;
   using TruncationRule<S>::TruncationRule;
   LPK_HD __m512 round(__m512 s, const LaneState& draws) const {
     return TruncationRule<S>::round((__m512)draws.added_to((__m512i)s), draws);
