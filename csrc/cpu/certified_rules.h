@@ -165,13 +165,13 @@ struct ShortFloorRule : RuleOf<S, true, true, true>, Sum {
   }
 };
 
-// Sums in all but one of the lanes' digits (22 bits below the first in float32): their nearest is
-// half of t = down + up, the sum of the two ends of the bracket. Where these are neighbours t lies
-// in the middle between two numbers of the lanes, twice the ends: it becomes the even one, whose
-// last bit the format does not have, and the other values of the format are further from the sum.
-// Where they are equal t is twice the exact sum, and Veltkamp's splitting takes its last bit, ties
-// to even: 1.5 t, t / 2 - 1.5 t and their sum (every mantissa was compared). The last bit of an
-// even t it leaves as it is.
+// Sums to nearest in all but one of the lanes' digits (22 bits below the first in float32): half of
+// t = down + up, the ends of the bracket. Where they are neighbours t lies in the middle between
+// their doubles and becomes the even one: a value of the format, and the nearest, as the sum lies
+// between it and the odd end, itself in the middle between two values. Where they are equal t is
+// twice the exact sum, and Veltkamp's splitting takes its last bit, ties to even: 1.5 t,
+// t / 2 - 1.5 t and their sum (every mantissa was compared); an even t it leaves as it is. The sign
+// of a zero is lost.
 template <class S>
 struct BracketRule : RuleOf<S, true, false, false>, PlainSum<S> {
   using L = RoundedLanes<typename S::Scalar>;

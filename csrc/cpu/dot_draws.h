@@ -10,10 +10,10 @@ namespace lpk {
 namespace {
 
 // (2 draw + 1) 2^place, of draws of up to 8 bits: the draw's own byte times 2^(place + R - 7),
-// which moves it to its place, plus a byte that is constant times what makes it 2^place. So one
-// choice of bits and one dot product choose, move and add it. Of the word's other half a byte is
-// free for the constant. Weights are signed bytes: draws reach from bit 8 of the sum at the least
-// to bit 15 - 1.
+// which moves it to its place, plus a constant byte, in the other half of the word, times what
+// makes it 2^place. So one choice of bits and one dot product choose a draw, move it and add it.
+// Weights are signed bytes, so that a byte moves by 0 to 6 places: float32 sums of 9 to 15 mantissa
+// bits.
 struct DotDraws {
   __m512i words;
   __m512i mask, constant, weights;
