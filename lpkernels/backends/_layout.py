@@ -48,10 +48,12 @@ def batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
     """Where each matrix of the broadcast batch starts in x, in elements."""
     if not batch:
         return NO_OFFSET
-    offsets = torch.zeros((), dtype=torch.int64)
+    offsets = torch.zeros((), dtype=torch.int64, device="cpu")
     expanded = x.expand(*batch, *x.shape[-2:])
     for size, stride in zip(batch, expanded.stride()[: len(batch)], strict=True):
-        offsets = offsets.unsqueeze(-1) + torch.arange(size) * stride
+        offsets = (
+            offsets.unsqueeze(-1) + torch.arange(size, dtype=torch.int64, device="cpu") * stride
+        )
     return offsets.contiguous()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,9 @@ from lpkernels.backends._layout import (
 # The order of lpk::ElementType in csrc/cpu/element_types.h.
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 _STOCHASTIC = 6
+# Kernels write float32 through pointers, whatever torch's default dtype and device are.
+_FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
+_BYTES: Any = {"dtype": torch.uint8, "device": "cpu"}
 # Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
 STREAM_BYTES = 16 << 20
 
@@ -121,10 +125,10 @@ class CpuBackend:
         entries, a_offsets, b_offsets = 1, NO_OFFSET, NO_OFFSET
         (*_, m, k), n = a.shape, b.shape[-1]
         if a.dim() == b.dim() == 2:
-            out = torch.empty(m, n, dtype=torch.float32)
+            out = torch.empty(m, n, **_FLOAT32)
         else:
             batch = broadcast_batch(a, b)
-            out = torch.empty(*batch, m, n, dtype=torch.float32)
+            out = torch.empty(*batch, m, n, **_FLOAT32)
             if b.dim() == 2 and a.is_contiguous():
                 # One product, whose rows have the same ids: b is packed once for all of them.
                 m *= math.prod(batch)
@@ -163,9 +167,9 @@ class CpuBackend:
         bits: bool,
     ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
         (m, k), n, chunk = a.shape, b.shape[1], acc[1]
-        sums = torch.empty(m, n)
-        products = torch.zeros(m, k, n, dtype=torch.uint8) if bits else None
-        chunks = torch.zeros(m, -(-k // chunk), n, dtype=torch.uint8) if bits and chunk else None
+        sums = torch.empty(m, n, **_FLOAT32)
+        products = torch.zeros(m, k, n, **_BYTES) if bits else None
+        chunks = torch.zeros(m, -(-k // chunk), n, **_BYTES) if bits and chunk else None
         outputs = [0 if x is None else x.data_ptr() for x in (sums, products, chunks)]
         lying = [*a.stride(), *b.stride()]
         operands = (a.data_ptr(), b.data_ptr(), outputs, [m, n, k], lying, [row.data_ptr(), 0])
@@ -186,10 +190,10 @@ class CpuBackend:
         recursive: bool,
     ) -> tuple[Tensor, Tensor]:
         (m, k), n = a.shape, b.shape[1]
-        left, right = torch.zeros(m, k), torch.zeros(k, n)
+        left, right = torch.zeros(m, k, **_FLOAT32), torch.zeros(k, n, **_FLOAT32)
         if not (m and n and k):
             return left, right
-        g, row = g.contiguous(), torch.arange(m)
+        g, row = g.contiguous(), torch.arange(m, dtype=torch.int64, device="cpu")
         tensors = [x.data_ptr() for x in (a, b, g, left, right)]
         lying = [*a.stride(), *b.stride()]
         keys, threads = [row.data_ptr(), first_col], torch.get_num_threads()
@@ -218,7 +222,7 @@ class CpuBackend:
                 x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True
             )
         ]
-        out = torch.empty(x.shape[0], w.shape[0], *output, dtype=torch.float32)
+        out = torch.empty(x.shape[0], w.shape[0], *output, **_FLOAT32)
         if out.numel() == 0:
             return out
         bias = None if bias is None else bias.contiguous()
@@ -253,7 +257,7 @@ class CpuBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        out = torch.empty(input_shape, dtype=torch.float32)
+        out = torch.empty(input_shape, **_FLOAT32)
         if out.numel() == 0:
             return out
         self._c().conv_dgrad(
@@ -286,7 +290,7 @@ class CpuBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        out = torch.empty(weight_shape, dtype=torch.float32)
+        out = torch.empty(weight_shape, **_FLOAT32)
         if out.numel() == 0:
             return out
         self._c().conv_wgrad(
@@ -333,7 +337,7 @@ class CpuBackend:
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
         x = x.contiguous()
         sizes = axis_sizes(x.shape, fmt)
-        codes = torch.empty(self._c().packed_bytes(sizes, fmt), dtype=torch.uint8)
+        codes = torch.empty(self._c().packed_bytes(sizes, fmt), **_BYTES)
         if x.numel() == 0:
             return codes
         refused = self._c().pack(
@@ -347,7 +351,7 @@ class CpuBackend:
         return codes
 
     def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
-        out = torch.empty(shape, dtype=torch.float32)
+        out = torch.empty(shape, **_FLOAT32)
         if out.numel() == 0:
             return out
         codes = codes.contiguous()

@@ -59,7 +59,7 @@ def tabled(recipe: Recipe) -> TabledRecipe:
     """recipe for torch.compile, with a table of its own."""
     made = object.__new__(TabledRecipe)
     numbers, lengths, parts = _read(recipe)
-    table = torch.tensor(numbers, device="cpu")
+    table = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     for index, (name, part, fuses, kept_bits) in enumerate(parts):
         row = Row(table, index, fuses, kept_bits)
         object.__setattr__(made, name, _in_table(part, row) if lengths[index] else part)

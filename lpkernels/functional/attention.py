@@ -127,7 +127,7 @@ def additive_mask(function: str, name: str, mask: Tensor | None, hides: bool) ->
         return None
     _checks.tensor(function, name, mask)
     if mask.dtype == torch.bool:
-        zeros = torch.zeros(mask.shape, device=mask.device)
+        zeros = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
         return zeros.masked_fill(mask if hides else ~mask, -math.inf)
     if not mask.dtype.is_floating_point:
         raise TypeError(

@@ -36,7 +36,7 @@ def shares(
     rows = len(a) if most is None else min(len(a), most // b.numel())
     if acc.order == "native" or rows == 0:
         return Shares(0, None, None, None, None)
-    row = torch.linspace(0, len(a) - 1, rows, dtype=torch.float64).round().long()
+    row = torch.linspace(0, len(a) - 1, rows, dtype=torch.float64, device="cpu").round().long()
     able = backends.select(backend, "matmul_events", a.device)
     left = a if rows == len(a) else a[row.to(a.device)]
     values, counts, _, _ = able.matmul_events(left, b, acc.to_ints(), seed, Role.DIRECT, row, False)

@@ -92,7 +92,9 @@ class Conv:
 
     def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
         one_channel = ConvGeometry(self.layer.stride, self.layer.padding, self.layer.dilation, 1)
-        image, kernel = torch.ones(1, 1, *x[2:]), torch.ones(1, 1, *w[2:])
+        image, kernel = (
+            torch.ones(1, 1, *size[2:], dtype=torch.float32, device="cpu") for size in (x, w)
+        )
         taps = one_channel.fprop(image, kernel, None, NATIVE, None, "auto")
         return int(taps.sum(dtype=torch.float64)) * x[0] * w[0] * w[1]
 
@@ -132,7 +134,7 @@ class ConvTranspose:
             met = w
             for dim, (start, step) in enumerate(zip(first, periods, strict=True), start=2):
                 met = met.index_select(
-                    dim, torch.arange(start, w.shape[dim], step, device=w.device)
+                    dim, torch.arange(start, w.shape[dim], step, dtype=torch.int64, device=w.device)
                 )
             yield met.flatten(1)
 

@@ -102,7 +102,7 @@ def integer_bits(sums: Iterable[Tensor], weight: FixedFormat, operand: FixedForm
 
 def _exponent(x: Tensor) -> Tensor | None:
     """e with max|x| in [2^(e-1), 2^e); None if there is nothing but zeros."""
-    largest = x.abs().max() if x.numel() else torch.zeros(())
+    largest = x.abs().max() if x.numel() else x.new_zeros(())
     return None if largest == 0 else torch.frexp(largest)[1]
 
 

@@ -188,7 +188,7 @@ def _seed(acc: Accumulator, generator: torch.Generator | Tensor | None) -> Tenso
     """One seed for the sums and for the count of what happens in them."""
     if not acc.is_stochastic or isinstance(generator, Tensor):
         return generator if isinstance(generator, Tensor) else None
-    return torch.empty((), dtype=torch.int64).random_(generator=generator)
+    return torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
 
 
 def _exact(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
