@@ -120,6 +120,9 @@ def test_negative_views_are_resolved():
     z = torch.complex(torch.randn(4, 4), torch.randn(4, 4))
     assert_bit_equal(lp.quantize(z.conj().imag, "e5m2"), lp.quantize(-z.imag, "e5m2"))
     assert_bit_equal(lp.matmul(z.conj().imag, z.real, ACC), lp.matmul(-z.imag, z.real, ACC))
+    out = torch.zeros_like(z).conj().imag
+    lp.quantize(z.real, "e5m2", out=out)
+    assert_bit_equal(out.resolve_neg(), lp.quantize(z.real, "e5m2"))
 
 
 def test_both_ways_give_the_same():

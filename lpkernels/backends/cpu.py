@@ -30,8 +30,8 @@ from lpkernels.backends._layout import (
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 _STOCHASTIC = 6
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
-_FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
-_BYTES: Any = {"dtype": torch.uint8, "device": "cpu"}
+_FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
+_BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
 # Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
 STREAM_BYTES = 16 << 20
 

@@ -52,8 +52,8 @@ def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
 
 
 def _quantize_out_impl(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
-    if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
-        # They may overlap, and a scale is taken from x while out is written.
+    if _may_overlap(x, out):
+        # Values, and what a scale is taken from, are read while out is written.
         target = torch.empty_like(out)
         _round_into(target, x, quantizer, *call)
         out.detach().copy_(target)
@@ -61,6 +61,13 @@ def _quantize_out_impl(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> N
         _round_into(out, x, quantizer, *call)
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(out)
+
+
+def _may_overlap(x: Tensor, out: Tensor) -> bool:
+    """Whether their storages share memory; views of one numpy array have storages of their own."""
+    one, other = x.untyped_storage(), out.untyped_storage()
+    first, second = one.data_ptr(), other.data_ptr()
+    return first < second + other.nbytes() and second < first + one.nbytes()
 
 
 def _round_into(
@@ -119,6 +126,10 @@ def quantize_out(
     backend: str = "auto",
 ) -> None:
     """`quantize` into out, which may share memory with x."""
+    if not torch.compiler.is_compiling() and out.is_neg():
+        # A view with its sign bit set apart, which the dispatcher resolves of inputs alone.
+        out.copy_(quantize(x, quantizer, seed, role, site, backend))
+        return
     _quantize_out(x, out, as_ints(quantizer), seed, int(role), site, backend)
 
 
