@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import _reference, cpu
+from lpkernels.rounding import ROUNDINGS
 from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, ids
 from tests.compare import assert_bit_equal
 
@@ -214,6 +215,26 @@ def test_results_do_not_depend_on_flush_to_zero(isa: str) -> None:
     finally:
         torch.set_flush_denormal(False)
     assert_bit_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        # The least value is so large that what rounds below it comes near float32's end.
+        *((f"e2m8none_b-{bias}_nosub:{mode}", scale)
+          for bias in (101, 102, 107) for mode in ROUNDINGS for scale in (1.0, 2.0**52)),
+        # Sums from 0 up, with products of half that range, of whole quanta or not.
+        *((f"ufixed{bits}_f20_wrap:{mode}", scale)
+          for bits in (21, 22, 23) for mode in ROUNDINGS for scale in (0.25, 2.0**-10)),
+    ],
+)  # fmt: skip
+def test_formats_at_the_end_of_what_kernels_take(name: str, scale: float, isa: str) -> None:
+    generator = torch.Generator().manual_seed(10)
+    a, b = (torch.randn(s, generator=generator) * scale for s in ((13, 9), (9, 20)))
+    if scale == 0.25:
+        a, b = (a * 2**10).round() / 2**10, (b * 2**10).round() / 2**10
+    args = (a, b, None, accumulator(name).to_ints(), SEED, ROLE)
+    assert_bit_equal(cpu.BACKEND.matmul(*args), _reference.BACKEND.matmul(*args))
 
 
 def test_unknown_isa_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

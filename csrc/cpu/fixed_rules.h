@@ -5,9 +5,10 @@
 // of integers (double in [2^52, 2^53)), so that the processor's rounding of the exact a b + acc is
 // the rounding to the format, and the last bit the parity of the integer. Sums that leave the
 // binade are past the ends of the format (word_bits <= 22; in double every format's), and rounding
-// is monotone: they saturate all the same. To wrap they must stay in it. Where products are
-// multiples of the quantum nothing is rounded at all, in any mode, and sums are carried as they
-// are.
+// is monotone: they saturate all the same. To wrap they must stay in it: magnitudes of products and
+// of the sums that they join are at most 2^21 (2^50 in double), so that an unsigned format has one
+// bit less. Where products are multiples of the quantum nothing is rounded at all, in any mode, and
+// sums are carried as they are.
 #pragma once
 
 #include "certified_rules.h"
@@ -41,7 +42,8 @@ inline GridCertificate certify_grid(const Precision& in, const Format& f, Roundi
   // A scaled stays exact and finite; no product is tiny.
   if (factor.lowest + shift < in.emin || factor.highest + shift > -in.emin) return kNone;
   if (!on_grid && (mode == Rounding::kNearestAway || mode == Rounding::kStochastic)) return kNone;
-  if (std::ilogb(f.modulus) > in.digits - 2 && (wraps || !on_grid)) return kNone;
+  const bool one_sided = wraps && f.lowest == 0;
+  if (std::ilogb(f.modulus) > in.digits - 2 - one_sided && (wraps || !on_grid)) return kNone;
   if (wraps && p.highest + shift > in.digits - 3) return kNone;
   return {true, on_grid, shift};
 }
