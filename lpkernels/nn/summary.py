@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, RNNBase
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpkernels.nn._classes import has_no_products
 from lpkernels.nn._emulated import Emulated, recipe_name
 from lpkernels.nn._product_sizes import SIZES, Sizes
 from lpkernels.nn._select import check_model
+from lpkernels.recipes import recipes
 
 _FUNCTIONS = "lpkernels.functional."
 
@@ -31,8 +32,7 @@ class Row:
         product: "matmul", "conv", "conv_transpose", "bilinear", "attention" or "recurrent".
         recipe: the name or text of the module's recipe, "" if it has none.
         lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None where torch fuses
-            several products. An emulated recurrent layer multiplies its state once a step: its
-            wgrad is one sum over all calls.
+            several products. The wgrad of a recurrent layer is one sum over all its steps.
         calls: how often it is computed.
         macs: multiply-adds of all these calls, forward only; a tap on padding counts.
         emulated: whether they follow a recipe that is not torch's own arithmetic.
@@ -70,7 +70,10 @@ class Summary:
 
     def __str__(self) -> str:
         head = ("layer", "module", "product", "fprop", "dgrad", "wgrad", "MACs", "recipe")
-        lines = [head, *map(_cells, self.rows)]
+        texts = {row.recipe for row in self.rows if row.emulated}
+        # A recipe without a name is too long for a column.
+        long = {text: f"recipe {i}" for i, text in enumerate(sorted(texts - {*recipes()}), 1)}
+        lines = [head, *(_cells(row, long.get(row.recipe, row.recipe)) for row in self.rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = [_aligned(line, widths) for line in lines]
         rule = "  ".join("-" * width for width in widths)
@@ -78,12 +81,13 @@ class Summary:
             f"{self.emulated_macs:,} of {self.macs:,} multiply-adds of the forward pass are "
             f"emulated: {self.share:.1%}"
         )
-        return "\n".join([table[0], rule, *table[1:], rule, total])
+        legend = [f"{short}: {text}" for text, short in long.items()]
+        return "\n".join([table[0], rule, *table[1:], rule, *legend, total])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, recipe: str) -> tuple[str, ...]:
     lengths = ("-",) * 3 if row.lengths is None else tuple(f"{n:,}" for n in row.lengths)
-    recipe = row.recipe if row.emulated else "torch's own"
+    recipe = recipe if row.emulated else "torch's own"
     times = f" x{row.calls}" if row.calls > 1 else ""
     name = row.name or "(model)"
     return (name, row.module, row.product + times, *lengths, f"{row.macs:,}", recipe)
@@ -131,6 +135,8 @@ class _Recorder(TorchDispatchMode):
         self._running: list[tuple[str, Module]] = []
         # Calls and multiply-adds of rows that have none yet.
         self._found: dict[Row, tuple[int, int]] = {}
+        # Of recurrent layers: all their steps, the rows of their largest product.
+        self._steps: dict[str, int] = {}
 
     @contextmanager
     def watching(self, model: Module) -> Iterator[None]:
@@ -171,12 +177,20 @@ class _Recorder(TorchDispatchMode):
         emulated = by_lpkernels or (follows and _is_called_by_functional())
         shown = "" if recipe is None else recipe_name(recipe)
         kind = type(module).__name__
+        if isinstance(module, RNNBase) and sizes.lengths is not None:
+            self._steps[name] = max(sizes.lengths[2], self._steps.get(name, 0))
         row = Row(name, kind, sizes.product, shown, sizes.lengths, 0, 0, emulated)
         calls, macs = self._found.get(row, (0, 0))
         self._found[row] = (calls + 1, macs + sizes.macs)
 
     def rows(self) -> Iterator[Row]:
+        merged: dict[Row, tuple[int, int]] = {}
         for row, (calls, macs) in self._found.items():
+            if row.name in self._steps and row.lengths is not None:
+                row = replace(row, lengths=(*row.lengths[:2], self._steps[row.name]))
+            before = merged.get(row, (0, 0))
+            merged[row] = (before[0] + calls, before[1] + macs)
+        for row, (calls, macs) in merged.items():
             yield replace(row, calls=calls, macs=macs)
 
 

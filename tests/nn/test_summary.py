@@ -147,6 +147,18 @@ def test_repeated_calls_are_one_row() -> None:
     assert "matmul x2" in str(found)
 
 
+def test_a_recurrent_layer_sums_its_weight_gradient_over_all_steps() -> None:
+    x = torch.randn(5, 3, 8)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 4, 2]))
+    layer = nn.GRU(8, 4, num_layers=2, bidirectional=True)
+    for given, steps in ((x, 15), (packed, 11)):
+        for recipe in ("fp32", SUMS):
+            found = lp.nn.summary(lp.convert(layer, recipe), given).rows
+            # Of layers 0 and 1, whose inputs are as wide, the input and the state.
+            assert {row.lengths for row in found} == {(8, 12, steps), (4, 12, steps)}
+            assert sum(row.macs for row in found) == steps * 4 * (8 * 12 + 4 * 12)
+
+
 def test_the_model_is_left_as_found() -> None:
     net = lp.convert(Net(), lp.Recipe(input="e4m3:stochastic"))
     before = {name: t.clone() for name, t in net.state_dict().items()}
@@ -173,8 +185,9 @@ def test_table_names_layers_recipes_and_the_share() -> None:
     assert lines[0].split() == "layer module product fprop dgrad wgrad MACs recipe".split()
     assert lines[2].split() == "conv Conv2d conv 12 6 24 1,728 hfp8_sun2019".split()
     assert lines[3].endswith("5,184  torch's own")
-    assert lines[4].endswith("Recipe(fprop='e5m7')")
+    assert lines[4].endswith("recipe 1")
     assert lines[5].startswith("(model)  Net")
+    assert lines[-2] == "recipe 1: Recipe(fprop='e5m7')"
     assert lines[-1] == ("2,256 of 13,248 multiply-adds of the forward pass are emulated: 17.0%")
 
 
