@@ -14,6 +14,11 @@ from lpkernels.experiments.records import Record, Run
 from lpkernels.techniques.accumulation import nmse, vrr
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
+_COLUMNS = (
+    "length: products in a sum; m_p: mantissa bits of a product; nzr: share of the products that "
+    "is not zero; one sum: mantissa bits needed, without the hidden one; chunks: the same / the "
+    "chunk's length; exponents: powers of two from typical products to the largest sum"
+)
 _GEMMS = ("fprop", "dgrad", "wgrad")
 _COLOURS = {"fprop": "tab:blue", "dgrad": "tab:orange", "wgrad": "tab:green"}
 _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
@@ -25,7 +30,8 @@ def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
     of a fixed-point accumulator that they never overflow.
     """
     # Narrow enough for 80 columns: long names of layers are folded, numbers never cut.
-    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0)
+    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=_COLUMNS)
+    table.caption_justify = "left"
     table.add_column("layer", overflow="fold")
     table.add_column("gemm", no_wrap=True)
     for column in ("length", "m_p", "nzr", "one sum", "chunks", "exponents"):
@@ -138,7 +144,7 @@ def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> P
         axes.plot(at, [row["man_bits"] for row in chosen], "o", color=colour, label=gemm)
         axes.plot(at, [row["chunk_bits"] for row in chosen], "o", color=colour, mfc="none")
     axes.set_xticks(range(len(layers)), layers, rotation=90, fontsize="x-small")
-    axes.set(ylabel="mantissa bits of the accumulator", ylim=(0, None))
+    axes.set(xlabel="layer", ylabel="mantissa bits of the accumulator", ylim=(0, None))
     axes.legend(title="hollow: in chunks", fontsize="small")
     return _save(figure, path, title)
 
