@@ -51,6 +51,7 @@ from lpkernels.recipes import as_recipe, describe, recipe
             "Accumulator product: rounding 'nearest' does not say where ties go",
         ),
         (lambda: Accumulator("e6m9", chunk=0), ValueError, "chunk must be at least 1, got 0"),
+        (lambda: Accumulator("e6m9", chunk=2**63), ValueError, r"chunk must be at most 2\^62"),
         (lambda: Accumulator("e6m9", chunk=True), TypeError, "chunk must be an int, got True"),
         (lambda: Accumulator("e6m9", chunk=64.0), TypeError, r"chunk must be an int, got 64\.0"),
         (

@@ -1,10 +1,12 @@
 """The compiled kernels against the reference, to the bit, on every instruction set."""
 
+import os
 import platform
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import _reference, cpu
@@ -187,6 +189,25 @@ def test_results_do_not_depend_on_threads(acc: Accumulator, threads: object) -> 
         results.append(cpu.BACKEND.matmul(a, b, None, acc.to_ints(), SEED, ROLE))
     for other in results[1:]:
         assert_bit_equal(other, results[0])
+
+
+class Products(Dataset[Tensor]):
+    """Item i is a product large enough for several threads."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> Tensor:
+        a = operand((90, 70), "normal", torch.Generator().manual_seed(i))
+        return cpu.BACKEND.matmul(a, a.t(), None, CHOSEN[0].to_ints(), SEED, ROLE)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
+def test_workers_of_a_loader_multiply_after_threads_ran(threads: object) -> None:
+    threads(2)  # type: ignore[operator]
+    want = torch.stack([Products()[i] for i in range(2)])
+    loader = DataLoader(Products(), 2, num_workers=1, timeout=60, multiprocessing_context="fork")
+    assert_bit_equal(next(iter(loader)), want)
 
 
 def test_rows_do_not_depend_on_other_rows() -> None:

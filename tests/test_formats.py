@@ -310,6 +310,7 @@ def test_table_has_a_row_for_every_name():
         ),
         (lambda: BlockFormat(FixedFormat(8, 6)), TypeError, "element must be a FloatFormat or its"),
         (lambda: BlockFormat("e4m3", 0), ValueError, "block_size must be at least 1, got 0"),
+        (lambda: BlockFormat("e4m3", 2**63 - 1), ValueError, r"block_size must be at most 2\^62"),
         (lambda: BlockFormat("e4m3", scale="fp32"), ValueError, "scale must be one of e8m0; got"),
         (lambda: BlockFormat("e4m3", axis=None), TypeError, "axis must be an int, got None"),
         (

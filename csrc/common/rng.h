@@ -144,7 +144,6 @@ struct DrawLayout {
   int32_t random_bits;
 
   LPK_HD uint64_t word_of(uint64_t k) const { return k >> per_word_log2; }
-  LPK_HD bool starts_word(uint64_t k) const { return (k & ((1u << per_word_log2) - 1)) == 0; }
   LPK_HD int shift_of(uint64_t k) const {
     return static_cast<int>(k & ((1u << per_word_log2) - 1)) * field_bits + field_bits -
            random_bits;

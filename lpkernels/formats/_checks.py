@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def checked_int(owner: str, name: str, value: object, low: int, high: int | None = None) -> int:
-    """``value`` as an int within ``low..high``; bool is not an int here.
+    """``value`` as an int within ``low..high``, at most 2^62 without ``high``; bool is no int here.
 
     Raises:  TypeError: not an integer.  ValueError: out of range.
     """
@@ -18,6 +18,9 @@ def checked_int(owner: str, name: str, value: object, low: int, high: int | None
     if number < low or (high is not None and number > high):
         wanted = f"at least {low}" if high is None else f"in {low}..{high}"
         raise ValueError(f"{owner}: {name} must be {wanted}, got {number}")
+    # Kernels count in 64 bits and add sizes.
+    if number > 2**62:
+        raise ValueError(f"{owner}: {name} must be at most 2^62, got {number}")
     return number
 
 

@@ -35,15 +35,17 @@ def _outer_length_inner(shape: tuple[int, ...], axis: int) -> tuple[int, int, in
 
 
 def split_blocks(x: NDArray[Any], fmt: BlockFormat) -> NDArray[Any]:
-    """x (not empty) as (outer, blocks, inner, block_size), the last block of a line filled with 0.
+    """x (not empty) as (outer, blocks, inner, size), the last block of a line filled with 0.
 
-    Blocks run along fmt.axis; outer counts the positions before it, inner those behind it.
+    Blocks run along fmt.axis; outer counts the positions before it, inner those behind it; size is
+    fmt.block_size, or the length of a line that is shorter.
     """
     outer, length, inner = _outer_length_inner(x.shape, fmt.axis)
-    blocks = -(-length // fmt.block_size)
-    full = np.zeros((outer, blocks * fmt.block_size, inner), dtype=x.dtype)
+    size = min(fmt.block_size, length)
+    blocks = -(-length // size)
+    full = np.zeros((outer, blocks * size, inner), dtype=x.dtype)
     full[:, :length] = x.reshape(outer, length, inner)
-    return full.reshape(outer, blocks, fmt.block_size, inner).swapaxes(2, 3)
+    return full.reshape(outer, blocks, size, inner).swapaxes(2, 3)
 
 
 def join_blocks(blocks: NDArray[Any], shape: tuple[int, ...], fmt: BlockFormat) -> NDArray[Any]:

@@ -162,7 +162,7 @@ def decode(codes: Codes, fmt: FloatFormat | FixedFormat) -> Float64:
 
 
 def _block_mask(shape: tuple[int, ...], fmt: BlockFormat) -> NDArray[np.bool_]:
-    """[outer, blocks, inner, scale bits + block_size * element bits]: which bits exist.
+    """[outer, blocks, inner, scale bits + size * element bits]: which bits exist.
 
     The last block of a line may be short.
     """
@@ -205,7 +205,7 @@ def _unpack_blocks(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Fl
     stream = np.unpackbits(codes, bitorder="little")
     bits[mask] = stream[: np.count_nonzero(mask)]
     scale = _codes_of(bits[..., :_SCALE_BITS]).astype(np.int64)[..., None]
-    fields = bits[..., _SCALE_BITS:].reshape(*mask.shape[:3], fmt.block_size, fmt.element.bits)
+    fields = bits[..., _SCALE_BITS:].reshape(*mask.shape[:3], -1, fmt.element.bits)
     values = np.ldexp(decode(_codes_of(fields), fmt.element), scale - 127)
     values = np.where(scale == _NAN_SCALE, np.nan, values)
     return narrow(join_blocks(values, shape, fmt))

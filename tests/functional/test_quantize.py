@@ -133,6 +133,13 @@ def test_quantize_takes_scalars_and_empty_tensors(fmt, backend):
         assert lp.quantize(torch.empty(shape), fmt, backend=backend).shape == shape
 
 
+def test_a_block_longer_than_every_line_is_that_line(backend):
+    x, long, short = values(6, 8), lp.BlockFormat("e2m1", 2**62), lp.BlockFormat("e2m1", 8)
+    want = lp.quantize(x, short, backend="reference")
+    assert_bit_equal(lp.quantize(x, long, backend=backend), want)
+    assert_bit_equal(lp.unpack(lp.pack(want, long), long, x.shape), want)
+
+
 def test_quantize_returns_a_new_tensor(backend):
     x = torch.ones(4)
     got = lp.quantize(x, "fp32", backend=backend)
