@@ -12,11 +12,10 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._launch import EXACT
 from lpkernels.backends.triton._rounding import (
-    cut64,
-    floored32,
+    cut_sum,
+    floored,
     fused,
-    nearest64,
-    ranged32,
+    ranged,
     split32,
 )
 from lpkernels.backends.triton._rule import Numbers, Rule, rule_of
@@ -42,17 +41,17 @@ def rule_kernel(
     if RULE == 0:
         y = wide(split32(tl.cast(x, tl.float32), N))
     elif RULE == 1:
-        y = wide(floored32(tl.cast(x, tl.float32), N))
+        y = wide(floored(tl.cast(x, tl.float32), N, R))
     elif RULE == 2:
-        y = wide(ranged32(tl.cast(x, tl.float32), N, R))
+        y = wide(ranged(tl.cast(x, tl.float32), N, R))
     elif RULE == 3:
-        y = nearest64(x, N)
+        y = floored(x, N, R)
     elif RULE == 5:
         y = wide(fused(tl.cast(x, tl.float32), N))
     elif RULE == 6:
         y = fused(x, N)
     else:
-        y = cut64(x, 2 * tl.load(draw_ptr + at) + 1, N, R)
+        y = cut_sum(x, 2 * tl.load(draw_ptr + at) + 1, N, R)
     tl.store(y_ptr + at, y)
 
 

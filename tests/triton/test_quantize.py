@@ -1,4 +1,4 @@
-"""quantize for float and fixed formats: the 32-bit rules and the float64 ones, to the bit."""
+"""quantize for float and fixed formats: those of float32 and those of float64, to the bit."""
 
 from itertools import product
 
@@ -37,7 +37,7 @@ def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
 def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
-    """Both ways of rounding: most float formats take the 32-bit rules, fixed ones float64."""
+    """Both ways of rounding: most float formats are rounded in float32, fixed ones in float64."""
     monkeypatch.setattr(_quantize, "_BLOCK", WIDE_TILE)
     x = float32_values(fmt, 12)
     for quantizer in quantizers(fmt, (32,)):

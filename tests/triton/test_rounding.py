@@ -1,4 +1,4 @@
-"""round_to and add_rounded against csrc/common, for every rule there is."""
+"""round_to, round_to_float and add_rounded against csrc/common, for every rule there is."""
 
 from __future__ import annotations
 
@@ -41,6 +41,18 @@ def test_round_to(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> Non
     for bits in (8, 32) if mode == "stochastic" else (None,):
         quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()
         want, got = (torch.empty(x.shape, dtype=torch.float64, device=d) for d in ("cpu", device))
+        backends.get("cpu").quantize(x, quantizer, SEED, 1, 4, want)
+        BACKEND.quantize(x.to(device), quantizer, SEED, 1, 4, got)
+        assert_bit_equal(got.cpu(), want)
+
+
+@pytest.mark.parametrize(("fmt", "mode"), RULES, ids=str)
+def test_float32_alone(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> None:
+    """Values that float32 holds, without float64 where the format allows it."""
+    x = values(fmt).float()
+    for bits in (8, 24, 32) if mode == "stochastic" else (None,):
+        quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()
+        want, got = (torch.empty(x.shape, device=d) for d in ("cpu", device))
         backends.get("cpu").quantize(x, quantizer, SEED, 1, 4, want)
         BACKEND.quantize(x.to(device), quantizer, SEED, 1, 4, got)
         assert_bit_equal(got.cpu(), want)

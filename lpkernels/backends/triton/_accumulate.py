@@ -12,10 +12,10 @@ from lpkernels.backends.triton._draws import (
     derived_seed,
     draw_of,
     fast_words,
+    lift_of_draw,
     philox_words,
     row_streams,
     site_base,
-    stochastic_threshold,
     words_log2,
 )
 from lpkernels.backends.triton._launch import EXACT, on_device
@@ -27,8 +27,8 @@ _ELEMENTS, _COLUMNS = 1024, 128
 
 
 @triton.jit
-def sum_threshold(row, col, k, seed_ptr, role, site, R: tl.constexpr):
-    """Thresholds of the draws with keys (row, col, k): int64 column and row of a tile, a number."""
+def sum_lift(row, col, k, seed_ptr, role, site, R: tl.constexpr):
+    """Lifts of the draws with keys (row, col, k): int64 column and row of a tile, a number."""
     if R.mode == STOCHASTIC:
         seed = derived_seed(seed_ptr, role)
         word = tl.cast(k, tl.int64) >> words_log2(R.random_bits)
@@ -37,9 +37,9 @@ def sum_threshold(row, col, k, seed_ptr, role, site, R: tl.constexpr):
         else:
             base = site_base(seed, site)
             words = fast_words(column_keys(base, col), row_streams(base, row, word), word)
-        return stochastic_threshold(draw_of(words, k, R.random_bits), R.random_bits)
+        return lift_of_draw(draw_of(words, k, R.random_bits), R.random_bits)
     else:
-        return wide(0.0)
+        return 0
 
 
 @triton.jit(
@@ -76,8 +76,8 @@ def accumulate_kernel(
     total = wide(tl.load(place, mask=inside, other=0.0))
     source = addend_ptr + (row * row_stride + col * col_stride)
     addend = wide(tl.load(source, mask=inside, other=0.0))
-    threshold = sum_threshold(row + first_row, col + first_col, k, seed_ptr, role, site, R)
-    tl.store(place, narrow(add_rounded(total, addend, threshold, N, R)), mask=inside)
+    lift = sum_lift(row + first_row, col + first_col, k, seed_ptr, role, site, R)
+    tl.store(place, narrow(add_rounded(total, addend, lift, N, R)), mask=inside)
 
 
 def accumulate(

@@ -26,7 +26,7 @@ from lpkernels.backends.triton._bits import (
 )
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._quantize import (
-    elementwise_threshold,
+    element_lifts,
     load_wide,
     seed_for,
     store_rounded,
@@ -181,7 +181,7 @@ def line_kernel(
     first = -last if SYMMETRIC else last * 0.0
     u = tl.where(u < first, first, u)
     u = tl.where(u > last, last, u)
-    code = round_to(u, elementwise_threshold(offset, seed_ptr, role, site, R), N, R)
+    code = round_to(u, element_lifts(offset, offset, seed_ptr, role, site, R), N, R)
     value = code * step + start
     if not SYMMETRIC:
         value = tl.where((code == last) & (floored == 0), hi, value)

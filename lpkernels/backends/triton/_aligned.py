@@ -16,7 +16,7 @@ from lpkernels.backends.triton._bits import EXPONENT, MAGNITUDE, SIGN, bits_of, 
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._rounding import round_to
 from lpkernels.backends.triton._rule import TOWARD_NEGATIVE
-from lpkernels.backends.triton._terms import drawn_threshold, term_at
+from lpkernels.backends.triton._terms import drawn_lift, term_at
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -86,7 +86,7 @@ def aligned_kernel(
     column = col
     if R.product is not None:
         column = column_of(seed, SITE_PRODUCT, col, R.product)
-    lift = tl.cast(aligned_bits, tl.int64) << 52
+    depth = tl.cast(aligned_bits, tl.int64) << 52
 
     sums = tl.zeros([BM, BN], tl.float64)
     outer = tl.zeros([BM, BN], tl.float64)
@@ -110,7 +110,7 @@ def aligned_kernel(
                 largest = tl.where(absent, largest, tl.maximum(largest, _finite_bits(product)))
                 here = here | (absent == 0)
 
-            unit = value_of((largest & EXPONENT) - lift)
+            unit = value_of((largest & EXPONENT) - depth)
             scale = reciprocal(unit)
             total = _cut(sums, scale)
             signs = bits_of(sums)
@@ -123,8 +123,8 @@ def aligned_kernel(
                 signs = tl.where(absent, signs, signs | bits_of(product))
             if R.sum.mode == TOWARD_NEGATIVE:
                 total = tl.where(total == 0.0, value_of(signs & SIGN), total)
-            threshold = drawn_threshold(seed, SITE_SUM, row, sum_column, start, R.sum)
-            sums = tl.where(here, round_to(total * unit, threshold, C.sum, R.sum), sums)
+            lift = drawn_lift(seed, SITE_SUM, row, sum_column, start, R.sum)
+            sums = tl.where(here, round_to(total * unit, lift, C.sum, R.sum), sums)
             k = stop
         if R.chunked:
             position = tl.cast(c, tl.int64)

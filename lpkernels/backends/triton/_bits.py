@@ -1,12 +1,11 @@
-"""Numbers as bits and back, in float32 and float64, and multiply-adds that round in a direction."""
+"""Numbers as bits and back, in float32 and float64."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._rule import TOWARD_NEGATIVE, TOWARD_POSITIVE, TOWARD_ZERO
+from lpkernels.backends.triton._rule import NEAREST_AWAY
 
 SIGN = tl.constexpr(-(2**63))
 MAGNITUDE = tl.constexpr(2**63 - 1)
@@ -17,7 +16,6 @@ MAGNITUDE32 = tl.constexpr(2**31 - 1)
 EXPONENT32 = tl.constexpr(0x7F800000)
 NAN32 = tl.constexpr(0x7FC00000)
 
-_INTERPRETED = tl.constexpr(interpreting())
 # Sum of the biased exponents of a power of two and of its reciprocal, in place.
 _RECIPROCAL = tl.constexpr(2046 << 52)
 
@@ -132,67 +130,13 @@ def exponent_of(x):
 
 
 @triton.jit
-def odd_sum(a, b):
-    """a + b rounded to odd, in the precision of both: the nearest sum if it is exact or odd, else
-    the one past the error."""
-    s = a + b
-    b_part = s - a
-    error = (a - (s - b_part)) + (b - b_part)
-    bits = bits_of(s)
-    # -1 where the error leads back towards zero: the exact sum lies below |s| then. An infinite sum
-    # has a NaN for error, which compares false, and stays as it is.
-    back = (bits_of(error) ^ bits) >> (63 if a.dtype == tl.float64 else 31)
-    return value_of(tl.where(tl.abs(error) > 0.0, (bits + back) | 1, bits))
+def man_bits_of(N):
+    """man_bits of the Numbers of a float format."""
+    return 127 - (bits_of(single(N.unit)) >> 23)
 
 
 @triton.jit
-def exact_sum(a, b, MODE: tl.constexpr):
-    """`odd_sum`; if MODE is toward_negative a zero is -0 unless both addends are +0."""
-    total = odd_sum(a, b)
-    if MODE == TOWARD_NEGATIVE:
-        zero = value_of((bits_of(a) | bits_of(b)) & SIGN)
-        total = tl.where(total == 0.0, zero, total)
-    return total
-
-
-@triton.jit
-def _interpreted_multiply_add(a, b, c, MODE: tl.constexpr):
-    """`multiply_add` from float64: the sum made odd, its neighbours in float32."""
-    total = exact_sum(wide(c), wide(a) * wide(b), MODE)
-    nearest = single(total)
-    inward = value_of(bits_of(nearest) - 1)
-    outward = value_of(bits_of(nearest) + 1)
-    if MODE == TOWARD_ZERO:
-        return tl.where(tl.abs(wide(nearest)) > tl.abs(total), inward, nearest)
-    elif MODE == TOWARD_POSITIVE:
-        next_one = tl.where(nearest < 0.0, inward, outward)
-        return tl.where(wide(nearest) < total, next_one, nearest)
-    elif MODE == TOWARD_NEGATIVE:
-        next_one = tl.where(nearest > 0.0, inward, outward)
-        return tl.where(wide(nearest) > total, next_one, nearest)
-    else:
-        return nearest
-
-
-@triton.jit
-def multiply_add(a, b, c, MODE: tl.constexpr):
-    """a b + c rounded once to float32, subnormals kept; to nearest unless MODE is a direction.
-
-    Triton's own multiply-add rounds to nearest, and twice where it is interpreted.
-    """
-    if _INTERPRETED:
-        return _interpreted_multiply_add(a, b, c, MODE)
-    elif MODE == TOWARD_ZERO:
-        return tl.inline_asm_elementwise(
-            "fma.rz.f32 $0, $1, $2, $3;", "=f,f,f,f", [a, b, c], tl.float32, True, 1
-        )
-    elif MODE == TOWARD_POSITIVE:
-        return tl.inline_asm_elementwise(
-            "fma.rp.f32 $0, $1, $2, $3;", "=f,f,f,f", [a, b, c], tl.float32, True, 1
-        )
-    elif MODE == TOWARD_NEGATIVE:
-        return tl.inline_asm_elementwise(
-            "fma.rm.f32 $0, $1, $2, $3;", "=f,f,f,f", [a, b, c], tl.float32, True, 1
-        )
-    else:
-        return tl.fma(a, b, c)
+def zero_of(N, R: tl.constexpr):
+    """What `_rounding.fixed_sum` holds for 0, in the last places of float32; half of it for
+    nearest_away, so that halves have a place."""
+    return single(N.least) * (1.5 * 2.0**22 if R.mode == NEAREST_AWAY else 1.5 * 2.0**23)

@@ -30,16 +30,14 @@ from lpkernels.backends.triton._bits import (
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._quantize import (
     BY_FLOAT64,
-    element_draws,
-    elementwise_threshold,
+    element_lifts,
     load_wide,
     seed_for,
     store_rounded,
     way,
 )
-from lpkernels.backends.triton._rounding import round_to
-from lpkernels.backends.triton._rule import STOCHASTIC, rule_of
-from lpkernels.backends.triton._words import draw_word, round_words
+from lpkernels.backends.triton._rounding import round_to, round_to_float
+from lpkernels.backends.triton._rule import rule_of
 
 _ELEMENTS = 1024
 _SATURATE = 1
@@ -185,22 +183,17 @@ def quantize_blocks_kernel(
         place = start + tl.arange(0, PART)
         inside = block_mask(place, count, WHOLE, BLOCKS, PART)
         offset = first[:, None] + (place * L.inner)[None, :]
+        near = offset if FAR else tl.full([], 0, tl.int64)
+        lifts = element_lifts(offset, near, seed_ptr, role, site, R)
         if BY == BY_FLOAT64:
-            threshold = elementwise_threshold(offset, seed_ptr, role, site, R)
             x = load_wide(x_ptr + offset, inside)
             if x_ptr.dtype.element_ty == tl.float64:
                 x = moderated(x)
-            r = (round_to(x * down, threshold, N, R) * up).to(tl.float32)
+            r = (round_to(x * down, lifts, N, R) * up).to(tl.float32)
         else:
-            if R.mode == STOCHASTIC:
-                near = offset if FAR else tl.full([], 0, tl.int64)
-                draws = element_draws(offset, near, seed_ptr, role, site, R)
-                draws = draw_word(draws, R.random_bits)
-            else:
-                draws = 0
             x = widened(tl.load(x_ptr + offset, mask=inside, other=0.0))
             y = scaled_word(x, down.to(tl.float32))
-            r = round_words(y, draws, N, R, False) * up.to(tl.float32)
+            r = round_to_float(y, lifts, N, R) * up.to(tl.float32)
         store_rounded(out_ptr + offset, tl.where(finite[:, None], r, float("nan")), inside)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._rounding import add_rounded
 from lpkernels.backends.triton._terms import negated, term_at
@@ -57,11 +56,10 @@ def compensated_kernel(
                 left, left_at, left_step, right, right_at, right_step, out, k, seed, row, column,
                 C, R, LEFT_ABSENT, RIGHT_ABSENT,
             )  # fmt: skip
-            none = wide(0.0)
-            addend = add_rounded(negated(error), product, none, C.sum, R.sum)
-            total = add_rounded(sums, addend, none, C.sum, R.sum)
-            gained = add_rounded(total, negated(sums), none, C.sum, R.sum)
-            lost = add_rounded(gained, negated(addend), none, C.sum, R.sum)
+            addend = add_rounded(negated(error), product, 0, C.sum, R.sum)
+            total = add_rounded(sums, addend, 0, C.sum, R.sum)
+            gained = add_rounded(total, negated(sums), 0, C.sum, R.sum)
+            lost = add_rounded(gained, negated(addend), 0, C.sum, R.sum)
             sums = tl.where(absent, sums, total)
             error = tl.where(absent, error, lost)
         if R.chunked:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import wide
-
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 
 
@@ -110,10 +108,9 @@ def philox_words(seed, site, row, col, word):
 
 
 @triton.jit
-def stochastic_threshold(draw, R: tl.constexpr):
-    """f >= this is  floor(f 2^(R+1)) + 2 draw + 1 >= 2^(R+1), in float64; exact for R <= 32."""
-    wide_draw = wide(draw)
-    return 1.0 - (wide_draw + wide_draw + 1.0) * (0.5 / (1 << R))
+def lift_of_draw(draw, R: tl.constexpr):
+    """int64: floor(f 2^33) + this >= 2^33 is  floor(f 2^(R+1)) + 2 draw + 1 >= 2^(R+1)."""
+    return ((tl.cast(draw, tl.int64) << 1) | 1) << (32 - R)
 
 
 @triton.jit

@@ -81,7 +81,7 @@ def words_for(seed, row, col, columns, streams, word, R: tl.constexpr):
 
 @triton.jit
 def drawn_of(words, k, N, R: tl.constexpr):
-    """2 draw + 1 of step k out of its words, as `cut64` and `cut32` take it."""
+    """2 draw + 1 of step k out of its words, as `cut_sum` takes it."""
     if R.mode == STOCHASTIC:
         # A 1 that the compiler does not know: one instruction then takes the draw and sets the bit.
         one = bits_of(single(N.unit)) >> 29

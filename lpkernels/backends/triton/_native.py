@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpkernels.backends.triton._bits import narrow, odd_sum, wide
+from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._config import dot_tile
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import (
@@ -23,7 +23,7 @@ from lpkernels.backends.triton._launch import (
     registers,
 )
 from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
-from lpkernels.backends.triton._rounding import ranged32
+from lpkernels.backends.triton._rounding import odd_sum, ranged
 from lpkernels.backends.triton._roundings import Constants, Roundings
 from lpkernels.backends.triton._rule import NEAREST_EVEN
 from lpkernels.backends.triton._tiers import ranges32
@@ -76,7 +76,7 @@ def dot_type(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 def single_outer(acc: tuple[int, ...]) -> bool:
     """Whether the outer additions of an Accumulator's integers can be rounded in float32.
 
-    To nearest even in a format of 1..21 mantissa bits that `ranged32` takes: the sum of two float32
+    To nearest even in a format of 1..21 mantissa bits that `ranged` takes: the sum of two float32
     rounded to odd in float32 has at least two bits more than the format, so rounding it gives what
     rounding the exact sum gives (Boldo and Melquiond 2008).
     """
@@ -149,7 +149,7 @@ def native_kernel(
             b = dot_operand(b_at, inside[:, None], TYPE, RIGHT_ABSENT)
             part = tl.dot(a, b, part, input_precision="ieee")
         if SINGLE:
-            outer = ranged32(odd_sum(outer, part), C.outer, R.outer)
+            outer = ranged(odd_sum(outer, part), C.outer, R.outer)
         else:
             position = tl.cast(c, tl.int64)
             total = wide(outer)

@@ -30,7 +30,7 @@ def read_rule(quantizer: tuple[int, ...]) -> tuple[Rule | None, Numbers]:
 def rounded_operand(x, N, R: tl.constexpr):
     """A float32 tile as an operand holds it: rounded if there is a rule, each NaN canonical."""
     if R is not None:
-        return narrow(round_to(wide(x), wide(0.0), N, R))
+        return narrow(round_to(wide(x), 0, N, R))
     else:
         return narrow(x)
 

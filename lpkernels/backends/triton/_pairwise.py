@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.triton._bits import (
-    exact_sum,
     is_infinite,
     magnitude_of,
     narrow,
@@ -23,9 +22,9 @@ from lpkernels.backends.triton._bits import (
 )
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._layout import ABSENT
-from lpkernels.backends.triton._rounding import add_rounded, round_to
+from lpkernels.backends.triton._rounding import add_rounded, exact_sum, round_to
 from lpkernels.backends.triton._rule import WRAP
-from lpkernels.backends.triton._terms import add_inner, drawn_threshold, term_at
+from lpkernels.backends.triton._terms import add_inner, drawn_lift, term_at
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -61,13 +60,13 @@ def _reduced_product(p, other, N):
 
 
 @triton.jit
-def _add_products(p, q, threshold, N, R: tl.constexpr):
+def _add_products(p, q, lift, N, R: tl.constexpr):
     """p + q rounded once, neither a value of the format."""
     if R.overflow == WRAP:
         total = exact_sum(_reduced_product(p, q, N), _reduced_product(q, p, N), R.mode)
-        return round_to(total, threshold, N, R)
+        return round_to(total, lift, N, R)
     else:
-        return add_rounded(p, q, threshold, N, R)
+        return add_rounded(p, q, lift, N, R)
 
 
 @triton.jit
@@ -236,8 +235,8 @@ def pairwise_kernel(
                 if HOLES:
                     p, q = tl.where(absent, 0.0, p), tl.where(q_absent, 0.0, q)
                     absent = absent & q_absent
-                threshold = drawn_threshold(seed, SITE_SUM, row, sum_column, key, R.sum)
-                node = _add_products(p, q, threshold, C.sum, R.sum)
+                lift = drawn_lift(seed, SITE_SUM, row, sum_column, key, R.sum)
+                node = _add_products(p, q, lift, C.sum, R.sum)
                 if out.positions is not None:
                     if count < pair:
                         _advance(

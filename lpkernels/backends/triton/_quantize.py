@@ -14,53 +14,51 @@ from lpkernels.backends.triton._draws import (
     derived_seed,
     draw_of,
     fast_words,
+    lift_of_draw,
     philox_words,
     row_streams,
     site_base,
-    stochastic_threshold,
 )
 from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
-from lpkernels.backends.triton._rounding import round_to
-from lpkernels.backends.triton._rule import STOCHASTIC, Rule, evenly_spaced, rule_of, words_fit
-from lpkernels.backends.triton._words import draw_word, round_words
+from lpkernels.backends.triton._rounding import round_to, round_to_float
+from lpkernels.backends.triton._rule import STOCHASTIC, Rule, evenly_spaced, float32_fits, rule_of
 
 _BLOCK = 1024
 _NARROW_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-# How a kernel rounds: in float64, or by words with or without a rule of its own near zero.
+# How a kernel rounds: in float64, or in float32 with or without a rule of its own near zero.
 BY_FLOAT64 = tl.constexpr(0)
-BY_WORDS = tl.constexpr(1)
-BY_EVEN_WORDS = tl.constexpr(2)
+BY_FLOAT32 = tl.constexpr(1)
+BY_EVEN_FLOAT32 = tl.constexpr(2)
 
 
 @triton.jit
-def element_draws(index, near, seed_ptr, role, site, R: tl.constexpr):
-    """Draws of elements ``index`` in row-major order.
+def element_lifts(index, near, seed_ptr, role, site, R: tl.constexpr):
+    """Lifts of the draws of elements ``index`` in row-major order.
 
     near: any element whose word has the same upper 32 bits, a number or a tile; cheaper a number.
     """
+    if R.mode == STOCHASTIC:
+        words = element_words(index, near, seed_ptr, role, site, R)
+        return lift_of_draw(draw_of(words, index, R.random_bits), R.random_bits)
+    else:
+        return 0
+
+
+@triton.jit
+def element_words(index, near, seed_ptr, role, site, R: tl.constexpr):
+    """Random words of elements, arguments as above."""
     # Written out: up to Triton 3.6 what a function returns is no constexpr.
     LOG2: tl.constexpr = 2 if R.random_bits <= 8 else (1 if R.random_bits <= 16 else 0)
     seed = derived_seed(seed_ptr, role)
     if R.philox:
-        words = philox_words(seed, site, 0, 0, index >> LOG2)
+        return philox_words(seed, site, 0, 0, index >> LOG2)
     else:
         base = site_base(seed, site)
         high = near >> LOG2
         zero = high * 0
         streams = row_streams(base, zero, high)
-        words = fast_words(column_keys(base, zero), streams, index >> LOG2)
-    return draw_of(words, index, R.random_bits)
-
-
-@triton.jit
-def elementwise_threshold(index, seed_ptr, role, site, R: tl.constexpr):
-    """Thresholds of the draws of elements ``index`` in row-major order."""
-    if R.mode == STOCHASTIC:
-        draws = element_draws(index, index, seed_ptr, role, site, R)
-        return stochastic_threshold(draws, R.random_bits)
-    else:
-        return wide(0.0)
+        return fast_words(column_keys(base, zero), streams, index >> LOG2)
 
 
 @triton.jit
@@ -105,20 +103,16 @@ def quantize_kernel(
     first = tl.cast(tl.program_id(0), tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
     inside = index < count
+    # BLOCK divides 2^32, so one program's words have the same upper half.
+    lifts = element_lifts(index, first, seed_ptr, role, site, R)
     if BY == BY_FLOAT64:
         x = load_wide(x_ptr + index, inside)
         if x_ptr.dtype.element_ty == tl.float64:
             x = moderated(x)
-        r = round_to(x, elementwise_threshold(index, seed_ptr, role, site, R), N, R)
+        r = round_to(x, lifts, N, R)
     else:
-        if R.mode == STOCHASTIC:
-            # BLOCK divides 2^32, so one program's words have the same upper half.
-            draws = element_draws(index, first, seed_ptr, role, site, R)
-            draws = draw_word(draws, R.random_bits)
-        else:
-            draws = 0
         x = widened(tl.load(x_ptr + index, mask=inside, other=0.0))
-        r = round_words(x, draws, N, R, BY == BY_EVEN_WORDS)
+        r = round_to_float(x, lifts, N, R, BY == BY_EVEN_FLOAT32)
     store_rounded(out_ptr + index, r, inside)
 
 
@@ -143,9 +137,9 @@ def quantize(
 
 def way(fmt: tuple[int, ...], source: torch.dtype, target: torch.dtype) -> int:
     """How values of one type are rounded to a format, given as its integers, in another type."""
-    if source not in _NARROW_TYPES or target not in _NARROW_TYPES or not words_fit(fmt):
+    if source not in _NARROW_TYPES or target not in _NARROW_TYPES or not float32_fits(fmt):
         return BY_FLOAT64.value
-    return BY_EVEN_WORDS.value if evenly_spaced(fmt) else BY_WORDS.value
+    return BY_EVEN_FLOAT32.value if evenly_spaced(fmt) else BY_FLOAT32.value
 
 
 def seed_for(rule: Rule, seed: Tensor | None, device: torch.device) -> Tensor | None:

@@ -1,13 +1,14 @@
-"""Every rounding of sums and products: csrc/common/round.h and accumulate.h, line by line, then the
-short forms of the certified kernels. (`_words` rounds inputs of quantize without any float64.)
+"""Every rounding of the backend: csrc/common/round.h and accumulate.h, then the short forms of the
+certified kernels (`_certificate` says when they hold).
 
 General forms take float64 tiles: an exact value, or a longer sum rounded to odd, which gives the
 bits of the exact one because formats have at most 24 significant bits and a draw at most 24 more
-(32 where the value itself is exact). Kernels are compiled without contraction (`_launch.EXACT`):
-contracted, splitting would be the identity.
+(32 where the value is exact). `round_to_float` takes exact float32 values too, without float64: a
+GPU outside a data centre has few such units. Kernels are compiled without contraction
+(`_launch.EXACT`): contracted, splitting would be the identity.
 
-m is man_bits of the format, e its emin, N its `Numbers`, R its `Rule`. `_certificate` says when one
-rounding of a sum that was rounded to float32 or float64 is one rounding of the exact sum.
+m is man_bits of the format, e its emin, N its `Numbers`, R its `Rule`. lift: if stochastic, of
+`_draws.lift_of_draw`, else ignored.
 """
 
 from __future__ import annotations
@@ -15,16 +16,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton import _rule
 from lpkernels.backends.triton._bits import (
-    EXPONENT,
     EXPONENT32,
+    SIGN,
     bits_of,
-    exact_sum,
-    exponent_of,
     from_upper,
-    is_infinite,
-    magnitude_of,
-    multiply_add,
+    man_bits_of,
     reciprocal,
     signed,
     single,
@@ -33,129 +31,170 @@ from lpkernels.backends.triton._bits import (
     value_of,
     wide,
     with_sign,
-)  # fmt: skip
-from lpkernels.backends.triton._rule import (
-    INFINITY,
-    NEAREST_AWAY,
-    NEAREST_EVEN,
-    SATURATE,
-    STOCHASTIC,
-    TO_ODD,
-    TOWARD_NEGATIVE,
-    TOWARD_POSITIVE,
-    TOWARD_ZERO,
-    WRAP,
-)  # fmt: skip
+    zero_of,
+)
+from lpkernels.backends.triton._launch import interpreting
 
-# 2^52, and 1.5 2^52 over the last place of a significand.
-_GRID = tl.constexpr(4503599627370496.0)
-_MAGIC = tl.constexpr(6755399441055744.0)
-_UPPER_EXPONENT = tl.constexpr(0x7FF00000)
+_INTERPRETED = tl.constexpr(interpreting())
+# Last places of float64 and float32 in a power of two; 1.5 times as many.
+_GRID, _GRID32 = tl.constexpr(2.0**52), tl.constexpr(2.0**23)
+_MAGIC, _MAGIC32 = tl.constexpr(1.5 * 2.0**52), tl.constexpr(1.5 * 2.0**23)
 
 
 @triton.jit
-def rounded_fraction(below, fraction, quantum, odd, negative, threshold, MODE: tl.constexpr):
-    """``below`` or one quantum more; ``odd`` is the parity of below's code."""
-    if MODE == NEAREST_EVEN:
-        up = (fraction > 0.5) | ((fraction == 0.5) & odd)
-    elif MODE == NEAREST_AWAY:
-        up = fraction >= 0.5
-    elif MODE == TOWARD_POSITIVE:
-        up = (fraction > 0.0) & (negative == 0)
-    elif MODE == TOWARD_NEGATIVE:
-        up = (fraction > 0.0) & negative
-    elif MODE == TO_ODD:
-        up = (fraction > 0.0) & (odd == 0)
-    elif MODE == STOCHASTIC:
-        up = fraction >= threshold
+def odd_sum(a, b):
+    """a + b rounded to odd, in the precision of both: the nearest sum if it is exact or odd, else
+    the one past the error."""
+    s = a + b
+    b_part = s - a
+    error = (a - (s - b_part)) + (b - b_part)
+    bits = bits_of(s)
+    # -1 where the error leads back towards zero: the exact sum lies below |s| then. An infinite sum
+    # has a NaN for error, which compares false, and stays as it is.
+    back = (bits_of(error) ^ bits) >> (63 if a.dtype == tl.float64 else 31)
+    return value_of(tl.where(tl.abs(error) > 0.0, (bits + back) | 1, bits))
+
+
+@triton.jit
+def exact_sum(a, b, MODE: tl.constexpr):
+    """`odd_sum`; if MODE is toward_negative a zero is -0 unless both addends are +0."""
+    total = odd_sum(a, b)
+    if MODE == _rule.TOWARD_NEGATIVE:
+        total = tl.where(total == 0.0, value_of((bits_of(a) | bits_of(b)) & SIGN), total)
+    return total
+
+
+@triton.jit
+def multiply_add(a, b, c, MODE: tl.constexpr):
+    """a b + c rounded once to float32, subnormals kept; to nearest unless MODE is a direction.
+    Triton's own multiply-add rounds to nearest, and twice where it is interpreted."""
+    if _INTERPRETED:
+        rule = _rule.Rule(False, MODE, _rule.INFINITY)
+        return single(add_rounded(wide(c), wide(a) * wide(b), 0, _rule.FLOAT32, rule))
+    elif MODE == _rule.NEAREST_EVEN:
+        return tl.fma(a, b, c)
     else:
-        tl.static_assert(MODE == TOWARD_ZERO)
-        up = fraction < 0.0
-    return tl.where(up, below + quantum, below)
+        tl.static_assert(_rule.TOWARD_ZERO <= MODE and MODE <= _rule.TOWARD_NEGATIVE)
+        AWAY: tl.constexpr = "p" if MODE == _rule.TOWARD_POSITIVE else "m"
+        WAY: tl.constexpr = "z" if MODE == _rule.TOWARD_ZERO else AWAY
+        CODE: tl.constexpr = "fma.r" + WAY + ".f32 $0, $1, $2, $3;"
+        return tl.inline_asm_elementwise(CODE, "=f,f,f,f", [a, b, c], tl.float32, True, 1)
+
+
+# Every mode.
 
 
 @triton.jit
 def beyond_max(a, N, R: tl.constexpr):
     """What a nearest result beyond max becomes, in a's precision, a number."""
-    if R.overflow == INFINITY:
-        return tl.cast(float("inf"), a.dtype)
-    elif R.overflow == SATURATE:
-        return tl.cast(N.max, a.dtype)
-    else:
-        return tl.cast(float("nan"), a.dtype)
+    number = N.max if R.overflow == _rule.SATURATE else float("nan")
+    return tl.cast(float("inf") if R.overflow == _rule.INFINITY else number, a.dtype)
 
 
 @triton.jit
-def overflowed(a, negative, infinite, N, R: tl.constexpr):
+def overflowed(a, negative, N, R: tl.constexpr):
     """What becomes of a magnitude beyond max; no direction stops an infinite input at max."""
     beyond, largest = beyond_max(a, N, R), tl.cast(N.max, a.dtype)
-    if (R.mode == TOWARD_ZERO) or (R.mode == TO_ODD):
+    infinite = a == float("inf")
+    if (R.mode == _rule.TOWARD_ZERO) or (R.mode == _rule.TO_ODD):
         return tl.where(infinite, beyond, largest)
-    elif R.mode == TOWARD_POSITIVE:
+    elif R.mode == _rule.TOWARD_POSITIVE:
         return tl.where(negative & (infinite == 0), largest, beyond)
-    elif R.mode == TOWARD_NEGATIVE:
+    elif R.mode == _rule.TOWARD_NEGATIVE:
         return tl.where(negative | infinite, beyond, largest)
     else:
         return beyond
 
 
 @triton.jit
-def _split_quanta(a, quantum, inverse):
-    """The multiple of a power of two not above a < 2^52 of them, and the fraction above it."""
-    magic = quantum * _GRID
-    below = (a + magic) - magic
-    below = tl.where(below > a, below - quantum, below)
-    return below, (a - below) * inverse
+def cut(bits, added, dropped, parity, R: tl.constexpr):
+    """The bits of a float, or their upper half, rounded where the ``dropped`` lowest are cut off.
+
+    From the smallest normal value on what is kept of a magnitude is its code but for a constant:
+    neighbours are one apart, and a carry goes to the next one, over the end of a binade too. An
+    infinity stays one. added: the part of a draw's lift that falls into the dropped places.
+    parity: whether even codes are odd in the lowest kept bit."""
+    one = tl.full([], 1, bits.dtype) << dropped
+    mask = one - 1
+    sign = bits >> (bits.dtype.primitive_bitwidth - 1)
+    if R.mode == _rule.NEAREST_EVEN:
+        moved = bits + (mask >> 1) + (((bits >> dropped) ^ parity) & mask & 1)
+    elif R.mode == _rule.NEAREST_AWAY:
+        moved = bits + (one >> 1)
+    elif R.mode == _rule.TOWARD_POSITIVE:
+        moved = bits + (mask & ~sign)
+    elif R.mode == _rule.TOWARD_NEGATIVE:
+        moved = bits + (mask & sign)
+    elif R.mode == _rule.TO_ODD:
+        # The lowest kept bit, if a dropped one is set and the code is even.
+        moved = bits + (((bits & mask) + mask) & one & ~(bits ^ (parity << dropped)))
+    elif R.mode == _rule.STOCHASTIC:
+        moved = bits + added
+    else:
+        tl.static_assert(R.mode == _rule.TOWARD_ZERO)
+        moved = bits
+    return moved & ~mask
 
 
 @triton.jit
-def round_to_float(x, threshold, N, R: tl.constexpr):
-    """x in a float format, every mode."""
-    negative = bits_of(x) < 0
-    a = magnitude_of(x)
-    infinite = is_infinite(a)
-    least = wide(N.least)
+def _lifted(rest, magic, lift):
+    """Whether rest, a part of a quantum, and the lift of a draw make a whole one. 2^33 rest /
+    quantum is rest 2^85 / magic; in float32 rest 2^56 / magic, whose factor may be none: two."""
+    if rest.dtype == tl.float64:
+        part = rest * (reciprocal(magic) * 2.0**85)
+    else:
+        n = 183 - (bits_of(magic) >> 23)
+        part = rest * value_of(((n >> 1) + 127) << 23) * value_of((n - (n >> 1) + 127) << 23)
+    return tl.cast(part, tl.int64) + lift >= 1 << 33
 
-    # The binade of x, never below that of the smallest normal, and its quantum.
-    binade = tl.maximum(value_of(bits_of(a) & EXPONENT), least)
-    quantum = binade * wide(N.unit)
-    if not R.subnormals:
-        quantum = tl.where(a < least, binade, quantum)
-    inverse = reciprocal(quantum)
-    below, fraction = _split_quanta(a, quantum, inverse)
+
+@triton.jit
+def _rounded_multiple(a, quantum, negative, lift, R: tl.constexpr):
+    """A magnitude below 2^52 or, in float32, 2^23 quanta as a multiple n of them; n is the code."""
+    magic = quantum * (_GRID if a.dtype == tl.float64 else _GRID32)
+    near = (a + magic) - magic
+    if R.mode == _rule.NEAREST_EVEN:
+        return near
+    else:
+        below = tl.where(near > a, near - quantum, near)
+        rest = a - below
+        if R.mode == _rule.NEAREST_AWAY:
+            up = rest + rest >= quantum
+        elif R.mode == _rule.TOWARD_POSITIVE:
+            up = (rest > 0.0) & (negative == 0)
+        elif R.mode == _rule.TOWARD_NEGATIVE:
+            up = (rest > 0.0) & negative
+        elif R.mode == _rule.TO_ODD:
+            up = (rest > 0.0) & ((bits_of(below + magic) & 1) == 0)
+        elif R.mode == _rule.STOCHASTIC:
+            up = _lifted(rest, magic, lift)
+        else:
+            tl.static_assert(R.mode == _rule.TOWARD_ZERO)
+            up = rest < 0.0
+        return tl.where(up, below + quantum, below)
+
+
+@triton.jit
+def round_to_float(x, lift, N, R: tl.constexpr, EVEN: tl.constexpr = False):
+    """x in a float format, every mode; a float32 x if `float32_fits` the format, EVEN if its values
+    are `evenly_spaced`. Below 2^e, in float32 below 2^-126 too, they have one quantum."""
+    WIDE: tl.constexpr = x.dtype == tl.float64
+    bits, a, m = bits_of(x), tl.abs(x), man_bits_of(N)
+    negative = bits < 0
+    added, parity = 0, 0
+    if R.mode == _rule.STOCHASTIC:
+        # What is cut off of it could only matter if the fraction had more places.
+        added = tl.cast((lift << 19) >> (m + (0 if WIDE else 29)), bits.dtype)
     if R.exponent_parity:
-        code = (bits_of(binade) >> 52) - tl.cast(N.code, tl.int64)
-        odd = (a >= least) & ((code & 1) != 0)
-    else:
-        odd = (bits_of(below * inverse + _GRID) & 1) != 0
-
-    r = rounded_fraction(below, fraction, quantum, odd, negative, threshold, R.mode)
-    r = tl.where((r > wide(N.max)) | infinite, overflowed(a, negative, infinite, N, R), r)
-    # A NaN's exponent is that of infinity, so r is NaN by now.
-    return with_sign(r, x)
-
-
-@triton.jit
-def is_above(a, N, R: tl.constexpr):
-    """Whether a magnitude goes beyond max to nearest even: past the tie above it."""
-    tie = tl.cast(N.max, a.dtype) + tl.cast(N.low, a.dtype)
-    if R.tie_stays:
-        return a > tie
-    else:
-        return a >= tie
-
-
-@triton.jit
-def round_to_float_nearest_even(x, N, R: tl.constexpr):
-    """nearest_even for m >= 1 in a quarter of the operations, the bits of round_to_float."""
-    a = magnitude_of(x)
-    least = wide(N.least)
-    binade = tl.maximum(value_of(bits_of(x) & EXPONENT), least)
-    magic = binade * (wide(N.unit) * _MAGIC)
-    if not R.subnormals:
-        magic = tl.where(a < least, least * _MAGIC, magic)
-    r = (x + magic) - magic
-    return with_sign(tl.where(is_above(a, N, R), beyond_max(a, N, R), r), x)
+        parity = tl.cast(N.code, bits.dtype) & 1
+    r = tl.abs(value_of(cut(bits, added, (52 if WIDE else 23) - m, parity, R)))
+    if not EVEN:
+        least = tl.cast(N.least, x.dtype)
+        quantum = least * tl.cast(N.unit, x.dtype) if R.subnormals else least
+        floor = least if WIDE else tl.maximum(least, 2.0**-126)
+        r = tl.where(a < floor, _rounded_multiple(a, quantum, negative, lift, R), r)
+    r = tl.where(r > tl.cast(N.max, x.dtype), overflowed(a, negative, N, R), r)
+    return tl.where(x == x, with_sign(r, x), x)
 
 
 @triton.jit
@@ -169,22 +208,17 @@ def wrapped_quanta(n, N, R: tl.constexpr):
 
 
 @triton.jit
-def round_to_fixed(x, threshold, N, R: tl.constexpr):
+def round_to_fixed(x, lift, N, R: tl.constexpr):
     """x in a fixed format, every mode; a zero is +0, an infinity wraps to NaN."""
-    negative = x < 0.0
-    a = magnitude_of(x)
+    a = tl.abs(x)
     quantum = wide(N.least)
-    inverse = reciprocal(quantum)
-    # Every float64 is a multiple of the quantum there.
-    whole = a >= quantum * _GRID
-    below, fraction = _split_quanta(tl.where(whole, 0.0, a), quantum, inverse)
-    below = tl.where(whole, a, below)
-    odd = (bits_of(below * inverse + _GRID) & 1) != 0
-    r = rounded_fraction(below, fraction, quantum, odd, negative, threshold, R.mode)
-    v = tl.where(negative, -r, r)
-    if R.overflow == WRAP:
-        v = wrapped_quanta(v * inverse, N, R) * quantum
-        v = tl.where(is_infinite(a), float("nan"), v)
+    # Every other float64 is a multiple of the quantum.
+    fine = a < quantum * _GRID
+    r = _rounded_multiple(tl.where(fine, a, 0.0), quantum, x < 0.0, lift, R)
+    v = with_sign(tl.where(fine, r, a), x)
+    if R.overflow == _rule.WRAP:
+        v = wrapped_quanta(v * reciprocal(quantum), N, R) * quantum
+        v = tl.where(a == float("inf"), float("nan"), v)
     else:
         v = tl.where(v > wide(N.max), wide(N.max), v)
         v = tl.where(v < wide(N.low), wide(N.low), v)
@@ -192,28 +226,26 @@ def round_to_fixed(x, threshold, N, R: tl.constexpr):
 
 
 @triton.jit
-def round_to(x, threshold, N, R: tl.constexpr):
-    """x, exact or made odd, rounded once. threshold: of the draw, ignored unless stochastic."""
+def round_to(x, lift, N, R: tl.constexpr):
+    """x, exact or made odd, float64, rounded once."""
     if R.fixed:
-        return round_to_fixed(x, threshold, N, R)
-    elif (R.mode == NEAREST_EVEN) and (not R.exponent_parity):
-        return round_to_float_nearest_even(x, N, R)
+        return round_to_fixed(x, lift, N, R)
+    elif (R.mode == _rule.NEAREST_EVEN) and (not R.exponent_parity):
+        return ranged(x, N, R)
     else:
-        return round_to_float(x, threshold, N, R)
+        return round_to_float(x, lift, N, R)
 
 
 @triton.jit
-def add_rounded(acc, p, threshold, N, R: tl.constexpr):
-    """acc + p with one rounding of the exact sum; all three float64."""
-    if R.overflow == WRAP:
+def add_rounded(acc, p, lift, N, R: tl.constexpr):
+    """acc + p, both float64, with one rounding of the exact sum."""
+    if R.overflow == _rule.WRAP:
         # A multiple of the quantum from 2^50 quanta on, as it has at most 48 bits: reduced exactly,
         # so that making the sum odd cannot touch the bits that wrapping keeps.
         quantum = wide(N.least)
-        a = magnitude_of(p)
-        n = p * reciprocal(quantum)
-        large = (a >= quantum * 1125899906842624.0) & (is_infinite(a) == 0)
-        p = tl.where(large, wrapped_quanta(n, N, R) * quantum, p)
-    return round_to(exact_sum(acc, p, R.mode), threshold, N, R)
+        large = (tl.abs(p) >= quantum * 2.0**50) & (tl.abs(p) < float("inf"))
+        p = tl.where(large, wrapped_quanta(p * reciprocal(quantum), N, R) * quantum, p)
+    return round_to(exact_sum(acc, p, R.mode), lift, N, R)
 
 
 # Nearest even, of sums in float32 or float64.
@@ -221,13 +253,10 @@ def add_rounded(acc, p, threshold, N, R: tl.constexpr):
 
 @triton.jit
 def fused(s, N):
-    """The splitting by 2 multiply-adds, for m = 1..10 in float32, 1..23 in float64; no floor of
-    subnormals, no overflow, -0 becomes +0. csrc/cpu/certified_rules.h has the proof. Products are
-    by a power of two, exact: fused or not gives the same."""
-    if s.dtype == tl.float64:
-        scale = wide(N.unit) * _GRID
-    else:
-        scale = single(N.unit) * 8388608.0
+    """The splitting by 2 multiply-adds, m = 1..10 in float32, 1..23 in float64; no floor of
+    subnormals, no overflow, -0 becomes +0; fused or not (products by a power of two are exact)
+    gives the same. csrc/cpu/certified_rules.h has the proof."""
+    scale = tl.cast(N.unit, s.dtype) * (_GRID if s.dtype == tl.float64 else _GRID32)
     return tl.fma(s, scale, tl.fma(s, -scale, s))
 
 
@@ -237,42 +266,44 @@ def split32(s, N):
 
     g and s - g lie on a grid of 2^(23 - m) ulps of s, or coarser: g + (s - g) is s on it, a tie
     even (Dekker 1971; Boldo 2006). For 1 <= m <= 22, |s| < 2^(103 + m), subnormal s too."""
-    g = s * (single(N.unit) * 8388608.0 + 1.0)
+    g = s * (single(N.unit) * _GRID32 + 1.0)
     return g + (s - g)
 
 
 @triton.jit
-def _on_grid(s, N):
-    """s on the grid of its binade, or of 2^e below that; 1 <= m <= 21. 1.5 2^(23 - m) binades put
-    the sum where float32's ulp is the format's quantum; taking them away is exact, products too."""
-    bits = tl.maximum(bits_of(s) & EXPONENT32, bits_of(single(N.least)))
-    binade = value_of(bits)
-    magic = single(N.unit) * 12582912.0
-    return tl.fma(binade, -magic, tl.fma(binade, magic, s))
+def _on_grid(s, N, R: tl.constexpr):
+    """s on the grid of its binade, or of 2^e below that; m = 1..21, in float64 1..23. Where 1.5
+    2^(23 - m) or 2^(52 - m) binades are added the last place is the quantum; the rest is exact."""
+    if s.dtype == tl.float64:
+        # A product of powers of two: their exponents added. A GPU has fewer lanes for float64.
+        least = wide(N.least)
+        binade = tl.maximum(upper(s) & 0x7FF00000, upper(least))
+        magic = binade + (upper(wide(N.unit) * _MAGIC) - 0x3FF00000)
+        if not R.subnormals:
+            magic = tl.where(tl.abs(s) < least, upper(least * _MAGIC), magic)
+        shift = from_upper(magic)
+        return (s + shift) - shift
+    else:
+        tl.static_assert(R.subnormals)
+        binade = value_of(tl.maximum(bits_of(s) & EXPONENT32, bits_of(single(N.least))))
+        magic = single(N.unit) * _MAGIC32
+        return tl.fma(binade, -magic, tl.fma(binade, magic, s))
 
 
 @triton.jit
-def floored32(s, N):
-    """With subnormals and the sign of zero: 5 operations; no overflow; |s| < 2^(102 + m)."""
-    return with_sign(_on_grid(s, N), s)
+def floored(s, N, R: tl.constexpr):
+    """With subnormals and the sign of zero: 5 operations; no overflow; |s| < 2^(102 + m), 2^900."""
+    return with_sign(_on_grid(s, N, R), s)
 
 
 @triton.jit
-def ranged32(s, N, R: tl.constexpr):
-    """Every s, overflow, infinity and NaN (it compares false and stays) included: 7 operations;
-    2^(25 - m) max < 2^128. The grid of an infinity is NaN and not used."""
-    above = is_above(tl.abs(s), N, R)
-    return with_sign(tl.where(above, beyond_max(s, N, R), _on_grid(s, N)), s)
-
-
-@triton.jit
-def nearest64(s, N):
-    """With subnormals and the sign of zero, m = 1..23; no overflow: as `floored32`, s < 2^900."""
-    # A product of powers of two: their exponents added. A GPU has fewer lanes for float64.
-    magic = upper(wide(N.unit) * _MAGIC) - 0x3FF00000
-    binade = tl.maximum(upper(s) & _UPPER_EXPONENT, upper(wide(N.least)))
-    shift = from_upper(binade + magic)
-    return with_sign((s + shift) - shift, s)
+def ranged(s, N, R: tl.constexpr):
+    """Every s, overflow, infinity and NaN (it compares false and stays) included: 7 operations; in
+    float32 2^(25 - m) max < 2^128. The grid of an infinity is not used."""
+    # To nearest even a magnitude goes beyond max from the tie above it on.
+    a, tie = tl.abs(s), tl.cast(N.max, s.dtype) + tl.cast(N.low, s.dtype)
+    above = a > tie if R.tie_stays else a >= tie
+    return with_sign(tl.where(above, beyond_max(s, N, R), _on_grid(s, N, R)), s)
 
 
 # The other modes. Rounding toward zero to 24 bits and then to fewer is rounding toward zero once,
@@ -283,54 +314,27 @@ def nearest64(s, N):
 
 
 @triton.jit
-def cut64(s, drawn, N, R: tl.constexpr):
-    """toward_zero, nearest_away, stochastic in the upper bits of a float64: something added below
-    the last place, then cut off; m <= 20, for nearest_away m <= 19, for R random bits m + R <= 19.
-
-    No overflow; s is to be a multiple of the subnormals' last place, then a smaller s has no bits
-    where it is cut. drawn: if stochastic, an int32 tile of 2 draw + 1.
-    """
-    m = -exponent_of(N.unit)
-    bits = upper(s)
-    if R.mode == STOCHASTIC:
+def cut_sum(s, drawn, N, R: tl.constexpr):
+    """A scaled sum, rounded to 24 bits as `summed` does it, in the format, without overflow; or one
+    in float64, by its upper bits: m <= 20, for nearest_away m <= 19, for R random bits m + R <= 19,
+    and s a multiple of the subnormals' last place: a smaller s has no bits where it is cut.
+    drawn: if stochastic, an int32 tile of 2 draw + 1."""
+    PLACES: tl.constexpr = 20 if s.dtype == tl.float64 else 23
+    bits = upper(s) if s.dtype == tl.float64 else bits_of(s)
+    added = 0
+    if R.mode == _rule.STOCHASTIC:
         # A power of two that the compiler does not know as one: a multiply-add, no shift.
-        bits = drawn * tl.cast(wide(N.unit) * (1 << (19 - R.random_bits)), tl.int32) + bits
-    elif R.mode == NEAREST_AWAY:
-        bits = bits + (1 << (19 - m))
-    else:
-        tl.static_assert(R.mode == TOWARD_ZERO)
-    return from_upper(bits & -(1 << (20 - m)))
-
-
-@triton.jit
-def cut32(s, drawn, N, R: tl.constexpr):
-    """A scaled sum, rounded to 24 bits as `summed` does it, in the format; drawn: as `cut64`."""
-    # D, from the biased exponent of 2^-m.
-    dropped = (bits_of(single(N.unit)) >> 23) - 104
-    mask = (1 << dropped) - 1
-    bits = bits_of(s)
-    if R.mode == STOCHASTIC:
-        place = tl.cast(single(N.unit) * (1 << (22 - R.random_bits)), tl.int32)
-        bits = drawn * place + bits
-    elif R.mode == NEAREST_AWAY:
-        bits = bits + (1 << (dropped - 1))
-    elif R.mode == TOWARD_POSITIVE:
-        bits = bits + (mask & ~(bits >> 31))
-    elif R.mode == TOWARD_NEGATIVE:
-        bits = bits + (mask & (bits >> 31))
-    else:
-        tl.static_assert(R.mode == TOWARD_ZERO)
-    return value_of(bits & ~mask)
+        added = drawn * tl.cast(single(N.unit) * (1 << (PLACES - 1 - R.random_bits)), tl.int32)
+    bits = cut(bits, added, PLACES - man_bits_of(N), 0, R)
+    return from_upper(bits) if s.dtype == tl.float64 else value_of(bits)
 
 
 @triton.jit
 def odd32(below, above, N):
-    """to_odd of a sum, given as float32 rounds it down and up: neighbours, or the same.
-
-    The one of smaller magnitude has the smaller bits but for the sign. Whatever is dropped of it,
-    or lies between the two, leaves a bit in the D lowest of one of them: neighbours differ there.
-    """
-    mask = (1 << ((bits_of(single(N.unit)) >> 23) - 104)) - 1
+    """to_odd of a sum, given as float32 rounds it down and up: neighbours, or the same. The one of
+    smaller magnitude has the smaller bits but for the sign. Whatever is dropped of it, or lies
+    between the two, leaves a bit in the D lowest of one of them: neighbours differ there."""
+    mask = (1 << (23 - man_bits_of(N))) - 1
     first, second = bits_of(below), bits_of(above)
     smaller = signed(tl.minimum(unsigned(first), unsigned(second)))
     # The carry out of the dropped bits is the lowest one that is kept.
@@ -341,13 +345,13 @@ def odd32(below, above, N):
 @triton.jit
 def summed(a, b, sums, drawn, N, R: tl.constexpr):
     """a b + sums in the format, all of it scaled: a multiply-add and 1 to 5 operations."""
-    if R.mode == TO_ODD:
-        below = multiply_add(a, b, sums, TOWARD_NEGATIVE)
-        return odd32(below, multiply_add(a, b, sums, TOWARD_POSITIVE), N)
-    elif (R.mode == TOWARD_POSITIVE) or (R.mode == TOWARD_NEGATIVE):
-        return cut32(multiply_add(a, b, sums, R.mode), drawn, N, R)
+    if R.mode == _rule.TO_ODD:
+        below = multiply_add(a, b, sums, _rule.TOWARD_NEGATIVE)
+        return odd32(below, multiply_add(a, b, sums, _rule.TOWARD_POSITIVE), N)
+    elif (R.mode == _rule.TOWARD_POSITIVE) or (R.mode == _rule.TOWARD_NEGATIVE):
+        return cut_sum(multiply_add(a, b, sums, R.mode), drawn, N, R)
     else:
-        return cut32(multiply_add(a, b, sums, TOWARD_ZERO), drawn, N, R)
+        return cut_sum(multiply_add(a, b, sums, _rule.TOWARD_ZERO), drawn, N, R)
 
 
 # Fixed-point sums in the last places of float32: n quanta q are held as (1.5 2^23 + n) q, whose
@@ -355,21 +359,15 @@ def summed(a, b, sums, drawn, N, R: tl.constexpr):
 
 
 @triton.jit
-def zero_of(N, R: tl.constexpr):
-    """What is held for 0; half of it for nearest_away, so that halves have a place."""
-    return single(N.least) * (6291456.0 if R.mode == NEAREST_AWAY else 12582912.0)
-
-
-@triton.jit
 def _integer_sum(a, b, sums, N, R: tl.constexpr):
-    if (R.mode == TOWARD_ZERO) or (R.mode == TO_ODD) or (R.mode == NEAREST_AWAY):
-        below = multiply_add(a, b, sums, TOWARD_NEGATIVE)
-        above = multiply_add(a, b, sums, TOWARD_POSITIVE)
-        if R.mode == TO_ODD:
+    if (R.mode == _rule.TOWARD_ZERO) or (R.mode == _rule.TO_ODD) or (R.mode == _rule.NEAREST_AWAY):
+        below = multiply_add(a, b, sums, _rule.TOWARD_NEGATIVE)
+        above = multiply_add(a, b, sums, _rule.TOWARD_POSITIVE)
+        if R.mode == _rule.TO_ODD:
             # Neighbours, or the same.
             return tl.where((bits_of(below) & 1) != 0, below, above)
         positive = above > zero_of(N, R)
-        if R.mode == NEAREST_AWAY:
+        if R.mode == _rule.NEAREST_AWAY:
             # Cut to halves, with half a quantum more where positive; then to a quantum, downward.
             below = below + single(N.least) * 0.5
             return value_of(bits_of(tl.where(positive, below, above)) & ~1)
@@ -385,9 +383,9 @@ def fixed_sum(a, b, sums, N, R: tl.constexpr):
     quanta the order is kept, NaN stays. Wrapped: up to 21 bits, products below 2^21 quanta."""
     total = _integer_sum(a, b, sums, N, R)
     zero = zero_of(N, R)
-    if R.overflow == WRAP:
-        span = tl.cast(single(N.unit), tl.int32) << (1 if R.mode == NEAREST_AWAY else 0)
-        if R.signed and ((R.mode == TOWARD_ZERO) or (R.mode == NEAREST_AWAY)):
+    if R.overflow == _rule.WRAP:
+        span = tl.cast(single(N.unit), tl.int32) << (1 if R.mode == _rule.NEAREST_AWAY else 0)
+        if R.signed and ((R.mode == _rule.TOWARD_ZERO) or (R.mode == _rule.NEAREST_AWAY)):
             # Their sign counts: held from the lowest value on.
             half = span >> 1
             return value_of(((bits_of(total) + half) & (span - 1)) + (bits_of(zero) - half))

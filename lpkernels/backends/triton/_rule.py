@@ -105,8 +105,12 @@ def _fixed_rule(fmt: FixedFormat, mode: int, bits: int, philox: bool) -> tuple[R
     return rule, numbers
 
 
-def words_fit(fmt: tuple[int, ...]) -> bool:
-    """Whether `_words.round_words` takes a format, given as its integers.
+#: Those of fp32.
+FLOAT32 = rule_of(FloatFormat(8, 23).to_ints(), NEAREST_EVEN.value)[1]
+
+
+def float32_fits(fmt: tuple[int, ...]) -> bool:
+    """Whether `_rounding.round_to_float` takes a format for float32 values, given as its integers.
 
     One spacing below 2^floor, a largest value not below that, 2^(q + 23) a float32.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import bits_of, single, value_of, wide
+from lpkernels.backends.triton._bits import bits_of, single, value_of, wide, zero_of
 from lpkernels.backends.triton._certificate import (
     CUT,
     DIRECTED,
@@ -22,15 +22,13 @@ from lpkernels.backends.triton._certificate import (
 from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._rounding import (
     add_rounded,
-    cut64,
+    cut_sum,
     fixed_sum,
-    floored32,
+    floored,
     fused,
-    nearest64,
-    ranged32,
+    ranged,
     split32,
     summed,
-    zero_of,
 )
 from lpkernels.backends.triton._rule import WRAP
 from lpkernels.backends.triton._wide import is_absent
@@ -92,7 +90,7 @@ def half_multiply_add(a, b, sums, C, R: tl.constexpr):
     contract for exact products. Interpreted, the same from float64.
     """
     if _INTERPRETED:
-        return single(add_rounded(wide(sums), wide(a) * wide(b), wide(0.0), C.sum, R.sum))
+        return single(add_rounded(wide(sums), wide(a) * wide(b), 0, C.sum, R.sum))
     else:
         return tl.fma(a, b, sums)
 
@@ -100,10 +98,7 @@ def half_multiply_add(a, b, sums, C, R: tl.constexpr):
 @triton.jit
 def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
     """Rounded products; a, b: broadcast to the tile."""
-    if TIER >= FUSED64:
-        return nearest64(a * b, C.product)
-    else:
-        return floored32(a * b, C.product)
+    return floored(a * b, C.product, R.product)
 
 
 @triton.jit
@@ -113,14 +108,12 @@ def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
         return fused(s, C.sum)
     elif TIER == SPLIT:
         return split32(s, C.sum)
-    elif TIER == FLOOR:
-        return floored32(s, C.sum)
+    elif (TIER == FLOOR) or (TIER == NEAREST):
+        return floored(s, C.sum, R.sum)
     elif TIER == RANGE:
-        return ranged32(s, C.sum, R.sum)
-    elif TIER == NEAREST:
-        return nearest64(s, C.sum)
+        return ranged(s, C.sum, R.sum)
     elif TIER == CUT:
-        return cut64(s, drawn, C.sum, R.sum)
+        return cut_sum(s, drawn, C.sum, R.sum)
     else:
         return s
 

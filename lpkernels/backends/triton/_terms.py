@@ -13,9 +13,9 @@ from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     SITE_SUM,
+    lift_of,
     position_of,
     step_offset,
-    threshold_of,
     words_of,
 )
 from lpkernels.backends.triton._wide import is_absent
@@ -28,20 +28,20 @@ def negated(x):
 
 
 @triton.jit
-def drawn_threshold(seed, site, row, column, position, R: tl.constexpr):
-    """Thresholds of the draws at a position, int64, whose words serve no other addition here."""
+def drawn_lift(seed, site, row, column, position, R: tl.constexpr):
+    """Lifts of the draws at a position, int64, whose words serve no other addition here."""
     if R.mode == STOCHASTIC:
         words = words_of(seed, site, row, column, position >> words_log2(R.random_bits), R)
-        return threshold_of(words, position, R)
+        return lift_of(words, position, R)
     else:
-        return wide(0.0)
+        return 0
 
 
 @triton.jit
 def add_inner(total, addend, seed, row, column, position, C, R: tl.constexpr):
     """total, a value of the inner accumulator, + such a value or a product, rounded."""
-    threshold = drawn_threshold(seed, SITE_SUM, row, column, position, R.sum)
-    return add_rounded(total, addend, threshold, C.sum, R.sum)
+    lift = drawn_lift(seed, SITE_SUM, row, column, position, R.sum)
+    return add_rounded(total, addend, lift, C.sum, R.sum)
 
 
 @triton.jit
@@ -55,8 +55,8 @@ def term_at(
     product = wide(a) * wide(b)
     if R.product is not None:
         position = position_of(out, k)
-        threshold = drawn_threshold(seed, SITE_PRODUCT, row, column, position, R.product)
-        product = round_to(product, threshold, C.product, R.product)
+        lift = drawn_lift(seed, SITE_PRODUCT, row, column, position, R.product)
+        product = round_to(product, lift, C.product, R.product)
     if LEFT_ABSENT and RIGHT_ABSENT:
         absent = is_absent(a) | is_absent(b)
     elif LEFT_ABSENT:

@@ -123,7 +123,7 @@ def _cuts(fmt: FloatFormat, acc: Ints) -> bool:
 
 
 def _product_fits(acc: Ints) -> bool:
-    """Products rounded by the grid of `_rounding.floored32`, or by `nearest64`."""
+    """Products rounded by the grid of `_rounding.floored`."""
     parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[16:24])
     if parsed.product_rounding != "nearest_even" or not isinstance(fmt, FloatFormat):
         return False
@@ -131,7 +131,7 @@ def _product_fits(acc: Ints) -> bool:
 
 
 def ranges32(fmt: FloatFormat) -> bool:
-    """Whether `_rounding.ranged32` rounds every float32 to a format of 1..21 mantissa bits."""
+    """Whether `_rounding.ranged` rounds every float32 to a format of 1..21 mantissa bits."""
     return fmt.subnormals and _grid_fits(fmt) and fmt.emin - fmt.man_bits >= -147
 
 

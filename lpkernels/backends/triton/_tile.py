@@ -17,10 +17,10 @@ from lpkernels.backends.triton._draws import (
     column_keys,
     draw_of,
     fast_words,
+    lift_of_draw,
     philox_words,
     row_streams,
     site_base,
-    stochastic_threshold,
     words_log2,
 )
 from lpkernels.backends.triton._layout import Operand, Sums
@@ -163,20 +163,20 @@ def words_at(words, held, position, seed, site, row, column, R: tl.constexpr):
 
 
 @triton.jit
-def threshold_of(words, position, R: tl.constexpr):
-    """The thresholds of draw number ``position`` out of its words."""
-    return stochastic_threshold(draw_of(words, position, R.random_bits), R.random_bits)
+def lift_of(words, position, R: tl.constexpr):
+    """The lifts of draw number ``position`` out of its words."""
+    return lift_of_draw(draw_of(words, position, R.random_bits), R.random_bits)
 
 
 @triton.jit
 def add_outermost(total, addend, site, position, seed, row, col, C, R: tl.constexpr):
     """total + addend in the outermost accumulator, drawn at a position of a site of its own."""
-    threshold = wide(0.0)
+    lift = 0
     if R.outer.mode == STOCHASTIC:
         word = position >> words_log2(R.outer.random_bits)
         words = words_of(seed, site, row, column_of(seed, site, col, R.outer), word, R.outer)
-        threshold = threshold_of(words, position, R.outer)
-    return add_rounded(total, addend, threshold, C.outer, R.outer)
+        lift = lift_of(words, position, R.outer)
+    return add_rounded(total, addend, lift, C.outer, R.outer)
 
 
 @triton.jit
@@ -188,7 +188,7 @@ def finished(total, out, seed, row, col, C, R: tl.constexpr):
         first = tl.full([], 0, tl.int64)
         total = add_outermost(total, bias, SITE_BIAS, first, seed, row, col, C, R)
     if R.result is not None:
-        total = round_to(total, wide(0.0), C.result, R.result)
+        total = round_to(total, 0, C.result, R.result)
     return total
 
 

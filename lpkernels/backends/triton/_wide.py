@@ -24,12 +24,12 @@ from lpkernels.backends.triton._tile import (
     draw_keys,
     finished,
     lane_pointers,
+    lift_of,
     outputs_of,
     position_of,
     side_of,
     step_offset,
     store_tile,
-    threshold_of,
     tile_corner,
     tile_number,
     tile_of_program,
@@ -110,21 +110,21 @@ def wide_kernel(
             position = position_of(out, k)
             product = wide(a) * wide(b)
             if R.product is not None:
-                threshold = wide(0.0)
+                lift = 0
                 if R.product.mode == STOCHASTIC:
                     product_words, product_word = words_at(
                         product_words, product_word, position, seed, SITE_PRODUCT, row,
                         product_column, R.product,
                     )  # fmt: skip
-                    threshold = threshold_of(product_words, position, R.product)
-                product = round_to(product, threshold, C.product, R.product)
-            threshold = wide(0.0)
+                    lift = lift_of(product_words, position, R.product)
+                product = round_to(product, lift, C.product, R.product)
+            lift = 0
             if R.sum.mode == STOCHASTIC:
                 words, word = words_at(
                     words, word, position, seed, SITE_SUM, row, sum_column, R.sum
                 )
-                threshold = threshold_of(words, position, R.sum)
-            total = add_rounded(sums, product, threshold, C.sum, R.sum)
+                lift = lift_of(words, position, R.sum)
+            total = add_rounded(sums, product, lift, C.sum, R.sum)
             if LEFT_ABSENT:
                 total = tl.where(is_absent(a), sums, total)
             if RIGHT_ABSENT:
