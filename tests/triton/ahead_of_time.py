@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
-import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -15,7 +13,7 @@ from triton.compiler import ASTSource
 
 from lpkernels.backends.triton._launch import EXACT
 
-__all__ = ["COUNTED", "FEW_BYTES", "TARGETS", "Code", "code", "code_of", "compiled"]
+__all__ = ["COUNTED", "TARGETS", "compiled"]
 
 #: Name -> target; gfx942 needs the wave size of CDNA.
 TARGETS = {
@@ -23,8 +21,6 @@ TARGETS = {
     "sm_90": GPUTarget("cuda", 90, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-#: Registers that only the end of a chunk or of a tile needs may wait in memory.
-FEW_BYTES = 16
 #: Counts and registers are those of the compiler that Triton 3.7 brings along.
 COUNTED = triton.__version__.startswith("3.7")
 _POINTERS = {
@@ -37,16 +33,6 @@ _POINTERS = {
     torch.uint8: "*u8",
 }
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-
-
-class Code(NamedTuple):
-    """One compiled kernel for an NVIDIA target."""
-
-    ptx: str
-    #: Lines of machine code in order, "<address> <instruction>".
-    sass: list[str]
-    registers: int
-    spills: int
 
 
 def _type(value: Any) -> Any:
@@ -119,24 +105,6 @@ def compiled(
     )
     told = {"num_warps": num_warps, "num_stages": num_stages, **EXACT, **(options or {})}
     return triton.compile(source, target=TARGETS[target], options=told)
-
-
-def code(kernel: Any, target: str = "sm_90", **arguments: Any) -> Code:
-    """`compiled`, taken apart."""
-    return code_of(compiled(kernel, target, **arguments))
-
-
-def code_of(result: Any) -> Code:
-    """What `triton.compile` gave for an NVIDIA target, taken apart."""
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(result.asm["cubin"])
-        text = _run("nvdisasm", "-c", cubin)
-        usage = _run("cuobjdump", "-res-usage", cubin)
-    registers = int(re.search(r"REG:(\d+)", usage)[1])
-    stack = int(re.search(r"STACK:(\d+)", usage)[1])
-    lines = [m[0] for m in re.finditer(r"^\s*/\*([0-9a-f]+)\*/.*;", text, re.M)]
-    return Code(result.asm["ptx"], lines, registers, stack)
 
 
 def _run(tool: str, *arguments: Any) -> str:

@@ -23,7 +23,7 @@ from lpkernels.backends.triton._quantize import way
 from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.rounding import ROUNDINGS
-from tests.triton.kernel_keys import fast_key, key, rule_key, word_key
+from tests.triton.kernel_keys import fast_key, float32_key, key, rule_key
 from tests.triton.launches import Launch, recorded
 
 Format = FloatFormat | FixedFormat
@@ -260,8 +260,8 @@ def _quantize(quantizer: Quantizer, source: torch.dtype, shape: tuple[int, ...] 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def _by_words() -> list[Quantizer]:
-    """A quantizer for each way of rounding by words and each `word_key`."""
+def _in_float32() -> list[Quantizer]:
+    """A quantizer for each way of rounding in float32 and each `float32_key`."""
     found: dict[Any, Quantizer] = {}
     even = [f for f in all_formats() if isinstance(f, FloatFormat) and f.exp_bits == 8]
     even = [f for f in even if f.man_bits in (0, 3, 4, 7)]
@@ -271,13 +271,13 @@ def _by_words() -> list[Quantizer]:
             ints = quantizer.to_ints()
             by = way(ints[:-4], torch.float32, torch.float32)
             if by:
-                found.setdefault((by, word_key(rule_of(ints[:-4], *ints[-4:-1])[0])), quantizer)
+                found.setdefault((by, float32_key(rule_of(ints[:-4], *ints[-4:-1])[0])), quantizer)
     return list(found.values())
 
 
 def quantize_calls() -> Iterator[Call]:
-    """Every rule of elements, by words and in float64, and every type."""
-    for quantizer in _by_words():
+    """Every rule of elements, in float32 and in float64, and every type."""
+    for quantizer in _in_float32():
         yield partial(_quantize, quantizer, torch.float32)
     for fmt, mode in itertools.product(_FEW, ROUNDINGS):
         yield partial(_quantize, Quantizer(fmt, mode), torch.float64)

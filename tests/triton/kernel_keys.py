@@ -46,8 +46,8 @@ def fast_key(tier: int, rule: Rule) -> tuple[Any, ...]:
     return (tier, rule.subnormals)
 
 
-def word_key(rule: Rule) -> tuple[Any, ...]:
-    """`rule_key` for words, which find ties by their bits; and whether all 32 are drawn."""
+def float32_key(rule: Rule) -> tuple[Any, ...]:
+    """`rule_key` for float32, whose ties are found by their bits; and whether all 32 are drawn."""
     return (*rule_key(rule)[:5], rule.random_bits == 32)
 
 
@@ -69,6 +69,39 @@ def key(launch: Launch) -> tuple[Any, ...]:
         product = rules.product is not None if tier is not None else _rule(rules.product)
         found = (sums, product, outer, _rule(rules.result), rules.chunked)
     return (launch.name, found, tuple(sorted(told.items())), _types(launch.arguments))
+
+
+def rules_of(launch: Launch) -> dict[str, Rule]:
+    """The rule or the four of a launch, by name."""
+    rules = launch.constant("R")
+    if rules is None:
+        return {}
+    if hasattr(rules, "_fields") and "sum" in rules._fields:
+        return {name: r.value for name, r in rules._asdict().items() if hasattr(r, "value")}
+    return {"rule": rules}
+
+
+def features(launch: Launch) -> set[tuple[Any, ...]]:
+    """A kernel with its tier, with each rounding in it, each field of draws, and each constant."""
+    tier = launch.constant("TIER")
+    found: set[tuple[Any, ...]] = set()
+    for place, rule in rules_of(launch).items():
+        certified = tier is not None and place == "sum"
+        found.add(("rule", *(fast_key(tier, rule) if certified else rule_key(rule))))
+        found |= {("draw", *draw_key(rule)), ("place", place)}
+    found |= {(n, v) for n, v in launch.told.items() if n not in ("R", "C", "N", "TIER")}
+    return {(launch.name, tier, *feature) for feature in found}
+
+
+def covering(launches: list[Launch]) -> list[Launch]:
+    """Some of them that have every feature of all, always the one that has the most new ones."""
+    all_features = [features(launch) for launch in launches]
+    chosen, missing = [], set().union(*all_features)
+    while missing:
+        best = max(range(len(launches)), key=lambda i: len(all_features[i] & missing))
+        chosen.append(launches[best])
+        missing -= all_features[best]
+    return chosen
 
 
 def _rule(known: Any) -> tuple[Any, ...]:

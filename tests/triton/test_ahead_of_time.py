@@ -11,7 +11,7 @@ from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._native import native_kernel
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
-from tests.triton.ahead_of_time import COUNTED, TARGETS, code_of, compiled
+from tests.triton.ahead_of_time import COUNTED, compiled
 from tests.triton.fast_cases import FAST_CASES, FastCase
 from tests.triton.machine_code import main_loop
 
@@ -23,14 +23,6 @@ pytestmark = [
 CASES = pytest.mark.parametrize("case", FAST_CASES, ids=[case.name for case in FAST_CASES])
 SPLIT = next(case for case in FAST_CASES if case.name == "split")
 FUSED = next(case for case in FAST_CASES if case.name == "fused")
-
-
-@CASES
-@pytest.mark.parametrize("target", [name for name in TARGETS if name != "sm_90"])
-def test_compiles(case: FastCase, target: str) -> None:
-    if target == "gfx942" and not case.everywhere:
-        pytest.skip("its multiply-adds round in no direction")
-    compiled(fast_kernel, target, **case.arguments(Tile(4, 64, 1)))
 
 
 @pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
@@ -56,22 +48,15 @@ def test_contraction_would_undo_the_rounding() -> None:
     assert there.arithmetic / FUSED.products == pytest.approx(FUSED.arithmetic, abs=0.02)
 
 
-@CASES
-def test_subnormals_are_not_flushed(case: FastCase) -> None:
-    result = compiled(fast_kernel, options=case.options, **case.arguments())
-    assert ".ftz" not in result.asm["ptx"]
-
-
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("kind", ["FLOAT32", "FLOAT16", "BFLOAT16"])
-def test_native_chunks_compile(kind: str, single: bool, target: str) -> None:
+def test_tensor_cores_take_halves(kind: str, single: bool) -> None:
     acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
     roundings, constants = roundings_of(acc.to_ints())
     values, table = torch.float32, torch.int64
     tile = dot_tile(4096, 4096, 1, 132, halves=kind != "FLOAT32")
     result = compiled(
-        native_kernel, target, num_warps=tile.warps,
+        native_kernel, num_warps=tile.warps,
         left=Side(values, table, None, None), left_step=4096,
         right=Side(values, table, None, None), right_step=4096,
         out=Outputs(values, *[table] * 7, None, None, None), seed_ptr=table, role=0,
@@ -79,9 +64,6 @@ def test_native_chunks_compile(kind: str, single: bool, target: str) -> None:
         SWAPPED=False, LEFT_ABSENT=False, RIGHT_ABSENT=True, TYPE=getattr(_native, kind),
         SINGLE=single, BM=tile.bm, BN=tile.bn, BK=tile.bk,
     )  # fmt: skip
-    if target == "sm_90":
-        # Tensor cores take halves; float32 stays float32, never TF32.
-        assert ("mma" in result.asm["ptx"]) == (kind != "FLOAT32")
-        assert "tf32" not in result.asm["ptx"]
-    if target != "gfx942" and COUNTED:
-        assert code_of(result).spills == 0
+    assert ("mma" in result.asm["ptx"]) == (kind != "FLOAT32")
+    # float32 stays float32.
+    assert "tf32" not in result.asm["ptx"]

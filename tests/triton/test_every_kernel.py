@@ -1,7 +1,8 @@
 """Every kernel, and every rounding that the planner can choose, compiles ahead of time.
 
 What there is comes from the planner's pure functions over all formats; what is compiled, from
-`every_case`. The compilation of the whole takes half an hour: pytest -m slow.
+`every_case`: all of it for sm_90, and for the other targets as much as has every kernel, tier and
+rounding in it (`kernel_keys.covering`). What remains of theirs takes minutes: pytest -m slow.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.triton.ahead_of_time import COUNTED, TARGETS, _run
 from tests.triton.every_case import GROUPS, Format, all_formats, launches
-from tests.triton.kernel_keys import draw_key, fast_key, rule_key, word_key
+from tests.triton.kernel_keys import (
+    covering,
+    draw_key,
+    fast_key,
+    features,
+    float32_key,
+    rule_key,
+    rules_of,
+)
 from tests.triton.launches import Launch, compiled_launch, kernels, modules
 from tests.triton.machine_code import loop_of
 
@@ -53,6 +62,8 @@ MOST = {
     "fixed toward_positive": 3.6, "fixed toward_negative": 3.6, "fixed to_odd": 7.0,
     "wide": 145.0, "wide, drawn": 180.0, "wide, philox": 235.0,
 }  # fmt: skip
+#: Kernels that multiply and add in one operation, where it is exact or what is asked for.
+MULTIPLY_ADDS = ("fast_kernel", "native_kernel")
 #: More of them where taps are absent, and where products are rounded, in float32 and in float64.
 ABSENT, PRODUCTS, PRODUCTS64 = 1.6, 6.2, 10.0
 
@@ -137,14 +148,6 @@ def test_every_tier_has_chunks_and_tables(target: str) -> None:
         assert {s[2] for s in found} == {True, False}, _tiers.NAMES[tier]
 
 
-def rules_of(launch: Launch) -> dict[str, Any]:
-    """The rule or the four of a launch."""
-    rules = launch.constant("R")
-    if hasattr(rules, "_fields") and "sum" in rules._fields:
-        return {name: r.value for name, r in rules._asdict().items() if hasattr(r, "value")}
-    return {"rule": rules}
-
-
 @PLANNED
 def test_every_rule_is_listed_in_every_place(target: str) -> None:
     """Of all formats and modes: alone, as that of sums, of products, of chunks, of the result."""
@@ -172,7 +175,7 @@ def test_every_rule_is_listed_in_every_place(target: str) -> None:
 
 @PLANNED
 def test_every_rounding_of_elements_is_listed(target: str) -> None:
-    """By words: every rule, with a rule of its own near zero and without."""
+    """In float32: every rule, with a rule of its own near zero and without."""
     chosen = set()
     for fmt, mode in itertools.product(all_formats(), ROUNDINGS):
         for bits in (8, 16, 24, 32) if mode == "stochastic" else (8,):
@@ -183,9 +186,9 @@ def test_every_rounding_of_elements_is_listed(target: str) -> None:
             ).to_ints()
             by = way(ints[:-4], torch.float32, torch.float32)
             if by:
-                chosen.add((by, word_key(rule_of(ints[:-4], *ints[-4:-1])[0])))
+                chosen.add((by, float32_key(rule_of(ints[:-4], *ints[-4:-1])[0])))
     have = {
-        (launch.constant("BY"), word_key(launch.constant("R")))
+        (launch.constant("BY"), float32_key(launch.constant("R")))
         for launch in of(target, "quantize_kernel")
         if launch.constant("BY")
     }
@@ -241,22 +244,53 @@ def products_of(launch: Launch) -> float:
     return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
 
 
-@pytest.mark.slow
+@cache
+def compiled_always(target: str, group: str) -> list[Launch]:
+    """Of a group what is compiled wherever the tests run."""
+    every = listed(target)[group]
+    return every if target == "sm_90" else covering(every)
+
+
 @EVERY
-@pytest.mark.parametrize("group", GROUPS)
-def test_compiles_within_its_budget(group: str, target: str) -> None:
+def test_every_feature_is_compiled(target: str) -> None:
+    """Each kernel, with each tier, each rounding, each field of draws and each constant."""
+    always = [launch for group in GROUPS for launch in compiled_always(target, group)]
+    every = [launch for group in listed(target).values() for launch in group]
+    assert {f for x in always for f in features(x)} == {f for x in every for f in features(x)}
+    assert {launch.name for launch in always} == set(kernels())
+    if target == "sm_90":
+        assert len(always) == len(every)
+
+
+def check(launches: list[Launch], target: str) -> None:
     """No contraction, no flushing, no stack; on sm_90 a bound for what a product costs."""
     wrong = []
-    for launch in listed(target)[group]:
+    for launch in launches:
         result = compiled_launch(launch, target)
         budget = ceiling_of(launch) if target == "sm_90" else None
         found = usage(result, loop=budget is not None)
         if COUNTED and found["stack"] > 0:
             wrong.append((launch.name, launch.told, found))
-        if "ptx" in result.asm and ".ftz" in result.asm["ptx"]:
-            wrong.append((launch.name, launch.told, ".ftz"))
+        ptx = result.asm.get("ptx", "")
+        banned = (".ftz",) if launch.name in MULTIPLY_ADDS else (".ftz", "fma.rn")
+        if any(word in ptx for word in banned):
+            wrong.append((launch.name, launch.told, "flushed or contracted"))
         if COUNTED and budget:
             cost = found["loop"] / products_of(launch)
             if cost > budget:
                 wrong.append((launch.name, launch.told, cost, budget))
     assert not wrong
+
+
+@EVERY
+@pytest.mark.parametrize("group", GROUPS)
+def test_compiles_within_its_budget(group: str, target: str) -> None:
+    check(compiled_always(target, group), target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [name for name in TARGETS if name != "sm_90"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_rest_compiles(group: str, target: str) -> None:
+    always = {id(launch) for launch in compiled_always(target, group)}
+    check([launch for launch in listed(target)[group] if id(launch) not in always], target)
