@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from lpkernels import backends
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends.triton import BACKEND
 from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.rounding import ROUNDINGS
 from tests.cases import hard_values
 from tests.compare import assert_bit_equal
 from tests.triton.every_case import some_rules
@@ -17,7 +20,11 @@ from tests.triton.every_case import some_rules
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 SEED = torch.tensor(91)
-RULES = some_rules()
+#: Those with numbers that float32 alone does not reach, and an odd exponent code, too.
+RULES = some_rules() + [
+    (FloatFormat(exp_bits, man_bits, bias=128), mode)
+    for (exp_bits, man_bits), mode in itertools.product(((3, 0), (8, 5), (8, 0)), ROUNDINGS)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +45,7 @@ def values(fmt: FloatFormat | FixedFormat) -> torch.Tensor:
 @pytest.mark.parametrize(("fmt", "mode"), RULES, ids=str)
 def test_round_to(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> None:
     x = values(fmt)
-    for bits in (8, 32) if mode == "stochastic" else (None,):
+    for bits in (1, 8, 32) if mode == "stochastic" else (None,):
         quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()
         want, got = (torch.empty(x.shape, dtype=torch.float64, device=d) for d in ("cpu", device))
         backends.get("cpu").quantize(x, quantizer, SEED, 1, 4, want)
@@ -50,7 +57,7 @@ def test_round_to(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> Non
 def test_float32_alone(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> None:
     """Values that float32 holds, without float64 where the format allows it."""
     x = values(fmt).float()
-    for bits in (8, 24, 32) if mode == "stochastic" else (None,):
+    for bits in (1, 8, 24, 32) if mode == "stochastic" else (None,):
         quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()
         want, got = (torch.empty(x.shape, device=d) for d in ("cpu", device))
         backends.get("cpu").quantize(x, quantizer, SEED, 1, 4, want)
