@@ -1,8 +1,8 @@
 """Every kernel, and every rounding that the planner can choose, compiles ahead of time.
 
 What there is comes from the planner's pure functions over all formats; what is compiled, from
-`every_case`: all of it for sm_90, and for the other targets as much as has every kernel, tier and
-rounding in it (`kernel_keys.covering`). What remains of theirs takes minutes: pytest -m slow.
+`every_case`: for each target as much as has every kernel, tier and rounding in it
+(`kernel_keys.covering`). What remains takes as long again: pytest -m slow.
 """
 
 from __future__ import annotations
@@ -247,8 +247,7 @@ def products_of(launch: Launch) -> float:
 @cache
 def compiled_always(target: str, group: str) -> list[Launch]:
     """Of a group what is compiled wherever the tests run."""
-    every = listed(target)[group]
-    return every if target == "sm_90" else covering(every)
+    return covering(listed(target)[group])
 
 
 @EVERY
@@ -258,8 +257,6 @@ def test_every_feature_is_compiled(target: str) -> None:
     every = [launch for group in listed(target).values() for launch in group]
     assert {f for x in always for f in features(x)} == {f for x in every for f in features(x)}
     assert {launch.name for launch in always} == set(kernels())
-    if target == "sm_90":
-        assert len(always) == len(every)
 
 
 def check(launches: list[Launch], target: str) -> None:
@@ -289,7 +286,7 @@ def test_compiles_within_its_budget(group: str, target: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [name for name in TARGETS if name != "sm_90"])
+@EVERY
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_rest_compiles(group: str, target: str) -> None:
     always = {id(launch) for launch in compiled_always(target, group)}
