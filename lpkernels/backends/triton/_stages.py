@@ -168,5 +168,5 @@ def _finish(
         finish_kernel[(programs,)](
             outputs_of(sums), flags, seed, role, m, n, constants, R=roundings,
             SWAPPED=sums.swapped, BM=tile.bm, BN=tile.bn, FLAG_M=flag_tile[0],
-            FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
+            FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT, **registers(ALL_REGISTERS),
         )  # fmt: skip
