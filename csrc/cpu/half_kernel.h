@@ -1,7 +1,7 @@
 // Sums in IEEE half precision by the processor's own arithmetic (AVX512-FP16): the accumulator is
 // e5m10, so one multiply-add is the contract's step, 32 lanes at a time.
 //
-//   acc <- fma(a, b, acc)     or    acc <- acc + (a * b)  where products are rounded to e5m10 too
+//   acc <- fma(a, b, acc)     or    acc <- acc + (a * b)  where products are rounded, too
 //
 // The processor rounds the exact sum once, in the four modes that it has, with subnormals, signed
 // zeros, infinities and NaN as the contract has them. saturate: an infinity can only come from
@@ -11,45 +11,20 @@
 #include <vector>
 
 #include "chunks.h"
+#include "half_products.h"
 
 namespace lpk {
 namespace {
 
-using Half = __m512h;
-
-template <int kMode>
-struct HalfStep {
-  bool saturates, product_saturates;
-  Half limit = _mm512_set1_ph(static_cast<_Float16>(65504.0f));
-  Half negative_limit = _mm512_set1_ph(static_cast<_Float16>(-65504.0f));
-
-  explicit HalfStep(const Accumulator& acc)
-      : saturates(acc.fmt.overflow == Overflow::kSaturate),
-        product_saturates(acc.product.overflow == Overflow::kSaturate) {}
-
-  // The second operand is what a NaN leaves.
-  LPK_HD Half clamped(Half x) const {
-    return _mm512_max_ph(negative_limit, _mm512_min_ph(limit, x));
-  }
-  template <bool kProduct, bool kSaturates>
-  LPK_HD Half step(Half a, Half b, Half sum) const {
-    Half s;
-    if constexpr (kProduct) {
-      Half p = _mm512_mul_round_ph(a, b, kMode);
-      if (product_saturates) p = clamped(p);
-      s = _mm512_add_round_ph(p, sum, kMode);
-    } else {
-      s = _mm512_fmadd_round_ph(a, b, sum, kMode);
-    }
-    return kSaturates ? clamped(s) : s;
-  }
-};
-
-// Floats of two panels side by side, exact as halves, and back.
-LPK_HD Half load_halves(const float* low, const float* high) {
-  const __m256i l = _mm512_cvtps_ph(_mm512_loadu_ps(low), _MM_FROUND_NO_EXC);
-  const __m256i h = _mm512_cvtps_ph(_mm512_loadu_ps(high), _MM_FROUND_NO_EXC);
+// Floats side by side, exact as halves.
+LPK_HD Half halves(__m512 low, __m512 high) {
+  const __m256i l = _mm512_cvtps_ph(low, _MM_FROUND_NO_EXC);
+  const __m256i h = _mm512_cvtps_ph(high, _MM_FROUND_NO_EXC);
   return _mm512_castsi512_ph(_mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1));
+}
+// Those of two panels, and back.
+LPK_HD Half load_halves(const float* low, const float* high) {
+  return halves(_mm512_loadu_ps(low), _mm512_loadu_ps(high));
 }
 LPK_HD void store_halves(float* low, float* high, Half x) {
   const __m512i bits = _mm512_castph_si512(x);
@@ -59,17 +34,19 @@ LPK_HD void store_halves(float* low, float* high, Half x) {
 
 // kRows rows from `row` on against kWide pairs of panels from `lane` on. The last pair of a tile
 // may have one panel only: `beside` then takes what would be the other's.
-template <int kMode, bool kProduct, bool kSaturates>
+template <int kMode, class Product, bool kSaturates>
 struct HalfRun {
+  static constexpr int kWords = Product::kWords;
   const Tile& t;
   const Accumulator& acc;
-  const HalfStep<kMode>& rule;
+  const Product& product;
   const ChunkEnd<Vec<8>>& end;
-  const uint32_t* a;    // rows x depth, each value twice
+  const uint32_t* a;    // rows x depth x kWords, each a value twice
   const HalfColumn* b;  // pairs of panels of depth x 32
   bool outer_is_half;
   int64_t paired;  // lanes of whole pairs
   float* beside;   // kMaxHalfRows x kPanel
+  Half limit = all_halves(65504.0f);
 
   LPK_HD float* high(float* state, int64_t row, int r, int64_t lane) const {
     return lane < paired ? state + (row + r) * t.stride + lane + kPanel : beside + r * kPanel;
@@ -93,7 +70,7 @@ struct HalfRun {
       if (outer_is_half) {
         for (int r = 0; r < kRows; ++r) {
           Half total = _mm512_add_round_ph(load(t.outer, row, r, first), sum[r][w], kMode);
-          if (acc.outer.overflow == Overflow::kSaturate) total = rule.clamped(total);
+          if (acc.outer.overflow == Overflow::kSaturate) total = half_within(total, limit);
           store(t.outer, row, r, first, total);
         }
       } else {
@@ -112,7 +89,7 @@ struct HalfRun {
     for (int r = 0; r < kRows; ++r) {
       for (int w = 0; w < kWide; ++w) sum[r][w] = load(t.inner, row, r, lane + w * kHalfLanes);
     }
-    const uint32_t* left = a + row * t.depth;
+    const uint32_t* left = a + row * t.depth * kWords;
     const HalfColumn* right = b + lane / kHalfLanes * t.depth;
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       for (int64_t k = from; k < to; ++k) {
@@ -120,10 +97,10 @@ struct HalfRun {
         for (int w = 0; w < kWide; ++w) column[w] = lpk::load<Half>(right + w * t.depth + k);
         for (int r = 0; r < kRows; ++r) {
           if (kMasked && t.absent != nullptr && t.absent[(row + r) * t.depth + k]) continue;
-          const Half x =
-              _mm512_castsi512_ph(_mm512_set1_epi32(static_cast<int>(left[r * t.depth + k])));
+          const uint32_t* x = left + (r * t.depth + k) * kWords;
           for (int w = 0; w < kWide; ++w) {
-            const Half next = rule.template step<kProduct, kSaturates>(x, column[w], sum[r][w]);
+            Half next = product.template sum<kMode>(x, column[w], sum[r][w]);
+            if (kSaturates) next = half_within(next, limit);
             if (kMasked && t.lane_absent != nullptr) {
               sum[r][w] = _mm512_mask_blend_ph(marks(lane + w * kHalfLanes, k), next, sum[r][w]);
             } else {
@@ -155,64 +132,99 @@ struct HalfRun {
   }
 };
 
-// A as 32-bit words that hold each value twice.
-inline const uint32_t* doubled_halves(const Tile& t) {
+// A as 32-bit words that hold each half twice.
+template <class Product>
+const uint32_t* words_of_a(const Tile& t, const Product& product, int scale) {
+  constexpr int kWords = Product::kWords;
   thread_local std::vector<uint32_t> a;
   const int64_t count = t.rows * t.depth;
-  a.resize((count + kPanel - 1) / kPanel * kPanel);
-  for (int64_t i = 0; i < count; i += kPanel) {
+  a.resize((count + kPanel - 1) / kPanel * kPanel * kWords);
+  const __m512 by = _mm512_set1_ps(std::ldexp(1.0f, scale));
+  uint32_t* to = a.data();
+  for (int64_t i = 0; i < count; i += kPanel, to += kPanel * kWords) {
     const int64_t left = std::min<int64_t>(kPanel, count - i);
-    const __m512 x = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << left) - 1), t.a + i);
-    const __m512i bits = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(x, _MM_FROUND_NO_EXC));
-    _mm512_storeu_si512(a.data() + i, _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16)));
+    __m512 values[kWords];
+    product.words_of(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << left) - 1), t.a + i) * by,
+                     values);
+    __m512i words[kWords];
+    for (int w = 0; w < kWords; ++w) {
+      const __m512i bits = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(values[w], _MM_FROUND_NO_EXC));
+      words[w] = _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16));
+    }
+    if constexpr (kWords == 1) {
+      _mm512_storeu_si512(to, words[0]);
+    } else {
+      const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+      _mm512_storeu_si512(to, _mm512_permutex2var_epi32(words[0], low, words[1]));
+      _mm512_storeu_si512(to + kPanel, _mm512_permutex2var_epi32(words[0], high, words[1]));
+    }
   }
   return a.data();
 }
 
-inline const HalfColumn* halves_of_b(const Tile& t) {
+inline const HalfColumn* halves_of_b(const Tile& t, int scale) {
   PackedFacts& facts = *t.b_facts;
-  if (facts.halved) return facts.halves.data();
+  if (facts.halved && facts.halves_scale == scale) return facts.halves.data();
   const int64_t pairs = (t.lanes + kHalfLanes - 1) / kHalfLanes;
   facts.halves.resize(pairs * t.depth);
+  const __m512 by = _mm512_set1_ps(std::ldexp(1.0f, scale));
   const float zeros[kPanel] = {};
   for (int64_t pair = 0; pair < pairs; ++pair) {
     const float* low = t.b + pair * kHalfLanes * t.depth;
     const bool whole = (pair + 1) * kHalfLanes <= t.lanes;
     for (int64_t k = 0; k < t.depth; ++k) {
       const float* high = whole ? low + (t.depth + k) * kPanel : zeros;
-      lpk::store(&facts.halves[pair * t.depth + k], load_halves(low + k * kPanel, high));
+      const __m512 columns[2] = {_mm512_loadu_ps(low + k * kPanel) * by,
+                                 _mm512_loadu_ps(high) * by};
+      lpk::store(&facts.halves[pair * t.depth + k], halves(columns[0], columns[1]));
     }
   }
   facts.halved = true;
+  facts.halves_scale = scale;
   return facts.halves.data();
 }
 
-template <int kMode, bool kProduct, bool kSaturates>
-void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half) {
+template <int kMode, bool kSaturates, class Product>
+void run_half(const Tile& t, const Accumulator& acc, const HalfSums& sums, bool outer_is_half,
+              const Product& product) {
   float beside[12 * kPanel] = {};
-  const HalfStep<kMode> rule(acc);
   const ChunkEnd<Vec<8>> end(acc);
-  const HalfRun<kMode, kProduct, kSaturates> run{t,
-                                                 acc,
-                                                 rule,
-                                                 end,
-                                                 doubled_halves(t),
-                                                 halves_of_b(t),
-                                                 outer_is_half,
-                                                 t.lanes / kHalfLanes * kHalfLanes,
-                                                 beside};
+  const HalfRun<kMode, Product, kSaturates> run{t,
+                                                acc,
+                                                product,
+                                                end,
+                                                words_of_a(t, product, sums.left),
+                                                halves_of_b(t, sums.right),
+                                                outer_is_half,
+                                                t.lanes / kHalfLanes * kHalfLanes,
+                                                beside};
   if (t.absent != nullptr || t.lane_absent != nullptr) return run.template all<true>();
   run.template all<false>();
 }
 
 template <int kMode>
-void run_half_mode(const Tile& t, const Accumulator& acc, bool rounds_products,
+void run_half_mode(const Tile& t, const Accumulator& acc, const HalfSums& sums,
                    bool outer_is_half) {
-  const bool saturates = acc.fmt.overflow == Overflow::kSaturate;
-  if (rounds_products && saturates) return run_half<kMode, true, true>(t, acc, outer_is_half);
-  if (rounds_products) return run_half<kMode, true, false>(t, acc, outer_is_half);
-  if (saturates) return run_half<kMode, false, true>(t, acc, outer_is_half);
-  run_half<kMode, false, false>(t, acc, outer_is_half);
+  const auto run = [&](const auto& product) {
+    if (acc.fmt.overflow == Overflow::kSaturate)
+      return run_half<kMode, true>(t, acc, sums, outer_is_half, product);
+    run_half<kMode, false>(t, acc, sums, outer_is_half, product);
+  };
+  const Format& f = acc.product;
+  if (sums.products == HalfProducts::kFused) return run(FusedHalfProduct(sums, f));
+  if (sums.products == HalfProducts::kHalf) {
+    if (sums.saturates) return run(HalfProduct<true>(sums, f));
+    return run(HalfProduct<false>(sums, f));
+  }
+  if constexpr (kMode != kDown) {
+    if (sums.products == HalfProducts::kSplit) {
+      if (sums.saturates) return run(SplitHalfProduct<false, true>(sums, f));
+      return run(SplitHalfProduct<false, false>(sums, f));
+    }
+    if (sums.saturates) return run(SplitHalfProduct<true, true>(sums, f));
+    run(SplitHalfProduct<true, false>(sums, f));
+  }
 }
 
 }  // namespace

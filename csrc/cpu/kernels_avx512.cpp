@@ -9,11 +9,10 @@ void accumulate_half_first(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
   const OperandRange a = range_of_a(t);
   const OperandRange& b = range_of_b(t);
-  if (t.spread() || !half_sums(t, acc, a, b))
-    return accumulate_certified<Vec<8>>(t, acc, a, b, run_truncated_avx512vnni);
-  const bool rounds_products = acc.has_product && !products_stay(acc.product, product_range(a, b));
+  const HalfSums sums = t.spread() ? HalfSums{} : half_sums(t, acc, a, b);
+  if (!sums.valid) return accumulate_certified<Vec<8>>(t, acc, a, b, run_truncated_avx512vnni);
   const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
-  run_half_tile(t.marked(), rounds_products, outer_is_half);
+  run_half_tile(t.marked(), sums, outer_is_half);
   count_products(Tier::kNative, t.rows * t.lanes * t.depth);
 }
 #endif

@@ -33,8 +33,10 @@ struct alignas(64) HalfColumn {
 struct PackedFacts {
   bool ranged = false;
   bool halved = false;
-  OperandRange range;              // of B, or of more
-  std::vector<HalfColumn> halves;  // pairs of panels of depth columns, if `halved`
+  OperandRange range;  // of B, or of more
+  int halves_scale = 0;
+  // If `halved`: B times 2^halves_scale, pairs of panels of depth columns.
+  std::vector<HalfColumn> halves;
   void clear() { ranged = halved = false; }
 };
 
