@@ -20,7 +20,7 @@ class Case:
         quick: whether ``--quick`` runs it.
         share: of the time that a line may take.
         spill: every so many rows of a matmul's left operand are so large that a tenth of their sums
-            overflow e6m9; 0: none.
+            overflow; 0: none.
         exact: whether the gate compares bits; sums that are the hardware's own can only be close.
         isa: the instruction set of the CPU kernels (LPKERNELS_ISA); "": the processor's best.
     """
@@ -55,6 +55,7 @@ ACCUMULATORS = (
     ("e6m9", ""),
     ("e6m9_chunk64", "e5m2"),
     ("e5m10", "e4m3fn"),
+    ("e5m10_chunk64", "e4m3fn"),
     ("e5m10:product=e4m3", "e4m3fn"),
     ("e5m10:product=e6m5", "e4m3fn"),
     ("e6m9:product=e6m5", "e5m2"),  # changes no product: six bits
@@ -84,8 +85,13 @@ _MATMUL = [
 
 # The full range of the format: few rows have sums that overflow, and all.
 _SPILL = [
-    Case("matmul", (960, 960, 960), spec, "e5m2", spill=spill)
-    for spec in ("e6m9", "e6m9_sat")
+    Case("matmul", (960, 960, 960), spec, operands, spill=spill)
+    for spec, operands in (
+        ("e6m9", "e5m2"),
+        ("e6m9_sat", "e5m2"),
+        ("e5m10", "e4m3fn"),
+        ("e5m10_sat", "e4m3fn"),
+    )
     for spill in (64, 1)
 ]
 
