@@ -46,9 +46,7 @@ CASES = [
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_zero", product="e6m6"), "native"),
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_positive", product="e5m3"), "native"),
     # -0 matters where sums round down, and these products reach beyond half precision.
-    TierCase(
-        "e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_negative", product="e4m3"), "double"
-    ),
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_negative", product="e4m3"), "double"),
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e3m2_sat"), "certified"),
 ]
 
