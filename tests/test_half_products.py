@@ -51,19 +51,20 @@ CASES = [
 ]
 
 
-def codes(fmt: str, below: float) -> Tensor:
+def codes(fmt: str, least: float, below: float) -> Tensor:
     x = torch.tensor(lp.parse_format(fmt).values(), dtype=torch.float32)
-    return x[x.abs() < below]
+    return x[(x.abs() >= least) & (x.abs() < below)]
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("operands", OPERANDS, ids="-".join)
 def test_every_pair_of_values(operands: tuple[str, str], product: str, isa: str) -> None:
-    for below in (2.0**9, 8.0, 1.0):
-        a, b = codes(operands[0], below), codes(operands[1], below)
+    # The last: products a little finer than some of the formats.
+    for least, below in ((0.0, 2.0**9), (0.0, 8.0), (0.0, 1.0), (2.0**-7, 2.0)):
+        a, b = codes(operands[0], least, below), codes(operands[1], least, below)
         for mode in ("nearest_even", "toward_negative"):
             acc = Accumulator("e5m10", mode, product=product)
-            assert_matches(a[:, None], b[None], acc, f"{mode}, below {below}")
+            assert_matches(a[:, None], b[None], acc, f"{mode}, from {least} to {below}")
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
