@@ -70,7 +70,8 @@ def options_of(tier: int, roundings: Roundings, absent: bool) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
     total, rounded = roundings.sum, roundings.product is not None
     if roundings.chunked:
-        return registers(ALL_REGISTERS) if rounded or not _short(roundings.outer) else {}
+        many = rounded or tier == _tiers.RANGE or not _short(roundings.outer)
+        return registers(ALL_REGISTERS) if many else {}
     if tier >= _tiers.FUSED64 or (total.philox and total.random_bits > 8):
         return {}
     many = not _tiers.PLAIN <= tier <= _tiers.RANGE
