@@ -9,6 +9,7 @@ import lpkernels as lp
 from lpkernels import backends
 from lpkernels.rng import Role
 from tests.compare import assert_bit_equal
+from tests.test_cpu import runs
 
 CPU = backends.get("cpu")
 pytestmark = pytest.mark.skipif(not CPU.available(), reason=CPU.why_not() or "available")
@@ -57,6 +58,12 @@ def events(backend: str, a, b, name: str, *, row=None, bits: bool = True):
     )
 
 
+def choose(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not runs(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    monkeypatch.setenv("LPKERNELS_ISA", isa)
+
+
 def assert_same(got, want) -> None:
     assert_bit_equal(got[0], want[0], "sums")
     assert got[1] == want[1]
@@ -68,9 +75,7 @@ def assert_same(got, want) -> None:
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
 @pytest.mark.parametrize("name", ACCUMULATORS + ORDERS + TREES)
 def test_the_kernel_sees_what_the_reference_sees(name: str, isa: str, monkeypatch):
-    monkeypatch.setenv("LPKERNELS_ISA", isa)
-    if not CPU.available():
-        pytest.skip(CPU.why_not())
+    choose(isa, monkeypatch)
     a, b = operands(9, 23, 11)
     bits = name not in TREES
     got = events("cpu", a, b, name, bits=bits)
@@ -137,9 +142,7 @@ def masked(backend: str, a, b, g, name: str, masks: int, recursive: bool, first_
      "e4m1_chunk7:order=compensated", "e4m2_chunk10:toward_zero:block=4:aligned_bits=3"],
 )  # fmt: skip
 def test_gradients_pass_where_the_reference_lets_them(name: str, masks: int, isa: str, monkeypatch):
-    monkeypatch.setenv("LPKERNELS_ISA", isa)
-    if not CPU.available():
-        pytest.skip(CPU.why_not())
+    choose(isa, monkeypatch)
     generator = torch.Generator().manual_seed(masks)
     # Small integers: their sums are exact in float32, in any order.
     a, b, g = (
