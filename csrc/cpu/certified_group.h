@@ -146,6 +146,23 @@ struct CertifiedRun {
   // has changed.
   template <int kRows, int kPanels, Taps kTaps>
   bool group(const Tile& t) const {
+    [[maybe_unused]] const typename Rule::Direction direction;
+    return group_inside<kRows, kPanels, kTaps>(t);
+  }
+
+ private:
+  // The end of a chunk in a rounding of the processor's that is not the usual. Neither this nor
+  // what follows is compiled in place: what sets that rounding might touch the sums, which would
+  // then be stored at every step.
+  template <int kRows, int kPanels>
+  __attribute__((noinline)) void close_as_usual(const Tile& t, int64_t closed) const {
+    const typename Rule::Direction::Paused usual;
+    for (int p = 0; p < kPanels; ++p)
+      end.template close<kRows>(t, 0, p * kPanel, static_cast<uint64_t>(closed));
+  }
+
+  template <int kRows, int kPanels, Taps kTaps>
+  __attribute__((noinline)) bool group_inside(const Tile& t) const {
     constexpr int kColumns = kPanels * kVectors;
     constexpr bool kSpread = kTaps == Taps::kSpread;
     constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
@@ -171,7 +188,8 @@ struct CertifiedRun {
     }
     // One OR for two sums; four chains of them.
     F seen[4] = {S::all(0.0f), S::all(0.0f), S::all(0.0f), S::all(0.0f)};
-    const auto step = [&](int64_t k, [[maybe_unused]] int draw_bit) __attribute__((always_inline)) {
+    const auto step = [&](int64_t k, [[maybe_unused]] int draw_bit,
+                          bool looks) __attribute__((always_inline)) {
       if constexpr (Rule::kStochastic) lanes.from(draw_bit);
       const int64_t at = kSpread ? t.step_at[k] : k;
       F column[kColumns];
@@ -183,7 +201,8 @@ struct CertifiedRun {
       for (int r = 0; r < kRows; ++r) {
         if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
         for (int v = 0; v < kColumns; ++v) {
-          if constexpr (Rule::kStochastic) lanes.take(words[v / kVectors] + r * kPanel);
+          if constexpr (Rule::kStochastic)
+            lanes.take(words[v / kVectors] + r * kPanel + v % kVectors * kWidth);
           const Scalar* row = rows.at(r, at);
           F left = kSpread ? S::operands(row + v % kVectors * kWidth) : S::all(*row);
           if constexpr (kSpread && kPanels > 1) S::hold(&left);
@@ -205,7 +224,7 @@ struct CertifiedRun {
           }
         }
       }
-      if (watched) {
+      if (looks) {
         const F* flat = &sum[0][0];
         for (int i = 0; i + 1 < kRows * kColumns; i += 2) {
           seen[i / 2 % 4] = Rule::joined(seen[i / 2 % 4], Rule::joined(flat[i], flat[i + 1]));
@@ -213,7 +232,7 @@ struct CertifiedRun {
         if (kRows * kColumns % 2 != 0) seen[0] = Rule::joined(seen[0], flat[kRows * kColumns - 1]);
       }
     };
-    const auto span = [&](int64_t from, int64_t to, int64_t closed) __attribute__((always_inline)) {
+    const auto steps = [&](int64_t from, int64_t to, bool looks) __attribute__((always_inline)) {
       if constexpr (Rule::kStochastic) {
         // Steps that share random words: the sums stay in registers from one to the next.
         const DrawLayout& layout = draws[0].layout;
@@ -225,13 +244,22 @@ struct CertifiedRun {
             // All that a word serves, as positions increase: without the loop's own instructions
             // the processor looks further ahead, at the next words.
 #pragma GCC unroll 4
-            for (int field = 0; field < 4; ++field) step(k + field, layout.shift_of(field));
+            for (int field = 0; field < 4; ++field) step(k + field, layout.shift_of(field), looks);
             k = served;
           }
-          for (; k < served; ++k) step(k, layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
+          for (; k < served; ++k)
+            step(k, layout.shift_of(static_cast<uint64_t>(t.position_of(k))), looks);
         }
       } else {
-        for (int64_t k = from; k < to; ++k) step(k, 0);
+        for (int64_t k = from; k < to; ++k) step(k, 0, looks);
+      }
+    };
+    const auto span = [&](int64_t from, int64_t to, int64_t closed) __attribute__((always_inline)) {
+      if constexpr (Rule::kTracked && S::kFewRegisters) {
+        // A loop of their own: where sums are looked at not all of them fit in registers.
+        watched ? steps(from, to, true) : steps(from, to, false);
+      } else {
+        steps(from, to, watched);
       }
       if constexpr (Rule::kClosesChunks) {
         if (closes && closed >= 0) return close_chunk(t, sum, seen, to == t.depth);
@@ -242,8 +270,12 @@ struct CertifiedRun {
         }
       }
       if (closed < 0) return;
-      for (int p = 0; p < kPanels; ++p)
-        end.template close<kRows>(t, 0, p * kPanel, static_cast<uint64_t>(closed));
+      if constexpr (std::is_same_v<typename Rule::Direction, UsualRounding>) {
+        for (int p = 0; p < kPanels; ++p)
+          end.template close<kRows>(t, 0, p * kPanel, static_cast<uint64_t>(closed));
+      } else {
+        close_as_usual<kRows, kPanels>(t, closed);
+      }
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kColumns; ++v) sum[r][v] = rule.enter(S::all(0.0f));
       }

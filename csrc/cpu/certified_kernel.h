@@ -1,7 +1,8 @@
 // Sums under a certificate (certificate.h): two to four operations a product.
 //
 //   nearest_even   m <= 10: s = a b + acc;  u = 2^(23 - m) s - s;  acc = 2^(23 - m) s - u
-//                  else     g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
+//                  else, and where additions have ports of their own (`adds_apart`)
+//                           g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
 //                  where subnormal sums can occur, the first with a floor, or 1.5 2^(23 - m)
 //                  binades added and taken away, the binade at least that of min_normal
 //   other modes    acc = a b + acc truncated or rounded that way, and its bits masked, after an
@@ -76,7 +77,8 @@ bool run_certified_nearest(const CertifiedWork<S, Exact>& work, bool floor) {
   if (floor && splits_shortly<S>(f))
     return run_certified(work, ShortFloorRule<S, Sum>(f, work.shift));
 #endif
-  if (!floor && splits_shortly<S>(f)) return run_certified(work, ShortSplitRule<S, Sum>(f));
+  if (!floor && splits_shortly<S>(f) && (S::kDouble || !adds_apart()))
+    return run_certified(work, ShortSplitRule<S, Sum>(f));
   // In double every format is short.
   if constexpr (!S::kDouble || !kAvx512) {
     if (floor) return run_certified(work, FloorRule<S, Sum>(f, work.shift));
@@ -117,7 +119,6 @@ bool run_grid_rule(const CertifiedWork<S, Exact>& work, const GridCertificate& c
   using Mode = Rounding;
   if (c.on_grid || acc.rounding == Mode::kNearestEven)
     return run(GridRule<S, Mode::kNearestEven, kWraps>(acc.fmt, c.on_grid));
-#if defined(__AVX512F__)
   switch (acc.rounding) {
     case Mode::kTowardZero:
       return run(GridRule<S, Mode::kTowardZero, kWraps>(acc.fmt, false));
@@ -130,9 +131,6 @@ bool run_grid_rule(const CertifiedWork<S, Exact>& work, const GridCertificate& c
     default:
       return false;
   }
-#else
-  return false;
-#endif
 }
 
 // Fixed-point sums of exact products.
@@ -178,7 +176,9 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
   if (c.reached && c.overflows && !c.odd && !c.floor && splits_shortly<S>(acc.fmt) &&
       acc.fmt.overflow == Overflow::kSaturate) {
-    return run_certified(work, SaturatedRule<S, NearestSum<S>>(acc.fmt, shift));
+    using Sum = NearestSum<S>;
+    if (adds_apart()) return run_certified(work, SaturatedRule<S, Sum, SplitRule>(acc.fmt, shift));
+    return run_certified(work, SaturatedRule<S, Sum, ShortSplitRule>(acc.fmt, shift));
   }
   return run_certified_rule(work, c);
 }

@@ -3,6 +3,7 @@
 
 #include "certificate.h"
 #include "chunks.h"
+#include "hardware_modes.h"
 
 namespace lpk {
 namespace {
@@ -62,6 +63,7 @@ struct Doubles;
 template <>
 struct Floats<16> : FloatBits<16> {
   using V = Vec<8>;
+  static constexpr bool kFewRegisters = false;
   static constexpr int kRows = 12;
   static constexpr int kFewerRows = 8;
   // The nine taps of a kernel are one group.
@@ -90,6 +92,39 @@ struct Floats<16> : FloatBits<16> {
   LPK_HD static F keep(uint32_t marks, F sum, F next) {
     return _mm512_mask_mov_ps(next, static_cast<__mmask16>(marks), sum);
   }
+  // Rounded so, inside what Direction<kMode> says.
+  template <int kMode>
+  using Direction = UsualRounding;
+  template <int kMode>
+  LPK_HD static F fma_rounded(F a, F b, F c) {
+    return _mm512_fmadd_round_ps(a, b, c, kMode);
+  }
+  // In Direction<kDown>.
+  LPK_HD static F fma_up(F a, F b, F c) { return fma_rounded<kUp>(a, b, c); }
+  // `odd` in the lanes where its last bit is set.
+  LPK_HD static F odd_one(F odd, F even) {
+    return _mm512_mask_mov_ps(even, _mm512_test_epi32_mask((__m512i)odd, _mm512_set1_epi32(1)),
+                              odd);
+  }
+  // `yes` in the lanes where x >= zero.
+  LPK_HD static F at_least_zero(F x, F zero, F yes, F no) {
+    return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(x, zero, _CMP_GE_OQ), yes);
+  }
+  using Draws = LaneDraws<RoundedLanes<float>>;
+  // x + carry in the lanes with a sign, or without.
+  template <bool kSign>
+  LPK_HD static I carried(I x, I carry) {
+    const __m512i bits = (__m512i)x;
+    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+    const __mmask16 lanes =
+        kSign ? _mm512_test_epi32_mask(bits, sign) : _mm512_testn_epi32_mask(bits, sign);
+    return (I)_mm512_mask_add_epi32(bits, lanes, bits, (__m512i)carry);
+  }
+  // The larger magnitude; whether one is `limit` or more.
+  LPK_HD static F larger(F a, F b) { return at_least(a, b); }
+  LPK_HD static bool reaches(F most, F limit) {
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(most), limit, _CMP_GE_OQ) != 0;
+  }
   LPK_HD static bool any(F x, Word bits) {
     return _mm512_test_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32(bits)) != 0;
   }
@@ -97,6 +132,7 @@ struct Floats<16> : FloatBits<16> {
 
 template <>
 struct Doubles<8> : DoubleBits<8> {
+  static constexpr bool kFewRegisters = false;
   static constexpr int kRows = 8;
   static constexpr int kFewerRows = 6;
   static constexpr int kSpreadRows = 9;
@@ -106,6 +142,20 @@ struct Doubles<8> : DoubleBits<8> {
   LPK_HD static F fma(F a, F b, F c) { return _mm512_fmadd_pd(a, b, c); }
   LPK_HD static F fnma(F a, F b, F c) { return _mm512_fnmadd_pd(a, b, c); }
   LPK_HD static F fms(F a, F b, F c) { return _mm512_fmsub_pd(a, b, c); }
+  template <int kMode>
+  using Direction = UsualRounding;
+  template <int kMode>
+  LPK_HD static F fma_rounded(F a, F b, F c) {
+    return _mm512_fmadd_round_pd(a, b, c, kMode);
+  }
+  LPK_HD static F fma_up(F a, F b, F c) { return fma_rounded<kUp>(a, b, c); }
+  LPK_HD static F odd_one(F odd, F even) {
+    return _mm512_mask_mov_pd(even, _mm512_test_epi64_mask((__m512i)odd, _mm512_set1_epi64(1)),
+                              odd);
+  }
+  LPK_HD static F at_least_zero(F x, F zero, F yes, F no) {
+    return _mm512_mask_mov_pd(no, _mm512_cmp_pd_mask(x, zero, _CMP_GE_OQ), yes);
+  }
   LPK_HD static F max(F a, F b) { return _mm512_max_pd(a, b); }
   LPK_HD static F min(F a, F b) { return _mm512_min_pd(a, b); }
   LPK_HD static F with_sign_of(F magnitude, F s) {
@@ -121,9 +171,44 @@ struct Doubles<8> : DoubleBits<8> {
   }
 };
 #elif defined(__AVX2__)
+// 2 draw + 1 of one draw in each lane, moved to bit `place`: `LaneDraws` without rotations.
+struct ShiftedDraws {
+  __m256i words, mask, one;
+  __m128i right, left;  // one of them 0
+  int place;
+
+  ShiftedDraws() = default;
+  ShiftedDraws(const DrawLayout& layout, int at)
+      : mask(_mm256_set1_epi32(static_cast<int>(layout.mask() << (at + 1)))),
+        one(_mm256_set1_epi32(1 << at)),
+        place(at) {}
+
+  LPK_HD void take(const uint32_t* panel_words) {
+    words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel_words));
+  }
+  LPK_HD void from(int bit) {
+    const int distance = bit - place - 1;
+    right = _mm_cvtsi32_si128(std::max(distance, 0));
+    left = _mm_cvtsi32_si128(std::max(-distance, 0));
+  }
+  LPK_HD __m256i added_to(__m256i bits) const {
+    const __m256i moved = _mm256_sll_epi32(_mm256_srl_epi32(words, right), left);
+    return _mm256_add_epi32(bits, _mm256_or_si256(_mm256_and_si256(moved, mask), one));
+  }
+};
+
 template <class Bits>
 struct Avx2Lanes : Bits {
   using F = typename Bits::F;
+  using I = typename Bits::I;
+  static constexpr bool kFewRegisters = true;
+  // Of the processor; its instructions take none.
+  template <int kMode>
+  using Direction = ProcessorRounding<kMode>;
+  // By its bits: compilers may take away a negation of a negative.
+  LPK_HD static F negated(F x) {
+    return (F)((I)x ^ Bits::all_words(typename Bits::Word{1} << (Bits::kWordBits - 1)));
+  }
   LPK_HD static F with_sign_of(F magnitude, F s) {
     return Bits::either(magnitude,
                         Bits::masked(s, typename Bits::Word{1} << (Bits::kWordBits - 1)));
@@ -131,7 +216,7 @@ struct Avx2Lanes : Bits {
 };
 
 template <>
-struct Floats<8> : Avx2Lanes<FloatBits<8> > {
+struct Floats<8> : Avx2Lanes<FloatBits<8>> {
   using V = Vec<4>;
   static constexpr int kRows = 5;
   static constexpr int kFewerRows = 4;
@@ -153,13 +238,36 @@ struct Floats<8> : Avx2Lanes<FloatBits<8> > {
     const I set = all_words(static_cast<int32_t>(marks)) & bits;
     return _mm256_blendv_ps(next, sum, (F)(set == bits));
   }
+  template <int>
+  LPK_HD static F fma_rounded(F a, F b, F c) {
+    return fma(a, b, c);
+  }
+  // In Direction<kDown>: the negative sum rounded down.
+  LPK_HD static F fma_up(F a, F b, F c) { return negated(_mm256_fnmsub_ps(a, b, c)); }
+  LPK_HD static F at_least_zero(F x, F zero, F yes, F no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, zero, _CMP_GE_OQ));
+  }
+  using Draws = ShiftedDraws;
+  // `odd` in the lanes where its last bit is set.
+  LPK_HD static F odd_one(F odd, F even) {
+    return _mm256_blendv_ps(even, odd, (F)(words(odd) << 31));
+  }
+  template <bool kSign>
+  LPK_HD static I carried(I x, I carry) {
+    const I sign = x >> 31;
+    return x + (kSign ? carry & sign : carry & ~sign);
+  }
+  LPK_HD static F larger(F a, F b) { return max(masked(a, INT32_MAX), masked(b, INT32_MAX)); }
+  LPK_HD static bool reaches(F most, F limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(masked(most, INT32_MAX), limit, _CMP_GE_OQ)) != 0;
+  }
   LPK_HD static bool any(F x, Word bits) {
     return _mm256_testz_si256(_mm256_castps_si256(x), _mm256_set1_epi32(bits)) == 0;
   }
 };
 
 template <>
-struct Doubles<4> : Avx2Lanes<DoubleBits<4> > {
+struct Doubles<4> : Avx2Lanes<DoubleBits<4>> {
   static constexpr int kRows = 2;
   static constexpr int kFewerRows = 2;
   static constexpr int kSpreadRows = 2;
@@ -169,6 +277,17 @@ struct Doubles<4> : Avx2Lanes<DoubleBits<4> > {
   LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_pd(a, b, c); }
   LPK_HD static F fnma(F a, F b, F c) { return _mm256_fnmadd_pd(a, b, c); }
   LPK_HD static F fms(F a, F b, F c) { return _mm256_fmsub_pd(a, b, c); }
+  template <int>
+  LPK_HD static F fma_rounded(F a, F b, F c) {
+    return fma(a, b, c);
+  }
+  LPK_HD static F fma_up(F a, F b, F c) { return negated(_mm256_fnmsub_pd(a, b, c)); }
+  LPK_HD static F odd_one(F odd, F even) {
+    return _mm256_blendv_pd(even, odd, (F)(words(odd) << 63));
+  }
+  LPK_HD static F at_least_zero(F x, F zero, F yes, F no) {
+    return _mm256_blendv_pd(no, yes, _mm256_cmp_pd(x, zero, _CMP_GE_OQ));
+  }
   LPK_HD static F max(F a, F b) { return _mm256_max_pd(a, b); }
   LPK_HD static F min(F a, F b) { return _mm256_min_pd(a, b); }
   LPK_HD static F at_most(F x, F most) { return max(min(x, most), -most); }

@@ -30,6 +30,7 @@ struct RuleOf {
   using LaneState = NoDraws;
   template <int kGroup>
   using PanelState = NoDraws;
+  using Direction = UsualRounding;  // of the processor, while sums are made
 };
 
 // A running sum carried as it is.
@@ -104,20 +105,8 @@ struct ShortSplitRule : RuleOf<S, true, false, true>, Sum {
   }
 };
 
-// The same for formats that saturate: sums may pass the largest value, which takes their place.
-template <class S, class Sum>
-struct SaturatedRule : RuleOf<S, false, false, true>, Sum {
-  using F = typename S::F;
-  ShortSplitRule<S, Sum> split;
-  F most;
-
-  SaturatedRule(const Format& f, int shift) : split(f), most(S::all(std::ldexp(f.max, shift))) {}
-  template <class Draws>
-  LPK_HD F round(F s, const Draws& draws) const {
-    return S::at_most(split.round(s, draws), most);
-  }
-};
-
+// The same, by one multiplication and two additions: Veltkamp's splitting, for as many as P - 2
+// bits.
 template <class S, class Sum>
 struct SplitRule : RuleOf<S, true, false, true>, Sum {
   using F = typename S::F;
@@ -128,6 +117,20 @@ struct SplitRule : RuleOf<S, true, false, true>, Sum {
   LPK_HD F round(F s, const Draws&) const {
     const F wide = s * factor;
     return wide + (s - wide);
+  }
+};
+
+// For formats that saturate: sums may pass the largest value, which takes their place.
+template <class S, class Sum, template <class, class> class Split>
+struct SaturatedRule : RuleOf<S, false, false, true>, Sum {
+  using F = typename S::F;
+  Split<S, Sum> split;
+  F most;
+
+  SaturatedRule(const Format& f, int shift) : split(f), most(S::all(std::ldexp(f.max, shift))) {}
+  template <class Draws>
+  LPK_HD F round(F s, const Draws& draws) const {
+    return S::at_most(split.round(s, draws), most);
   }
 };
 
@@ -192,33 +195,37 @@ struct BracketRule : RuleOf<S, true, false, false>, PlainSum<S> {
   }
 };
 
-template <class S>
+#endif
+
+// Sums that the processor rounds in kMode's direction, cut off.
+template <class S, int kMode = kZero>
 struct TruncationRule : RuleOf<S, true, false, true>, PlainSum<S> {
-  typename S::I keep;
+  using F = typename S::F;
+  using I = typename S::I;
+  using Direction = typename S::template Direction<kMode>;
+  I keep;
 
   explicit TruncationRule(const Format& f) : keep(S::all_words(-(1 << (23 - f.man_bits)))) {}
-  LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
-    return _mm512_fmadd_round_ps(a, b, sum, kZero);
-  }
+  LPK_HD F fma(F a, F b, F sum) const { return S::template fma_rounded<kMode>(a, b, sum); }
   template <class Draws>
-  LPK_HD __m512 round(__m512 s, const Draws&) const {
-    return (__m512)(S::words(s) & keep);
+  LPK_HD F round(F s, const Draws&) const {
+    return (F)(S::words(s) & keep);
   }
 };
 
-template <class S, class Draws = LaneDraws<RoundedLanes<float>>>
+template <class S, class Draws = typename S::Draws>
 struct StochasticRule : TruncationRule<S> {
   static constexpr bool kStochastic = true;
   static constexpr bool kClosesChunks = false;
+  using F = typename S::F;
   using LaneState = Draws;
   template <int kGroup>
   using PanelState = PanelDraws<typename S::V, kGroup>;
   using TruncationRule<S>::TruncationRule;
-  LPK_HD __m512 round(__m512 s, const LaneState& draws) const {
-    return TruncationRule<S>::round((__m512)draws.added_to((__m512i)s), draws);
+  LPK_HD F round(F s, const LaneState& draws) const {
+    return TruncationRule<S>::round((F)draws.added_to((decltype(draws.words))s), draws);
   }
 };
-#endif
 
 // Products are exact: a multiply-add takes them.
 struct ExactProduct {

@@ -18,33 +18,49 @@ namespace lpk {
 namespace {
 
 template <class S, Rounding kRounding>
-struct CarriedRule : TruncationRule<S> {
-  static constexpr int kHardware = hardware_mode<kRounding>();
+struct CarriedRule : TruncationRule<S, hardware_mode<kRounding>()> {
+  using Base = TruncationRule<S, hardware_mode<kRounding>()>;
+  using F = typename S::F;
   typename S::I carry;
 
   explicit CarriedRule(const Format& f)
-      : TruncationRule<S>(f),
+      : Base(f),
         carry(S::all_words(kRounding == Rounding::kNearestAway ? 1 << (22 - f.man_bits)
                                                                : (1 << (23 - f.man_bits)) - 1)) {}
-  LPK_HD __m512 fma(__m512 a, __m512 b, __m512 sum) const {
-    return _mm512_fmadd_round_ps(a, b, sum, kHardware);
-  }
   template <class Draws>
-  LPK_HD __m512 round(__m512 s, const Draws& draws) const {
-    const __m512i bits = (__m512i)s;
-    __m512i carried = bits;
+  LPK_HD F round(F s, const Draws& draws) const {
     if constexpr (kRounding == Rounding::kNearestAway) {
-      carried = _mm512_add_epi32(bits, (__m512i)carry);
+      return Base::round(S::sum_of_words(S::words(s), carry), draws);
     } else {
-      const __m512i sign = _mm512_set1_epi32(INT32_MIN);
-      const __mmask16 outward = kRounding == Rounding::kTowardNegative
-                                    ? _mm512_test_epi32_mask(bits, sign)
-                                    : _mm512_testn_epi32_mask(bits, sign);
-      carried = _mm512_mask_add_epi32(bits, outward, bits, (__m512i)carry);
+      constexpr bool kNegative = kRounding == Rounding::kTowardNegative;
+      return Base::round((F)S::template carried<kNegative>(S::words(s), carry), draws);
     }
-    return TruncationRule<S>::round((__m512)carried, draws);
   }
 };
+
+#if !defined(__AVX512F__)
+// nearest_even of sums made odd, on the bits, as the processor rounds down meanwhile.
+template <class S>
+struct OddCarriedRule : RuleOf<S, true, false, true>, PlainSum<S> {
+  using F = typename S::F;
+  using I = typename S::I;
+  using Direction = typename S::template Direction<kDown>;
+  I last, carry, keep;
+
+  explicit OddCarriedRule(const Format& f)
+      : last(S::all_words(23 - f.man_bits)),
+        carry(S::all_words((1 << (22 - f.man_bits)) - 1)),
+        keep(S::all_words(-(1 << (23 - f.man_bits)))) {}
+  LPK_HD F fma(F a, F b, F sum) const {
+    return S::odd_one(S::fma(a, b, sum), S::fma_up(a, b, sum));
+  }
+  template <class Draws>
+  LPK_HD F round(F s, const Draws&) const {
+    const I x = S::words(s);
+    return (F)((x + carry + (S::shift_right(x, last) & 1)) & keep);
+  }
+};
+#endif
 
 // The rule watched by the largest magnitude of its sums. Where sums may be -0 absent taps are
 // passed over.
@@ -58,10 +74,8 @@ struct GroundedRule : Rule {
   GroundedRule(const Format& f, double sum_limit, bool negative_zeros)
       : Rule(f), limit(S::all(sum_limit)), may_keep_zeros(negative_zeros) {}
   bool keeps_zeros() const { return may_keep_zeros; }
-  LPK_HD static F joined(F a, F b) { return S::at_least(a, b); }
-  LPK_HD bool broken(F most) const {
-    return _mm512_cmp_ps_mask(_mm512_abs_ps(most), limit, _CMP_GE_OQ) != 0;
-  }
+  LPK_HD static F joined(F a, F b) { return S::larger(a, b); }
+  LPK_HD bool broken(F most) const { return S::reaches(most, limit); }
 };
 
 // What holds of sums whose subnormals are float32's own.
@@ -80,11 +94,14 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
   if (!p.plain || !state.plain || f.kind != Kind::kFloat || !f.subnormals) return kNone;
   // The places that the second rounding looks at are among the first's.
   const int looks = acc.rounding == Rounding::kStochastic    ? acc.random_bits + 1
+                    : acc.rounding == Rounding::kNearestEven ? 2
                     : acc.rounding == Rounding::kNearestAway ? 1
                                                              : 0;
   if (f.man_bits < 1 || f.man_bits + looks > 23) return kNone;
+#if defined(__AVX512F__)
   // The float tier needs one operation a product for float32 itself.
   if (SameRule<Rounding::kTowardZero>::fits(f, 0)) return kNone;
+#endif
   const int shift = -126 - f.emin;
   const int top = std::ilogb(f.max);
   const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
@@ -123,7 +140,7 @@ bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRang
   const bool negative = acc.rounding == Rounding::kTowardNegative;
   const Certificate c = certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, products,
                                 state, factor, terms);
-  if (c.valid) {
+  if (c.valid && !c.floor) {
     const int shift = 1 - c.bound;
     const Operands<S> scaled(t, shift);
     const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
@@ -149,6 +166,11 @@ bool run_truncated_tile(const Tile& t, const Accumulator& acc, const OperandRang
                         const OperandRange& b, const Exact& exact) {
   if (!takes_products(acc, a, b)) return false;
   switch (acc.rounding) {
+#if !defined(__AVX512F__)
+    case Rounding::kNearestEven:
+      if (one_digit_less(S::kPrecision, acc.fmt)) return false;
+      return run_truncated_rule<S, OddCarriedRule<S>>(t, acc, a, b, exact);
+#endif
     case Rounding::kTowardZero:
       return run_truncated_rule<S, TruncationRule<S>>(t, acc, a, b, exact);
     case Rounding::kNearestAway:

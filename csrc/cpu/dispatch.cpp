@@ -46,6 +46,15 @@ const Kernels& best_kernels() {
   return kScalarKernels;
 }
 
+std::atomic<bool>& adding_apart() {
+#if defined(LPK_X86)
+  static std::atomic<bool> apart{__builtin_cpu_is("amd") != 0};
+#else
+  static std::atomic<bool> apart{false};
+#endif
+  return apart;
+}
+
 std::atomic<int64_t> tier_products[static_cast<int>(Tier::kCount)];
 
 }  // namespace
@@ -57,6 +66,10 @@ void count_products(Tier tier, int64_t products) {
 void take_counts(int64_t* counts) {
   for (int i = 0; i < static_cast<int>(Tier::kCount); ++i) counts[i] = tier_products[i].exchange(0);
 }
+
+bool adds_apart() { return adding_apart().load(std::memory_order_relaxed); }
+
+void choose_adds_apart(bool apart) { adding_apart() = apart; }
 
 const Kernels& kernels() {
   static const Kernels& best = best_kernels();

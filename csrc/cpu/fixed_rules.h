@@ -51,6 +51,11 @@ inline GridCertificate certify_grid(const Precision& in, const Format& f, Roundi
 template <class S, Rounding kMode, bool kWraps>
 struct GridRule : RuleOf<S, false, false, false> {
   using F = typename S::F;
+  // Both ends of the bracket are needed for toward_zero and to_odd.
+  static constexpr bool kBrackets = kMode == Rounding::kTowardZero || kMode == Rounding::kToOdd;
+  static constexpr int kHardware = kBrackets ? kDown : hardware_mode<kMode>();
+  using Direction = std::conditional_t<kMode == Rounding::kNearestEven, UsualRounding,
+                                       typename S::template Direction<kHardware>>;
   F bias, lowest, highest;
   typename S::I unused;  // bits of a word that are not the format's
   bool is_signed;
@@ -63,20 +68,26 @@ struct GridRule : RuleOf<S, false, false, false> {
         is_signed(f.lowest < 0) {}
 
   LPK_HD F enter(F sum) const { return sum + bias; }
-  LPK_HD F leave(F sum) const { return sum - bias; }
+  LPK_HD F leave(F sum) const {
+    // Rounded down, a difference of zero is -0.
+    constexpr bool kDownwards = std::is_same_v<Direction, ProcessorRounding<kDown>>;
+    if constexpr (kDownwards) {
+      return S::negated(bias - sum);
+    } else {
+      return sum - bias;
+    }
+  }
 
   LPK_HD F fma(F a, F b, F sum) const {
-#if defined(__AVX512F__)
-    using L = RoundedLanes<typename S::Scalar>;
-    if constexpr (kMode == Rounding::kTowardZero) {
-      const auto down = L::template fma<kDown>(a, b, sum);
-      const auto up = L::template fma<kUp>(a, b, sum);
-      return L::select(L::template compare<_CMP_GE_OQ>(down, bias), down, up);
-    } else if constexpr (kMode != Rounding::kNearestEven) {
-      return sum_of_product<L, kMode>(a, b, sum);
+    if constexpr (kMode == Rounding::kNearestEven) {
+      return S::fma(a, b, sum);
+    } else {
+      const F rounded = S::template fma_rounded<kHardware>(a, b, sum);
+      if constexpr (!kBrackets) return rounded;
+      const F up = S::fma_up(a, b, sum);
+      if constexpr (kMode == Rounding::kToOdd) return S::odd_one(rounded, up);
+      return S::at_least_zero(rounded, bias, rounded, up);
     }
-#endif
-    return S::fma(a, b, sum);
   }
 
   template <class Draws>

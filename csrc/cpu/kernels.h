@@ -22,16 +22,20 @@ namespace {
 //
 // The tiers, fastest first; each is exact wherever it runs:
 //   native      e5m10 by half-precision instructions                     AVX512-FP16
-//   certified   operands that prove sums in float32 or double safe:
-//               nearest_even and fixed point, with AVX-512 other modes   AVX-512, AVX2
+//   certified   operands that prove sums in float32 or double safe       AVX-512, AVX2
 //   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything
 #if defined(__AVX2__)
-// truncated: that tier for the processor, of AVX-512.
+#if defined(__AVX512F__)
+constexpr CertifiedTier* kTruncated = run_truncated_avx512;
+#else
+constexpr CertifiedTier* kTruncated = run_truncated_avx2;
+#endif
+
+// truncated: that tier for the processor.
 template <class V>
 void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                          const OperandRange& b,
-                          [[maybe_unused]] CertifiedTier* truncated = run_truncated_avx512) {
+                          const OperandRange& b, CertifiedTier* truncated = kTruncated) {
   int64_t left = t.rows * t.lanes * t.depth;
   const auto exact = [&](const Tile& unmarked) {
     const Tile part = unmarked.marked();
@@ -52,6 +56,7 @@ void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRa
                     run_certified_double_avx512(t, acc, a, b, exact);
 #else
   const bool held = run_certified_tile<Floats<8>>(t, acc, a, b, exact) ||
+                    truncated(t, acc, a, b, exact) ||
                     run_rounded_products_avx2(t, acc, a, b, exact) ||
                     run_certified_double_avx2(t, acc, a, b, exact);
 #endif

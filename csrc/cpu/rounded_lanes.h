@@ -5,15 +5,10 @@
 
 #include <cmath>
 
-#include "vector.h"
+#include "hardware_modes.h"
 
 namespace lpk {
 namespace {
-
-constexpr int kNearestMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
-constexpr int kZero = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
 
 // T: float or double. kMode of a function is the processor's.
 template <class T>
@@ -148,15 +143,6 @@ LPK_HD typename L::F odd_of_bracket(typename L::F down, typename L::F up) {
 
 template <Rounding kMode>
 constexpr bool kMadeOdd = kMode == Rounding::kNearestEven || kMode == Rounding::kToOdd;
-
-// The processor's rounding that goes with a mode; of magnitudes where the mode looks at them.
-template <Rounding kMode>
-constexpr int hardware_mode() {
-  if (kMode == Rounding::kNearestEven) return kNearestMode;
-  if (kMode == Rounding::kTowardPositive) return kUp;
-  if (kMode == Rounding::kTowardNegative) return kDown;
-  return kZero;
-}
 
 // a b + c, or a b, or b + c, in the lanes' precision as the table of float_rules.h says.
 template <class L, Rounding kMode, class F = typename L::F>

@@ -218,6 +218,12 @@ struct Kernels {
 // cannot run.
 const Kernels& kernels();
 
+// Whether this processor adds on other ports than it multiplies on, as AMD's do since Zen: an
+// addition is then free beside a multiply-add, which costs as much as any where they share ports.
+// Results depend on neither; `choose` is for tests.
+bool adds_apart();
+void choose_adds_apart(bool apart);
+
 // In orders_<isa>.cpp.
 void accumulate_ordered_scalar(const Tile& t);
 void accumulate_ordered_avx2(const Tile& t);

@@ -20,8 +20,10 @@ bool run_certified_double_avx2(const Tile& t, const Accumulator& acc, const Oper
 bool run_certified_double_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
                                  const OperandRange& b, const ExactSums& exact);
 
-// In certified_truncated_avx512.cpp: the same for sums in the modes other than nearest_even and
+// In certified_truncated_<isa>.cpp: the same for sums in the modes other than nearest_even and
 // to_odd.
+bool run_truncated_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                        const OperandRange& b, const ExactSums& exact);
 bool run_truncated_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
                           const OperandRange& b, const ExactSums& exact);
 // In certified_stochastic_avx512vnni.cpp: the same, draws added by an instruction of AVX512-VNNI.

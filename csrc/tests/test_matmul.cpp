@@ -208,39 +208,48 @@ void check_accumulate(const AccumulatorSpec& spec, Data data, int64_t rows, int6
   }
 }
 
+// `across`: the kind of data of the products that are larger than a block.
+void check_accumulator(const AccumulatorSpec& spec, Data across) {
+  const Layout rows = Layout::kRows, columns = Layout::kColumns, gaps = Layout::kGaps;
+  for (Data data : kAllData) {
+    for (const Case& c : {
+             Case{{1, 1, 1, 1}, data, rows, rows, false, false, 1},
+             Case{{1, 3, 0, 5}, data, rows, rows, true, false, 1},
+             Case{{1, 5, 17, 3}, data, rows, columns, false, false, 1},
+             Case{{1, 17, 9, 1}, data, gaps, rows, true, false, 1},
+             Case{{3, 4, 33, 18}, data, columns, gaps, true, true, 2},
+             Case{{2, 9, 65, 20}, data, rows, rows, false, false, 1},
+         }) {
+      check_matmul(spec, c);
+    }
+    check_accumulate(spec, data, 5, 7);
+  }
+  check_matmul(spec, {{1, 67, 270, 18}, across, rows, rows, false, false, 2});
+  check_matmul(spec, {{1, 5, 259, 131}, across, columns, columns, true, false, 2});
+  check_matmul(spec, {{1, 150, 31, 3}, across, rows, rows, true, false, 2});
+  check_accumulate(spec, across, 21, 1033);
+  for (int from = 0; from < 8; ++from) {
+    for (int to = 0; to < 8; ++to) {
+      const auto first = static_cast<Stretch>(from), then = static_cast<Stretch>(to);
+      if (from != to) check_stretches(spec, first, then);
+    }
+  }
+}
+
 }  // namespace
 
 void test_matmul() {
-  for (int man_bits : {1, 7, 10, 11}) check_mantissas(float_ints(6, man_bits), 3);
-  for (int exponent : {-15, -14, -13}) check_mantissas(float_ints(5, 10), exponent);
-  check_mantissas(float_ints(5, 10), -18);
-  const Layout rows = Layout::kRows, columns = Layout::kColumns, gaps = Layout::kGaps;
-  int turn = 0;
-  for (const AccumulatorSpec& spec : accumulators()) {
-    for (Data data : kAllData) {
-      for (const Case& c : {
-               Case{{1, 1, 1, 1}, data, rows, rows, false, false, 1},
-               Case{{1, 3, 0, 5}, data, rows, rows, true, false, 1},
-               Case{{1, 5, 17, 3}, data, rows, columns, false, false, 1},
-               Case{{1, 17, 9, 1}, data, gaps, rows, true, false, 1},
-               Case{{3, 4, 33, 18}, data, columns, gaps, true, true, 2},
-               Case{{2, 9, 65, 20}, data, rows, rows, false, false, 1},
-           }) {
-        check_matmul(spec, c);
-      }
-      check_accumulate(spec, data, 5, 7);
-    }
-    // Across the blocks of k, of rows and of lanes: one kind of data for each accumulator.
-    const Data data = kAllData[turn++ % 6];
-    check_matmul(spec, {{1, 67, 270, 18}, data, rows, rows, false, false, 2});
-    check_matmul(spec, {{1, 5, 259, 131}, data, columns, columns, true, false, 2});
-    check_matmul(spec, {{1, 150, 31, 3}, data, rows, rows, true, false, 2});
-    check_accumulate(spec, data, 21, 1033);
-    for (int from = 0; from < 8; ++from) {
-      for (int to = 0; to < 8; ++to) {
-        const auto first = static_cast<Stretch>(from), then = static_cast<Stretch>(to);
-        if (from != to) check_stretches(spec, first, then);
-      }
+  const bool apart = lpk::adds_apart();
+  // As on processors of the other kind, then as on this one.
+  for (bool adds : {!apart, apart}) {
+    lpk::choose_adds_apart(adds);
+    for (int man_bits : {1, 7, 10, 11}) check_mantissas(float_ints(6, man_bits), 3);
+    for (int exponent : {-15, -14, -13}) check_mantissas(float_ints(5, 10), exponent);
+    check_mantissas(float_ints(5, 10), -18);
+    int turn = 0;
+    for (const AccumulatorSpec& spec : accumulators()) {
+      const Data across = kAllData[turn++ % 6];
+      if (adds == apart || spec.rounding == Rounding::kNearestEven) check_accumulator(spec, across);
     }
   }
 }

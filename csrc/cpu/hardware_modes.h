@@ -1,0 +1,50 @@
+// The roundings of the processor, and which of them goes with a mode.
+#pragma once
+
+#include "vector.h"
+
+namespace lpk {
+namespace {
+
+constexpr int kNearestMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
+constexpr int kZero = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+
+// Of magnitudes where the mode looks at them.
+template <Rounding kMode>
+constexpr int hardware_mode() {
+  if (kMode == Rounding::kNearestEven) return kNearestMode;
+  if (kMode == Rounding::kTowardPositive) return kUp;
+  if (kMode == Rounding::kTowardNegative) return kDown;
+  return kZero;
+}
+
+// The usual rounding, or instructions that take their own: nothing to do.
+struct UsualRounding {
+  using Paused = UsualRounding;
+};
+
+// The processor rounds so from construction to destruction, for instructions that take no rounding
+// of their own. What is rounded inside must come from memory and go to memory inside, which
+// compilers move past neither end.
+template <int kMode>
+class ProcessorRounding {
+ public:
+  // Inside, rounding to nearest again.
+  using Paused = ProcessorRounding<kNearestMode>;
+
+  ProcessorRounding() : saved_(_mm_getcsr()) {
+    constexpr unsigned kRounding = _MM_FROUND_TO_ZERO;
+    _mm_setcsr((saved_ & ~(kRounding << 13)) | (kMode & kRounding) << 13);
+  }
+  ~ProcessorRounding() { _mm_setcsr(saved_); }
+  ProcessorRounding(const ProcessorRounding&) = delete;
+  ProcessorRounding& operator=(const ProcessorRounding&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+}  // namespace
+}  // namespace lpk
