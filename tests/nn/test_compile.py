@@ -51,7 +51,10 @@ def other_formats(recipe: lp.Recipe) -> lp.Recipe:
 
 
 @every_layer
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "dynamic",
+    [pytest.param(False, id="static", marks=pytest.mark.slow), pytest.param(True, id="dynamic")],
+)
 def test_layer_is_one_graph(name: str, dynamic: bool) -> None:
     layer = converted(name, STOCHASTIC)
     run = compiled(layer, dynamic)

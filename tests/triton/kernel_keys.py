@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,11 @@ from lpkernels.backends.triton import _tiers
 from lpkernels.backends.triton._rule import Rule
 from lpkernels.rounding import ROUNDINGS
 from tests.triton.launches import Launch
+
+#: Of a launch, what is to be had once.
+Parts = Callable[[Launch], set[tuple[Any, ...]]]
+#: Tiers whose rounding mode is compiled in.
+DIRECTED = (_tiers.DIRECTED, _tiers.FIXED, _tiers.CUT)
 
 _NEAREST, _STOCHASTIC, _TO_ODD = (
     ROUNDINGS.index(mode) for mode in ("nearest_even", "stochastic", "to_odd")
@@ -81,26 +87,43 @@ def rules_of(launch: Launch) -> dict[str, Rule]:
     return {"rule": rules}
 
 
-def features(launch: Launch) -> set[tuple[Any, ...]]:
-    """A kernel with its tier, with each rounding in it, each field of draws, and each constant."""
+def constants(launch: Launch) -> set[tuple[Any, ...]]:
+    """A kernel with its tier, and each constant and option of it."""
     tier = launch.constant("TIER")
-    found: set[tuple[Any, ...]] = set()
+    told = {(launch.name, n, v) for n, v in launch.told.items() if n not in ("R", "C", "N", "TIER")}
+    return told | {(launch.name, tier)}
+
+
+def features(launch: Launch) -> set[tuple[Any, ...]]:
+    """`constants`, those with each tier, and each mode and field of draws in each of its places."""
+    tier, rules = launch.constant("TIER"), rules_of(launch)
+    found: set[tuple[Any, ...]] = {(tier, *constant) for constant in constants(launch)}
+    for place, rule in rules.items():
+        of_tier = tier is not None and place == "sum"
+        mode = None if of_tier and tier not in DIRECTED else ROUNDINGS[rule.mode]
+        found |= {("mode", rule.fixed, mode), ("draw", *draw_key(rule)), ("place", place)}
+    chunked = getattr(launch.constant("R"), "chunked", None)
+    return {(launch.name, tier, *feature) for feature in (*found, ("chunked", chunked))}
+
+
+def roundings(launch: Launch) -> set[tuple[Any, ...]]:
+    """`features`, and each rounding."""
+    tier = launch.constant("TIER")
+    found = features(launch)
     for place, rule in rules_of(launch).items():
-        certified = tier is not None and place == "sum"
-        found.add(("rule", *(fast_key(tier, rule) if certified else rule_key(rule))))
-        found |= {("draw", *draw_key(rule)), ("place", place)}
-    found |= {(n, v) for n, v in launch.told.items() if n not in ("R", "C", "N", "TIER")}
-    return {(launch.name, tier, *feature) for feature in found}
+        of_tier = tier is not None and place == "sum"
+        found.add((launch.name, tier, *(fast_key(tier, rule) if of_tier else rule_key(rule))))
+    return found
 
 
-def covering(launches: list[Launch]) -> list[Launch]:
-    """Some of them that have every feature of all, always the one that has the most new ones."""
-    all_features = [features(launch) for launch in launches]
-    chosen, missing = [], set().union(*all_features)
+def covering(launches: list[Launch], parts: Parts) -> list[Launch]:
+    """Some of them that have every part of all, always the one that has the most new ones."""
+    all_parts = [parts(launch) for launch in launches]
+    chosen, missing = [], set().union(*all_parts)
     while missing:
-        best = max(range(len(launches)), key=lambda i: len(all_features[i] & missing))
+        best = max(range(len(launches)), key=lambda i: len(all_parts[i] & missing))
         chosen.append(launches[best])
-        missing -= all_features[best]
+        missing -= all_parts[best]
     return chosen
 
 

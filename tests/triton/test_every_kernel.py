@@ -1,8 +1,8 @@
 """Every kernel, and every rounding that the planner can choose, compiles ahead of time.
 
 What there is comes from the planner's pure functions over all formats; what is compiled, from
-`every_case`: as much as has every kernel, tier and rounding in it (`kernel_keys.covering`), for
-sm_90 all of that, for the others the kernels chosen most. What remains: pytest -m slow.
+`every_case`: for sm_90 as much as has every kernel, tier, mode and constant in it, for the others
+every kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow every rounding, or all.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from lpkernels.rounding import ROUNDINGS
 from tests.triton.ahead_of_time import COUNTED, TARGETS, _run
 from tests.triton.every_case import GROUPS, Format, all_formats, launches
 from tests.triton.kernel_keys import (
+    constants,
     covering,
     draw_key,
     fast_key,
     features,
     float32_key,
+    roundings,
     rule_key,
     rules_of,
 )
@@ -244,19 +246,25 @@ def products_of(launch: Launch) -> float:
     return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
 
 
+#: Of what is launched on a target, what is compiled wherever the tests run.
+ALWAYS = {"sm_80": constants, "sm_90": features, "gfx942": constants}
+
+
 @cache
 def compiled_always(target: str, group: str) -> list[Launch]:
-    """Of a group what is compiled wherever the tests run."""
-    return covering(listed(target)[group])
+    return covering(listed(target)[group], ALWAYS[target])
 
 
 @EVERY
-def test_every_feature_is_compiled(target: str) -> None:
-    """Each kernel, with each tier, each rounding, each field of draws and each constant."""
+def test_every_kernel_and_tier_is_compiled(target: str) -> None:
     always = [launch for group in GROUPS for launch in compiled_always(target, group)]
     every = [launch for group in listed(target).values() for launch in group]
-    assert {f for x in always for f in features(x)} == {f for x in every for f in features(x)}
+    for parts in {constants, ALWAYS[target]}:
+        assert set().union(*map(parts, always)) == set().union(*map(parts, every))
     assert {launch.name for launch in always} == set(kernels())
+    assert {(x.name, x.constant("TIER")) for x in always} == {
+        (x.name, x.constant("TIER")) for x in every
+    }
 
 
 def check(launches: list[Launch], target: str) -> None:
@@ -279,25 +287,31 @@ def check(launches: list[Launch], target: str) -> None:
     assert not wrong
 
 
-#: What make test compiles for the other targets: the kernels that are chosen most.
-OFTEN = ("half", "brain", "plain", "fused", "split", "floor", "range")
-BUDGETS = [
-    pytest.param(
-        group, target, marks=() if target == "sm_90" or group in OFTEN else pytest.mark.slow
-    )
-    for group in GROUPS
-    for target in TARGETS
-]
+GROUP = pytest.mark.parametrize("group", GROUPS)
 
 
-@pytest.mark.parametrize(("group", "target"), BUDGETS)
+@EVERY
+@GROUP
 def test_compiles_within_its_budget(group: str, target: str) -> None:
     check(compiled_always(target, group), target)
 
 
+def besides(launches: list[Launch], others: list[Launch]) -> list[Launch]:
+    known = {id(launch) for launch in others}
+    return [launch for launch in launches if id(launch) not in known]
+
+
 @pytest.mark.slow
 @EVERY
-@pytest.mark.parametrize("group", GROUPS)
+@GROUP
+def test_every_rounding_compiles(group: str, target: str) -> None:
+    rounded = covering(listed(target)[group], roundings)
+    check(besides(rounded, compiled_always(target, group)), target)
+
+
+@pytest.mark.slow
+@EVERY
+@GROUP
 def test_the_rest_compiles(group: str, target: str) -> None:
-    always = {id(launch) for launch in compiled_always(target, group)}
-    check([launch for launch in listed(target)[group] if id(launch) not in always], target)
+    known = compiled_always(target, group) + covering(listed(target)[group], roundings)
+    check(besides(listed(target)[group], known), target)
