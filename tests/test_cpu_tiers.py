@@ -271,6 +271,30 @@ def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: 
     assert_matches(a, b, case.acc, str(poison))
 
 
+@pytest.mark.parametrize("left", ["e5m2", "fp32"])
+@pytest.mark.parametrize(
+    "name",
+    ["e6m9", "e6m9:toward_zero", "e6m9:toward_positive", "e6m9:toward_negative",
+     "e6m9:nearest_away", "e6m9:stochastic", "e6m9_chunk7:stochastic:bits=12:philox", "e8m21",
+     "fp32", "e5m23", "e6m9_chunk16:toward_negative",
+     "e6m9_chunk16:toward_zero:outer=e5m10:outer_rounding=to_odd",
+     "fixed16_f8:toward_zero", "fixed16_f8_wrap:toward_negative", "fixed24_f12:to_odd"],
+)  # fmt: skip
+def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While sums are made the processor rounds as the mode asks, afterwards as before."""
+    if not runs("avx2"):
+        pytest.skip("this processor does not run avx2")
+    monkeypatch.setenv("LPKERNELS_ISA", "avx2")
+    generator = torch.Generator().manual_seed(7)
+    a = lp.quantize(torch.randn(21, 70, generator=generator), left)
+    b = lp.quantize(torch.randn(70, 37, generator=generator), left)
+    cpu.BACKEND.take_tiers()
+    assert_matches(a, b, lp.accumulator(name), name)
+    assert cpu.BACKEND.take_tiers()["certified"] == 1.0
+    third = torch.tensor(1.0) / torch.tensor(3.0)
+    assert third.item() == 11184811 * 2.0**-25
+
+
 @pytest.mark.parametrize("isa_name", ["avx2", "avx512"])
 def test_zeros_of_underflowed_sums_keep_their_sign(
     isa_name: str, monkeypatch: pytest.MonkeyPatch

@@ -1,11 +1,15 @@
 // Sums in the modes that compose with a rounding of the processor in the same direction, in
-// float32 lanes, for operands of any width: one multiply-add and operations on the bits.
+// float32 lanes, for operands of any width: one multiply-add and operations on the bits. AVX-512's
+// instructions take that rounding; for AVX2 the processor rounds so while a group of sums is made.
 //
 //   mode                      the multiply-add      then on the bits below the last place
 //   toward_zero               toward zero           dropped
 //   toward_positive/negative  that way              all ones added outward, dropped
 //   nearest_away              toward zero           half a place added, dropped
 //   stochastic                toward zero           2 draw + 1 added, dropped
+// and with AVX2
+//   nearest_even              made odd              half a place less one and the last bit kept
+//                                                   added, dropped; 23 bits: to nearest, no more
 // The first rounding keeps 24 bits and every multiple of 2^-149; the second is to a coarser grid
 // that has all the points it looks at (ends, halves, draws), in the same direction, so that both
 // are one. Scaled by 2^(-126 - emin) the subnormals of the format lie where float32 has its own,
@@ -94,7 +98,7 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
   if (!p.plain || !state.plain || f.kind != Kind::kFloat || !f.subnormals) return kNone;
   // The places that the second rounding looks at are among the first's.
   const int looks = acc.rounding == Rounding::kStochastic    ? acc.random_bits + 1
-                    : acc.rounding == Rounding::kNearestEven ? 2
+                    : acc.rounding == Rounding::kNearestEven ? (f.man_bits < 23 ? 2 : 0)
                     : acc.rounding == Rounding::kNearestAway ? 1
                                                              : 0;
   if (f.man_bits < 1 || f.man_bits + looks > 23) return kNone;
@@ -168,6 +172,8 @@ bool run_truncated_tile(const Tile& t, const Accumulator& acc, const OperandRang
   switch (acc.rounding) {
 #if !defined(__AVX512F__)
     case Rounding::kNearestEven:
+      if (acc.fmt.man_bits == 23)
+        return run_truncated_rule<S, TruncationRule<S, kNearestMode>>(t, acc, a, b, exact);
       if (one_digit_less(S::kPrecision, acc.fmt)) return false;
       return run_truncated_rule<S, OddCarriedRule<S>>(t, acc, a, b, exact);
 #endif

@@ -2,7 +2,7 @@
 
 What there is comes from the planner's pure functions over all formats; what is compiled, from
 `every_case`: for sm_90 as much as has every kernel, tier, mode and constant in it, for the others
-every kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow every rounding, or all.
+every kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow: all.
 """
 
 from __future__ import annotations
