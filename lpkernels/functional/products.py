@@ -232,7 +232,8 @@ def addmm(
     backend: str = "auto",
 ) -> Tensor:
     """``torch.addmm`` under a recipe: beta * input + alpha * (a (M, K) @ b (K, N)); else as
-    ``baddbmm``. With input (N,) and no factors it equals ``linear(a, b.t(), input)``, to the bit.
+    ``baddbmm``. With input (N,), no factors and an accumulator in the recipe it equals
+    ``linear(a, b.t(), input)``, to the bit; torch's own products may round a bias otherwise.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:

@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[Any, Any]] = {
     "Tensor.bmm": (lambda: A.bmm(B), lambda r: lpf.bmm(A, B, recipe=r)),
     "torch.addmm": (
         lambda: torch.addmm(V, A[0], B[0]),
-        lambda r: lpf.linear(A[0], B[0].t(), V, recipe=r),
+        lambda r: lpf.addmm(V, A[0], B[0], recipe=r),
     ),
     "Tensor.addmm": (
         lambda: U[0].addmm(A[0], B[0], beta=0.5, alpha=2),
