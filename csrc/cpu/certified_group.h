@@ -4,52 +4,10 @@
 
 #include "certified_operands.h"
 #include "fixed_rules.h"
+#include "snapshot.h"
 
 namespace lpk {
 namespace {
-
-// The state of some rows and lanes, to go back to. The first block of k starts from +0.
-template <int kRows, int kLanes>
-struct Snapshot {
-  using Words = Vec<8>::U;
-
-  float inner[kRows][kLanes];
-  float outer[kRows][kLanes];
-  bool negative_zero = false;
-  bool infinite = false;  // or NaN
-
-  explicit Snapshot(const Tile& t) {
-    if (t.k0 == 0) return;
-    Words zeros{}, tops{};
-    for (int r = 0; r < kRows; ++r) {
-      std::memcpy(inner[r], t.inner + r * t.stride, sizeof inner[r]);
-      std::memcpy(outer[r], t.outer + r * t.stride, sizeof outer[r]);
-      // By vectors: one by one they took a tenth of the time of a block.
-      for (int l = 0; l < kLanes; l += Vec<8>::kWidth) {
-        const Words bits = lpk::load<Words>(t.inner + r * t.stride + l);
-        zeros |= (Words)(bits == 0x80000000u);
-        tops |= (Words)((bits & 0x7f800000u) == 0x7f800000u);
-      }
-    }
-    for (int i = 0; i < Vec<8>::kWidth; ++i) {
-      negative_zero |= zeros[i] != 0;
-      infinite |= tops[i] != 0;
-    }
-  }
-  void restore(const Tile& t) const {
-    for (int r = 0; r < kRows; ++r) {
-      float* to_inner = t.inner + r * t.stride;
-      float* to_outer = t.outer + r * t.stride;
-      if (t.k0 == 0) {
-        std::memset(to_inner, 0, sizeof inner[r]);
-        std::memset(to_outer, 0, sizeof outer[r]);
-      } else {
-        std::memcpy(to_inner, inner[r], sizeof inner[r]);
-        std::memcpy(to_outer, outer[r], sizeof outer[r]);
-      }
-    }
-  }
-};
 
 // The rule of the sums, scaled by 2^shift, may add a chunk to the outer sum as well: (B) of
 // certificate.h for two addends of q bits, both multiples of the last place of the subnormals; the
