@@ -72,7 +72,11 @@ struct Floats<16> : FloatBits<16> {
   static constexpr int kSharedRows = 4;
   static constexpr int kSharedPanels = 3;
   // What is loaded once stays in a register: the compiler would load it for every use.
+#if defined(LPK_SOFTWARE_AVX512)
+  LPK_HD static void hold(F*) {}
+#else
   LPK_HD static void hold(F* x) { asm("" : "+v"(*x)); }
+#endif
   // So many panels at a time against one row.
   static constexpr int kRowPanels = 8;
   LPK_HD static F all(double x) { return _mm512_set1_ps(static_cast<float>(x)); }

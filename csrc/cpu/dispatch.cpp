@@ -17,7 +17,9 @@ bool runs_avx2() {
 }
 
 bool runs_avx512() {
-#if defined(LPK_X86)
+#if defined(LPK_SOFTWARE_AVX512)
+  return runs_avx2() && __builtin_cpu_supports("f16c");
+#elif defined(LPK_X86)
   return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #else
@@ -26,7 +28,9 @@ bool runs_avx512() {
 }
 
 bool runs_avx512fp16() {
-#if defined(LPK_AVX512FP16)
+#if defined(LPK_SOFTWARE_AVX512) && defined(LPK_AVX512FP16)
+  return runs_avx512();
+#elif defined(LPK_AVX512FP16)
   // Stochastic sums there take AVX512-VNNI, which every such processor has so far.
   return runs_avx512() && __builtin_cpu_supports("avx512fp16") &&
          __builtin_cpu_supports("avx512vnni");

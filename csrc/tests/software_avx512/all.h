@@ -1,0 +1,139 @@
+// The instructions of AVX-512 that csrc/cpu takes, in the vectors that AVX2 has: included before
+// the sources of its AVX-512 kernels, it makes them run, bit for bit, on a processor without them.
+// Slow: for tests, and for sanitizers, which see the same loads and stores.
+#pragma once
+
+#if defined(__clang__)
+#error "LPKERNELS_SOFTWARE_AVX512 gives GCC's names other meanings: build with GCC"
+#endif
+
+// The compiler's own declarations first; then its names are ours.
+#include <immintrin.h>
+
+#define LPK_SOFTWARE_AVX512 1
+#define __AVX512F__ 1
+#define __AVX512BW__ 1
+#define __AVX512DQ__ 1
+#define __AVX512VL__ 1
+
+#define _mm256_rorv_epi32 software_mm256_rorv_epi32
+#define _mm256_ternarylogic_epi32 software_mm256_ternarylogic_epi32
+#define _mm512_abs_pd software_mm512_abs_pd
+#define _mm512_abs_ps software_mm512_abs_ps
+#define _mm512_add_epi32 software_mm512_add_epi32
+#define _mm512_add_epi64 software_mm512_add_epi64
+#define _mm512_add_round_pd software_mm512_add_round_pd
+#define _mm512_add_round_ph software_mm512_add_round_ph
+#define _mm512_add_round_ps software_mm512_add_round_ps
+#define _mm512_and_pd software_mm512_and_pd
+#define _mm512_and_ps software_mm512_and_ps
+#define _mm512_and_si512 software_mm512_and_si512
+#define _mm512_andnot_si512 software_mm512_andnot_si512
+#define _mm512_broadcast_i32x4 software_mm512_broadcast_i32x4
+#define _mm512_castpd_si512 software_mm512_castpd_si512
+#define _mm512_castph_si512 software_mm512_castph_si512
+#define _mm512_castps128_ps512 software_mm512_castps128_ps512
+#define _mm512_castps_si512 software_mm512_castps_si512
+#define _mm512_castsi256_si512 software_mm512_castsi256_si512
+#define _mm512_castsi512_pd software_mm512_castsi512_pd
+#define _mm512_castsi512_ph software_mm512_castsi512_ph
+#define _mm512_castsi512_ps software_mm512_castsi512_ps
+#define _mm512_castsi512_si256 software_mm512_castsi512_si256
+#define _mm512_cmp_pd_mask software_mm512_cmp_pd_mask
+#define _mm512_cmp_ps_mask software_mm512_cmp_ps_mask
+#define _mm512_cmpgt_epi32_mask software_mm512_cmpgt_epi32_mask
+#define _mm512_cmpgt_epu32_mask software_mm512_cmpgt_epu32_mask
+#define _mm512_cvtepi32_pd software_mm512_cvtepi32_pd
+#define _mm512_cvtepi32_ps software_mm512_cvtepi32_ps
+#define _mm512_cvtepu16_epi32 software_mm512_cvtepu16_epi32
+#define _mm512_cvtepu32_pd software_mm512_cvtepu32_pd
+#define _mm512_cvtpd_ps software_mm512_cvtpd_ps
+#define _mm512_cvtph_ps software_mm512_cvtph_ps
+#define _mm512_cvtps_pd software_mm512_cvtps_pd
+#define _mm512_cvtps_ph software_mm512_cvtps_ph
+#define _mm512_dpbusd_epi32 software_mm512_dpbusd_epi32
+#define _mm512_extracti64x4_epi64 software_mm512_extracti64x4_epi64
+#define _mm512_floor_pd software_mm512_floor_pd
+#define _mm512_fmadd_pd software_mm512_fmadd_pd
+#define _mm512_fmadd_ps software_mm512_fmadd_ps
+#define _mm512_fmadd_round_pd software_mm512_fmadd_round_pd
+#define _mm512_fmadd_round_ph software_mm512_fmadd_round_ph
+#define _mm512_fmadd_round_ps software_mm512_fmadd_round_ps
+#define _mm512_fmsub_pd software_mm512_fmsub_pd
+#define _mm512_fmsub_ph software_mm512_fmsub_ph
+#define _mm512_fmsub_ps software_mm512_fmsub_ps
+#define _mm512_fnmadd_pd software_mm512_fnmadd_pd
+#define _mm512_fnmadd_ph software_mm512_fnmadd_ph
+#define _mm512_fnmadd_ps software_mm512_fnmadd_ps
+#define _mm512_insertf32x4 software_mm512_insertf32x4
+#define _mm512_inserti64x4 software_mm512_inserti64x4
+#define _mm512_loadu_pd software_mm512_loadu_pd
+#define _mm512_loadu_ps software_mm512_loadu_ps
+#define _mm512_loadu_si512 software_mm512_loadu_si512
+#define _mm512_mask_add_epi32 software_mm512_mask_add_epi32
+#define _mm512_mask_blend_epi32 software_mm512_mask_blend_epi32
+#define _mm512_mask_blend_ph software_mm512_mask_blend_ph
+#define _mm512_mask_cmp_ps_mask software_mm512_mask_cmp_ps_mask
+#define _mm512_mask_mov_epi32 software_mm512_mask_mov_epi32
+#define _mm512_mask_mov_pd software_mm512_mask_mov_pd
+#define _mm512_mask_mov_ps software_mm512_mask_mov_ps
+#define _mm512_mask_or_epi32 software_mm512_mask_or_epi32
+#define _mm512_mask_storeu_ps software_mm512_mask_storeu_ps
+#define _mm512_mask_sub_epi32 software_mm512_mask_sub_epi32
+#define _mm512_mask_test_epi32_mask software_mm512_mask_test_epi32_mask
+#define _mm512_maskz_loadu_ps software_mm512_maskz_loadu_ps
+#define _mm512_maskz_max_pd software_mm512_maskz_max_pd
+#define _mm512_maskz_max_ps software_mm512_maskz_max_ps
+#define _mm512_max_pd software_mm512_max_pd
+#define _mm512_max_ph software_mm512_max_ph
+#define _mm512_max_ps software_mm512_max_ps
+#define _mm512_min_pd software_mm512_min_pd
+#define _mm512_min_ph software_mm512_min_ph
+#define _mm512_min_ps software_mm512_min_ps
+#define _mm512_movepi32_mask software_mm512_movepi32_mask
+#define _mm512_movepi64_mask software_mm512_movepi64_mask
+#define _mm512_mul_epu32 software_mm512_mul_epu32
+#define _mm512_mul_round_pd software_mm512_mul_round_pd
+#define _mm512_mul_round_ph software_mm512_mul_round_ph
+#define _mm512_mul_round_ps software_mm512_mul_round_ps
+#define _mm512_or_si512 software_mm512_or_si512
+#define _mm512_permutex2var_epi32 software_mm512_permutex2var_epi32
+#define _mm512_range_pd software_mm512_range_pd
+#define _mm512_range_ps software_mm512_range_ps
+#define _mm512_rorv_epi32 software_mm512_rorv_epi32
+#define _mm512_roundscale_pd software_mm512_roundscale_pd
+#define _mm512_set1_epi32 software_mm512_set1_epi32
+#define _mm512_set1_epi64 software_mm512_set1_epi64
+#define _mm512_set1_pd software_mm512_set1_pd
+#define _mm512_set1_ph software_mm512_set1_ph
+#define _mm512_set1_ps software_mm512_set1_ps
+#undef _mm512_setr_epi32
+#define _mm512_setr_epi32 software_mm512_setr_epi32
+#define _mm512_setzero_ph software_mm512_setzero_ph
+#define _mm512_setzero_ps software_mm512_setzero_ps
+#define _mm512_shuffle_epi8 software_mm512_shuffle_epi8
+#define _mm512_shuffle_ps software_mm512_shuffle_ps
+#define _mm512_sll_epi32 software_mm512_sll_epi32
+#define _mm512_slli_epi32 software_mm512_slli_epi32
+#define _mm512_slli_epi64 software_mm512_slli_epi64
+#define _mm512_sllv_epi32 software_mm512_sllv_epi32
+#define _mm512_srl_epi32 software_mm512_srl_epi32
+#define _mm512_srli_epi32 software_mm512_srli_epi32
+#define _mm512_srli_epi64 software_mm512_srli_epi64
+#define _mm512_srlv_epi32 software_mm512_srlv_epi32
+#define _mm512_storeu_ps software_mm512_storeu_ps
+#define _mm512_storeu_si512 software_mm512_storeu_si512
+#define _mm512_stream_si512 software_mm512_stream_si512
+#define _mm512_sub_epi32 software_mm512_sub_epi32
+#define _mm512_ternarylogic_epi32 software_mm512_ternarylogic_epi32
+#define _mm512_ternarylogic_epi64 software_mm512_ternarylogic_epi64
+#define _mm512_test_epi32_mask software_mm512_test_epi32_mask
+#define _mm512_test_epi64_mask software_mm512_test_epi64_mask
+#define _mm512_testn_epi32_mask software_mm512_testn_epi32_mask
+#define _mm512_unpackhi_ps software_mm512_unpackhi_ps
+#define _mm512_unpacklo_ps software_mm512_unpacklo_ps
+#define _mm_maskz_loadu_ps software_mm_maskz_loadu_ps
+
+#include "floats.h"
+#include "half_precision.h"
+#include "words.h"
