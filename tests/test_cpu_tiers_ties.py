@@ -95,6 +95,38 @@ def test_a_trace_beyond_a_place_decides(name: str, mode: str, isa: str) -> None:
         assert_matches(a, b, acc, f"{place}")
 
 
+@pytest.mark.parametrize("name", ["e6m9", "e5m4", "e4m7", "e6m9_chunk300"])
+def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> None:
+    """The largest value, then products around half of its last place, then others of both signs:
+    sums of some outputs are infinite from then on, of others later, of some never."""
+    acc = lp.accumulator(name)
+    fmt = acc.fmt
+    generator = torch.Generator().manual_seed(12)
+    m, k, n = 29, 700, 37
+    top = math.frexp(fmt.max)[1] - 1
+    half_place = 2.0 ** (top - fmt.man_bits - 1)
+
+    def some(shape: tuple[int, ...], *choices: float) -> torch.Tensor:
+        return torch.tensor(choices)[torch.randint(len(choices), shape, generator=generator)]
+
+    a = some((m, k), -1.0, 0.0, 1.0) * 2.0 ** (top - 3)
+    # No product is as large as the sums may be.
+    steps = fmt.man_bits + 2
+    a[:, 0] = 2.0 ** (top - 1)
+    a[:, 1:steps] = 2.0 ** torch.arange(top - 1, top - steps, -1)
+    a[:, steps] = some((m,), 0.5, 0.75, 1.0, 1.5, -1.0) * half_place
+    a[:, steps + 1 :][some((m,), 0.0, 0.0, 1.0) > 0] = 0.0
+    b = some((k, n), -1.0, 1.0)
+    b[: steps + 1] = some((1, n), -1.0, 1.0)
+    # Neither operand has the whole exponent.
+    a, b = a * 2.0 ** -(top // 2), b * 2.0 ** (top // 2)
+    infinite = lp.matmul(a, b, acc, backend="reference").isinf().float().mean()
+    assert 0.1 < infinite < 0.9
+    cpu.BACKEND.take_tiers()
+    assert_matches(a, b, acc, name)
+    assert cpu.BACKEND.take_tiers()["double" if isa == "scalar" else "certified"] == 1.0
+
+
 def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     """Certified they would be float32's own subnormals, which take a hundred cycles each."""
     if not runs("avx512"):

@@ -159,6 +159,13 @@ inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const Oper
   return rounds_twice_safely(kSinglePrecision, addend_range(acc, a, b).width, acc.fmt.man_bits + 1);
 }
 
+// The exponent of the largest power of two that sums may stay below without overflow.
+inline int overflow_exponent(const Format& f) {
+  const int top = std::ilogb(f.max);
+  const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
+  return full_binade ? top + 1 : top;
+}
+
 // nearest_even to one digit less than the sums have.
 inline bool one_digit_less(const Precision& in, const Format& f) {
   return f.man_bits == in.digits - 2;
@@ -225,15 +232,12 @@ inline Certificate certify(const Precision& in, const Format& f, Rounding mode, 
   } else {
     return kNone;
   }
-  // The largest power of two that sums may stay below without overflow.
-  const int top = std::ilogb(f.max);
-  const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
   // Scaled so that 2^bound is 2, what the rules compute with must stay normal: sums, and with the
   // floor the smallest binade. Of sums made odd only two bits below the last place matter.
   int least = finest;
   if (floor) least = odd ? f.emin : std::min({finest, lx, f.emin});
   least = std::min(least, factor.lowest);
-  const int overflow = full_binade ? top + 1 : top;
+  const int overflow = overflow_exponent(f);
   const int scalable = least + 1 - in.emin;
   const bool overflows = overflow < std::min({bound, in.enough, scalable});
   bound = std::min({bound, in.enough, overflow, scalable});

@@ -126,7 +126,8 @@ struct CertifiedRun {
     constexpr bool kMarks = Rule::kKeepsZeros && kTaps != Taps::kPlain;
     constexpr bool kExact = std::is_same_v<Product, ExactProduct>;
     const Snapshot<kRows, kPanels * kPanel> before(t);
-    if (before.infinite || (before.negative_zero && !rule.keeps_zeros())) return false;
+    if (Rule::kTakesInfinities ? before.has_nan() : before.infinite) return false;
+    if (before.negative_zero && !rule.keeps_zeros()) return false;
 
     const Rows<kRows, kSpread> rows(t, operands.a_of(t));
     const Scalar* b = operands.b_of(t);

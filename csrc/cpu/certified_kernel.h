@@ -13,11 +13,14 @@
 // unless rounding would change none.
 //
 // The certificate holds while sums stay below 2^bound. A or B is scaled so that this is 2: then bit
-// 30 of a sum says that it did not. It is looked at unless the operands
-// are too small and too few for that. A group with such a sum, or that starts from -0 (which the
-// splitting would lose), is restored and left to the caller. Absent taps are zeros here: they add
-// nothing to sums that are never -0.
+// 30 of a sum says that it did not. It is looked at unless the operands are too small and too few
+// for that. A group with such a sum, or that starts from -0 (which the splitting would lose), is
+// restored and left to the caller; or, where sums overflow to infinity in float32 lanes, done again
+// by a rule that lets them (InfiniteRule). Absent taps are zeros here: they add nothing to sums
+// that are never -0.
 #pragma once
+
+#include <optional>
 
 #include "certified_group.h"
 
@@ -157,6 +160,13 @@ inline int64_t terms_of(const Tile& t, const Accumulator& acc) {
   return acc.chunk > 0 ? std::min(acc.chunk, t.depth) : t.depth;
 }
 
+// What takes the largest binade of a format that ends in infinity to that of float32; 0 for others.
+inline int shift_of_infinity(const Format& f) {
+  const int top = std::ilogb(f.max);
+  const bool full_binade = overflow_exponent(f) == top + 1;
+  return f.overflow == Overflow::kInfinity && full_binade && top > 0 ? 127 - top : 0;
+}
+
 // Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
 // there is none at all, as for products that must be rounded (certified_products.h) and other modes
 // (certified_truncated.h).
@@ -174,11 +184,26 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const int shift = 1 - c.bound;
   const Operands<S> scaled(t, shift);
   const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
-  if (c.reached && c.overflows && !c.odd && !c.floor && splits_shortly<S>(acc.fmt) &&
-      acc.fmt.overflow == Overflow::kSaturate) {
+  const bool overflows = c.reached && c.overflows && !c.odd && !c.floor;
+  if (overflows && splits_shortly<S>(acc.fmt) && acc.fmt.overflow == Overflow::kSaturate) {
     using Sum = NearestSum<S>;
     if (adds_apart()) return run_certified(work, SaturatedRule<S, Sum, SplitRule>(acc.fmt, shift));
     return run_certified(work, SaturatedRule<S, Sum, ShortSplitRule>(acc.fmt, shift));
+  }
+  if constexpr (!S::kDouble) {
+    const int far = shift_of_infinity(acc.fmt);
+    // As the bound was: scaled operands stay finite.
+    const int highest = Operands<S>::scales_b(t) ? b.highest : a.highest;
+    if (overflows && far > 0 && highest + far <= 126) {
+      std::optional<Operands<S>> again;
+      const auto infinite = [&](const Tile& part) {
+        if (!again) again.emplace(t, far, 0, 1);
+        const CertifiedWork<S, Exact> rest{part, *again, acc, far, false, exact};
+        run_certified(rest, InfiniteRule<S>(acc.fmt));
+      };
+      return run_certified_rule(
+          CertifiedWork<S, decltype(infinite)>{t, scaled, acc, shift, c.reached, infinite}, c);
+    }
   }
   return run_certified_rule(work, c);
 }

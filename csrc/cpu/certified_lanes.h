@@ -35,6 +35,8 @@ struct LaneBits {
   LPK_HD static I shift_left(I x, I n) { return x << n; }
   LPK_HD static I shift_right(I x, I n) { return x >> n; }
   LPK_HD static I shift_right_zeros(I x, I n) { return (I)((U)x >> (U)n); }
+  // x + n, and one more in the lanes that have the bit.
+  LPK_HD static I raised(I x, I n, I bit) { return x + n - (I)((x & bit) == bit); }
   LPK_HD static F masked(F x, Integer bits) { return (F)((I)x & bits); }
   LPK_HD static F either(F a, F b) { return (F)((I)a | (I)b); }
 };
@@ -123,6 +125,11 @@ struct Floats<16> : FloatBits<16> {
     const __mmask16 lanes =
         kSign ? _mm512_test_epi32_mask(bits, sign) : _mm512_testn_epi32_mask(bits, sign);
     return (I)_mm512_mask_add_epi32(bits, lanes, bits, (__m512i)carry);
+  }
+  LPK_HD static I raised(I x, I n, I bit) {
+    const __mmask16 lanes = _mm512_test_epi32_mask((__m512i)x, (__m512i)bit);
+    const __m512i sum = _mm512_add_epi32((__m512i)x, (__m512i)n);
+    return (I)_mm512_mask_add_epi32(sum, lanes, sum, _mm512_set1_epi32(1));
   }
   // The larger magnitude; whether one is `limit` or more.
   LPK_HD static F larger(F a, F b) { return at_least(a, b); }

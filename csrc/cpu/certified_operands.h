@@ -13,15 +13,15 @@ namespace {
 
 // The operands of a tile in the precision of S, one of them times 2^by: the smaller one, as the
 // other lies in cache or is spread over more memory. Where its exponents have no room for that, the
-// other is scaled too. Valid until the thread makes the next.
+// other is scaled too. Valid until the thread makes the next of the same set: a tile may need two.
 template <class S>
 struct Operands {
   using Scalar = typename S::Scalar;
 
-  Operands(const Tile& t, int by, int other = 0) : from_a_(t.a), from_b_(t.b) {
+  Operands(const Tile& t, int by, int other = 0, int set = 0) : from_a_(t.a), from_b_(t.b) {
     const int64_t b_count = t.lanes * t.depth;
-    a_ = copy<0>(t.a, t.a_floats(), scales_b(t) ? other : by);
-    b_ = copy<1>(t.b, b_count, scales_b(t) ? by : other);
+    a_ = copy<0>(t.a, t.a_floats(), scales_b(t) ? other : by, set);
+    b_ = copy<1>(t.b, b_count, scales_b(t) ? by : other, set);
   }
   static bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
 
@@ -31,11 +31,12 @@ struct Operands {
 
  private:
   template <int kSide>
-  static const Scalar* copy(const float* x, int64_t count, int by) {
+  static const Scalar* copy(const float* x, int64_t count, int by, int set) {
     if constexpr (!S::kDouble) {
       if (by == 0) return x;
     }
-    thread_local std::vector<Scalar, LineAllocator<Scalar>> scaled;
+    thread_local std::vector<Scalar, LineAllocator<Scalar>> sets[2];
+    auto& scaled = sets[set];
     scaled.resize(count);
     const Scalar scale = std::ldexp(Scalar{1}, by);
     std::transform(x, x + count, scaled.begin(), [=](Scalar v) { return v * scale; });

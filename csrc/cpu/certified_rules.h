@@ -15,12 +15,14 @@ struct NoDraws {};
 //   kKeepsZeros    the sign of a sum that becomes zero is kept, so that a tap that adds nothing
 //                  must be passed over; keeps_zeros() says so of one rule
 //   kClosesChunks  it rounds sums of two sums too
+//   kTakesInfinities  sums may be infinite
 // `joined` gathers sums so that `broken` tells whether any has reached the bound.
 template <class S, bool kTrackedSums, bool kKeptZeros, bool kClosing>
 struct RuleOf {
   static constexpr bool kTracked = kTrackedSums;
   static constexpr bool kKeepsZeros = kKeptZeros;
   static constexpr bool kClosesChunks = kClosing;
+  static constexpr bool kTakesInfinities = false;
   static constexpr bool kStochastic = false;
   static constexpr int kRows = S::kRows;
   using F = typename S::F;
@@ -196,6 +198,36 @@ struct BracketRule : RuleOf<S, true, false, false>, PlainSum<S> {
 };
 
 #endif
+
+// To nearest, ties to even, on the bits of float32 sums: half a place less one and the last bit
+// kept added, the bits below dropped.
+template <class S>
+struct EvenBits {
+  using F = typename S::F;
+  using I = typename S::I;
+  I last, carry, keep;
+
+  explicit EvenBits(const Format& f)
+      : last(S::all_words(1 << (23 - f.man_bits))),
+        carry(S::all_words((1 << (22 - f.man_bits)) - 1)),
+        keep(S::all_words(-(1 << (23 - f.man_bits)))) {}
+  LPK_HD F even(F s) const { return (F)(S::raised(S::words(s), carry, last) & keep); }
+};
+
+// For formats that overflow to infinity, scaled so that their largest binade is float32's: what
+// rounds up from there carries into infinity, and sums beyond are infinite before they are rounded.
+// Infinities stay, and NaN of two of them.
+template <class S>
+struct InfiniteRule : RuleOf<S, false, false, false>, NearestSum<S>, EvenBits<S> {
+  static constexpr bool kTakesInfinities = true;
+  using F = typename S::F;
+
+  explicit InfiniteRule(const Format& f) : EvenBits<S>(f) {}
+  template <class Draws>
+  LPK_HD F round(F s, const Draws&) const {
+    return this->even(s);
+  }
+};
 
 // Sums that the processor rounds in kMode's direction, cut off.
 template <class S, int kMode = kZero>

@@ -45,23 +45,17 @@ struct CarriedRule : TruncationRule<S, hardware_mode<kRounding>()> {
 #if !defined(__AVX512F__)
 // nearest_even of sums made odd, on the bits, as the processor rounds down meanwhile.
 template <class S>
-struct OddCarriedRule : RuleOf<S, true, false, true>, PlainSum<S> {
+struct OddCarriedRule : RuleOf<S, true, false, true>, PlainSum<S>, EvenBits<S> {
   using F = typename S::F;
-  using I = typename S::I;
   using Direction = typename S::template Direction<kDown>;
-  I last, carry, keep;
 
-  explicit OddCarriedRule(const Format& f)
-      : last(S::all_words(23 - f.man_bits)),
-        carry(S::all_words((1 << (22 - f.man_bits)) - 1)),
-        keep(S::all_words(-(1 << (23 - f.man_bits)))) {}
+  explicit OddCarriedRule(const Format& f) : EvenBits<S>(f) {}
   LPK_HD F fma(F a, F b, F sum) const {
     return S::odd_one(S::fma(a, b, sum), S::fma_up(a, b, sum));
   }
   template <class Draws>
   LPK_HD F round(F s, const Draws&) const {
-    const I x = S::words(s);
-    return (F)((x + carry + (S::shift_right(x, last) & 1)) & keep);
+    return this->even(s);
   }
 };
 #endif
@@ -107,9 +101,7 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
   if (SameRule<Rounding::kTowardZero>::fits(f, 0)) return kNone;
 #endif
   const int shift = -126 - f.emin;
-  const int top = std::ilogb(f.max);
-  const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
-  const int bound = full_binade ? top + 1 : top;
+  const int bound = overflow_exponent(f);
   if (shift > 0 || shift < -126 || p.highest > bound) return kNone;
   // Scaled operands stay normal: subnormal ones take the processor a hundred cycles each.
   const auto room = [](const OperandRange& x) { return 126 + x.lowest + x.width - 1; };

@@ -37,6 +37,14 @@ struct Snapshot {
       infinite |= tops[i] != 0;
     }
   }
+  bool has_nan() const {
+    if (!infinite) return false;
+    bool found = false;
+    for (const auto& row : inner) {
+      for (float x : row) found |= x != x;
+    }
+    return found;
+  }
   void restore(const Tile& t) const {
     for (int r = 0; r < kRows; ++r) {
       float* to_inner = t.inner + r * t.stride;
