@@ -17,9 +17,9 @@ from typing import Any
 from rich.progress import track
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.experiments.accumulate import Point, simulate
-from lpkernels.experiments.machine import environment
+from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
+from lpkernels.experiments.sweeps.accumulate import Point, simulate
 from lpkernels.formats import FloatFormat
 from lpkernels.report.accumulators import plot_error_law, plot_knee
 from lpkernels.techniques.accumulation import accumulator_of

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import Accumulator, FloatFormat, matmul, quantize
-from lpkernels.experiments.machine import environment
+from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 
 Unit = Callable[[Tensor, Tensor], Tensor]

@@ -20,7 +20,7 @@ from bench import naive
 from bench.run import RESULTS
 from bench.timing import interleave
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.experiments.machine import environment
+from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from tests.compare import assert_bit_equal
 

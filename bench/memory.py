@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import lpkernels as lp
-from lpkernels.experiments.bundled import workload
-from lpkernels.experiments.machine import environment
+from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
+from lpkernels.experiments.workloads.bundled import workload
 
 RESULTS = Path(__file__).resolve().parent / "results" / "activation-memory.jsonl"
 MODES = ("torch", "as they are", "packed")

@@ -18,8 +18,8 @@ from bench import naive
 from bench.registry import Case
 from lpkernels import ops
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.experiments.bundled import ResNet18
-from lpkernels.experiments.models import ResNet
+from lpkernels.experiments.workloads.bundled import ResNet18
+from lpkernels.experiments.workloads.models import ResNet
 from lpkernels.rng import Role
 
 SEED = 20260

@@ -27,7 +27,7 @@ from bench.gpu_cases import GPU_CASES
 from bench.ops import SEED, Job, build
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
-from lpkernels.experiments.machine import device_name, environment
+from lpkernels.experiments.measuring.machine import device_name, environment
 from lpkernels.experiments.records import append_record
 
 SCHEMA = 1

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from lpkernels.cli import app, main
 from lpkernels.cli._options import console
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.interrupts import Interrupted
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
-from lpkernels.experiments.trainer import Trainer
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.trainer import Trainer
 
 TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
 
@@ -192,7 +192,7 @@ def test_torchrun_starts_no_other_command_that_trains(
 def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    from lpkernels.experiments import runs
+    from lpkernels.experiments.sweeps import demo as runs
 
     full = runs.demo_configs
 
@@ -298,7 +298,7 @@ def test_accumulate_says_in_how_many_bits_fixed_point_never_overflows(tmp_path: 
 def test_accumulate_says_how_to_go_on_after_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lpkernels.experiments import accumulate as work
+    from lpkernels.experiments.sweeps import accumulate as work
 
     def stop(*arguments: object) -> None:
         raise Interrupted("stopped")
@@ -324,7 +324,7 @@ def test_bench_accumulate(tmp_path: Path) -> None:
 
 
 def test_bench_accumulate_stopped_shows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpkernels.experiments import accumulator_speed
+    from lpkernels.experiments.measuring import accumulator_speed
 
     whole = accumulator_speed.speed_over_length
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lpkernels import formats
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.probe import Probe
+from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.experiments.records import Run
+from lpkernels.experiments.training.config import RunConfig
 from lpkernels.report.numbers import format_details, named_formats, probes
 from lpkernels.report.plots import plot_curves
 from lpkernels.report.tables import summary

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from lpkernels import backends
 from lpkernels.cli import app
-from lpkernels.experiments.speed import Speed, shape_from
+from lpkernels.experiments.measuring.speed import Speed, shape_from
 
 needs_cpu = pytest.mark.skipif(
     backends.status()["cpu"] != "available", reason=f"cpu backend: {backends.status()['cpu']}"

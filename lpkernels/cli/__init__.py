@@ -25,8 +25,8 @@ from lpkernels.cli._options import (
 )
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
 from lpkernels.cli.train import train
-from lpkernels.experiments.interrupts import Interrupted
-from lpkernels.experiments.speed import measure, shape_from
+from lpkernels.experiments.measuring.speed import measure, shape_from
+from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.rounding import ROUNDINGS
 
 _INSTALL = 'pip install "lpkernels[lab]"'
@@ -72,7 +72,7 @@ def demo(
     Prints a table and saves the curves. Example: `lpkernels demo --out results/demo`
     """
     check_one_process("demo")
-    from lpkernels.experiments.runs import demo as run_demo
+    from lpkernels.experiments.sweeps.demo import demo as run_demo
     from lpkernels.report.plots import plot_curves
     from lpkernels.report.tables import summary
 
@@ -122,7 +122,7 @@ def quantize(
 
     Example: `lpkernels quantize 0.1 464 --format e4m3fn --rounding nearest_even`
     """
-    from lpkernels.experiments.probe import probe
+    from lpkernels.experiments.measuring.probe import probe
     from lpkernels.report.numbers import probes
 
     numbers = [_number(text) for text in values]

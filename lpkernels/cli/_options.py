@@ -7,8 +7,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from lpkernels.experiments.interrupts import Interrupted
-from lpkernels.experiments.processes import launched
+from lpkernels.experiments.processes.torchrun import launched
+from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.rounding import ROUNDINGS
 
 console = Console()

@@ -9,8 +9,8 @@ import typer
 
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.cli._options import Seed, check_one_process, console, stopped, valid
-from lpkernels.experiments import accumulate as work
-from lpkernels.experiments.interrupts import Interrupted
+from lpkernels.experiments.sweeps import accumulate as work
+from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats import parse_format
 from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
 
@@ -189,7 +189,7 @@ def bench_accumulate(
     """`lpkernels bench accumulate`: a table, and with `out` the records."""
     from rich.progress import track
 
-    from lpkernels.experiments.accumulator_speed import SHORTEST, speed_over_length
+    from lpkernels.experiments.measuring.accumulator_speed import SHORTEST, speed_over_length
     from lpkernels.experiments.records import append_record
     from lpkernels.report.accumulators import speed_length_table
 

@@ -9,16 +9,16 @@ import typer
 
 from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.cli._options import Out, Seed, console, rounding_name, stopped, valid
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import DATASETS
-from lpkernels.experiments.interrupts import Interrupted
-from lpkernels.experiments.models import build_model
-from lpkernels.experiments.processes import Processes, joined
+from lpkernels.experiments.processes.torchrun import Processes, joined
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.workloads.images import DATASETS
+from lpkernels.experiments.workloads.models import build_model
 from lpkernels.formats import parse_format
 from lpkernels.recipes import recipe as named_recipe
 
 if TYPE_CHECKING:
-    from lpkernels.experiments.trainer import Trainer
+    from lpkernels.experiments.training.trainer import Trainer
 
 
 def _device(name: str) -> None:
@@ -147,8 +147,8 @@ def _is_given(context: typer.Context, name: str) -> bool:
 def _trainer(
     out: Path, resume: bool, values: dict[str, Any], given: set[str], processes: Processes
 ) -> "Trainer":
-    from lpkernels.experiments.checkpoints import read_config
-    from lpkernels.experiments.trainer import Trainer
+    from lpkernels.experiments.training.checkpoints import read_config
+    from lpkernels.experiments.training.trainer import Trainer
 
     if not resume:
         return Trainer(RunConfig(**values), out, processes=processes)

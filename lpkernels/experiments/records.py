@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.machine import environment
-from lpkernels.experiments.processes import ALONE, Processes
+from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.processes.torchrun import ALONE, Processes
+from lpkernels.experiments.training.config import RunConfig
 
 SCHEMA = 1
 RECORDS = "records.jsonl"

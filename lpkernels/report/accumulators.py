@@ -9,8 +9,8 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lpkernels.experiments.accumulate import NARROWER, run_name
 from lpkernels.experiments.records import Record, Run
+from lpkernels.experiments.sweeps.accumulate import NARROWER, run_name
 from lpkernels.techniques.accumulation import nmse, vrr
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 

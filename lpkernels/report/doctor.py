@@ -8,7 +8,7 @@ import shutil
 from rich.table import Table
 
 import lpkernels
-from lpkernels.experiments import machine
+from lpkernels.experiments.measuring import machine
 
 _PACKAGES = ("torch", "numpy", "triton", "typer", "rich", "matplotlib", "scikit-learn", "joblib")
 _TOOLS = {

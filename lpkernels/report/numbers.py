@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from lpkernels import formats
-from lpkernels.experiments.probe import Probe
+from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format
 
 

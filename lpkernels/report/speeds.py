@@ -3,7 +3,7 @@
 from rich.table import Table
 
 import lpkernels
-from lpkernels.experiments.speed import Speed
+from lpkernels.experiments.measuring.speed import Speed
 
 _TIERS = {
     "native": "e5m10 by the processor's half-precision instructions (AVX512-FP16)",

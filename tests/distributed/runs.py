@@ -6,11 +6,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import ImageData
-from lpkernels.experiments.interrupts import Interrupted
-from lpkernels.experiments.processes import ALONE, Processes
-from lpkernels.experiments.trainer import Trainer
+from lpkernels.experiments.processes.torchrun import ALONE, Processes
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.experiments.workloads.images import ImageData
 from tests.experiments.tiny import tiny_data
 
 #: Three batches of 256 test images at most, one more than two processes take at once.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments import records
-from lpkernels.experiments.trainer import Trainer
+from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed.launch import ROOT, environment, torchrun
 
 TINY = ["--model", "cnn1", "--width", "1", "--batch", "500", "--threads", "1"]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lpkernels.experiments import records
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.trainer import Trainer
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.trainer import Trainer
 from tests.compare import assert_bit_equal
 from tests.distributed.runs import ALIGNED, CONFIGS, PLAIN, WAYS, data
 from tests.distributed.worker import Noting

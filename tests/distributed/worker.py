@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.processes import Processes, joined
-from lpkernels.experiments.replicas import local, share_buffers, spread, whole
-from lpkernels.experiments.trainer import Trainer
+from lpkernels.experiments.processes.replicas import local, share_buffers, spread, whole
+from lpkernels.experiments.processes.torchrun import Processes, joined
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed.runs import ALIGNED, CONFIGS, STOCHASTIC, WAYS, data, start_and_stop
 
 

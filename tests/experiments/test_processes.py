@@ -2,7 +2,7 @@
 
 import pytest
 
-from lpkernels.experiments.processes import ALONE, Processes, joined
+from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
 
 TWO = (Processes(0, 2), Processes(1, 2))
 

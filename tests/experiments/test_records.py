@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments import records
-from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.training.config import RunConfig
 
 
 def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0.5) -> Path:

@@ -2,7 +2,7 @@
 
 import torch
 
-from lpkernels.experiments.data import ImageData
+from lpkernels.experiments.workloads.images import ImageData
 
 
 def tiny_data(*, train: int = 30, test: int = 8) -> ImageData:

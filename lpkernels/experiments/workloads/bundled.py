@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lpkernels.experiments.models import BasicBlock, ResNet
+from lpkernels.experiments.workloads.models import BasicBlock, ResNet
 
 
 @dataclass(frozen=True, eq=False)

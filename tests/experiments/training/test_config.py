@@ -3,8 +3,8 @@
 import pytest
 
 import lpkernels as lp
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.precision import body_recipe, layer_recipes, weight_quantizer
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.precision import body_recipe, layer_recipes, weight_quantizer
 
 
 def test_config_round_trips_through_plain_values() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lpkernels import formats
-from lpkernels.experiments.probe import Probe, code_bits, probe
+from lpkernels.experiments.measuring.probe import Probe, code_bits, probe
 
 
 def test_probe_rounds_straight_from_float64() -> None:

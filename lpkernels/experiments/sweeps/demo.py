@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpkernels.experiments import records
-from lpkernels.experiments.checkpoints import CHECKPOINT, read_config
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import ImageData, load
-from lpkernels.experiments.trainer import Trainer
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, read_config
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.experiments.workloads.images import ImageData, load
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lpkernels.experiments.bundled import BUNDLED, TinyGPT, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, TinyGPT, workload
 from lpkernels.techniques.accumulation import plan
 
 # Parameters of the published networks; the ResNet-32 here has 1x1 convolutions on its shortcuts.

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_accumulator, as_quantizer
-from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.training.config import RunConfig
 from lpkernels.recipes import recipe as named_recipe
 
 

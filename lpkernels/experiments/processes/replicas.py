@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lpkernels.experiments.processes import Processes
+from lpkernels.experiments.processes.torchrun import Processes
 
 State = dict[str, Any]
 

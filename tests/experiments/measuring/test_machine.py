@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from lpkernels.experiments import machine
+from lpkernels.experiments.measuring import machine
 
 
 def test_commit_is_that_of_the_packages_own_checkout(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from lpkernels.experiments.config import RunConfig
+from lpkernels.experiments.training.config import RunConfig
 
 CHECKPOINT = "checkpoint.pt"
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lpkernels.experiments.models import PlainCNN, ResNet, build_model
+from lpkernels.experiments.workloads.models import PlainCNN, ResNet, build_model
 
 
 def test_resnet20_has_the_published_size() -> None:

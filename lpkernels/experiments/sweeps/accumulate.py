@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
-from lpkernels.experiments.bundled import BUNDLED, Workload, workload
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import ImageData, load, plan_epoch
-from lpkernels.experiments.interrupts import Interrupted, InterruptRequest
-from lpkernels.experiments.machine import environment
-from lpkernels.experiments.models import build_model
-from lpkernels.experiments.runs import FP8, trainer_of
+from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.sweeps.demo import FP8, trainer_of
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
+from lpkernels.experiments.workloads.bundled import BUNDLED, Workload, workload
+from lpkernels.experiments.workloads.images import ImageData, load, plan_epoch
+from lpkernels.experiments.workloads.models import build_model
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import quantize
 from lpkernels.techniques.accumulation import AccumulatorPlan, accumulator_of, measure, plan, vrr

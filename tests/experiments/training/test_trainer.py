@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lpkernels.experiments import records
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import ImageData
-from lpkernels.experiments.interrupts import Interrupted, InterruptRequest
-from lpkernels.experiments.trainer import Trainer, all_finite, cosine_lr
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
+from lpkernels.experiments.training.trainer import Trainer, all_finite, cosine_lr
+from lpkernels.experiments.workloads.images import ImageData
 from tests.experiments.tiny import tiny_data
 
 # stochastic in the weights, so that the random state matters; four steps an epoch, the last one

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lpkernels.experiments.data import (
+from lpkernels.experiments.workloads.images import (
     EpochPlan,
     ImageData,
     load,

@@ -8,7 +8,7 @@ import torch
 
 import lpkernels
 from lpkernels.arithmetic import Accumulator
-from lpkernels.experiments.machine import environment
+from lpkernels.experiments.measuring.machine import environment
 from lpkernels.formats import parse_format
 from lpkernels.functional import matmul, quantize
 from lpkernels.techniques.accumulation import measure

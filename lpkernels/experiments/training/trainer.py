@@ -13,15 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments import records
-from lpkernels.experiments.checkpoints import CHECKPOINT, read_checkpoint, write_checkpoint
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import ImageData, load, plan_epoch, stream_seed
-from lpkernels.experiments.interrupts import Interrupted, InterruptRequest
-from lpkernels.experiments.models import build_model
-from lpkernels.experiments.precision import body_recipe, layer_recipes, weight_quantizer
-from lpkernels.experiments.processes import ALONE, Processes
-from lpkernels.experiments.progress import progress
-from lpkernels.experiments.replicas import (
+from lpkernels.experiments.processes.replicas import (
     like,
     load_optimizer,
     local,
@@ -31,6 +23,14 @@ from lpkernels.experiments.replicas import (
     spread,
     whole,
 )
+from lpkernels.experiments.processes.torchrun import ALONE, Processes
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, read_checkpoint, write_checkpoint
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
+from lpkernels.experiments.training.precision import body_recipe, layer_recipes, weight_quantizer
+from lpkernels.experiments.training.progress import progress
+from lpkernels.experiments.workloads.images import ImageData, load, plan_epoch, stream_seed
+from lpkernels.experiments.workloads.models import build_model
 from lpkernels.functional import quantize, seed_from
 from lpkernels.nn import convert
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.experiments import accumulate as work
-from lpkernels.experiments.accumulate import AccumulateConfig, Point, Study
-from lpkernels.experiments.accumulator_speed import speed_over_length
-from lpkernels.experiments.config import RunConfig
-from lpkernels.experiments.data import load
-from lpkernels.experiments.interrupts import Interrupted
-from lpkernels.experiments.precision import layer_recipes
+from lpkernels.experiments.measuring.accumulator_speed import speed_over_length
+from lpkernels.experiments.sweeps import accumulate as work
+from lpkernels.experiments.sweeps.accumulate import AccumulateConfig, Point, Study
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.precision import layer_recipes
+from lpkernels.experiments.workloads.images import load
 
 TINY = AccumulateConfig(model="cnn1", width=2, batch=16, longest=256, epochs=1, seeds=1)
 

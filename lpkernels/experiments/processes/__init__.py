@@ -1,0 +1,1 @@
+"""Several processes that train one run: torchrun, DDP and FSDP2."""
