@@ -1,87 +1,222 @@
-"""What one training run is, as plain values: hashable, written to records and read back."""
+"""What one training run is, as plain values: hashable, written to records and read back.
+
+A configuration is made of sections, each a dataclass beside what it configures. Every field of
+every section has a name of its own, which options, specifications of sweeps and `RunConfig.of` use.
+"""
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
+
+from lpkernels.experiments.settings import (
+    Section,
+    claim,
+    positive,
+    section_from,
+    setting,
+    settings,
+    unknown,
+)
+from lpkernels.experiments.training.arithmetic import ArithmeticConfig
+from lpkernels.experiments.training.optimizers import OptimizerConfig
+from lpkernels.experiments.training.parts import PARTS, PartConfig
+from lpkernels.experiments.workloads.config import WorkloadConfig
+
+#: The sections that every run has; a part's section has the part's name.
+SECTIONS: dict[str, type[Section]] = {
+    "workload": WorkloadConfig,
+    "arithmetic": ArithmeticConfig,
+    "optimizer": OptimizerConfig,
+}
+
+
+def device_exists(name: str) -> None:
+    """Raises ValueError unless torch knows `name`, and has a GPU if it is one."""
+    try:
+        kind = torch.device(name).type
+    except RuntimeError as error:
+        raise ValueError(f"expected cpu, cuda or cuda:<number>, got {name!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"got {name!r}, but torch finds no CUDA device; `lpkernels doctor` says why"
+        )
+
+
+def _device_name(name: str) -> None:
+    try:
+        torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"expected cpu, cuda or cuda:<number>, got {name!r}") from error
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Section):
     """One training run. Equal configurations on one machine type give the same figures.
 
-    name: what tables and plots call the run.
-    data, data_dir: see `data.load`.  model, width: see `models.build_model`.
-    recipe: name of the recipe of every linear and convolution layer.
-    edge: format of the first layer's input and of all operands of the last layer, "" for the
-        recipe's own.
-    layer_accs: (layer, fprop, dgrad, wgrad) for layers with accumulators of their own, by name.
-    acc: format that replaces all three accumulators of the recipe, "" for the recipe's own.
-    chunk: length of the inner sums of `acc`; 0 is none.  acc_rounding: the rounding of `acc`.
-    weight_update: "<format>:<rounding>" applied to the weights at the start and after every
-        optimizer step, "" none.
-    loss_scale: the loss is multiplied by it and the gradients divided; a power of two keeps both
-        exact.
-    lr: peak learning rate of a cosine schedule over all steps, with SGD, `momentum` and
-        `weight_decay`.
-    augment: shifts (and for CIFAR flips) of the training images.
-    threads: torch's thread count during the run, 0 leaves it; fixed because torch's float32 sums
-        depend on it.
+    parts: the sections of the run's parts, in the order in which they are called; one whose
+        settings are all defaults is no part, and is left out.
     """
 
-    name: str = "run"
-    data: str = "digits"
-    data_dir: str = ""
-    model: str = "resnet8"
-    width: int = 16
-    recipe: str = "fp32"
-    edge: str = ""
-    acc: str = ""
-    chunk: int = 0
-    acc_rounding: str = "nearest_even"
-    weight_update: str = ""
-    loss_scale: float = 1.0
-    epochs: int = 10
-    batch: int = 64
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    augment: bool = False
-    seed: int = 0
-    device: str = "cpu"
-    threads: int = 2
-    layer_accs: tuple[tuple[str, str, str, str], ...] = ()
+    TITLE: ClassVar[str] = "Run"
+
+    name: str = setting("run", "Name of the run in tables and plots.")
+    epochs: int = setting(10, "Times over the training examples.", least=1)
+    batch: int = setting(64, "Examples in a step of all processes.", least=1)
+    accumulate: int = setting(
+        1, "Pieces of a batch, whose gradients are added before the update.", least=1
+    )
+    clip: float | None = setting(
+        None, "Largest norm of all gradients together, after unscaling.", check=positive
+    )
+    seed: int = setting(0, "Seed of weights, order and stochastic rounding.", least=0)
+    device: str = setting("cpu", "cpu, cuda, cuda:1, ...", check=_device_name)
+    threads: int = setting(
+        2,
+        "CPU threads of each process, 0 leaves torch's choice. torch's float32 sums depend on it.",
+        least=0,
+    )
+    workload: WorkloadConfig = WorkloadConfig()
+    arithmetic: ArithmeticConfig = ArithmeticConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    parts: tuple[PartConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        at_least = {"width": 1, "epochs": 1, "batch": 1, "chunk": 0, "seed": 0, "threads": 0}
-        for field, least in at_least.items():
-            value = getattr(self, field)
-            if value < least:
-                raise ValueError(f"RunConfig: {field} must be at least {least}, got {value}")
-        if not (self.lr > 0 and self.loss_scale > 0):
-            raise ValueError(
-                f"RunConfig: lr and loss_scale must be positive, got lr={self.lr} and "
-                f"loss_scale={self.loss_scale}"
-            )
-        if not self.acc and (self.chunk or self.acc_rounding != "nearest_even"):
-            raise ValueError(
-                "RunConfig: chunk and acc_rounding belong to acc; give acc a format such as 'e6m9'"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON and checkpoints hold them."""
-        accs = [list(row) for row in self.layer_accs]
-        return {**dataclasses.asdict(self), "layer_accs": accs}
+        super().__post_init__()
+        names = [type(part).NAME for part in self.parts]
+        if len(set(names)) < len(names):
+            raise ValueError(f"RunConfig: parts: expected each once, got {', '.join(names)}")
+        order = list(PARTS)
+        parts = sorted(self.parts, key=lambda part: order.index(type(part).NAME))
+        object.__setattr__(self, "parts", tuple(part for part in parts if part != type(part)()))
 
     @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> "RunConfig":
-        """The inverse of `to_dict`; a field this version does not know is a ValueError."""
-        known = {field.name for field in dataclasses.fields(RunConfig)}
-        unknown = sorted(set(values) - known)
-        if unknown:
+    def of(**values: Any) -> "RunConfig":
+        """The configuration with these fields, of any section, by their own names.
+
+        Raises:
+            TypeError: a value of another type.
+            ValueError: a name that is no field, or a value that its field refuses.
+        """
+        return RunConfig().replace(**values)
+
+    def replace(self, **values: Any) -> "RunConfig":
+        """This configuration with other values of some fields, of any section; errors as in `of`.
+
+        A whole section may be given by its name too.
+        """
+        known = flat_settings()
+        whole = {k: v for k, v in values.items() if k in SECTIONS and isinstance(v, Section)}
+        whole |= {k: v for k, v in values.items() if k == "parts"}
+        others = sorted(set(values) - set(known) - set(whole))
+        if others:
+            raise unknown("RunConfig", others, list(known))
+        changed: dict[str, dict[str, Any]] = {}
+        for name in values.keys() - whole.keys():
+            changed.setdefault(known[name][0], {})[name] = values[name]
+        fields: dict[str, Any] = {**changed.pop("", {}), **whole}
+        for name in SECTIONS:
+            if name in changed:
+                base = fields.get(name, getattr(self, name))
+                fields[name] = dataclasses.replace(base, **changed.pop(name))
+        parts = {type(part).NAME: part for part in fields.get("parts", self.parts)}
+        for name, new in changed.items():
+            parts[name] = dataclasses.replace(parts.get(name, PARTS[name]()), **new)
+        return dataclasses.replace(self, **{**fields, "parts": tuple(parts.values())})
+
+    def flat(self) -> dict[str, Any]:
+        """Every field of every section by its own name; those of absent parts at their defaults."""
+        parts = {name: PARTS[name]() for name in PARTS}
+        parts |= {type(part).NAME: part for part in self.parts}
+        owners: dict[str, Section] = {"": self, **parts}
+        owners |= {name: getattr(self, name) for name in SECTIONS}
+        return {name: getattr(owners[owner], name) for name, (owner, _) in flat_settings().items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by section, as JSON and checkpoints hold them."""
+        sections = {name: getattr(self, name).to_dict() for name in SECTIONS}
+        parts = {type(part).NAME: part.to_dict() for part in self.parts}
+        return {**super().to_dict(), **sections, "parts": parts}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any], version: str = "") -> "RunConfig":
+        """The inverse of `to_dict`; also reads the flat values of records of schema 1.
+
+        Args:
+            values: what was written.
+            version: the lpkernels that wrote it, for the error.
+        Raises: ValueError: a field or a part that this version does not know.
+        """
+        if not isinstance(values.get("workload"), Mapping):
+            others = sorted(set(values) - set(flat_settings()))
+            if others:
+                raise unknown("RunConfig", others, [], version or "another version")
+            return RunConfig.of(**values)
+        own = {field.name for field in settings(RunConfig)}
+        others = sorted(set(values) - own - set(SECTIONS) - {"parts"})
+        if others:
+            raise unknown("RunConfig", others, [], version or "another version")
+        parts = values.get("parts", {})
+        for name in parts:
+            if name not in PARTS:
+                raise ValueError(
+                    f"RunConfig: unknown part {name!r}; import the module that registers it, or "
+                    f"read this with the lpkernels that wrote it ({version or 'another version'})"
+                )
+        return RunConfig(
+            **{name: values[name] for name in own & set(values)},
+            **{
+                name: section_from(section, values.get(name, {}), version)
+                for name, section in SECTIONS.items()
+            },
+            parts=tuple(section_from(PARTS[name], parts[name], version) for name in parts),
+        )
+
+
+def sections() -> dict[str, type[Section]]:
+    """All sections by name: the run's own fields are those of "", parts come last."""
+    return {"": RunConfig, **SECTIONS, **PARTS}
+
+
+for _name, _section in sections().items():
+    claim(_name, _section)
+
+
+def flat_settings() -> dict[str, tuple[str, "dataclasses.Field[Any]"]]:
+    """Every field by its own name: the section it belongs to, and the field."""
+    return {
+        field.name: (name, field)
+        for name, section in sections().items()
+        for field in settings(section)
+    }
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields given by name or in a table of their section, as in {"optimizer": {"lr": 0.1}}, as
+    one mapping by name.
+
+    Raises: ValueError: an unknown field or section, a field given twice, or in a section that it
+        does not belong to.
+    """
+    known, places = flat_settings(), sections()
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = value if isinstance(value, Mapping) else {name: value}
+        if isinstance(value, Mapping) and name not in places:
             raise ValueError(
-                f"RunConfig: unknown field {', '.join(unknown)}; written by another version of "
-                "lpkernels?"
+                f"unknown section {name!r}; expected one of {', '.join(filter(None, places))}"
             )
-        accs = tuple(tuple(row) for row in values.get("layer_accs", ()))
-        return RunConfig(**{**values, "layer_accs": accs})
+        others = sorted(set(inner) - set(known))
+        if others:
+            raise unknown(
+                f"section {name!r}" if inner is value else "RunConfig", others, list(known)
+            )
+        for field, given in inner.items():
+            if inner is value and known[field][0] != name:
+                raise ValueError(f"{name}.{field}: it belongs to section {known[field][0]!r}")
+            if field in found:
+                raise ValueError(f"{field}: given twice")
+            found[field] = given
+    return found

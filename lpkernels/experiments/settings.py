@@ -1,0 +1,185 @@
+"""Configurations made of frozen dataclasses whose fields carry their own documentation and checks.
+
+One text describes a field wherever it shows: as the help of its option, and in errors.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_type_hints
+
+import lpkernels
+
+_TEXT, _LEAST, _CHECK, _OPTION = "text", "least", "check", "option"
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    least: float | None = None,
+    check: Callable[[Any], object] | None = None,
+    option: bool = True,
+) -> Any:
+    """A field of a configuration.
+
+    Args:
+        default: its default; the type of the annotation.
+        text: what it means, one or two sentences; the help of its option.
+        least: the smallest value allowed.
+        check: raises ValueError or TypeError for a value that is none; not called for "" and None.
+        option: whether the command line has an option of this name.
+    """
+    metadata = {_TEXT: text, _LEAST: least, _CHECK: check, _OPTION: option}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def one_of(*names: str) -> Callable[[str], None]:
+    """A check that the value is one of `names`."""
+
+    def check(value: str) -> None:
+        if value not in names:
+            raise ValueError(f"expected one of {', '.join(names)}, got {value!r}")
+
+    return check
+
+
+def positive(value: float) -> None:
+    """A check that the value is a positive finite number."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"expected a positive number, got {value}")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a configuration: its fields are settings, checked when it is made.
+
+    Whole numbers given for a float become floats and lists become tuples, so that equal
+    configurations have equal texts.
+
+    Raises:
+        TypeError: a value of another type.
+        ValueError: a value that its field refuses.
+    """
+
+    #: What the options of this section are called together.
+    TITLE: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            if _TEXT in field.metadata:
+                value = _typed(self._label(field), getattr(self, field.name), hints[field.name])
+                object.__setattr__(self, field.name, value)
+                self._check(field, value)
+
+    def _label(self, field: "dataclasses.Field[Any]") -> str:
+        return f"{type(self).__name__}: {field.name}"
+
+    def _check(self, field: "dataclasses.Field[Any]", value: Any) -> None:
+        least, check = field.metadata[_LEAST], field.metadata[_CHECK]
+        if least is not None and value is not None and not value >= least:
+            raise ValueError(f"{self._label(field)} must be at least {least}, got {value}")
+        if check is not None and value is not None and value != "":
+            try:
+                check(value)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{self._label(field)}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, as JSON and checkpoints hold them."""
+        return {field.name: plain(getattr(self, field.name)) for field in settings(type(self))}
+
+
+def settings(section: type[Section]) -> list["dataclasses.Field[Any]"]:
+    """The fields of `section` that are settings, in order."""
+    return [field for field in dataclasses.fields(section) if _TEXT in field.metadata]
+
+
+# Which section has the field of a name: its own name.
+_OWNERS: dict[str, str] = {}
+
+
+def claim(name: str, section: type[Section]) -> None:
+    """Notes the names of the fields of the section called `name`; nothing is noted on an error.
+
+    Raises: ValueError: another section has a field of the same name.
+    """
+    names = [field.name for field in settings(section)]
+    for field in names:
+        if _OWNERS.get(field, name) != name:
+            raise ValueError(
+                f"{section.__name__}.{field}: section {_OWNERS[field] or 'run'!r} has a field of "
+                "that name, and every field of a run needs a name of its own"
+            )
+    _OWNERS.update(dict.fromkeys(names, name))
+
+
+def text_of(field: "dataclasses.Field[Any]") -> str:
+    """The documentation of a setting."""
+    return str(field.metadata[_TEXT])
+
+
+def least_of(field: "dataclasses.Field[Any]") -> float | None:
+    """The smallest value of a setting, if there is one."""
+    return field.metadata[_LEAST]
+
+
+def check_of(field: "dataclasses.Field[Any]") -> Callable[[Any], object] | None:
+    """The check of a setting's values, if there is one."""
+    return field.metadata[_CHECK]
+
+
+def is_option(field: "dataclasses.Field[Any]") -> bool:
+    """Whether the command line has an option for a setting."""
+    return bool(field.metadata[_OPTION])
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists, all else as it is."""
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def unknown(where: str, names: list[str], known: list[str], version: str = "") -> ValueError:
+    """The error for names that `where` does not have; `version`: of the lpkernels that wrote it."""
+    from difflib import get_close_matches
+
+    close = [match for name in names for match in get_close_matches(name, known, n=1)]
+    hint = f"; did you mean {', '.join(close)}?" if close else f"; it has {', '.join(known)}"
+    if version:
+        hint = f"; written by lpkernels {version}, this is {lpkernels.__version__}"
+    return ValueError(f"{where}: unknown field {', '.join(names)}{hint}")
+
+
+def section_from(section: type[Section], values: Mapping[str, Any], version: str = "") -> Any:
+    """The section of plain values; a field that it does not have is a ValueError."""
+    known = [field.name for field in settings(section)]
+    others = sorted(set(values) - set(known))
+    if others:
+        raise unknown(section.__name__, others, known, version)
+    return section(**values)
+
+
+def _typed(label: str, value: Any, hint: Any) -> Any:
+    """`value` as the type that the annotation `hint` asks for."""
+    allowed = getattr(hint, "__args__", (hint,)) if type(None) in _members(hint) else (hint,)
+    if value is None and type(None) in _members(hint):
+        return None
+    kinds = [kind for kind in allowed if kind is not type(None)]
+    kind = getattr(kinds[0], "__origin__", kinds[0])
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is tuple and isinstance(value, list | tuple):
+        return _tuples(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{label}: expected {kind.__name__}, got {type(value).__name__} {value!r}")
+    return value
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return getattr(hint, "__args__", ())
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value

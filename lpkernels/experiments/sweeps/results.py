@@ -1,0 +1,24 @@
+"""What the cells of a sweep came to."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell: an arm, the values of the axes, a seed, and what its run came to.
+
+    status: "finished", "diverged" (a run whose loss is not finite at its end, or whose every last
+        update was skipped: a result too) or "failed" (an error, twice).
+    values: the fields of the record of its last epoch; a figure that is not finite is None.
+        seconds: of the whole run.  Empty where it failed.
+    cell: the name of its folder.  error: the last line of the error of one that failed.
+    """
+
+    arm: str
+    axes: tuple[tuple[str, Any], ...]
+    seed: int
+    status: str
+    values: dict[str, Any] = field(default_factory=dict)
+    cell: str = ""
+    error: str = ""

@@ -1,0 +1,97 @@
+"""The arithmetic of a run: the recipes of its layers."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_accumulator, as_quantizer
+from lpkernels.experiments.settings import Section, one_of, setting
+from lpkernels.formats import parse_format
+from lpkernels.recipes import recipe as named_recipe
+from lpkernels.rounding import ROUNDINGS
+
+
+@dataclass(frozen=True)
+class ArithmeticConfig(Section):
+    """The recipe of every linear and convolution layer, and what differs from it."""
+
+    TITLE: ClassVar[str] = "Arithmetic"
+
+    recipe: str = setting("fp32", "Arithmetic of all layers, a recipe's name.", check=named_recipe)
+    operands: str = setting(
+        "",
+        "Rounding of all inputs and weights instead of the recipe's, e.g. affine4.",
+        check=as_quantizer,
+    )
+    grads: str = setting(
+        "",
+        "Rounding of all incoming gradients instead of the recipe's, e.g. affine8:stochastic.",
+        check=as_quantizer,
+    )
+    edge: str = setting(
+        "", "Format of the first input and the last layer's operands.", check=parse_format
+    )
+    acc: str = setting("", "Format replacing the recipe's accumulators.", check=Accumulator)
+    chunk: int = setting(0, "With --acc: length of the inner sums, 0 for none.", least=0)
+    acc_rounding: str = setting(
+        "nearest_even", "With --acc: rounding of its sums.", check=one_of(*ROUNDINGS)
+    )
+    layer_accs: tuple[tuple[str, str, str, str], ...] = setting(
+        (),
+        "(layer, fprop, dgrad, wgrad) for layers with accumulators of their own, by name.",
+        option=False,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.acc and (self.chunk or self.acc_rounding != "nearest_even"):
+            raise ValueError(
+                "ArithmeticConfig: chunk and acc_rounding belong to acc; give acc a format such as "
+                "'e6m9'"
+            )
+
+
+def layer_recipes(config: ArithmeticConfig) -> Recipe | dict[Any, Recipe]:
+    """What `convert` takes: one recipe, or with `edge` a mapping for `stem`, `head` and the rest.
+
+    With edge="e6m9" and fp8_wang2018 this is the exception of Wang et al. 2018 (arXiv 1812.08011):
+    the images enter the first layer in 16 bits, because 8 bits have too few levels for them, and
+    the operands of the last layer have 16 bits, because softmax is sensitive to its input; the
+    accumulators stay those of the other layers. A layer named in `layer_accs` has its own.
+    """
+    body = body_recipe(config)
+    if not config.edge and not config.layer_accs:
+        return body
+    recipes: dict[Any, Recipe] = {}
+    if config.edge:
+        operands = ("input", "weight", "bias", "grad_output")
+        recipes["stem"] = _replace_operands(body, config.edge, operands[:1])
+        recipes["head"] = _replace_operands(body, config.edge, operands)
+    for layer, *sums in config.layer_accs:
+        fprop, dgrad, wgrad = (as_accumulator(name) for name in sums)
+        base = recipes.get(layer, body)
+        recipes[layer] = dataclasses.replace(base, fprop=fprop, dgrad=dgrad, wgrad=wgrad)
+    return {**recipes, "*": body}
+
+
+def body_recipe(config: ArithmeticConfig) -> Recipe:
+    """The recipe of the layers between the first and the last."""
+    body = named_recipe(config.recipe)
+    if config.operands:
+        body = dataclasses.replace(body, input=config.operands, weight=config.operands)
+    if config.grads:
+        body = dataclasses.replace(body, grad_output=config.grads)
+    if not config.acc:
+        return body
+    acc = Accumulator(config.acc, config.acc_rounding, chunk=config.chunk or None)
+    return dataclasses.replace(body, fprop=acc, dgrad=acc, wgrad=acc)
+
+
+def _replace_operands(recipe: Recipe, fmt: str, fields: tuple[str, ...]) -> Recipe:
+    """`recipe` with the format `fmt` in those of `fields` that it quantises at all."""
+    changes: dict[str, Any] = {}
+    for name in fields:
+        old = getattr(recipe, name)
+        if old is not None:
+            changes[name] = Quantizer(fmt, old.rounding)
+    return dataclasses.replace(recipe, **changes)

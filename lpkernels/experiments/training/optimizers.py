@@ -1,0 +1,131 @@
+"""torch's optimizers by name, and the learning rate of a step."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from lpkernels.experiments.settings import Section, one_of, positive, setting
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+# What a run uses where it says nothing: SGD's are those of residual networks (He et al. 2016, arXiv
+# 1512.03385, section 4.2), the others torch's own.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "nesterov": False},
+    "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
+}
+SCHEDULES = ("cosine", "steps", "constant")
+
+
+def _milestones(text: str) -> tuple[float, ...]:
+    """ "0.5,0.75" as numbers.
+
+    Raises: ValueError: anything but ascending numbers between 0 and 1.
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or list(found) != sorted(set(found)) or not 0 < found[0] <= found[-1] < 1:
+        raise ValueError(f"expected ascending shares of the run such as 0.5,0.75, got {text!r}")
+    return found
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Section):
+    """The optimizer of a run and its learning rate. None is the optimizer's own default.
+
+    Raises: ValueError: an argument that the optimizer does not take.
+    """
+
+    TITLE: ClassVar[str] = "Optimizer"
+
+    optimizer: str = setting("sgd", "sgd, adam or adamw, torch's own.", check=one_of(*OPTIMIZERS))
+    lr: float | None = setting(
+        None, "Peak learning rate; default: 0.1 for sgd, 0.001 for the others.", check=positive
+    )
+    momentum: float | None = setting(None, "Of sgd; default 0.9.", least=0.0)
+    nesterov: bool | None = setting(None, "Of sgd: Nesterov's momentum.")
+    beta1: float | None = setting(None, "Of adam and adamw; default 0.9.", least=0.0)
+    beta2: float | None = setting(None, "Of adam and adamw; default 0.999.", least=0.0)
+    eps: float | None = setting(None, "Of adam and adamw; default 1e-8.", check=positive)
+    weight_decay: float | None = setting(
+        None, "Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01.", least=0.0
+    )
+    schedule: str = setting(
+        "cosine",
+        "Learning rate: cosine to 0, steps (times --lr-decay at each of --milestones), constant.",
+        check=one_of(*SCHEDULES),
+    )
+    warmup: int = setting(
+        0, "Steps in which the learning rate rises to its peak before the schedule.", least=0
+    )
+    milestones: str = setting(
+        "0.5,0.75", "With steps: shares of the steps after the warm-up.", check=_milestones
+    )
+    lr_decay: float = setting(0.1, "With steps: the factor at each milestone.", check=positive)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("momentum", "nesterov", "beta1", "beta2", "eps"):
+            if getattr(self, name) is not None and name not in _DEFAULTS[self.optimizer]:
+                owners = " and ".join(kind for kind in _DEFAULTS if name in _DEFAULTS[kind])
+                raise ValueError(
+                    f"OptimizerConfig: {name} is an argument of {owners}, got it with "
+                    f"{self.optimizer}; leave it out"
+                )
+
+    def arguments(self) -> dict[str, Any]:
+        """What the optimizer's constructor takes."""
+        given = {
+            name: default if getattr(self, name) is None else getattr(self, name)
+            for name, default in _DEFAULTS[self.optimizer].items()
+        }
+        if "beta1" in given:
+            given["betas"] = (given.pop("beta1"), given.pop("beta2"))
+        return given
+
+    @property
+    def peak(self) -> float:
+        """The highest learning rate."""
+        return float(self.arguments()["lr"])
+
+
+def build_optimizer(
+    config: OptimizerConfig, parameters: Iterable[nn.Parameter], *, device: str
+) -> torch.optim.Optimizer:
+    """The optimizer of a run. On CUDA it is torch's fused one, which skips an update on the device
+    and waits for nothing."""
+    # Only where it is asked for: naming the argument at all turns torch's own choice off.
+    fused = {"fused": True} if torch.device(device).type == "cuda" else {}
+    return OPTIMIZERS[config.optimizer](parameters, **config.arguments(), **fused)
+
+
+def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
+    """The learning rate of step number `step`, from 0, of `total`.
+
+    It rises linearly over the steps of the warm-up, of which the last has the peak; the schedule
+    takes the steps that are left.
+    """
+    if step < config.warmup:
+        return config.peak * (step + 1) / config.warmup
+    step, total = step - config.warmup, max(1, total - config.warmup)
+    if config.schedule == "cosine":
+        return cosine_lr(config.peak, step, total)
+    if config.schedule == "steps":
+        passed = sum(step >= share * total for share in _milestones(config.milestones))
+        return config.peak * config.lr_decay**passed
+    return config.peak
+
+
+def cosine_lr(peak: float, step: int, total: int) -> float:
+    """Half a cosine from `peak` at step 0 to 0 at step `total`."""
+    return peak * 0.5 * (1 + math.cos(math.pi * step / total))

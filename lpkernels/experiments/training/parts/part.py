@@ -1,0 +1,156 @@
+"""What a technique hands to the trainer: a part, and the settings that it is made from.
+
+The trainer calls the hooks of a run's parts and knows nothing else of them. Within one step:
+
+    before_step(step)        in order
+    forward pass, loss
+    scale_loss(loss)         in order
+    backward pass            the gradients of several processes are added, then
+    after_backward()         in reverse order: what scaled last is undone first
+    gradient clipping        the trainer's own
+    step(optimizer)          in order, until one takes the step itself; else the trainer steps
+    after_step(ran)          in order
+
+With several turns or accumulated gradients, scale_loss is called for each loss; after_backward,
+step and after_step once for each update.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.experiments.processes.torchrun import Processes
+from lpkernels.experiments.settings import Section, claim
+from lpkernels.experiments.workloads.workload import Batch, Workload
+
+
+class Context:
+    """What a part may want to know of the run it is prepared for.
+
+    workload: data, model, loss and metric.
+    seed, batch, total_steps: of the run.  processes: those that train it.  device: of the model.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        seed: int,
+        batch: int,
+        total_steps: int,
+        processes: Processes,
+        device: str,
+    ) -> None:
+        self.workload, self.seed, self.batch = workload, seed, batch
+        self.total_steps, self.processes, self.device = total_steps, processes, device
+
+    @cached_property
+    def sample(self) -> Batch:
+        """The first batch of the run, on its device."""
+        batch = self.workload.train.plan(self.seed, 0).batch(0, self.batch)
+        return tuple(tensor.to(self.device) for tensor in batch)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss of a batch, a scalar: what the first turn of a step makes small."""
+        return self.workload.turns[0].loss(model, batch).losses.mean()
+
+
+class Part:
+    """A technique as the trainer sees it. Every hook here does nothing: override what you need.
+
+    A part's own state is what `state_dict` returns: tensors and plain values. It is saved with the
+    run's checkpoint, and what the model and the optimizer hold is saved with these.
+    """
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The model and the optimizer to train with: those given, changed, wrapped or replaced.
+
+        Called once, before a checkpoint is loaded; sharded parameters (FSDP2) are sharded already,
+        DDP wraps what is returned. Its draws come from torch's generator.
+        """
+        return model, optimizer
+
+    def before_step(self, step: int) -> None:
+        """Called before the forward pass of step number `step` of the run, from 0."""
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """The scalar whose gradients are computed."""
+        return loss
+
+    def after_backward(self) -> None:
+        """Called with the gradients of an update in place; undoes `scale_loss`."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
+        """The update, if this part makes it: a 0-d tensor on the device that says whether it ran.
+
+        None leaves it to the next part or to the trainer, which skips an update whose gradients are
+        not all finite.
+        """
+        return None
+
+    def after_step(self, ran: Tensor) -> None:
+        """Called after the update; `ran` is a 0-d bool tensor, which is better not read here."""
+
+    def evaluating(self) -> AbstractContextManager[Any]:
+        """What surrounds a test: another precision, averaged weights."""
+        return nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to go on."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` returned."""
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for the record of the epoch that ends; the names are the part's own."""
+        return {}
+
+
+@dataclass(frozen=True)
+class PartConfig(Section):
+    """The settings of one kind of part. Its defaults mean that the run has no such part.
+
+    A subclass is a frozen dataclass of settings, whose names no other section uses; `register`
+    makes it known to configurations, records, checkpoints and the command line.
+    """
+
+    #: What records, checkpoints and specifications call the part.
+    NAME: ClassVar[str] = ""
+    #: Parts of a run are called in this order, smaller numbers first. A schedule of precisions has
+    #: 10, what changes the model 30, loss scaling 50, what replaces the optimizer 70, what changes
+    #: the updated weights 90.
+    ORDER: ClassVar[int] = 50
+
+    def build(self) -> Part:
+        """The part of a run with these settings."""
+        raise NotImplementedError(f"{type(self).__name__} must define build()")
+
+
+#: By name, in the order in which the parts of a run are called.
+PARTS: dict[str, type[PartConfig]] = {}
+
+P = TypeVar("P", bound=type[PartConfig])
+
+
+def register(config: P) -> P:
+    """Makes a kind of part known, as a class decorator; it stands in PARTS by ORDER, then name.
+
+    Raises: ValueError: its name or the name of one of its settings is taken.
+    """
+    if not config.NAME or not issubclass(config, PartConfig):
+        raise ValueError(f"register: {config.__name__} must be a PartConfig with a NAME of its own")
+    known = PARTS.get(config.NAME)
+    if known is not None and known.__qualname__ != config.__qualname__:
+        raise ValueError(f"register: a part called {config.NAME!r} exists already")
+    claim(config.NAME, config)
+    PARTS[config.NAME] = config
+    for name in sorted(PARTS, key=lambda name: (PARTS[name].ORDER, name)):
+        PARTS[name] = PARTS.pop(name)
+    return config

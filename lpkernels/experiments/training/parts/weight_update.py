@@ -1,0 +1,60 @@
+"""Weights that are rounded after every update."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.arithmetic import Quantizer, as_quantizer
+from lpkernels.experiments.processes.replicas import like, whole
+from lpkernels.experiments.settings import setting
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.functional import quantize
+
+
+@register
+@dataclass(frozen=True)
+class WeightUpdateConfig(PartConfig):
+    """The settings of rounded weight updates."""
+
+    TITLE: ClassVar[str] = "Weight updates"
+    NAME: ClassVar[str] = "weight_update"
+    ORDER: ClassVar[int] = 90
+
+    weight_update: str = setting(
+        "",
+        "Rounding of the weights at the start and after every update, e.g. e6m9:stochastic.",
+        check=as_quantizer,
+    )
+
+    def build(self) -> Part:
+        return RoundedWeights(as_quantizer(self.weight_update))
+
+
+class RoundedWeights(Part):
+    """Rounds every parameter at the start and after every update, in its own element's draw.
+
+    A skipped update is rounded too, which changes no weight: it is in the format already.
+    """
+
+    def __init__(self, quantizer: Quantizer) -> None:
+        self.quantizer = quantizer
+        self._parameters: list[nn.Parameter] = []
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self._parameters = list(model.parameters())
+        self._round()
+        return model, optimizer
+
+    def after_step(self, ran: Tensor) -> None:
+        self._round()
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        for parameter in self._parameters:
+            # A draw belongs to an element of the whole tensor.
+            rounded = quantize(whole(parameter.detach()), self.quantizer)
+            parameter.copy_(like(rounded, parameter))

@@ -1,0 +1,35 @@
+"""What a run trains: data, model, and how many of the data."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lpkernels.experiments.settings import Section, setting
+
+
+@dataclass(frozen=True)
+class WorkloadConfig(Section):
+    """The workload of a run; `workloads.find` makes it."""
+
+    TITLE: ClassVar[str] = "Workload"
+
+    data: str = setting(
+        "digits",
+        "digits, digits32, mnist1d, cifar10, cifar100, text, gan, or module:function, which "
+        "returns a Workload.",
+    )
+    data_dir: str = setting("", "Folder of CIFAR's extracted binary files.")
+    model: str = setting(
+        "",
+        'resnet<depth>, cnn<depth>, mlp<depth>, lstm<depth>, gpt<depth> or gan; "": the one that '
+        "the data is usually trained with.",
+    )
+    width: int = setting(0, "Channels of the first layer; 0: the model's default.", least=0)
+    norm: str = setting("", 'Normalisation: batch, layer or none; "": the usual one of the model.')
+    augment: bool = setting(False, "Shift (CIFAR: and flip) the training images.")
+    label_noise: float = setting(
+        0.0, "Share of the training labels replaced by a class drawn from all.", least=0.0
+    )
+    train_size: int = setting(
+        0, "Training examples kept, as many of each class as can be; 0: all.", least=0
+    )
+    classes: int = setting(0, "Classes kept, the first so many; 0: all.", least=0)

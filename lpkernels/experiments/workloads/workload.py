@@ -1,0 +1,110 @@
+"""What the trainer needs to know of data, model, loss and metric, and nothing else.
+
+A workload is deterministic: what an epoch feeds depends on (seed, epoch) alone, and what a test
+feeds on nothing. The trainer builds the model under the run's own seed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+#: Tensors that belong together; the first dimension of each counts the examples.
+Batch = tuple[Tensor, ...]
+
+
+class Outcome(NamedTuple):
+    """What a turn makes of a batch of n examples.
+
+    losses: (n,) float32, the loss of each example, with its graph.
+    sums: 0-d tensors, figures of training summed over the examples, such as how many were right;
+        the record of the epoch holds their means as train_<name>.
+    """
+
+    losses: Tensor
+    sums: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One update within a step: which parameters, by which loss.
+
+    loss(model, batch): called with the model in training mode (under DDP its wrapper: call it
+        once) and tensors on its device.
+    name: "" where there is one turn; else the epoch's record has train_<name>_loss.
+    parameters: globs over the names of the model's parameters; the others get no gradient.
+    """
+
+    loss: Callable[[nn.Module, Batch], Outcome]
+    name: str = ""
+    parameters: tuple[str, ...] = ("*",)
+
+
+class Plan(Protocol):
+    """What one epoch feeds, drawn up front, so that a run may resume at any step."""
+
+    def batch(self, step: int, size: int) -> Batch:
+        """Examples step * size .. of the epoch's order, on the CPU; the last batch may be short."""
+
+
+class TrainingSet(Protocol):
+    """The examples that an epoch goes through once."""
+
+    def __len__(self) -> int:
+        """How many examples there are."""
+
+    def plan(self, seed: int, epoch: int) -> Plan:
+        """The plan of an epoch: the same for the same arguments, at any time."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The figure by which runs of a workload are compared.
+
+    field: its name in the epoch's record.  label: what tables and axes call it.
+    higher: whether more is better.  percent: whether it is shown times 100 with a percent sign.
+    """
+
+    field: str = "test_accuracy"
+    label: str = "test accuracy"
+    higher: bool = True
+    percent: bool = True
+
+
+ACCURACY = Metric()
+
+
+def mean_of_examples(sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
+    """test_<name> of every sum: its mean over `count` examples."""
+    return {f"test_{name}": float(total) / count for name, total in sums.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Data, model, loss and metric.
+
+    name: of the data.
+    model: makes the network, with weights from torch's generator. A recipe treats modules named
+        `stem` and `head` (first and last layer) apart where the run asks for it.
+    train: the training set.
+    test: the batches of the test set, at most 256 examples each; an item may be made when asked
+        for.
+    turns: the updates of a step, in order.
+    measure(model, batch): 0-d or small tensors that are added over the test batches, in float64;
+        called in evaluation mode without gradients.
+    score(sums, examples): fields of the epoch's record from the sums over the whole test set;
+        test_loss and the metric's field among them.
+    metric: the figure that counts.
+    spreads: whether several processes can train it together.
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    train: TrainingSet
+    test: Sequence[Batch]
+    turns: tuple[Turn, ...]
+    measure: Callable[[nn.Module, Batch], Mapping[str, Tensor]]
+    metric: Metric = field(default=ACCURACY)
+    score: Callable[[Mapping[str, Tensor], int], dict[str, float]] = mean_of_examples
+    spreads: bool = True
