@@ -1,8 +1,11 @@
-"""A data set of a few images that no file holds."""
+"""A data set of a few images that no file holds, and its workload."""
 
 import torch
 
+from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.images import ImageData
+from lpkernels.experiments.workloads.pictures import image_workload
+from lpkernels.experiments.workloads.workload import Workload
 
 
 def tiny_data(*, train: int = 30, test: int = 8) -> ImageData:
@@ -25,3 +28,8 @@ def tiny_data(*, train: int = 30, test: int = 8) -> ImageData:
         max_shift=1,
         flip=True,
     )
+
+
+def tiny_workload(config: WorkloadConfig, *, train: int = 30, test: int = 8) -> Workload:
+    """`tiny_data` with the settings of a run; also "tests.experiments.tiny:tiny_workload"."""
+    return image_workload(tiny_data(train=train, test=test), config)

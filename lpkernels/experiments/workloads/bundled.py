@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import BasicBlock, ResNet
+from lpkernels.experiments.workloads.models.transformer import GPT
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,45 +109,6 @@ def mobilenetv2(classes: int = 1000) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class GPTBlock(nn.Module):
-    """Pre-norm transformer block with causal attention."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        shape = (batch, length, self.heads, width // self.heads)
-        q, k, v = (t.reshape(shape).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
-
-
-class TinyGPT(nn.Module):
-    """A decoder after Radford et al. 2019 ("Language models are unsupervised multitask learners"):
-    learned positions, 4 blocks of width 128, 4 heads, 128 tokens, a vocabulary of 256 bytes.
-    """
-
-    def __init__(
-        self, *, tokens: int = 256, width: int = 128, blocks: int = 4, heads: int = 4,
-        context: int = 128,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.token, self.position = nn.Embedding(tokens, width), nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*(GPTBlock(width, heads) for _ in range(blocks)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, tokens, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
-        return self.head(self.norm(self.blocks(x)))
-
-
 _IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
     "resnet32-cifar": (lambda: ResNet(3, 10, depth=32), 32, 10),
     "resnet18-imagenet": (ResNet18, 224, 1000),
@@ -167,9 +129,7 @@ def workload(name: str, *, batch: int = 8, seed: int = 0) -> Workload:
         if name == "tiny-gpt":
             tokens = torch.randint(256, (batch, 129))
             labels = tokens[:, 1:].flatten()
-            return Workload(
-                TinyGPT(), tokens[:, :-1], lambda y: cross_entropy(y.flatten(0, 1), labels)
-            )
+            return Workload(GPT(), tokens[:, :-1], lambda y: cross_entropy(y.flatten(0, 1), labels))
         if name not in _IMAGE_MODELS:
             raise ValueError(f"model: expected one of {', '.join(BUNDLED)}, got {name!r}")
         build, size, classes = _IMAGE_MODELS[name]

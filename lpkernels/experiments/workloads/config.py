@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lpkernels.experiments.settings import Section, setting
+from lpkernels.experiments.settings import Section, one_of, setting
+
+
+def _share(value: float) -> None:
+    if not value <= 1:
+        raise ValueError(f"expected a share of 0 to 1, got {value}")
+
+
+def _classes(value: int) -> None:
+    if value == 1:
+        raise ValueError(f"expected at least 2, or 0 for all, got {value}")
 
 
 @dataclass(frozen=True)
@@ -24,12 +34,19 @@ class WorkloadConfig(Section):
         "the data is usually trained with.",
     )
     width: int = setting(0, "Channels of the first layer; 0: the model's default.", least=0)
-    norm: str = setting("", 'Normalisation: batch, layer or none; "": the usual one of the model.')
+    norm: str = setting(
+        "",
+        'Normalisation: batch, layer or none; "": the usual one of the model.',
+        check=one_of("batch", "layer", "none"),
+    )
     augment: bool = setting(False, "Shift (CIFAR: and flip) the training images.")
     label_noise: float = setting(
-        0.0, "Share of the training labels replaced by a class drawn from all.", least=0.0
+        0.0,
+        "Share of the training labels replaced by a class drawn from all.",
+        least=0.0,
+        check=_share,
     )
     train_size: int = setting(
         0, "Training examples kept, as many of each class as can be; 0: all.", least=0
     )
-    classes: int = setting(0, "Classes kept, the first so many; 0: all.", least=0)
+    classes: int = setting(0, "Classes kept, the first so many; 0: all.", least=0, check=_classes)

@@ -1,6 +1,5 @@
 """Image data sets in memory: scikit-learn's digits, CIFAR-10/100 from their binary files."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from lpkernels.experiments.workloads.streams import stream_seed
 
 DATASETS = ("digits", "digits32", "cifar10", "cifar100")
 
@@ -234,9 +235,3 @@ def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
         rows,
         cols,
     ]
-
-
-def stream_seed(seed: int, *names: str | int) -> int:
-    """A 63-bit seed for the stream called `names` of a run; BLAKE2 keeps neighbours apart."""
-    text = "/".join(map(str, (seed, *names))).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

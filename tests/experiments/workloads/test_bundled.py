@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lpkernels.experiments.workloads.bundled import BUNDLED, TinyGPT, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, workload
+from lpkernels.experiments.workloads.models.transformer import GPT
 from lpkernels.techniques.accumulation import plan
 
 # Parameters of the published networks; the ResNet-32 here has 1x1 convolutions on its shortcuts.
@@ -32,7 +33,7 @@ def test_a_workload_is_the_same_each_time() -> None:
 
 def test_gpt_rows() -> None:
     torch.manual_seed(0)
-    model, tokens = TinyGPT(width=32, blocks=1, heads=2), torch.randint(256, (2, 16))
+    model, tokens = GPT(width=32, depth=1, heads=2), torch.randint(256, (2, 16))
     rows = plan(model, tokens, loss=lambda y: y.square().mean() * 1024, operand="e5m2").rows
     lengths: dict[str, list[int]] = {}
     for row in rows:

@@ -1,9 +1,58 @@
 """The networks: their sizes, their names, and what is refused."""
 
+import hashlib
+import re
+
 import pytest
 import torch
+from torch import nn
 
-from lpkernels.experiments.workloads.models import PlainCNN, ResNet, build_model
+import lpkernels as lp
+from lpkernels.experiments.workloads.models import (
+    FAMILIES,
+    PlainCNN,
+    ResNet,
+    Task,
+    build_model,
+    family,
+    forms,
+    model_builder,
+    parse_model,
+)
+from tests.experiments.workloads.digest import digest
+
+IMAGES = Task("images", (1, 8, 8), 10)
+TASKS = {
+    "images": IMAGES,
+    "signals": Task("signals", (1, 40), 10),
+    "vectors": Task("vectors", (7,), 3),
+    "text": Task("text", (12,), 30),
+    "generation": Task("generation", (1, 8, 8), 5),
+}
+LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d | nn.Embedding | nn.LSTM
+# Every network for all that it is for.
+MEMBERS = [
+    (name, kind, norm)
+    for name, kinds, norms in (
+        ("resnet8", ("images",), ("", "batch", "layer", "none")),
+        ("resnet14", ("images",), ("",)),
+        ("cnn1", ("images", "signals"), ("",)),
+        ("cnn3", ("images", "signals"), ("", "batch", "layer", "none")),
+        ("cnn2_plain", ("images", "signals"), ("",)),
+        ("mlp1", ("images", "signals", "vectors"), ("", "batch", "layer", "none")),
+        ("mlp3", ("vectors",), ("",)),
+        ("lstm2", ("text",), ("",)),
+        ("gpt2", ("text",), ("",)),
+    )
+    for kind in kinds
+    for norm in norms
+]
+
+
+def inputs(task: Task) -> torch.Tensor:
+    if task.kind == "text":
+        return torch.randint(task.outputs, (4, *task.shape))
+    return torch.randn(4, *task.shape)
 
 
 def test_resnet20_has_the_published_size() -> None:
@@ -15,32 +64,130 @@ def test_resnet20_has_the_published_size() -> None:
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["resnet8", "resnet14", "cnn1", "cnn3", "cnn3_plain"])
-def test_models_take_the_digits(name: str) -> None:
-    model = build_model(name, 1, 10, width=4)
-    assert model(torch.randn(2, 1, 8, 8)).shape == (2, 10)
-    layers = [
-        n for n, m in model.named_modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)
-    ]
-    assert layers[0] == "stem"
-    assert layers[-1] == "head"
+@pytest.mark.parametrize(
+    ("name", "channels", "width", "names", "weights"),
+    [
+        ("resnet8", 1, 16, "e30688d16ca80621", "709b62ce1d9d691f"),
+        ("resnet14", 3, 4, "25e9bc1a7385f5dd", "851694ff79743721"),
+        ("cnn3", 1, 16, "fb30f8a82f76302b", "83035add1a3be544"),
+        ("cnn2_plain", 3, 4, "fed9749c91161dc2", "ebb8129b74ee2139"),
+    ],
+)
+def test_names_and_first_weights_are_pinned(
+    name: str, channels: int, width: int, names: str, weights: str
+) -> None:
+    # A change here makes checkpoints unreadable, or changes the figures of every run.
+    torch.manual_seed(0)
+    state = build_model(name, Task("images", (channels, 8, 8), 10), width=width).state_dict()
+    assert hashlib.sha256(" ".join(state).encode()).hexdigest()[:16] == names
+    assert digest(*state.values()) == weights
 
 
-def test_plain_cnn_without_norm_has_biases() -> None:
-    assert build_model("cnn2_plain", 1, 10).stem.bias is not None
-    assert build_model("cnn2", 1, 10).stem.bias is None
+@pytest.mark.parametrize(("name", "kind", "norm"), MEMBERS)
+def test_models_take_their_data(name: str, kind: str, norm: str) -> None:
+    task = TASKS[kind]
+    model = build_model(name, task, width=8, norm=norm)
+    x = inputs(task)
+    output = model(x)
+    assert output.shape == (*x.shape[: 2 if kind == "text" else 1], task.outputs)
+    output.square().mean().backward()
+    assert all(p.grad is not None for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["resnet", "vgg16", "resnet20_plain", "cnn3_bn", ""])
+@pytest.mark.parametrize(
+    ("name", "kind"), sorted({(name, kind) for name, kind, norm in MEMBERS if not norm})
+)
+def test_first_and_last_layer_are_called_stem_and_head(name: str, kind: str) -> None:
+    model = build_model(name, TASKS[kind], width=8)
+    layers = [n for n, m in model.named_modules() if isinstance(m, LAYERS)]
+    assert (layers[0], layers[-1]) == ("stem", "head")
+
+
+@pytest.mark.parametrize(("name", "kind", "norm"), [m for m in MEMBERS if m[2] in ("", "layer")])
+def test_models_are_converted(name: str, kind: str, norm: str) -> None:
+    task = TASKS[kind]
+    torch.manual_seed(0)
+    model = build_model(name, task, width=8, norm=norm)
+    x = inputs(task)
+    plain = model(x)
+    coarse = lp.convert(model, lp.Recipe(input="affine2", weight="affine2"))
+    output = coarse(x)
+    output.square().mean().backward()
+    assert not torch.equal(output, plain)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_name_without_number_has_the_usual_depth() -> None:
+    assert parse_model("resnet") == (FAMILIES["resnet"], 8, "")
+    assert parse_model("cnn_plain") == (FAMILIES["cnn"], 3, "none")
+
+
+def test_width_0_is_the_usual_one() -> None:
+    assert build_model("cnn1", IMAGES).stem.out_channels == 16
+    assert build_model("mlp1", IMAGES).stem.out_features == 64
+
+
+def test_convolutions_without_norm_have_biases() -> None:
+    assert build_model("cnn2_plain", IMAGES).stem.bias is not None
+    assert build_model("resnet8", IMAGES, norm="none").stem.bias is not None
+    assert build_model("cnn2", IMAGES).stem.bias is None
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet20_plain_plain", "cnn3_bn", "", "cnn-3", "3"])
 def test_unknown_model_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="expected resnet<depth>, cnn<depth>"):
-        build_model(name, 1, 10)
+    text = re.escape(f"cnn<depth>_plain, got {name!r}")
+    with pytest.raises(ValueError, match=f"expected one of cnn<depth>, .*resnet<depth>.*{text}"):
+        build_model(name, IMAGES)
 
 
 def test_impossible_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"depth must be 6n \+ 2 \(8, 14, 20, ...\), got 9"):
-        build_model("resnet9", 1, 10)
-    with pytest.raises(ValueError, match="width must be at least 1, got 0"):
-        build_model("resnet8", 1, 10, width=0)
+        build_model("resnet9", IMAGES)
+    with pytest.raises(ValueError, match="expected at least 1, or 0 for the usual, got -1"):
+        build_model("resnet8", IMAGES, width=-1)
+    with pytest.raises(ValueError, match="ResNet: width must be at least 1, got 0"):
+        ResNet(1, 10, width=0)
     with pytest.raises(ValueError, match="at least 1, got depth=0 and width=16"):
         PlainCNN(1, 10, depth=0)
+    for name, kind in (("cnn0", "signals"), ("mlp0", "vectors"), ("lstm0", "text")):
+        with pytest.raises(ValueError, match="at least 1, got depth=0"):
+            build_model(name, TASKS[kind])
+    with pytest.raises(ValueError, match="a width that 4 heads divide, got depth=1 and width=6"):
+        build_model("gpt1", TASKS["text"], width=6)
+
+
+def test_models_for_other_data_are_refused() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"lstm<depth> is for text, and the data are images; expected one of cnn<depth>, "
+        r"mlp<depth>, resnet<depth>, got 'lstm1'",
+    ):
+        model_builder("lstm1", IMAGES)
+    with pytest.raises(ValueError, match="resnet<depth> is for images, and the data are signals"):
+        model_builder("resnet8", TASKS["signals"])
+
+
+def test_norms_that_a_model_lacks_are_refused() -> None:
+    with pytest.raises(ValueError, match="norm: lstm<depth> has none, got 'batch'"):
+        model_builder("lstm1", TASKS["text"], norm="batch")
+    with pytest.raises(ValueError, match="norm: cnn3_plain has none, got 'batch'"):
+        model_builder("cnn3_plain", IMAGES, norm="batch")
+    with pytest.raises(ValueError, match="lstm<depth> has no normalisation to leave out"):
+        model_builder("lstm1_plain", TASKS["text"])
+
+
+def test_a_family_is_one_function() -> None:
+    try:
+
+        @family("mean", "vectors", width=3, depth=2)
+        def _mean(task: Task, size: object) -> nn.Module:
+            return nn.Linear(task.shape[0], task.outputs)
+
+        assert build_model("mean", TASKS["vectors"])(torch.zeros(2, 7)).shape == (2, 3)
+        assert "mean<depth>" in forms("vectors")
+        with pytest.raises(ValueError, match="family: one called 'mean' exists already"):
+            family("mean", "vectors", width=3)(lambda task, size: nn.Identity())
+    finally:
+        FAMILIES.pop("mean", None)
+    with pytest.raises(ValueError, match="expected a name of small letters, got 'mean2'"):
+        family("mean2", "vectors", width=3)

@@ -1,0 +1,56 @@
+"""A small decoder of the GPT kind."""
+
+from torch import Tensor, nn
+
+from lpkernels.experiments.workloads.models.family import Size, Task, family
+
+
+class GPTBlock(nn.Module):
+    """Pre-norm transformer block with causal attention."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        shape = (batch, length, self.heads, width // self.heads)
+        q, k, v = (t.reshape(shape).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """A decoder after Radford et al. 2019 ("Language models are unsupervised multitask learners"):
+    learned positions, `depth` blocks of `width`, no dropout.
+
+    Takes (N, L) int64 numbers of tokens, L at most `context`; returns (N, L, tokens).
+    """
+
+    def __init__(
+        self, *, tokens: int = 256, width: int = 128, depth: int = 4, heads: int = 4,
+        context: int = 128,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if depth < 1 or width < 1 or width % heads:
+            raise ValueError(
+                f"GPT: expected depth at least 1 and a width that {heads} heads divide, got "
+                f"depth={depth} and width={width}"
+            )
+        self.stem, self.position = nn.Embedding(tokens, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(GPTBlock(width, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, tokens, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.stem(tokens) + self.position.weight[: tokens.shape[1]]
+        return self.head(self.norm(self.blocks(x)))
+
+
+@family("gpt", "text", depth=2, width=64)
+def _gpt(task: Task, size: Size) -> nn.Module:
+    return GPT(tokens=task.outputs, width=size.width, depth=size.depth, context=task.shape[0])

@@ -1,0 +1,72 @@
+"""Workloads by name: one of lpkernels' data sets, or a function of the user's."""
+
+import dataclasses
+import importlib
+import inspect
+from typing import Any
+
+from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.sets import DATASETS, DataSet, dataset
+from lpkernels.experiments.workloads.workload import Workload
+
+__all__ = ["DATASETS", "DataSet", "dataset", "find"]
+
+# Any data may be given these: a sweep over several data sets has one folder for all.
+_ALWAYS = ("data", "data_dir", "model", "width")
+
+
+def find(config: WorkloadConfig) -> Workload:
+    """The workload of a configuration: the same for the same one, at any time.
+
+    `data` is one of DATASETS, or "module:function": the function is called with the configuration
+    if it has a parameter, and then the other settings are its own business; else with nothing, and
+    they must be defaults. It returns a Workload.
+
+    Raises:
+        ValueError: the name means nothing, its function cannot be called or returns something
+            else, or a setting means nothing for the data or asks for more than there is.
+        FileNotFoundError: CIFAR's files are not in `data_dir`.
+        ImportError: a package that the data come with is not installed.
+    """
+    if ":" in config.data:
+        return _imported(config)
+    known = DATASETS.get(config.data)
+    if known is None:
+        raise ValueError(
+            f"data: expected one of {', '.join(DATASETS)}, got {config.data!r}; or module:function,"
+            " which returns a Workload"
+        )
+    others = set(_changed(config)) - {*_ALWAYS, *known.settings}
+    if others:
+        taken = [name for name in known.settings if name not in _ALWAYS]
+        raise ValueError(
+            f"{', '.join(sorted(others))}: means nothing for {config.data}, which has "
+            f"{', '.join(['model', 'width', *taken])}; leave it out"
+        )
+    return known.make(dataclasses.replace(config, model=config.model or known.model))
+
+
+def _changed(config: WorkloadConfig) -> dict[str, Any]:
+    """The settings that are not defaults."""
+    usual, given = WorkloadConfig().to_dict(), config.to_dict()
+    return {name: value for name, value in given.items() if value != usual[name]}
+
+
+def _imported(config: WorkloadConfig) -> Workload:
+    name = config.data
+    module, _, function = name.partition(":")
+    try:
+        called = getattr(importlib.import_module(module), function)
+        takes = bool(inspect.signature(called).parameters)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"data: {name!r} cannot be called: {error}") from error
+    others = sorted(_changed(config).keys() - {"data"})
+    if others and not takes:
+        raise ValueError(
+            f"{', '.join(others)}: the function {name!r} takes no WorkloadConfig, so these would "
+            "do nothing; give it a parameter, or leave them out"
+        )
+    made = called(config) if takes else called()
+    if not isinstance(made, Workload):
+        raise ValueError(f"data: {name!r} must return a Workload, got {type(made).__name__}")
+    return made

@@ -1,0 +1,145 @@
+"""Workloads by name, and functions of the user's."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
+from lpkernels.experiments.workloads.workload import Workload
+from tests.experiments.tiny import tiny_workload
+
+NAMES = ["cifar10", "cifar100", "digits", "digits32", "mnist1d"]
+
+# What the documentation shows: ten lines of a file beside the user's.
+OWN = """
+import torch
+from lpkernels.experiments.workloads.supervised import classification
+
+def rings(config):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 2, generator=generator)
+    y = (x.square().sum(dim=1) > 1.4).long()
+    return classification(
+        "rings", train=(x[:500], y[:500]), test=(x[500:], y[500:]),
+        model=config.model or "mlp2", config=config,
+    )
+
+def make():
+    from lpkernels.experiments.workloads.config import WorkloadConfig
+    return rings(WorkloadConfig())
+
+def number():
+    return 3
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_workload.py").write_text(textwrap.dedent(OWN))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_workload", raising=False)
+    return "own_workload"
+
+
+def test_all_names_are_known() -> None:
+    assert sorted(DATASETS) == NAMES
+
+
+def test_unknown_data_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"data: expected one of .*digits.*, got 'mnist'; or mod"):
+        find(WorkloadConfig(data="mnist"))
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist1d"])
+def test_the_usual_model_trains(name: str) -> None:
+    work = find(WorkloadConfig(data=name))
+    assert work.name == name
+    model = work.model()
+    batch = work.train.plan(0, 0).batch(0, 4)
+    for turn in work.turns:
+        losses = turn.loss(model, batch).losses
+        assert losses.shape == (4,)
+        losses.sum().backward()
+    with torch.no_grad():
+        sums = work.measure(model.eval(), work.test[0])
+    figures = work.score({k: v.double() for k, v in sums.items()}, len(work.test[0][0]))
+    assert {"test_loss", work.metric.field} <= figures.keys()
+
+
+def test_a_users_workload_learns(own: str) -> None:
+    work = find(WorkloadConfig(data=f"{own}:rings"))
+    torch.manual_seed(0)
+    model = work.model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(8):
+        plan = work.train.plan(0, epoch)
+        for step in range(10):
+            optimizer.zero_grad()
+            work.turns[0].loss(model, plan.batch(step, 50)).losses.mean().backward()
+            optimizer.step()
+    with torch.no_grad():
+        sums = work.measure(model.eval(), work.test[0])
+    assert work.score(sums, 100)["test_accuracy"] > 0.9
+
+
+def test_a_users_function_gets_the_settings(own: str) -> None:
+    work = find(WorkloadConfig(data=f"{own}:rings", model="mlp1", width=3, train_size=10))
+    assert work.model().stem.out_features == 3
+    assert len(work.train) == 10
+    assert find(WorkloadConfig(data="tests.experiments.tiny:tiny_workload")).name == "tiny"
+
+
+def test_a_function_without_parameter_takes_no_settings(own: str) -> None:
+    assert find(WorkloadConfig(data=f"{own}:make")).name == "rings"
+    with pytest.raises(
+        ValueError, match="model, width: the function 'own_workload:make' takes no WorkloadConfig"
+    ):
+        find(WorkloadConfig(data=f"{own}:make", model="mlp1", width=3))
+
+
+def test_functions_that_make_no_workload_are_refused(own: str) -> None:
+    with pytest.raises(ValueError, match="data: 'nowhere:f' cannot be called: No module"):
+        find(WorkloadConfig(data="nowhere:f"))
+    with pytest.raises(ValueError, match=r"data: 'own_workload:f' cannot be called: .*attribute"):
+        find(WorkloadConfig(data=f"{own}:f"))
+    with pytest.raises(ValueError, match="data: 'own_workload:constant' cannot be called"):
+        find(WorkloadConfig(data=f"{own}:constant"))
+    with pytest.raises(ValueError, match="'own_workload:number' must return a Workload, got int"):
+        find(WorkloadConfig(data=f"{own}:number"))
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "names"),
+    [
+        ("mnist1d", {"augment": True}, "augment"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(
+    data: str, settings: dict[str, bool], names: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{names}: means nothing for {data}, which has model"):
+        find(WorkloadConfig(data=data, **settings))
+
+
+def test_data_are_one_function() -> None:
+    try:
+
+        @dataset("tiny", model="cnn1", settings=("augment",))
+        def _tiny(config: WorkloadConfig) -> Workload:
+            return tiny_workload(config)
+
+        assert type(find(WorkloadConfig(data="tiny")).model()).__name__ == "PlainCNN"
+        with pytest.raises(ValueError, match="dataset: one called 'tiny' exists already"):
+            dataset("tiny", model="cnn1")(lambda config: tiny_workload(config))
+    finally:
+        DATASETS.pop("tiny", None)
+    with pytest.raises(ValueError, match="expected a name of small letters and digits, got 'a:b'"):
+        dataset("a:b", model="cnn1")
