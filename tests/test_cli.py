@@ -150,14 +150,14 @@ def test_train_then_report(tmp_path: Path) -> None:
 def test_ctrl_c_says_how_to_resume_and_resume_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Trainer._step
+    step = Trainer._train
 
-    def step_and_signal(trainer: Trainer, *batch: object) -> None:
-        step(trainer, *batch)
+    def step_and_signal(trainer: Trainer, batch: Any) -> None:
+        step(trainer, batch)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", step_and_signal)
+        patch.setattr(Trainer, "_train", step_and_signal)
         result = call("train", "--out", tmp_path, *TINY)
     assert result.exit_code == 130
     assert f"resume with: lpkernels train --resume --out {tmp_path}" in result.output
@@ -190,15 +190,13 @@ def test_torchrun_starts_no_other_command_that_trains(
 
 
 def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
-
     from lpkernels.experiments.sweeps import demo as runs
 
     full = runs.demo_configs
 
     def tiny_configs(*, epochs: int, seed: int) -> list[runs.RunConfig]:
         small = {"model": "cnn1", "width": 1, "batch": 500, "threads": 1}
-        return [dataclasses.replace(config, **small) for config in full(epochs=epochs, seed=seed)]
+        return [config.replace(**small) for config in full(epochs=epochs, seed=seed)]
 
     monkeypatch.setattr(runs, "demo_configs", tiny_configs)
     result = call("demo", "--out", tmp_path, "--epochs", 1)

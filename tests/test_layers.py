@@ -31,6 +31,20 @@ LAYERS = {
 }
 LAYERS["cli"] = set(LAYERS) | {"_build"}
 LAYERS["__main__"] = {"cli"}
+# The rooms of the experiments and what each may import beside itself.
+ROOMS: dict[str, set[str]] = {
+    "settings": set(),
+    "processes": {"settings"},
+    "workloads": {"settings"},
+    "records": {"settings", "processes", "workloads", "training", "measuring"},
+    "training": {"settings", "processes", "workloads", "records"},
+    "measuring": {"settings", "records"},
+    "sweeps": {"settings", "processes", "workloads", "records", "training", "measuring"},
+    "__init__": set(),
+}
+# A technique reaches the loop as a part, and by no other way.
+WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
+PARTS = "experiments.training.parts"
 EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
@@ -39,8 +53,12 @@ THIRD_PARTY = {
     "torch": tuple(LAYERS.keys() - NUMBERS),
     "triton": ("backends.triton",),
     "matplotlib": ("report",),
-    "sklearn": ("experiments",),
-    "joblib": ("experiments",),
+    "sklearn": ("experiments.workloads",),
+    "mnist1d": ("experiments.workloads",),
+    "joblib": ("experiments.sweeps",),
+    "ray": ("experiments.sweeps",),
+    "dask": ("experiments.sweeps",),
+    "distributed": ("experiments.sweeps",),
     "rich": ("experiments", "report", "cli"),
     "typer": ("cli",),
 }
@@ -67,7 +85,7 @@ def imported(path: Path, name: str) -> list[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
             # `from lpkernels import ops` imports a layer, `from lpkernels.ops import x` a name.
-            deep = origin in ("lpkernels", "lpkernels.backends")
+            deep = origin in ("lpkernels", "lpkernels.backends", "lpkernels.experiments")
             found += [f"{origin}.{alias.name}" if deep else origin for alias in node.names]
     return found
 
@@ -89,10 +107,23 @@ def layer_error(name: str, target: str) -> str:
         mine, theirs = name.split(".")[1:2], rest[1]
         if mine and mine[0] in ADAPTERS and theirs in ADAPTERS and theirs != mine[0]:
             return f"{name} imports the adapter {theirs}"
+    if layer == other == "experiments":
+        return room_error(name, rest)
+    if other == "techniques" and name.startswith(WITHOUT_TECHNIQUES) and not name.startswith(PARTS):
+        return f"{name} imports techniques: only a part may"
     if layer not in LAYERS:
         return f"{name} belongs to no layer: give it a row in {Path(__file__).name}"
     allowed = LAYERS[layer] | EXTRA.get(name, set()) | {layer}
     return "" if other in allowed else f"{name} imports {other}"
+
+
+def room_error(name: str, target: list[str]) -> str:
+    """Why a module of the experiments must not import another; empty when it may."""
+    mine, theirs = (path[1] if len(path) > 1 else "__init__" for path in (name.split("."), target))
+    if mine not in ROOMS:
+        return f"{name} is in no room of the experiments: give it a row in {Path(__file__).name}"
+    # `from lpkernels.experiments import records` names a room too.
+    return "" if theirs in ROOMS[mine] | {mine, "__init__"} else f"{name} imports {theirs}"
 
 
 def python_errors(root: Path) -> list[str]:
@@ -138,6 +169,26 @@ def test_layers_of_csrc_include_no_torch_and_bind_in_one_place():
         ("ops.py", "from lpkernels import _C", "ops imports _C"),
         ("report/tables.py", "import triton", "report.tables imports triton"),
         ("strange.py", "import lpkernels.formats", "strange belongs to no layer"),
+        (
+            "experiments/training/trainer.py",
+            "from lpkernels.techniques import accumulation",
+            "experiments.training.trainer imports techniques: only a part may",
+        ),
+        (
+            "experiments/workloads/text.py",
+            "from lpkernels.experiments.training.config import RunConfig",
+            "experiments.workloads.text imports training",
+        ),
+        (
+            "experiments/training/trainer.py",
+            "from lpkernels.experiments import sweeps",
+            "experiments.training.trainer imports sweeps",
+        ),
+        (
+            "experiments/helpers.py",
+            "import lpkernels.experiments.records",
+            "experiments.helpers is in no room",
+        ),
     ],
 )
 def test_layers_catch_a_planted_import(tmp_path: Path, file: str, line: str, error: str):

@@ -82,9 +82,8 @@ def demo(
         stopped(stop, f"lpkernels demo --resume --out {out} --epochs {epochs} --seed {seed}")
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--resume") from error
-    console.print(
-        summary(runs, title=f"{runs[0].config.model} on {runs[0].config.data}, seed {seed}")
-    )
+    work = runs[0].config.workload
+    console.print(summary(runs, title=f"{work.model} on {work.data}, seed {seed}"))
     picture = plot_curves(
         runs, out / "curves.png", title="One network, one seed, three arithmetics"
     )

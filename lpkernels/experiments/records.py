@@ -3,15 +3,19 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
-SCHEMA = 1
+#: 2: the configuration in sections, the kind of the record and the metric in the header. Records of
+#: schema 1, without these, are read too.
+SCHEMA = 2
+KIND = "run"
 RECORDS = "records.jsonl"
 
 Record = dict[str, Any]
@@ -21,9 +25,11 @@ Record = dict[str, Any]
 class Run:
     """The records of one run.
 
-    header: type, schema, config, accumulator, environment, processes (count, sharded).
-    epochs: in order, each with type, epoch, train_loss, train_accuracy, test_loss, test_accuracy,
-        lr, skipped_steps, seconds; a loss that is not finite is None.
+    header: type, kind, schema, config, accumulator, metric, environment, processes (count,
+        sharded).
+    epochs: in order, each with type, epoch, train_loss, test_loss, the workload's own figures
+        (train_accuracy, test_accuracy), lr, skipped_steps, what the run's parts add, and seconds; a
+        figure that is not finite is None.
     """
 
     header: Record
@@ -31,7 +37,13 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        return RunConfig.from_dict(self.header["config"])
+        versions = self.header.get("environment", {}).get("versions", {})
+        return RunConfig.from_dict(self.header["config"], versions.get("lpkernels", ""))
+
+    @property
+    def metric(self) -> Metric:
+        """The figure by which runs of this workload are compared."""
+        return Metric(**self.header["metric"]) if "metric" in self.header else ACCURACY
 
     @property
     def name(self) -> str:
@@ -40,6 +52,17 @@ class Run:
     @property
     def finished(self) -> bool:
         return len(self.epochs) >= int(self.header["config"]["epochs"])
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last epoch's loss is not finite, or it skipped every update there was."""
+        if not self.epochs:
+            return False
+        last = self.epochs[-1]
+        if any(last[name] is None for name in ("train_loss", "test_loss") if name in last):
+            return True
+        updates = last.get("updates")
+        return bool(updates) and last["skipped_steps"] >= updates
 
     @property
     def seconds(self) -> float:
@@ -51,13 +74,17 @@ class Run:
         return [math.nan if epoch[key] is None else float(epoch[key]) for epoch in self.epochs]
 
 
-def header(config: RunConfig, accumulator: str, processes: Processes = ALONE) -> Record:
+def header(
+    config: RunConfig, accumulator: str, metric: Metric = ACCURACY, processes: Processes = ALONE
+) -> Record:
     """The first record of a run."""
     return {
         "type": "header",
+        "kind": KIND,
         "schema": SCHEMA,
         "config": config.to_dict(),
         "accumulator": accumulator,
+        "metric": asdict(metric),
         **machine(config, processes),
     }
 
@@ -115,10 +142,13 @@ def read_run(path: str | Path) -> Run:
         raise ValueError(
             f"{path}: expected a header as first record; is this a {RECORDS} of `lpkernels train`?"
         )
-    if records[0].get("schema") != SCHEMA:
+    kind = records[0].get("kind", KIND)
+    if kind != KIND:
+        raise ValueError(f"{path}: expected the records of a run, got those of a {kind}")
+    if records[0].get("schema") not in (1, SCHEMA):
         raise ValueError(
-            f"{path}: expected schema {SCHEMA}, got {records[0].get('schema')}; use the lpkernels "
-            "that wrote it"
+            f"{path}: expected schema 1 or {SCHEMA}, got {records[0].get('schema')}; use the "
+            "lpkernels that wrote it"
         )
     return Run(records[0], [record for record in records if record.get("type") == "epoch"])
 

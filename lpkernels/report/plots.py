@@ -7,7 +7,9 @@ from lpkernels.experiments.records import Run
 
 
 def plot_curves(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Path:
-    """Draws test accuracy and training loss per epoch, a curve per run, into `path`.
+    """Draws the metric and the training loss per epoch, a curve per run, into `path`.
+
+    The metric is that of the first run; runs of a workload without that figure have no curve of it.
 
     Raises: ValueError: no run has a finished epoch, or matplotlib does not write files with that
         ending.
@@ -20,17 +22,16 @@ def plot_curves(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Pa
         raise ValueError("plot_curves: expected at least one run with a finished epoch, got none")
     figure = Figure(figsize=(9.5, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
+    metric = runs[0].metric
+    scale = 100 if metric.percent else 1
     accuracy, loss = figure.subplots(1, 2)
     for run in runs:
         epochs = [record["epoch"] for record in run.epochs]
-        accuracy.plot(
-            epochs,
-            [100 * value for value in run.curve("test_accuracy")],
-            marker=".",
-            label=_label(run),
-        )
+        if metric.field in run.epochs[0]:
+            values = [scale * value for value in run.curve(metric.field)]
+            accuracy.plot(epochs, values, marker=".", label=_label(run))
         loss.plot(epochs, run.curve("train_loss"), marker=".", label=_label(run))
-    accuracy.set(xlabel="epoch", ylabel="test accuracy (%)")
+    accuracy.set(xlabel="epoch", ylabel=metric.label + " (%)" * metric.percent)
     loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
     for axes in (accuracy, loss):
         axes.grid(alpha=0.3)

@@ -1,24 +1,21 @@
 """The tiny runs that one process and two make alike."""
 
-import dataclasses
 import signal
 from pathlib import Path
-
-from torch import Tensor
 
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
-from lpkernels.experiments.workloads.images import ImageData
-from tests.experiments.tiny import tiny_data
+from lpkernels.experiments.workloads.workload import Batch, Workload
+from tests.experiments.tiny import tiny_workload
 
 #: Three batches of 256 test images at most, one more than two processes take at once.
 DATA_TEST = 520
 
 # FP8 operands, weights rounded stochastically to a fine grid. No batch norm: every image is on its
 # own.
-PLAIN = RunConfig(
+PLAIN = RunConfig.of(
     name="plain",
     model="cnn2_plain",
     width=2,
@@ -39,14 +36,13 @@ def _aligned(layer: str, products: int) -> tuple[str, str, str, str]:
 
 
 # 5 images a process; 6 x 6 positions in the first layer, 3 x 3 in the second.
-ALIGNED = dataclasses.replace(
-    PLAIN,
+ALIGNED = PLAIN.replace(
     name="aligned",
     layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5)),
 )
 # Batch norm, a short last batch, and draws in the layers.
-STOCHASTIC = dataclasses.replace(
-    PLAIN, name="stochastic", model="cnn2", batch=8, acc="e6m5", acc_rounding="stochastic"
+STOCHASTIC = PLAIN.replace(
+    name="stochastic", model="cnn2", batch=8, acc="e6m5", acc_rounding="stochastic"
 )
 
 CONFIGS = (ALIGNED, PLAIN, STOCHASTIC)
@@ -56,22 +52,22 @@ WAYS = ("ddp", "fsdp")
 class Stopped(Trainer):
     """Gets ctrl-C in its last process, in the second step of the second epoch."""
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
+    def _train(self, batch: Batch) -> None:
         last = self.processes.rank == self.processes.count - 1
         if last and (self.position.epoch, self.position.step) == (1, 1):
             signal.raise_signal(signal.SIGINT)
-        super()._step(images, labels)
+        super()._train(batch)
 
 
 def start_and_stop(config: RunConfig, folder: Path, processes: Processes = ALONE) -> None:
     """A run whose checkpoint is in the middle of the second epoch."""
     try:
-        Stopped(config, folder, data=data(), processes=processes).fit()
+        Stopped(config, folder, workload=data(config), processes=processes).fit()
     except Interrupted as stop:
         assert "after step 2 of" in str(stop)
     else:
         raise AssertionError("not stopped")
 
 
-def data() -> ImageData:
-    return tiny_data(test=DATA_TEST)
+def data(config: RunConfig) -> Workload:
+    return tiny_workload(config.workload, test=DATA_TEST)

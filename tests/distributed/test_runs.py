@@ -46,7 +46,7 @@ def assert_same_tensors(one: dict[str, torch.Tensor], two: dict[str, torch.Tenso
 
 
 def single(config: RunConfig, folder: Path) -> Noting:
-    trainer = Noting(config, folder, data=data())
+    trainer = Noting(config, folder, workload=data(config))
     trainer.losses = []
     trainer.fit()
     return trainer
@@ -122,7 +122,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(made: Made, way: str) -> None:
 
 @ways
 def test_one_process_goes_on_where_two_stopped(made: Made, way: str, aligned: Noting) -> None:
-    trainer = Trainer.resume(made[0] / f"{way}-half", data=data())
+    trainer = Trainer.resume(made[0] / f"{way}-half", workload=data(ALIGNED))
     assert (trainer.position.epoch, trainer.position.step) == (1, 2)
     trainer.fit()
     assert_same_checkpoint(trainer.folder, aligned.folder)
@@ -147,8 +147,8 @@ def test_wrong_input_is_refused_in_every_process(made: Made) -> None:
     for rank in (0, 1):
         batch, checkpoint = seen(made[0], rank)["refused"]
         assert batch == (
-            "ValueError: batch: 9 images do not divide by 2 processes; choose a multiple of 2 such "
-            "as 10"
+            "ValueError: batch: 9 examples do not divide by 2 processes; choose a multiple of 2 "
+            "such as 10"
         )
         assert checkpoint.startswith("FileNotFoundError: expected a checkpoint at")
     assert not (made[0] / "odd").exists()

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.experiments.processes.replicas import local, share_buffers, spread, whole
 from lpkernels.experiments.processes.torchrun import Processes, joined
+from lpkernels.experiments.training.checkpoints import read_config
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.experiments.workloads.workload import Batch
 from tests.distributed.runs import ALIGNED, CONFIGS, STOCHASTIC, WAYS, data, start_and_stop
 
 
@@ -44,17 +46,17 @@ class Noting(Trainer):
 
     losses: list[float]
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
-        before = self.position.loss
-        super()._step(images, labels)
-        self.losses.append(self.position.loss - before)
+    def _train(self, batch: Batch) -> None:
+        before = self.tally.totals(self.processes).get("loss", 0.0)
+        super()._train(batch)
+        self.losses.append(self.tally.totals(self.processes)["loss"] - before)
 
 
 def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]:
     """A run: its losses, random bits of its first step, and the end as this process sees it."""
-    trainer = Noting(config, folder / config.name, data=data(), processes=processes)
+    trainer = Noting(config, folder / config.name, workload=data(config), processes=processes)
     trainer.losses = []
-    with trainer._draws():
+    with trainer._draws(0, 0):
         draws = lp.quantize(torch.full((64,), 1.1), "e5m2", "stochastic")
     trainer.fit()
     parameters = dict(trainer.model.named_parameters())
@@ -68,16 +70,17 @@ def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]
 
 
 def go_on(folder: Path, processes: Processes) -> None:
-    Trainer.resume(folder, data=data(), processes=processes).fit()
+    config = processes.on_first(lambda: read_config(folder))
+    Trainer.resume(folder, workload=data(config), processes=processes).fit()
 
 
 def refused(folder: Path, processes: Processes) -> list[str]:
     """What wrong input says, in every process and not in the first alone."""
     messages = []
-    odd = RunConfig(batch=9)
+    odd = RunConfig.of(batch=9)
     for wrong in (
-        lambda: Trainer(odd, folder / "odd", data=data(), processes=processes),
-        lambda: Trainer.resume(folder / "nothing", data=data(), processes=processes),
+        lambda: Trainer(odd, folder / "odd", workload=data(odd), processes=processes),
+        lambda: Trainer.resume(folder / "nothing", workload=data(odd), processes=processes),
     ):
         try:
             wrong()

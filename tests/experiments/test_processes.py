@@ -20,9 +20,9 @@ def test_shares_are_the_batch_in_order_and_even(images: int, count: int) -> None
 @pytest.mark.parametrize(
     ("batch", "images", "match"),
     [
-        (63, 640, "batch: 63 images do not divide by 2 processes; choose a multiple of 2 .* 64"),
+        (63, 640, "batch: 63 examples do not divide by 2 processes; choose a multiple of 2 .* 64"),
         (1, 640, "choose a multiple of 2 such as 2"),
-        (64, 641, "of 641 images in batches of 64 the last batch has 1, fewer than the 2 proc"),
+        (64, 641, "of 641 examples in batches of 64 the last batch has 1, fewer than the 2 proc"),
     ],
 )
 def test_batches_that_leave_a_process_without_work_are_refused(

@@ -3,7 +3,8 @@
 What a checkpoint holds is whole in both, and is that of one process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,11 +22,42 @@ def spread(model: nn.Module, processes: Processes, device: str) -> nn.Module:
     With one process the model itself. Sharded, the model's own parameters become DTensors: the
     optimizer is made after this.
     """
+    return replicated(sharded(model, processes, device), processes)
+
+
+def sharded(model: nn.Module, processes: Processes, device: str) -> nn.Module:
+    """The model, whose parameters become DTensors where the processes hold shards of them."""
     if processes.sharded:
         return _sharded(model, processes.count, torch.device(device).type)
-    if processes.count == 1:
+    return model
+
+
+def replicated(model: nn.Module, processes: Processes, *, partly: bool = False) -> nn.Module:
+    """What to call for a training step: the model, or its DDP wrapper where each process holds all
+    of it.
+
+    partly: some parameters get no gradient in a backward pass.
+    """
+    if processes.count == 1 or processes.sharded:
         return model
-    return nn.parallel.DistributedDataParallel(model)
+    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=partly)
+
+
+@contextmanager
+def without_exchange(network: nn.Module) -> Iterator[None]:
+    """Backward passes in this block add to the gradients of this process alone."""
+    exchange: Any = getattr(network, "set_requires_gradient_sync", None)
+    if exchange is not None:
+        exchange(False)
+        try:
+            yield
+        finally:
+            exchange(True)
+    elif isinstance(network, nn.parallel.DistributedDataParallel):
+        with network.no_sync():
+            yield
+    else:
+        yield
 
 
 def _sharded(model: nn.Module, count: int, kind: str) -> nn.Module:
@@ -70,6 +102,14 @@ def _shards(tensor: Tensor) -> Any:
 def model_state(model: nn.Module) -> State:
     """All: the state_dict of the whole model."""
     return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+
+
+def load_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """All: takes over what `model_state` returned, with any number of processes."""
+    own = model.state_dict()
+    # A name that the model does not have is left to load_state_dict, which says so.
+    placed = {name: like(value, own.get(name, value)) for name, value in state.items()}
+    model.load_state_dict(placed)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -54,18 +55,18 @@ class Processes:
             )
         return f"{kind}:{self.local_rank}"
 
-    def check_batches(self, batch: int, images: int) -> None:
+    def check_batches(self, batch: int, examples: int) -> None:
         """Raises ValueError unless every batch of an epoch has work for every process."""
         if batch % self.count:
             raise ValueError(
-                f"batch: {batch} images do not divide by {self.count} processes; choose a "
+                f"batch: {batch} examples do not divide by {self.count} processes; choose a "
                 f"multiple of {self.count} such as {(batch // self.count + 1) * self.count}"
             )
-        last = images % batch or batch
+        last = examples % batch or batch
         if last < self.count:
             raise ValueError(
-                f"batch: of {images} images in batches of {batch} the last batch has {last}, fewer "
-                f"than the {self.count} processes; choose another batch"
+                f"batch: of {examples} examples in batches of {batch} the last batch has {last}, "
+                f"fewer than the {self.count} processes; choose another batch"
             )
 
     def share(self, images: int) -> slice:
@@ -77,6 +78,14 @@ class Processes:
     def any(self, flag: bool) -> bool:
         """All: whether `flag` is true in one of them."""
         return self.sums([flag])[0] > 0
+
+    def everywhere(self, flag: Tensor) -> Tensor:
+        """All: a 0-d bool tensor on the device of `flag`: whether that is true in each of them."""
+        if self.count == 1:
+            return flag
+        false = (~flag).float()
+        dist.all_reduce(false)
+        return false == 0
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """All: the float64 sums of `values` over the processes."""

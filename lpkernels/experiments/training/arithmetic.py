@@ -78,9 +78,10 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
     """The recipe of the layers between the first and the last."""
     body = named_recipe(config.recipe)
     if config.operands:
-        body = dataclasses.replace(body, input=config.operands, weight=config.operands)
+        operands = as_quantizer(config.operands)
+        body = dataclasses.replace(body, input=operands, weight=operands)
     if config.grads:
-        body = dataclasses.replace(body, grad_output=config.grads)
+        body = dataclasses.replace(body, grad_output=as_quantizer(config.grads))
     if not config.acc:
         return body
     acc = Accumulator(config.acc, config.acc_rounding, chunk=config.chunk or None)

@@ -6,7 +6,7 @@ every section has a name of its own, which options, specifications of sweeps and
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -78,9 +78,9 @@ class RunConfig(Section):
         "CPU threads of each process, 0 leaves torch's choice. torch's float32 sums depend on it.",
         least=0,
     )
-    workload: WorkloadConfig = WorkloadConfig()
-    arithmetic: ArithmeticConfig = ArithmeticConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    arithmetic: ArithmeticConfig = field(default_factory=ArithmeticConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     parts: tuple[PartConfig, ...] = ()
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class RunConfig(Section):
             if others:
                 raise unknown("RunConfig", others, [], version or "another version")
             return RunConfig.of(**values)
-        own = {field.name for field in settings(RunConfig)}
+        own = {each.name for each in settings(RunConfig)}
         others = sorted(set(values) - own - set(SECTIONS) - {"parts"})
         if others:
             raise unknown("RunConfig", others, [], version or "another version")
@@ -187,9 +187,9 @@ for _name, _section in sections().items():
 def flat_settings() -> dict[str, tuple[str, "dataclasses.Field[Any]"]]:
     """Every field by its own name: the section it belongs to, and the field."""
     return {
-        field.name: (name, field)
+        each.name: (name, each)
         for name, section in sections().items()
-        for field in settings(section)
+        for each in settings(section)
     }
 
 
@@ -210,13 +210,14 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
             )
         others = sorted(set(inner) - set(known))
         if others:
-            raise unknown(
-                f"section {name!r}" if inner is value else "RunConfig", others, list(known)
-            )
-        for field, given in inner.items():
-            if inner is value and known[field][0] != name:
-                raise ValueError(f"{name}.{field}: it belongs to section {known[field][0]!r}")
-            if field in found:
-                raise ValueError(f"{field}: given twice")
-            found[field] = given
+            where = "RunConfig" if inner is not value else f"section {name!r}"
+            raise unknown(where, others, list(known))
+        for entry, given in inner.items():
+            owner = known[entry][0]
+            if inner is value and owner != name:
+                right = f"belongs to section {owner!r}" if owner else "is a field of the run itself"
+                raise ValueError(f"{name}.{entry}: it {right}")
+            if entry in found:
+                raise ValueError(f"{entry}: given twice")
+            found[entry] = given
     return found

@@ -105,7 +105,7 @@ def build_optimizer(
     """The optimizer of a run. On CUDA it is torch's fused one, which skips an update on the device
     and waits for nothing."""
     # Only where it is asked for: naming the argument at all turns torch's own choice off.
-    fused = {"fused": True} if torch.device(device).type == "cuda" else {}
+    fused: dict[str, Any] = {"fused": True} if torch.device(device).type == "cuda" else {}
     return OPTIMIZERS[config.optimizer](parameters, **config.arguments(), **fused)
 
 

@@ -1,4 +1,7 @@
-"""The trainer: SGD on images, records per epoch, checkpoints that go on to the same bits."""
+"""The training loop: records per epoch, checkpoints that go on to the same bits.
+
+It knows workloads and parts by their protocols, and no technique.
+"""
 
 import math
 import time
@@ -9,45 +12,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+import lpkernels
 from lpkernels.experiments import records
 from lpkernels.experiments.processes.replicas import (
-    like,
+    load_model,
     load_optimizer,
-    local,
     model_state,
     optimizer_state,
+    replicated,
+    sharded,
     share_buffers,
-    spread,
-    whole,
 )
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
+from lpkernels.experiments.training.arithmetic import body_recipe, layer_recipes
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, read_checkpoint, write_checkpoint
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
-from lpkernels.experiments.training.precision import body_recipe, layer_recipes, weight_quantizer
+from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
+from lpkernels.experiments.training.parts import Context
 from lpkernels.experiments.training.progress import progress
-from lpkernels.experiments.workloads.images import ImageData, load, plan_epoch, stream_seed
-from lpkernels.experiments.workloads.models import build_model
-from lpkernels.functional import quantize, seed_from
+from lpkernels.experiments.training.step import Step
+from lpkernels.experiments.training.tally import Tally
+from lpkernels.experiments.training.testing import evaluate
+from lpkernels.experiments.workloads.registry import find
+from lpkernels.experiments.workloads.streams import stream_seed
+from lpkernels.experiments.workloads.workload import Workload
+from lpkernels.functional import seed_from
 from lpkernels.nn import convert
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+# A progress bar that reads the loss more often than this would make a GPU wait.
+_SHOW_EVERY_S = 0.2
+
+#: Called with the steps done and the steps of the whole run.
+OnProgress = Callable[[int, int], None]
+
 
 @dataclass
 class Position:
-    """Where a run stands: the next step of the current epoch, and the epoch's sums so far."""
+    """Where a run stands: the next step of an epoch, and what the epoch has seen so far."""
 
     epoch: int = 0
     step: int = 0
-    loss: float = 0.0
-    correct: int = 0
     seen: int = 0
-    skipped: int = 0
     seconds: float = 0.0
 
 
@@ -56,28 +66,29 @@ class Trainer:
 
     Equal configurations start from the same weights, see the same batches and end, on one machine
     type, with the same bits. A run that was stopped and resumed ends with the bits of one that was
-    not: order and augmentation of an epoch depend on (seed, epoch) alone, evaluation draws from a
-    stream of its own, and the checkpoint holds weights, optimizer, the sums of the epoch and the
-    state of torch's CPU generator, from which stochastic rounding takes its seeds. On CUDA torch's
-    own layers may choose another algorithm, and then float32 bits may differ.
+    not: the batches of an epoch depend on (seed, epoch) alone, evaluation draws from a
+    stream of its own, and the checkpoint holds weights, optimizer, parts, the sums of the epoch and
+    the state of torch's CPU generator, from which stochastic rounding takes its seeds. On CUDA
+    torch's own layers may choose another algorithm, and then float32 bits may differ.
 
-    A step whose gradients are not all finite changes no weight and is counted in skipped_steps.
+    An update whose gradients are not all finite changes no weight and is counted in skipped_steps.
 
-    Several processes share each batch: rank r takes the r-th part of its images, the gradients of
+    Several processes share each batch: rank r takes the r-th part of its examples, the gradients of
     the parts are added in float32, and every rank makes the same update, to the bit. The layers of
     each rank draw from a stream of its own, (seed, rank, epoch, step); weight updates and tests
-    draw alike on all. Batch norm normalises the images of a rank, and keeps the mean of the ranks'
-    running statistics. The first rank writes records and checkpoints, which are those of one
+    draw alike on all. Batch norm normalises the examples of a rank, and keeps the mean of the
+    ranks' running statistics. The first rank writes records and checkpoints, which are those of one
     process: a run may be resumed with another number of processes.
 
     Args:
         config: what to train.
         folder: where records.jsonl and checkpoint.pt go; made if absent.
-        data: the data set, loaded from config if None.
+        workload: data, model, loss and metric; found by config.workload if None.
         overwrite: start again where an earlier run's checkpoint lies; else that is a
             FileExistsError.
         processes: those that train together, of which all make this call.
-    Raises: ValueError: the batch does not divide by the number of processes.
+    Raises: ValueError: the workload is unknown, or the batch does not divide by the number of
+        processes.
     """
 
     def __init__(
@@ -85,7 +96,7 @@ class Trainer:
         config: RunConfig,
         folder: str | Path,
         *,
-        data: ImageData | None = None,
+        workload: Workload | None = None,
         overwrite: bool = False,
         processes: Processes = ALONE,
     ) -> None:
@@ -97,66 +108,117 @@ class Trainer:
                 f"{self.folder} holds a run already; resume it (option --resume) or choose another "
                 "folder (option --out)"
             )
-        self._build(data)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(config.seed, "train"))
-            self._round_weights()
-            self._rng_state = torch.get_rng_state()
+        self._build(workload)
         processes.on_first(self._begin)
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.checkpoint.unlink(missing_ok=True)
-        header = records.header(self.config, str(body_recipe(self.config).fprop), self.processes)
+        header = records.header(
+            self.config,
+            str(body_recipe(self.config.arithmetic).fprop),
+            self.workload.metric,
+            self.processes,
+        )
         records.write_records(self.folder / records.RECORDS, [header])
 
-    def _build(self, data: ImageData | None, state: dict[str, Any] | None = None) -> None:
-        """Data, model and optimizer, those of a checkpoint if there is one."""
-        config = self.config
-        self.device = self.processes.device(config.device)
-        self.data = data if data is not None else load(config.data, config.data_dir)
-        self.processes.check_batches(config.batch, len(self.data.train_labels))
-        self.weight_quantizer = weight_quantizer(config)
+    def _build(self, workload: Workload | None) -> None:
+        """Everything as it is before the first step."""
+        config, processes = self.config, self.processes
+        self.device = processes.device(config.device)
+        self.workload = workload if workload is not None else find(config.workload)
+        self._check_processes()
+        self.steps = math.ceil(len(self.workload.train) / config.batch)
+        self.position, self.tally = Position(), Tally()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "init"))
-            self.model = build_model(
-                config.model, self.data.shape[0], self.data.classes, width=config.width
-            )
-        if state is not None:
-            self.model.load_state_dict(state["model"])
-        self.model = convert(self.model, layer_recipes(config)).to(self.device)
-        self.network = spread(self.model, self.processes, self.device)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=config.lr,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
+            model = self.workload.model()
+        model = convert(model, layer_recipes(config.arithmetic)).to(self.device)
+        model = sharded(model, processes, self.device)
+        optimizer = build_optimizer(config.optimizer, model.parameters(), device=self.device)
+        context = Context(
+            self.workload,
+            seed=config.seed,
+            batch=config.batch,
+            total_steps=self.total_steps,
+            processes=processes,
+            device=self.device,
         )
-        if state is not None:
-            load_optimizer(self.optimizer, state["optimizer"])
-        self.steps = math.ceil(len(self.data.train_labels) / config.batch)
-        self.position = Position()
+        self.parts = [part.build() for part in config.parts]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(config.seed, "train"))
+            for part in self.parts:
+                model, optimizer = part.prepare(model, optimizer, context)
+            self._rng_state = torch.get_rng_state()
+        self.model, self.optimizer = model, optimizer
+        turns = self.workload.turns
+        self.step = Step(
+            model,
+            replicated(model, processes, partly=len(turns) > 1),
+            optimizer,
+            turns,
+            self.parts,
+            processes,
+            self.device,
+            config.accumulate,
+            config.clip,
+        )
+
+    def _check_processes(self) -> None:
+        processes, workload = self.processes, self.workload
+        processes.check_batches(self.config.batch, len(workload.train))
+        if processes.count > 1 and not workload.spreads:
+            raise ValueError(
+                f"data: {workload.name} trains in one process, got {processes.count}; start it "
+                "without torchrun"
+            )
+        if processes.sharded and len(workload.turns) > 1:
+            raise ValueError(
+                f"data: the steps of {workload.name} have {len(workload.turns)} turns, whose "
+                "parameters take turns too, and sharded ones (--fsdp) cannot; leave --fsdp out"
+            )
 
     @classmethod
     def resume(
-        cls, folder: str | Path, *, data: ImageData | None = None, processes: Processes = ALONE
+        cls,
+        folder: str | Path,
+        *,
+        workload: Workload | None = None,
+        processes: Processes = ALONE,
     ) -> "Trainer":
         """The trainer of the run in `folder`, where its last checkpoint left it.
 
         Raises:
             FileNotFoundError: there is no checkpoint in `folder`.
-            ValueError: the run's batch does not divide by the number of processes.
+            ValueError: the run's batch does not divide by the number of processes, or another
+                version of lpkernels wrote it and this one lacks a field or a part of it.
         """
         path = Path(folder) / CHECKPOINT
         state = processes.on_first(lambda: read_checkpoint(path))
+        if "parts" not in state:
+            raise ValueError(
+                f"{path}: expected a checkpoint of lpkernels {lpkernels.__version__}, got an older "
+                "one; go on with the lpkernels that wrote it, or start again"
+            )
         trainer = cls.__new__(cls)
-        trainer.config, trainer.processes = RunConfig.from_dict(state["config"]), processes
-        trainer.folder, trainer.checkpoint = Path(folder), path
-        trainer._build(data, state)
-        trainer.position = Position(**state["position"])
-        trainer._rng_state = state["rng"]
+        trainer.config = RunConfig.from_dict(state["config"], state.get("version", ""))
+        trainer.processes, trainer.folder, trainer.checkpoint = processes, Path(folder), path
+        trainer._build(workload)
+        trainer._load(state)
         processes.on_first(trainer._cut_records)
         return trainer
+
+    def _load(self, state: dict[str, Any]) -> None:
+        load_model(self.model, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        for config, part in zip(self.config.parts, self.parts, strict=True):
+            part.load_state_dict(state["parts"][type(config).NAME])
+        self.position = Position(**state["position"])
+        # The sums of all processes, as one of them has them from now on.
+        self.tally = Tally(
+            {name: self.processes.first * value for name, value in state["tally"].items()}
+        )
+        self._rng_state = state["rng"]
 
     def _cut_records(self) -> None:
         """Drops the records of epochs the checkpoint does not hold; notes where the run goes on."""
@@ -171,11 +233,20 @@ class Trainer:
             kept.append({"type": "resume", **where, **records.machine(self.config, self.processes)})
         records.write_records(path, kept)
 
-    def fit(self, *, console: "Console | None" = None) -> records.Run:
-        """Trains to the last epoch and returns the records; `console` gets a progress bar.
+    @property
+    def total_steps(self) -> int:
+        return self.config.epochs * self.steps
+
+    def fit(
+        self, *, console: "Console | None" = None, on_progress: OnProgress | None = None
+    ) -> records.Run:
+        """Trains to the last epoch and returns the records.
 
         The caller's random state and thread count are as before afterwards.
 
+        Args:
+            console: gets a progress bar.
+            on_progress: called after every step.
         Raises: Interrupted: ctrl-C was pressed; the state is saved. (A second ctrl-C interrupts
             without saving.)
         """
@@ -186,139 +257,107 @@ class Trainer:
             with (
                 torch.random.fork_rng(devices=[]),
                 InterruptRequest() as stop,
-                progress(console, self.config.name, self.total_steps) as show,
+                progress(console, self.config.name, self.total_steps) as bar,
             ):
                 torch.set_rng_state(self._rng_state)
+                show = None if console is None else bar
                 while self.position.epoch < self.config.epochs:
-                    self._epoch(stop, show)
+                    self._epoch(stop, show, on_progress)
                 if self.processes.any(stop.requested):
                     raise Interrupted(f"stopped after the last epoch; saved to {self.checkpoint}")
         finally:
             torch.set_num_threads(threads)
         return self.processes.on_first(lambda: records.read_run(self.folder))
 
-    def _epoch(self, stop: InterruptRequest, show: Callable[[int, str], None]) -> None:
+    def _epoch(
+        self,
+        stop: InterruptRequest,
+        show: Callable[[int, str], None] | None,
+        on_progress: OnProgress | None,
+    ) -> None:
         """What is left of the current epoch: training steps, test, record, checkpoint."""
-        start = time.perf_counter()
+        start = shown = time.perf_counter()
         before = self.position.seconds
-        plan = plan_epoch(self.data, self.config.seed, self.position.epoch, self.config.augment)
+        plan = self.workload.train.plan(self.config.seed, self.position.epoch)
         while self.position.step < self.steps:
             self._check(stop)
-            self._step(*plan.batch(self.data, self.position.step, self.config.batch))
+            self._train(plan.batch(self.position.step, self.config.batch))
             self.position.step += 1
-            self.position.seconds = before + time.perf_counter() - start
-            show(*self._progress())
+            now = time.perf_counter()
+            self.position.seconds = before + now - start
+            if on_progress is not None:
+                on_progress(self._done(), self.total_steps)
+            if show is not None and (
+                now - shown > _SHOW_EVERY_S or self._done() == self.total_steps
+            ):
+                show(self._done(), self._note())
+                shown = now
         self._check(stop)
-        test_loss, test_accuracy = self.evaluate()
+        tested = self.evaluate()
         self.position.seconds = before + time.perf_counter() - start
-        self._finish_epoch(test_loss, test_accuracy)
+        self._finish_epoch(tested)
 
-    def _progress(self) -> tuple[int, str]:
-        """Steps done, and what the progress bar says."""
-        at = self.position
-        loss = at.loss / max(at.seen, 1)
-        note = f"epoch {at.epoch + 1}/{self.config.epochs}  loss {loss:.3f}"
-        return at.epoch * self.steps + at.step, note
+    def _done(self) -> int:
+        return self.position.epoch * self.steps + self.position.step
 
-    def _finish_epoch(self, test_loss: float, test_accuracy: float) -> None:
-        done = self.position
-        record = {
-            "type": "epoch",
-            "epoch": done.epoch + 1,
-            "train_loss": done.loss / done.seen,
-            "train_accuracy": done.correct / done.seen,
-            "test_loss": test_loss,
-            "test_accuracy": test_accuracy,
-            "lr": self.optimizer.param_groups[0]["lr"],
-            "skipped_steps": done.skipped,
-            "seconds": round(done.seconds, 3),
-        }
-        path = self.folder / records.RECORDS
-        self.processes.on_first(lambda: records.append_record(path, record))
-        self.position = Position(epoch=done.epoch + 1)
-        self.save()
+    def _note(self) -> str:
+        """What the progress bar says."""
+        loss = self.tally.here("loss") / max(self.position.seen, 1) * self.processes.count
+        return f"epoch {self.position.epoch + 1}/{self.config.epochs}  loss {loss:.3f}"
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
-        """One forward, backward and update; adds to the sums of the epoch."""
-        config, processes = self.config, self.processes
-        count, share = len(labels), processes.share(len(labels))
-        images, labels = images[share].to(self.device), labels[share].to(self.device)
-        self.model.train()
+    def _train(self, batch: tuple[torch.Tensor, ...]) -> None:
+        """One step on a batch; adds to the sums of the epoch."""
+        number = self._done()
         for group in self.optimizer.param_groups:
-            group["lr"] = cosine_lr(
-                config.lr, self.position.epoch * self.steps + self.position.step, self.total_steps
-            )
-        self.optimizer.zero_grad()
-        with self._draws():
-            output = self.network(images)
-        losses = cross_entropy(output, labels, reduction="none")
-        # The share of this process in the mean over the batch: what its layers send backward is
-        # what one process would. The processes' gradients are averaged, and their sum is wanted.
-        loss = losses.sum() / count
-        (loss * config.loss_scale).backward()
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        torch._foreach_div_(gradients, config.loss_scale / processes.count)
-        infinite = processes.any(not all_finite([local(g) for g in gradients]))
-        if not infinite:
-            self.optimizer.step()
-            self._round_weights()
-        share_buffers(self.model, processes)
-        # In float64, where the sum hardly depends on how the batch is shared.
-        here = [losses.detach().double().sum(), (output.argmax(dim=1) == labels).sum()]
-        total, correct = processes.sums([float(x) for x in here])
-        self.position.skipped += infinite
-        self.position.loss += total
-        self.position.correct += int(correct)
-        self.position.seen += count
+            group["lr"] = learning_rate(self.config.optimizer, number, self.total_steps)
+        for part in self.parts:
+            part.before_step(number)
+        self.step(batch, self._draws, self.tally)
+        share_buffers(self.model, self.processes)
+        self.position.seen += len(batch[0])
 
-    def _draws(self) -> AbstractContextManager[None]:
+    def _draws(self, turn: int, piece: int) -> AbstractContextManager[None]:
         """Where the layers' draws of this step come from: torch's generator, or the rank's own
-        stream, so that ranks round their images independently and the generators stay alike."""
+        stream, so that ranks round their examples independently and the generators stay alike."""
         if self.processes.count == 1:
             return nullcontext()
         at, rank = self.position, self.processes.rank
-        seed = stream_seed(self.config.seed, "rank", rank, at.epoch, at.step)
+        within = (turn, piece) if turn or piece else ()
+        seed = stream_seed(self.config.seed, "rank", rank, at.epoch, at.step, *within)
         return seed_from(torch.tensor(seed))
 
-    @property
-    def total_steps(self) -> int:
-        return self.config.epochs * self.steps
+    def evaluate(self) -> dict[str, float]:
+        """The fields that the workload's test has in the record; see `testing.evaluate`."""
+        return evaluate(
+            self.model,
+            self.workload,
+            self.parts,
+            device=self.device,
+            seed=self.config.seed,
+            epoch=self.position.epoch,
+            processes=self.processes,
+        )
 
-    @torch.no_grad()
-    def _round_weights(self) -> None:
-        if self.weight_quantizer is None:
-            return
-        for parameter in self.model.parameters():
-            # A draw belongs to an element of the whole tensor.
-            rounded = quantize(whole(parameter.detach()), self.weight_quantizer)
-            parameter.copy_(like(rounded, parameter))
-
-    @torch.no_grad()
-    def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy on the test images.
-
-        A function of the weights, the seed and the epoch, which several processes share by batches:
-        each batch draws from a stream of its own, so that testing more or less often, or with more
-        processes, does not change the training.
-        """
-        self.model.eval()
-        images, labels = (x.split(256) for x in (self.data.test_images, self.data.test_labels))
-        loss, correct = [0.0] * len(labels), [0.0] * len(labels)
-        rank, count = self.processes.rank, self.processes.count
-        with torch.random.fork_rng(devices=[]):
-            for first in range(0, len(labels), count):
-                # Sharded processes gather weights together: one without a batch repeats the last.
-                number = min(first + rank, len(labels) - 1)
-                torch.manual_seed(
-                    stream_seed(self.config.seed, "test", self.position.epoch, number)
-                )
-                output = self.model(self.data.normalise(images[number]).to(self.device)).cpu()
-                if first + rank < len(labels):
-                    loss[number] = float(cross_entropy(output, labels[number], reduction="sum"))
-                    correct[number] = float((output.argmax(dim=1) == labels[number]).sum())
-        sums = self.processes.sums([*loss, *correct])
-        total = len(self.data.test_labels)
-        return sum(sums[: len(labels)]) / total, sum(sums[len(labels) :]) / total
+    def _finish_epoch(self, tested: dict[str, float]) -> None:
+        done = self.position
+        totals = self.tally.totals(self.processes)
+        skipped = int(totals.pop("skipped", 0))
+        record: dict[str, Any] = {
+            "type": "epoch",
+            "epoch": done.epoch + 1,
+            **{f"train_{name}": total / done.seen for name, total in totals.items()},
+            **tested,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "updates": self.steps * len(self.workload.turns),
+            "skipped_steps": skipped,
+        }
+        for part in self.parts:
+            record |= part.record()
+        record["seconds"] = round(done.seconds, 3)
+        path = self.folder / records.RECORDS
+        self.processes.on_first(lambda: records.append_record(path, record))
+        self.position, self.tally = Position(epoch=done.epoch + 1), Tally()
+        self.save()
 
     def _check(self, stop: InterruptRequest) -> None:
         if not self.processes.any(stop.requested):
@@ -333,20 +372,16 @@ class Trainer:
         """Writes the checkpoint; the file is replaced at once, and so is whole at any moment.
         All processes make this call."""
         state: dict[str, Any] = {
+            "version": lpkernels.__version__,
             "config": self.config.to_dict(),
             "model": model_state(self.model),
             "optimizer": optimizer_state(self.optimizer),
+            "parts": {
+                type(config).NAME: part.state_dict()
+                for config, part in zip(self.config.parts, self.parts, strict=True)
+            },
             "position": asdict(self.position),
+            "tally": self.tally.totals(self.processes),
             "rng": torch.get_rng_state(),
         }
         self.processes.on_first(lambda: write_checkpoint(self.checkpoint, state))
-
-
-def cosine_lr(peak: float, step: int, total: int) -> float:
-    """Half a cosine from `peak` at step 0 to 0 at step `total`."""
-    return peak * 0.5 * (1 + math.cos(math.pi * step / total))
-
-
-def all_finite(tensors: list[Tensor]) -> bool:
-    """Whether no element of any of `tensors` is infinite or NaN."""
-    return bool(torch.stack([torch.isfinite(t).all() for t in tensors]).all())

@@ -1,39 +1,163 @@
-"""The configuration of a run and what it means for the layers."""
+"""The configuration of a run: its sections, its flat names, what it reads and refuses."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 
 import lpkernels as lp
-from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.precision import body_recipe, layer_recipes, weight_quantizer
+from lpkernels.experiments.settings import Section, claim, setting, settings, text_of
+from lpkernels.experiments.training.arithmetic import ArithmeticConfig, body_recipe, layer_recipes
+from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten, sections
+from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
+from lpkernels.experiments.training.parts.weight_update import WeightUpdateConfig
+
+EVERYTHING = RunConfig.of(
+    name="a",
+    recipe="fp8_wang2018",
+    acc="e6m3",
+    chunk=16,
+    lr=1,
+    optimizer="adam",
+    loss_scale=1024,
+    weight_update="e6m9:stochastic",
+    layer_accs=(("stem", "e6m9", "e6m9", "native"),),
+)
 
 
-def test_config_round_trips_through_plain_values() -> None:
-    config = RunConfig(name="a", recipe="fp8_wang2018", acc="e6m3", chunk=16)
-    assert RunConfig.from_dict(config.to_dict()) == config
-    assert hash(RunConfig.from_dict(config.to_dict())) == hash(config)
+def test_config_round_trips_through_json() -> None:
+    read = RunConfig.from_dict(json.loads(json.dumps(EVERYTHING.to_dict())))
+    assert read == EVERYTHING
+    assert hash(read) == hash(EVERYTHING)
+    assert read.to_dict() == EVERYTHING.to_dict()
 
 
-def test_config_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown field colour; written by another version"):
-        RunConfig.from_dict({"colour": 1})
+def test_config_round_trips_through_its_flat_fields() -> None:
+    assert RunConfig.of(**EVERYTHING.flat()) == EVERYTHING
+    assert EVERYTHING.flat().keys() == flat_settings().keys()
 
 
-@pytest.mark.parametrize("field", ["width", "epochs", "batch"])
+def test_whole_numbers_are_floats_where_floats_are_meant() -> None:
+    assert json.dumps(RunConfig.of(lr=1).to_dict()) == json.dumps(RunConfig.of(lr=1.0).to_dict())
+
+
+def test_parts_are_in_their_order_and_absent_at_their_defaults() -> None:
+    parts = (WeightUpdateConfig("e6m9"), LossScaleConfig(8.0))
+    config = RunConfig(parts=parts)
+    assert config.parts == parts[::-1]
+    assert config == RunConfig.of(loss_scale=8.0, weight_update="e6m9")
+    assert config.replace(weight_update="").parts == (LossScaleConfig(8.0),)
+    assert RunConfig.of(loss_scale=1.0) == RunConfig()
+    with pytest.raises(ValueError, match="parts: expected each once, got loss_scale, loss_scale"):
+        RunConfig(parts=(LossScaleConfig(8.0), LossScaleConfig(4.0)))
+
+
+def test_replace_changes_fields_of_any_section() -> None:
+    config = EVERYTHING.replace(epochs=3, lr=0.5, width=4)
+    assert (config.epochs, config.optimizer.lr, config.workload.width) == (3, 0.5, 4)
+    assert config.replace(epochs=10, lr=1, width=0) == EVERYTHING
+    assert EVERYTHING.replace(arithmetic=ArithmeticConfig()).arithmetic == ArithmeticConfig()
+
+
+def test_records_of_schema_1_are_read() -> None:
+    old = {
+        "name": "fp8", "data": "digits", "data_dir": "", "model": "resnet8", "width": 16,
+        "recipe": "fp8_wang2018", "edge": "e6m9", "acc": "", "chunk": 0,
+        "acc_rounding": "nearest_even", "weight_update": "e6m9:stochastic", "loss_scale": 1024.0,
+        "epochs": 10, "batch": 64, "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4,
+        "augment": False, "seed": 0, "device": "cpu", "threads": 2,
+        "layer_accs": [["stem", "native", "native", "native"]],
+    }  # fmt: skip
+    config = RunConfig.from_dict(old)
+    assert config.flat() | {"layer_accs": old["layer_accs"]} == config.flat() | old
+    assert [part.NAME for part in config.parts] == ["loss_scale", "weight_update"]
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"colour": 1}, "unknown field colour; written by lpkernels 9.9, this is"),
+        ({**RunConfig().to_dict(), "colour": 1}, "unknown field colour; written by lpkernels 9.9"),
+        ({"workload": {"colour": 1}}, "WorkloadConfig: unknown field colour; written by lpkern"),
+        ({"workload": {}, "parts": {"x": {}}}, r"unknown part 'x'; import the module .* \(9.9\)"),
+    ],
+)
+def test_config_of_another_version_is_refused(values: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        RunConfig.from_dict(values, "9.9")
+
+
+@pytest.mark.parametrize("field", ["epochs", "batch", "accumulate"])
 def test_config_refuses_values_below_one(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field} must be at least 1, got 0"):
-        RunConfig(**{field: 0})
+        RunConfig.of(**{field: 0})
 
 
-def test_config_refuses_impossible_scale_and_stray_chunk() -> None:
-    with pytest.raises(ValueError, match=r"must be positive, got lr=0.1 and loss_scale=0.0"):
-        RunConfig(loss_scale=0.0)
-    with pytest.raises(ValueError, match="chunk and acc_rounding belong to acc"):
-        RunConfig(chunk=8)
+@pytest.mark.parametrize(
+    ("values", "error", "match"),
+    [
+        ({"loss_scale": 0.0}, ValueError, "loss_scale: expected a positive number, got 0.0"),
+        ({"loss_scale": float("inf")}, ValueError, "expected a positive number, got inf"),
+        ({"clip": -1.0}, ValueError, "clip: expected a positive number, got -1.0"),
+        ({"chunk": 8}, ValueError, "chunk and acc_rounding belong to acc"),
+        ({"recipe": "fp7"}, ValueError, "ArithmeticConfig: recipe: .*fp7"),
+        ({"epoch": 3}, ValueError, "unknown field epoch; did you mean epochs"),
+        ({"lr": "x"}, TypeError, "OptimizerConfig: lr: expected float, got str 'x'"),
+        ({"epochs": True}, TypeError, "epochs: expected int, got bool True"),
+        ({"batch": 2.0}, TypeError, "batch: expected int, got float 2.0"),
+        ({"device": "tpu7"}, ValueError, "device: expected cpu, cuda .* got 'tpu7'"),
+        ({"optimizer": "lamb"}, ValueError, "expected one of sgd, adam, adamw, got 'lamb'"),
+        ({"beta1": 0.5}, ValueError, "beta1 is an argument of adam and adamw, got it with sgd"),
+        ({"milestones": "0.9,0.5"}, ValueError, "expected ascending shares of the run"),
+    ],
+)
+def test_config_refuses(values: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        RunConfig.of(**values)
+
+
+def test_flatten_takes_fields_and_tables_of_sections() -> None:
+    given = {"epochs": 3, "optimizer": {"optimizer": "adam", "lr": 1}, "loss_scale": 8.0}
+    assert flatten(given) == {"epochs": 3, "optimizer": "adam", "lr": 1, "loss_scale": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"optimiser": {"lr": 1}}, "unknown section 'optimiser'; expected one of workload, arith"),
+        ({"optimizer": {"epochs": 1}}, "optimizer.epochs: it is a field of the run itself"),
+        ({"optimizer": {"width": 1}}, "optimizer.width: it belongs to section 'workload'"),
+        ({"lr": 1, "optimizer": {"lr": 1}}, "lr: given twice"),
+        ({"optimizer": {"ler": 1}}, "section 'optimizer': unknown field ler; did you mean lr"),
+        ({"epocs": 1}, "unknown field epocs; did you mean epochs"),
+    ],
+)
+def test_flatten_refuses(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        flatten(given)
+
+
+def test_every_field_is_documented_in_a_sentence() -> None:
+    for name, section in sections().items():
+        assert section.TITLE, name
+        for field in settings(section):
+            assert text_of(field).endswith("."), field.name
+
+
+def test_a_name_belongs_to_one_section() -> None:
+    @dataclass(frozen=True)
+    class Other(Section):
+        TITLE: ClassVar[str] = "Other"
+        lr: float = setting(0.0, "Another rate.")
+
+    with pytest.raises(ValueError, match=r"Other.lr: section 'optimizer' has a field of that name"):
+        claim("other", Other)
 
 
 def test_acc_replaces_all_three_accumulators_and_nothing_else() -> None:
     named = lp.recipe("fp8_wang2018")
-    body = body_recipe(RunConfig(recipe="fp8_wang2018", acc="e6m3", chunk=16))
+    body = body_recipe(ArithmeticConfig(recipe="fp8_wang2018", acc="e6m3", chunk=16))
     assert body.fprop == body.dgrad == body.wgrad == lp.Accumulator("e6m3", chunk=16)
     assert (body.input, body.weight, body.grad_output) == (
         named.input,
@@ -42,8 +166,15 @@ def test_acc_replaces_all_three_accumulators_and_nothing_else() -> None:
     )
 
 
+def test_operands_and_grads_replace_what_enters_the_products() -> None:
+    body = body_recipe(ArithmeticConfig(operands="affine4", grads="affine8:stochastic"))
+    assert str(body.input) == str(body.weight) == "affine4"
+    assert str(body.grad_output) == "affine8:stochastic"
+    assert body.fprop == lp.recipe("fp32").fprop
+
+
 def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
-    recipes = layer_recipes(RunConfig(recipe="fp8_wang2018", edge="e6m9"))
+    recipes = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"))
     assert isinstance(recipes, dict)
     body, stem, head = recipes["*"], recipes["stem"], recipes["head"]
     assert body == lp.recipe("fp8_wang2018")
@@ -55,12 +186,6 @@ def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
 
 
 def test_edge_leaves_an_unquantised_recipe_alone() -> None:
-    recipes = layer_recipes(RunConfig(recipe="fp32", edge="e6m9"))
+    recipes = layer_recipes(ArithmeticConfig(recipe="fp32", edge="e6m9"))
     assert isinstance(recipes, dict)
     assert set(recipes.values()) == {lp.recipe("fp32")}
-
-
-def test_weight_quantizer_is_read_from_text() -> None:
-    assert weight_quantizer(RunConfig()) is None
-    quantizer = weight_quantizer(RunConfig(weight_update="e6m9:stochastic"))
-    assert quantizer is not None and quantizer.rounding == "stochastic"

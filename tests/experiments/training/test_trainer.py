@@ -1,6 +1,5 @@
 """The trainer: same bits on every run, after a resume and after ctrl-C; records and checkpoints."""
 
-import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -11,13 +10,13 @@ import torch
 from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
-from lpkernels.experiments.training.trainer import Trainer, all_finite, cosine_lr
-from lpkernels.experiments.workloads.images import ImageData
-from tests.experiments.tiny import tiny_data
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.experiments.workloads.workload import Workload
+from tests.experiments.tiny import tiny_workload
 
 # stochastic in the weights, so that the random state matters; four steps an epoch, the last one
 # short
-CONFIG = RunConfig(
+CONFIG = RunConfig.of(
     name="tiny",
     model="cnn2",
     width=2,
@@ -34,13 +33,13 @@ STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def data() -> ImageData:
-    return tiny_data()
+def data() -> Workload:
+    return tiny_workload(CONFIG.workload)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(data: ImageData, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    trainer = Trainer(CONFIG, tmp_path_factory.mktemp("run"), data=data)
+def uninterrupted(data: Workload, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    trainer = Trainer(CONFIG, tmp_path_factory.mktemp("run"), workload=data)
     trainer.fit()
     return trainer
 
@@ -76,11 +75,11 @@ def interrupt_at(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, method: str,
 
 
 def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
-    uninterrupted: Trainer, data: ImageData, tmp_path: Path
+    uninterrupted: Trainer, data: Workload, tmp_path: Path
 ) -> None:
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads()
-    trainer = Trainer(CONFIG, tmp_path / "again", data=data)
+    trainer = Trainer(CONFIG, tmp_path / "again", workload=data)
     trainer.fit()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.get_num_threads() == before[1]
@@ -88,31 +87,31 @@ def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
 
 
 def test_another_seed_gives_other_weights(
-    uninterrupted: Trainer, data: ImageData, tmp_path: Path
+    uninterrupted: Trainer, data: Workload, tmp_path: Path
 ) -> None:
-    other = Trainer(dataclasses.replace(CONFIG, seed=1), tmp_path, data=data)
+    other = Trainer(CONFIG.replace(seed=1), tmp_path, workload=data)
     assert not torch.equal(other.model.head.weight, uninterrupted.model.head.weight)
 
 
 @pytest.mark.parametrize(
     ("method", "call"),
-    [("_step", 0), ("_step", 2), ("_step", STEPS - 1), ("evaluate", 0), ("_step", STEPS + 1)],
+    [("_train", 0), ("_train", 2), ("_train", STEPS - 1), ("evaluate", 0), ("_train", STEPS + 1)],
     ids=["first step", "within an epoch", "last step", "test", "second epoch"],
 )
 def test_resume_after_ctrl_c_gives_the_bits_of_an_uninterrupted_run(
     uninterrupted: Trainer,
-    data: ImageData,
+    data: Workload,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
     call: int,
 ) -> None:
-    stopped = Trainer(CONFIG, tmp_path, data=data)
+    stopped = Trainer(CONFIG, tmp_path, workload=data)
     interrupt_at(stopped, monkeypatch, method, call)
     with pytest.raises(Interrupted, match="stopped in epoch"):
         stopped.fit()
     torch.manual_seed(123)
-    resumed = Trainer.resume(tmp_path, data=data)
+    resumed = Trainer.resume(tmp_path, workload=data)
     resumed.fit()
     assert_same_bits(resumed, uninterrupted)
     kinds = [record["type"] for record in records.read_records(tmp_path / records.RECORDS)]
@@ -121,10 +120,10 @@ def test_resume_after_ctrl_c_gives_the_bits_of_an_uninterrupted_run(
 
 
 def test_interrupted_names_the_place_and_the_checkpoint(
-    data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(CONFIG, tmp_path, data=data)
-    interrupt_at(trainer, monkeypatch, "_step", 1)
+    trainer = Trainer(CONFIG, tmp_path, workload=data)
+    interrupt_at(trainer, monkeypatch, "_train", 1)
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(
         Interrupted, match=r"epoch 1 of 2 after step 2 of 4; saved to .*checkpoint\.pt"
@@ -134,9 +133,9 @@ def test_interrupted_names_the_place_and_the_checkpoint(
 
 
 def test_ctrl_c_in_the_last_test_stops_what_would_come_next(
-    data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(CONFIG, tmp_path, data=data)
+    trainer = Trainer(CONFIG, tmp_path, workload=data)
     interrupt_at(trainer, monkeypatch, "evaluate", CONFIG.epochs - 1)
     with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
         trainer.fit()
@@ -150,19 +149,19 @@ def test_second_ctrl_c_interrupts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_resume_of_a_finished_run_trains_nothing(uninterrupted: Trainer, data: ImageData) -> None:
+def test_resume_of_a_finished_run_trains_nothing(uninterrupted: Trainer, data: Workload) -> None:
     before = (uninterrupted.folder / records.RECORDS).read_bytes()
-    resumed = Trainer.resume(uninterrupted.folder, data=data)
+    resumed = Trainer.resume(uninterrupted.folder, workload=data)
     run = resumed.fit()
     assert run.finished
     assert (uninterrupted.folder / records.RECORDS).read_bytes() == before
 
 
 def test_resume_drops_epochs_the_checkpoint_does_not_hold(
-    data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(CONFIG, tmp_path, data=data)
-    interrupt_at(trainer, monkeypatch, "_step", STEPS)
+    trainer = Trainer(CONFIG, tmp_path, workload=data)
+    interrupt_at(trainer, monkeypatch, "_train", STEPS)
     with pytest.raises(Interrupted):
         trainer.fit()
     # as if the process had been killed between the record of epoch 2 and its checkpoint, and while
@@ -171,7 +170,7 @@ def test_resume_drops_epochs_the_checkpoint_does_not_hold(
     records.append_record(tmp_path / records.RECORDS, extra)
     with (tmp_path / records.RECORDS).open("a") as file:
         file.write('{"type": "epo')
-    Trainer.resume(tmp_path, data=data)
+    Trainer.resume(tmp_path, workload=data)
     assert [e["epoch"] for e in records.read_run(tmp_path).epochs] == [1]
 
 
@@ -185,9 +184,11 @@ def test_records_have_a_header_and_a_record_per_epoch(uninterrupted: Trainer) ->
     first, *epochs = [json.loads(line) for line in lines]
     assert set(first) == {
         "type",
+        "kind",
         "schema",
         "config",
         "accumulator",
+        "metric",
         "environment",
         "processes",
     }
@@ -205,6 +206,7 @@ def test_records_have_a_header_and_a_record_per_epoch(uninterrupted: Trainer) ->
             "test_loss",
             "test_accuracy",
             "lr",
+            "updates",
             "skipped_steps",
             "seconds",
         }
@@ -220,22 +222,22 @@ def test_weights_stay_on_the_grid_of_the_weight_update(uninterrupted: Trainer) -
 
 
 def test_step_with_infinite_gradients_is_skipped_and_counted(
-    data: ImageData, tmp_path: Path
+    data: Workload, tmp_path: Path
 ) -> None:
     # the scaled gradients overflow e5m2 to infinity
-    config = dataclasses.replace(CONFIG, loss_scale=2.0**40, edge="", epochs=1)
-    trainer = Trainer(config, tmp_path, data=data)
+    config = CONFIG.replace(loss_scale=2.0**40, edge="", epochs=1)
+    trainer = Trainer(config, tmp_path, workload=data)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     run = trainer.fit()
     assert run.epochs[0]["skipped_steps"] == STEPS
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
 
-def test_existing_run_is_not_overwritten_unasked(uninterrupted: Trainer, data: ImageData) -> None:
+def test_existing_run_is_not_overwritten_unasked(uninterrupted: Trainer, data: Workload) -> None:
     with pytest.raises(
         FileExistsError, match=r"holds a run already; resume it \(option --resume\)"
     ):
-        Trainer(CONFIG, uninterrupted.folder, data=data)
+        Trainer(CONFIG, uninterrupted.folder, workload=data)
 
 
 def test_resume_without_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -243,22 +245,9 @@ def test_resume_without_checkpoint_is_refused(tmp_path: Path) -> None:
         Trainer.resume(tmp_path)
 
 
-def test_progress_bar_shows_the_run(data: ImageData, tmp_path: Path) -> None:
+def test_progress_bar_shows_the_run(data: Workload, tmp_path: Path) -> None:
     from rich.console import Console
 
     console = Console(record=True, width=100, force_terminal=True)
-    Trainer(dataclasses.replace(CONFIG, epochs=1), tmp_path, data=data).fit(console=console)
+    Trainer(CONFIG.replace(epochs=1), tmp_path, workload=data).fit(console=console)
     assert "tiny" in console.export_text()
-
-
-def test_cosine_lr_falls_from_peak_to_zero() -> None:
-    assert cosine_lr(0.4, 0, 10) == 0.4
-    assert abs(cosine_lr(0.4, 5, 10) - 0.2) < 1e-12
-    assert abs(cosine_lr(0.4, 10, 10)) < 1e-12
-
-
-def test_all_finite_sees_one_bad_value() -> None:
-    good = torch.zeros(3)
-    assert all_finite([good, good])
-    assert not all_finite([good, torch.tensor([0.0, float("nan")])])
-    assert not all_finite([torch.tensor(float("-inf")), good])

@@ -1,0 +1,148 @@
+"""One step of training: its turns, the pieces of its batch, its updates."""
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.experiments.processes.replicas import local, without_exchange
+from lpkernels.experiments.processes.torchrun import Processes
+from lpkernels.experiments.training.parts import Part
+from lpkernels.experiments.training.tally import Tally
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+
+#: Where the layers' draws come from while the turn and the piece of these numbers are computed.
+Draws = Callable[[int, int], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What makes a step of a batch; `parts` are called as `parts.part` says.
+
+    Nothing in it waits for the device, but for one read where neither a part nor the optimizer
+    (torch's fused ones on CUDA) can skip an update there.
+
+    network: what is called for the forward pass, `model` or its wrapper.
+    pieces: a process computes its share of a batch in so many, whose gradients are added.
+    clip: largest norm of the gradients of an update.
+    """
+
+    model: nn.Module
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    turns: Sequence[Turn]
+    parts: Sequence[Part]
+    processes: Processes
+    device: str = "cpu"
+    pieces: int = 1
+    clip: float | None = None
+
+    def __call__(self, batch: Batch, draws: Draws, tally: Tally) -> None:
+        """Trains on a batch of all processes, of which this one takes its share."""
+        count = len(batch[0])
+        share = self.processes.share(count)
+        mine = _pieces(tuple(tensor[share].to(self.device) for tensor in batch), self.pieces)
+        self.model.train()
+        for number, turn in enumerate(self.turns):
+            self._only(turn)
+            self.optimizer.zero_grad()
+            for piece, part_of_batch in enumerate(mine):
+                last = piece == len(mine) - 1
+                with nullcontext() if last else without_exchange(self.network):
+                    with draws(number, piece):
+                        outcome = turn.loss(self.network, part_of_batch)
+                    self._backward(outcome.losses, count)
+                self._note(turn, outcome, tally)
+            ran = self._update()
+            # All skip together: one counts.
+            tally.add("skipped", ~ran if self.processes.first else torch.zeros_like(ran))
+
+    def _only(self, turn: Turn) -> None:
+        """The parameters of the turn get gradients, the others none."""
+        if len(self.turns) == 1:
+            return
+        for name, parameter in self.model.named_parameters():
+            mine = any(fnmatch.fnmatchcase(name, glob) for glob in turn.parameters)
+            parameter.requires_grad_(mine)
+
+    def _backward(self, losses: Tensor, count: int) -> None:
+        """Adds the gradients of a piece's share of the mean loss over the batch: what the layers
+        send backward is what one process with the whole batch would."""
+        loss = losses.sum() / count
+        for part in self.parts:
+            loss = part.scale_loss(loss)
+        loss.backward()
+
+    def _note(self, turn: Turn, outcome: Outcome, tally: Tally) -> None:
+        total = outcome.losses.detach().double().sum()
+        tally.add("loss", total)
+        if turn.name:
+            tally.add(f"{turn.name}_loss", total)
+        for name, value in outcome.sums.items():
+            tally.add(name, value)
+
+    def _update(self) -> Tensor:
+        """Changes the weights, unless a gradient is not finite; a 0-d bool says whether it did."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if self.processes.count > 1:
+            # The processes' gradients were averaged, and their sum is wanted.
+            torch._foreach_mul_(gradients, self.processes.count)
+        for part in reversed(self.parts):
+            part.after_backward()
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        ran = self._step(gradients)
+        for part in self.parts:
+            part.after_step(ran)
+        return ran
+
+    def _step(self, gradients: list[Tensor]) -> Tensor:
+        for part in self.parts:
+            taken = part.step(self.optimizer)
+            if taken is not None:
+                return taken
+        finite = self.processes.everywhere(all_finite([local(g) for g in gradients]))
+        step_if(self.optimizer, finite)
+        return finite
+
+
+def _pieces(batch: Batch, count: int) -> list[Batch]:
+    """A batch in `count` pieces of consecutive examples, as even as can be; none is empty."""
+    total = len(batch[0])
+    ends = [i * total // count for i in range(count + 1)]
+    parts = [slice(a, b) for a, b in pairwise(ends) if a < b]
+    return [tuple(tensor[part] for tensor in batch) for part in parts]
+
+
+def step_if(optimizer: torch.optim.Optimizer, finite: Tensor) -> None:
+    """optimizer.step() where the 0-d bool `finite` is true.
+
+    An optimizer that skips on the device by itself (torch's fused ones, by the attributes that
+    torch.amp.GradScaler sets) does so; for any other the flag is read.
+    """
+    if finite.is_cuda and getattr(optimizer, "_step_supports_amp_scaling", False):
+        skipping(optimizer, ~finite)
+    elif bool(finite):
+        optimizer.step()
+
+
+def skipping(optimizer: torch.optim.Optimizer, found: Tensor) -> None:
+    """optimizer.step() of a fused optimizer, which does nothing where the 0-d `found` is true."""
+    fused: Any = optimizer
+    fused.grad_scale, fused.found_inf = None, found.float()
+    try:
+        optimizer.step()
+    finally:
+        del fused.grad_scale, fused.found_inf
+
+
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """A 0-d bool tensor: no element of any of `tensors` is infinite or NaN. True for none."""
+    if not tensors:
+        return torch.tensor(True)
+    return torch.stack([torch.isfinite(t).all() for t in tensors]).all()

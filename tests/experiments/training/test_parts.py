@@ -1,0 +1,260 @@
+"""Parts: a toy one goes through training, checkpoints and tables; two are called in their order."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+from typer.testing import CliRunner
+
+from lpkernels.experiments import records
+from lpkernels.experiments.settings import setting
+from lpkernels.experiments.training.config import RunConfig, sections
+from lpkernels.experiments.training.parts import PARTS, Context, Part, PartConfig, register
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.report.tables import summary
+from tests.experiments.tiny import tiny_workload
+from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
+
+BASE = RunConfig.of(model="cnn2", width=2, epochs=2, batch=8, threads=1)
+
+
+# What a user writes: ten lines, and no file of the trainer knows of them.
+class Shrinking(Part):
+    """Multiplies the weights by a factor after each update that ran."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.ran = factor, torch.zeros(())
+
+    def prepare(self, model: Any, optimizer: Any, context: Context) -> tuple[Any, Any]:
+        self.parameters = list(model.parameters())
+        return model, optimizer
+
+    def after_step(self, ran: Tensor) -> None:
+        self.ran = self.ran + ran
+        for parameter in self.parameters:
+            parameter.data.mul_(self.factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ran": self.ran}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ran = state["ran"]
+
+    def record(self) -> dict[str, Any]:
+        return {"shrunk": int(self.ran)}
+
+
+@dataclass(frozen=True)
+class ShrinkingConfig(PartConfig):
+    """The settings of the toy."""
+
+    TITLE: ClassVar[str] = "Shrinking"
+    NAME: ClassVar[str] = "shrinking"
+    ORDER: ClassVar[int] = 80
+
+    shrink: float = setting(1.0, "Factor of all weights after each update.")
+
+    def build(self) -> Part:
+        return Shrinking(self.shrink)
+
+
+CALLS: list[str] = []
+
+
+class Noting(Part):
+    """Writes down what is called, with its name."""
+
+    def __init__(self, name: str, takes: bool) -> None:
+        self.name, self.takes = name, takes
+
+    def note(self, what: str) -> None:
+        CALLS.append(f"{what} {self.name}")
+
+    def prepare(self, model: Any, optimizer: Any, context: Context) -> tuple[Any, Any]:
+        self.note("prepare")
+        assert len(context.sample[0]) == BASE.batch and context.total_steps == 8
+        assert context.loss(model, context.sample).shape == ()
+        return model, optimizer
+
+    def before_step(self, step: int) -> None:
+        self.note(f"before {step}")
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        self.note("scale")
+        return loss
+
+    def after_backward(self) -> None:
+        self.note("unscale")
+
+    def step(self, optimizer: Any) -> Tensor | None:
+        self.note("step")
+        return torch.tensor(False) if self.takes else None
+
+    def after_step(self, ran: Tensor) -> None:
+        self.note("after")
+
+    def evaluating(self) -> AbstractContextManager[Any]:
+        return self._evaluating()
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        self.note("enter")
+        yield
+        self.note("leave")
+
+
+@dataclass(frozen=True)
+class FirstConfig(PartConfig):
+    """One of the two whose calls are noted."""
+
+    TITLE: ClassVar[str] = "First"
+    NAME: ClassVar[str] = "zfirst"
+    ORDER: ClassVar[int] = 1
+
+    first: int = setting(0, "On or off.")
+
+    def build(self) -> Part:
+        return Noting("first", takes=False)
+
+
+@dataclass(frozen=True)
+class SecondConfig(PartConfig):
+    """The other, which takes the step."""
+
+    TITLE: ClassVar[str] = "Second"
+    NAME: ClassVar[str] = "asecond"
+    ORDER: ClassVar[int] = 2
+
+    second: int = setting(0, "On or off.")
+
+    def build(self) -> Part:
+        return Noting("second", takes=True)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """The toys are known within a test alone."""
+    before = dict(PARTS)
+    for kind in (ShrinkingConfig, FirstConfig, SecondConfig):
+        register(kind)
+    yield
+    PARTS.clear()
+    PARTS.update(before)
+
+
+def trainer_in(folder: Path, **values: Any) -> Trainer:
+    config = BASE.replace(**values)
+    return Trainer(config, folder, workload=tiny_workload(config.workload))
+
+
+def test_a_toy_part_trains_and_shows_in_records_and_table(tmp_path: Path) -> None:
+    toy = trainer_in(tmp_path / "toy", shrink=0.5)
+    run = toy.fit()
+    trainer_in(tmp_path / "plain").fit()
+    assert [epoch["shrunk"] for epoch in run.epochs] == [4, 8]
+    assert run.header["config"]["parts"] == {"shrinking": {"shrink": 0.5}}
+    assert run.config == toy.config
+    assert float(toy.model.head.weight.detach().abs().max()) < 0.1
+    console = Console(record=True, width=120)
+    console.print(summary([run, records.read_run(tmp_path / "plain")]))
+    text = console.export_text()
+    assert "shrunk" in text and " 8 " in text and " - " in text
+
+
+def test_a_toy_part_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainer_in(tmp_path / "whole", shrink=0.5)
+    whole.fit()
+    stopped = trainer_in(tmp_path / "stopped", shrink=0.5)
+    interrupt_at(stopped, monkeypatch, "_train", 5)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit()
+    resumed = Trainer.resume(tmp_path / "stopped", workload=tiny_workload(BASE.workload))
+    resumed.fit()
+    assert_same_bits(resumed, whole)
+
+
+def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
+    CALLS.clear()
+    trainer = trainer_in(tmp_path, first=1, second=1, epochs=2, accumulate=2)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    run = trainer.fit()
+    assert CALLS[:2] == ["prepare first", "prepare second"]
+    assert CALLS[2:16] == [
+        *("before 0 first", "before 0 second"),
+        *("scale first", "scale second", "scale first", "scale second"),
+        *("unscale second", "unscale first"),
+        *("step first", "step second"),
+        *("after first", "after second"),
+        *("before 1 first", "before 1 second"),
+    ]
+    start = CALLS.index("enter first")
+    assert CALLS[start : start + 4] == [
+        "enter first",
+        "enter second",
+        "leave second",
+        "leave first",
+    ]
+    # The second part took every step and said that none ran.
+    assert run.epochs[0]["skipped_steps"] == run.epochs[0]["updates"] == 4
+    assert run.diverged
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+
+
+def test_a_part_brings_its_options() -> None:
+    import typer
+
+    from lpkernels.cli._settings import with_settings
+
+    app = typer.Typer()
+    seen: dict[str, Any] = {}
+
+    @app.command()
+    @with_settings(sections())
+    def train(values: dict[str, Any]) -> None:
+        seen.update(values)
+
+    result = CliRunner().invoke(app, ["--shrink", "0.5"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert seen["shrink"] == 0.5 and RunConfig.of(**seen).parts == (ShrinkingConfig(0.5),)
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert "Shrinking" in shown and "Factor of all weights after each update." in shown
+
+
+def test_parts_have_names_of_their_own() -> None:
+    @dataclass(frozen=True)
+    class Taken(PartConfig):
+        NAME: ClassVar[str] = "taken"
+        lr: float = setting(0.0, "Something else.")
+
+    @dataclass(frozen=True)
+    class Same(PartConfig):
+        NAME: ClassVar[str] = "shrinking"
+
+    @dataclass(frozen=True)
+    class Nameless(PartConfig):
+        nothing: int = setting(0, "Nothing.")
+
+    with pytest.raises(ValueError, match=r"Taken.lr: section 'optimizer' has a field of that name"):
+        register(Taken)
+    with pytest.raises(ValueError, match="a part called 'shrinking' exists already"):
+        register(Same)
+    with pytest.raises(ValueError, match="Nameless must be a PartConfig with a NAME of its own"):
+        register(Nameless)
+    assert "taken" not in PARTS
+
+
+def test_a_part_config_must_build() -> None:
+    @dataclass(frozen=True)
+    class Empty(PartConfig):
+        NAME: ClassVar[str] = "empty"
+
+    with pytest.raises(NotImplementedError, match=r"Empty must define build\(\)"):
+        Empty().build()

@@ -1,0 +1,191 @@
+"""One step: pieces of a batch, clipping, turns, updates that are skipped without a wait."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lpkernels.experiments.processes.torchrun import ALONE
+from lpkernels.experiments.training.parts.loss_scale import StaticLossScale
+from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
+from lpkernels.experiments.training.tally import Tally
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+
+
+def squares(model: nn.Module, batch: Batch) -> Outcome:
+    x, y = batch
+    losses = (model(x).squeeze(1) - y).square()
+    return Outcome(losses, {"near": (losses < 1).sum()})
+
+
+def made(**settings: Any) -> tuple[nn.Module, Step]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    turns = settings.pop("turns", (Turn(squares),))
+    return model, Step(model, model, optimizer, turns, settings.pop("parts", ()), ALONE, **settings)
+
+
+def alike(turn: int, piece: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def batch(count: int = 6) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 4, generator=generator), torch.arange(float(count))
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 6, 50])
+def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
+    whole, step = made()
+    whole_tally, tally = Tally(), Tally()
+    step(batch(), alike, whole_tally)
+    model, step = made(pieces=pieces)
+    step(batch(), alike, tally)
+    torch.testing.assert_close(model.weight, whole.weight)
+    totals, expected = tally.totals(ALONE), whole_tally.totals(ALONE)
+    assert totals.keys() == expected.keys() == {"loss", "near", "skipped"}
+    assert totals == pytest.approx(expected)
+
+
+def test_clip_bounds_the_norm_after_unscaling() -> None:
+    free, step = made()
+    before = free.weight.detach().clone()
+    step(batch(), alike, Tally())
+    full = (free.weight - before).norm()
+    scale = StaticLossScale(64.0)
+    model, step = made(parts=(scale,), clip=0.01)
+    scale._parameters = list(model.parameters())
+    step(batch(), alike, Tally())
+    moved = torch.cat([(model.weight - before).flatten(), model.bias - made()[0].bias]).detach()
+    assert full > 0.1
+    assert float(moved.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
+
+
+class Two(nn.Module):
+    """Two halves, each of which a turn of its own trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 1), nn.Linear(1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.one(x))
+
+
+def test_turns_update_their_own_parameters_in_order() -> None:
+    torch.manual_seed(0)
+    model = Two()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    seen: list[tuple[str, list[bool]]] = []
+
+    def noting(name: str) -> Turn:
+        def loss(network: nn.Module, given: Batch) -> Outcome:
+            seen.append((name, [p.requires_grad for p in network.parameters()]))
+            return squares(network, given)
+
+        return Turn(loss, name, (f"{name}.*",))
+
+    step = Step(model, model, optimizer, (noting("one"), noting("two")), (), ALONE)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    tally = Tally()
+    step(batch(), alike, tally)
+    assert seen == [("one", [True, True, False, False]), ("two", [False, False, True, True])]
+    assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
+    totals = tally.totals(ALONE)
+    assert totals["loss"] == totals["one_loss"] + totals["two_loss"]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> None:
+    model, step = made()
+    before = model.weight.detach().clone()
+    x, y = batch()
+    tally = Tally()
+    step((x, y * bad), alike, tally)
+    assert torch.equal(model.weight, before)
+    assert tally.totals(ALONE)["skipped"] == 1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("bad", [False, True])
+def test_fused_optimizers_skip_without_being_asked(kind: Any, bad: bool) -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = kind([parameter], lr=0.1, fused=True)
+    parameter.grad = torch.full((3,), 0.5)
+    skipping(optimizer, torch.tensor(bad))
+    assert torch.equal(parameter.detach(), torch.ones(3)) == bad
+    assert not hasattr(optimizer, "found_inf") and not hasattr(optimizer, "grad_scale")
+
+
+class Reads(TorchDispatchMode):
+    """Counts the times that Python reads a value from a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+class Taking(StaticLossScale):
+    """Takes the step as a technique does that skips on the device."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> Tensor:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        finite = all_finite(gradients)
+        skipping(optimizer, ~finite)
+        return finite
+
+
+@pytest.fixture
+def reads() -> Iterator[Reads]:
+    with Reads() as mode:
+        yield mode
+
+
+def test_a_step_reads_once_and_not_at_all_where_a_part_steps(reads: Reads) -> None:
+    model, step = made()
+    step(batch(), alike, Tally())
+    assert reads.count == 1
+    reads.count = 0
+    model, _ = made()
+    fused = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    scale = Taking(2.0)
+    scale._parameters = list(model.parameters())
+    Step(model, model, fused, (Turn(squares),), (scale,), ALONE)(batch(), alike, Tally())
+    assert reads.count == 0
+
+
+def test_all_finite_sees_one_bad_value() -> None:
+    good = torch.zeros(3)
+    assert all_finite([good, good])
+    assert all_finite([])
+    assert not all_finite([good, torch.tensor([0.0, float("nan")])])
+    assert not all_finite([torch.tensor(float("-inf")), good])
+
+
+def test_step_if_reads_the_flag_of_any_other_optimizer() -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.RMSprop([parameter], lr=0.1)
+    parameter.grad = torch.ones(1)
+    step_if(optimizer, torch.tensor(False))
+    assert parameter.item() == 1
+    step_if(optimizer, torch.tensor(True))
+    assert parameter.item() < 1
+
+
+def test_tally_adds_over_a_resume() -> None:
+    tally = Tally({"loss": 1.5})
+    tally.add("loss", torch.tensor(0.25, dtype=torch.float32))
+    tally.add("right", torch.tensor(3))
+    assert tally.totals(ALONE) == {"loss": 1.75, "right": 3.0}
+    assert (tally.here("right"), tally.here("other")) == (3.0, 0.0)
