@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from lpkernels.experiments.records import Record, Run
 from lpkernels.experiments.sweeps.accumulate import NARROWER, run_name
+from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.techniques.accumulation import nmse, vrr
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
@@ -135,7 +135,7 @@ def _with_error(value: float | None, error: float | None, digits: int) -> str:
 def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
     """Mantissa bits per layer and GEMM: one sum (filled) and with chunks (hollow)."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
-    figure = _figure((max(6.0, 0.22 * len(layers) + 3), 4.2))
+    figure = new_figure((max(6.0, 0.22 * len(layers) + 3), 4.2))
     axes = figure.subplots()
     for gemm in _GEMMS:
         chosen = [row for row in rows if row["gemm"] == gemm]
@@ -146,12 +146,12 @@ def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> P
     axes.set_xticks(range(len(layers)), layers, rotation=90, fontsize="x-small")
     axes.set(xlabel="layer", ylabel="mantissa bits of the accumulator", ylim=(0, None))
     axes.legend(title="hollow: in chunks", fontsize="small")
-    return _save(figure, path, title)
+    return save_figure(figure, path, title)
 
 
 def plot_retention(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
     """VRR against length: the theory as curves, simulated sums as points with two deviations."""
-    figure = _figure((6.5, 4.2))
+    figure = new_figure((6.5, 4.2))
     axes = figure.subplots()
     points = [p for p in found if p.get("theory") is not None]
     lengths = [p["length"] for p in points] or [64]
@@ -174,7 +174,7 @@ def plot_retention(found: Sequence[Record], path: str | Path, *, title: str = ""
     axes.axhline(1, color="grey", lw=0.5)
     axes.legend(title="lines: theory", fontsize="small")
     axes.grid(alpha=0.3)
-    return _save(figure, path, title)
+    return save_figure(figure, path, title)
 
 
 def _width(name: str) -> int:
@@ -189,7 +189,7 @@ def plot_accuracy(runs: Sequence[Run], path: str | Path, *, title: str = "") -> 
     found = _by_name(runs)
     if not found:
         raise ValueError("plot_accuracy: expected at least one run with a finished epoch, got none")
-    figure = _figure((6.0, 4.0))
+    figure = new_figure((6.0, 4.0))
     axes = figure.subplots()
     names = {-bits: run_name(bits) for bits in NARROWER}
     present = {at: found[name] for at, name in sorted(names.items()) if name in found}
@@ -206,12 +206,12 @@ def plot_accuracy(runs: Sequence[Run], path: str | Path, *, title: str = "") -> 
     axes.set(xlabel="mantissa bits beyond the plan", ylabel="test accuracy (%)")
     axes.legend(fontsize="small")
     axes.grid(alpha=0.3)
-    return _save(figure, path, title)
+    return save_figure(figure, path, title)
 
 
 def plot_knee(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
     """VRR against x = 2^m / sqrt n: the theory at several lengths, simulated sums by rounding."""
-    figure = _figure((6.5, 4.2))
+    figure = new_figure((6.5, 4.2))
     axes = figure.subplots()
     nearest = [p for p in found if p["rounding"] == "nearest_even"]
     lengths = sorted({p["length"] for p in nearest})
@@ -234,14 +234,14 @@ def plot_knee(found: Sequence[Record], path: str | Path, *, title: str = "") -> 
     axes.set_xscale("log", base=2)
     axes.legend(fontsize="x-small")
     axes.grid(alpha=0.3)
-    return _save(figure, path, title)
+    return save_figure(figure, path, title)
 
 
 def plot_error_law(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
     """NMSE against x = 2^m / sqrt n: the law of each rounding, simulated sums as points with two
     deviations.
     """
-    figure = _figure((6.5, 4.2))
+    figure = new_figure((6.5, 4.2))
     axes = figure.subplots()
     x = np.geomspace(0.25, 64, 50)
     for index, rounding in enumerate(NMSE_CONSTANTS):
@@ -259,22 +259,4 @@ def plot_error_law(found: Sequence[Record], path: str | Path, *, title: str = ""
     axes.set_xscale("log", base=2)
     axes.legend(title="lines: c / x^2", fontsize="small")
     axes.grid(alpha=0.3)
-    return _save(figure, path, title)
-
-
-def _figure(size: tuple[float, float]) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Any, path: str | Path, title: str) -> Path:
-    if title:
-        figure.suptitle(title)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None} if path.suffix == ".png" else None)
-    return path
+    return save_figure(figure, path, title)

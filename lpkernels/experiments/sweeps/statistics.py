@@ -1,0 +1,187 @@
+"""What the arms of a sweep come to, and how they differ, seed by seed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lpkernels.experiments.sweeps import paired
+from lpkernels.experiments.sweeps.groups import Axes, Cell, figure_of, grouped
+from lpkernels.experiments.sweeps.paired import Interval
+from lpkernels.experiments.sweeps.results import Result
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An arm minus the reference at the same values of the axes, paired by seed.
+
+    pairs: how many seeds have a figure in both; the others are left out.
+    mean: of the differences; None without pairs.
+    interval, bootstrap: of that mean, by Student's t and over resampled seeds; None for fewer than
+        two pairs and for differences that are all equal.
+    p_holm: two-sided paired t-test, corrected by Holm over all differences of the summary; None for
+        fewer than two pairs. See `paired_p` for differences that are all equal.
+    """
+
+    reference: str
+    pairs: int
+    mean: float | None = None
+    interval: Interval | None = None
+    bootstrap: Interval | None = None
+    p_holm: float | None = None
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """One arm at one combination of the axes' values, over its seeds.
+
+    seeds: how many there are: finished + diverged + failed.
+    figures: how many of them have a figure: the mean is theirs. A diverged run counts with the
+        finite figure it ended on, since leaving it out would flatter the arm; where it has none,
+        the mean is over fewer runs and reads too well, which `figures` and `diverged` give away.
+    error: standard error of the mean; None for fewer than two figures.
+    interval: Student's t; None for fewer than two figures and for figures that are all equal.
+    level: of all intervals.
+    difference: to the reference; None for the reference, or where none is named.
+    """
+
+    arm: str
+    axes: Axes
+    finished: int
+    diverged: int
+    failed: int
+    figures: int
+    mean: float | None
+    error: float | None
+    interval: Interval | None
+    level: float
+    difference: Difference | None = None
+
+    @property
+    def seeds(self) -> int:
+        return self.ended + self.failed
+
+    @property
+    def ended(self) -> int:
+        """Runs that came to a result: of how many the diverged are a share."""
+        return self.finished + self.diverged
+
+    @property
+    def diverged_share(self) -> float | None:
+        """The share of the runs that diverged; None where none came to a result."""
+        return self.diverged / self.ended if self.ended else None
+
+
+def summarise(
+    results: Sequence[Result],
+    field: str,
+    *,
+    reference: str | None = None,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> list[ArmSummary]:
+    """A summary for each arm at each combination of the axes' values, in the order they appear.
+
+    field: of the records, whose figures are summarised.  reference: the arm to compare with.
+    resamples, seed: of the bootstrap, which is the same whatever other arms there are.
+
+    Raises:
+        ValueError: no results, no such arm or field, a field that holds no numbers, a status that
+            means nothing, two results of one cell, or level or resamples out of range.
+    """
+    if not 0.0 < level < 1.0 or resamples < 1:
+        raise ValueError(
+            f"summarise: expected 0 < level < 1 and resamples >= 1, got {level} and {resamples}"
+        )
+    groups = grouped(results)
+    _check_names(results, field, reference)
+    figures = {key: _figures(group, field) for key, group in groups.items()}
+    found: dict[Cell, Difference] = {}
+    if reference is not None:
+        pairs = _pairs(figures, reference)
+        intervals = {
+            key: paired.bootstrap_interval(pair, level, resamples=resamples, seed=seed)
+            for key, pair in pairs.items()
+        }
+        found = _differences(reference, pairs, intervals, level)
+    return [
+        _arm_summary(group, list(figures[key].values()), level, found.get(key))
+        for key, group in groups.items()
+    ]
+
+
+def varied_axes(summaries: Sequence[ArmSummary]) -> list[str]:
+    """The names of the axes that have more than one value among the summaries, in their order."""
+    names = dict.fromkeys(name for summary in summaries for name, _ in summary.axes)
+    values = [{name: repr(value) for name, value in summary.axes} for summary in summaries]
+    return [name for name in names if len({found.get(name) for found in values}) > 1]
+
+
+def _check_names(results: Sequence[Result], field: str, reference: str | None) -> None:
+    arms = list(dict.fromkeys(result.arm for result in results))
+    if reference is not None and reference not in arms:
+        raise ValueError(
+            f"reference: expected one of the arms {', '.join(map(repr, arms))}, got {reference!r}"
+        )
+    known = list(dict.fromkeys(name for result in results for name in result.values))
+    if known and field not in known:
+        raise ValueError(f"field: expected one of {', '.join(known)}, got {field!r}")
+
+
+def _figures(group: Sequence[Result], field: str) -> dict[int, float]:
+    """The figures that there are, by seed."""
+    found = {result.seed: figure_of(result, field) for result in group}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _pairs(figures: Mapping[Cell, dict[int, float]], reference: str) -> dict[Cell, list[float]]:
+    """The differences to the reference at the same place, in the order of their seeds."""
+    pairs = {}
+    for (place, arm), found in figures.items():
+        if arm != reference:
+            other = figures.get((place, reference), {})
+            seeds = [seed for seed in found if seed in other]
+            pairs[place, arm] = paired.differences(
+                [found[seed] for seed in seeds], [other[seed] for seed in seeds]
+            )
+    return pairs
+
+
+def _differences(
+    reference: str,
+    pairs: Mapping[Cell, list[float]],
+    bootstraps: Mapping[Cell, Interval | None],
+    level: float,
+) -> dict[Cell, Difference]:
+    # Corrected over arms and places alike: a reader of the table sees the smallest p of them all.
+    raw = {key: p for key, pair in pairs.items() if (p := paired.paired_p(pair)) is not None}
+    corrected = dict(zip(raw, paired.holm(list(raw.values())), strict=True))
+    return {
+        key: Difference(
+            reference=reference,
+            pairs=len(pair),
+            mean=paired.mean(pair) if pair else None,
+            interval=paired.t_interval(pair, level),
+            bootstrap=bootstraps[key],
+            p_holm=corrected.get(key),
+        )
+        for key, pair in pairs.items()
+    }
+
+
+def _arm_summary(
+    group: Sequence[Result], figures: Sequence[float], level: float, difference: Difference | None
+) -> ArmSummary:
+    statuses = [result.status for result in group]
+    return ArmSummary(
+        arm=group[0].arm,
+        axes=group[0].axes,
+        finished=statuses.count("finished"),
+        diverged=statuses.count("diverged"),
+        failed=statuses.count("failed"),
+        figures=len(figures),
+        mean=paired.mean(figures) if figures else None,
+        error=paired.standard_error(figures),
+        interval=paired.t_interval(figures, level),
+        level=level,
+        difference=difference,
+    )

@@ -1,0 +1,204 @@
+"""Summaries of results: what counts, what is compared with what."""
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpkernels.experiments.sweeps import paired
+from lpkernels.experiments.sweeps.groups import figure_of, grouped, place_of
+from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise, varied_axes
+
+FIELD = "test_accuracy"
+
+
+def result(
+    arm: str,
+    seed: int,
+    figure: float | None = 0.5,
+    status: str = "finished",
+    axes: tuple[tuple[str, Any], ...] = (),
+) -> Result:
+    values = {} if status == "failed" else {FIELD: figure, "loss": 1.0, "name": "text"}
+    return Result(arm, axes, seed, status, values, cell=f"{arm}-{seed}")
+
+
+def runs(arm: str, figures: list[float], axes: tuple[tuple[str, Any], ...] = ()) -> list[Result]:
+    return [result(arm, seed, figure, axes=axes) for seed, figure in enumerate(figures)]
+
+
+def by_arm(summaries: list[ArmSummary]) -> dict[str, ArmSummary]:
+    return {summary.arm: summary for summary in summaries}
+
+
+def test_an_arm_has_mean_error_and_interval() -> None:
+    (summary,) = summarise(runs("a", [0.1, 0.2, 0.3]), FIELD)
+    assert summary.mean == pytest.approx(0.2)
+    assert summary.error == pytest.approx(0.1 / math.sqrt(3))
+    assert summary.interval == paired.t_interval([0.1, 0.2, 0.3], 0.95)
+    assert (summary.seeds, summary.figures, summary.difference) == (3, 3, None)
+
+
+def test_a_difference_is_paired_by_seed() -> None:
+    reference = [0.50, 0.61, 0.72, 0.80]
+    shifts = [0.10, 0.13, 0.08, 0.12]
+    # In another order than the reference's: places in a list are no pairs.
+    other = runs("a", [r + s for r, s in zip(reference, shifts, strict=True)])[::-1]
+    found = summarise([*runs("base", reference), *other], FIELD, reference="base")
+    difference = by_arm(found)["a"].difference
+    assert difference is not None
+    assert (difference.reference, difference.pairs) == ("base", 4)
+    assert difference.mean == pytest.approx(0.1075)
+    assert difference.interval == pytest.approx(paired.t_interval(shifts, 0.95))
+    assert difference.bootstrap == pytest.approx(paired.bootstrap_interval(shifts, 0.95))
+    # One comparison: nothing to correct for.
+    assert difference.p_holm == pytest.approx(paired.paired_p(shifts))
+    assert by_arm(found)["base"].difference is None
+
+
+def test_seeds_that_only_one_arm_has_are_left_out_of_the_pairs() -> None:
+    results = [*runs("base", [0.5, 0.6]), *(result("a", s, 0.7 + s / 10) for s in (1, 2, 3))]
+    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+    assert summary.mean == pytest.approx(0.9)
+    assert summary.difference is not None
+    assert (summary.difference.pairs, summary.difference.interval) == (1, None)
+    assert summary.difference.mean == pytest.approx(0.2)
+    assert (summary.difference.bootstrap, summary.difference.p_holm) == (None, None)
+
+
+def test_an_arm_without_a_seed_of_the_reference_has_no_difference_and_no_pairs() -> None:
+    results = [*runs("base", [0.5]), result("a", 7, 0.7)]
+    difference = by_arm(summarise(results, FIELD, reference="base"))["a"].difference
+    assert difference is not None
+    assert (difference.reference, difference.pairs, difference.mean) == ("base", 0, None)
+
+
+def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None:
+    results = [
+        *runs("base", [0.9, 0.9, 0.8, 0.9]),
+        result("a", 0, 0.9),
+        result("a", 1, 0.1, "diverged"),
+        result("a", 2, None, "diverged"),
+        result("a", 3, status="failed"),
+    ]
+    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+    assert (summary.finished, summary.diverged, summary.failed) == (1, 2, 1)
+    assert (summary.seeds, summary.ended, summary.figures) == (4, 3, 2)
+    assert summary.diverged_share == pytest.approx(2 / 3)
+    assert summary.mean == pytest.approx(0.5)
+    assert summary.difference is not None
+    assert summary.difference.pairs == 2
+    assert summary.difference.mean == pytest.approx(-0.4)
+
+
+def test_an_arm_that_only_failed_is_still_there() -> None:
+    results = [*runs("base", [0.5, 0.6]), result("a", 0, status="failed")]
+    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+    assert (summary.failed, summary.mean, summary.diverged_share) == (1, None, None)
+    assert summary.difference is not None
+    assert summary.difference.pairs == 0
+
+
+def test_each_value_of_an_axis_is_compared_by_itself() -> None:
+    results = []
+    for width, shift in ((4, 0.25), (8, 0.5)):
+        axes = (("width", width), ("rate", [0.1]))
+        results += runs("base", [0.125 * width / 8, 0.25], axes)
+        # Axes in another order are the same axes.
+        results += runs("a", [0.125 * width / 8 + shift, 0.25 + shift], axes[::-1])
+    results.append(result("a", 0, 0.5, axes=(("width", 16), ("rate", [0.1]))))
+    found = summarise(results, FIELD, reference="base")
+    order = [(dict(summary.axes)["width"], summary.arm) for summary in found]
+    assert order == [(4, "base"), (4, "a"), (8, "base"), (8, "a"), (16, "a")]
+    differences = [summary.difference for summary in found if summary.difference]
+    assert [difference.mean for difference in differences] == [0.25, 0.5, None]
+    assert varied_axes(found) == ["width"]
+    # Two p values of two equal differences, 2^-1 each, make one family of two.
+    assert [difference.p_holm for difference in differences] == [1.0, 1.0, None]
+
+
+CASES = st.lists(
+    st.tuples(
+        st.sampled_from(["base", "a", "b"]),
+        st.sampled_from([(), (("width", 8),)]),
+        st.integers(0, 5),
+        st.sampled_from(["finished", "diverged", "failed"]),
+        st.one_of(st.none(), st.integers(0, 360).map(lambda right: right / 360)),
+    ),
+    max_size=30,
+    unique_by=lambda case: case[:3],
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(CASES, st.randoms(use_true_random=False))
+def test_summaries_do_not_depend_on_the_order_of_the_results(cases, shuffle: random.Random) -> None:
+    results = [result(arm, seed, figure, status, axes) for arm, axes, seed, status, figure in cases]
+    results.append(result("base", 6, 0.5))
+    shuffled = shuffle.sample(results, len(results))
+    first, second = (
+        {
+            (place_of(summary.axes), summary.arm): summary
+            for summary in summarise(found, FIELD, reference="base", resamples=20)
+        }
+        for found in (results, shuffled)
+    )
+    assert first == second
+    assert sum(summary.seeds for summary in first.values()) == len(results)
+
+
+def test_p_values_are_corrected_over_arms_and_axes_and_bootstraps_do_not_change() -> None:
+    base = [0.50, 0.61, 0.72, 0.80]
+    shifts = {"a": [0.10, 0.13, 0.08, 0.12], "b": [0.01, 0.03, -0.02, 0.03], "c": [0.2] * 3 + [0.3]}
+    raw = [paired.paired_p(shift) or 0.0 for shift in shifts.values()]
+    results = runs("base", base)
+    for arm, shift in shifts.items():
+        results += runs(arm, [r + s for r, s in zip(base, shift, strict=True)])
+    together = by_arm(summarise(results, FIELD, reference="base"))
+    corrected = dict(zip(shifts, paired.holm(raw), strict=True))
+    alone = by_arm(
+        summarise([r for r in results if r.arm in ("base", "b")], FIELD, reference="base")
+    )
+    for arm in shifts:
+        difference = together[arm].difference
+        assert difference is not None
+        assert difference.p_holm == pytest.approx(corrected[arm])
+    assert together["b"].difference is not None and alone["b"].difference is not None
+    assert together["b"].difference.bootstrap == alone["b"].difference.bootstrap
+
+
+def test_figures_that_are_not_finite_are_none() -> None:
+    assert figure_of(result("a", 0, math.nan), FIELD) is None
+    assert figure_of(result("a", 0, math.inf), FIELD) is None
+    assert figure_of(result("a", 0, 1), FIELD) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("results", "options", "match"),
+    [
+        ([], {}, "at least one cell, got none; run the sweep first"),
+        (runs("a", [0.5]), {"reference": "base"}, "one of the arms 'a', got 'base'"),
+        (runs("a", [0.5]), {"field": "f1"}, "one of test_accuracy, loss, name, got 'f1'"),
+        (runs("a", [0.5]), {"field": "name"}, "numbers in field 'name', got 'text' in 'a'"),
+        (runs("a", [0.5]) * 2, {}, "got two of arm 'a' at {}, seed 0: a-0 and a-0; keep one"),
+        ([replace(result("a", 0), status="running")], {}, "finished, diverged, failed, got 'runn"),
+        (runs("a", [0.5]), {"level": 95.0}, "0 < level < 1 and resamples >= 1, got 95.0 and 10000"),
+        (runs("a", [0.5]), {"resamples": 0}, "got 0.95 and 0"),
+    ],
+)
+def test_summarise_refuses(results: list[Result], options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        summarise(results, options.pop("field", FIELD), **options)
+
+
+def test_groups_are_sorted_by_seed_and_keep_the_order_of_arms() -> None:
+    groups = grouped([result("b", 3), result("a", 1), result("b", 2)])
+    assert [(arm, [r.seed for r in group]) for (_, arm), group in groups.items()] == [
+        ("b", [2, 3]),
+        ("a", [1]),
+    ]
