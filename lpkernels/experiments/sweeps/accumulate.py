@@ -3,7 +3,7 @@
 import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,14 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.sweeps.demo import FP8, trainer_of
+from lpkernels.experiments.sweeps.demo import FP8
+from lpkernels.experiments.sweeps.study import Study
+from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.workloads.bundled import BUNDLED, Workload, workload
 from lpkernels.experiments.workloads.images import ImageData, load, plan_epoch
-from lpkernels.experiments.workloads.models import build_model
+from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import quantize
 from lpkernels.techniques.accumulation import AccumulatorPlan, accumulator_of, measure, plan, vrr
@@ -27,8 +28,7 @@ from lpkernels.techniques.accumulation import AccumulatorPlan, accumulator_of, m
 if TYPE_CHECKING:
     from rich.console import Console
 
-RECORDS = "accumulate.jsonl"
-SCHEMA = 1
+KIND = "accumulate"
 # 64 x 64 sums: rows share their left operand, so errors are estimated from the spread of rows.
 _SIDE = 64
 #: Fewer mantissa bits than planned, of the runs that train; one has a bit more.
@@ -85,7 +85,8 @@ def find_workload(config: AccumulateConfig) -> Workload:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         try:
-            model = build_model(config.model, data.shape[0], data.classes, width=config.width)
+            task = Task("images", data.shape, data.classes)
+            model = build_model(config.model, task, width=config.width)
         except ValueError as error:
             raise ValueError(
                 f"{error}; or one of {', '.join(BUNDLED)}; or module:function, which returns "
@@ -127,47 +128,14 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
     )
 
 
-class Study:
-    """The records of one question in a folder; what they hold already is not done again."""
-
-    def __init__(self, folder: str | Path, config: AccumulateConfig, *, resume: bool) -> None:
-        self.folder, self.path, self.config = Path(folder), Path(folder) / RECORDS, config
-        self.resume = resume
-        self.records: list[records.Record] = []
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if resume and self.path.is_file():
-            self.records = read_study(self.path)
-            if self.records[0]["config"] != config.to_dict():
-                raise ValueError(
-                    f"{self.folder} holds the answer to another question; resume with the options "
-                    "it was asked with, or without --resume"
-                )
-            return
-        if self.path.is_file() and not resume:
-            self.path.unlink()
-        header = {"type": "header", "schema": SCHEMA, "config": config.to_dict()}
-        self.add({**header, "environment": environment("cpu")})
-
-    def add(self, record: records.Record) -> None:
-        records.append_record(self.path, record)
-        self.records.append(record)
-
-    def of(self, kind: str) -> list[records.Record]:
-        return [record for record in self.records if record["type"] == kind]
+def open_study(
+    folder: str | Path, config: AccumulateConfig, *, resume: bool
+) -> Study[AccumulateConfig]:
+    """The study of a question in `folder`; errors as in `Study`."""
+    return Study(folder, config, kind=KIND, resume=resume)
 
 
-def read_study(path: str | Path) -> list[records.Record]:
-    """The records of `lpkernels accumulate`.
-
-    Raises: ValueError: they are others.
-    """
-    found = records.read_records(Path(path))
-    if not found or found[0].get("schema") != SCHEMA or "longest" not in found[0].get("config", {}):
-        raise ValueError(f"{path}: expected the records of `lpkernels accumulate`")
-    return found
-
-
-def plan_study(study: Study, work: Workload) -> AccumulatorPlan:
+def plan_study(study: Study[AccumulateConfig], work: Workload) -> AccumulatorPlan:
     """The plan, into the records too."""
     made = make_plan(study.config, work)
     if not study.of("plan"):
@@ -229,7 +197,9 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
     return record
 
 
-def simulate_study(study: Study, wanted: Sequence[Point], console: "Console | None" = None) -> None:
+def simulate_study(
+    study: Study[AccumulateConfig], wanted: Sequence[Point], console: "Console | None" = None
+) -> None:
     """Simulates what the records lack; ctrl-C leaves them whole.
 
     Raises: Interrupted: ctrl-C.
@@ -267,12 +237,12 @@ def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[Ru
         "data_dir": config.data_dir, "epochs": config.epochs, "batch": config.batch,
         "lr": config.lr, "threads": 1,
     }  # fmt: skip
-    operands = replace(FP8, name="fp32 sums", acc="", layer_accs=native_layers(made), **shared)
-    runs = [RunConfig(name="fp32", **shared), operands]
+    operands = FP8.replace(name="fp32 sums", layer_accs=native_layers(made), **shared)
+    runs = [RunConfig.of(name="fp32", **shared), operands]
     for fewer in NARROWER:
-        runs.append(replace(operands, name=run_name(fewer), layer_accs=layer_accs(made, fewer)))
+        runs.append(operands.replace(name=run_name(fewer), layer_accs=layer_accs(made, fewer)))
     seeds = range(config.seed, config.seed + config.seeds)
-    return [replace(run, seed=seed) for seed in seeds for run in runs]
+    return [run.replace(seed=seed) for seed in seeds for run in runs]
 
 
 def run_name(fewer: int) -> str:
@@ -295,15 +265,12 @@ def native_layers(made: AccumulatorPlan) -> tuple[tuple[str, str, str, str], ...
 
 
 def train_study(
-    study: Study, made: AccumulatorPlan, console: "Console | None" = None
+    study: Study[AccumulateConfig], made: AccumulatorPlan, console: "Console | None" = None
 ) -> list[records.Run]:
-    """Trains what is not finished yet, each run in its own folder below "train".
+    """Trains what is not finished yet, each run a cell of the sweep in the folder "train".
 
     Raises: Interrupted: ctrl-C; what was done so far is saved.
     """
-    data = load(study.config.data, study.config.data_dir)
-    runs = []
-    for config in training_configs(made, study.config):
-        place = study.folder / "train" / f"{config.name.replace(' ', '-')}-seed{config.seed}"
-        runs.append(trainer_of(config, place, data, resume=study.resume).fit(console=console))
-    return runs
+    configs = training_configs(made, study.config)
+    folder = study.folder / "train"
+    return train_all(configs, folder, name=KIND, resume=study.resume, console=console)

@@ -13,10 +13,11 @@ import torch
 import lpkernels as lp
 from lpkernels.experiments.measuring.accumulator_speed import speed_over_length
 from lpkernels.experiments.sweeps import accumulate as work
-from lpkernels.experiments.sweeps.accumulate import AccumulateConfig, Point, Study
+from lpkernels.experiments.sweeps.accumulate import AccumulateConfig, Point, open_study
+from lpkernels.experiments.sweeps.study import read_study
+from lpkernels.experiments.training.arithmetic import layer_recipes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.experiments.training.precision import layer_recipes
 from lpkernels.experiments.workloads.images import load
 
 TINY = AccumulateConfig(model="cnn1", width=2, batch=16, longest=256, epochs=1, seeds=1)
@@ -90,29 +91,29 @@ def test_a_stopped_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         signal.raise_signal(signal.SIGINT)
         return simulate(point, **options)
 
-    study = Study(tmp_path, TINY, resume=False)
+    study = open_study(tmp_path, TINY, resume=False)
     with monkeypatch.context() as patch:
         patch.setattr(work, "simulate", simulate_and_signal)
         with pytest.raises(Interrupted, match="simulated sums are saved"):
             work.simulate_study(study, points)
     assert len(study.of("simulation")) == 1
-    again = Study(tmp_path, TINY, resume=True)
+    again = open_study(tmp_path, TINY, resume=True)
     work.simulate_study(again, points)
     assert [r["length"] for r in again.of("simulation")] == [64, 128]
-    assert work.read_study(tmp_path / work.RECORDS) == again.records
+    assert read_study(again.path, work.KIND) == again.records
 
 
 def test_another_question_is_not_resumed(tmp_path: Path) -> None:
-    Study(tmp_path, TINY, resume=False)
+    open_study(tmp_path, TINY, resume=False)
     with pytest.raises(ValueError, match="the answer to another question"):
-        Study(tmp_path, AccumulateConfig(), resume=True)
-    assert len(Study(tmp_path, AccumulateConfig(), resume=False).records) == 1
+        open_study(tmp_path, AccumulateConfig(), resume=True)
+    assert len(open_study(tmp_path, AccumulateConfig(), resume=False).records) == 1
 
 
 def test_records_of_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"type": "header"}\n')
     with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):
-        work.read_study(tmp_path / "x.jsonl")
+        read_study(tmp_path / "x.jsonl", work.KIND)
 
 
 def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None
     configs = work.training_configs(made, TINY)
     names = ["fp32", "fp32 sums", "1 more", "planned", "1 fewer", "2 fewer", "3 fewer", "4 fewer"]
     assert [c.name for c in configs] == names
-    planned, narrower = layer_recipes(configs[3]), layer_recipes(configs[4])
+    planned, narrower = (layer_recipes(c.arithmetic) for c in configs[3:5])
     assert isinstance(planned, dict) and isinstance(narrower, dict)
     rows = {row.gemm: row.accumulator for row in made.rows if row.layer == "stem"}
     assert planned["stem"].wgrad == rows["wgrad"]
@@ -129,7 +130,7 @@ def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None
     # The images enter in 16 bits, as in the recipe these runs start from.
     assert str(planned["stem"].input) == "e6m9"
     assert RunConfig.from_dict(configs[3].to_dict()) == configs[3]
-    study = Study(tmp_path, TINY, resume=False)
+    study = open_study(tmp_path, TINY, resume=False)
     runs = work.train_study(study, made)
     assert [run.name for run in runs] == names
     assert all(run.finished for run in runs)

@@ -1,0 +1,228 @@
+"""Leases: a file that its owner keeps changing, and by which others judge whether it lives.
+
+No two machines' clocks are compared. An observer takes an owner for dead that has not changed its
+file for the lease's time by the observer's own clock, or at once if the owner was a process of this
+machine that is no more.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+#: Seconds without a change after which an owner counts as dead.
+SECONDS = 60.0
+# A lease is renewed so often in its time: five renewals may be late before it is lost.
+_RENEWALS = 6
+# The file keeps its size and is written in place, so that a full disk cannot end a lease.
+_SIZE = 512
+# Progress is written no oftener: others look at it about as often.
+_SHOWN_EVERY = 0.5
+
+HELD, RELEASED, FAILED = "held", "released", "failed"
+
+
+@cache
+def machine() -> tuple[str, str]:
+    """This machine since it was started, and the name space of its process ids; ("", "") where the
+    system does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return boot, os.readlink("/proc/self/ns/pid")  # noqa: PTH115 (no file, but a name)
+    except OSError:
+        return "", ""
+
+
+def process_start(pid: int) -> str:
+    """When a process of this machine began, in a unit of the system's; "" for one that is dead.
+
+    A zombie is dead: it does nothing more.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The name of the program, in parentheses, may hold anything; the state follows it, and the
+    # start is field 22 of proc(5).
+    state, *others = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else others[18]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that holds a lease."""
+
+    host: str
+    boot: str
+    space: str
+    pid: int
+    start: str
+
+    @staticmethod
+    def here() -> "Owner":
+        return Owner(platform.node()[:64], *machine(), os.getpid(), process_start(os.getpid()))
+
+    def surely_dead(self) -> bool:
+        """Whether it was a process of this very machine, since its start, that is no more."""
+        if not self.boot or (self.boot, self.space) != machine():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            # Another user's process: it is there, and /proc may hide which one it is.
+            return False
+        return process_start(self.pid) != self.start
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a lease's file says: who holds it, for how long, and how far the work is."""
+
+    owner: Owner
+    seconds: float
+    state: str
+    token: str
+    done: int = 0
+    total: int = 0
+
+    @staticmethod
+    def parse(data: bytes) -> "Note | None":
+        """None for a file that is being written, or that its owner did not live to write."""
+        try:
+            values = json.loads(data)
+            values.pop("count")
+            return Note(**{**values, "owner": Owner(**values["owner"])})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    @staticmethod
+    def read(path: Path) -> "Note | None":
+        """None for a file that is not there, or as in `parse`."""
+        try:
+            return Note.parse(path.read_bytes())
+        except OSError:
+            return None
+
+
+class Lease:
+    """A lease held by this process, renewed by a thread until it ends; a context.
+
+    Args:
+        path: the file, made here; its folder may be renamed while the lease is held.
+        seconds: without a change after which others may take it for lost.
+    Raises: FileExistsError: the file is there.
+    """
+
+    def __init__(self, path: Path, seconds: float = SECONDS) -> None:
+        self._note: dict[str, Any] = {
+            "owner": vars(Owner.here()), "seconds": seconds, "state": HELD,
+            "token": uuid.uuid4().hex, "count": 0, "done": 0, "total": 0,
+        }  # fmt: skip
+        self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._shown = time.monotonic()
+        try:
+            self._write()
+        except OSError:
+            os.close(self._file)
+            raise
+        self._thread = threading.Thread(target=self._renew, daemon=True, name="lease")
+        self._thread.start()
+
+    def _write(self) -> None:
+        self._note["count"] += 1
+        text = json.dumps(self._note, separators=(",", ":"))
+        os.pwrite(self._file, text.encode().ljust(_SIZE), 0)
+
+    def _update(self, *, flush: bool, **changes: Any) -> None:
+        """Changes the file unless the lease is over.
+
+        An error is none: the folder may be away for a moment, or removed by whoever took over. The
+        work goes on, and whether its result counts is decided at its end.
+        """
+        with self._lock, contextlib.suppress(OSError):
+            if not self._over.is_set():
+                self._note |= changes
+                self._write()
+                if flush:
+                    # Other machines see it now.
+                    os.fsync(self._file)
+
+    def _renew(self) -> None:
+        while not self._over.wait(self._note["seconds"] / _RENEWALS):
+            self._update(flush=True)
+
+    def show(self, done: int, total: int) -> None:
+        """Notes how far the work is."""
+        now = time.monotonic()
+        if now - self._shown >= _SHOWN_EVERY:
+            self._shown = now
+            self._update(flush=False, done=done, total=total)
+
+    def end(self, state: str = RELEASED) -> None:
+        """Gives the lease up; later calls do nothing."""
+        if self._over.is_set():
+            return
+        self._update(flush=True, state=state)
+        with self._lock:
+            self._over.set()
+            os.close(self._file)
+        self._thread.join()
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+
+class Watch:
+    """An observer of leases, which remembers since when it has seen each unchanged.
+
+    seconds: for a file that does not say its own time.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
+        self._seen: dict[Path, tuple[bytes, float]] = {}
+
+    def is_over(self, path: Path) -> bool:
+        """Whether the lease was given up, or its owner is dead or silent for the lease's time.
+
+        Of a file that is not there too: only whoever ended a lease removes it.
+        """
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            # The folder is away for a moment; that says nothing of the owner.
+            return False
+        note = Note.parse(data)
+        if note is not None and (note.state != HELD or note.owner.surely_dead()):
+            return True
+        before, since = self._seen.get(path, (None, 0.0))
+        now = time.monotonic()
+        if data != before:
+            self._seen[path] = data, now
+            return False
+        return now - since >= (note.seconds if note else self.seconds)

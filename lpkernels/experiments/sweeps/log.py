@@ -1,0 +1,92 @@
+"""What a sweep's folder is: the specifications that were run in it, one line each.
+
+Every line is a header of its own and the first is the file's. A line is added at once and none is
+ever changed, so that commands on several machines can each add their own; one cut short by the end
+of its command means nothing.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+
+from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.records import Record
+from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.sources import package_hash
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
+
+KIND = "sweep"
+SCHEMA = 1
+
+
+def read_specs(places: Places) -> list[SweepSpec]:
+    """The specifications that were run in the folder; none where there is no sweep.
+
+    Raises: ValueError: the file is something else, or of another version of lpkernels.
+    """
+    try:
+        lines = places.log.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    specs = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record.get("kind") != KIND or record.get("schema") != SCHEMA:
+            raise ValueError(
+                f"{places.log}: expected the header of a sweep, schema {SCHEMA}, got "
+                f"{record.get('kind')!r}, schema {record.get('schema')}"
+            )
+        specs.append(SweepSpec.from_dict(record["spec"]))
+    return specs
+
+
+def specs_of(places: Places) -> list[SweepSpec]:
+    """As `read_specs`, and FileNotFoundError where there is no sweep."""
+    specs = read_specs(places)
+    if not specs:
+        raise FileNotFoundError(
+            f"expected the folder of a sweep at {str(places.root)!r}; `lpkernels sweep run` makes "
+            "one"
+        )
+    return specs
+
+
+def join(places: Places, spec: SweepSpec) -> None:
+    """Makes the folder one where `spec` runs.
+
+    Raises: ValueError: it is the folder of another sweep.
+    """
+    specs = read_specs(places)
+    try:
+        merged([*specs, spec])
+    except ValueError as error:
+        raise ValueError(
+            f"{places.root} holds another sweep; choose another folder (option --out): {error}"
+        ) from error
+    places.make()
+    if spec.to_dict() in [other.to_dict() for other in specs]:
+        return
+    record: Record = {
+        "type": "header",
+        "kind": KIND,
+        "schema": SCHEMA,
+        "spec": spec.to_dict(),
+        "sources": package_hash(),
+        "environment": environment("cpu"),
+    }
+    # The line feed before it ends a line that was cut short.
+    line = ("\n" if specs else "") + json.dumps(record, allow_nan=False) + "\n"
+    file = os.open(places.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+def all_cells(specs: Sequence[SweepSpec]) -> list[Cell]:
+    """The cells of all specifications, each once, in the order of the merged one."""
+    wanted = {cell.config for spec in specs for cell in spec.cells()}
+    return [cell for cell in merged(specs).cells() if cell.config in wanted]

@@ -1,0 +1,298 @@
+"""The folder of a sweep: where cells lie, how one is claimed, finished, given up.
+
+    sweep.jsonl             what the sweep is: a line for every specification that was run here
+    cells/<cell>/           a finished cell: records.jsonl of its run, and cell.json
+    failed/<cell>/          one that failed twice
+    work/<cell>.<number>/   a try at one: lease.json, and what its run keeps to go on
+    runs/<name>             the lease of a command that works here
+
+A cell is claimed by making the folder of its next try, and finished by renaming that folder: each
+is one rename onto a name that must not be there, of which the file system lets one win. So any
+number of workers on any number of machines share a folder, and need no other meeting place.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lpkernels.experiments.records import RECORDS, Record
+from lpkernels.experiments.sweeps.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
+from lpkernels.experiments.training.checkpoints import CHECKPOINT
+
+LOG = "sweep.jsonl"
+CELL = "cell.json"
+LEASE = "lease.json"
+#: The traceback of a try that failed.
+ERROR = "error.txt"
+# A cell is given up after so many tries that ended badly.
+_BAD_TRIES = 2
+# What a rename onto a folder that is there and not empty says, which depends on the system.
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+
+
+class Places:
+    """The folders of a sweep below `root`; nothing is made until `make`."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.log = self.root / LOG
+        self.cells, self.failed = self.root / "cells", self.root / "failed"
+        self.work, self.runs = self.root / "work", self.root / "runs"
+
+    def make(self) -> None:
+        for folder in (self.cells, self.failed, self.work, self.runs):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def finished(self) -> set[str]:
+        """The names of finished cells, of any version."""
+        return _names(self.cells)
+
+    def given_up(self) -> set[str]:
+        """The names of cells that failed, of any version."""
+        return _names(self.failed) - self.finished()
+
+    def tries(self) -> dict[str, list[int]]:
+        """The numbers of the tries at cells that lie in `work`, ascending."""
+        found: dict[str, list[int]] = {}
+        for name in _names(self.work):
+            cell, _, number = name.rpartition(".")
+            found.setdefault(cell, []).append(int(number))
+        return {cell: sorted(numbers) for cell, numbers in found.items()}
+
+    def at(self, cell: str, number: int) -> Path:
+        """The folder of a try."""
+        return self.work / f"{cell}.{number}"
+
+    def settled(self, cell: str) -> Path:
+        """The folder of a cell that is finished or failed."""
+        finished = self.cells / cell
+        return finished if finished.is_dir() else self.failed / cell
+
+    def is_settled(self, cell: str) -> bool:
+        return self.settled(cell).is_dir()
+
+    def hidden(self) -> Path:
+        """The name of a folder that nobody looks into, new with every call."""
+        return self.work / f".{uuid.uuid4().hex}"
+
+    def remove(self, folder: Path) -> None:
+        """Removes a folder; nobody sees half of it. One that is gone already is no error."""
+        hidden = self.hidden()
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+
+    def sweep_up(self, watch: Watch) -> None:
+        """Removes what commands left that were killed: tries at finished cells, folders that were
+        being made or removed, leases of commands."""
+        for cell, numbers in self.tries().items():
+            if (self.cells / cell).is_dir():
+                for number in numbers:
+                    self.remove(self.at(cell, number))
+        for folder in self.work.glob(".*"):
+            # An empty one may be about to become a try.
+            held = (folder / LEASE).exists() and not watch.is_over(folder / LEASE)
+            if not held and any(folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
+        for lease in self.runs.iterdir():
+            if watch.is_over(lease):
+                lease.unlink(missing_ok=True)
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return {name for name in os.listdir(folder) if not name.startswith(".")}  # noqa: PTH208
+    except FileNotFoundError:
+        return set()
+
+
+@dataclass
+class Claim:
+    """A try at a cell by this process, which alone writes into `folder` while the lease is held.
+
+    bad: what was bad about former tries, in words.
+    """
+
+    places: Places
+    cell: str
+    folder: Path
+    lease: Lease
+    bad: list[str]
+
+    def finish(self, record: Record) -> bool:
+        """Makes the folder that of the finished cell; False where another try was faster."""
+        write_cell(self.folder, record)
+        if not self._settle(self.places.cells):
+            return False
+        with contextlib.suppress(OSError):
+            (self.places.cells / self.cell / CHECKPOINT).unlink(missing_ok=True)
+        if (self.places.failed / self.cell).is_dir():
+            # It was given up on while this try was still at work.
+            self.places.remove(self.places.failed / self.cell)
+        return True
+
+    def fail(self, record: Record, error: str) -> bool:
+        """Ends a try that failed; True if the cell is given up by it."""
+        (self.folder / ERROR).write_text(error, encoding="utf-8")
+        if len(self.bad) + 1 < _BAD_TRIES:
+            self.lease.end(FAILED)
+            return False
+        return self.give_up(record)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the former tries are enough to give the cell up."""
+        return len(self.bad) >= _BAD_TRIES
+
+    def give_up(self, record: Record) -> bool:
+        """Records the cell as failed; False where it was finished or given up by another."""
+        write_cell(self.folder, record)
+        return self._settle(self.places.failed)
+
+    def _settle(self, where: Path) -> bool:
+        try:
+            self.folder.rename(where / self.cell)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            self.drop()
+            return False
+        self.lease.end()
+        with contextlib.suppress(OSError):
+            (where / self.cell / LEASE).unlink()
+        for number in self.places.tries().get(self.cell, []):
+            self.places.remove(self.places.at(self.cell, number))
+        return True
+
+    def drop(self) -> None:
+        """Ends the try and removes its folder."""
+        self.lease.end()
+        self.places.remove(self.folder)
+
+    def release(self) -> None:
+        """Ends the try as it is, for whoever goes on."""
+        self.lease.end()
+
+
+def take(
+    places: Places, cell: str, tries: Sequence[int], watch: Watch, seconds: float = SECONDS
+) -> Claim | None:
+    """Claims a cell; None where another holds it, was faster, or it is finished or given up.
+
+    The new try goes on from the last checkpoint of the former ones, unless an error ended them:
+    that starts again, since what it left may be what is wrong.
+
+    Args:
+        tries: the numbers of former tries, as the caller found them.
+        watch: remembers the leases of others between the calls.
+        seconds: the time of the new lease.
+    """
+    former = [places.at(cell, number) for number in tries]
+    if former and not watch.is_over(former[-1] / LEASE):
+        return None
+    folder = places.at(cell, tries[-1] + 1 if tries else 1)
+    lease = _new_try(places, folder, seconds)
+    if lease is None:
+        return None
+    claim = Claim(places, cell, folder, lease, [])
+    try:
+        if places.is_settled(cell):
+            # It was settled since the caller looked, and the folders of its tries are removed.
+            claim.drop()
+            return None
+        claim.bad = [text for other in former if (text := _bad_end(other))]
+        _inherit(former, folder)
+    except BaseException:
+        claim.release()
+        raise
+    return claim
+
+
+def _new_try(places: Places, folder: Path, seconds: float) -> Lease | None:
+    """Makes the folder of a try, which holds a lease at any moment; None if it is there already."""
+    prepared, lease = places.hidden(), None
+    try:
+        prepared.mkdir()
+        lease = Lease(prepared / LEASE, seconds)
+        prepared.rename(folder)
+    except BaseException as error:
+        if lease is not None:
+            lease.end()
+        shutil.rmtree(prepared, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in _TAKEN:
+            return None
+        raise
+    return lease
+
+
+def _bad_end(folder: Path) -> str:
+    """How a try ended, if badly: by an error, or without a word."""
+    note = Note.read(folder / LEASE)
+    if note is None:
+        return "its worker died"
+    if note.state == FAILED:
+        try:
+            lines = (folder / ERROR).read_text(encoding="utf-8").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else "an error"
+    return f"its worker died ({note.owner})" if note.state == HELD else ""
+
+
+def _inherit(former: Sequence[Path], folder: Path) -> None:
+    """Copies the last checkpoint of former tries, up to one that an error ended."""
+    for other in reversed(former):
+        note = Note.read(other / LEASE)
+        if note is not None and note.state == FAILED:
+            return
+        # The records after the checkpoint: a run adds to them before it saves, and may be alive.
+        # The checkpoint gets its name last, so that it never lacks its records.
+        copied = folder / f"{CHECKPOINT}.copy"
+        try:
+            shutil.copyfile(other / CHECKPOINT, copied)
+            shutil.copyfile(other / RECORDS, folder / RECORDS)
+        except FileNotFoundError:
+            copied.unlink(missing_ok=True)
+            continue
+        except OSError:
+            copied.unlink(missing_ok=True)
+            raise
+        copied.replace(folder / CHECKPOINT)
+        return
+
+
+def write_cell(folder: Path, record: Record) -> None:
+    """Writes the record of a cell, and sees to it that it and the run's records are on the disk
+    before the folder gets its final name."""
+    with (folder / CELL).open("w", encoding="utf-8") as file:
+        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    records = folder / RECORDS
+    if records.is_file():
+        with records.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def read_cell(folder: Path) -> Record:
+    """The record of a finished or failed cell.
+
+    Raises: ValueError: there is none, or it is damaged.
+    """
+    path = folder / CELL
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path}: expected the record of a cell ({error}); remove the folder {folder.name} and "
+            "the next run makes it again"
+        ) from error
+    if not isinstance(record, dict) or record.get("kind") != "cell":
+        raise ValueError(f"{path}: expected the record of a cell")
+    return record

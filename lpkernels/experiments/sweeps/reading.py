@@ -1,0 +1,194 @@
+"""The results of a sweep: from its folder, or from a file that holds nothing else."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
+from lpkernels.experiments.sweeps.leases import HELD, Note
+from lpkernels.experiments.sweeps.log import all_cells, specs_of
+from lpkernels.experiments.sweeps.places import LEASE, Places, read_cell
+from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.sources import cell_name, config_digits, version_of
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
+from lpkernels.experiments.workloads.workload import ACCURACY
+
+KIND = "sweep-results"
+SCHEMA = 1
+
+
+class Results(NamedTuple):
+    """What is known of a sweep.
+
+    header: kind, schema, spec (of all that was run there), metric, sources (the version of the
+        cells), environments (where they ran, each once), cells (how many there should be).
+    results: of the cells that came to an end, in the order of the specification.
+    others: how many finished cells of other versions lie in the folder, by version.
+    """
+
+    header: Record
+    results: list[Result]
+    others: dict[str, int]
+
+    @property
+    def spec(self) -> SweepSpec:
+        return SweepSpec.from_dict(self.header["spec"])
+
+    @property
+    def missing(self) -> int:
+        """How many cells have no result yet."""
+        return int(self.header["cells"]) - len(self.results)
+
+
+class Status(NamedTuple):
+    """How far a sweep is.
+
+    running: the cells that are held, each with its owner and the share that is done.
+    begun: those that no worker holds, but whose next one goes on from a checkpoint or tries again.
+    """
+
+    results: Results
+    running: list[tuple[Cell, str, float]]
+    begun: list[Cell]
+
+    def count(self, status: str) -> int:
+        return sum(result.status == status for result in self.results.results)
+
+
+def read_results(path: str | Path, *, sources: str = "") -> Results:
+    """The results of a sweep's folder, or of a file that `write_results` made.
+
+    Args:
+        path: the folder or the file.
+        sources: of which version, the last part of the names of its cells; "": this package's, or
+            where there is none of it the only other version.
+    Raises:
+        FileNotFoundError: neither is there.
+        ValueError: they hold something else, or a cell's record is damaged; of several other
+            versions none was chosen.
+    """
+    path = Path(path)
+    if path.is_file() and path.name != Places(path.parent).log.name:
+        return _read_file(path)
+    places = Places(path.parent if path.is_file() else path)
+    specs = specs_of(places)
+    cells = all_cells(specs)
+    ended = places.finished() | places.given_up()
+    names = _names(cells, ended, sources)
+    results = [
+        _result(read_cell(places.settled(name)), cell)
+        for name, cell in names.items()
+        if name in ended
+    ]
+    chosen = set(map(version_of, names))
+    others = Counter(version_of(name) for name in ended if version_of(name) not in chosen)
+    header: Record = {
+        "type": "header",
+        "kind": KIND,
+        "schema": SCHEMA,
+        "spec": merged(specs).to_dict(),
+        **_metric_and_environments([places.settled(result.cell) for result in results]),
+        "sources": sorted(chosen),
+        "cells": len(cells),
+    }
+    return Results(header, results, dict(others))
+
+
+def _names(cells: Sequence[Cell], ended: set[str], sources: str) -> dict[str, Cell]:
+    """The cells by the names of their folders."""
+    there = Counter(map(version_of, ended))
+    own: dict[str, Cell] = {}
+    if not sources:
+        try:
+            own = {cell_name(cell.config): cell for cell in cells}
+        except ValueError:
+            # A workload whose module is not at hand: its results can be read all the same.
+            if not there:
+                raise
+        if own and (not there or own.keys() & ended):
+            return own
+        if len(there) > 1:
+            versions = ", ".join(f"{version} ({n} cells)" for version, n in there.items())
+            raise ValueError(
+                f"no cell is of this version of lpkernels' sources; choose one of {versions} "
+                "(option --sources), or run the sweep again"
+            )
+        sources = next(iter(there))
+    elif sources not in there:
+        raise ValueError(f"sources: expected one of {', '.join(there) or 'none'}, got {sources!r}")
+    return {f"{config_digits(cell.config)}-{sources}": cell for cell in cells}
+
+
+def _result(record: Record, cell: Cell) -> Result:
+    """The arm is called as the specification calls it now."""
+    return Result(
+        arm=cell.arm,
+        axes=cell.axes,
+        seed=cell.seed,
+        status=record["status"],
+        values=record["values"],
+        cell=record["cell"],
+        error=record["error"],
+    )
+
+
+def _metric_and_environments(folders: Sequence[Path]) -> Record:
+    metric: Record | None = None
+    environments: list[Record] = []
+    for folder in folders:
+        try:
+            with (folder / RECORDS).open(encoding="utf-8") as file:
+                header = json.loads(file.readline())
+        except (OSError, ValueError):
+            # A cell that failed before its run began.
+            continue
+        metric = metric or header.get("metric")
+        found = header.get("environment")
+        if found and found not in environments:
+            environments.append(found)
+    return {"metric": metric or asdict(ACCURACY), "environments": environments}
+
+
+def write_results(results: Results, path: str | Path) -> Path:
+    """Writes results as JSON lines: the header, then a line a cell."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [{"type": "cell", **asdict(r), "axes": dict(r.axes)} for r in results.results]
+    write_records(path, [{**results.header, "others": results.others}, *lines])
+    return path
+
+
+def _read_file(path: Path) -> Results:
+    found = read_records(path)
+    header = found[0] if found else {}
+    if header.get("kind") != KIND or header.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{path}: expected results that `lpkernels sweep table --export` wrote, schema "
+            f"{SCHEMA}, got {header.get('kind')!r}, schema {header.get('schema')}"
+        )
+    others = header.pop("others", {})
+    results = []
+    for record in found[1:]:
+        values: dict[str, Any] = {k: v for k, v in record.items() if k != "type"}
+        results.append(Result(**{**values, "axes": tuple(values["axes"].items())}))
+    return Results(header, results, others)
+
+
+def read_status(folder: str | Path) -> Status:
+    """How far the sweep in a folder is; errors as in `read_results`."""
+    results, places = read_results(folder), Places(folder)
+    tries = places.tries()
+    running, begun = [], []
+    for cell in all_cells(specs_of(places)):
+        name = cell_name(cell.config)
+        if name not in tries or places.is_settled(name):
+            continue
+        note = Note.read(places.at(name, tries[name][-1]) / LEASE)
+        if note is not None and note.state == HELD and not note.owner.surely_dead():
+            running.append((cell, str(note.owner), note.done / max(note.total, 1)))
+        else:
+            begun.append(cell)
+    return Status(results, running, begun)

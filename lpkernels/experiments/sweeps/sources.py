@@ -1,0 +1,95 @@
+"""Which version of the package makes a result: a hash of the sources that can change one."""
+
+import hashlib
+import importlib.util
+import json
+from functools import cache
+from pathlib import Path
+
+import lpkernels
+from lpkernels.experiments.training.config import RunConfig
+
+# What only reads results; a change there retrains nothing.
+_STATISTICS = ("statistics", "groups", "paired", "student", "results")
+_READERS = ("report/", "cli/", *(f"experiments/sweeps/{name}.py" for name in _STATISTICS))
+
+
+@cache
+def package_hash() -> str:
+    """The hash of the Python sources and of csrc, or of the built module where csrc is not; 64
+    hexadecimal digits. It is that of the files when it is first asked for in a process."""
+    return hash_of_package(Path(lpkernels.__file__).resolve().parent)
+
+
+def hash_of_package(package: Path) -> str:
+    """As `package_hash`, of the package in that folder."""
+    files = [p for p in package.rglob("*.py") if not _reads(p.relative_to(package).as_posix())]
+    native = package.parent / "csrc"
+    if native.is_dir():
+        files += [p for p in native.rglob("*") if p.is_file()]
+    else:
+        files += package.glob("_C*.so")
+    return _hash({p.relative_to(package.parent).as_posix(): p for p in files})
+
+
+def _reads(name: str) -> bool:
+    return name.startswith(_READERS)
+
+
+def _hash(files: dict[str, Path]) -> str:
+    whole = hashlib.sha256()
+    for name in sorted(files):
+        content = hashlib.sha256(files[name].read_bytes()).hexdigest()
+        whole.update(f"{name} {content}\n".encode())
+    return whole.hexdigest()
+
+
+def sources_hash(config: RunConfig) -> str:
+    """The package's hash; for a workload of the user's own, of its module's source with it."""
+    module, colon, _ = config.workload.data.partition(":")
+    if not colon:
+        return package_hash()
+    return hashlib.sha256(f"{package_hash()} {_module_hash(module)}".encode()).hexdigest()
+
+
+@cache
+def _module_hash(module: str) -> str:
+    """Raises ValueError where the module has no source."""
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"data: module {module!r} cannot be found: {error}") from error
+    if found is None or not found.origin or not Path(found.origin).is_file():
+        raise ValueError(
+            f"data: module {module!r} cannot be found; put its folder on PYTHONPATH, also where "
+            "workers run"
+        )
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+
+
+# 64 bits of a hash: two of a million configurations are the same by chance once in 10^7 sweeps.
+_CONFIG_DIGITS = 16
+_SOURCES_DIGITS = 8
+
+
+def config_digits(config: RunConfig) -> str:
+    """The part of a cell's name that says its configuration.
+
+    The run's name is how tables call it, and no part of it: a renamed arm keeps its cells.
+    """
+    values = {k: v for k, v in config.to_dict().items() if k != "name"}
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_CONFIG_DIGITS]
+
+
+def cell_name(config: RunConfig) -> str:
+    """The name of a cell's folder: hashes of the configuration and of the sources.
+
+    Raises: ValueError: the module of its workload cannot be found.
+    """
+    return f"{config_digits(config)}-{sources_hash(config)[:_SOURCES_DIGITS]}"
+
+
+def version_of(name: str) -> str:
+    """The part of a cell's name that says which sources made it."""
+    return name.rpartition("-")[2]

@@ -1,0 +1,262 @@
+"""What a sweep is: a base configuration, named arms, axes over any field, and seeds.
+
+A cell is one training run: an arm, a value of each axis, and a seed.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lpkernels.experiments.settings import plain, unknown
+from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten
+
+# Fields that a specification says in its own way.
+_OWN = {
+    "seed": "give seeds = [...] beside [base]",
+    "name": "a run is called after its arm",
+}
+_KEYS = ("name", "seeds", "compare", "base", "arms", "axes")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of a sweep.
+
+    axes: the value of each axis, in the order of the axes.
+    """
+
+    arm: str
+    axes: tuple[tuple[str, Any], ...]
+    seed: int
+    config: RunConfig
+
+    def label(self) -> str:
+        """The cell in words."""
+        return ", ".join([self.arm, *(f"{k} {v}" for k, v in self.axes), f"seed {self.seed}"])
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """A specification; its fields may be given flat or in tables of their sections.
+
+    base: fields of every run. `threads` is 1 unless it says otherwise, so that cells can share a
+        machine: torch's float32 sums depend on the number of threads, which is thus part of a cell.
+    arms: fields of each arm by the arm's name, instead of the base's; the order is that of tables.
+        None: one arm called "base".
+    axes: values by field; the runs have all combinations.
+    seeds: of each arm at each point of the axes; a number n means 0..n-1.
+    name: what tables and pictures call the sweep.
+    compare: the arm that the others' differences are paired with; "": the first.
+    Raises:
+        TypeError: a value of another type.
+        ValueError: a name that means nothing, or a specification that makes no cell or one twice.
+    """
+
+    base: Mapping[str, Any] = field(default_factory=dict)
+    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    seeds: int | Sequence[int] = 1
+    name: str = ""
+    compare: str = ""
+
+    def __post_init__(self) -> None:
+        fix = object.__setattr__
+        fix(self, "base", {"threads": 1, **_fields("[base]", self.base)})
+        arms = self.arms or {"base": {}}
+        fix(self, "arms", {arm: _fields(f"[arms.{arm}]", arms[arm]) for arm in arms})
+        fix(self, "axes", _axes(self.axes))
+        fix(self, "seeds", _seeds(self.seeds))
+        fix(self, "compare", self.compare or next(iter(self.arms)))
+        if self.compare not in self.arms:
+            raise ValueError(
+                f"compare: expected one of the arms {', '.join(self.arms)}, got {self.compare!r}"
+            )
+        for arm, fields in self.arms.items():
+            both = sorted(set(fields) & set(self.axes))
+            if both:
+                raise ValueError(f"[arms.{arm}]: {', '.join(both)} is an axis too; leave out one")
+        self.cells()
+
+    def cells(self) -> list[Cell]:
+        """All cells, seed by seed, so that what is done at any moment compares all arms.
+
+        Raises: TypeError, ValueError: a configuration that cannot be, or a cell that is there twice
+            (under two names or not).
+        """
+        found: dict[RunConfig, Cell] = {}
+        points = [tuple(zip(self.axes, v, strict=True)) for v in _products(self.axes)]
+        for seed, point, arm in itertools.product(_seeds(self.seeds), points, self.arms):
+            values = {**self.base, **self.arms[arm], **dict(point)}
+            try:
+                config = RunConfig.of(**values, seed=seed, name=arm)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"arm {arm!r} {_words(point)}: {error}") from error
+            cell = Cell(arm, point, seed, config)
+            same = found.setdefault(config.replace(name="run"), cell)
+            if same is not cell:
+                raise ValueError(f"the same cell twice: {same.label()}; and {cell.label()}")
+        return list(found.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        return {
+            "name": self.name,
+            "compare": self.compare,
+            "seeds": list(_seeds(self.seeds)),
+            "base": dict(self.base),
+            "arms": {arm: dict(fields) for arm, fields in self.arms.items()},
+            "axes": {name: list(values) for name, values in self.axes.items()},
+        }
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> "SweepSpec":
+        """The inverse of `to_dict`; also what a TOML file holds.
+
+        Raises: TypeError, ValueError: as the constructor; a key that no specification has.
+        """
+        others = sorted(set(values) - set(_KEYS))
+        if others:
+            raise unknown("specification", others, list(_KEYS))
+        for key in ("base", "arms", "axes"):
+            if not isinstance(values.get(key, {}), Mapping):
+                raise TypeError(f"specification: {key}: expected a table [{key}]")
+        return SweepSpec(**values)
+
+
+def read_spec(path: str | Path) -> SweepSpec:
+    """The specification in a TOML file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        TypeError, ValueError: no TOML, or no specification.
+    """
+    try:
+        import tomllib
+    except ModuleNotFoundError:
+        # Python 3.10
+        import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"expected a specification (a TOML file) at {str(path)!r}")
+    try:
+        return SweepSpec.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def spec_of(configs: Sequence[RunConfig], name: str = "") -> SweepSpec:
+    """The sweep whose cells are `configs`: an arm for each name, a seed for each seed.
+
+    Raises: ValueError: they are no full table of arms and seeds.
+    """
+    defaults = RunConfig().flat()
+    arms: dict[str, dict[str, Any]] = {}
+    for config in configs:
+        flat = {k: plain(v) for k, v in config.flat().items() if k not in _OWN}
+        if arms.setdefault(config.name, flat) != flat:
+            raise ValueError(f"{config.name!r} names two configurations; give each its own name")
+    first = next(iter(arms.values()))
+    # What sweeps set where the base is silent is said here, whatever it is.
+    shared = {k: v for k, v in first.items() if all(flat[k] == v for flat in arms.values())}
+    base = {k: v for k, v in shared.items() if v != plain(defaults[k]) or k == "threads"}
+    own = {
+        arm: {k: v for k, v in flat.items() if k not in shared and v != plain(defaults[k])}
+        for arm, flat in arms.items()
+    }
+    seeds = sorted({config.seed for config in configs})
+    spec = SweepSpec(base=base, arms=own, seeds=seeds, name=name)
+    if {cell.config for cell in spec.cells()} != set(configs):
+        raise ValueError("expected every named run for every seed")
+    return spec
+
+
+def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
+    """One specification with the arms, values and seeds of all; names are those of the last.
+
+    Raises: ValueError: they belong to different sweeps (`check_same_sweep`).
+    """
+    arms: dict[str, Any] = {}
+    axes: dict[str, list[Any]] = {name: [] for name in specs[0].axes}
+    seeds: list[int] = []
+    for spec in specs:
+        check_same_sweep(specs[0], spec)
+        for arm, fields in spec.arms.items():
+            if arms.setdefault(arm, fields) != fields:
+                raise ValueError(
+                    f"arm {arm!r} is another one there: {arms[arm]} there, {fields} here; give it "
+                    "another name"
+                )
+        for name, values in spec.axes.items():
+            axes[name] += [value for value in values if value not in axes[name]]
+        seeds += [seed for seed in _seeds(spec.seeds) if seed not in seeds]
+    last = specs[-1]
+    return SweepSpec(last.base, arms, axes, sorted(seeds), last.name, last.compare)
+
+
+def check_same_sweep(there: SweepSpec, here: SweepSpec) -> None:
+    """Raises ValueError unless both have one base and the same axes."""
+    names = there.base.keys() | here.base.keys()
+    other = sorted(k for k in names if there.base.get(k) != here.base.get(k))
+    if other:
+        was, now = ({k: spec.base.get(k) for k in other} for spec in (there, here))
+        raise ValueError(f"another base makes another sweep: {was} there, {now} here")
+    if set(there.axes) != set(here.axes):
+        axes = [", ".join(spec.axes) or "none" for spec in (there, here)]
+        raise ValueError(f"other axes make another sweep: {axes[0]} there, {axes[1]} here")
+
+
+def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{where}: expected a table of fields, got {values!r}")
+    try:
+        flat = flatten(values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    for name in sorted(flat.keys() & _OWN.keys()):
+        raise ValueError(f"{where}: {name}: {_OWN[name]}")
+    return {name: plain(value) for name, value in flat.items()}
+
+
+def _axes(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
+    known = flat_settings()
+    found: dict[str, list[Any]] = {}
+    for name, values in _unnested(axes).items():
+        if name not in known:
+            raise ValueError(f"[axes]: {unknown('RunConfig', [name], list(known))}")
+        if name in _OWN:
+            raise ValueError(f"[axes]: {name}: {_OWN[name]}")
+        if not isinstance(values, list | tuple) or not values:
+            raise ValueError(f"[axes]: {name}: expected a list of values, got {values!r}")
+        found[name] = [plain(value) for value in values]
+        if any(value in found[name][:i] for i, value in enumerate(found[name])):
+            raise ValueError(f"[axes]: {name}: expected different values, got {values!r}")
+    return found
+
+
+def _unnested(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes by field, those in tables of sections too."""
+    if not any(isinstance(values, Mapping) for values in axes.values()):
+        return dict(axes)
+    try:
+        return flatten(axes)
+    except ValueError as error:
+        raise ValueError(f"[axes]: {error}") from error
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    found = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if isinstance(seeds, bool) or not found or any(type(seed) is not int for seed in found):
+        raise ValueError(f"seeds: expected a positive number or a list of numbers, got {seeds!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"seeds: expected each once, got {seeds!r}")
+    return found
+
+
+def _products(axes: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
+    return list(itertools.product(*axes.values()))
+
+
+def _words(point: tuple[tuple[str, Any], ...]) -> str:
+    return f"({', '.join(f'{name} {value!r}' for name, value in point)})" if point else "(no axes)"

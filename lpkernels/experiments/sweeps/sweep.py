@@ -1,0 +1,206 @@
+"""Runs the cells of a specification that a folder lacks."""
+
+import errno
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lpkernels.experiments.records import Run, read_run
+from lpkernels.experiments.sweeps.engines import check_engine, processors, run_workers
+from lpkernels.experiments.sweeps.leases import SECONDS, Lease, Watch
+from lpkernels.experiments.sweeps.log import join, read_specs
+from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.reading import Results, read_results
+from lpkernels.experiments.sweeps.show import count, shown
+from lpkernels.experiments.sweeps.sources import cell_name
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, check_same_sweep, spec_of
+from lpkernels.experiments.sweeps.worker import (
+    DONE,
+    FULL,
+    STOPPED,
+    End,
+    Task,
+    Train,
+    train_cell,
+    work,
+)
+from lpkernels.experiments.training.config import RunConfig, device_exists
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.workloads.registry import find
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run_sweep(
+    spec: SweepSpec,
+    folder: str | Path,
+    *,
+    jobs: int | None = None,
+    engine: str = "processes",
+    retry_failed: bool = False,
+    console: "Console | None" = None,
+    train: Train | None = None,
+    seconds: float = SECONDS,
+) -> Results:
+    """Runs the cells of `spec` that have no result in `folder` yet, and returns all results.
+
+    Killed at any moment, it loses no finished cell, and called again it runs what is missing; a
+    cell goes on from its last checkpoint. Any number of such calls, on any machines, share a folder
+    and run no cell twice. A cell that fails is tried once more, then given up, with its error among
+    the results; so is one whose worker dies twice. A diverged run is a result like any other.
+
+    Args:
+        spec: what to run. More arms, seeds or values of the axes may be added later.
+        folder: where results go; made if absent.
+        jobs: workers at a time. 1 with engine "processes": this very process. None: the processors
+            of this machine by the threads of a cell; of Ray or Dask one a processor.
+        engine: "processes" of this machine, "ray" or "dask": the cluster that the program is
+            connected to, or that RAY_ADDRESS or DASK_SCHEDULER_ADDRESS names, else a local one.
+        retry_failed: run cells again that were given up.
+        console: gets a progress bar over all cells.
+        train: what makes a cell's records, instead of the trainer.
+        seconds: without a sign of life after which a worker on another machine counts as dead.
+    Raises:
+        ValueError: a cell's configuration, workload or device cannot be; jobs is less than 1; the
+            folder is another sweep's. Nothing has run then.
+        ModuleNotFoundError: the engine is not installed. Nothing has run then.
+        Interrupted: ctrl-C; what ran is saved.
+        OSError: there is no room left (errno ENOSPC); no finished cell is lost.
+        RuntimeError: workers have other sources of lpkernels, or die before they take a cell.
+    """
+    cells = {cell_name(cell.config): cell for cell in spec.cells()}
+    jobs = _checked(list(cells.values()), engine, jobs, train)
+    places = Places(Path(folder).absolute())
+    join(places, spec)
+    places.sweep_up(Watch(seconds))
+    if retry_failed:
+        for name in places.given_up().intersection(cells):
+            places.remove(places.failed / name)
+    ended = places.finished() | places.given_up()
+    left = {name: cell for name, cell in cells.items() if name not in ended}
+    if left:
+        task = Task(places.root, left, "", seconds, train or train_cell)
+        try:
+            with shown(console, places, cells):
+                ends = _run(task, places, engine, jobs)
+        except KeyboardInterrupt as stop:
+            raise Interrupted(f"stopped; {_so_far(places, cells)}") from stop
+        _check_ends(ends, places, _so_far(places, cells))
+    return read_results(folder)
+
+
+def _checked(
+    cells: Sequence[Cell], engine: str, jobs: int | None, train: Train | None
+) -> int | None:
+    """How many jobs there are; raises what `run_sweep` does before anything runs."""
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs: expected at least 1, got {jobs}")
+    if jobs != 1 or engine != "processes":
+        check_engine(engine)
+    if engine == "processes":
+        for device in {cell.config.device for cell in cells}:
+            device_exists(device)
+    if train is None:
+        for workload in {cell.config.workload: None for cell in cells}:
+            find(workload)
+    if engine != "processes":
+        return jobs
+    threads = max(cell.config.threads or processors() for cell in cells)
+    return jobs or max(1, processors() // threads)
+
+
+def _run(task: Task, places: Places, engine: str, jobs: int | None) -> list[End]:
+    if jobs == 1 and engine == "processes":
+        return [work(task)]
+    name = uuid.uuid4().hex
+    with Lease(places.runs / name, task.seconds) as lease:
+        try:
+            told = Task(task.root, task.cells, name, task.seconds, task.train)
+            return run_workers(engine, jobs, told, lambda: _state(places), lease.end)
+        finally:
+            (places.runs / name).unlink(missing_ok=True)
+
+
+def _state(places: Places) -> object:
+    return places.finished(), places.given_up(), places.tries()
+
+
+def _so_far(places: Places, cells: dict[str, Cell]) -> str:
+    now = count(places, cells)
+    failed = f" and {now.failed} failed" if now.failed else ""
+    return f"{now.finished} of {len(cells)} cells are finished{failed}, in {places.root}"
+
+
+def _check_ends(ends: Sequence[End], places: Places, so_far: str) -> None:
+    for end in ends:
+        if end.kind == FULL:
+            raise OSError(
+                errno.ENOSPC,
+                f"no room left in {places.root}: {end.text}; {so_far}, and none is lost: make room "
+                "and give the same command again",
+            )
+    others = [end.text for end in ends if end.kind not in (DONE, STOPPED)]
+    if others:
+        raise RuntimeError(
+            f"other sources of lpkernels than here have {', '.join(others)}; all workers need the "
+            f"same, and they must not change while a sweep runs; {so_far}"
+        )
+
+
+def train_all(
+    configs: Sequence[RunConfig],
+    folder: str | Path,
+    *,
+    name: str,
+    resume: bool,
+    console: "Console | None" = None,
+) -> list[Run]:
+    """Trains `configs` one after the other in this process, as a sweep in `folder`; each run has a
+    progress bar.
+
+    Args:
+        configs: every named run for every seed; of several that differ only in name one is trained.
+        name: what the sweep is called.
+        resume: keep what the folder holds of it; else everything is trained again.
+    Returns: the runs, in the order of `configs`.
+    Raises:
+        Interrupted: ctrl-C; what was done so far is saved.
+        ValueError: the folder holds other runs.
+        RuntimeError: a run failed, twice.
+    """
+    different = {cell_name(config): config for config in reversed(configs)}
+    spec, places = spec_of([c for c in configs if c in different.values()], name), Places(folder)
+    specs = read_specs(places)
+    if not resume and any(other.name != name for other in specs):
+        raise ValueError(f"{folder} holds a sweep, {specs[0].name!r}; choose another folder")
+    if not resume:
+        _clear(places)
+    elif specs:
+        check_same_sweep(specs[0], spec)
+    for workload in {config.workload: None for config in configs}:
+        # What is wrong with it is an error of the call, and of no cell.
+        find(workload)
+    train = partial(train_cell, console=console)
+    results = run_sweep(spec, folder, jobs=1, retry_failed=True, train=train)
+    for result in results.results:
+        if result.status == "failed":
+            raise RuntimeError(f"{result.arm}, seed {result.seed}: {result.error}")
+    return [_named(read_run(places.cells / cell_name(config)), config.name) for config in configs]
+
+
+def _named(run: Run, name: str) -> Run:
+    """The run under the name it has now."""
+    return replace(run, header={**run.header, "config": {**run.header["config"], "name": name}})
+
+
+def _clear(places: Places) -> None:
+    """Removes a sweep, the file that says what it is last."""
+    for folder in (places.cells, places.failed, places.work, places.runs):
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    places.log.unlink(missing_ok=True)

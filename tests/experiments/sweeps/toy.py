@@ -1,0 +1,114 @@
+"""Runs that train nothing: figures that depend on the configuration and on every epoch before."""
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+from lpkernels.experiments import records
+from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.specification import SweepSpec
+from lpkernels.experiments.sweeps.worker import Progress, Train
+from lpkernels.experiments.training.checkpoints import CHECKPOINT
+from lpkernels.experiments.training.config import RunConfig
+
+
+def train(
+    config: RunConfig, folder: Path, progress: Progress, *, seconds: float = 0.0, ballast: int = 0
+) -> None:
+    """Epochs of `seconds` each, after each of which the run can go on from its checkpoint.
+
+    ballast: bytes of a checkpoint.
+    """
+    epoch, state = 0, json.dumps(config.replace(name="run").to_dict(), sort_keys=True)
+    checkpoint, path = folder / CHECKPOINT, folder / records.RECORDS
+    if checkpoint.is_file():
+        epoch, state = json.loads(checkpoint.read_text())[:2]
+        kept = [r for r in records.read_records(path) if r.get("epoch", 0) <= epoch]
+        records.write_records(path, [*kept, {"type": "resume", "epoch": epoch}])
+        kept_last = kept[-1].get("epoch", 0)
+        assert kept_last == epoch, "a checkpoint lacks its records"
+    else:
+        header = {"type": "header", "kind": "run", "schema": records.SCHEMA}
+        records.write_records(path, [{**header, "config": config.to_dict(), "environment": {}}])
+    while epoch < config.epochs:
+        time.sleep(seconds)
+        epoch, state = epoch + 1, hashlib.sha256(state.encode()).hexdigest()
+        figure = int(state[:8], 16) / 2**32
+        records.append_record(path, record_of(epoch, figure))
+        temporary = folder / "checkpoint.tmp"
+        temporary.write_text(json.dumps([epoch, state, "x" * ballast]))
+        temporary.replace(checkpoint)
+        progress(epoch, config.epochs)
+
+
+def record_of(epoch: int, figure: float | None) -> records.Record:
+    return {
+        "type": "epoch",
+        "epoch": epoch,
+        "train_loss": figure,
+        "test_loss": figure,
+        "test_accuracy": figure,
+        "updates": 1,
+        "skipped_steps": 0,
+        "seconds": 0.0,
+    }
+
+
+def slow(seconds: float, ballast: int = 0) -> Train:
+    """Epochs that take time."""
+    return partial(train, seconds=seconds, ballast=ballast)
+
+
+def noted(config: RunConfig, folder: Path, progress: Progress, *, book: Path) -> None:
+    """Notes every start of a cell in the file `book`."""
+    with book.open("a") as file:
+        file.write(f"{config.name} {config.seed}\n")
+    train(config, folder, progress, seconds=0.02)
+
+
+def fragile(config: RunConfig, folder: Path, progress: Progress, *, book: Path) -> None:
+    """Fails as its arm is called: "once", "always", "dies once" or "dies always"."""
+    times = book.read_text().count(f"{config.name}\n") if book.is_file() else 0
+    with book.open("a") as file:
+        file.write(f"{config.name}\n")
+    if config.name in ("always", "dies always") or (config.name.endswith("once") and times == 0):
+        if config.name.startswith("dies"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError(f"{config.name} cannot train")
+    train(config, folder, progress)
+
+
+def diverging(config: RunConfig, folder: Path, progress: Progress) -> None:
+    """Ends on a loss that is not finite."""
+    train(config.replace(epochs=1), folder, progress)
+    header = records.read_records(folder / records.RECORDS)[0]
+    lines = [{**header, "config": config.to_dict()}]
+    lines += [record_of(epoch + 1, None) for epoch in range(config.epochs)]
+    records.write_records(folder / records.RECORDS, lines)
+
+
+def full(config: RunConfig, folder: Path, progress: Progress) -> None:
+    """Finds the disk full in every cell but the first seed's."""
+    if config.seed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    train(config, folder, progress)
+
+
+def spec(*arms: str, seeds: int = 2, epochs: int = 3, **axes: list[object]) -> SweepSpec:
+    """Arms that differ in a setting of no meaning here."""
+    chosen = {arm: {"batch": 1 + number} for number, arm in enumerate(arms or ("a", "b"))}
+    return SweepSpec(base={"epochs": epochs}, arms=chosen, axes=axes, seeds=seeds, name="toy")
+
+
+def figures(folder: Path) -> dict[str, list[records.Record]]:
+    """The epochs of every finished cell, times excepted."""
+    found = {}
+    for name in sorted(Places(folder).finished()):
+        run = records.read_run(folder / "cells" / name)
+        found[name] = [{k: v for k, v in e.items() if k != "seconds"} for e in run.epochs]
+    return found
