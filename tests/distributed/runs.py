@@ -3,11 +3,16 @@
 import signal
 from pathlib import Path
 
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
-from lpkernels.experiments.workloads.workload import Batch, Workload
+from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
 from tests.experiments.tiny import tiny_workload
 
 #: Three batches of 256 test images at most, one more than two processes take at once.
@@ -45,7 +50,13 @@ STOCHASTIC = PLAIN.replace(
     name="stochastic", model="cnn2", batch=8, acc="e6m5", acc_rounding="stochastic"
 )
 
-CONFIGS = (ALIGNED, PLAIN, STOCHASTIC)
+# Each process computes its share in two pieces and sends their gradients once.
+ACCUMULATED = PLAIN.replace(name="accumulated", accumulate=2)
+# A norm over the gradients of all processes: sums of squares in another order where these are
+# sharded.
+CLIPPED = PLAIN.replace(name="clipped", clip=0.1)
+
+CONFIGS = (ALIGNED, PLAIN, STOCHASTIC, ACCUMULATED)
 WAYS = ("ddp", "fsdp")
 
 
@@ -67,6 +78,40 @@ def start_and_stop(config: RunConfig, folder: Path, processes: Processes = ALONE
         assert "after step 2 of" in str(stop)
     else:
         raise AssertionError("not stopped")
+
+
+class Adversaries(nn.Module):
+    """Two halves that turns train one after the other, as a GAN's; called once a turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(torch.tanh(self.one(x))).squeeze(1)
+
+
+def two_turns() -> RunConfig:
+    return RunConfig.of(name="turns", epochs=2, batch=8, lr=0.1, threads=1)
+
+
+def adversaries() -> Workload:
+    """One half makes the output large, the other makes it small."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 4, generator=generator)
+
+    def turn(name: str, sign: int) -> Turn:
+        def loss(model: nn.Module, batch: Batch) -> Outcome:
+            return Outcome(softplus(sign * model(batch[0])), {})
+
+        return Turn(loss, name, (f"{name}.*",))
+
+    def measure(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": model(batch[0]).sum()}
+
+    turns = (turn("one", 1), turn("two", -1))
+    test = TensorBatches(x)
+    return Workload("adversaries", Adversaries, TensorSet((x,)), test, turns, measure)
 
 
 def data(config: RunConfig) -> Workload:

@@ -10,7 +10,16 @@ from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from tests.compare import assert_bit_equal
-from tests.distributed.runs import ALIGNED, CONFIGS, PLAIN, WAYS, data
+from tests.distributed.runs import (
+    ALIGNED,
+    CLIPPED,
+    CONFIGS,
+    PLAIN,
+    WAYS,
+    adversaries,
+    data,
+    two_turns,
+)
 from tests.distributed.worker import Noting
 
 Made = tuple[Path, Path]
@@ -141,6 +150,34 @@ def test_records_say_how_many_processes(made: Made, way: str) -> None:
     first, *_, resume, _ = records.read_records(path)
     assert first["processes"] == {"count": 1, "sharded": False}
     assert (resume["type"], resume["processes"]) == ("resume", two)
+
+
+@ways
+def test_clipping_takes_the_norm_over_all_processes(
+    made: Made, way: str, tmp_path: Path, plain: Noting
+) -> None:
+    alone = single(CLIPPED, tmp_path)
+    found = seen(made[0], 0)[f"{way}-clipped"]
+    weights = dict(alone.model.named_parameters())
+    for name, weight in weights.items():
+        # The grid of the weight update is 2^-17 of a weight; a draw may fall on its other side.
+        torch.testing.assert_close(found["weights"][name], weight.detach(), rtol=2e-3, atol=2e-4)
+    free = dict(plain.model.named_parameters())
+    moved = [float((free[name] - weights[name]).detach().abs().max()) for name in weights]
+    assert max(moved) > 0.01
+
+
+def test_turns_train_under_ddp_to_the_weights_of_one_process(made: Made, tmp_path: Path) -> None:
+    alone = Trainer(two_turns(), tmp_path, workload=adversaries())
+    alone.fit()
+    one, two = (seen(made[0], rank)["turns"] for rank in (0, 1))
+    assert_same_tensors(one["weights"], two["weights"])
+    for name, weight in alone.model.state_dict().items():
+        torch.testing.assert_close(one["weights"][name], weight)
+    assert "have 2 turns" in one["refused"] and "leave --fsdp out" in one["refused"]
+    epochs, expected = figures(made[0] / "turns"), figures(tmp_path)
+    for got, wanted in zip(epochs, expected, strict=True):
+        assert got == pytest.approx(wanted)
 
 
 def test_wrong_input_is_refused_in_every_process(made: Made) -> None:

@@ -20,7 +20,17 @@ from lpkernels.experiments.training.checkpoints import read_config
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.workload import Batch
-from tests.distributed.runs import ALIGNED, CONFIGS, STOCHASTIC, WAYS, data, start_and_stop
+from tests.distributed.runs import (
+    ALIGNED,
+    CLIPPED,
+    CONFIGS,
+    STOCHASTIC,
+    WAYS,
+    adversaries,
+    data,
+    start_and_stop,
+    two_turns,
+)
 
 
 def main(folder: Path) -> None:
@@ -30,6 +40,7 @@ def main(folder: Path) -> None:
         for way, processes in zip(WAYS, (ddp, fsdp), strict=True):
             for config in CONFIGS:
                 seen[f"{way}-{config.name}"] = run(config, folder / way, processes)
+            seen[f"{way}-clipped"] = run(CLIPPED, folder / way, processes)
             start_and_stop(STOCHASTIC, folder / f"{way}-stopped", processes)
             go_on(folder / f"{way}-stopped", processes)
             start_and_stop(ALIGNED, folder / f"{way}-half", processes)
@@ -38,6 +49,7 @@ def main(folder: Path) -> None:
             go_on(from_single, processes)
             for packs in (True, False):
                 seen[f"{way}-{packs}"] = users_loop(processes, packs)
+        seen["turns"] = run_turns(folder / "turns", ddp)
         torch.save(seen, folder / f"rank{ddp.rank}.pt")
 
 
@@ -67,6 +79,18 @@ def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]
         "weights": {**weights, **dict(trainer.model.named_buffers())},
         "held": {name: local(p.detach()).numel() for name, p in parameters.items()},
     }
+
+
+def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
+    """Two turns a step under DDP: the end, and what sharded processes are told."""
+    trainer = Trainer(two_turns(), folder, workload=adversaries(), processes=processes)
+    trainer.fit()
+    sharded = Processes(processes.rank, processes.count, processes.local_rank, sharded=True)
+    try:
+        Trainer(two_turns(), folder / "no", workload=adversaries(), processes=sharded)
+    except ValueError as error:
+        return {"weights": dict(trainer.model.state_dict()), "refused": str(error)}
+    raise AssertionError("not refused")
 
 
 def go_on(folder: Path, processes: Processes) -> None:

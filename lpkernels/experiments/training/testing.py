@@ -30,35 +30,33 @@ def evaluate(
     processes, does not change the training.
     """
     model.eval()
-    rows: list[Tensor | None] = [None] * len(workload.test)
-    shapes: dict[str, torch.Size] = {}
+    rows: dict[int, Tensor] = {}
+    count = len(workload.test)
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
         for part in parts:
             stack.enter_context(part.evaluating())
-        for first in range(0, len(rows), processes.count):
+        for first in range(0, count, processes.count):
             # Sharded processes gather weights together: one without a batch repeats the last.
-            number = min(first + processes.rank, len(rows) - 1)
+            number = min(first + processes.rank, count - 1)
             torch.manual_seed(stream_seed(seed, "test", epoch, number))
             batch = tuple(tensor.to(device) for tensor in workload.test[number])
-            sums = {
-                name: value.double().cpu() for name, value in workload.measure(model, batch).items()
-            }
-            shapes = {name: value.shape for name, value in sums.items()}
-            if first + processes.rank < len(rows):
-                count = torch.tensor([len(batch[0])], dtype=torch.float64)
-                rows[number] = torch.cat([count, *(value.flatten() for value in sums.values())])
-    total = _added(rows, processes)
-    values = total[1:].split([shape.numel() for shape in shapes.values()])
-    named = {name: value.view(shapes[name]) for name, value in zip(shapes, values, strict=True)}
+            measured = workload.measure(model, batch)
+            sums = {name: value.double().cpu() for name, value in measured.items()}
+            examples = torch.tensor([len(batch[0])], dtype=torch.float64)
+            row = torch.cat([examples, *(value.flatten() for value in sums.values())])
+            if first + processes.rank < count:
+                rows[number] = row
+    total = _added(rows, count, row, processes)
+    values = total[1:].split([value.numel() for value in sums.values()])
+    named = {n: v.view(old.shape) for (n, old), v in zip(sums.items(), values, strict=True)}
     return workload.score(named, int(total[0]))
 
 
-def _added(rows: Sequence[Tensor | None], processes: Processes) -> Tensor:
+def _added(rows: dict[int, Tensor], count: int, like: Tensor, processes: Processes) -> Tensor:
     """All: the sum of the batches' rows in the order of the batches, whoever computed them."""
-    width = next(len(row) for row in rows if row is not None)
-    here = [torch.zeros(width, dtype=torch.float64) if row is None else row for row in rows]
+    here = [rows.get(number, torch.zeros_like(like)) for number in range(count)]
     found = torch.tensor(processes.sums(torch.stack(here).flatten().tolist()), dtype=torch.float64)
-    total = torch.zeros(width, dtype=torch.float64)
-    for row in found.view(len(rows), width):
+    total = torch.zeros_like(like)
+    for row in found.view(count, len(like)):
         total += row
     return total
