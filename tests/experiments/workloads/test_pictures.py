@@ -1,5 +1,7 @@
 """Workloads of images: the batches that an epoch feeds are pinned, to the bit."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -9,6 +11,7 @@ from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import ACCURACY
 from tests.experiments.tiny import tiny_workload
 from tests.experiments.workloads.digest import digest
+from tests.experiments.workloads.test_images import write_cifar
 
 # A change here changes the figures of every run.
 TRAIN = {
@@ -90,3 +93,12 @@ def test_fewer_classes_have_smaller_networks() -> None:
     labels = work.train.plan(0, 0).batch(0, 100)[1]
     assert torch.bincount(labels).tolist() == [11, 10, 10]
     assert max(int(labels.max()) for _, labels in work.test) == 2
+
+
+def test_cifar_comes_from_its_folder(tmp_path: Path) -> None:
+    write_cifar(tmp_path, "cifar10")
+    work = find(WorkloadConfig(data="cifar10", data_dir=str(tmp_path), width=2))
+    images, _ = work.train.plan(0, 0).batch(0, 4)
+    assert work.model().eval()(images).shape == (4, 10)
+    with pytest.raises(ValueError, match=r"classes: expected 2 to 10, which is all.*got 11"):
+        find(WorkloadConfig(data="cifar10", data_dir=str(tmp_path), classes=11))

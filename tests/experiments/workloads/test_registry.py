@@ -14,7 +14,7 @@ from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
 from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
 
-NAMES = ["cifar10", "cifar100", "digits", "digits32", "mnist1d"]
+NAMES = ["cifar10", "cifar100", "digits", "digits32", "gan", "mnist1d", "text"]
 
 # What the documentation shows: ten lines of a file beside the user's.
 OWN = """
@@ -58,7 +58,7 @@ def test_unknown_data_are_refused() -> None:
         find(WorkloadConfig(data="mnist"))
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist1d"])
+@pytest.mark.parametrize("name", ["digits", "mnist1d", "text", "gan"])
 def test_the_usual_model_trains(name: str) -> None:
     work = find(WorkloadConfig(data=name))
     assert work.name == name
@@ -120,6 +120,8 @@ def test_functions_that_make_no_workload_are_refused(own: str) -> None:
     ("data", "settings", "names"),
     [
         ("mnist1d", {"augment": True}, "augment"),
+        ("text", {"label_noise": 0.1, "classes": 3}, "classes, label_noise"),
+        ("gan", {"train_size": 9}, "train_size"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(

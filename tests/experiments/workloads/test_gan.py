@@ -1,0 +1,154 @@
+"""The GAN: whose gradients a turn makes, its noise, and its metric."""
+
+import fnmatch
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+
+import lpkernels as lp
+from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.models import Task, build_model
+from lpkernels.experiments.workloads.registry import find
+from lpkernels.experiments.workloads.workload import Turn, Workload
+
+
+@pytest.fixture(scope="module")
+def work() -> Workload:
+    return find(WorkloadConfig(data="gan", width=4))
+
+
+def gradients(work: Workload, model: nn.Module, turn: Turn, size: int = 9) -> set[str]:
+    """Takes a turn as the trainer does; the names of the parameters with gradients."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(any(fnmatch.fnmatchcase(name, g) for g in turn.parameters))
+        parameter.grad = None
+    turn.loss(model, work.train.plan(0, 0).batch(0, size)).losses.sum().backward()
+    return {name for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_turn_has_the_gradients_of_its_network(work: Workload, number: int) -> None:
+    torch.manual_seed(0)
+    model, turn = work.model(), work.turns[number]
+    own = {n for n, _ in model.named_parameters() if n.startswith(f"{turn.name}.")}
+    assert gradients(work, model, turn) == own
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_turn_calls_the_model_once(work: Workload, number: int) -> None:
+    calls = []
+    model = work.model()
+    model.register_forward_hook(lambda *_: calls.append(1))
+    work.turns[number].loss(model, work.train.plan(0, 0).batch(0, 4))
+    assert calls == [1]
+
+
+def test_losses_are_binary_cross_entropies(work: Workload) -> None:
+    torch.manual_seed(0)
+    model = work.model().eval()
+    images, noise = work.train.plan(0, 0).batch(0, 5)
+    with torch.no_grad():
+        fake = model.discriminator(model.generator(noise))
+        real = model.discriminator(images)
+        told, fooled = (turn.loss(model, (images, noise)).losses for turn in work.turns)
+    one, zero = torch.ones(5), torch.zeros(5)
+    expected = bce(real, one, reduction="none") + bce(fake, zero, reduction="none")
+    torch.testing.assert_close(told, expected)
+    torch.testing.assert_close(fooled, bce(fake, one, reduction="none"))
+
+
+def test_images_and_noise(work: Workload) -> None:
+    images, noise = work.train.plan(0, 0).batch(0, 2000)
+    assert (images.shape, noise.shape) == ((1442, 1, 8, 8), (1442, 16))
+    assert (float(images.min()), float(images.max())) == (-1, 1)
+    assert abs(float(noise.mean())) < 0.05
+    assert [len(batch[1]) for batch in work.test] == [256, 99]
+
+
+def test_noise_depends_on_seed_epoch_and_step(work: Workload) -> None:
+    first, again, epoch, seed = (
+        work.train.plan(*args).batch(3, 8)[1] for args in ((0, 1), (0, 1), (0, 2), (1, 1))
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, epoch)
+    assert not torch.equal(first, seed)
+    assert not torch.equal(first, work.train.plan(0, 1).batch(4, 8)[1])
+
+
+def test_scores(work: Workload) -> None:
+    class Copies(nn.Module):
+        """Generates the images it is shown, and takes all for real."""
+
+        def forward(self, images: torch.Tensor, noise: torch.Tensor, use: str) -> tuple:
+            return torch.full((len(images),), 30.0), torch.full((len(images),), 30.0), images
+
+    sums: dict[str, torch.Tensor] = {}
+    for batch in work.test:
+        for name, value in work.measure(Copies(), batch).items():
+            sums[name] = sums.get(name, 0) + value.double()
+    scores = work.score(sums, 355)
+    assert scores["test_frechet_distance"] == pytest.approx(0, abs=1e-6)
+    assert scores["test_accuracy"] == 0.5
+    assert scores["test_loss"] == pytest.approx(30)
+    assert work.metric.field in scores
+    assert not work.metric.higher
+
+
+def test_training_images_are_near_and_the_mean_is_far(work: Workload) -> None:
+    class Shows(nn.Module):
+        def __init__(self, pictures: torch.Tensor) -> None:
+            super().__init__()
+            self.pictures = pictures
+
+        def forward(self, images: torch.Tensor, noise: torch.Tensor, use: str) -> tuple:
+            logits = torch.zeros(len(images))
+            return logits, logits, self.pictures[: len(images)]
+
+    train = work.train.plan(0, 0).batch(0, 2000)[0]
+    near, far = (
+        work.score(work.measure(Shows(pictures), work.test[0]), 256)["test_frechet_distance"]
+        for pictures in (train, train.mean(dim=0, keepdim=True).expand_as(train))
+    )
+    assert near < 2 < 10 < far
+
+
+@pytest.mark.parametrize("norm", ["", "layer", "none"])
+def test_both_networks_are_converted(work: Workload, norm: str) -> None:
+    torch.manual_seed(0)
+    model = build_model("gan", Task("generation", (1, 8, 8), 16), width=4, norm=norm)
+    lp.convert(model, lp.Recipe(input="affine3", weight="affine3"))
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
+    assert len(layers) == 6
+    assert all(type(layer).__module__.startswith("lpkernels") for layer in layers)
+    for turn in work.turns:
+        assert gradients(work, model, turn)
+
+
+def test_a_few_steps_bring_the_pictures_nearer(work: Workload) -> None:
+    def distance() -> float:
+        with torch.no_grad():
+            sums = work.measure(model.eval(), work.test[0])
+        return work.score(sums, 256)["test_frechet_distance"]
+
+    torch.manual_seed(0)
+    model = work.model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, betas=(0.5, 0.999))
+    before, plan = distance(), work.train.plan(0, 0)
+    model.train()
+    for step in range(45):
+        for turn in work.turns:
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name.startswith(f"{turn.name}."))
+            optimizer.zero_grad()
+            turn.loss(model, plan.batch(step, 32)).losses.mean().backward()
+            optimizer.step()
+    assert distance() < 0.8 * before
+
+
+def test_impossible_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"sides 4 divides, got width=2 and .* 6 x 8"):
+        build_model("gan", Task("generation", (1, 6, 8), 4), width=2)
+    with pytest.raises(ValueError, match=r"expected one of .* gan, .* got 'gan2'"):
+        build_model("gan2", Task("generation", (1, 8, 8), 4))
