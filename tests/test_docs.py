@@ -68,7 +68,7 @@ def test_python_of_a_page_runs_and_prints_what_is_shown(
         line = text[: block.start(2)].count("\n")
         code = "\n" * line + block.group(2)
         capsys.readouterr()
-        exec(compile(code, str(page), "exec"), names)
+        exec(compile(code, str(page), "exec", dont_inherit=True), names)
         printed = capsys.readouterr().out
         shown = OUTPUT.match(text, block.end())
         if printed and shown:

@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -69,3 +70,11 @@ def options_of(section: type[Section]) -> list[inspect.Parameter]:
             )
         )
     return found
+
+
+def wrong_option(error: Exception, names: Iterable[str]) -> typer.BadParameter:
+    """The command line's error for one of a configuration, which begins with a field's name."""
+    field = re.match(r"(?:[A-Z]\w*: )?(\w+):? ", str(error))
+    if field is None or field[1] not in set(names):
+        return typer.BadParameter(str(error))
+    return typer.BadParameter(str(error), param_hint=f"--{field[1].replace('_', '-')}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpkernels.cli._options import Out, console, stopped
-from lpkernels.cli._settings import with_settings
+from lpkernels.cli._settings import with_settings, wrong_option
 from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -45,18 +45,18 @@ def train(
     """
     given = {name for name in values if _is_given(context, name)}
     with ExitStack() as stack:
-        with _wrong_options():
+        with _wrong_options(values):
             processes = stack.enter_context(joined(sharded=fsdp))
             trainer = _trainer(out, resume, values, given, processes)
         _fit(trainer, out)
 
 
 @contextmanager
-def _wrong_options() -> Iterator[None]:
+def _wrong_options(values: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, FileNotFoundError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise wrong_option(error, values) from error
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

@@ -30,7 +30,7 @@ class WorkloadConfig(Section):
     data_dir: str = setting("", "Folder of CIFAR's extracted binary files.")
     model: str = setting(
         "",
-        'resnet<depth>, cnn<depth>, mlp<depth>, lstm<depth>, gpt<depth> or gan; "": the one that '
+        'A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, or gan; "": the one that '
         "the data is usually trained with.",
     )
     width: int = setting(0, "Channels of the first layer; 0: the model's default.", least=0)
