@@ -90,7 +90,7 @@ def test_scores(work: Workload) -> None:
             sums[name] = sums.get(name, 0) + value.double()
     scores = work.score(sums, 355)
     assert scores["test_frechet_distance"] == pytest.approx(0, abs=1e-6)
-    assert scores["test_accuracy"] == 0.5
+    assert scores["test_discriminator_accuracy"] == 0.5
     assert scores["test_loss"] == pytest.approx(30)
     assert work.metric.field in scores
     assert not work.metric.higher

@@ -42,7 +42,7 @@ MEMBERS = [
         ("mlp1", ("images", "signals", "vectors"), ("", "batch", "layer", "none")),
         ("mlp3", ("vectors",), ("",)),
         ("lstm2", ("text",), ("",)),
-        ("gpt2", ("text",), ("",)),
+        ("gpt2", ("text",), ("", "layer")),
     )
     for kind in kinds
     for norm in norms
@@ -170,6 +170,8 @@ def test_models_for_other_data_are_refused() -> None:
 def test_norms_that_a_model_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="norm: lstm<depth> has none, got 'batch'"):
         model_builder("lstm1", TASKS["text"], norm="batch")
+    with pytest.raises(ValueError, match="norm: gpt<depth> has layer, got 'none'"):
+        model_builder("gpt1", TASKS["text"], norm="none")
     with pytest.raises(ValueError, match="norm: cnn3_plain has none, got 'batch'"):
         model_builder("cnn3_plain", IMAGES, norm="batch")
     with pytest.raises(ValueError, match="lstm<depth> has no normalisation to leave out"):

@@ -51,6 +51,6 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-@family("gpt", "text", depth=2, width=64)
+@family("gpt", "text", depth=2, width=64, norms=("layer",))
 def _gpt(task: Task, size: Size) -> nn.Module:
     return GPT(tokens=task.outputs, width=size.width, depth=size.depth, context=task.shape[0])

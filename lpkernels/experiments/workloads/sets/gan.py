@@ -88,7 +88,7 @@ def measure_images(model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
     right = (real > 0).sum() + (fake < 0).sum()
     return {
         "loss": (softplus(-real) + softplus(fake)).sum(),
-        "accuracy": right / 2,
+        "discriminator_accuracy": right / 2,
         **moment_sums("real", batch[0].cpu().flatten(1)),
         **moment_sums("made", made.flatten(1)),
     }
@@ -98,6 +98,6 @@ def image_scores(sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
     """The discriminator's mean loss and accuracy, and the Fréchet distance of the pixels."""
     return {
         "test_loss": float(sums["loss"]) / count,
-        "test_accuracy": float(sums["accuracy"]) / count,
+        "test_discriminator_accuracy": float(sums["discriminator_accuracy"]) / count,
         DISTANCE.field: frechet_distance(sums, "real", "made", count),
     }

@@ -32,7 +32,7 @@ _COUNTED = ("CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SY
 _SHA256 = "03ce3aea0397e841afdbafb4f732c6cb6fdca0bdb370d0a9cdbdbdcae33a3ee3"
 
 
-@dataset("text", model="lstm1")
+@dataset("text", model="lstm1", settings=("norm",))
 def _text(config: WorkloadConfig) -> Workload:
     train, test = examples()
     task = Task("text", (LENGTH,), len(vocabulary(text())))
