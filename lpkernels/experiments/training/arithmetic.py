@@ -62,15 +62,18 @@ def layer_recipes(config: ArithmeticConfig) -> Recipe | dict[Any, Recipe]:
     body = body_recipe(config)
     if not config.edge and not config.layer_accs:
         return body
+    operands = ("input", "weight", "bias", "grad_output")
+    ends = {"stem": operands[:1], "head": operands} if config.edge else {}
+    edges = {name: _replace_operands(body, config.edge, fields) for name, fields in ends.items()}
     recipes: dict[Any, Recipe] = {}
-    if config.edge:
-        operands = ("input", "weight", "bias", "grad_output")
-        recipes["stem"] = _replace_operands(body, config.edge, operands[:1])
-        recipes["head"] = _replace_operands(body, config.edge, operands)
     for layer, *sums in config.layer_accs:
         fprop, dgrad, wgrad = (as_accumulator(name) for name in sums)
-        base = recipes.get(layer, body)
+        base = edges.get(layer.rpartition(".")[2], body)
         recipes[layer] = dataclasses.replace(base, fprop=fprop, dgrad=dgrad, wgrad=wgrad)
+    for name, recipe in edges.items():
+        recipes.setdefault(name, recipe)
+        # A network within the model, as a GAN's, has a first and a last layer too.
+        recipes[f"*.{name}"] = recipe
     return {**recipes, "*": body}
 
 

@@ -1,5 +1,6 @@
 """The configuration of a run: its sections, its flat names, what it reads and refuses."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,6 +13,8 @@ from lpkernels.experiments.training.arithmetic import ArithmeticConfig, body_rec
 from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten, sections
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.parts.weight_update import WeightUpdateConfig
+from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.registry import find
 
 EVERYTHING = RunConfig.of(
     name="a",
@@ -189,3 +192,18 @@ def test_edge_leaves_an_unquantised_recipe_alone() -> None:
     recipes = layer_recipes(ArithmeticConfig(recipe="fp32", edge="e6m9"))
     assert isinstance(recipes, dict)
     assert set(recipes.values()) == {lp.recipe("fp32")}
+
+
+def test_edge_reaches_the_ends_of_networks_within_a_model() -> None:
+    model = find(WorkloadConfig(data="gan")).model()
+    config = ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9")
+    recipes = layer_recipes(
+        dataclasses.replace(config, layer_accs=(("generator.stem", "e6m9", "e6m9", "e6m9"),))
+    )
+    lp.convert(model, recipes)
+    e6m9 = lp.parse_format("e6m9")
+    for network in (model.generator, model.discriminator):
+        assert network.stem.recipe.input.fmt == e6m9
+        assert network.head.recipe.weight.fmt == e6m9
+    assert str(model.generator.stem.recipe.wgrad) == "e6m9"
+    assert str(model.discriminator.stem.recipe.wgrad) == "e6m9_chunk64"
