@@ -18,9 +18,23 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 # What a run uses where it says nothing: SGD's are those of residual networks (He et al. 2016, arXiv
 # 1512.03385, section 4.2), the others torch's own.
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "sgd": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "nesterov": False},
-    "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
-    "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
+    "sgd": {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 1e-4},
+    "adam": {
+        "lr": 1e-3,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "amsgrad": False,
+    },
+    "adamw": {
+        "lr": 1e-3,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "weight_decay": 1e-2,
+        "amsgrad": False,
+    },
 }
 SCHEDULES = ("cosine", "steps", "constant")
 
@@ -53,10 +67,12 @@ class OptimizerConfig(Section):
         None, "Peak learning rate; default: 0.1 for sgd, 0.001 for the others.", check=positive
     )
     momentum: float | None = setting(None, "Of sgd; default 0.9.", least=0.0)
+    dampening: float | None = setting(None, "Of sgd: of its momentum; default 0.", least=0.0)
     nesterov: bool | None = setting(None, "Of sgd: Nesterov's momentum.")
     beta1: float | None = setting(None, "Of adam and adamw; default 0.9.", least=0.0)
     beta2: float | None = setting(None, "Of adam and adamw; default 0.999.", least=0.0)
     eps: float | None = setting(None, "Of adam and adamw; default 1e-8.", check=positive)
+    amsgrad: bool | None = setting(None, "Of adam and adamw: the largest second moment counts.")
     weight_decay: float | None = setting(
         None, "Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01.", least=0.0
     )
@@ -75,7 +91,7 @@ class OptimizerConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("momentum", "nesterov", "beta1", "beta2", "eps"):
+        for name in ("momentum", "dampening", "nesterov", "beta1", "beta2", "eps", "amsgrad"):
             if getattr(self, name) is not None and name not in _DEFAULTS[self.optimizer]:
                 owners = " and ".join(kind for kind in _DEFAULTS if name in _DEFAULTS[kind])
                 raise ValueError(

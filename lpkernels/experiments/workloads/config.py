@@ -1,5 +1,6 @@
 """What a run trains: data, model, and how many of the data."""
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,6 +34,7 @@ class WorkloadConfig(Section):
         'A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, or gan; "": the one that '
         "the data is usually trained with.",
     )
+    depth: int = setting(0, "Depth of the model; 0: that of its name.", least=0)
     width: int = setting(0, "Channels of the first layer; 0: the model's default.", least=0)
     norm: str = setting(
         "",
@@ -50,3 +52,16 @@ class WorkloadConfig(Section):
         0, "Training examples kept, as many of each class as can be; 0: all.", least=0
     )
     classes: int = setting(0, "Classes kept, the first so many; 0: all.", least=0, check=_classes)
+
+    def network(self, usual: str = "") -> str:
+        """The model's name with its depth; `usual` is the name where the run has none.
+
+        Raises: ValueError: `depth` is another than the name's own.
+        """
+        name = self.model or usual
+        parts = re.fullmatch(r"([a-z]+)(\d*)(_\w+)?", name)
+        if not self.depth or parts is None:
+            return name
+        if self.model and parts[2] not in ("", str(self.depth)):
+            raise ValueError(f"depth: {self.model} has depth {parts[2]}, got {self.depth}")
+        return f"{parts[1]}{self.depth}{parts[3] or ''}"

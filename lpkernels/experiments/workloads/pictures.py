@@ -65,6 +65,6 @@ def image_workload(data: ImageData, config: WorkloadConfig) -> Workload:
         return data.normalise(images), labels
 
     task = Task("images", data.shape, data.classes)
-    model = model_builder(config.model or "resnet8", task, width=config.width, norm=config.norm)
+    model = model_builder(config.network("resnet8"), task, width=config.width, norm=config.norm)
     test = TensorBatches(data.test_images, data.test_labels, make=normalised)
     return class_workload(data.name, ImageSet(data, config.augment), test, model)

@@ -12,7 +12,7 @@ from lpkernels.experiments.workloads.workload import Workload
 __all__ = ["DATASETS", "DataSet", "dataset", "find"]
 
 # Any data may be given these: a sweep over several data sets has one folder for all.
-_ALWAYS = ("data", "data_dir", "model", "width")
+_ALWAYS = ("data", "data_dir", "model", "depth", "width")
 
 
 def find(config: WorkloadConfig) -> Workload:
@@ -43,7 +43,7 @@ def find(config: WorkloadConfig) -> Workload:
             f"{', '.join(sorted(others))}: means nothing for {config.data}, which has "
             f"{', '.join(['model', 'width', *taken])}; leave it out"
         )
-    return known.make(dataclasses.replace(config, model=config.model or known.model))
+    return known.make(dataclasses.replace(config, model=config.network(known.model), depth=0))
 
 
 def _changed(config: WorkloadConfig) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def classification(
     if choice is not None:
         x, y, classes = x[choice.train], choice.train_labels, choice.classes
         test_x, test_y = test_x[choice.test], choice.test_labels
-    build = _builder(model or config.model, tuple(x.shape[1:]), classes, config)
+    build = _builder(model or config.network(), tuple(x.shape[1:]), classes, config)
     return class_workload(name, TensorSet((x, y)), TensorBatches(test_x, test_y), build)
 
 

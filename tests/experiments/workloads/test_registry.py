@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -145,3 +146,26 @@ def test_data_are_one_function() -> None:
         DATASETS.pop("tiny", None)
     with pytest.raises(ValueError, match="expected a name of small letters and digits, got 'a:b'"):
         dataset("a:b", model="cnn1")
+
+
+@pytest.mark.parametrize(
+    ("given", "usual", "name"),
+    [
+        ({}, "resnet8", "resnet8"),
+        ({"depth": 14}, "resnet8", "resnet14"),
+        ({"model": "cnn", "depth": 2}, "resnet8", "cnn2"),
+        ({"model": "cnn2_plain", "depth": 2}, "", "cnn2_plain"),
+        ({"model": "mlp3"}, "resnet8", "mlp3"),
+        ({"depth": 2}, "", ""),
+    ],
+)
+def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, name: str) -> None:
+    assert WorkloadConfig(**given).network(usual) == name
+
+
+def test_depth_makes_the_model_and_refuses_another() -> None:
+    deep = find(WorkloadConfig(data="digits", model="mlp", depth=3, width=4)).model()
+    same = find(WorkloadConfig(data="digits", model="mlp3", width=4)).model()
+    assert deep.state_dict().keys() == same.state_dict().keys()
+    with pytest.raises(ValueError, match="depth: mlp3 has depth 3, got 2"):
+        find(WorkloadConfig(data="digits", model="mlp3", depth=2))

@@ -48,7 +48,7 @@ def _gan(config: WorkloadConfig) -> Workload:
     task = Task("generation", data.shape, NOISE)
     return Workload(
         "gan",
-        model_builder(config.model, task, width=config.width, norm=config.norm),
+        model_builder(config.network(), task, width=config.width, norm=config.norm),
         NoisySet(train),
         TensorBatches(test, _noise(len(test), 0, "noise", "test")),
         (

@@ -38,7 +38,7 @@ def _text(config: WorkloadConfig) -> Workload:
     task = Task("text", (LENGTH,), len(vocabulary(text())))
     return Workload(
         "text",
-        model_builder(config.model, task, width=config.width, norm=config.norm),
+        model_builder(config.network(), task, width=config.width, norm=config.norm),
         TensorSet((train[:, :-1], train[:, 1:])),
         TensorBatches(test[:, :-1], test[:, 1:]),
         (Turn(character_losses),),
