@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -77,12 +78,11 @@ class LossScaler(ScaleSettings):
         TypeError: an argument of another type.
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
             outside floor and ceiling.
-    Reference: Micikevicius et al. 2017, arXiv 1710.03740, sections 3.2 (scaling) and 3 (the
-        constant and the dynamic scale); the numbers of the rule are torch's. Mellempudi et al.
-        2019, arXiv 1905.12334, describe a minimum of the scale for FP8 that changes in training;
-        that a schedule of updates gives it, and its form, are ours. Differs from GradScaler: its
-        AssertionErrors are RuntimeErrors and ValueErrors, the device is that of the first output
-        scaled, and an optimizer whose step takes a grad_scaler gets none.
+    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
+        torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a method with a minimum
+        of the scale; that a schedule of updates gives it, and the form of that, are ours.
+    Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the device is
+        that of the first output scaled, and an optimizer whose step takes a grad_scaler gets none.
     """
 
     def __init__(
@@ -253,27 +253,13 @@ class LossScaler(ScaleSettings):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        def evaluate() -> Any:
-            progress.stage, calls = _Stage.READY, self._calls
-            with torch.enable_grad():
-                loss = closure()
-            if calls == self._calls:
-                raise RuntimeError(
-                    "step: the closure computed gradients without scaler.scale; call "
-                    "scaler.scale(loss).backward() in it and return the loss"
-                )
-            if progress.stage is _Stage.READY:
-                self.unscale_(optimizer)
-            if progress.flags[-1].item():
-                raise NotFinite
-            return loss
-
         if progress.stage is _Stage.SEPARATE:
             raise RuntimeError("step: a closure computes gradients anew, got them by separately()")
         before, result, ran = Before(optimizer), None, True
         try:
             if progress.flags and progress.flags[-1].item():
                 raise NotFinite
+            evaluate = partial(self._evaluate, optimizer, progress, closure)
             result = optimizer.step(evaluate, *args, **kwargs)
         except NotFinite:
             before.restore()
@@ -284,6 +270,27 @@ class LossScaler(ScaleSettings):
             )
         self._finish(optimizer, progress, progress.flags[-1], ran)
         return result
+
+    def _evaluate(
+        self,
+        optimizer: torch.optim.Optimizer,
+        progress: _Progress,
+        closure: Callable[[], Any],
+    ) -> Any:
+        """One call of a closure, whose gradients are unscaled; NotFinite ends the step."""
+        progress.stage, calls = _Stage.READY, self._calls
+        with torch.enable_grad():
+            loss = closure()
+        if calls == self._calls:
+            raise RuntimeError(
+                "step: the closure computed gradients without scaler.scale; call "
+                "scaler.scale(loss).backward() in it and return the loss"
+            )
+        if progress.stage is _Stage.READY:
+            self.unscale_(optimizer)
+        if progress.flags[-1].item():
+            raise NotFinite
+        return loss
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """The scale of the next iteration; once an iteration, after the step of every optimizer.
