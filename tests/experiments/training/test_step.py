@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpkernels.experiments.processes.torchrun import ALONE
-from lpkernels.experiments.training.parts.loss_scale import StaticLossScale
+from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, ScaledLoss
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
@@ -57,9 +57,10 @@ def test_clip_bounds_the_norm_after_unscaling() -> None:
     before = free.weight.detach().clone()
     step(batch(), alike, Tally())
     full = (free.weight - before).norm()
-    scale = StaticLossScale(64.0)
-    model, step = made(parts=(scale,), clip=0.01)
-    scale._parameters = list(model.parameters())
+    part = LossScaleConfig(loss_scale=64.0).build()
+    assert isinstance(part, ScaledLoss)
+    model, step = made(parts=(part,), clip=0.01)
+    part._optimizer = step.optimizer
     step(batch(), alike, Tally())
     moved = torch.cat([(model.weight - before).flatten(), model.bias - made()[0].bias]).detach()
     assert full > 0.1
@@ -136,16 +137,6 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Taking(StaticLossScale):
-    """Takes the step as a technique does that skips on the device."""
-
-    def step(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        finite = all_finite(gradients)
-        skipping(optimizer, ~finite)
-        return finite
-
-
 @pytest.fixture
 def reads() -> Iterator[Reads]:
     with Reads() as mode:
@@ -159,10 +150,12 @@ def test_a_step_reads_once_and_not_at_all_where_a_part_steps(reads: Reads) -> No
     reads.count = 0
     model, _ = made()
     fused = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    scale = Taking(2.0)
-    scale._parameters = list(model.parameters())
-    Step(model, model, fused, (Turn(squares),), (scale,), ALONE)(batch(), alike, Tally())
-    assert reads.count == 0
+    for values in ({"loss_scale": 2.0}, {"dynamic_scale": True, "scale_floor": 1.0}):
+        part = LossScaleConfig(**values).build()
+        assert isinstance(part, ScaledLoss)
+        part._optimizer = fused
+        Step(model, model, fused, (Turn(squares),), (part,), ALONE)(batch(), alike, Tally())
+        assert reads.count == 0
 
 
 def test_all_finite_sees_one_bad_value() -> None:

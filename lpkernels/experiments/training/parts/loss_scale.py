@@ -1,50 +1,114 @@
-"""One loss scale for the whole run."""
+"""A loss scale, constant or dynamic: the part that hands a LossScaler to the trainer."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lpkernels.experiments.settings import positive, setting
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.techniques.loss_scaling import LossScaler
 
 
 @register
 @dataclass(frozen=True)
 class LossScaleConfig(PartConfig):
-    """The settings of a static loss scale."""
+    """The settings of a loss scale.
+
+    Raises: ValueError: settings of the constant scale and of the dynamic one together, or first
+        scale, floor and ceiling that are not in order.
+    """
 
     TITLE: ClassVar[str] = "Loss scale"
     NAME: ClassVar[str] = "loss_scale"
-    ORDER: ClassVar[int] = 50
+    # After what replaces the optimizer, which it unscales and steps.
+    ORDER: ClassVar[int] = 75
 
     loss_scale: float = setting(
         1.0,
         "The loss is multiplied by it and the gradients divided; a power of two is exact.",
         check=positive,
     )
+    dynamic_scale: bool = setting(
+        False,
+        "A loss scale that halves where a gradient overflows and doubles after --scale-interval "
+        "other updates.",
+    )
+    scale_start: float = setting(2.0**16, "The first dynamic scale.", check=positive)
+    scale_interval: int = setting(
+        2000, "Updates in a row without overflow after which the dynamic scale doubles.", least=1
+    )
+    scale_floor: float | None = setting(
+        None, "The dynamic scale does not fall below it.", check=positive
+    )
+    scale_ceiling: float | None = setting(
+        None, "The dynamic scale does not rise above it.", check=positive
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dynamic_scale and self.loss_scale != 1.0:
+            raise ValueError(
+                f"LossScaleConfig: loss_scale is the constant scale, got {self.loss_scale} with "
+                "dynamic_scale; give scale_start, or leave dynamic_scale out"
+            )
+        others = {f.name: f.default for f in dataclasses.fields(self) if f.name[:6] == "scale_"}
+        given = [name for name, default in others.items() if getattr(self, name) != default]
+        if given and not self.dynamic_scale:
+            raise ValueError(
+                f"LossScaleConfig: {', '.join(given)}: of a dynamic scale, got without; add "
+                "dynamic_scale"
+            )
+        self._scaler()
+
+    def _scaler(self) -> LossScaler:
+        if not self.dynamic_scale:
+            return LossScaler(static=self.loss_scale)
+        return LossScaler(
+            init_scale=self.scale_start,
+            growth_interval=self.scale_interval,
+            floor=self.scale_floor,
+            ceiling=self.scale_ceiling,
+        )
 
     def build(self) -> Part:
-        return StaticLossScale(self.loss_scale)
+        return ScaledLoss(self._scaler(), dynamic=self.dynamic_scale)
 
 
-class StaticLossScale(Part):
-    """Multiplies the loss and divides the gradients, in float32."""
+class ScaledLoss(Part):
+    """Scales the loss, unscales the gradients, and takes the step unless one is not finite."""
 
-    def __init__(self, scale: float) -> None:
-        self.scale = scale
-        self._parameters: list[nn.Parameter] = []
+    def __init__(self, scaler: LossScaler, *, dynamic: bool) -> None:
+        self.scaler, self.dynamic = scaler, dynamic
+        self._optimizer: torch.optim.Optimizer | None = None
 
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        self._parameters = list(model.parameters())
+        self._optimizer = optimizer
         return model, optimizer
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        return loss * self.scale
+        return self.scaler.scale(loss)
 
     def after_backward(self) -> None:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        torch._foreach_div_(gradients, self.scale)
+        assert self._optimizer is not None
+        self.scaler.unscale_(self._optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return self.scaler.ran
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # A constant scale had no state in earlier checkpoints.
+        if state:
+            self.scaler.load_state_dict(state["scaler"])
+
+    def record(self) -> dict[str, Any]:
+        return {"loss_scale": self.scaler.get_scale()} if self.dynamic else {}

@@ -124,7 +124,7 @@ class PartConfig(Section):
     #: What records, checkpoints and specifications call the part.
     NAME: ClassVar[str] = ""
     #: Parts of a run are called in this order, smaller numbers first. A schedule of precisions has
-    #: 10, what changes the model 30, loss scaling 50, what replaces the optimizer 70, what changes
+    #: 10, what changes the model 30, what replaces the optimizer 70, loss scaling 75, what changes
     #: the updated weights 90.
     ORDER: ClassVar[int] = 50
 

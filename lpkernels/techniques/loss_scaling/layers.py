@@ -1,0 +1,220 @@
+"""A scale of its own for the backward pass of some layers: powers of two, undone where it ends."""
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.hooks import RemovableHandle
+
+# Beyond these a factor or its inverse is no normal float32.
+_LARGEST = 126
+
+
+def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales":
+    """Multiplies all gradients inside the backward pass of some modules by 2 ** exponent.
+
+    For a gradient that one format holds in some layers and not in others. The gradient of a
+    module's output is multiplied where it enters the module, and the gradients of its inputs and
+    parameters are multiplied by 2 ** -exponent where they leave it. So of a converted layer the
+    quantizers grad_output, grad_input and grad_weight and the sums of dgrad and wgrad see the
+    scaled values; what other layers and .grad get is unscaled, and hooks of DDP and FSDP2 see that.
+    Without rounding in between nothing changes, to the bit: a power of two is exact in float32,
+    float16 and bfloat16 but at over- and underflow, the point of it. The forward pass is the same.
+
+    Works by hooks for torch's modules and converted ones, before or after lp.convert; under FSDP2
+    call it before fully_shard. Parameters are seen by their owner's attribute: what the module's
+    parent uses past the module's own call (torch.nn.MultiheadAttention's out_proj) is in its
+    parent's scale; a tensor that a module gets by neither argument nor parameter is not unscaled.
+    torch's layers that work in place, such as nn.ReLU(inplace=True), are left as they are. Second
+    derivatives are refused in backward.
+
+    Args:
+        model: its modules get hooks.
+        exponents: {glob of module names: exponent}; the first that matches a module says what
+            every gradient inside it is multiplied by. A module that none matches is as the module
+            around it. Of inputs and outputs the tensors in tuples, lists, dicts and
+            PackedSequences are found.
+    Raises:
+        TypeError: an exponent is no int.
+        ValueError: it is beyond +-126, or a glob matches no module.
+    Reference: ours. Micikevicius et al. 2017, arXiv 1710.03740, has one scale for all layers.
+    """
+    for glob, exponent in exponents.items():
+        if isinstance(exponent, bool) or not isinstance(exponent, int):
+            raise TypeError(
+                f"layer_scales: {glob!r}: expected the exponent of 2 as an int, got "
+                f"{type(exponent).__name__} {exponent!r}"
+            )
+        if abs(exponent) > _LARGEST:
+            raise ValueError(
+                f"layer_scales: {glob!r}: expected an exponent from -{_LARGEST} to {_LARGEST}, got "
+                f"{exponent}"
+            )
+    names = [name for name, _ in model.named_modules() if name]
+    for glob in exponents:
+        if not fnmatch.filter(names, glob):
+            raise ValueError(
+                f"layer_scales: {glob!r} matches no module; the model has {', '.join(names[:8])}"
+                + (", ..." if len(names) > 8 else "")
+            )
+    return LayerScales(model, exponents)
+
+
+class LayerScales:
+    """The scales of `layer_scales`, until they are removed; also a context manager that does.
+
+    exponents: {name of a module: exponent}, of every module that a glob matched.
+    """
+
+    def __init__(self, model: nn.Module, exponents: Mapping[str, int]) -> None:
+        self.exponents: dict[str, int] = {}
+        self._handles: list[RemovableHandle] = []
+        inside = {"": 0}
+        for name, module in model.named_modules():
+            if not name:
+                continue
+            around = inside[name.rpartition(".")[0]]
+            globs = (glob for glob in exponents if fnmatch.fnmatchcase(name, glob))
+            glob = next(globs, None)
+            inside[name] = around if glob is None else exponents[glob]
+            if glob is not None:
+                self.exponents[name] = inside[name]
+            # What surrounds the module has scaled its gradients already.
+            if inside[name] != around and not _in_place(module):
+                self._handles += _Scaled(inside[name] - around).attach(module)
+
+    def remove(self) -> None:
+        """The model as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def __enter__(self) -> "LayerScales":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+class _Scaled:
+    """The hooks of one module. It knows no module, so that a copied one has hooks of its own."""
+
+    def __init__(self, exponent: int) -> None:
+        self.exponent = exponent
+        # Of each call that has not ended, the modules inside and their parameters; None if it is
+        # not differentiated.
+        self._calls: list[list[tuple[nn.Module, dict[str, Any]]] | None] = []
+
+    def attach(self, module: nn.Module) -> list[RemovableHandle]:
+        return [
+            module.register_forward_pre_hook(self.enter, with_kwargs=True),
+            module.register_forward_hook(self.leave, always_call=True),
+        ]
+
+    def enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """What goes in undoes the scale in its backward pass."""
+        if not torch.is_grad_enabled():
+            self._calls.append(None)
+            return None
+        call: list[tuple[nn.Module, dict[str, Any]]] = []
+        self._calls.append(call)
+        for inner in module.modules():
+            held: dict[str, Any] = inner._parameters
+            own = {name: p for name, p in held.items() if p is not None and p.requires_grad}
+            if own:
+                call.append((inner, own))
+                _put(inner, {name: self._down(parameter) for name, parameter in own.items()})
+        return _mapped(args, self._down), _mapped(kwargs, self._down)
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """What comes out scales in its backward pass; the parameters are themselves again."""
+        # There is none if another hook failed before `enter` was called.
+        call = self._calls.pop() if self._calls else None
+        if call is None:
+            return None
+        for inner, own in call:
+            _put(inner, own)
+        tensors = list(_tensors(output))
+        if len(tensors) > 1:
+            # One may be made of another, as an LSTM's h of its c: what scales lies after both.
+            return _mapped(output, self._up)
+        for tensor in tensors:
+            if tensor.requires_grad:
+                # Any operation may follow, also one in place.
+                tensor.register_hook(lambda gradient: gradient * 2.0**self.exponent)
+        return None
+
+    def _up(self, tensor: Tensor) -> Tensor:
+        return _Times.apply(tensor, 2.0**self.exponent) if tensor.requires_grad else tensor
+
+    def _down(self, tensor: Tensor) -> Tensor:
+        return _Times.apply(tensor, 2.0**-self.exponent) if tensor.requires_grad else tensor
+
+
+def _in_place(module: nn.Module) -> bool:
+    """Whether it is a torch layer that overwrites its input: its backward pass is elementwise, so
+    that a scale changes nothing, and autograd refuses to undo one on what is overwritten."""
+    return bool(getattr(module, "inplace", False)) and type(module).__module__.startswith("torch.")
+
+
+class _Times(torch.autograd.Function):
+    """The identity, whose gradient is multiplied by a number."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, factor: float) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    # What a second derivative finds inside the module would be undone and was never scaled.
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
+
+
+def _put(owner: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    """What the module finds as its parameters; no Parameter need be."""
+    everything: dict[str, Any] = owner._parameters
+    everything.update(parameters)
+    if isinstance(owner, nn.RNNBase):
+        owner._flat_weights = [getattr(owner, name, None) for name in owner._flat_weights_names]
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, PackedSequence):
+        return PackedSequence(change(value.data), *value[1:])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, change) for item in value))
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(item, change) for item in value)
+    if isinstance(value, dict):
+        changed = type(value)()
+        for name, item in value.items():
+            changed[name] = _mapped(item, change)
+        return changed
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in `value`, each once or more."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,371 @@
+"""The loss scaler: torch.amp.GradScaler's methods, and what it lacks."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lpkernels.techniques.loss_scaling import _checks
+from lpkernels.techniques.loss_scaling._checks import Bounds, Floor
+from lpkernels.techniques.loss_scaling._closures import Before, NotFinite
+from lpkernels.techniques.loss_scaling._gradients import (
+    any_of,
+    checked,
+    gradients,
+    over_ranks,
+    set_aside,
+)
+from lpkernels.techniques.loss_scaling._record import Outcome, StepRecord
+from lpkernels.techniques.loss_scaling._scale import Scale
+from lpkernels.techniques.loss_scaling._settings import ScaleSettings
+
+T = TypeVar("T")
+
+
+class _Stage(Enum):
+    """How far an optimizer is since the last update()."""
+
+    READY = 0
+    SEPARATE = 1
+    UNSCALED = 2
+    STEPPED = 3
+
+
+@dataclass(eq=False)
+class _Progress:
+    """An optimizer since the last update(): the flags found with this scale, all on its device."""
+
+    stage: _Stage = _Stage.READY
+    flags: list[Tensor] = field(default_factory=list)
+    empty: bool = True
+
+
+class LossScaler(ScaleSettings):
+    """Multiplies a loss, divides its gradients, and skips an update that is not finite.
+
+    Used as torch.amp.GradScaler, with its defaults and its bits: scale(loss).backward(),
+    step(optimizer), update(), with unscale_(optimizer) before clipping. The dynamic rule: an update
+    in which a gradient was infinite or NaN multiplies the scale by `backoff_factor`;
+    `growth_interval` other updates in a row multiply it by `growth_factor`, unless it would be
+    infinite. A scale that is a power of two rounds nothing, but for under- and overflow.
+
+    Nothing waits for the device but: step of an optimizer that cannot skip by itself (all but
+    torch's fused ones), once, as GradScaler; step with a closure, once an evaluation; get_scale,
+    state_dict and last_step. One pass over the gradients checks and unscales them
+    (torch._amp_foreach_non_finite_check_and_unscale_).
+
+    In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
+    one rank counts on all; of a DTensor (FSDP2) each rank looks at its shard.
+
+    Args:
+        static: a constant scale. Updates that are not finite are skipped, and it stays. One that is
+            no power of two divides the gradients in a second pass, correctly rounded.
+        init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
+        floor: the scale does not fall below it; None, as in torch: it may fall below 1. A mapping
+            {update: floor} gives a floor that holds from that call of update() on, counted from 0
+            over the whole training, a callable that of each update.
+        ceiling: the scale does not rise above it.
+        named_parameters: as of a model; the names that last_step gives.
+        reduce: False leaves every rank its own flag and scale.
+        group: the ranks that step together; None: all.
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: a scale that is not positive and finite, a factor out of range, a first scale
+            outside floor and ceiling.
+    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
+        torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a method with a minimum
+        of the scale; that a schedule of updates gives it, and the form of that, are ours.
+    Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the device is
+        that of the first output scaled, and an optimizer whose step takes a grad_scaler gets none.
+    """
+
+    def __init__(
+        self,
+        *,
+        static: float | None = None,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        floor: Floor = None,
+        ceiling: float | None = None,
+        named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+        reduce: bool = True,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if static is not None and (floor is not None or ceiling is not None):
+            raise ValueError(
+                f"LossScaler: a static scale has no floor and no ceiling, got static={static}, "
+                f"floor={floor}, ceiling={ceiling}; leave static or the bounds out"
+            )
+        bounds = Bounds(floor, ceiling)
+        label, given = ("init_scale", init_scale) if static is None else ("static", static)
+        self._scale = Scale(
+            bounds.check(label, _checks.scale(label, given)),
+            static=static is not None,
+            growth=growth_factor,
+            backoff=backoff_factor,
+            interval=growth_interval,
+            bounds=bounds,
+        )
+        self._enabled, self._reduce, self._group = enabled, reduce, group
+        self._names = _checks.names(named_parameters or ())
+        self._progress: dict[torch.optim.Optimizer, _Progress] = {}
+        self._last: Outcome | None = None
+        self._calls = 0
+
+    def scale(self, outputs: T) -> T:
+        """A tensor, or the tensors of a (nested) iterable, times the scale, in their own dtypes."""
+        if not self._enabled:
+            return outputs
+        self._calls += 1
+        return self._times(outputs)
+
+    def _times(self, outputs: Any) -> Any:
+        if isinstance(outputs, Tensor):
+            factor = self._scale.on(outputs.device)
+            return outputs * factor.to(outputs.device, non_blocking=True)
+        if isinstance(outputs, str | Mapping) or not isinstance(outputs, Iterable):
+            raise ValueError(
+                "outputs must be a Tensor or an iterable of Tensors, got "
+                f"{type(outputs).__name__}; scale the losses themselves"
+            )
+        scaled = map(self._times, outputs)
+        if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+            return type(outputs)(*scaled)
+        return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divides the gradients of an optimizer by the scale, in place; `step` does it otherwise.
+
+        Raises:
+            RuntimeError: a second time since update(), after step, or before scale.
+            ValueError: a gradient is float16, which would lose what scaling saved.
+        """
+        if not self._enabled:
+            return
+        progress = self._of(optimizer)
+        if progress.stage in (_Stage.UNSCALED, _Stage.SEPARATE):
+            raise RuntimeError(
+                "unscale_() has already been called on this optimizer since the last update()."
+            )
+        if progress.stage is _Stage.STEPPED:
+            raise RuntimeError("unscale_() is being called after step().")
+        progress.flags.append(self._check(optimizer, progress, unscale=True))
+        progress.stage = _Stage.UNSCALED
+
+    @contextmanager
+    def separately(self, *optimizers: torch.optim.Optimizer) -> Iterator[None]:
+        """The gradients that the block computes are unscaled at its end, and added to earlier ones.
+
+        For several losses with a scale each: one scaler and one block for each loss, then one step
+        of any of the scalers, which checks the sums; each scaler's update() looks at the gradients
+        of its own blocks alone. The gradients there before are copied once. Neither unscale_ nor a
+        backward pass outside such blocks may follow.
+
+        Raises: RuntimeError: one of the optimizers was unscaled or stepped since update().
+        """
+        if not self._enabled:
+            yield
+            return
+        for optimizer in optimizers:
+            if self._of(optimizer, used=False).stage in (_Stage.UNSCALED, _Stage.STEPPED):
+                raise RuntimeError("separately() is being called after unscale_() or step().")
+        with set_aside(optimizers):
+            yield
+            for optimizer in optimizers:
+                progress = self._of(optimizer)
+                progress.flags.append(self._check(optimizer, progress, unscale=True))
+                progress.stage = _Stage.SEPARATE
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        closure: Callable[[], Any] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """optimizer.step(...), unless a gradient is not finite; its result, None where skipped.
+
+        A closure does what it would without scaling, but that its backward pass is that of
+        scale(loss); it returns the loss as it is. Its gradients are unscaled after each evaluation
+        (it may clip, after unscale_ of its own). At the first one that is not finite the step ends
+        and weights, state and settings of the optimizer become what they were, to the bit: a copy
+        of all of them is made for the step. Gradients that were there before the step count only
+        after unscale_, as of an optimizer that starts from them (SAM). What a forward pass
+        changes in the model, such as running statistics, stays changed.
+
+        Raises: RuntimeError: stepped since update(), before scale, no gradient, or a closure in
+            which scale is not called.
+        """
+        if not self._enabled:
+            given = args if closure is None else (closure, *args)
+            return optimizer.step(*given, **kwargs)
+        progress = self._of(optimizer, used=closure is None)
+        if progress.stage is _Stage.STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        if closure is not None:
+            return self._evaluating(optimizer, progress, closure, args, kwargs)
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            return self._fused(optimizer, progress, args, kwargs)
+        if progress.stage is _Stage.READY:
+            self.unscale_(optimizer)
+        found = self._found(optimizer, progress)
+        if progress.empty:
+            raise RuntimeError(
+                "No inf checks were recorded for this optimizer: none of its parameters has a "
+                "gradient; call scale(loss).backward() first"
+            )
+        ran = not found.item()
+        result = optimizer.step(*args, **kwargs) if ran else None
+        self._finish(optimizer, progress, found, ran)
+        return result
+
+    def _fused(
+        self, optimizer: Any, progress: _Progress, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The step of an optimizer that unscales and skips on the device."""
+        own = getattr(optimizer, "grad_scale", None)
+        if progress.stage is _Stage.READY:
+            progress.flags.append(self._check(optimizer, progress, unscale=False))
+            own = self._scale.tensor if own is None else self._scale.tensor * own
+        found = self._found(optimizer, progress)
+        optimizer.grad_scale, optimizer.found_inf = own, found
+        try:
+            result = optimizer.step(*args, **kwargs)
+        finally:
+            del optimizer.grad_scale, optimizer.found_inf
+        self._finish(optimizer, progress, found, ran=None)
+        return result
+
+    def _evaluating(
+        self,
+        optimizer: torch.optim.Optimizer,
+        progress: _Progress,
+        closure: Callable[[], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if progress.stage is _Stage.SEPARATE:
+            raise RuntimeError("step: a closure computes gradients anew, got them by separately()")
+        before, result, ran = Before(optimizer), None, True
+        try:
+            if progress.flags and progress.flags[-1].item():
+                raise NotFinite
+            evaluate = partial(self._evaluate, optimizer, progress, closure)
+            result = optimizer.step(evaluate, *args, **kwargs)
+        except NotFinite:
+            before.restore()
+            ran = False
+        if not progress.flags:
+            raise RuntimeError(
+                "No inf checks were recorded: the optimizer never called its closure"
+            )
+        self._finish(optimizer, progress, progress.flags[-1], ran)
+        return result
+
+    def _evaluate(
+        self,
+        optimizer: torch.optim.Optimizer,
+        progress: _Progress,
+        closure: Callable[[], Any],
+    ) -> Any:
+        """One call of a closure, whose gradients are unscaled; NotFinite ends the step."""
+        progress.stage, calls = _Stage.READY, self._calls
+        with torch.enable_grad():
+            loss = closure()
+        if calls == self._calls:
+            raise RuntimeError(
+                "step: the closure computed gradients without scaler.scale; call "
+                "scaler.scale(loss).backward() in it and return the loss"
+            )
+        if progress.stage is _Stage.READY:
+            self.unscale_(optimizer)
+        if progress.flags[-1].item():
+            raise NotFinite
+        return loss
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """The scale of the next iteration; once an iteration, after the step of every optimizer.
+
+        Args: new_scale: the scale itself, a number or a tensor of one element, which is copied.
+        Raises: RuntimeError: there was neither unscale_ nor step since the last update().
+        """
+        if not self._enabled:
+            return
+        if new_scale is not None:
+            self._scale.fill(new_scale)
+        else:
+            flags = [flag for progress in self._progress.values() for flag in progress.flags]
+            if not flags:
+                raise RuntimeError(
+                    "No inf checks were recorded prior to update: call step(optimizer) first"
+                )
+            self._scale.update(any_of(flags, self._scale.tensor.device))
+        self._progress = {}
+
+    def _of(self, optimizer: torch.optim.Optimizer, *, used: bool = True) -> _Progress:
+        """Where an optimizer is; a RuntimeError if `used` and there is no scale yet."""
+        if used and not self._scale.made:
+            raise RuntimeError(
+                "the scale was not used yet: call scaler.scale(loss) earlier in the iteration"
+            )
+        return self._progress.setdefault(optimizer, _Progress())
+
+    def _check(
+        self, optimizer: torch.optim.Optimizer, progress: _Progress, *, unscale: bool
+    ) -> Tensor:
+        """One pass over the gradients; their flag, the same on all ranks."""
+        tensors = gradients(optimizer, halves=not unscale)
+        progress.empty = not tensors
+        flag = checked(tensors, self._scale, unscale=unscale)
+        return over_ranks(flag, self._group) if self._reduce else flag
+
+    def _found(self, optimizer: torch.optim.Optimizer, progress: _Progress) -> Tensor:
+        """The flag that decides on the step: that of a sum is not among this scale's own."""
+        if progress.stage is _Stage.SEPARATE:
+            return self._check(optimizer, progress, unscale=False)
+        return progress.flags[-1]
+
+    def _finish(
+        self,
+        optimizer: torch.optim.Optimizer,
+        progress: _Progress,
+        found: Tensor,
+        ran: bool | None,
+    ) -> None:
+        progress.stage = _Stage.STEPPED
+        self._last = Outcome(optimizer, found, self._names)
+        if ran is False:
+            self._last.look()
+
+    @property
+    def ran(self) -> Tensor | None:
+        """Whether the last step changed the weights: a 0-d bool tensor on the device of the scale,
+        on which nothing waits. None before the first step."""
+        return None if self._last is None else self._last.found == 0
+
+    @property
+    def last_step(self) -> StepRecord | None:
+        """What became of the last step; waits for the device. None before the first.
+
+        Of a fused optimizer, which skips unseen, the gradients are looked at now: read it before
+        they are zeroed or computed anew, else the parameter is None.
+        """
+        return None if self._last is None else self._last.record()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._progress:
+            raise RuntimeError(
+                "a LossScaler may be copied or pickled at the beginning of an iteration or after "
+                "update(), got it in between"
+            )
+        # The names belong to parameters, of which a copy would be others.
+        return {**self.__dict__, "_last": None, "_names": {}}

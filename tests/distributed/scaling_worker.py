@@ -1,0 +1,104 @@
+"""One of two processes that scale a loss: notes what it sees in rank<n>.pt.
+
+torchrun --standalone --nproc-per-node 2 -m tests.distributed.scaling_worker FOLDER
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.experiments.processes.replicas import local, sharded, whole
+from lpkernels.experiments.processes.torchrun import Processes, joined
+from lpkernels.techniques.loss_scaling import LossScaler, layer_scales
+
+INF = float("inf")
+
+
+def main(folder: Path) -> None:
+    with joined() as ddp:
+        fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
+        seen = {
+            "alone": alone(ddp.rank, reduce=True),
+            "unshared": alone(ddp.rank, reduce=False),
+            "buckets": buckets(ddp.rank),
+            "fsdp": in_shards(fsdp, fused=False),
+            "fsdp-fused": in_shards(fsdp, fused=True),
+        }
+        torch.save(seen, folder / f"rank{ddp.rank}.pt")
+
+
+def note(scaler: LossScaler, model: nn.Module) -> dict[str, Any]:
+    """What became of a step."""
+    last = scaler.last_step
+    assert last is not None
+    weights = [whole(p.detach()).clone() for p in model.parameters()]
+    return {
+        "ran": last.ran,
+        "parameter": last.parameter,
+        "scale": scaler.get_scale(),
+        "weights": weights,
+    }
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def batch(rank: int) -> Tensor:
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(rank))
+
+
+def alone(rank: int, *, reduce: bool) -> list[dict[str, Any]]:
+    """Gradients that nobody exchanges, one of them infinite, in the second process and step."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = LossScaler(init_scale=8.0, named_parameters=model.named_parameters(), reduce=reduce)
+    found = []
+    for step in range(3):
+        optimizer.zero_grad()
+        scaler.scale(model(batch(0)).sum()).backward()
+        if rank == step == 1:
+            model[2].weight.grad[0, 0] = INF
+        scaler.step(optimizer)
+        scaler.update()
+        found.append(note(scaler, model))
+    return found
+
+
+def buckets(rank: int) -> list[Tensor]:
+    """Gradients of two losses under DDP, which writes them into its buckets."""
+    network_ = nn.parallel.DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(network_.parameters(), lr=0.1)
+    scalers = LossScaler(init_scale=2.0**10), LossScaler(init_scale=2.0)
+    for scaler, factor in zip(scalers, (1.0, 3.0), strict=True):
+        with scaler.separately(optimizer):
+            scaler.scale(network_(batch(rank)).sum() * factor).backward()
+    return [p.grad.clone() for p in network_.parameters() if p.grad is not None]
+
+
+def in_shards(processes: Processes, *, fused: bool) -> list[dict[str, Any]]:
+    """FSDP2, where a shard of the second process is infinite in the second step."""
+    model = network()
+    layer_scales(model, {"2": 5})
+    model = sharded(model, processes, "cpu")
+    # With a large eps the first update grows with the gradient.
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, eps=10.0, fused=fused)
+    scaler = LossScaler(init_scale=8.0, named_parameters=model.named_parameters())
+    found = []
+    for step in range(3):
+        optimizer.zero_grad()
+        scaler.scale(model(batch(processes.rank)).square().sum()).backward()
+        if processes.rank == step == 1:
+            local(model[2].weight.grad)[0, 0] = INF
+        scaler.step(optimizer)
+        found.append(note(scaler, model))
+        scaler.update()
+    return found
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

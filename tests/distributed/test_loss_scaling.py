@@ -1,0 +1,70 @@
+"""A gradient that is not finite in one process: all skip, whole or sharded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.compare import assert_bit_equal
+from tests.distributed.launch import launch
+from tests.distributed.scaling_worker import batch, network
+
+Seen = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
+    folder: Path = tmp_path_factory.mktemp("scaling")
+    launch("-m", "tests.distributed.scaling_worker", folder)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+def ran(steps: Any) -> list[bool]:
+    return [step["ran"] for step in steps]
+
+
+def test_one_bad_rank_makes_all_skip(seen: Any) -> None:
+    first, second = (rank["alone"] for rank in seen)
+    assert ran(first) == ran(second) == [True, False, True]
+    assert [step["scale"] for step in first] == [step["scale"] for step in second] == [8, 4, 4]
+    assert (first[1]["parameter"], second[1]["parameter"]) == (None, "2.weight")
+    for a, b in zip(first[2]["weights"], second[2]["weights"], strict=True):
+        assert_bit_equal(a, b)
+
+
+def test_flags_stay_where_they_are_unless_reduced(seen: Any) -> None:
+    first, second = (rank["unshared"] for rank in seen)
+    assert ran(first) == [True] * 3 and ran(second) == [True, False, True]
+    assert (first[2]["scale"], second[2]["scale"]) == (8, 4)
+
+
+@pytest.mark.parametrize("way", ["fsdp", "fsdp-fused"])
+def test_one_bad_shard_makes_all_skip(seen: Any, way: str) -> None:
+    first, second = (rank[way] for rank in seen)
+    assert ran(first) == ran(second) == [True, False, True]
+    assert (first[1]["parameter"], second[1]["parameter"]) == (None, "2.weight")
+    for a, b in zip(first[0]["weights"], first[1]["weights"], strict=True):
+        assert_bit_equal(a, b)
+    for a, b in zip(first[2]["weights"], second[2]["weights"], strict=True):
+        assert_bit_equal(a, b)
+
+
+@pytest.mark.parametrize("way", ["fsdp", "fsdp-fused"])
+def test_sharded_gradients_are_unscaled_once(seen: Any, way: str) -> None:
+    """A first step of one process with the processes' mean gradient, no scale anywhere."""
+    model = network()
+    (sum(model(batch(rank)).square().sum() for rank in (0, 1)) / 2).backward()
+    torch.optim.Adam(model.parameters(), lr=0.1, eps=10.0).step()
+    for got, want in zip(seen[0][way][0]["weights"], model.parameters(), strict=True):
+        torch.testing.assert_close(got, want.detach())
+
+
+def test_two_losses_add_up_in_the_buckets_of_ddp(seen: Any) -> None:
+    gradients = []
+    for rank in (0, 1):
+        model = network()
+        (model(batch(rank)).sum() * 4.0).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for got, one, two in zip(seen[1]["buckets"], *gradients, strict=True):
+        torch.testing.assert_close(got, (one + two) / 2)

@@ -1,0 +1,238 @@
+"""What torch.amp.GradScaler does, LossScaler does: scales, weights, states, errors."""
+
+import copy
+import pickle
+import random
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from lpkernels.techniques.loss_scaling import LossScaler
+from tests.compare import assert_bit_equal
+from tests.techniques.loss_scaling.loops import INF, backward, parameter
+
+
+def torch_scaler(**arguments: Any) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", **arguments)
+
+
+def trace(scaler: Any, bad: list[bool], lr: float = 0.1) -> list[tuple[float, int, float]]:
+    """Scale, tracker and weight after each step of SGD with the gradient 1 or infinity."""
+    weight = parameter(1.0)
+    optimizer = torch.optim.SGD([weight], lr=lr)
+    found = []
+    for each in bad:
+        backward(scaler, [weight], INF if each else 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        state = scaler.state_dict()
+        found.append((state["scale"], state["_growth_tracker"], weight.item()))
+    return found
+
+
+def test_trace_of_twelve_steps() -> None:
+    scaler = LossScaler(init_scale=16.0, growth_interval=3)
+    bad = [bool(int(flag)) for flag in "000100110000"]
+    found = trace(scaler, bad)
+    assert [row[0] for row in found] == [16, 16, 32, 16, 16, 16, 8, 4, 4, 4, 8, 8]
+    assert [row[1] for row in found] == [1, 2, 0, 0, 1, 2, 0, 0, 1, 2, 0, 1]
+    weights = [0.9, 0.8, 0.7, 0.7, 0.6, 0.5, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1]
+    assert [row[2] for row in found] == pytest.approx(weights, abs=1e-6)
+    assert found == trace(torch_scaler(init_scale=16.0, growth_interval=3), bad)
+
+
+@pytest.mark.parametrize(
+    ("steps", "factors"), [(10_000, {}), (1000, {"growth_factor": 1.7, "backoff_factor": 0.3})]
+)
+def test_random_trace_is_that_of_torch(steps: int, factors: dict[str, float]) -> None:
+    draw = random.Random(0)
+    bad = [draw.random() < 0.09 for _ in range(steps)]
+    arguments: dict[str, Any] = {"growth_interval": 7, **factors}
+    mine = trace(LossScaler(**arguments), bad, lr=1e-5)
+    assert mine == trace(torch_scaler(**arguments), bad, lr=1e-5)
+    assert len({row[0] for row in mine}) > 10
+
+
+def test_scale_grows_no_further_than_float32() -> None:
+    arguments: dict[str, Any] = {"init_scale": 2.0**127, "growth_interval": 1}
+    for scaler in (LossScaler(**arguments), torch_scaler(**arguments)):
+        assert [row[0] for row in trace(scaler, [False] * 3)] == [2.0**127] * 3
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("scale", [2.0**16, 1000.0, 3.0])
+@pytest.mark.parametrize("unscales", [False, True])
+def test_weights_are_those_of_torch(fused: bool, scale: float, unscales: bool) -> None:
+    ends = []
+    for scaler in (LossScaler(init_scale=scale), torch_scaler(init_scale=scale)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=fused)
+        for step in range(6):
+            optimizer.zero_grad()
+            x = torch.randn(4, 5) * (INF if step == 3 else 1)
+            scaler.scale(model(x).square().mean()).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+        ends.append([*model.parameters()])
+    for mine, theirs in zip(*ends, strict=True):
+        assert_bit_equal(mine.detach(), theirs.detach())
+
+
+def test_states_go_both_ways() -> None:
+    mine, theirs = LossScaler(init_scale=16.0, growth_interval=3), torch_scaler(init_scale=16.0)
+    trace(mine, [False, False, True, False])
+    theirs.load_state_dict(mine.state_dict())
+    assert theirs.state_dict() == {name: mine.state_dict()[name] for name in theirs.state_dict()}
+    bad = [False, False, False, True, False]
+    assert trace(theirs, bad) == trace(mine, bad)
+    fresh = LossScaler()
+    fresh.load_state_dict(theirs.state_dict())
+    assert trace(fresh, bad) == trace(theirs, bad)
+    assert all(type(value) in (float, int, bool) for value in mine.state_dict().values())
+
+
+def test_state_of_a_scaler_in_use_is_replaced() -> None:
+    scaler = LossScaler()
+    trace(scaler, [False])
+    scaler.load_state_dict(LossScaler(init_scale=8.0).state_dict())
+    assert scaler.get_scale() == 8.0
+    scaled = scaler.scale(torch.ones(()))
+    assert scaled.item() == 8.0
+
+
+class Pair(NamedTuple):
+    one: torch.Tensor
+    two: list[torch.Tensor]
+
+
+def test_scale_takes_nested_iterables() -> None:
+    scaler, one = LossScaler(init_scale=4.0), torch.ones(2)
+    assert torch.equal(scaler.scale(one), one * 4)
+    assert scaler.scale(one.half()).dtype == torch.float16
+    nested = scaler.scale([one, (one, [one])])
+    assert isinstance(nested[1], tuple) and torch.equal(nested[1][1][0], one * 4)
+    pair = scaler.scale(Pair(one, [one]))
+    assert isinstance(pair, Pair) and torch.equal(pair.two[0], one * 4)
+    assert [x.item() for x in scaler.scale(x for x in (torch.ones(()),))] == [4.0]
+    for wrong in (3, "loss", {"loss": one}, [one, None]):
+        with pytest.raises(ValueError, match="outputs must be a Tensor or an iterable of Tensors"):
+            scaler.scale(wrong)
+
+
+def test_order_of_calls_is_checked_as_by_torch() -> None:
+    weight = parameter()
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for mine in (True, False):
+        scaler: Any = LossScaler() if mine else torch_scaler()
+        early: Any = RuntimeError if mine else AssertionError
+        for call in (lambda s: s.unscale_(optimizer), lambda s: s.step(optimizer)):
+            with pytest.raises(early, match="scale"):
+                call(scaler)
+        scaler.scale(torch.ones(()))
+        with pytest.raises(early, match="No inf checks were recorded prior to update"):
+            scaler.update()
+        weight.grad = None
+        with pytest.raises(early, match="No inf checks were recorded for this optimizer"):
+            scaler.step(optimizer)
+        scaler.update() if mine else None
+        scaler = LossScaler() if mine else torch_scaler()
+        backward(scaler, [weight])
+        scaler.unscale_(optimizer)
+        with pytest.raises(RuntimeError, match=r"unscale_\(\) has already been called"):
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        with pytest.raises(RuntimeError, match=r"step\(\) has already been called since"):
+            scaler.step(optimizer)
+        with pytest.raises(RuntimeError, match=r"unscale_\(\) is being called after step"):
+            scaler.unscale_(optimizer)
+
+
+def test_float16_gradients_are_not_unscaled() -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for scaler in (LossScaler(init_scale=2.0), torch_scaler(init_scale=2.0)):
+        backward(scaler, [weight])
+        with pytest.raises(ValueError, match="Attempting to unscale FP16 gradients"):
+            scaler.unscale_(optimizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+def test_gradients_of_other_dtypes_are_unscaled(dtype: torch.dtype) -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=dtype))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = LossScaler(init_scale=8.0)
+    scaler.scale((weight * 0.5).sum().real).backward()
+    scaler.unscale_(optimizer)
+    assert torch.equal(weight.grad, torch.full((2,), 0.5, dtype=dtype))
+
+
+def test_sparse_gradients_are_checked_and_unscaled() -> None:
+    for bad in (False, True):
+        table = nn.Embedding(4, 2, sparse=True)
+        before = table.weight.detach().clone()
+        optimizer = torch.optim.SparseAdam(table.parameters())
+        scaler = LossScaler(init_scale=8.0)
+        loss = table(torch.tensor([1, 1, 3])).sum() * (INF if bad else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        assert torch.equal(before, table.weight) == bad
+        assert scaler.last_step.ran != bad
+
+
+def test_disabled_does_nothing() -> None:
+    weight = parameter()
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = LossScaler(enabled=False)
+    assert not scaler.is_enabled() and LossScaler().is_enabled()
+    backward(scaler, [weight], 0.5)
+    scaler.unscale_(optimizer)
+    with scaler.separately(optimizer):
+        pass
+    scaler.step(optimizer)
+    assert weight.item() == 0.5 and scaler.last_step is None
+    assert scaler.step(optimizer, lambda: torch.tensor(3.0)) == 3.0
+    scaler.update()
+    scaler.load_state_dict({"nothing": 1})
+    assert (scaler.get_scale(), scaler.state_dict()) == (1.0, {})
+
+
+def test_update_takes_a_scale() -> None:
+    scaler = LossScaler()
+    scaler.update(8.0)
+    assert scaler.scale(torch.ones(())).item() == 8.0
+    for new in (4.0, torch.tensor(4.0), torch.tensor([4.0])):
+        scaler.update(new)
+        assert scaler.get_scale() == 4.0
+        scaler.update(2)
+        assert scaler.get_scale() == 2.0
+
+
+def test_factors_are_read_and_set() -> None:
+    scaler = LossScaler()
+    scaler.set_growth_factor(3.0)
+    scaler.set_backoff_factor(0.25)
+    scaler.set_growth_interval(7)
+    read = (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
+    assert read == (3.0, 0.25, 7)
+    assert scaler.state_dict()["growth_interval"] == 7
+
+
+def test_copies_go_on_by_themselves() -> None:
+    scaler = LossScaler(init_scale=16.0, growth_interval=2, floor={0: 2.0})
+    trace(scaler, [False, True, False])
+    state = scaler.state_dict()
+    for other in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
+        assert other.state_dict() == state
+        trace(other, [True])
+        assert scaler.state_dict() == state
+    weight = parameter()
+    backward(scaler, [weight])
+    scaler.unscale_(torch.optim.SGD([weight], lr=0.1))
+    with pytest.raises(RuntimeError, match="at the beginning of an iteration"):
+        pickle.dumps(scaler)
