@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from lpkernels.experiments.sweeps.worker import STOPPED, End, Task, work
+from lpkernels.experiments.sweeps.worker import DONE, STOPPED, End, Task, work
 
 ENGINES = ("processes", "ray", "dask")
 _NEEDS = {"processes": ("joblib",), "ray": ("joblib", "ray"), "dask": ("joblib", "distributed")}
@@ -20,6 +20,9 @@ _EXTRA = {"processes": "lab", "ray": "ray", "dask": "dask"}
 _VAIN_STARTS = 4
 # How long workers may take to save what they do when the command is stopped.
 _STOP_SECONDS = 60.0
+
+# A process that has been without work for so long ends: that of a command that was killed.
+_IDLE_SECONDS = 5.0
 
 #: Anything that changes when a worker takes a cell or ends one.
 State = Callable[[], object]
@@ -97,8 +100,10 @@ def _run_processes(jobs: int, task: Task, state: State, stop: Stop) -> list[End]
 
     def start(worker: int) -> None:
         environment = gpu_of(worker, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
-        pools[worker] = loky.ProcessPoolExecutor(1, initializer=_alone, env=environment)
-        futures[pools[worker].submit(work, task)] = worker
+        pools[worker] = loky.ProcessPoolExecutor(
+            1, timeout=_IDLE_SECONDS, initializer=_alone, env=environment
+        )
+        futures[pools[worker].submit(_work, task, os.getpid())] = worker
 
     ends: list[End] = []
     vain = _Vain(state)
@@ -115,7 +120,7 @@ def _run_processes(jobs: int, task: Task, state: State, stop: Stop) -> list[End]
                     vain.count(error)
                     start(worker)
                 else:
-                    if ends[-1].kind not in ("done", STOPPED):
+                    if ends[-1].kind not in (DONE, STOPPED):
                         stop()
     except BaseException:
         stop()
@@ -139,6 +144,15 @@ def _alone() -> None:
     """Takes a worker's process out of the terminal's group: ctrl-C is for the command alone, which
     tells its workers."""
     os.setpgrp()
+
+
+def _work(task: Task, command: int) -> End:
+    """As `work`, in a process of loky's, which ends here if the command is no more: loky's own way
+    out takes half a minute."""
+    end = work(task)
+    if os.getppid() != command:
+        os._exit(0)
+    return end
 
 
 class _Vain:

@@ -25,6 +25,7 @@ from lpkernels.experiments.sweeps.worker import (
     End,
     Task,
     Train,
+    is_full,
     train_cell,
     work,
 )
@@ -77,20 +78,28 @@ def run_sweep(
     jobs = _checked(list(cells.values()), engine, jobs, train)
     places = Places(Path(folder).absolute())
     join(places, spec)
-    places.sweep_up(Watch(seconds))
-    if retry_failed:
-        for name in places.given_up().intersection(cells):
-            places.remove(places.failed / name)
-    ended = places.finished() | places.given_up()
-    left = {name: cell for name, cell in cells.items() if name not in ended}
-    if left:
-        task = Task(places.root, left, "", seconds, train or train_cell)
-        try:
+    try:
+        places.sweep_up(Watch(seconds))
+        if retry_failed:
+            for name in places.given_up().intersection(cells):
+                places.remove(places.failed / name)
+        ended = places.finished() | places.given_up()
+        left = {name: cell for name, cell in cells.items() if name not in ended}
+        if left:
+            task = Task(places.root, left, "", seconds, train or train_cell)
             with shown(console, places, cells):
                 ends = _run(task, places, engine, jobs)
-        except KeyboardInterrupt as stop:
-            raise Interrupted(f"stopped; {_so_far(places, cells)}") from stop
-        _check_ends(ends, places, _so_far(places, cells))
+            _check_ends(ends, _so_far(places, cells))
+    except KeyboardInterrupt as stop:
+        raise Interrupted(f"stopped; {_so_far(places, cells)}") from stop
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise OSError(
+            errno.ENOSPC,
+            f"no room left in {places.root}: {error.strerror}; {_so_far(places, cells)}, and none "
+            "is lost: make room and give the same command again",
+        ) from error
     return read_results(folder)
 
 
@@ -136,14 +145,10 @@ def _so_far(places: Places, cells: dict[str, Cell]) -> str:
     return f"{now.finished} of {len(cells)} cells are finished{failed}, in {places.root}"
 
 
-def _check_ends(ends: Sequence[End], places: Places, so_far: str) -> None:
+def _check_ends(ends: Sequence[End], so_far: str) -> None:
     for end in ends:
         if end.kind == FULL:
-            raise OSError(
-                errno.ENOSPC,
-                f"no room left in {places.root}: {end.text}; {so_far}, and none is lost: make room "
-                "and give the same command again",
-            )
+            raise OSError(errno.ENOSPC, end.text)
     others = [end.text for end in ends if end.kind not in (DONE, STOPPED)]
     if others:
         raise RuntimeError(

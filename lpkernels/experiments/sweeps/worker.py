@@ -55,14 +55,19 @@ class Task:
     train: Train
 
 
+#: All cells have ended; the command has; there is no room; the sources are not the command's.
+DONE, STOPPED, FULL, OTHER = "done", "stopped", "full", "other"
+
+
 class End(NamedTuple):
-    """How a worker ended: done, stopped, or full, other or error with a text."""
+    """How a worker ended, and with what to say about it."""
 
     kind: str
     text: str = ""
 
 
-DONE, STOPPED, FULL, OTHER = "done", "stopped", "full", "other"
+# What torch.save says when the system lets it write no more.
+_TORCH_FULL = ("PytorchStreamWriter", "unexpected pos")
 
 
 class _Superseded(Exception):
@@ -122,7 +127,7 @@ class _Worker:
             raise
         except OSError as error:
             if is_full(error):
-                return End(FULL, str(error))
+                return End(FULL, error.strerror or str(error))
             raise
 
     def _loop(self) -> End:
@@ -234,7 +239,7 @@ def is_full(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
-        if isinstance(error, RuntimeError) and "PytorchStreamWriter" in str(error):
+        if isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH_FULL):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -1,0 +1,204 @@
+"""`lpkernels sweep`: many runs as one experiment, and what they come to."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from lpkernels.cli._options import check_one_process, console, stopped
+from lpkernels.experiments.sweeps.engines import ENGINES
+from lpkernels.experiments.sweeps.reading import Results, read_results, read_status, write_results
+from lpkernels.experiments.sweeps.specification import read_spec
+from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.workloads.workload import Metric
+
+app = typer.Typer(
+    name="sweep",
+    help="Many training runs as one experiment: run, status, table, plot.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Sweep = Annotated[Path, typer.Argument(help="The folder of a sweep, or a file of its results.")]
+Reference = Annotated[
+    str, typer.Option(help="The arm to compare with; default: what the specification says.")
+]
+Field = Annotated[
+    str, typer.Option("--metric", help="Field of the records; default: the workload's metric.")
+]
+Sources = Annotated[
+    str, typer.Option(help="Version of the package that made the cells; default: this one's.")
+]
+
+
+@app.command()
+def run(
+    spec: Annotated[Path, typer.Argument(help="The specification, a TOML file.")],
+    out: Annotated[Path, typer.Option(help="Folder of the sweep, made or continued.")],
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs at a time; default: processors by the threads of a run. 1: no workers.",
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "processes",
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
+    ] = False,
+) -> None:
+    """Run the cells that the folder lacks. Stopped or killed at any moment, the same command goes
+    on; several such commands, on several machines, may share the folder.
+
+    A failed cell is tried once more, then shown with its error; the exit code is then 1.
+
+    Example: `lpkernels sweep run sweep.toml --out results/sweep --jobs 2`
+    """
+    check_one_process("sweep run")
+    from lpkernels.experiments.sweeps.sweep import run_sweep
+
+    command = f"lpkernels sweep run {shlex.quote(str(spec))} --out {shlex.quote(str(out))}"
+    command += f" --jobs {jobs}" if jobs else ""
+    command += f" --engine {engine}" if engine != "processes" else ""
+    try:
+        results = run_sweep(
+            read_spec(spec),
+            out,
+            jobs=jobs,
+            engine=engine,
+            retry_failed=retry_failed,
+            console=console,
+        )
+    except Interrupted as stop:
+        stopped(stop, command)
+    except (ModuleNotFoundError, FileNotFoundError, TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    except OSError as error:
+        console.print(error.strerror or str(error), soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(1) from error
+    failed = _show_failed(results)
+    _show_others(results)
+    console.print(f"results in {out}; next: lpkernels sweep table {out}", soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
+) -> None:
+    """How many cells are done, which are running, which failed and why.
+
+    Example: `lpkernels sweep status results/sweep`
+    """
+    found = _read(lambda: read_status(folder))
+    counts = [f"{found.count(name)} {name}" for name in ("finished", "diverged", "failed")]
+    waiting = found.results.missing - len(found.running) - len(found.begun)
+    counts += [f"{len(found.running)} running", f"{len(found.begun)} begun", f"{waiting} waiting"]
+    console.print(f"{found.results.header['cells']} cells: {', '.join(counts)}", highlight=False)
+    for cell, owner, share in found.running:
+        console.print(f"running: {cell.label()}: {share:.0%}, {owner}", markup=False)
+    for cell in found.begun:
+        console.print(f"begun: {cell.label()}", markup=False)
+    _show_failed(found.results)
+    _show_others(found.results)
+
+
+@app.command()
+def table(
+    sweep: Sweep,
+    reference: Reference = "",
+    metric: Field = "",
+    sources: Sources = "",
+    export: Annotated[
+        Path | None, typer.Option(help="Also write all results into this JSON lines file.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table into this file.")] = None,
+) -> None:
+    """Means over seeds, and differences to one arm, paired by seed, with their intervals.
+
+    Example: `lpkernels sweep table results/sweep --export results.jsonl`
+    """
+    from lpkernels.report.sweeps import sweep_table, write_csv
+
+    results, summaries, chosen = _summaries(sweep, reference, metric, sources)
+    console.print(sweep_table(summaries, chosen, title=results.spec.name))
+    _show_failed(results)
+    _show_others(results)
+    if results.missing:
+        console.print(f"{results.missing} cells have no result yet")
+    if csv is not None:
+        console.print(f"table in {write_csv(summaries, csv)}")
+    if export is not None:
+        console.print(f"results in {write_results(results, export)}")
+
+
+@app.command()
+def plot(
+    sweep: Sweep,
+    out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
+    reference: Reference = "",
+    metric: Field = "",
+    sources: Sources = "",
+) -> None:
+    """Every seed, the means, and the differences to one arm, as a picture.
+
+    Example: `lpkernels sweep plot results/sweep --out sweep.png`
+    """
+    from lpkernels.report.sweeps import plot_sweep
+
+    results, summaries, chosen = _summaries(sweep, reference, metric, sources)
+    title = results.spec.name
+    picture = _read(lambda: plot_sweep(results.results, summaries, chosen, out, title=title))
+    console.print(f"picture in {picture}")
+
+
+T = TypeVar("T")
+
+
+def _read(read: Callable[[], T]) -> T:
+    """What `read` returns; what is wrong with its input is a message."""
+    try:
+        return read()
+    except (FileNotFoundError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _summaries(
+    sweep: Path, reference: str, field: str, sources: str
+) -> tuple[Results, list[ArmSummary], Metric]:
+    results = _read(lambda: read_results(sweep, sources=sources))
+    metric = Metric(**results.header["metric"])
+    if field and field != metric.field:
+        shares = "accuracy" in field
+        metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
+    chosen = reference or results.spec.compare
+    found = _read(lambda: summarise(results.results, metric.field, reference=chosen))
+    return results, found, metric
+
+
+def _show_failed(results: Results) -> int:
+    """Says which cells failed and why; returns how many."""
+    failed = [result for result in results.results if result.status == "failed"]
+    for result in failed:
+        where = ", ".join([result.arm, *(f"{k} {v}" for k, v in result.axes)])
+        console.print(
+            f"failed: {where}, seed {result.seed}: {result.error} (failed/{result.cell})",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
+    return len(failed)
+
+
+def _show_others(results: Results) -> None:
+    for version, number in results.others.items():
+        console.print(
+            f"{number} cells of another version of the package, {version}: not counted "
+            f"(--sources {version} shows them)",
+            soft_wrap=True,
+            highlight=False,
+        )

@@ -1,0 +1,71 @@
+"""A folder that is full to the brim: an error that says so, and nothing is lost."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments.sweeps.sweep import run_sweep
+from tests.experiments.sweeps import toy
+
+_ROOM = "600k"
+# A checkpoint of 100 kB, and a copy of it while it is replaced: two workers and what is finished
+# leave no room for a third of the cells' records.
+_BALLAST = 100_000
+
+
+def _mount(*arguments: object) -> str:
+    """Why it was not possible; empty if it was."""
+    try:
+        command = ["mount", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True).stderr.strip()
+    except OSError as error:
+        return str(error)
+
+
+@pytest.fixture
+def brim(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "brim"
+    folder.mkdir()
+    reason = _mount("-t", "tmpfs", "-o", f"size={_ROOM}", "tmpfs", folder)
+    if reason:
+        pytest.skip(f"no small file system can be mounted here: {reason}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_full_folder_loses_nothing(brim: Path, tmp_path: Path, jobs: int) -> None:
+    spec = toy.spec("a", "b", seeds=3)
+    run_sweep(spec, tmp_path / "whole", jobs=1, train=toy.train)
+    room = brim / "sweep"
+    run_sweep(toy.spec("a", "b", seeds=1), room, jobs=1, train=toy.slow(0, _BALLAST))
+    filler = brim / "filler"
+    with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"[Nn]o (room|space) left"):
+            run_sweep(spec, room, jobs=jobs, train=toy.slow(0, _BALLAST))
+    before = toy.figures(room)
+    assert len(before) == 2
+    filler.unlink()
+    results = run_sweep(spec, room, jobs=jobs, train=toy.slow(0, _BALLAST))
+    assert {result.status for result in results.results} == {"finished"} and results.missing == 0
+    assert toy.figures(room) == toy.figures(tmp_path / "whole")
+
+
+def test_a_checkpoint_that_does_not_fit_is_a_full_folder(brim: Path) -> None:
+    with pytest.raises(OSError, match=r"no room left in .*: .*No space left.* 0 of 6 cells"):
+        run_sweep(toy.spec(seeds=3), brim / "sweep", jobs=1, train=toy.slow(0, 700_000))
+
+
+def test_torchs_own_error_is_one_too(brim: Path) -> None:
+    import torch
+
+    from lpkernels.experiments.sweeps.worker import is_full
+
+    with pytest.raises((OSError, RuntimeError)) as full:
+        torch.save(torch.zeros(1_000_000), brim / "checkpoint.pt")
+    assert is_full(full.value)

@@ -1,0 +1,136 @@
+"""Sweeps whose commands and workers are killed at any moment, and two sweeps in one folder."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments.sweeps.leases import HELD, Note, process_start
+from lpkernels.experiments.sweeps.places import LEASE, Places
+from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.sweep import run_sweep
+from tests.experiments.sweeps import toy
+
+EPOCHS, SECONDS, JOBS = 8, 0.02, 2
+
+
+def start(folder: Path, seeds: int, *options: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "tests.experiments.sweeps.toy_command", str(folder)]
+    values = [seeds, EPOCHS, SECONDS, JOBS, *options]
+    return subprocess.Popen([*command, *map(str, values)], stderr=subprocess.DEVNULL)
+
+
+def workers(places: Places) -> list[int]:
+    """The processes that hold a cell now."""
+    notes = [
+        Note.read(places.at(cell, numbers[-1]) / LEASE) for cell, numbers in places.tries().items()
+    ]
+    alive = [n for n in notes if n and n.state == HELD and not n.owner.surely_dead()]
+    return [note.owner.pid for note in alive]
+
+
+def wait_for_end(processes: set[int]) -> None:
+    """Fails unless the processes end, as those of a killed command must."""
+    end = time.monotonic() + 90
+    while any(process_start(pid) for pid in processes):
+        assert time.monotonic() < end, "workers of a killed command are still there"
+        time.sleep(0.1)
+
+
+def kill_some(folder: Path, seeds: int, kills: int, chance: random.Random) -> int:
+    """Runs a sweep and kills its command or one of its workers, `kills` times, at random moments
+    while cells run; returns how many kills there were before the sweep was done."""
+    places, process, done = Places(folder), None, 0
+    known: set[int] = set()
+    finished: set[str] = set()
+    for number in range(kills):
+        if process is None or process.poll() is not None:
+            if process is not None and process.returncode == 0:
+                return number
+            process = start(folder, seeds)
+        while not workers(places) and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.4))
+        known.update(workers(places))
+        victim = chance.choice([*workers(places), process.pid])
+        if victim == process.pid:
+            process.kill()
+            process.wait()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        done += 1
+        # No finished cell is lost.
+        assert finished <= places.finished()
+        finished = places.finished()
+    if process is not None:
+        process.kill()
+        process.wait()
+    wait_for_end(known)
+    return done
+
+
+def check_resumes(folder: Path, seeds: int, whole: Path) -> None:
+    """The same command once more ends with what a sweep has that nobody disturbed."""
+    assert start(folder, seeds, "again").wait() == 0
+    results = read_results(folder)
+    assert results.missing == 0 and {r.status for r in results.results} == {"finished"}
+    run_sweep(toy.spec("a", "b", seeds=seeds, epochs=EPOCHS), whole, jobs=1, train=toy.train)
+    assert toy.figures(folder) == toy.figures(whole)
+    assert Places(folder).tries() == {}
+
+
+def test_a_sweep_killed_at_five_moments_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    seeds = 20
+    assert kill_some(tmp_path / "out", seeds, 5, random.Random(5)) >= 4
+    check_resumes(tmp_path / "out", seeds, tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_at_fifty_moments_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    seeds = 200
+    assert kill_some(tmp_path / "out", seeds, 50, random.Random(50)) >= 45
+    check_resumes(tmp_path / "out", seeds, tmp_path / "whole")
+
+
+def test_two_sweeps_in_one_folder_run_no_cell_twice(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    train = partial(toy.noted, book=book)
+    spec = toy.spec("a", "b", seeds=10, epochs=5)
+    other = start_noted(tmp_path / "out", book)
+    results = run_sweep(spec, tmp_path / "out", jobs=1, train=train)
+    assert other.wait() == 0
+    assert results.missing == 0
+    starts = book.read_text().splitlines()
+    assert sorted(starts) == sorted(f"{cell.arm} {cell.seed}" for cell in spec.cells())
+
+
+def start_noted(folder: Path, book: Path) -> "subprocess.Popen[bytes]":
+    """Another command in the same folder, at work when this returns."""
+    code = (
+        "import sys; from functools import partial; from pathlib import Path\n"
+        "from lpkernels.experiments.sweeps.sweep import run_sweep\n"
+        "from tests.experiments.sweeps import toy\n"
+        "train = partial(toy.noted, book=Path(sys.argv[2]))\n"
+        "spec = toy.spec('a', 'b', seeds=10, epochs=5)\n"
+        "run_sweep(spec, sys.argv[1], jobs=1, train=train)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(folder), str(book)])
+    while not book.is_file():
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.slow
+def test_a_thousand_cells_of_nothing_take_a_minute_at_most(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    spec = toy.spec("a", "b", seeds=500, epochs=1)
+    assert run_sweep(spec, tmp_path, jobs=2, train=toy.train).missing == 0
+    assert time.monotonic() - begin < 60

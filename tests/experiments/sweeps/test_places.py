@@ -1,0 +1,171 @@
+"""The folder of a sweep: claims, takeovers, late results, failures."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments.records import RECORDS
+from lpkernels.experiments.sweeps.leases import Watch
+from lpkernels.experiments.sweeps.places import CELL, LEASE, Claim, Places, read_cell, take
+from lpkernels.experiments.training.checkpoints import CHECKPOINT
+
+RECORD = {"kind": "cell", "status": "finished"}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    found = Places(tmp_path)
+    found.make()
+    return found
+
+
+def claim(places: Places, cell: str = "x") -> Claim | None:
+    return take(places, cell, places.tries().get(cell, []), Watch())
+
+
+def claimed(places: Places, cell: str = "x") -> Claim:
+    found = claim(places, cell)
+    assert found is not None
+    return found
+
+
+def dead(taken: Claim) -> None:
+    """As if the process that holds the claim had died, of which a lease file is left."""
+    note = json.loads((taken.folder / LEASE).read_text())
+    taken.lease.end()
+    note["owner"]["start"] = "0"
+    (taken.folder / LEASE).write_text(json.dumps(note))
+
+
+def run_files(folder: Path, text: str) -> None:
+    (folder / CHECKPOINT).write_text(text)
+    (folder / RECORDS).write_text(text)
+
+
+def test_a_cell_is_claimed_once(places: Places) -> None:
+    first = claimed(places)
+    assert claim(places) is None
+    # One who has not seen the claim meets the folder of it.
+    assert take(places, "x", [], Watch()) is None
+    assert [p.name for p in places.work.iterdir()] == ["x.1"]
+    first.release()
+
+
+def test_a_finished_cell_is_one_folder_and_nothing_else_is_left(places: Places) -> None:
+    first = claimed(places)
+    run_files(first.folder, "run")
+    assert first.finish(RECORD)
+    assert places.finished() == {"x"}
+    assert sorted(p.name for p in (places.cells / "x").iterdir()) == [CELL, RECORDS]
+    assert list(places.work.iterdir()) == []
+    assert claim(places) is None
+    assert read_cell(places.cells / "x") == RECORD
+
+
+def test_a_released_cell_goes_on_from_its_checkpoint(places: Places) -> None:
+    first = claimed(places)
+    run_files(first.folder, "one")
+    first.release()
+    second = claimed(places)
+    assert second.folder.name == "x.2" and second.bad == []
+    assert (second.folder / CHECKPOINT).read_text() == "one"
+    assert (second.folder / RECORDS).read_text() == "one"
+    second.release()
+
+
+def test_a_dead_workers_cell_is_taken_over_from_the_last_checkpoint_there_is(
+    places: Places,
+) -> None:
+    first = claimed(places)
+    run_files(first.folder, "one")
+    first.release()
+    second = claimed(places)
+    (second.folder / CHECKPOINT).unlink()
+    dead(second)
+    third = claimed(places)
+    assert (third.folder / CHECKPOINT).read_text() == "one"
+    assert len(third.bad) == 1 and "its worker died (process" in third.bad[0]
+    assert not third.is_hopeless
+    third.release()
+
+
+def test_after_an_error_a_cell_starts_again(places: Places) -> None:
+    first = claimed(places)
+    run_files(first.folder, "spoilt")
+    assert not first.fail(RECORD, "Traceback\nValueError: no\n")
+    second = claimed(places)
+    assert second.bad == ["ValueError: no"]
+    assert not (second.folder / CHECKPOINT).exists()
+    assert second.fail(RECORD, "ValueError: no")
+    assert places.given_up() == {"x"} and places.tries() == {}
+    assert claim(places) is None
+
+
+def test_a_cell_whose_workers_died_twice_is_hopeless(places: Places) -> None:
+    for _ in range(2):
+        dead(claimed(places))
+    third = claimed(places)
+    assert third.is_hopeless
+    assert third.give_up({**RECORD, "status": "failed"})
+    assert read_cell(places.settled("x"))["status"] == "failed"
+
+
+def test_a_late_result_of_a_lost_lease_is_accepted_once(places: Places) -> None:
+    slow = claimed(places)
+    run_files(slow.folder, "slow")
+    # Silent for too long, says another's clock.
+    watch, lease = Watch(), slow.folder / LEASE
+    watch._seen[lease] = lease.read_bytes(), -1e9
+    other = take(places, "x", [1], watch)
+    assert other is not None
+    assert slow.finish(RECORD)
+    # The other's folder is gone with the cell finished, and its result with it.
+    assert not other.folder.exists()
+    other.folder.mkdir()
+    assert not other.finish(RECORD)
+    assert (places.cells / "x" / RECORDS).read_text() == "slow"
+    assert list(places.work.iterdir()) == []
+
+
+def test_a_late_result_counts_for_a_cell_given_up(places: Places) -> None:
+    late = claimed(places)
+    note = (late.folder / LEASE).read_text()
+    dead(late)
+    dead(claimed(places))
+    assert claimed(places).give_up({**RECORD, "status": "failed"})
+    late.folder.mkdir()
+    (late.folder / LEASE).write_text(note)
+    assert late.finish(RECORD)
+    assert places.finished() == {"x"} and places.given_up() == set()
+    assert not (places.failed / "x").exists()
+
+
+def test_one_who_looked_before_a_cell_was_finished_gets_none(places: Places) -> None:
+    assert claimed(places).finish(RECORD)
+    assert take(places, "x", [], Watch()) is None
+    assert take(places, "x", [1], Watch()) is None
+    assert list(places.work.iterdir()) == []
+
+
+def test_what_killed_commands_left_is_swept_up(places: Places) -> None:
+    assert claimed(places).finish(RECORD)
+    for name in ("x.7", ".half-removed"):
+        (places.work / name).mkdir()
+        (places.work / name / "file").touch()
+    (places.work / ".empty").mkdir()
+    (places.runs / "gone").write_text(json.dumps({"state": "released"}))
+    held = claimed(places, "y")
+    places.sweep_up(Watch())
+    # An empty folder may be about to become a try.
+    assert sorted(p.name for p in places.work.iterdir()) == [".empty", "y.1"]
+    held.release()
+
+
+def test_a_damaged_cell_is_an_error_that_says_which(places: Places) -> None:
+    (places.cells / "x").mkdir()
+    with pytest.raises(ValueError, match=r"expected the record of a cell .* remove the folder x"):
+        read_cell(places.cells / "x")
+    (places.cells / "x" / CELL).write_text('{"kind": "run"}')
+    with pytest.raises(ValueError, match="expected the record of a cell"):
+        read_cell(places.cells / "x")

@@ -1,0 +1,63 @@
+"""The results of a sweep, from its folder and from a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments.sweeps.log import read_specs
+from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.reading import read_results, read_status, write_results
+from lpkernels.experiments.sweeps.sweep import run_sweep
+from tests.experiments.sweeps import toy
+
+
+def test_a_file_of_results_says_what_the_folder_does(tmp_path: Path) -> None:
+    spec = toy.spec("a", "b", seeds=30, lr=[0.1, 0.2])
+    results = run_sweep(spec, tmp_path / "out", jobs=1, train=toy.train)
+    path = write_results(results, tmp_path / "deep" / "results.jsonl")
+    assert read_results(path) == results == read_results(tmp_path / "out")
+    header, *lines = (json.loads(line) for line in path.read_text().splitlines())
+    assert (header["kind"], header["schema"], header["cells"]) == ("sweep-results", 1, 120)
+    assert header["metric"]["field"] == "test_accuracy" and len(header["sources"]) == 1
+    assert len(lines) == 120 and lines[0]["axes"] == {"lr": 0.1}
+    # A megabyte is far for hundreds of cells.
+    assert path.stat().st_size < 120 * 1000
+
+
+def test_the_log_begins_with_a_header_and_survives_a_line_cut_short(tmp_path: Path) -> None:
+    run_sweep(toy.spec("a", seeds=1), tmp_path, jobs=1, train=toy.train)
+    log = tmp_path / "sweep.jsonl"
+    header = json.loads(log.read_text().splitlines()[0])
+    assert (header["kind"], header["type"]) == ("sweep", "header")
+    assert set(header["environment"]["versions"]) >= {"torch", "lpkernels"}
+    with log.open("a") as file:
+        file.write('{"kind": "swe')
+    assert len(read_specs(Places(tmp_path))) == 1
+    run_sweep(toy.spec("a", seeds=2), tmp_path, jobs=1, train=toy.train)
+    assert len(read_specs(Places(tmp_path))) == 2
+    assert len(read_results(tmp_path).results) == 2
+    assert read_results(log) == read_results(tmp_path)
+
+
+def test_what_is_no_sweep(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
+        read_results(tmp_path)
+    with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
+        read_status(tmp_path / "none")
+    (tmp_path / "x.jsonl").write_text('{"type": "header", "kind": "run"}\n')
+    with pytest.raises(ValueError, match=r"expected results that .* got 'run', schema None"):
+        read_results(tmp_path / "x.jsonl")
+    (tmp_path / "sweep.jsonl").write_text('{"type": "header", "kind": "sweep", "schema": 9}\n')
+    with pytest.raises(ValueError, match=r"expected the header of a sweep, schema 1, .* schema 9"):
+        read_results(tmp_path)
+
+
+def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
+    def nothing(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(toy.spec(), tmp_path, jobs=1, train=nothing)
+    results = read_results(tmp_path)
+    assert results.results == [] and results.missing == 4

@@ -1,0 +1,88 @@
+"""Which changes make other cells."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments.sweeps import sources
+from lpkernels.experiments.sweeps.sources import (
+    cell_name,
+    hash_of_package,
+    sources_hash,
+    version_of,
+)
+from lpkernels.experiments.training.config import RunConfig
+
+
+def package(root: Path) -> Path:
+    for name in ("a.py", "report/b.py", "cli/c.py", "experiments/sweeps/statistics.py", "n/d.py"):
+        path = root / "lpkernels" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1")
+    return root / "lpkernels"
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("a.py", True),
+        ("n/d.py", True),
+        ("n/new.py", True),
+        ("n/notes.txt", False),
+        ("report/b.py", False),
+        ("cli/c.py", False),
+        ("experiments/sweeps/statistics.py", False),
+        ("../csrc/cpu/x.cpp", True),
+        ("_C.cpython-311.so", True),
+    ],
+)
+def test_what_can_change_a_result_changes_the_hash(tmp_path: Path, name: str, counts: bool) -> None:
+    root = package(tmp_path)
+    before = hash_of_package(root)
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("2")
+    assert (hash_of_package(root) != before) == counts
+
+
+def test_the_built_module_counts_only_without_its_sources(tmp_path: Path) -> None:
+    root = package(tmp_path)
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "x.cpp").write_text("1")
+    before = hash_of_package(root)
+    (root / "_C.so").write_text("built")
+    assert hash_of_package(root) == before
+
+
+def test_the_hash_does_not_depend_on_the_place(tmp_path: Path) -> None:
+    assert hash_of_package(package(tmp_path / "a")) == hash_of_package(package(tmp_path / "b"))
+
+
+def test_a_cell_is_named_by_all_but_the_name_of_its_run() -> None:
+    config = RunConfig(name="a")
+    assert cell_name(config) == cell_name(RunConfig(name="b"))
+    for other in ({"seed": 1}, {"threads": 1}, {"lr": 0.2}, {"loss_scale": 2.0}):
+        assert cell_name(config.replace(**other)) != cell_name(config)
+    assert version_of(cell_name(config)) == sources_hash(config)[:8]
+
+
+def test_the_module_of_a_workload_of_ones_own_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "my_workload_of_a_test.py"
+    module.write_text("def f(): ...\n")
+    importlib.invalidate_caches()
+    config = RunConfig.of(data="my_workload_of_a_test:f")
+    before = sources_hash(config)
+    assert before != sources_hash(RunConfig())
+    sources._module_hash.cache_clear()
+    module.write_text("def f(): return 1\n")
+    assert sources_hash(config) != before
+
+
+@pytest.mark.parametrize("name", ["no_such_module_here:f", "no_such.module:f"])
+def test_a_module_that_is_not_there(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be found"):
+        sources_hash(RunConfig.of(data=name))

@@ -1,0 +1,151 @@
+"""Specifications: what they make, and what is wrong with one before anything runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, spec_of
+from lpkernels.experiments.training.config import RunConfig
+
+TOML = """
+name = "mnist1d"
+seeds = 3
+compare = "affine4"
+[base]
+data = "mnist1d"
+epochs = 24
+[base.optimizer]
+optimizer = "adam"
+[arms.fp32]
+[arms.affine4]
+operands = "affine4"
+[axes]
+lr = [0.01, 0.003]
+[axes.workload]
+width = [8, 16]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_makes_arms_times_axes_times_seeds(tmp_path: Path) -> None:
+    spec = read_spec(written(tmp_path, TOML))
+    cells = spec.cells()
+    assert len(cells) == 2 * 2 * 2 * 3
+    first = cells[0]
+    assert (first.arm, first.axes, first.seed) == ("fp32", (("lr", 0.01), ("width", 8)), 0)
+    assert first.config == RunConfig.of(
+        name="fp32", data="mnist1d", epochs=24, optimizer="adam", lr=0.01, width=8, threads=1
+    )
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    assert first.label() == "fp32, lr 0.01, width 8, seed 0"
+    assert SweepSpec.from_dict(spec.to_dict()) == spec
+    assert spec.compare == "affine4"
+
+
+def test_defaults_are_one_arm_one_seed_one_thread() -> None:
+    spec = SweepSpec()
+    assert [(c.arm, c.seed, c.config.threads) for c in spec.cells()] == [("base", 0, 1)]
+    assert SweepSpec(base={"threads": 4}).cells()[0].config.threads == 4
+    assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"bases": {}}, "unknown field bases; did you mean base"),
+        ({"base": {"lrr": 0.1}}, r"\[base\]: RunConfig: unknown field lrr; did you mean lr"),
+        ({"base": {"workloads": {"data": "x"}}}, "unknown section 'workloads'"),
+        ({"base": {"optimizer": {"width": 3}}}, "it belongs to section 'workload'"),
+        ({"arms": {"a": {"lr": 0.1, "optimizer": {"lr": 1}}}}, r"\[arms.a\]: lr: given twice"),
+        ({"axes": {"wdith": [1]}}, r"\[axes\]: RunConfig: unknown field wdith; did you mean width"),
+        ({"axes": {"seed": [1, 2]}}, r"seed: give seeds = \[...\] beside \[base\]"),
+        ({"base": {"name": "x"}}, "a run is called after its arm"),
+        ({"axes": {"lr": []}}, "lr: expected a list of values, got"),
+        ({"axes": {"lr": 0.1}}, "lr: expected a list of values, got 0.1"),
+        ({"axes": {"lr": [0.1, 0.1]}}, "lr: expected different values"),
+        ({"axes": {"optimizer": {"width": [1]}}}, r"\[axes\]: optimizer.width: it belongs to"),
+        ({"seeds": 0}, "seeds: expected a positive number or a list of numbers, got 0"),
+        ({"seeds": []}, "seeds: expected a positive number"),
+        ({"seeds": ["one"]}, "seeds: expected a positive number"),
+        ({"seeds": [1, 1]}, "seeds: expected each once"),
+        ({"arms": {"a": {}, "b": {}}}, "the same cell twice: a, seed 0; and b, seed 0"),
+        ({"axes": {"lr": [1, 1.0]}}, "expected different values"),
+        ({"arms": {"a": {"lr": 1}}, "axes": {"lr": [2]}}, r"\[arms.a\]: lr is an axis too"),
+        ({"arms": {"a": {}}, "compare": "b"}, "compare: expected one of the arms a, got 'b'"),
+        ({"axes": {"batch": [0]}}, r"arm 'base' \(batch 0\): RunConfig: batch must be at least 1"),
+        ({"arms": {"a": {"recipe": "fp7"}}}, "arm 'a' .*fp7"),
+    ],
+)
+def test_wrong_specifications(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SweepSpec.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"base": 3}, r"base: expected a table \[base\]"),
+        ({"arms": {"a": 3}}, r"\[arms.a\]: expected a table of fields, got 3"),
+        ({"axes": {"lr": ["fast"]}}, "lr: expected float, got str 'fast'"),
+    ],
+)
+def test_values_of_another_type(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        SweepSpec.from_dict(values)
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected a specification"):
+        read_spec(tmp_path / "none.toml")
+    with pytest.raises(ValueError, match=r"sweep.toml: .*line 1"):
+        read_spec(written(tmp_path, "name = \n"))
+    with pytest.raises(ValueError, match=r"sweep.toml: seeds: expected"):
+        read_spec(written(tmp_path, "seeds = 0\n"))
+
+
+def test_configurations_make_their_sweep() -> None:
+    fp8 = {"recipe": "fp8_wang2018", "layer_accs": (("stem", "e4m1", "native", "e5m6"),)}
+    configs = [
+        RunConfig.of(name=name, seed=seed, epochs=2, width=4, **fields)
+        for seed in (3, 4)
+        for name, fields in (("fp32", {}), ("fp8, x", fp8))
+    ]
+    spec = spec_of(configs, "pair")
+    assert [cell.config for cell in spec.cells()] == configs
+    assert SweepSpec.from_dict(spec.to_dict()).cells() == spec.cells()
+    assert spec.base == {"epochs": 2, "width": 4, "threads": 2}
+    with pytest.raises(ValueError, match="expected every named run for every seed"):
+        spec_of(configs[:-1])
+    with pytest.raises(ValueError, match="'fp32' names two configurations"):
+        spec_of([*configs, RunConfig(name="fp32")])
+
+
+def test_specifications_of_one_sweep_merge() -> None:
+    first = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
+    more = SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2, 0.1]}, [1, 5])
+    both = merged([first, more])
+    assert list(both.arms) == ["a", "b"]
+    assert both.axes == {"lr": [0.1, 0.2]}
+    assert both.seeds == [0, 1, 5]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            SweepSpec({"epochs": 3}, {"a": {}}),
+            r"another base .*'epochs': 2\} there, .* 3\} here",
+        ),
+        (SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [1]}), "other axes .*: none there, lr here"),
+        (SweepSpec({"epochs": 2}, {"a": {"batch": 8}}), "arm 'a' is another one there"),
+    ],
+)
+def test_specifications_of_other_sweeps_do_not(other: SweepSpec, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        merged([SweepSpec({"epochs": 2}, {"a": {}}), other])

@@ -1,0 +1,299 @@
+"""Sweeps of toy runs: what is run, what is refused, what fails."""
+
+import errno
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lpkernels.experiments.sweeps import worker
+from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.reading import Results, read_results, read_status
+from lpkernels.experiments.sweeps.specification import SweepSpec
+from lpkernels.experiments.sweeps.sweep import run_sweep, train_all
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from tests.experiments.sweeps import toy
+
+
+def run(spec: SweepSpec, folder: Path, **options: Any) -> Results:
+    return run_sweep(spec, folder, **{"jobs": 1, "train": toy.train, **options})
+
+
+def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Path) -> None:
+    spec = toy.spec("a", "b", seeds=2, lr=[0.1, 0.2])
+    results = run(spec, tmp_path)
+    assert [(r.arm, r.axes, r.seed) for r in results.results] == [
+        (cell.arm, cell.axes, cell.seed) for cell in spec.cells()
+    ]
+    assert {r.status for r in results.results} == {"finished"}
+    assert all(
+        r.values["epoch"] == 3 and 0 <= r.values["test_accuracy"] < 1 for r in results.results
+    )
+    assert (results.missing, results.others, results.spec) == (0, {}, spec)
+    assert not any((tmp_path / "work").iterdir()) and not any((tmp_path / "runs").iterdir())
+
+
+def test_more_arms_seeds_and_values_run_what_is_missing(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    noted = partial(toy.noted, book=book)
+    run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
+    assert len(book.read_text().splitlines()) == 2
+    run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
+    assert len(book.read_text().splitlines()) == 2
+    results = run(toy.spec("a", "b", seeds=3, lr=[0.1, 0.2]), tmp_path / "out", train=noted)
+    assert len(book.read_text().splitlines()) == 12
+    assert len(results.results) == 12 and results.missing == 0
+    # Another command that asks for less does not forget the rest.
+    assert len(run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
+
+
+def test_a_renamed_arm_keeps_its_cells(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    noted = partial(toy.noted, book=book)
+    first = SweepSpec({"epochs": 1}, {"old": {"batch": 3}}, seeds=2)
+    run(first, tmp_path / "out", train=noted)
+    run(SweepSpec({"epochs": 1}, {"new": {"batch": 3}}, seeds=2), tmp_path / "new", train=noted)
+    assert Places(tmp_path / "out").finished() == Places(tmp_path / "new").finished()
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "error", "message"),
+    [
+        (toy.spec("a", epochs=4), {}, ValueError, "holds another sweep; choose another folder"),
+        (toy.spec("a", lr=[1]), {}, ValueError, "holds another sweep; .* other axes"),
+        (toy.spec("b", "a"), {}, ValueError, "holds another sweep; .* arm 'a' is another one"),
+        (toy.spec("a"), {"jobs": 0}, ValueError, "jobs: expected at least 1, got 0"),
+        (toy.spec("a"), {"engine": "slurm"}, ValueError, "expected one of processes, ray, dask"),
+        (SweepSpec({"data": "mnist"}), {"train": None}, ValueError, "got 'mnist'"),
+        (SweepSpec({"model": "vgg9"}), {"train": None}, ValueError, "got 'vgg9'"),
+        (SweepSpec({"device": "cuda:99"}), {}, ValueError, "torch finds no CUDA device"),
+        (SweepSpec({"data": "no_module:f"}), {}, ValueError, "'no_module' cannot be found"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(
+    tmp_path: Path, spec: SweepSpec, options: dict[str, Any], error: type, message: str
+) -> None:
+    run(toy.spec("a", seeds=1), tmp_path)
+    before = sorted(p for p in tmp_path.rglob("*"))
+    log = (tmp_path / "sweep.jsonl").read_bytes()
+    with pytest.raises(error, match=message):
+        run(spec, tmp_path, **options)
+    assert sorted(p for p in tmp_path.rglob("*")) == before
+    assert (tmp_path / "sweep.jsonl").read_bytes() == log
+
+
+@pytest.mark.parametrize(
+    ("engine", "extra"), [("ray", "ray"), ("dask", "dask"), ("processes", "lab")]
+)
+def test_an_engine_that_is_not_installed_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, extra: str
+) -> None:
+    from lpkernels.experiments.sweeps import engines
+
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=rf'pip install "lpkernels\[{extra}\]"'):
+        run(toy.spec("a"), tmp_path / "out", jobs=2, engine=engine)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cell_that_fails_is_tried_once_more(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    fragile = partial(toy.fragile, book=book)
+    results = run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=fragile)
+    assert {r.arm: r.status for r in results.results} == {
+        "once": "finished",
+        "always": "failed",
+        "well": "finished",
+    }
+    failed = next(r for r in results.results if r.status == "failed")
+    assert failed.error == "ValueError: always cannot train" and failed.values == {}
+    assert "Traceback" in (tmp_path / "out" / "failed" / failed.cell / "error.txt").read_text()
+    assert sorted(book.read_text().split()) == ["always", "always", "once", "once", "well"]
+
+
+def test_failed_cells_run_again_only_if_asked(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    fragile = partial(toy.fragile, book=book)
+    spec = toy.spec("always", seeds=1)
+    run(spec, tmp_path / "out", train=fragile)
+    run(spec, tmp_path / "out", train=fragile)
+    assert len(book.read_text().splitlines()) == 2
+    results = run(spec, tmp_path / "out", train=fragile, retry_failed=True)
+    assert len(book.read_text().splitlines()) == 4 and results.results[0].status == "failed"
+    results = run(spec, tmp_path / "out", retry_failed=True)
+    assert results.results[0].status == "finished"
+
+
+def test_a_run_that_ends_early_failed(tmp_path: Path) -> None:
+    def lazy(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+        toy.train(config.replace(epochs=1), folder, progress)
+        header, *lines = (folder / "records.jsonl").read_text().splitlines()
+        whole = header.replace('"epochs": 1', '"epochs": 3')
+        (folder / "records.jsonl").write_text("\n".join([whole, *lines]) + "\n")
+
+    results = run(toy.spec("a", seeds=1), tmp_path, train=lazy)
+    assert "the run ended after 1 epochs, before its last" in results.results[0].error
+
+
+def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
+    results = run(toy.spec("a", seeds=1), tmp_path, train=toy.diverging)
+    assert results.results[0].status == "diverged"
+    assert results.results[0].values["train_loss"] is None
+    assert results.results[0].error == ""
+
+
+def test_cells_of_other_sources_are_listed_and_not_mixed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels.experiments.sweeps import sources
+
+    own = run(toy.spec("a", seeds=2), tmp_path)
+    monkeypatch.setattr(sources, "package_hash", lambda: "0" * 64)
+    # Where there is nothing of this version, the only other one is read.
+    assert read_results(tmp_path) == own
+    results = run(toy.spec("a", seeds=1), tmp_path)
+    assert [r.cell[-8:] for r in results.results] == ["0" * 8]
+    old = own.results[0].cell[-8:]
+    assert results.others == {old: 2} and results.missing == 1
+    assert read_results(tmp_path, sources=old).results == own.results
+    with pytest.raises(ValueError, match=f"sources: expected one of .*{old}"):
+        read_results(tmp_path, sources="abc")
+    monkeypatch.setattr(sources, "package_hash", lambda: "1" * 64)
+    with pytest.raises(ValueError, match=r"no cell is of this version .* choose one of"):
+        read_results(tmp_path)
+
+
+def test_workers_with_other_sources_stop_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "cell_name", lambda config: "other")
+    with pytest.raises(RuntimeError, match="other sources of lpkernels than here have process"):
+        run(toy.spec("a"), tmp_path)
+    assert not any((tmp_path / "work").iterdir())
+
+
+def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"no room left .* 2 of 4 cells .* none is lost") as full:
+        run(toy.spec("a", "b", seeds=2), tmp_path, train=toy.full)
+    assert full.value.errno == errno.ENOSPC
+    results = run(toy.spec("a", "b", seeds=2), tmp_path)
+    assert [r.status for r in results.results] == ["finished"] * 4
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (OSError(errno.ENOSPC, "full"), True),
+        (OSError(errno.EDQUOT, "quota"), True),
+        (OSError(errno.EACCES, "no"), False),
+        (RuntimeError("[enforce fail] . PytorchStreamWriter failed writing file data/0"), True),
+        (RuntimeError("shape"), False),
+    ],
+)
+def test_what_says_that_a_disk_is_full(error: Exception, is_full: bool) -> None:
+    outer = ValueError("outer")
+    outer.__context__ = error
+    assert worker.is_full(error) == worker.is_full(outer) == is_full
+
+
+def test_ctrl_c_saves_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    spec = toy.spec("a", "b", seeds=2, epochs=5)
+    run(spec, tmp_path / "whole")
+
+    def stopping(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+        def signalled(done: int, total: int) -> None:
+            if config.seed == 1 and done == 2:
+                signal.raise_signal(signal.SIGINT)
+            progress(done, total)
+
+        toy.train(config, folder, signalled)
+
+    with pytest.raises(Interrupted, match="stopped; 2 of 4 cells are finished, in"):
+        run(spec, tmp_path / "out", train=stopping)
+    status = read_status(tmp_path / "out")
+    assert [cell.label() for cell in status.begun] == ["a, seed 1"] and status.running == []
+    run(spec, tmp_path / "out")
+    assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
+    text = "".join(p.read_text() for p in (tmp_path / "out").rglob("records.jsonl"))
+    assert text.count('{"type": "resume", "epoch": 2}') == 1
+
+
+@contextmanager
+def in_threads(*calls: Any) -> Iterator[None]:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join()
+
+
+def test_the_status_says_what_runs(tmp_path: Path) -> None:
+    spec = toy.spec("a", "b", seeds=1, epochs=40)
+    with in_threads(partial(run, spec, tmp_path, train=toy.slow(0.04))):
+        while not any(cell for cell, _, share in _running(tmp_path) if share > 0):
+            time.sleep(0.02)
+        (cell, owner, share), *others = _running(tmp_path)
+        assert cell.arm == "a" and "process" in owner and 0 < share < 1 and not others
+    status = read_status(tmp_path)
+    assert status.count("finished") == 2 and status.running == [] and status.begun == []
+
+
+def _running(folder: Path) -> list[Any]:
+    return read_status(folder).running if (folder / "sweep.jsonl").exists() else []
+
+
+def test_progress_counts_cells_and_says_the_time_left(tmp_path: Path) -> None:
+    console = Console(record=True, width=100, force_terminal=True)
+    run(toy.spec("a", "b", seeds=2), tmp_path, console=console)
+    text = console.export_text()
+    assert "100%" in text and "4 finished, 0 running" in text and "0:00:00" in text
+
+
+def test_runs_one_after_the_other_keep_their_order_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels.experiments.sweeps import sweep
+
+    def no_training(*arguments: Any, console: object) -> None:
+        toy.train(*arguments)
+
+    monkeypatch.setattr(sweep, "train_cell", no_training)
+    configs = [
+        RunConfig.of(name=name, epochs=2, batch=batch, seed=seed)
+        for seed in (0, 1)
+        for name, batch in (("z", 1), ("a", 2), ("same as z", 1))
+    ]
+    runs = train_all(configs, tmp_path, name="three", resume=False)
+    assert [run.config for run in runs] == configs
+    assert len(Places(tmp_path).finished()) == 4
+    assert [r.epochs for r in train_all(configs, tmp_path, name="three", resume=True)] == [
+        r.epochs for r in runs
+    ]
+    with pytest.raises(ValueError, match="holds a sweep, 'three'; choose another folder"):
+        train_all(configs, tmp_path, name="two", resume=False)
+    with pytest.raises(ValueError, match="another base"):
+        train_all([configs[0].replace(epochs=3)], tmp_path, name="three", resume=True)
+    assert len(train_all(configs[:1], tmp_path, name="three", resume=False)) == 1
+    assert len(Places(tmp_path).finished()) == 1
+
+
+def test_a_failed_run_of_several_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels.experiments.sweeps import sweep
+
+    def failing(*arguments: Any, console: object) -> None:
+        raise ValueError("no luck")
+
+    monkeypatch.setattr(sweep, "train_cell", failing)
+    with pytest.raises(RuntimeError, match="run, seed 0: ValueError: no luck"):
+        train_all([RunConfig()], tmp_path, name="one", resume=False)

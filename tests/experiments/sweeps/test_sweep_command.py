@@ -1,0 +1,183 @@
+"""`lpkernels sweep`: real runs, small ones."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lpkernels.cli import app
+from lpkernels.cli._options import console
+from lpkernels.experiments.records import Run, read_run
+from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.training.trainer import Trainer
+
+TOML = """
+name = "tiny"
+seeds = 2
+[base]
+model = "cnn1"
+width = 1
+epochs = 2
+batch = 500
+[arms.fp32]
+[arms.affine4]
+operands = "affine4"
+[arms.affine4.part]
+"""
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console was made when its module was imported, perhaps in a narrow terminal."""
+    monkeypatch.setattr(console, "_width", 200)
+    monkeypatch.setattr(console, "_height", 50)
+
+
+def call(*arguments: object) -> Any:
+    environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, ["sweep", *map(str, arguments)], env=environment)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text(TOML.replace("[arms.affine4.part]\n", ""))
+    return path
+
+
+def epochs(run: Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in epoch.items() if k != "seconds"} for epoch in run.epochs]
+
+
+@pytest.mark.parametrize("command", ["run", "status", "table", "plot"])
+def test_help_has_an_example(command: str) -> None:
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert f"lpkernels sweep {command}" in result.output.split("Example:")[1]
+
+
+def test_run_status_table_plot(spec: Path, tmp_path: Path) -> None:
+    out, exported = tmp_path / "out", tmp_path / "results.jsonl"
+    result = call("run", spec, "--out", out, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "4 finished" in result.output and f"lpkernels sweep table {out}" in result.output
+    assert "4 cells: 4 finished, 0 diverged, 0 failed, 0 running" in call("status", out).output
+    table = call("table", out, "--export", exported, "--csv", tmp_path / "table.csv")
+    assert table.exit_code == 0, table.output
+    for word in ("affine4", "difference", "Holm"):
+        assert word in table.output
+    assert (tmp_path / "table.csv").read_text().count("\n") == 3
+    assert exported.stat().st_size < 10_000
+    assert read_results(exported) == read_results(out)
+    # Everything but the folder's own state comes from the file as well.
+    assert call("table", exported).output in table.output
+    other = call("table", exported, "--reference", "affine4", "--metric", "train_loss")
+    assert "train loss" in other.output
+    picture = tmp_path / "sweep.png"
+    assert call("plot", exported, "--out", picture).exit_code == 0
+    assert picture.stat().st_size > 1000
+
+
+def test_a_cell_is_the_run_that_train_makes(spec: Path, tmp_path: Path) -> None:
+    assert call("run", spec, "--out", tmp_path / "out", "--jobs", 1).exit_code == 0
+    for name in Places(tmp_path / "out").finished():
+        cell = read_run(tmp_path / "out" / "cells" / name)
+        assert epochs(Trainer(cell.config, tmp_path / name).fit()) == epochs(cell)
+        assert cell.config.threads == 1
+
+
+def test_ctrl_c_says_how_to_go_on(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Trainer._train
+    steps = 0
+
+    def train_and_signal(trainer: Trainer, batch: Any) -> None:
+        nonlocal steps
+        train(trainer, batch)
+        steps += 1
+        if steps == 8:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train", train_and_signal)
+        result = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
+    assert result.exit_code == 130
+    assert "stopped; 1 of 4 cells are finished" in result.output
+    command = result.output.split("resume with: lpkernels sweep ")[1].split()
+    assert "1 begun" in call("status", tmp_path / "out").output
+    assert call(*command).exit_code == 0
+    call("run", spec, "--out", tmp_path / "whole", "--jobs", 1)
+    for name in Places(tmp_path / "whole").finished():
+        one, other = (read_run(tmp_path / at / "cells" / name) for at in ("out", "whole"))
+        assert epochs(one) == epochs(other)
+
+
+def test_failed_cells_are_shown_and_the_exit_code_says_so(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Trainer._train
+
+    def fail(trainer: Trainer, batch: Any) -> None:
+        if trainer.config.name == "affine4":
+            raise ValueError("[no] luck")
+        train(trainer, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train", fail)
+        result = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
+    assert result.exit_code == 1
+    assert "failed: affine4, seed 0: ValueError: [no] luck (failed/" in result.output
+    assert "2 failed" in call("status", tmp_path / "out").output
+    assert "[no] luck" in call("table", tmp_path / "out").output
+    again = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
+    assert again.exit_code == 1
+    again = call("run", spec, "--out", tmp_path / "out", "--jobs", 1, "--retry-failed")
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "none.toml", "--out", "x"], "expected a specification (a TOML file) at"),
+        (["run", "SPEC", "--out", "x", "--jobs", "0"], "--jobs"),
+        (
+            ["run", "SPEC", "--out", "x", "--engine", "slurm"],
+            "expected one of processes, ray, dask",
+        ),
+        (["run", "WRONG", "--out", "x"], "unknown section 'part'"),
+        (["status", "x"], "expected the folder of a sweep at 'x'"),
+        (["table", "SPEC"], "is not a JSON record"),
+        (["plot", "x", "--out", "x.png"], "expected the folder of a sweep at 'x'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_errors_are_messages(
+    arguments: list[str],
+    message: str,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(TOML)
+    paths = {"SPEC": str(spec), "WRONG": str(wrong)}
+    result = call(*(paths.get(argument, argument) for argument in arguments))
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert not (tmp_path / "x").exists()
+
+
+def test_torchrun_starts_no_sweep(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    result = call("run", spec, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "sweep run runs in one process, but torchrun started 2" in result.output
