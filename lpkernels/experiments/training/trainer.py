@@ -135,7 +135,9 @@ class Trainer:
             model = self.workload.model()
         model = convert(model, layer_recipes(config.arithmetic)).to(self.device)
         model = sharded(model, processes, self.device)
-        optimizer = build_optimizer(config.optimizer, model.parameters(), device=self.device)
+        optimizer = build_optimizer(
+            config.optimizer, model.parameters(), device=self.device, sharded=processes.sharded
+        )
         context = Context(
             self.workload,
             seed=config.seed,
