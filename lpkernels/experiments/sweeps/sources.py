@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import lpkernels
+from lpkernels.experiments.settings import plain
 from lpkernels.experiments.training.config import RunConfig
 
 # What only reads results; a change there retrains nothing.
@@ -75,9 +76,12 @@ _SOURCES_DIGITS = 8
 def config_digits(config: RunConfig) -> str:
     """The part of a cell's name that says its configuration.
 
-    The run's name is how tables call it, and no part of it: a renamed arm keeps its cells.
+    The run's name is how tables call it, and no part of it: a renamed arm keeps its cells. Fields
+    at their defaults are no part of it either: a later version with more fields still finds, and
+    tells apart by its sources, what an earlier one made.
     """
-    values = {k: v for k, v in config.to_dict().items() if k != "name"}
+    usual = RunConfig().flat()
+    values = {k: plain(v) for k, v in config.flat().items() if k != "name" and v != usual[k]}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_CONFIG_DIGITS]
 

@@ -8,6 +8,7 @@ import pytest
 from lpkernels.experiments.sweeps import sources
 from lpkernels.experiments.sweeps.sources import (
     cell_name,
+    config_digits,
     hash_of_package,
     sources_hash,
     version_of,
@@ -86,3 +87,11 @@ def test_the_module_of_a_workload_of_ones_own_counts(
 def test_a_module_that_is_not_there(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be found"):
         sources_hash(RunConfig.of(data=name))
+
+
+def test_a_field_at_its_default_is_no_part_of_a_cells_name() -> None:
+    assert config_digits(RunConfig.of(epochs=3)) == config_digits(
+        RunConfig.of(epochs=3, loss_scale=1.0, clip=None, model="")
+    )
+    other = RunConfig.of(epochs=3, clip=1.0)
+    assert config_digits(other) != config_digits(RunConfig.of(epochs=3))
