@@ -6,12 +6,13 @@ engine has nothing to hand out or to collect: it starts workers and sees to it t
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from lpkernels.experiments.sweeps.worker import DONE, STOPPED, End, Task, work
+from lpkernels.experiments.sweeps.worker import ALONE, DONE, STOPPED, End, Task, work
 
 ENGINES = ("processes", "ray", "dask")
 _NEEDS = {"processes": ("joblib",), "ray": ("joblib", "ray"), "dask": ("joblib", "distributed")}
@@ -21,8 +22,7 @@ _VAIN_STARTS = 4
 # How long workers may take to save what they do when the command is stopped.
 _STOP_SECONDS = 60.0
 
-# A process that has been without work for so long ends: that of a command that was killed.
-_IDLE_SECONDS = 5.0
+_LOOK_EVERY = 1.0
 
 #: Anything that changes when a worker takes a cell or ends one.
 State = Callable[[], object]
@@ -101,9 +101,9 @@ def _run_processes(jobs: int, task: Task, state: State, stop: Stop) -> list[End]
     def start(worker: int) -> None:
         environment = gpu_of(worker, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
         pools[worker] = loky.ProcessPoolExecutor(
-            1, timeout=_IDLE_SECONDS, initializer=_alone, env=environment
+            1, initializer=_begin, initargs=(os.getpid(),), env=environment
         )
-        futures[pools[worker].submit(_work, task, os.getpid())] = worker
+        futures[pools[worker].submit(work, task)] = worker
 
     ends: list[End] = []
     vain = _Vain(state)
@@ -140,19 +140,22 @@ def _gpus(task: Task) -> int:
     return torch.cuda.device_count()
 
 
-def _alone() -> None:
-    """Takes a worker's process out of the terminal's group: ctrl-C is for the command alone, which
-    tells its workers."""
+def _begin(command: int) -> None:
+    """What a worker's process does first: it leaves the terminal's group, since ctrl-C is for the
+    command alone, which tells its workers; and it sees to it that it ends with the command."""
     os.setpgrp()
+    threading.Thread(target=_end_with, args=(command,), daemon=True).start()
 
 
-def _work(task: Task, command: int) -> End:
-    """As `work`, in a process of loky's, which ends here if the command is no more: loky's own way
-    out takes half a minute."""
-    end = work(task)
-    if os.getppid() != command:
+def _end_with(command: int) -> None:
+    """Ends this process when the one that started it is no more, and its run has saved its state.
+
+    Loky's own processes wait for their next task for ever, or for the rest of one.
+    """
+    while os.getppid() == command:
+        time.sleep(_LOOK_EVERY)
+    with ALONE:
         os._exit(0)
-    return end
 
 
 class _Vain:

@@ -23,7 +23,7 @@ SECONDS = 60.0
 # A lease is renewed so often in its time: five renewals may be late before it is lost.
 _RENEWALS = 6
 # The file keeps its size and is written in place, so that a full disk cannot end a lease.
-_SIZE = 512
+_SIZE = 640
 # Progress is written no oftener: others look at it about as often.
 _SHOWN_EVERY = 0.5
 
@@ -89,9 +89,11 @@ class Owner:
 
 @dataclass(frozen=True)
 class Note:
-    """What a lease's file says: who holds it, for how long, and how far the work is."""
+    """What a lease's file says: who holds it, in whose service (the lease of a command), for how
+    long, and how far the work is."""
 
     owner: Owner
+    run: str
     seconds: float
     state: str
     token: str
@@ -123,12 +125,13 @@ class Lease:
     Args:
         path: the file, made here; its folder may be renamed while the lease is held.
         seconds: without a change after which others may take it for lost.
+        run: the lease of the command that this process works for.
     Raises: FileExistsError: the file is there.
     """
 
-    def __init__(self, path: Path, seconds: float = SECONDS) -> None:
+    def __init__(self, path: Path, seconds: float = SECONDS, run: str = "") -> None:
         self._note: dict[str, Any] = {
-            "owner": vars(Owner.here()), "seconds": seconds, "state": HELD,
+            "owner": vars(Owner.here()), "run": run, "seconds": seconds, "state": HELD,
             "token": uuid.uuid4().hex, "count": 0, "done": 0, "total": 0,
         }  # fmt: skip
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
@@ -226,3 +229,8 @@ class Watch:
             self._seen[path] = data, now
             return False
         return now - since >= (note.seconds if note else self.seconds)
+
+    def silence(self, path: Path) -> float:
+        """For how many seconds this observer has seen no change of a file; 0 for a new one."""
+        now = time.monotonic()
+        return now - self._seen.get(path, (b"", now))[1]

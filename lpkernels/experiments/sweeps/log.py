@@ -5,9 +5,11 @@ ever changed, so that commands on several machines can each add their own; one c
 of its command means nothing.
 """
 
+import errno
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record
@@ -17,6 +19,8 @@ from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
 
 KIND = "sweep"
 SCHEMA = 1
+# How often a line is added at most that others overwrite.
+_APPENDS = 5
 
 
 def read_specs(places: Places) -> list[SweepSpec]:
@@ -77,11 +81,24 @@ def join(places: Places, spec: SweepSpec) -> None:
         "sources": package_hash(),
         "environment": environment("cpu"),
     }
-    # The line feed before it ends a line that was cut short.
-    line = ("\n" if specs else "") + json.dumps(record, allow_nan=False) + "\n"
-    file = os.open(places.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+    line = json.dumps(record, allow_nan=False) + "\n"
+    # Some shared file systems let one of two lines that are added at once overwrite the other.
+    for _ in range(_APPENDS):
+        _append(places.log, line.encode())
+        if spec.to_dict() in [other.to_dict() for other in read_specs(places)]:
+            return
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Adds a line at once, after the end of one that was cut short.
+
+    Raises: OSError: there is no room for all of it.
+    """
+    file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
     try:
-        os.write(file, line.encode())
+        whole = b"\n" + line if os.fstat(file).st_size else line
+        if os.write(file, whole) < len(whole):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(file)
 

@@ -30,6 +30,8 @@ CELL = "cell.json"
 LEASE = "lease.json"
 #: The traceback of a try that failed.
 ERROR = "error.txt"
+# How tries before this one ended badly.
+_BEFORE = "before.json"
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
 # What a rename onto a folder that is there and not empty says, which depends on the system.
@@ -164,8 +166,9 @@ class Claim:
             self.drop()
             return False
         self.lease.end()
-        with contextlib.suppress(OSError):
-            (where / self.cell / LEASE).unlink()
+        for name in (LEASE, _BEFORE):
+            with contextlib.suppress(OSError):
+                (where / self.cell / name).unlink(missing_ok=True)
         for number in self.places.tries().get(self.cell, []):
             self.places.remove(self.places.at(self.cell, number))
         return True
@@ -181,7 +184,13 @@ class Claim:
 
 
 def take(
-    places: Places, cell: str, tries: Sequence[int], watch: Watch, seconds: float = SECONDS
+    places: Places,
+    cell: str,
+    tries: Sequence[int],
+    watch: Watch,
+    *,
+    seconds: float = SECONDS,
+    run: str = "",
 ) -> Claim | None:
     """Claims a cell; None where another holds it, was faster, or it is finished or given up.
 
@@ -192,12 +201,15 @@ def take(
         tries: the numbers of former tries, as the caller found them.
         watch: remembers the leases of others between the calls.
         seconds: the time of the new lease.
+        run: the lease of the command that this process works for.
     """
     former = [places.at(cell, number) for number in tries]
-    if former and not watch.is_over(former[-1] / LEASE):
-        return None
+    if former:
+        outlived = _is_outlived(places, former[-1] / LEASE, watch)
+        if not watch.is_over(former[-1] / LEASE):
+            return None
     folder = places.at(cell, tries[-1] + 1 if tries else 1)
-    lease = _new_try(places, folder, seconds)
+    lease = _new_try(places, folder, seconds, run)
     if lease is None:
         return None
     claim = Claim(places, cell, folder, lease, [])
@@ -206,20 +218,23 @@ def take(
             # It was settled since the caller looked, and the folders of its tries are removed.
             claim.drop()
             return None
-        claim.bad = [text for other in former if (text := _bad_end(other))]
-        _inherit(former, folder)
+        if former:
+            claim.bad = _bad_ends(former[-1], outlived)
+            if claim.bad:
+                (folder / _BEFORE).write_text(json.dumps(claim.bad), encoding="utf-8")
+            _inherit(former, folder)
     except BaseException:
         claim.release()
         raise
     return claim
 
 
-def _new_try(places: Places, folder: Path, seconds: float) -> Lease | None:
+def _new_try(places: Places, folder: Path, seconds: float, run: str) -> Lease | None:
     """Makes the folder of a try, which holds a lease at any moment; None if it is there already."""
     prepared, lease = places.hidden(), None
     try:
         prepared.mkdir()
-        lease = Lease(prepared / LEASE, seconds)
+        lease = Lease(prepared / LEASE, seconds, run)
         prepared.rename(folder)
     except BaseException as error:
         if lease is not None:
@@ -231,18 +246,38 @@ def _new_try(places: Places, folder: Path, seconds: float) -> Lease | None:
     return lease
 
 
-def _bad_end(folder: Path) -> str:
-    """How a try ended, if badly: by an error, or without a word."""
-    note = Note.read(folder / LEASE)
-    if note is None:
-        return "its worker died"
-    if note.state == FAILED:
+def _is_outlived(places: Places, path: Path, watch: Watch) -> bool:
+    """Whether the command lives for which a try was made whose worker seems dead: the worker died
+    of its cell then, and was not killed with everything else.
+
+    Both leases are watched from the same moment on. A command that ended with its worker has been
+    silent for as long as that one, but for a renewal.
+    """
+    note = Note.read(path)
+    if note is None or not note.run or watch.is_over(places.runs / note.run):
+        return False
+    return note.owner.surely_dead() or (
+        2 * watch.silence(places.runs / note.run) < watch.silence(path)
+    )
+
+
+def _bad_ends(last: Path, outlived: bool) -> list[str]:
+    """How tries ended badly, up to the last: by an error, or with the death of a worker that its
+    command outlived."""
+    try:
+        bad = json.loads((last / _BEFORE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        bad = []
+    note = Note.read(last / LEASE)
+    if note is not None and note.state == FAILED:
         try:
-            lines = (folder / ERROR).read_text(encoding="utf-8").strip().splitlines()
+            lines = (last / ERROR).read_text(encoding="utf-8").strip().splitlines()
         except OSError:
             lines = []
-        return lines[-1] if lines else "an error"
-    return f"its worker died ({note.owner})" if note.state == HELD else ""
+        return [*bad, lines[-1] if lines else "an error"]
+    if outlived and note is not None and note.state == HELD:
+        return [*bad, f"its worker died ({note.owner})"]
+    return list(bad)
 
 
 def _inherit(former: Sequence[Path], folder: Path) -> None:

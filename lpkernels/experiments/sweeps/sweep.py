@@ -53,7 +53,7 @@ def run_sweep(
     Killed at any moment, it loses no finished cell, and called again it runs what is missing; a
     cell goes on from its last checkpoint. Any number of such calls, on any machines, share a folder
     and run no cell twice. A cell that fails is tried once more, then given up, with its error among
-    the results; so is one whose worker dies twice. A diverged run is a result like any other.
+    the results; so is one that kills its worker twice. A diverged run is a result like any other.
 
     Args:
         spec: what to run. More arms, seeds or values of the axes may be added later.
@@ -77,8 +77,8 @@ def run_sweep(
     cells = {cell_name(cell.config): cell for cell in spec.cells()}
     jobs = _checked(list(cells.values()), engine, jobs, train)
     places = Places(Path(folder).absolute())
-    join(places, spec)
     try:
+        join(places, spec)
         places.sweep_up(Watch(seconds))
         if retry_failed:
             for name in places.given_up().intersection(cells):

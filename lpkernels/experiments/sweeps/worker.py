@@ -34,8 +34,9 @@ Train = Callable[[RunConfig, Path, Progress], None]
 
 # How often a worker looks whether it is to stop, and for work where all is taken.
 _LOOK_EVERY = 0.5
-# Random numbers and thread counts belong to a process: its threads take turns, sweep by sweep.
-_ALONE = threading.Lock()
+#: Held while this process works on cells. Random numbers and thread counts belong to a process: its
+#: threads take turns.
+ALONE = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def work(task: Task) -> End:
 
     Raises: KeyboardInterrupt: ctrl-C in the command's own process; the cell's state is saved.
     """
-    with _ALONE:
+    with ALONE:
         return _Worker(task).work()
 
 
@@ -160,7 +161,14 @@ class _Worker:
         self.left = {name: cell for name, cell in self.left.items() if name not in settled}
         tries = self.places.tries()
         for name in sorted(self.left, key=lambda name: name in tries):
-            claim = take(self.places, name, tries.get(name, []), self.watch, self.task.seconds)
+            claim = take(
+                self.places,
+                name,
+                tries.get(name, []),
+                self.watch,
+                seconds=self.task.seconds,
+                run=self.task.run,
+            )
             if claim is not None:
                 return claim
         return None

@@ -74,7 +74,7 @@ def test_a_cell_whose_worker_dies_goes_on_elsewhere_and_its_neighbours_do_not_no
 def test_workers_that_cannot_start_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_alone", partial(os._exit, 3))
+    monkeypatch.setattr(engines, "_begin", os._exit)
     monkeypatch.setattr(engines, "_VAIN_STARTS", 1)
     with pytest.raises(RuntimeError, match="the workers end before they take a cell"):
         run_sweep(SPEC, tmp_path / "out", jobs=2, train=toy.train)

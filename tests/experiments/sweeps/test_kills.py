@@ -36,11 +36,18 @@ def workers(places: Places) -> list[int]:
     return [note.owner.pid for note in alive]
 
 
+def children(pid: int) -> list[int]:
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return []
+
+
 def wait_for_end(processes: set[int]) -> None:
     """Fails unless the processes end, as those of a killed command must."""
     end = time.monotonic() + 90
     while any(process_start(pid) for pid in processes):
-        assert time.monotonic() < end, "workers of a killed command are still there"
+        assert time.monotonic() < end, "processes of a killed command are still there"
         time.sleep(0.1)
 
 
@@ -58,7 +65,7 @@ def kill_some(folder: Path, seeds: int, kills: int, chance: random.Random) -> in
         while not workers(places) and process.poll() is None:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.4))
-        known.update(workers(places))
+        known.update(children(process.pid))
         victim = chance.choice([*workers(places), process.pid])
         if victim == process.pid:
             process.kill()

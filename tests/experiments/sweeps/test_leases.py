@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def elsewhere(path: Path, **changes: object) -> None:
     """The lease of a process of another machine, which cannot be asked."""
     owner = {"host": "far", "boot": "b", "space": "s", "pid": 1, "start": "2"}
-    note = {"owner": owner, "seconds": 60.0, "state": HELD, "token": "t", "count": 1}
+    note = {"owner": owner, "run": "", "seconds": 60.0, "state": HELD, "token": "t", "count": 1}
     path.write_text(json.dumps({**note, "done": 0, "total": 0, **changes}))
 
 

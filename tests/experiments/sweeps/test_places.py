@@ -1,12 +1,14 @@
 """The folder of a sweep: claims, takeovers, late results, failures."""
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lpkernels.experiments.records import RECORDS
-from lpkernels.experiments.sweeps.leases import Watch
+from lpkernels.experiments.sweeps.leases import Lease, Watch
 from lpkernels.experiments.sweeps.places import CELL, LEASE, Claim, Places, read_cell, take
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 
@@ -14,14 +16,15 @@ RECORD = {"kind": "cell", "status": "finished"}
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> Iterator[Places]:
     found = Places(tmp_path)
     found.make()
-    return found
+    with Lease(found.runs / "command"):
+        yield found
 
 
 def claim(places: Places, cell: str = "x") -> Claim | None:
-    return take(places, cell, places.tries().get(cell, []), Watch())
+    return take(places, cell, places.tries().get(cell, []), Watch(), run="command")
 
 
 def claimed(places: Places, cell: str = "x") -> Claim:
@@ -109,6 +112,28 @@ def test_a_cell_whose_workers_died_twice_is_hopeless(places: Places) -> None:
     assert third.is_hopeless
     assert third.give_up({**RECORD, "status": "failed"})
     assert read_cell(places.settled("x"))["status"] == "failed"
+
+
+def test_what_is_killed_with_its_command_was_not_killed_by_the_cell(places: Places) -> None:
+    for _ in range(3):
+        dead(claimed(places))
+        (places.runs / "command").unlink(missing_ok=True)
+    last = claimed(places)
+    assert last.bad == []
+    last.release()
+
+
+@pytest.mark.parametrize(("command", "bad"), [(2.0, 1), (55.0, 0)])
+def test_a_worker_elsewhere_is_outlived_by_a_command_that_is_not_silent(
+    places: Places, command: float, bad: int
+) -> None:
+    claimed(places).lease._over.set()
+    watch, now = Watch(), time.monotonic()
+    for path, silent in ((places.at("x", 1) / LEASE, 61.0), (places.runs / "command", command)):
+        watch._seen[path] = path.read_bytes(), now - silent
+    other = take(places, "x", [1], watch)
+    assert other is not None and len(other.bad) == bad
+    other.release()
 
 
 def test_a_late_result_of_a_lost_lease_is_accepted_once(places: Places) -> None:

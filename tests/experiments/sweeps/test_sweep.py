@@ -1,6 +1,7 @@
 """Sweeps of toy runs: what is run, what is refused, what fails."""
 
 import errno
+import json
 import signal
 import threading
 import time
@@ -224,6 +225,31 @@ def test_ctrl_c_saves_and_the_same_call_goes_on(tmp_path: Path) -> None:
     assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
     text = "".join(p.read_text() for p in (tmp_path / "out").rglob("records.jsonl"))
     assert text.count('{"type": "resume", "epoch": 2}') == 1
+
+
+def test_a_cell_of_a_silent_machine_goes_on_here_from_its_last_checkpoint(tmp_path: Path) -> None:
+    spec = toy.spec("a", seeds=1, epochs=5)
+    run(spec, tmp_path / "whole")
+
+    def stopping(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+        def stopped(done: int, total: int) -> None:
+            if done == 2:
+                raise KeyboardInterrupt
+
+        toy.train(config, folder, stopped)
+
+    with pytest.raises(Interrupted):
+        run(spec, tmp_path / "out", train=stopping)
+    lease = next((tmp_path / "out" / "work").iterdir()) / "lease.json"
+    note = json.loads(lease.read_text())
+    note |= {"state": "held", "seconds": 1.2, "owner": {**note["owner"], "boot": "another"}}
+    lease.write_text(json.dumps(note))
+    begin = time.monotonic()
+    run(spec, tmp_path / "out")
+    assert time.monotonic() - begin > 1.2
+    assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
+    text = next((tmp_path / "out").rglob("records.jsonl")).read_text()
+    assert '{"type": "resume", "epoch": 2}' in text
 
 
 @contextmanager
