@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lpkernels.experiments.sweeps import engines
+from lpkernels.experiments.sweeps import engines, sweep
 from lpkernels.experiments.sweeps.engines import gpu_of, wants_gpus
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_status
+from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.training.interrupts import Interrupted
 from tests.experiments.sweeps import toy
@@ -141,3 +142,11 @@ def test_the_programs_own_dask_cluster_and_a_worker_that_dies(tmp_path: Path) ->
         train = partial(toy.fragile, book=book)
         results = run_sweep(spec, tmp_path / "out", engine="dask", train=train)
     assert [r.status for r in results.results] == ["finished"] * 2
+
+
+def test_jobs_are_the_processors_by_the_threads_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "processors", lambda: 8)
+    for threads, jobs in ((1, 8), (3, 2), (16, 1), (0, 1)):
+        cells = SweepSpec(base={"threads": threads}).cells()
+        assert sweep._checked(cells, "processes", None, toy.train) == jobs
+    assert sweep._checked(cells, "processes", 5, toy.train) == 5
