@@ -2,19 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
 
 import torch
+
+
+class Watcher(Protocol):
+    """A TorchFunctionMode that is told of what `own` computes, since it cannot take the call."""
+
+    def see(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        compute: Callable[[], Any],
+    ) -> Any:
+        """Returns compute()."""
+        ...
+
+
+_watchers: list[Watcher] = []
 
 
 def own(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """function(*args, **kwargs) by torch itself: no TorchFunctionMode takes the call.
 
     ``lpkernels.nn.convert`` enters such a mode, which emulates the products that a model calls as
-    functions; what an emulated function asks of torch is none of these.
+    functions; what an emulated function asks of torch is none of these. The modes that are
+    `watching` are told of it.
     """
     if torch._C._is_torch_function_mode_enabled():
-        with torch._C.DisableTorchFunction():
-            return function(*args, **kwargs)
+        return _unseen(function, function, args, kwargs)
     return function(*args, **kwargs)
+
+
+def own_instead(
+    function: Callable[..., Any],
+    emulated: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """As `own`, emulated(*args, **kwargs); the modes are told that it is a call of function."""
+    if torch._C._is_torch_function_mode_enabled():
+        return _unseen(function, emulated, args, kwargs)
+    return emulated(*args, **kwargs)
+
+
+def _unseen(
+    function: Callable[..., Any],
+    computing: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    with torch._C.DisableTorchFunction():
+        if not _watchers:
+            return computing(*args, **kwargs)
+        count = torch._C._len_torch_function_stack()
+        entered = [id(torch._C._get_function_stack_at(i)) for i in range(count)]
+        compute: Callable[[], Any] = partial(computing, *args, **kwargs)
+        # The modes of this thread; the innermost comes last and is told first.
+        for watcher in _watchers:
+            if id(watcher) in entered:
+                compute = partial(watcher.see, function, args, kwargs, compute)
+        return compute()
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Around the `with` that enters the mode."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)

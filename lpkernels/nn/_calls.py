@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._torch import own
+from lpkernels.functional._torch import own, own_instead
 from lpkernels.nn._emulated import Emulated
 
 Handler = Callable[..., Any]
@@ -170,7 +170,7 @@ class Calls(TorchFunctionMode):
             return func(*args, **options)
         if self.recipe.is_torch or not _is_emulated(func, args, options):
             return own(func, *args, **options)
-        return own(handler, *args, **options, recipe=self.recipe)
+        return own_instead(func, handler, args, {**options, "recipe": self.recipe})
 
 
 def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.nn import Module, RNNBase
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpkernels.nn._classes import has_no_products
 from lpkernels.nn._emulated import Emulated, recipe_name
 from lpkernels.nn._product_sizes import SIZES, Sizes
 from lpkernels.nn._select import check_model
+from lpkernels.nn.observing import Call, Visitor, trace
 from lpkernels.recipes import recipes
 
 _FUNCTIONS = "lpkernels.functional."
@@ -121,65 +118,40 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
         TypeError: model is no Module.
     """
     check_model("summary", model)
-    recorder = _Recorder()
-    with _left_as_found(model), recorder.watching(model), torch.no_grad(), recorder:
-        model(*inputs, **(kwargs or {}))
-    return Summary(tuple(recorder.rows()))
+    found = _Rows(model)
+    trace(model, found, *inputs, kwargs=kwargs, depth="operators")
+    return Summary(tuple(found.rows()))
 
 
-class _Recorder(TorchDispatchMode):
-    """Sees every operator that runs, and, by hooks, in which module."""
+class _Rows(Visitor):
+    """Gathers the products of a forward pass."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._running: list[tuple[str, Module]] = []
+    def __init__(self, model: Module) -> None:
+        self._model = model
         # Calls and multiply-adds of rows that have none yet.
         self._found: dict[Row, tuple[int, int]] = {}
         # Of recurrent layers: all their steps, the rows of their largest product.
         self._steps: dict[str, int] = {}
+        # Those of the call that is being computed.
+        self._sizes: Sizes | None = None
 
-    @contextmanager
-    def watching(self, model: Module) -> Iterator[None]:
-        self._running.append(("", model))
-        handles = []
-        for name, module in model.named_modules():
-            # TorchScript has no hooks; its products belong to the module around it.
-            if isinstance(module, torch.jit.ScriptModule):
-                continue
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        self._sizes = SIZES[call.operation](*arguments.values())
 
-            def enter(module: Module, args: Any, name: str = name) -> None:
-                self._running.append((name, module))
-
-            def leave(module: Module, args: Any, result: Any) -> None:
-                self._running.pop()
-
-            handles.append(module.register_forward_pre_hook(enter, prepend=True))
-            handles.append(module.register_forward_hook(leave, always_call=True))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        sizes = SIZES.get(func._schema.name)
-        if sizes is not None:
-            self._record(sizes(*args, **(kwargs or {})), func.namespace == "lpkernels")
-        return result
-
-    def _record(self, sizes: Sizes, by_lpkernels: bool) -> None:
-        name, module = self._running[-1]
-        if has_no_products(module):
+    def after(self, call: Call, result: Any) -> None:
+        module = call.run.module or self._model
+        sizes = self._sizes
+        if sizes is None or has_no_products(module):
             return
         recipe = module.recipe if isinstance(module, Emulated) else None
         follows = recipe is not None and not recipe.is_torch
+        by_lpkernels = call.operation.startswith("lpkernels::")
         emulated = by_lpkernels or (follows and _is_called_by_functional())
         shown = "" if recipe is None else recipe_name(recipe)
         kind = type(module).__name__
         if isinstance(module, RNNBase) and sizes.lengths is not None:
-            self._steps[name] = max(sizes.lengths[2], self._steps.get(name, 0))
-        row = Row(name, kind, sizes.product, shown, sizes.lengths, 0, 0, emulated)
+            self._steps[call.module] = max(sizes.lengths[2], self._steps.get(call.module, 0))
+        row = Row(call.module, kind, sizes.product, shown, sizes.lengths, 0, 0, emulated)
         calls, macs = self._found.get(row, (0, 0))
         self._found[row] = (calls + 1, macs + sizes.macs)
 
@@ -202,16 +174,3 @@ def _is_called_by_functional() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-@contextmanager
-def _left_as_found(model: Module) -> Iterator[None]:
-    """Puts buffers and random generators back."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    places: set[Tensor] = {*model.parameters(), *model.buffers()}
-    devices = sorted({t.device.index for t in places if t.is_cuda})
-    with torch.random.fork_rng(devices):
-        yield
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)

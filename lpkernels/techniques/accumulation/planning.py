@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,17 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 from lpkernels.arithmetic import Quantizer, Recipe, as_quantizer
 from lpkernels.formats import FixedFormat, Format
 from lpkernels.functional import quantize
+from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._select import check_model
+from lpkernels.nn.observing import trace
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques.accumulation import _checks, theory
 from lpkernels.techniques.accumulation._geometry import GEMMS
-from lpkernels.techniques.accumulation._operations import HANDLERS, OPAQUE
+from lpkernels.techniques.accumulation._products import Product, Products
 from lpkernels.techniques.accumulation._rows import UNSEEN, AccumulatorPlan, plan_rows, with_note
 from lpkernels.techniques.accumulation._statistics import Statistics, integer_bits, statistics
-from lpkernels.techniques.accumulation._trace import Product, Tracer, check_model
 
 
 def plan(
@@ -49,10 +51,10 @@ def plan(
     value no partial sum of this batch exceeds in any order, and whose normal numbers reach down to
     a product of typical size in the smallest hundredth of the sums.
 
-    Gradients, buffers, hooks and torch's random state are left as found; a layer that is called
-    several times has the widest of its formats. The products of one module that `convert` computes
-    by one recipe (attention, recurrent layers, calls in a forward) share the widest accumulators.
-    The length of a strided dgrad is its longest sum.
+    The model and torch's random state are left as found (`lpkernels.nn.observing.trace`). A layer
+    that is called several times has the widest of its formats. The products of one module that
+    `convert` computes by one recipe (attention, recurrent layers, calls in a forward) share the
+    widest accumulators. The length of a strided dgrad is its longest sum.
 
     Args:
         model: a module of torch's own layers, its parameters initialised.
@@ -79,19 +81,22 @@ def plan(
         NotImplementedError: an operation that cannot be traced, by name.
     """
     _check(chunk, exp_bits, criterion, metric, rounding)
-    check_model(model)
+    _check_model(model)
     quantizers = _operands(operand)
     measured = _Measured(quantizers)
-    with _as_found(model):
-        tracer = Tracer(model, measured.add, HANDLERS, OPAQUE)
-        with tracer, torch.enable_grad():
-            value = loss(_call(model, sample))
-        if not tracer.found:
+    products = Products(model, measured.add)
+
+    def checked_loss(output: Any) -> Tensor:
+        value = loss(output)
+        if not products.found:
             raise ValueError(
                 "plan: the model made no matrix product and no convolution; there is nothing to "
                 "accumulate"
             )
-        _backward(value, model, sample)
+        return value
+
+    args, kwargs = _inputs(sample)
+    trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts")
     options: dict[str, Any] = {
         "criterion": criterion,
         "cutoff": cutoff,
@@ -134,53 +139,24 @@ def _operands(operand: Format | Quantizer | Recipe | str) -> Recipe:
     return Recipe(input=q, weight=q, grad_output=q)
 
 
-@contextmanager
-def _as_found(model: Module) -> Any:
-    """Puts buffers and torch's random state back."""
-    owners = [(m, dict(m._buffers)) for m in model.modules()]
-    values = {
-        id(b): (b, b.detach().clone())
-        for _, buffers in owners
-        for b in buffers.values()
-        if b is not None
-    }
-    devices = {p.device for p in model.parameters() if p.is_cuda}
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            yield
-        finally:
-            for module, buffers in owners:
-                module._buffers.clear()
-                module._buffers.update(buffers)
-            with torch.no_grad():
-                for buffer, value in values.values():
-                    # Batch norm changes its buffers without a new version; a copy makes one.
-                    if not torch.equal(buffer, value):
-                        buffer.copy_(value)
+def _check_model(model: Any) -> None:
+    """A module whose parameters exist and whose layers are torch's."""
+    check_model("plan", model)
+    for name, module in model.named_modules():
+        where = f"plan: module {name!r} ({type(module).__name__})"
+        if isinstance(module, Emulated):
+            raise ValueError(f"{where} is emulated already; lp.revert(model) gives the plain model")
+        for key, parameter in module.named_parameters(recurse=False):
+            if is_lazy(parameter):
+                raise ValueError(
+                    f"{where}: parameter {key!r} has no shape yet; run the model on a batch first"
+                )
 
 
-def _call(model: Module, sample: Any) -> Any:
+def _inputs(sample: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     if isinstance(sample, Mapping):
-        return model(**sample)
-    return model(*sample) if isinstance(sample, tuple | list) else model(sample)
-
-
-def _backward(value: Any, model: Module, sample: Any) -> None:
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"plan: loss must give a scalar tensor, got {got}; take a mean, say")
-    inputs = sample.values() if isinstance(sample, Mapping) else sample
-    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    leaves = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
-    leaves += [p for p in model.parameters() if p.requires_grad]
-    if not value.requires_grad or not leaves:
-        raise ValueError(
-            "plan: the loss has no gradient, so dgrad and wgrad cannot be measured; give the model "
-            "parameters that require one, and run it without torch.no_grad and .detach()"
-        )
-    if not bool(torch.isfinite(value.detach())):
-        raise ValueError(f"plan: the loss is {value.item()}; use a sample on which it is finite")
-    torch.autograd.grad(value, leaves, allow_unused=True)
+        return (), sample
+    return (sample if isinstance(sample, tuple | list) else (sample,)), {}
 
 
 class _Measured:
@@ -195,8 +171,8 @@ class _Measured:
         # Layers whose operands want gradients, until those come.
         self.waiting: set[str] = set()
 
-    def add(self, product: Product, g: Tensor | None, needs_x: bool, needs_w: bool) -> None:
-        """The sink of a Tracer."""
+    def add(self, product: Product, g: Tensor | None) -> None:
+        """The sink of Products."""
         layer, geometry = product.layer, product.geometry
         x = self._rounded(product.x, "input", layer)
         w = self._rounded(product.w, "weight", layer)
@@ -208,7 +184,7 @@ class _Measured:
                 self.sums.setdefault((layer, gemm), [])
             of(0, x, w, geometry.fprop)
             self._find_integer_bits(product, w)
-            if needs_x or needs_w:
+            if product.needs_x or product.needs_w:
                 self.waiting.add(layer)
             return
         self.waiting.discard(layer)
@@ -216,9 +192,9 @@ class _Measured:
         g = self._rounded(g, "grad_output", layer)
         lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
         self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
-        if needs_x:
+        if product.needs_x:
             of(1, g, w, lambda a, b: geometry.dgrad(a, b, x.shape))
-        if needs_w:
+        if product.needs_w:
             of(2, x, g, lambda a, b: geometry.wgrad(a, b, w.shape))
 
     def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor, combine: Any) -> None:

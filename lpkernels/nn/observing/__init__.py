@@ -1,0 +1,26 @@
+"""What a model computes while it runs, told call by call, with the tensors and their gradients.
+
+class Largest(Visitor):
+    def gradient(self, call, of, gradient):
+        print(call.module, call.operation, of, gradient.abs().max())
+
+with observe(model, Largest()):
+    loss(model(x)).backward()
+"""
+
+from lpkernels.nn.observing.functions import EVERYTHING, PRODUCTS
+from lpkernels.nn.observing.observer import Depth, observe
+from lpkernels.nn.observing.tracing import trace
+from lpkernels.nn.observing.visiting import Call, Run, Visitor, tensors
+
+__all__ = [
+    "EVERYTHING",
+    "PRODUCTS",
+    "Call",
+    "Depth",
+    "Run",
+    "Visitor",
+    "observe",
+    "tensors",
+    "trace",
+]

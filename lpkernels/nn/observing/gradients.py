@@ -1,0 +1,146 @@
+"""The gradients of a call's tensors, as backward reaches them.
+
+A tensor inside a graph has a hook, which goes with the graph. A leaf outlives it: its hook is put
+when the gradient of the result arrives, and taken away when that backward pass ends; so a call that
+backward never reaches is not told of gradients that other calls gave the leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from lpkernels.nn.observing.visiting import Call, tensors
+
+Sink = Callable[[Call, str, Tensor], None]
+
+# Handles of graphs that are gone are looked for when there are this many, or twice the living.
+_FEW_HANDLES = 64
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What a visitor computes is torch's own, is not recorded and is not observed."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
+
+
+class GradientHooks:
+    """Puts hooks on the tensors of calls and sends what arrives to sink, until it is closed."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._handles: list[RemovableHandle] = []
+        self._limit = _FEW_HANDLES
+        self._is_open = True
+
+    def computed(self, call: Call, arguments: dict[str, Any], compute: Callable[[], Any]) -> Any:
+        """The call's result, with hooks on it and on the arguments.
+
+        Hooks on the arguments come first: one that is changed in place has another gradient after.
+        """
+        entered = tensors(arguments) if torch.is_grad_enabled() else {}
+        wanted = {name: x for name, x in entered.items() if x.requires_grad}
+        inner = {name: x for name, x in wanted.items() if not x.is_leaf}
+        handles = [x.register_hook(partial(self._send, call, name)) for name, x in inner.items()]
+        recorded = False
+        try:
+            result = compute()
+            recorded = self._put_on(call, {"result": result}, wanted)
+        finally:
+            if recorded:
+                self._keep(handles)
+            else:
+                _remove(handles)
+        return result
+
+    def put_on_steps(self, call: Call, steps: list[Tensor], weight: Tensor) -> None:
+        """Hooks on results that are one together; backward reaches the first step last."""
+        gradients: list[Tensor | None] = [None] * len(steps)
+        on_leaves = self._on_leaves(call, {"weight": weight})
+
+        def arrived(step: int, gradient: Tensor) -> None:
+            gradients[step] = gradient.detach()
+            # A step that the loss does not depend on has no gradient; the first has one if any has.
+            if step == 0:
+                known = [torch.zeros_like(gradient) if g is None else g for g in gradients]
+                gradients[:] = [None] * len(steps)
+                self._arrived(call, "result", on_leaves, torch.cat(known))
+
+        self._keep(
+            [y.register_hook(partial(arrived, i)) for i, y in enumerate(steps) if y.requires_grad]
+        )
+
+    def _put_on(self, call: Call, results: dict[str, Any], arguments: dict[str, Tensor]) -> bool:
+        """Whether the graph holds the call."""
+        found = {name: y for name, y in tensors(results).items() if y.grad_fn is not None}
+        on_leaves = self._on_leaves(call, arguments)
+        for name, y in found.items():
+            self._keep([y.register_hook(partial(self._arrived, call, name, on_leaves))])
+        return bool(found)
+
+    def _on_leaves(self, call: Call, arguments: dict[str, Tensor]) -> _LeafHooks:
+        leaves = {name: x for name, x in arguments.items() if x.is_leaf and x.requires_grad}
+        return _LeafHooks([(x, partial(self._send, call, name)) for name, x in leaves.items()])
+
+    def _arrived(
+        self, call: Call, name: str, on_leaves: _LeafHooks, gradient: Tensor | None
+    ) -> None:
+        if self._is_open:
+            self._keep(on_leaves.put())
+        self._send(call, name, gradient)
+
+    def _send(self, call: Call, name: str, gradient: Tensor | None) -> None:
+        if self._is_open and gradient is not None:
+            with unseen():
+                self._sink(call, name, gradient.detach())
+
+    def _keep(self, handles: list[RemovableHandle]) -> None:
+        if len(self._handles) > self._limit:
+            # A hook is gone with the dict that holds it, or out of it.
+            self._handles = [h for h in self._handles if h.id in (h.hooks_dict_ref() or ())]
+            self._limit = max(_FEW_HANDLES, 2 * len(self._handles))
+        self._handles += handles
+
+    def close(self) -> None:
+        self._is_open = False
+        _remove(self._handles)
+        self._handles = []
+
+
+class _LeafHooks:
+    """Hooks on the leaves among a call's operands, from a gradient of its result to the end of that
+    backward pass. One that raises ends without a word, so a gradient of another pass is not sent.
+    """
+
+    def __init__(self, leaves: list[tuple[Tensor, Callable[[Tensor | None], None]]]) -> None:
+        self._leaves = leaves
+        self._handles: list[RemovableHandle] = []
+        self._pass = -1
+
+    def put(self) -> list[RemovableHandle]:
+        """The new hooks; none where this pass has them already."""
+        this = torch._C._current_graph_task_id()
+        if this == self._pass or not self._leaves:
+            return []
+        _remove(self._handles)
+        self._pass = this
+        self._handles = [x.register_hook(partial(self._arrived, send)) for x, send in self._leaves]
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(partial(_remove, self._handles))
+        return self._handles
+
+    def _arrived(self, send: Callable[[Tensor | None], None], gradient: Tensor | None) -> None:
+        if torch._C._current_graph_task_id() == self._pass:
+            send(gradient)
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,160 @@
+"""The observer: who runs, what it calls, and where calls are met.
+
+torch offers two places. A TorchFunctionMode meets the functions a model calls, above autograd;
+what `lpkernels` computes in their place comes through `lpkernels.functional._torch.own`. A
+TorchDispatchMode meets the operators that torch runs for them, below autograd, inside fused
+functions and TorchScript too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch.nn import Module
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lpkernels.functional._torch import watching
+from lpkernels.nn._product_sizes import SIZES
+from lpkernels.nn._select import check_model
+from lpkernels.nn.observing.functions import PRODUCTS, arguments_of, name_of, operation_of
+from lpkernels.nn.observing.gradients import GradientHooks
+from lpkernels.nn.observing.parts import PARTS, in_parts
+from lpkernels.nn.observing.reporting import Reporter
+from lpkernels.nn.observing.visiting import Visitor
+
+Depth = Literal["functions", "parts", "operators"]
+
+
+@contextmanager
+def observe(
+    model: Module,
+    visitor: Visitor,
+    *,
+    operations: Container[str] | None = None,
+    depth: Depth = "functions",
+) -> Iterator[None]:
+    """Inside it the visitor is told what the model, and what runs around it, calls.
+
+    It changes nothing: results, gradients and random draws are those of an unobserved run (but at
+    depth "parts" rounded differently, and dropout inside attention and recurrent layers draws
+    anew). Around a forward and backward pass of your own:
+
+        with observe(model, visitor):
+            loss(model(x)).backward()
+
+    On exit its hooks are gone, also after an error; nothing else is put back (`trace` does that).
+    What backward computes is no call, nor is what activation checkpointing recomputes there: with
+    use_reentrant=True, whose forward pass records no graph, no gradients are told.
+
+    Args:
+        model: any module. Converted ones are seen too, as the functions of torch they stand for; a
+            function of ``lpkernels.functional`` that a model calls itself only at depth
+            "operators".
+        visitor: its methods are called in the order of the calls.
+        operations: the names of which it is told; None: all products. `EVERYTHING` is all else too.
+        depth: "functions": as the model calls them. "parts": attention and recurrent layers that
+            are torch's own as their products: "in_proj", "scores", "values", "out_proj"; "ih_l0",
+            and "hh_l0" as one product of all steps, told after the layer. "operators": what torch
+            runs for them, by names like "aten::mm", also in emulated arithmetic and TorchScript.
+
+    Raises:
+        TypeError, ValueError: model is no Module; unknown depth; a visitor of gradients at depth
+            "operators".
+        NotImplementedError: TorchScript or a compiled module, whose functions are not seen; at
+            depth "parts" a function that has no parts, by name.
+    """
+    check_model("observe", model)
+    if depth not in get_args(Depth):
+        raise ValueError(f"observe: depth must be one of {', '.join(get_args(Depth))}; got {depth}")
+    hooks = None
+    if type(visitor).gradient is not Visitor.gradient:
+        hooks = GradientHooks(visitor.gradient)
+    reporter = Reporter(visitor, hooks)
+    if depth == "operators":
+        _check_without_gradients(hooks)
+        names = SIZES if operations is None else operations
+        with reporter.runs.watched(model), _Operators(reporter, names):
+            yield
+        return
+    _check_visible(model)
+    mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
+    try:
+        with reporter.runs.watched(model), watching(mode), mode:
+            yield
+    finally:
+        if hooks is not None:
+            hooks.close()
+
+
+def _check_without_gradients(hooks: GradientHooks | None) -> None:
+    if hooks is not None:
+        raise ValueError(
+            "observe: operators run below autograd and have no gradients; observe functions, or "
+            "take a visitor without a method gradient"
+        )
+
+
+def _check_visible(model: Module) -> None:
+    for name, module in model.named_modules():
+        where = f"module {name!r} ({type(module).__name__})"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise NotImplementedError(
+                f"{where} is TorchScript, whose functions are not seen; take the Python model"
+            )
+        if type(module).__name__ == "OptimizedModule":
+            raise NotImplementedError(
+                f"{where} is compiled by torch.compile; take the module it was made from"
+            )
+
+
+class _Functions(TorchFunctionMode):
+    """Meets the functions that are called, and those that `own` computes."""
+
+    def __init__(self, reporter: Reporter, operations: Container[str], by_parts: bool) -> None:
+        super().__init__()
+        self._reporter, self._operations, self._by_parts = reporter, operations, by_parts
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = name_of(func)
+        if self._by_parts and name in PARTS and name in self._operations:
+            return in_parts(self._reporter, name, func, arguments_of(name, args, kwargs))
+        return self.see(func, args, kwargs, partial(func, *args, **kwargs))
+
+    def see(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        compute: Callable[[], Any],
+    ) -> Any:
+        name = name_of(function)
+        operation = operation_of(name)
+        if operation not in self._operations:
+            return compute()
+        arguments = arguments_of(name, args, kwargs)
+        return self._reporter.report(operation, function, arguments, compute)
+
+
+class _Operators(TorchDispatchMode):
+    """Meets every operator that runs."""
+
+    def __init__(self, reporter: Reporter, operations: Container[str]) -> None:
+        super().__init__()
+        self._reporter, self._operations = reporter, operations
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        compute = partial(func, *args, **(kwargs or {}))
+        schema = func._schema
+        if schema.name not in self._operations:
+            return compute()
+        names = [argument.name for argument in schema.arguments]
+        arguments = dict(zip(names, args, strict=False)) | (kwargs or {})
+        return self._reporter.report(schema.name, func, arguments, compute)

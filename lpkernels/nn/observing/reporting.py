@@ -1,0 +1,106 @@
+"""Who runs, and the report of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils.hooks import RemovableHandle
+
+from lpkernels.nn.observing.gradients import GradientHooks, unseen
+from lpkernels.nn.observing.visiting import Call, Run, Visitor
+
+
+class Runs:
+    """The modules that run, by hooks on them. TorchScript has none: what it calls belongs to the
+    module around it.
+    """
+
+    def __init__(self) -> None:
+        self.innermost = Run("", None, None)
+
+    @contextmanager
+    def watched(self, model: Module) -> Iterator[None]:
+        handles: list[RemovableHandle] = []
+        try:
+            for name, module in model.named_modules():
+                if not isinstance(module, torch.jit.ScriptModule):
+                    handles += self._hooked(name, module)
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hooked(self, name: str, module: Module) -> list[RemovableHandle]:
+        def enter(module: Module, args: Any) -> None:
+            self.innermost = Run(name, module, self.innermost)
+
+        def leave(module: Module, args: Any, result: Any) -> None:
+            if self.innermost.outer is not None:
+                self.innermost = self.innermost.outer
+
+        return [
+            module.register_forward_pre_hook(enter, prepend=True),
+            module.register_forward_hook(leave, always_call=True),
+        ]
+
+
+class Reporter:
+    """Tells a visitor of calls, in their order."""
+
+    def __init__(self, visitor: Visitor, hooks: GradientHooks | None) -> None:
+        self.runs = Runs()
+        self._visitor, self._hooks = visitor, hooks
+        self._told = 0
+
+    def report(
+        self,
+        operation: str,
+        function: Callable[..., Any],
+        arguments: dict[str, Any],
+        compute: Callable[[], Any],
+        *,
+        part: str = "",
+    ) -> Any:
+        """compute(), told of unless backward asks for it."""
+        if _is_in_backward():
+            return compute()
+        call = self._call(operation, function, part)
+        with unseen():
+            self._visitor.before(call, arguments)
+        hooks = self._hooks
+        result = compute() if hooks is None else hooks.computed(call, arguments, compute)
+        with unseen():
+            self._visitor.after(call, result)
+        return result
+
+    def report_steps(
+        self,
+        function: Callable[..., Any],
+        arguments: dict[str, Any],
+        steps: list[Tensor],
+        *,
+        part: str,
+    ) -> None:
+        """Linear maps that are one together: they have one weight, whose gradient is one sum."""
+        if _is_in_backward():
+            return
+        call = self._call("linear", function, part)
+        with unseen():
+            self._visitor.before(call, arguments)
+            self._visitor.after(call, torch.cat(steps))
+        if self._hooks is not None:
+            self._hooks.put_on_steps(call, steps, arguments["weight"])
+
+    def _call(self, operation: str, function: Callable[..., Any], part: str) -> Call:
+        self._told += 1
+        return Call(self.runs.innermost, operation, function, part, self._told - 1)
+
+
+def _is_in_backward() -> bool:
+    """Whether autograd runs backward, also where that recomputes a forward pass."""
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,95 @@
+"""What an observation tells: calls of operations, their tensors, and the gradients of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of a module's forward; a shared module has one for each call.
+
+    name: its first name in the model, "" for the model itself and for what runs around it.
+    module: None for what runs around the model, such as a loss.
+    outer: the run that called it.
+    """
+
+    name: str
+    module: Module | None
+    outer: Run | None
+
+    def __str__(self) -> str:
+        if self.module is None:
+            return "the model"
+        return f"module {self.name!r} ({type(self.module).__name__})"
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of an operation. It holds no tensor and may be kept; every call is another object.
+
+    run: the innermost module that runs.
+    operation: the bare name of the function ("linear", "matmul", "conv2d"), or the full one of the
+        operator ("aten::mm").
+    function: what was called; of a part the function that it is a part of.
+    part: at depth "parts" what the product is in a function of several ("scores"), else "".
+    number: calls reported before it.
+    """
+
+    run: Run
+    operation: str
+    function: Callable[..., Any]
+    part: str
+    number: int
+
+    @property
+    def module(self) -> str:
+        """The qualified name of the innermost module that runs."""
+        return self.run.name
+
+    def __str__(self) -> str:
+        return f"{self.run} calls {self.part or self.operation}"
+
+
+class Visitor:
+    """Is told of every call, and keeps what it wants; nothing is kept for it. Override what you
+    need.
+
+    The methods run without recording gradients and unseen by any TorchFunctionMode; they must not
+    change the tensors. What they raise goes to whoever made the call, or ran backward.
+    """
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        """The operation is about to be computed.
+
+        arguments: all that was given, by torch's name for it ("input", "weight", "stride"; "0", "1"
+            where it has none): the very tensors, as they entered. `tensors` finds those in it.
+        """
+
+    def after(self, call: Call, result: Any) -> None:
+        """It was computed; result is what the model gets. Not called if it raised."""
+
+    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+        """A gradient came back, detached; at depth "operators" none ever does.
+
+        of: "result" ("result.0", ... of several), or the argument's name as `tensors` writes it.
+            An argument's gradient is the whole of that tensor, over all its uses, as torch.autograd
+            gives it, and comes with that of the result, before it or after it; an operation that
+            changes its argument in place has the gradient of the value that entered.
+        """
+
+
+def tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors among values and in their lists and tuples, these as "name.0", "name.1"."""
+    found: dict[str, Tensor] = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            found[name] = value
+        elif isinstance(value, list | tuple):
+            found |= tensors({f"{name}.{i}": each for i, each in enumerate(value)})
+    return found

@@ -1,0 +1,234 @@
+"""observe: which calls are told, in what names, and with which tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from lpkernels.nn.observing import EVERYTHING, PRODUCTS, Call, Visitor, observe, trace
+from tests.compare import assert_bit_equal
+from tests.nn.observed import Calls, Computes, cnn, mean_square, watched
+
+
+class Operators(Visitor):
+    def __init__(self) -> None:
+        self.names: list[tuple[str, str]] = []
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        self.names.append((call.module, call.operation))
+
+
+X = torch.randn(2, 4)
+IMAGES = torch.randn(2, 3, 5, 5)
+
+
+def test_a_cnn_calls_its_products_in_order():
+    seen = watched(cnn(), IMAGES)
+    assert seen.names == [("0.0", "conv2d"), ("1", "conv_transpose2d"), ("3", "linear")]
+    assert seen.arguments[0]["padding"] == (1, 1)
+    assert_bit_equal(seen.arguments[0]["input"], IMAGES)
+    assert [str(call.run) for call in seen.calls[:1]] == ["module '0.0' (Conv2d)"]
+    outer = [seen.calls[0].run.outer, seen.calls[0].run.outer.outer]
+    assert [run.name for run in outer] == ["0", ""]
+
+
+@pytest.mark.parametrize("convert", [False, True], ids=["torch's", "emulated"])
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (cnn(), (IMAGES,)),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 3, 8),)),
+        (nn.LSTM(5, 6, 2, bidirectional=True), (torch.randn(4, 2, 5, requires_grad=True),)),
+        (Computes(lambda x, w: torch.einsum("ij,kj->ik", x, w) @ w), (X,)),
+    ],
+    ids=["cnn", "transformer", "lstm", "functions"],
+)
+def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert: bool):
+    if convert:
+        lp.convert(model, lp.Recipe(input="e4m3:stochastic", grad_output="e5m2"))
+    model.zero_grad()
+    torch.manual_seed(1)
+    mean_square(model(*inputs)).backward()
+    expected = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    torch.manual_seed(1)
+    watched(model, *inputs)
+    lp.revert(model)
+    for p, gradient in zip(model.parameters(), expected, strict=True):
+        assert_bit_equal(p.grad, gradient)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "operands"),
+    [
+        (lambda x, w: x @ w, "matmul", ["input", "other"]),
+        (lambda x, w: w.__rmatmul__(x), "matmul", ["other", "input"]),
+        (lambda x, w: torch.mm(x, mat2=w), "mm", ["input", "mat2"]),
+        (lambda x, w: torch.addmm(w[0], x, w), "addmm", ["input", "mat1", "mat2"]),
+        (lambda x, w: torch.einsum("ij,jk", x, w), "einsum", ["1", "2"]),
+        (lambda x, w: F.linear(x, w), "linear", ["input", "weight"]),
+        (lambda x, w: torch.ops.aten.mm.default(x, w), "mm", ["input", "mat2"]),
+        (lambda x, w: torch.tensordot(x, w, 1), "tensordot", ["0", "1"]),
+        (
+            lambda x, w: F.scaled_dot_product_attention(x, w, value=w),
+            "scaled_dot_product_attention",
+            ["query", "key", "value"],
+        ),
+        (lambda x, w: torch.lstm_cell(x, (x[:, :1], x[:, :1]), w, w[:, :1]), "lstm_cell",
+         ["input", "hx.0", "hx.1", "w_ih", "w_hh"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_functions_and_their_arguments_have_torchs_names(function, name: str, operands: list[str]):
+    seen = watched(nn.Sequential(Computes(function)), X)
+    assert seen.names == [("0", name)]
+    assert name in PRODUCTS
+    assert [n for n, x in seen.arguments[0].items() if "." not in n and isinstance(x, Tensor)] == [
+        n for n in operands if "." not in n
+    ]
+    assert set(operands) <= seen.arguments[0].keys()
+
+
+def test_the_loss_runs_around_the_model():
+    seen = Calls()
+    trace(Computes(torch.matmul), seen, X, loss=lambda y: (y @ y.mT).sum())
+    assert seen.names == [("", "matmul")] * 2
+    assert [call.run.module is None for call in seen.calls] == [False, True]
+    assert str(seen.calls[1]) == "the model calls matmul"
+
+
+def test_every_operation_can_be_told():
+    seen = watched(cnn(), IMAGES, operations=EVERYTHING)
+    wanted = ["conv2d", "batch_norm", "relu", "dropout", "conv_transpose2d", "flatten", "linear"]
+    assert [name for _, name in seen.names if name in wanted] == wanted
+    assert ("", "square") in seen.names
+    only = watched(cnn(), IMAGES, operations={"relu"})
+    assert only.names == [("0.2", "relu")]
+
+
+def test_emulated_layers_and_calls_are_told_as_what_they_stand_for():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.memory = nn.Linear(4, 4), nn.LSTM(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.memory(F.linear(self.layer(x) @ x.mT, torch.eye(4)[:, : len(x)]))[0]
+
+    model = Net()
+    plain = watched(model, X)
+    model.zero_grad()
+    seen = watched(lp.convert(model, "hfp8_sun2019"), X)
+    assert seen.names == plain.names
+    assert seen.names == [("layer", "linear"), ("", "matmul"), ("", "linear"), ("memory", "lstm")]
+    assert all("recipe" in arguments for arguments in seen.arguments)
+    assert [set(g) for g in seen.gradients] == [set(g) for g in plain.gradients]
+    assert_bit_equal(seen.gradients[0]["weight"], model.layer.weight.grad)
+
+
+def test_a_visitors_own_arithmetic_is_neither_told_nor_emulated():
+    class Multiplies(Calls):
+        def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+            super().before(call, arguments)
+            assert_bit_equal(ODD @ ODD.mT, expected)
+            assert not (self.arguments[-1]["input"] * 2).requires_grad
+
+        def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+            super().gradient(call, of, gradient)
+            assert_bit_equal(ODD @ ODD.mT, expected)
+
+    expected, seen = ODD @ ODD.mT, Multiplies()
+    model = lp.convert(nn.Sequential(Computes(torch.matmul)), lp.Recipe(input="e5m2"))
+    with observe(model, seen):
+        model(X).sum().backward()
+    assert seen.names == [("0", "matmul")] and seen.gradients[0]
+
+
+ODD = torch.full((2, 4), 1.1)
+
+
+def test_two_observers_are_told_alike():
+    outer, inner, model = Calls(), Calls(), lp.convert(cnn(), "hfp8_sun2019")
+    with observe(model, outer), observe(model, inner):
+        mean_square(model(IMAGES)).backward()
+    assert outer.names == inner.names and len(outer.names) == 3
+    assert [set(g) for g in outer.gradients] == [set(g) for g in inner.gradients]
+
+
+def test_attention_and_recurrent_layers_in_parts():
+    attention = nn.MultiheadAttention(8, 2)
+    seen = watched(attention, *[torch.randn(5, 3, 8)] * 3, depth="parts")
+    parts = ["in_proj", "scores", "values", "out_proj"]
+    assert seen.names == [("", part) for part in parts]
+    assert seen.calls[1].operation == "matmul"
+    assert seen.calls[1].function is F.multi_head_attention_forward
+    assert all({"result", "input"} & gradients.keys() for gradients in seen.gradients)
+    lstm = nn.LSTM(4, 3, 1)
+    seen = watched(lstm, torch.randn(6, 2, 4), depth="parts")
+    assert seen.names == [("", "ih_l0"), ("", "hh_l0")]
+    # The steps are one product.
+    assert seen.arguments[1]["input"].shape == (12, 3)
+    assert seen.gradients[1]["result"].shape == seen.results[1].shape == (12, 12)
+    torch.testing.assert_close(seen.gradients[1]["weight"], lstm.weight_hh_l0.grad)
+    wgrad = seen.gradients[1]["result"].mT @ seen.arguments[1]["input"]
+    torch.testing.assert_close(wgrad, lstm.weight_hh_l0.grad)
+
+
+def test_operators_are_told_inside_fused_functions_and_emulated_arithmetic():
+    model, seen = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), Operators()
+    lp.convert(model, lp.Recipe(fprop="e5m7"), include="1")
+    with observe(model, seen, depth="operators"):
+        model(X).sum().backward()
+    assert seen.names == [("0", "aten::addmm"), ("1", "lpkernels::_matmul")]
+
+
+def test_a_module_that_raises_and_is_caught_runs_no_longer():
+    class Fails(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise ValueError("no")
+
+    class Catches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fails, self.layer = Fails(), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return self.fails(x)
+            except ValueError:
+                return self.layer(x) @ x.mT
+
+    assert watched(Catches(), X).names == [("layer", "linear"), ("", "matmul")]
+
+
+SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.compile(nn.ReLU()))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "options", "error", "message"),
+    [
+        (X, (), {}, TypeError, "observe: model must be a torch.nn.Module, got Tensor"),
+        (nn.ReLU(), (X,), {"depth": "deep"}, ValueError, "functions, parts, operators; got deep"),
+        (nn.ReLU(), (X,), {"depth": "operators"}, ValueError, "below autograd"),
+        (SCRIPTED, (X,), {}, NotImplementedError, "^module.*TorchScript"),
+        (COMPILED, (X,), {}, NotImplementedError, "^module '0'.*torch.comp"),
+        (
+            nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"depth": "parts"},
+            NotImplementedError, r"^lstm with proj_size, called by module '0' \(LSTM\)",
+        ),
+        (
+            nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), {"depth": "parts"},
+            NotImplementedError, "^multi_head_attention_forward with add_zero_attn",
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_observed_is_refused(model, inputs, options, error, message):
+    with pytest.raises(error, match=message):
+        watched(model, *inputs, **options)
