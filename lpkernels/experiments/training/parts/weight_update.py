@@ -35,7 +35,7 @@ class WeightUpdateConfig(PartConfig):
 class RoundedWeights(Part):
     """Rounds every parameter at the start and after every update, in its own element's draw.
 
-    A skipped update is rounded too, which changes no weight: it is in the format already.
+    After a skipped update it rounds nothing and draws nothing, which it has to wait for on a GPU.
     """
 
     def __init__(self, quantizer: Quantizer) -> None:
@@ -50,7 +50,8 @@ class RoundedWeights(Part):
         return model, optimizer
 
     def after_step(self, ran: Tensor) -> None:
-        self._round()
+        if bool(ran):
+            self._round()
 
     @torch.no_grad()
     def _round(self) -> None:
