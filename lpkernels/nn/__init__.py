@@ -1,5 +1,6 @@
 """Drop-in layers: torch.nn's modules under a Recipe, and the conversion of whole models."""
 
+from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.activations import GELU, Softmax
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d, LazyConv1d, LazyConv2d, LazyConv3d
@@ -26,8 +27,10 @@ from lpkernels.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lpkernels.nn.summary import Row, Summary, summary
 
 __all__ = [
+    "FIRST",
     "GELU",
     "GRU",
+    "LAST",
     "LSTM",
     "RNN",
     "BatchNorm1d",
