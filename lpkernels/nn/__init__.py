@@ -23,6 +23,7 @@ from lpkernels.nn.norms import (
     LayerNorm,
     RMSNorm,
 )
+from lpkernels.nn.policies import Policy
 from lpkernels.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lpkernels.nn.summary import Row, Summary, summary
 
@@ -57,6 +58,7 @@ __all__ = [
     "LazyLinear",
     "Linear",
     "MultiheadAttention",
+    "Policy",
     "RMSNorm",
     "RNNCell",
     "Row",
