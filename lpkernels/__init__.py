@@ -15,6 +15,7 @@ from lpkernels.formats import (
 )
 from lpkernels.functional import matmul, pack, quantize, seed_from, unpack
 from lpkernels.nn import convert, revert, set_recipe
+from lpkernels.nn.policies import policies, policy
 from lpkernels.recipes import recipe, recipes
 
 __version__ = "0.1.0"
@@ -38,6 +39,8 @@ __all__ = [
     "nn",
     "pack",
     "parse_format",
+    "policies",
+    "policy",
     "quantize",
     "recipe",
     "recipes",

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import lpkernels
 from lpkernels import _build
 
 HEAVY = ("matplotlib", "sklearn", "triton", "typer", "rich", "joblib", "lpkernels._C")
@@ -38,6 +39,12 @@ def test_import_brings_in_nothing_heavy():
 
 def test_import_check_sees_a_heavy_module():
     assert heavy_modules_after("import rich") == ["rich"]
+
+
+@pytest.mark.parametrize("package", [lpkernels, lpkernels.nn, lpkernels.functional])
+def test_public_names_are_there_and_listed_once(package):
+    assert [name for name in package.__all__ if not hasattr(package, name)] == []
+    assert len(package.__all__) == len(set(package.__all__))
 
 
 def test_import_works_without_the_optional_packages():

@@ -1,5 +1,6 @@
 """Drop-in layers: torch.nn's modules under a Recipe, and the conversion of whole models."""
 
+from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.activations import GELU, Softmax
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d, LazyConv1d, LazyConv2d, LazyConv3d
@@ -22,12 +23,15 @@ from lpkernels.nn.norms import (
     LayerNorm,
     RMSNorm,
 )
+from lpkernels.nn.policies import Policy
 from lpkernels.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lpkernels.nn.summary import Row, Summary, summary
 
 __all__ = [
+    "FIRST",
     "GELU",
     "GRU",
+    "LAST",
     "LSTM",
     "RNN",
     "BatchNorm1d",
@@ -54,6 +58,7 @@ __all__ = [
     "LazyLinear",
     "Linear",
     "MultiheadAttention",
+    "Policy",
     "RMSNorm",
     "RNNCell",
     "Row",

@@ -124,6 +124,15 @@ def has_no_products(module: torch.nn.Module) -> bool:
     return plain is not None and _EMULATED[plain] in _WITHOUT_PRODUCTS
 
 
+def multiplies(module: torch.nn.Module) -> bool:
+    """Whether the module is a layer with products, emulated or not; an embedding has none."""
+    cls = plain_class(module)
+    plain = _torch_base(cls)
+    if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
+        return _is_transposed_linear(cls)
+    return _EMULATED[plain] not in (embedding.Embedding, *_WITHOUT_PRODUCTS)
+
+
 def calls_functions(module: torch.nn.Module) -> bool:
     """Whether the module's forward is a user's own, which may call products as functions."""
     cls = plain_class(module)

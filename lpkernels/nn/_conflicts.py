@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from torch.nn import Module
 
-from lpkernels.nn._select import Layer, Selection, matches, named, show
+from lpkernels.arithmetic import Recipe
+from lpkernels.nn._positions import Position
+from lpkernels.nn._select import Layer, Pattern, Selection, matches, named, show
 
 # An error names this many modules.
 _NAMED_MODULES = 3
+# Patterns that are read off the model; a function may be made for some of its layers alone.
+_SAYS_WHICH = (str, type, Position)
 _NO_PRODUCTS = "converted only where a pattern is its class"
 
 
@@ -18,19 +22,25 @@ def refuse_unsupported(
 ) -> None:
     """A pattern of include, or with ``keys`` one of the mapping, means no layer where it matches
     modules but none that can be emulated. A function of (name, module) is not asked about these.
+    Layers that cannot be are no obstacle to a key if they are excluded or to be torch's own.
 
     Raises: ValueError: one does; its modules are named.
     """
-    patterns = [("include", p) for p in chosen.include or []]
-    patterns += [("the key ", p) for p, _ in chosen.rules if keys]
+    patterns: list[tuple[Pattern, Recipe | None]] = [(p, None) for p in chosen.include or []]
+    patterns += chosen.rules if keys else []
     by_module = {layer.module: layer for layer in found}
     able = [layer for layer in found if not layer.why_not and chosen.means(layer)]
-    for what, pattern in patterns:
-        if not isinstance(pattern, str | type) or any(matches(pattern, x) for x in able):
+    for pattern, recipe in patterns:
+        if not isinstance(pattern, _SAYS_WHICH) or any(matches(pattern, x) for x in able):
             continue
         modules = [by_module.get(m) or Layer(names, m, "") for names, m in named(model)]
-        if meant := [each for each in modules if matches(pattern, each)]:
-            asked = f"{what}={show([pattern])}" if what == "include" else what + show([pattern])
+        meant = [each for each in modules if matches(pattern, each)]
+        if recipe is not None:
+            layers = [x for x in meant if x.module in by_module]
+            stay = [x.module for x in layers if recipe.is_torch or chosen.excludes(x)]
+            meant = [x for x in meant if x.module not in stay]
+        if meant:
+            asked = f"{'include=' if recipe is None else 'the key '}{show([pattern])}"
             shown = _listed([_described(each, by_module) for each in meant])
             raise ValueError(
                 f"{function}: no layer matched {asked}: lpkernels cannot emulate {shown}. Nothing "
@@ -40,7 +50,8 @@ def refuse_unsupported(
 
 def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> None:
     """A name in include must not be excluded or left without a recipe as a whole, and a name that
-    is a key of the mapping not stand behind a wider key with another recipe.
+    is a key of the mapping not stand behind a wider key with another recipe. FIRST and LAST are
+    names in include; as keys they must not stand behind "*" with another recipe.
 
     Classes and functions say less: "every Linear but this one" may leave none.
 
@@ -52,7 +63,7 @@ def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> No
     for pattern in chosen.include or []:
         meant = [layer for layer in able if matches(pattern, layer)]
         asked = f"include={show([pattern])}"
-        specific = isinstance(pattern, str) or pattern in chosen.exclude
+        specific = isinstance(pattern, str | Position) or pattern in chosen.exclude
         if not meant or not specific:
             continue
         kept = [layer for layer in meant if not chosen.excludes(layer)]
@@ -70,16 +81,19 @@ def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> No
 
 
 def _refuse_dead_rules(function: str, chosen: Selection, able: list[Layer]) -> None:
-    # A function may be made for the layers alone that reach its turn.
     matched = [
-        {i for i, x in enumerate(able) if isinstance(p, str | type) and matches(p, x)}
+        {i for i, x in enumerate(able) if isinstance(p, _SAYS_WHICH) and matches(p, x)}
         for p, _ in chosen.rules
     ]
     for i, (pattern, recipe) in enumerate(chosen.rules):
-        if not (isinstance(pattern, str) and matched[i]):
+        if not (isinstance(pattern, str | Position) and matched[i]):
             continue
         for j, (wider, its_recipe) in enumerate(chosen.rules[:i]):
-            if its_recipe != recipe and matched[i] < matched[j]:
+            is_lost = matched[i] < matched[j]
+            if isinstance(pattern, Position):
+                # What else takes it may be meant as its exception.
+                is_lost = wider == "*"
+            if is_lost and its_recipe != recipe:
                 lost = _named_layers([able[k] for k in sorted(matched[i])])
                 raise ValueError(
                     f"{function}: the key {show([pattern])} never applies, since the first match "

@@ -11,14 +11,17 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn import _classes
+from lpkernels.nn._positions import Position, ends
 from lpkernels.recipes import as_recipe
 
-Pattern = str | type | Callable[[str, Module], bool]
+Pattern = str | type | Position | Callable[[str, Module], bool]
 Patterns = Pattern | Iterable[Pattern]
 Recipes = Recipe | str | Mapping[Pattern, Recipe | str]
 
 # An error names this many layers of the model.
 _NAMED_LAYERS = 5
+# The positions of a layer at neither end.
+_WITHIN: frozenset[Position] = frozenset()
 _KINDS = {
     "convert": "these are torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, "
     "GRU, their cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d; where a pattern is "
@@ -30,13 +33,15 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a kind lpkernels emulates: all its names, and why it cannot be, or "". One
-    without products is selected only where a pattern is its class."""
+    """A layer of a kind lpkernels emulates: all its names, why it cannot be, or "", and whether it
+    is the model's first or last. One without products is selected only where a pattern is its
+    class."""
 
     names: list[str]
     module: Module
     why_not: str
     has_products: bool = True
+    positions: frozenset[Position] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ def selection(
 ) -> Selection:
     """The checked arguments of a public function; one recipe is the rule for "*"."""
     pairs = recipe.items() if isinstance(recipe, Mapping) else [("*", recipe)]
-    rules = [(_checked(f"{function}: a key of the mapping", p), as_recipe(r)) for p, r in pairs]
+    rules = [(checked(f"{function}: a key of the mapping", p), as_recipe(r)) for p, r in pairs]
     kept = None if include is None else _listed(f"{function}: include", include)
     return Selection(
         rules, kept, [] if exclude is None else _listed(f"{function}: exclude", exclude)
@@ -105,9 +110,10 @@ def check_model(function: str, model: object) -> None:
 
 def layers(model: Module) -> list[Layer]:
     """Every layer of a kind that can be emulated, once, in the order of the model."""
+    at = ends(model)
     reasons = ((names, module, _classes.why_not(module)) for names, module in named(model))
     return [
-        Layer(names, module, why, not _classes.has_no_products(module))
+        Layer(names, module, why, not _classes.has_no_products(module), at.get(module, _WITHIN))
         for names, module, why in reasons
         if why is not None
     ]
@@ -115,8 +121,9 @@ def layers(model: Module) -> list[Layer]:
 
 def callers(model: Module) -> list[Layer]:
     """Every module with a forward of its own, which may call products as functions, once."""
+    at = ends(model)
     return [
-        Layer(names, module, _classes.why_not_calls(module))
+        Layer(names, module, _classes.why_not_calls(module), positions=at.get(module, _WITHIN))
         for names, module in named(model)
         if _classes.calls_functions(module)
     ]
@@ -150,25 +157,29 @@ def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str
 
 
 def matches(pattern: Pattern, layer: Layer) -> bool:
-    """Whether one of the layer's names, its class, or a function's answer is what is asked for."""
+    """Whether one of the layer's names, its class, its place, or a function's answer is what is
+    asked for."""
     if isinstance(pattern, str):
         return any(fnmatchcase(name, pattern) for name in layer.names)
     if isinstance(pattern, type):
         return isinstance(layer.module, pattern)
+    if isinstance(pattern, Position):
+        return pattern in layer.positions
     return any(pattern(name, layer.module) for name in layer.names)
 
 
 def _listed(what: str, patterns: Patterns) -> list[Pattern]:
     if isinstance(patterns, str | type) or callable(patterns) or not isinstance(patterns, Iterable):
-        return [_checked(what, patterns)]
-    return [_checked(what, pattern) for pattern in patterns]
+        return [checked(what, patterns)]
+    return [checked(what, pattern) for pattern in patterns]
 
 
-def _checked(what: str, pattern: Pattern) -> Pattern:
-    if not (isinstance(pattern, str | type) or callable(pattern)):
+def checked(what: str, pattern: Pattern) -> Pattern:
+    """The pattern.  Raises: TypeError: it is none."""
+    if not (isinstance(pattern, str | type | Position) or callable(pattern)):
         raise TypeError(
-            f"{what} must be a glob like 'layer1.*', a class or a function of (name, module), "
-            f"got {type(pattern).__name__}"
+            f"{what} must be a glob like 'layer1.*', a class, lp.nn.FIRST, lp.nn.LAST or a "
+            f"function of (name, module), got {type(pattern).__name__}"
         )
     return pattern
 

@@ -85,14 +85,16 @@ def convert(
         model: any module.
         recipe: a Recipe or its name for every layer, or a mapping {pattern: Recipe or name}: the
             first pattern that matches a layer gives its recipe, and a layer that none matches stays
-            as it is.
+            as it is. ``lpkernels.policy(name)`` is such a mapping.
         include: only these layers: a pattern or several; None is all.
         exclude: never these: a pattern or several.
         functions: whether products called as functions are emulated too.
 
     A pattern is a glob over the layer's full name (``"layer1.*"``; ``*`` also spans dots; the
-    model's own name is ""), a class, or a function of (name, module) that returns a bool. A layer
-    registered under several names is one layer: it matches if one of its names does.
+    model's own name is ""), a class, ``lpkernels.nn.FIRST`` or ``LAST``, the layer with products
+    that the model registers first or last (whatever is selected), or a function of (name, module)
+    that returns a bool. A layer registered under several names is one layer: it matches if one of
+    its names does. A pattern that matches no module of the model is no error.
 
     Returns:
         The model.
@@ -101,9 +103,10 @@ def convert(
         TypeError: model is no Module, functions no bool, a recipe or pattern of the wrong type, a
             class that cannot be derived from.
         ValueError: nothing matched; a pattern of include or of the mapping that matches modules but
-            none that can be emulated; patterns that conflict: a name that is included and excluded
-            as a whole, included without a recipe, or a key of the mapping behind a wider one; a
-            graph that is traced already, with products; an unknown recipe name.
+            none that can be emulated, unless, in the mapping, they are excluded or get torch's own
+            recipe; patterns that conflict: a name that is included and excluded as a whole,
+            included without a recipe, or a key of the mapping behind a wider one; FIRST or LAST
+            behind "*"; a graph that is traced already, with products; an unknown recipe name.
         Nothing is converted then.
     """
     check_model("convert", model)
@@ -148,8 +151,8 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     Raises:
         TypeError: model is no Module, a recipe or pattern of the wrong type.
         ValueError: no such layer matched; a name that is a key of the mapping stands behind a wider
-            one; a graph traced from a converted model, whose recipe is fixed; an unknown recipe
-            name. No recipe is changed then.
+            one, or FIRST or LAST behind "*"; a graph traced from a converted model, whose recipe is
+            fixed; an unknown recipe name. No recipe is changed then.
     """
     check_model("set_recipe", model)
     wanted = selection("set_recipe", recipe)

@@ -1,0 +1,206 @@
+"""Named policies: which layer of a model has which recipe, each with its source and departures.
+
+A recipe is the arithmetic of one layer, a policy that of a whole model. Neither reaches what is no
+layer: loss scaling, master weights and the rounding of the update belong to the training loop, and
+the loss is torch's own, in float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections import UserDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lpkernels.arithmetic import Recipe
+from lpkernels.formats._named import did_you_mean
+from lpkernels.nn._positions import FIRST, LAST
+from lpkernels.nn._select import Pattern, checked, show
+from lpkernels.recipes import as_recipe, recipe
+
+_QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
+_PRODUCTS = ("fprop", "dgrad", "wgrad")
+# Layers that reduce: mean and variance, or the sum of exponentials.
+_REDUCING: tuple[type[torch.nn.Module], ...] = (
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.BatchNorm3d,
+    torch.nn.LayerNorm,
+    torch.nn.GroupNorm,
+    torch.nn.RMSNorm,
+    torch.nn.Softmax,
+)
+
+
+class Policy(UserDict[Pattern, Recipe]):
+    """The recipes of a whole model, {pattern: Recipe} in order: the first key that matches wins.
+
+    It is what ``convert`` and ``set_recipe`` take as a mapping, and edited as a dict is.
+    ``policy[key] = recipe`` changes the recipe of a key it has; a new key belongs before "*", and
+    ``{key: recipe} | policy`` puts it first. ``del policy[key]`` leaves the layers of that key to
+    those behind it. ``print`` shows a table: a line for each key, "-" where a tensor stays as it is
+    and "native" where sums are torch's own, in float32.
+
+    A key that matches nothing in a model is no error.
+
+    Raises:
+        TypeError: a key that is no pattern, a value that is no Recipe and no name of one.
+        ValueError: an unknown recipe name.
+    """
+
+    def __setitem__(self, key: Pattern, recipe: Recipe | str) -> None:
+        self.data[checked("Policy: a key", key)] = as_recipe(recipe)
+
+    def __ior__(self, other: Any) -> Policy:  # type: ignore[override, misc]
+        self.update(other)
+        return self
+
+    def __repr__(self) -> str:
+        if not self:
+            return "Policy()"
+        fields = [name for name in _QUANTIZERS if any(getattr(r, name) for r in self.values())]
+        fields += _PRODUCTS
+        lines = [("layers", *fields)]
+        lines += [(show([key]), *_cells(its, fields)) for key, its in self.items()]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        lines.insert(1, tuple("-" * width for width in widths))
+        return "\n".join(_aligned(line, widths) for line in lines)
+
+
+def _cells(its: Recipe, fields: list[str]) -> list[str]:
+    values = [getattr(its, name) for name in fields]
+    return ["-" if value is None else str(value) for value in values]
+
+
+def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
+    return "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+
+
+_POLICIES: dict[str, Callable[[], Policy]] = {}
+
+
+def _named(build: Callable[[], Policy]) -> Callable[[], Policy]:
+    _POLICIES[build.__name__] = build
+    return build
+
+
+def policies() -> list[str]:
+    """The names :func:`policy` knows; each is that of the recipe of its layers, too."""
+    return list(_POLICIES)
+
+
+def policy(name: str) -> Policy:
+    """The policy of that name, a mapping that ``convert`` takes: print it, edit it.
+
+    ``lpkernels.nn.policies.describe(name)`` tells where it comes from and where it departs from
+    that. A policy selects modules. What a forward calls as a function has the recipe of the module
+    that calls it where it is a product; norms, softmax and activations called as functions, the
+    softmax within attention, additions and losses stay torch's own, in float32.
+
+    Raises:  TypeError: not a str.  ValueError: no such policy.
+    """
+    return _builder(name)()
+
+
+def describe(name: str) -> str:
+    """What the policy of that name is, its source, and where it departs from it.
+
+    Raises:  TypeError: not a str.  ValueError: no such policy.
+    """
+    return inspect.getdoc(_builder(name)) or ""
+
+
+def _builder(name: str) -> Callable[[], Policy]:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"policy: the name must be a str, got {name!r} ({type(name).__name__}); names are "
+            f"{', '.join(_POLICIES)}"
+        )
+    if name not in _POLICIES:
+        near = did_you_mean(name, list(_POLICIES))
+        raise ValueError(f"policy: unknown name {name!r}{near} Names are {', '.join(_POLICIES)}")
+    return _POLICIES[name]
+
+
+@_named
+def fp16_mixed() -> Policy:
+    """All layers in fp16, their sums in fp32; norms and softmax read and write fp16, compute fp32.
+
+    Source: Micikevicius et al. 2018, "Mixed precision training", arXiv 1710.03740, section 3.3:
+    products of vectors are summed in fp32 and rounded to fp16 when written; reductions, those of
+    batch norm's statistics and of softmax, are in fp32, in layers that read and write fp16;
+    point-wise operations may be either. Our reading: layer, group and RMS norm are as batch norm;
+    the parameters of norms and their gradients stay fp32; no layer is kept apart, and an embedding
+    is rounded as any weight. Differs: point-wise operations, losses and softmax that is no module
+    stay fp32, and the next layer rounds what it reads. Master weights and loss scaling are the
+    training loop's.
+    """
+    return _mixed("fp16_mixed", "fp16")
+
+
+@_named
+def bf16_mixed() -> Policy:
+    """All layers in bf16, their sums in fp32; norms and softmax read and write bf16, compute fp32.
+
+    Source: of the layers Kalamkar et al. 2019, "A study of BFLOAT16 for deep learning training",
+    arXiv 1905.12322. Our reading: norms, softmax and the rest are as in fp16_mixed, with bf16 in
+    place of fp16. Needs no loss scaling; master weights are the training loop's.
+    """
+    return _mixed("bf16_mixed", "bf16")
+
+
+@_named
+def fp8_wang2018() -> Policy:
+    """FP8 operands but for what enters the first layer and the operands of the last: e6m9.
+
+    Source: Wang et al. 2018, "Training deep neural networks with 8-bit floating point numbers",
+    arXiv 1812.08011. The images enter the first layer in 16 bits, because 8 bits have too few
+    levels for them; the operands of the last layer have 16 bits, because softmax is sensitive to
+    its input. All sums, of these two as well, are in e6m9 by chunks of 64. Our reading: a model's
+    single layer is its last; an embedding, which multiplies nothing, stays fp32. Norms, softmax,
+    activations and losses stay torch's own, fp32. Weight updates rounded stochastically to e6m9 and
+    loss scaling are the training loop's. Else as the recipe fp8_wang2018.
+    """
+    body = recipe("fp8_wang2018")
+    last = _with(body, input="e6m9", weight="e6m9", grad_output="e6m9")
+    return _with_ends(last, _with(body, input="e6m9"), body)
+
+
+@_named
+def hfp8_sun2019() -> Policy:
+    """Hybrid FP8 operands; those of the first and the last layer are 16-bit.
+
+    Source: Sun et al. 2019, "Hybrid 8-bit floating point (HFP8) training and inference for deep
+    neural networks", NeurIPS, which keeps the first and last layer apart. Our reading: these two
+    have the operands fp_6_9_0 and gradients fp_6_9_0_backward, 16-bit formats that reserve no code
+    as the 8-bit ones do (named as in Lee, Sharma, Aiken 2023, arXiv 2301.13464), and the sums of
+    the other layers, e6m9 by chunks of 64; an embedding, which multiplies nothing, stays fp32.
+    Norms, softmax, activations and losses stay torch's own, fp32. Loss scaling and weight updates
+    are the training loop's. Else as the recipe hfp8_sun2019.
+    """
+    body = recipe("hfp8_sun2019")
+    end = _with(body, input="fp_6_9_0", weight="fp_6_9_0", grad_output="fp_6_9_0_backward")
+    return _with_ends(end, end, body)
+
+
+def _mixed(name: str, fmt: str) -> Policy:
+    reducing = Recipe(input=fmt, output=fmt, grad_output=fmt, grad_input=fmt)
+    return Policy({**_all(_REDUCING, reducing), "*": recipe(name)})
+
+
+def _with_ends(last: Recipe, first: Recipe, body: Recipe) -> Policy:
+    # LAST comes first: of a single layer all operands are 16-bit, what enters it among them.
+    # Torch's own recipe is written out: to be edited, and for models converted otherwise before.
+    apart = _all((torch.nn.Embedding, *_REDUCING), Recipe())
+    return Policy({LAST: last, FIRST: first, **apart, "*": body})
+
+
+def _all(classes: tuple[type, ...], its: Recipe) -> dict[Pattern, Recipe]:
+    return {cls: its for cls in classes}
+
+
+def _with(its: Recipe, **formats: Any) -> Recipe:
+    return dataclasses.replace(its, **formats)

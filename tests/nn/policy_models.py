@@ -1,0 +1,111 @@
+"""Small models of several kinds for the tests of policies, and what they hold."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.bn = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.blocks(F.relu(self.bn(self.stem(x)))).mean((2, 3)))
+
+
+class Attention(nn.Module):
+    """Attention with its products in its own forward, and softmax as a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.softmax = nn.Softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out(self.softmax(q @ k.mT) @ v)
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(5, 8)
+        self.norm1, self.attention = nn.LayerNorm(8), Attention()
+        self.norm2, self.heads = nn.LayerNorm(8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm3, self.up, self.down = nn.RMSNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.lm_head = nn.Linear(8, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens)
+        x = x + self.attention(self.norm1(x))
+        x = x + self.heads(*[self.norm2(x)] * 3)[0]
+        return self.lm_head(x + self.down(F.gelu(self.up(self.norm3(x)))))
+
+
+class Network(nn.Sequential):
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Linear(before, 4), nn.Linear(4, 4)
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, after)
+
+
+class Gan(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator, self.discriminator = Network(3, 6), Network(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.discriminator(self.generator(x))
+
+
+MODELS: dict[str, Any] = {
+    "resnet": (ResNet, torch.randn(2, 1, 6, 6)),
+    "mlp": (lambda: nn.Linear(4, 3), torch.randn(2, 4)),
+    "transformer": (Transformer, torch.arange(8).reshape(2, 4) % 5),
+    "gan": (Gan, torch.randn(4, 3)),
+}
+
+# Of each the layers with products in order, the modules whose forward is their own, and the norms
+# and softmax; "" is the model itself.
+PRODUCTS = {
+    "resnet": "stem blocks.0.conv1 blocks.0.conv2 blocks.1.conv1 blocks.1.conv2 fc".split(),
+    "mlp": [""],
+    "transformer": "attention.qkv attention.out heads up down lm_head".split(),
+    "gan": [
+        f"{net}.{x}" for net in ("generator", "discriminator") for x in ("stem", "body", "head")
+    ],
+}
+CALLERS = {
+    "resnet": ["", "blocks.0", "blocks.1"],
+    "mlp": [],
+    "transformer": ["", "attention"],
+    "gan": [""],
+}
+REDUCING = {
+    "resnet": "bn blocks.0.bn1 blocks.0.bn2 blocks.1.bn1 blocks.1.bn2".split(),
+    "mlp": [],
+    "transformer": "norm1 attention.softmax norm2 norm3".split(),
+    "gan": ["generator.norm", "discriminator.norm"],
+}
+
+
+def converted(model: nn.Module) -> dict[str, lp.Recipe]:
+    """The recipe of every converted module, by name."""
+    return {name: m.recipe for name, m in model.named_modules() if hasattr(m, "_recipe")}

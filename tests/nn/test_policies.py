@@ -1,0 +1,233 @@
+"""The named policies, and what they select in models of several kinds."""
+
+import copy
+import dataclasses
+import pickle
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from lpkernels.experiments.training.arithmetic import ArithmeticConfig, layer_recipes
+from lpkernels.nn.policies import describe
+from lpkernels.recipes import recipes
+from tests.compare import assert_bit_equal
+from tests.nn.policy_models import (
+    CALLERS,
+    MODELS,
+    PRODUCTS,
+    REDUCING,
+    Gan,
+    ResNet,
+    Transformer,
+    converted,
+)
+
+FIRST, LAST = lp.nn.FIRST, lp.nn.LAST
+FP32 = lp.Recipe()
+HALF = {"fp16_mixed": "fp16", "bf16_mixed": "bf16"}
+
+
+def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
+    """What the policy's text says of each module of a model."""
+    body = lp.recipe(policy)
+    wanted = dict.fromkeys([*CALLERS[kind], *PRODUCTS[kind]], body)
+    first, last = PRODUCTS[kind][0], PRODUCTS[kind][-1]
+    norm = FP32
+    if policy in HALF:
+        fmt = HALF[policy]
+        norm = lp.Recipe(input=fmt, output=fmt, grad_output=fmt, grad_input=fmt)
+    elif policy == "fp8_wang2018":
+        wanted[first] = dataclasses.replace(body, input=lp.Quantizer("e6m9"))
+        e6m9 = dict.fromkeys(["input", "weight", "grad_output"], lp.Quantizer("e6m9"))
+        wanted[last] = dataclasses.replace(body, **e6m9)
+    else:
+        wide = dict.fromkeys(["input", "weight"], lp.Quantizer("fp_6_9_0"))
+        wide["grad_output"] = lp.Quantizer("fp_6_9_0_backward")
+        wanted[first] = wanted[last] = dataclasses.replace(body, **wide)
+    wanted |= dict.fromkeys(REDUCING[kind], norm)
+    if kind == "transformer":
+        wanted["tokens"] = body if policy in HALF else FP32
+    return wanted
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("name", lp.policies())
+def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> None:
+    make, x = MODELS[kind]
+    model = make()
+    classes = [type(module) for module in model.modules()]
+    assert lp.convert(model, lp.policy(name)) is model
+    assert converted(model) == stated(kind, name)
+    model(x).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    lp.revert(model)
+    assert [type(module) for module in model.modules()] == classes
+
+
+def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
+    assert lp.policies() == ["fp16_mixed", "bf16_mixed", "fp8_wang2018", "hfp8_sun2019"]
+    assert set(lp.policies()) < set(recipes())
+    for name in lp.policies():
+        assert lp.policy(name)["*"] == lp.recipe(name)
+        assert re.search("Source: .*Our reading: ", describe(name), re.DOTALL)
+
+
+def test_policies_are_public() -> None:
+    assert {"policy", "policies"} < set(lp.__all__)
+    assert {"FIRST", "LAST", "Policy"} < set(lp.nn.__all__)
+
+
+def test_ends_of_fp8_wang2018_are_the_trainers() -> None:
+    trainers = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"))
+    policy = lp.policy("fp8_wang2018")
+    assert isinstance(trainers, dict)
+    assert (policy[FIRST], policy[LAST], policy["*"]) == tuple(
+        trainers[key] for key in ("stem", "head", "*")
+    )
+
+
+def test_policy_of_a_model_of_several_networks_is_that_of_each_converted_alone() -> None:
+    model = Gan()
+    policy = lp.policy("fp8_wang2018")
+    for network in (model.generator, model.discriminator):
+        lp.convert(network, policy)
+        found = converted(network)
+        want = {"stem": policy[FIRST], "body": policy["*"], "head": policy[LAST]}
+        assert found == {**want, "norm": FP32}
+
+
+SHOWN = """\
+layers       input  weight  grad_output  fprop         dgrad         wgrad
+-----------  -----  ------  -----------  ------------  ------------  ------------
+'stem.*'     -      e3m4    -            native        native        native
+LAST         e6m9   e6m9    e6m9         e6m9_chunk64  e6m9_chunk64  e6m9_chunk64
+FIRST        e6m9   e5m2    e5m2         e6m9_chunk64  e6m9_chunk64  e6m9_chunk64
+Embedding    -      -       -            native        native        native
+BatchNorm1d  -      -       -            native        native        native
+BatchNorm2d  -      -       -            native        native        native
+BatchNorm3d  -      -       -            native        native        native
+LayerNorm    -      -       -            native        native        native
+GroupNorm    -      -       -            native        native        native
+RMSNorm      -      -       -            native        native        native
+Softmax      -      -       -            native        native        native
+'*'          e5m2   e5m2    e5m2         e6m9_chunk64  e6m9_chunk64  e6m9_chunk64"""
+
+
+def test_policy_prints_a_table() -> None:
+    policy = {"stem.*": lp.Recipe(weight="e3m4")} | lp.policy("fp8_wang2018")
+    assert str(policy) == repr(policy) == SHOWN
+    assert str(lp.nn.Policy()) == "Policy()"
+
+
+def test_policy_is_edited_as_a_dict() -> None:
+    policy = lp.policy("fp8_wang2018")
+    policy[FIRST] = "bf16_mixed"
+    del policy[LAST]
+    policy = {"blocks.0.*": "fp32"} | policy
+    policy |= {nn.BatchNorm2d: "fp16_mixed", "*": "hopper_fp8"}
+    assert isinstance(policy, lp.nn.Policy)
+    model = lp.convert(ResNet(), policy)
+    names = {"stem": "bf16_mixed", "fc": "hopper_fp8", "bn": "fp16_mixed"}
+    names |= {"blocks.0.conv1": "fp32", "blocks.0.bn1": "fp32", "blocks.1.bn1": "fp16_mixed"}
+    found = converted(model)
+    assert {name: found[name] for name in names} == {k: lp.recipe(v) for k, v in names.items()}
+    assert lp.policy("fp8_wang2018")[FIRST] != policy[FIRST]
+
+
+def test_wide_keys_before_those_of_a_policy_are_its_exceptions() -> None:
+    model = lp.convert(Gan(), {"generator.*": "fp32"} | lp.policy("fp16_mixed"))
+    assert converted(model)["generator.norm"] == converted(model)["generator.stem"] == FP32
+    model = lp.convert(ResNet(), {nn.Conv2d: "fp32"} | lp.policy("fp8_wang2018"))
+    assert converted(model)["stem"] == FP32
+    layer = lp.convert(nn.Linear(2, 2), {"": "fp32"} | lp.policy("fp8_wang2018"))
+    assert converted(layer) == {"": FP32}
+
+
+def test_another_policy_replaces_all_of_one() -> None:
+    model = lp.convert(Transformer(), lp.policy("bf16_mixed"))
+    lp.convert(model, lp.policy("hfp8_sun2019"))
+    assert converted(model) == stated("transformer", "hfp8_sun2019")
+
+
+def test_set_recipe_takes_a_policy() -> None:
+    model = lp.convert(ResNet(), "fp8_wang2018", exclude="stem")
+    policy = lp.policy("hfp8_sun2019")
+    lp.set_recipe(model, policy)
+    found = converted(model)
+    assert "stem" not in found and "bn" not in found
+    assert (found["blocks.0.conv1"], found["fc"]) == (policy["*"], policy[LAST])
+
+
+def test_policy_survives_copies_in_order() -> None:
+    policy = lp.policy("fp8_wang2018")
+    for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy)), policy.copy()):
+        assert type(twin) is lp.nn.Policy and list(twin.items()) == list(policy.items())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
+        (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
+        (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
+        (lambda: describe("fp16"), ValueError, "did you mean fp16_mixed"),
+        (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
+        (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
+        (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
+        (
+            lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
+            ValueError,
+            r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_policies_refuse_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call()
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_mixed_norms_read_and_write_16_bits_and_sum_in_fp32(name: str) -> None:
+    fmt = HALF[name]
+    torch.manual_seed(0)
+    norm, x = nn.LayerNorm(33), torch.randn(5, 33)
+    nn.init.normal_(norm.weight)
+    dy = torch.randn(5, 33)
+    # The statistics of rounded values, in float32.
+    xq, gq = (lp.quantize(t, fmt).detach().requires_grad_() for t in (x, dy))
+    plain = F.layer_norm(xq, (33,), norm.weight, norm.bias)
+    want = torch.autograd.grad(plain, (xq, norm.weight), gq)
+    lp.convert(norm, lp.policy(name))
+    x.requires_grad_()
+    y = norm(x)
+    dx, dw = torch.autograd.grad(y, (x, norm.weight), dy)
+    for t in (y, dx):
+        assert_bit_equal(t, lp.quantize(t.detach(), fmt))
+    assert not torch.equal(dw, lp.quantize(dw, fmt))
+    step = lp.parse_format(fmt).epsilon
+    torch.testing.assert_close(y, plain, rtol=step, atol=1e-6)
+    torch.testing.assert_close(dx, want[0], rtol=step, atol=step)
+    torch.testing.assert_close(dw, want[1], rtol=1e-5, atol=1e-5)
+    assert_bit_equal(norm(xq), y)
+
+
+def test_mixed_softmax_writes_16_bits() -> None:
+    x = torch.randn(3, 7)
+    y = lp.convert(nn.Sequential(nn.Linear(7, 7), nn.Softmax(-1)), lp.policy("fp16_mixed"))[1](x)
+    assert_bit_equal(y, lp.quantize(y, "fp16"))
+    torch.testing.assert_close(y, lp.quantize(x, "fp16").softmax(-1), rtol=2**-11, atol=1e-7)
+
+
+def test_16_bit_ends_leave_fp8_within() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
+    lp.convert(model, lp.policy("fp8_wang2018"))
+    x = torch.tensor([[1 + 2.0**-9, -1 - 2.0**-9, 1.0, 0.5]])
+    reads = [not torch.equal(layer(x), layer(lp.quantize(x, "e5m2"))) for layer in model]
+    assert reads == [True, False, True]
