@@ -34,7 +34,17 @@ def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
 
 
-COMMANDS = ["demo", "formats", "quantize", "train", "report", "doctor", "bench", "accumulate"]
+COMMANDS = [
+    "demo",
+    "formats",
+    "quantize",
+    "train",
+    "report",
+    "doctor",
+    "bench",
+    "accumulate",
+    "sweep",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -17,7 +17,8 @@ from lpkernels.experiments.workloads.workload import Metric
 
 app = typer.Typer(
     name="sweep",
-    help="Many training runs as one experiment: run, status, table, plot.",
+    help="Many training runs as one experiment: run, status, table, plot.\n\n"
+    "Example: `lpkernels sweep run sweep.toml --out results/sweep`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
