@@ -154,11 +154,28 @@ def read_run(path: str | Path) -> Run:
 
 
 def find_runs(folder: str | Path) -> list[Run]:
-    """The runs in `folder` and below, in the order of their paths; a file is one run."""
+    """The runs in `folder` and below, in the order of their paths; a file is one run.
+
+    Of a sweep the finished cells, by name and seed, and not what its workers are at.
+    """
     folder = Path(folder)
     if folder.is_file():
         return [read_run(folder)]
-    return [read_run(path) for path in sorted(folder.rglob(RECORDS))]
+    found = {path: read_run(path) for path in folder.rglob(RECORDS) if not _is_try(path)}
+
+    def order(path: Path) -> tuple[str, str, int]:
+        place, config = path.parent.parent, found[path].header["config"]
+        if place.name != "cells":
+            return str(path.parent), "", 0
+        return str(place), str(config["name"]), int(config["seed"])
+
+    return [found[path] for path in sorted(found, key=order)]
+
+
+def _is_try(path: Path) -> bool:
+    """Whether the records are of a try at a cell of a sweep that is not finished."""
+    place = path.parent.parent
+    return place.name == "work" and (place.parent / "sweep.jsonl").is_file()
 
 
 def _plain(value: Any) -> Any:

@@ -116,3 +116,12 @@ def test_a_run_diverged_by_its_last_epoch(last: dict[str, float | None], diverge
     good = {"train_loss": 0.5, "test_loss": 0.5, "updates": 4, "skipped_steps": 4}
     assert records.Run(first, [good, last]).diverged == diverged
     assert not records.Run(first).diverged
+
+
+def test_find_runs_takes_the_finished_cells_of_a_sweep_by_name(tmp_path: Path) -> None:
+    for cell, name in (("1", "second"), ("2", "first")):
+        write_run(tmp_path / "cells" / cell, name=name)
+    write_run(tmp_path / "work" / "3.1", name="third", epochs=1)
+    assert len(records.find_runs(tmp_path)) == 3
+    (tmp_path / "sweep.jsonl").write_text("{}\n")
+    assert [run.name for run in records.find_runs(tmp_path)] == ["first", "second"]
