@@ -6,6 +6,7 @@
 //
 // What runs nevertheless shows that code asks the processor, and the right thing of it; that no
 // other instruction runs, it does not show. Exit status 77: CPUID cannot be made to trap here.
+// torch's compiler would take code of one processor for another: set TORCHINDUCTOR_CACHE_DIR.
 #include <cpuid.h>
 #include <dlfcn.h>
 #include <sys/syscall.h>
