@@ -9,7 +9,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Function", "Loop", "cubins", "disassembled", "functions", "loops", "tool", "usage"]
+__all__ = [
+    "Function",
+    "Loop",
+    "cubins",
+    "disassembled",
+    "functions",
+    "loops",
+    "ptx",
+    "tool",
+    "usage",
+]
 
 # "/*0a30*/  @!P0 FFMA.RM R3, R4, R5, R6 ;", or a label ".L_x_12:".
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
@@ -62,6 +72,12 @@ def cubins(library: Path, target: str, folder: Path) -> list[Path]:
     """The modules for a target, such as "sm_90", inside a library, written to a folder."""
     _output("cuobjdump", "-xelf", target, library, cwd=folder)
     return sorted(folder.glob("*.cubin"))
+
+
+def ptx(library: Path) -> dict[str, str]:
+    """The PTX inside a library, kernel by kernel; none where it holds machine code alone."""
+    kernels = _output("cuobjdump", "-ptx", library).split(".entry ")[1:]
+    return {text.split("(")[0]: text for text in kernels}
 
 
 def disassembled(cubin: Path) -> str:

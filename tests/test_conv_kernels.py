@@ -13,6 +13,9 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import _reference, cpu
 from tests.cases import ConvCase, ids
 from tests.compare import assert_bit_equal
+from tests.processor import isa
+
+__all__ = ["isa"]
 
 pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
@@ -149,7 +152,6 @@ def test_geometry(name: str, acc: Accumulator) -> None:
     check_values(GEOMETRY[name], acc)
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512", "avx512fp16"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -165,11 +167,7 @@ def test_geometry(name: str, acc: Accumulator) -> None:
         "33_channels",
     ],
 )
-def test_every_isa(name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    best = torch.backends.cpu.get_cpu_capability()
-    if isa != "scalar" and best not in ("AVX512", isa.upper()):
-        pytest.skip(f"this processor does not run {isa}")
-    monkeypatch.setenv("LPKERNELS_ISA", isa)
+def test_every_isa(name: str, isa: str) -> None:
     for acc in (ACCUMULATORS[0], ACCUMULATORS[2], ACCUMULATORS[3], ACCUMULATORS[4]):
         check_values(GEOMETRY[name], acc)
 

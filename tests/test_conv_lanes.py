@@ -14,6 +14,7 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import _reference, cpu
 from tests.cases import ConvCase, ids
 from tests.compare import assert_bit_equal
+from tests.processor import isa
 from tests.test_conv_kernels import (
     arguments,
     check,
@@ -22,7 +23,7 @@ from tests.test_conv_kernels import (
     output_shape,
     values,
 )
-from tests.test_cpu import isa, threads
+from tests.test_cpu import threads
 
 __all__ = ["isa", "threads"]
 

@@ -13,6 +13,9 @@ from lpkernels.backends import _reference, cpu
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, ids
 from tests.compare import assert_bit_equal
+from tests.processor import isa
+
+__all__ = ["isa"]
 
 pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
@@ -21,35 +24,6 @@ pytestmark = pytest.mark.skipif(
 SEED = torch.tensor(1234567890123456789)
 ROLE = 3
 KINDS = ("normal", "wide", "ties", "special", "huge")
-
-
-def runs(isa: str) -> bool:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LPKERNELS_ISA", isa)
-        try:
-            return cpu.BACKEND.isa() == isa
-        except ValueError:
-            return False
-
-
-def test_the_processors_instructions_are_found() -> None:
-    best = torch.backends.cpu.get_cpu_capability()
-    assert runs("scalar")
-    assert runs("avx2") == (best in ("AVX2", "AVX512"))
-    assert runs("avx512") == (best == "AVX512")
-
-
-ISAS = ["scalar", "avx2", "avx512", "avx512fp16"]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each instruction set in turn, chosen as a user would."""
-    if not runs(request.param):
-        pytest.skip(f"this processor does not run {request.param}")
-    monkeypatch.setenv("LPKERNELS_ISA", request.param)
-    assert cpu.BACKEND.isa() == request.param
-    return request.param
 
 
 def operand(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:

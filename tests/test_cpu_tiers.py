@@ -14,7 +14,8 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import _reference, cpu
 from tests.cases import ids
 from tests.compare import assert_bit_equal
-from tests.test_cpu import SEED, isa, runs
+from tests.processor import choose, isa
+from tests.test_cpu import SEED
 
 __all__ = ["isa"]
 
@@ -240,9 +241,7 @@ def test_tier_matches_reference(case: TierCase, isa: str) -> None:
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
     isa_name = "avx512fp16" if case.tier == "native" else "avx512"
-    if not runs(isa_name):
-        pytest.skip(f"this processor does not run {isa_name}")
-    monkeypatch.setenv("LPKERNELS_ISA", isa_name)
+    choose(isa_name, monkeypatch)
     generator = torch.Generator().manual_seed(2)
     small = 2.0**-2 if case.tier in ("native", "certified") else 1.0
     a = lp.quantize(values((24, 64), case.left, generator, 0.0) * small, case.left)
@@ -282,9 +281,7 @@ def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: 
 )  # fmt: skip
 def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While sums are made the processor rounds as the mode asks, afterwards as before."""
-    if not runs("avx2"):
-        pytest.skip("this processor does not run avx2")
-    monkeypatch.setenv("LPKERNELS_ISA", "avx2")
+    choose("avx2", monkeypatch)
     generator = torch.Generator().manual_seed(7)
     a = lp.quantize(torch.randn(21, 70, generator=generator), left)
     b = lp.quantize(torch.randn(70, 37, generator=generator), left)
@@ -300,9 +297,7 @@ def test_zeros_of_underflowed_sums_keep_their_sign(
     isa_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """e5m2 products below half of e5m10's smallest number, of either sign, and absent taps."""
-    if not runs(isa_name):
-        pytest.skip(f"this processor does not run {isa_name}")
-    monkeypatch.setenv("LPKERNELS_ISA", isa_name)
+    choose(isa_name, monkeypatch)
     tiny = 2.0**-16
     signs = torch.tensor([1.0, -1.0])
     x = tiny * signs[torch.randint(0, 2, (2, 3, 6, 5), generator=torch.Generator().manual_seed(4))]

@@ -11,7 +11,7 @@ import torch
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import cpu
-from tests.test_cpu import isa, runs
+from tests.processor import choose, isa
 from tests.test_cpu_tiers import assert_matches
 
 __all__ = ["isa"]
@@ -129,9 +129,7 @@ def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> N
 
 def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     """Certified they would be float32's own subnormals, which take a hundred cycles each."""
-    if not runs("avx512"):
-        pytest.skip("this processor does not run avx512")
-    monkeypatch.setenv("LPKERNELS_ISA", "avx512")
+    choose("avx512", monkeypatch)
     generator = torch.Generator().manual_seed(11)
     a, b = (torch.randn(s, generator=generator) for s in ((24, 64), (64, 32)))
     for scale, tier in ((1.0, "certified"), (2.0**-10, "float")):

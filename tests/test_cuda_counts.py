@@ -144,6 +144,35 @@ def test_no_kernel_spills_or_uses_local_memory(kernels, tmp_path: Path):
         assert not [i for i in function.code if i.name.split(".")[0] in ("LDL", "STL")]
 
 
+def conversions_of_nan(kernel: str) -> set[str]:
+    """Registers that hold whatever NaN a conversion to float32 makes of one that the code chose,
+    and go elsewhere than to a choice of the canonical one."""
+    nan = "0d7FF8000000000000"
+    chosen = {nan, *re.findall(rf"\.f64\s+(%fd\d+), [^;]*{nan}", kernel)}
+    pairs = re.findall(r"cvt\.rn\.f32\.f64\s+(%f\d+), (%fd\d+|\w+);", kernel)
+    converted = {to for to, source in pairs if source in chosen}
+    elsewhere = [
+        line
+        for line in kernel.splitlines()
+        if not re.search(r"cvt\.rn\.f32\.f64|selp\.f32.* 0f7FC00000|\.reg ", line)
+    ]
+    return converted & set(re.findall(r"%f\d+", "\n".join(elsewhere)))
+
+
+def test_a_conversion_of_nan_is_found():
+    chosen = "selp.f64 %fd2, %fd1, 0d7FF8000000000000, %p1;\n\tcvt.rn.f32.f64 %f1, %fd2;\n\t"
+    assert conversions_of_nan(chosen + "st.global.f32 [%rd1], %f1;\n") == {"%f1"}
+    assert not conversions_of_nan(chosen + "selp.f32 %f2, %f1, 0f7FC00000, %p1;\n")
+
+
+def test_no_nan_is_what_a_conversion_makes_of_one():
+    """Which NaN that is the instruction set leaves open; the contract has one for all."""
+    kernels = sass.ptx(Path(str(_build.load_extension().__file__)).resolve())
+    if not kernels:
+        pytest.skip("lpkernels._C was built without PTX")
+    assert {name: found for name, k in kernels.items() if (found := conversions_of_nan(k))} == {}
+
+
 def test_exact_kernels_round_sums_in_double(kernels):
     wide = [f for n, f in kernels.items() if "wide_kernel" in n]
     assert len(wide) == 14

@@ -23,9 +23,9 @@ from lpkernels.reference import exact
 from lpkernels.rounding import round_array
 from tests import cases, cuda_host
 from tests.compare import assert_bit_equal
+from tests.test_conv_tables import ABSENT
 
 REASON = BACKEND.why_not()
-ABSENT = 0x7FFFFFFF
 REFERENCE = lp.backends.get("reference")
 
 

@@ -9,7 +9,7 @@ import lpkernels as lp
 from lpkernels import backends
 from lpkernels.rng import Role
 from tests.compare import assert_bit_equal
-from tests.test_cpu import runs
+from tests.processor import choose
 
 CPU = backends.get("cpu")
 pytestmark = pytest.mark.skipif(not CPU.available(), reason=CPU.why_not() or "available")
@@ -56,12 +56,6 @@ def events(backend: str, a, b, name: str, *, row=None, bits: bool = True):
     return backends.select(backend, "matmul_events", a.device).matmul_events(
         a, b, acc.to_ints(), seed, Role.DIRECT, row, bits
     )
-
-
-def choose(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not runs(isa):
-        pytest.skip(f"this processor does not run {isa}")
-    monkeypatch.setenv("LPKERNELS_ISA", isa)
 
 
 def assert_same(got, want) -> None:

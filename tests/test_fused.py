@@ -12,7 +12,8 @@ from lpkernels.formats import FloatFormat
 from lpkernels.rng import Role
 from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS, ids
 from tests.compare import assert_bit_equal
-from tests.test_cpu import isa, operand
+from tests.processor import isa
+from tests.test_cpu import operand
 
 __all__ = ["isa"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from tests.cases import ids
-from tests.test_cpu import isa, runs
+from tests.processor import choose, isa
 from tests.test_cpu_tiers import TierCase, assert_matches, cpu, values
 
 __all__ = ["isa"]
@@ -82,9 +82,7 @@ def test_sums_match_reference(case: TierCase, isa: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_tier(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not runs("avx512fp16"):
-        pytest.skip("this processor does not run avx512fp16")
-    monkeypatch.setenv("LPKERNELS_ISA", "avx512fp16")
+    choose("avx512fp16", monkeypatch)
     generator = torch.Generator().manual_seed(2)
     a = lp.quantize(values((24, 64), case.left, generator, 0.0) / 4, case.left)
     b = lp.quantize(values((64, 32), case.right, generator, 0.0) / 4, case.right)

@@ -9,7 +9,7 @@ from lpkernels.backends import _reference, cpu
 from lpkernels.formats import FixedFormat, FloatFormat
 from tests.cases import ROUND_FORMATS, ids
 from tests.compare import assert_bit_equal
-from tests.test_cpu import isa
+from tests.processor import isa
 from tests.test_quantize_kernels import END_FORMATS, float32_values, quantized
 
 __all__ = ["isa"]

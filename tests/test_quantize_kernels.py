@@ -15,7 +15,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatForma
 from lpkernels.rounding import round_array
 from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
 from tests.compare import assert_bit_equal
-from tests.test_cpu import isa
+from tests.processor import isa
 
 __all__ = ["isa"]
 

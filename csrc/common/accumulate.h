@@ -111,9 +111,19 @@ LPK_HD D add_rounded(D acc, D p, const Format& f, Rounding mode, D threshold) {
 // The double that float32 has as 0x7fc00000.
 constexpr int64_t kCanonicalNan = 0x7ff8000000000000;
 
-// float32 result of a sum held in double; every NaN is 0x7fc00000.
-LPK_HD float canonical_float(double x) {
-  return x == x ? static_cast<float>(x) : static_cast<float>(Lanes<double>::value(kCanonicalNan));
+// float32's, by its bits: which NaN a conversion makes of a NaN is the processor's own.
+constexpr uint32_t kCanonicalNan32 = 0x7fc00000u;
+LPK_HD float canonical_nan() {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(kCanonicalNan32);
+#else
+  float x;
+  std::memcpy(&x, &kCanonicalNan32, sizeof x);
+  return x;
+#endif
 }
+
+// float32 result of a sum held in double; every NaN is 0x7fc00000.
+LPK_HD float canonical_float(double x) { return x == x ? static_cast<float>(x) : canonical_nan(); }
 
 }  // namespace lpk

@@ -43,7 +43,7 @@ LPK_HD double double_of(uint32_t word) {
 #endif
 }
 
-// 2^exponent of a normal float.
+// 2^exponent, a normal float: -126 <= exponent <= 127.
 LPK_HD float float_power(int exponent) {
   return float_of(static_cast<uint32_t>(exponent + 127) << 23);
 }

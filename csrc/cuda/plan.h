@@ -130,6 +130,11 @@ LPK_HD int max_bound(const Format& f) {
 // Sums past 2^40 need no speed, and a low bound leaves room to scale.
 constexpr int kEnoughBound = 40;
 
+// Operands are scaled by 2^(1 - bound), or by 2^(2 - bound) for stochastic sums: a normal float32
+// for these bounds alone. Sums beyond 2^127 are done again, as are those past any other bound.
+constexpr int kLeastBound = -125;
+constexpr int kMostBound = 127;
+
 // One certified sum: where float32 arithmetic may stand in, and up to where.
 struct Certificate {
   bool valid, odd, floor;
@@ -166,8 +171,10 @@ LPK_HD Certificate certify(const Accumulator& acc, const Range& p, const Range& 
   int least = p.lowest;
   if (c.floor) least = c.odd ? f.emin : least_of(least_of(p.lowest, lx), f.emin);
   least = least_of(least, factor.lowest);
-  c.bound = least_of(least_of(c.bound, max_bound(f)), least + 127);
-  c.valid = c.bound >= p.highest && factor.highest + 1 - c.bound <= 126;
+  c.bound = least_of(least_of(c.bound, max_bound(f)), least_of(least + 127, kMostBound));
+  c.valid = c.bound >= most_of(p.highest, kLeastBound) && factor.highest + 1 - c.bound <= 126;
+  // Where a format's smallest binade lies far above the bound, what the floor adds must be finite.
+  if (c.floor) c.valid = c.valid && f.emin + 1 - c.bound + 24 - f.man_bits <= 127;
   return c;
 }
 

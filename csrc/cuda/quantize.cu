@@ -30,7 +30,7 @@ template <class Out>
 __device__ Out narrowed(double r);
 template <>
 __device__ float narrowed<float>(double r) {
-  return r != r ? __int_as_float(0x7fc00000) : static_cast<float>(r);
+  return canonical_float(r);
 }
 template <>
 __device__ double narrowed<double>(double r) {

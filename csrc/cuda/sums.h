@@ -28,8 +28,11 @@ struct Facts {
   uint32_t last_place;  // 512 less the smallest biased exponent of a last bit that is set
 };
 
-// The float NaN that packing never writes for a value: this tap falls outside and adds nothing.
-constexpr uint32_t kAbsent = 0x7fffffffu;
+// The float NaN of a tap that falls outside and adds nothing. It is no value's: packing writes the
+// canonical NaN for all others, whatever their bits. Nor is it what arithmetic makes: a GPU gives
+// 0x7fffffff, x86 0xffc00000.
+constexpr uint32_t kAbsent = 0x7fc0deadu;
+static_assert(kAbsent != kCanonicalNan32, "a NaN among the values is no absent tap");
 
 // Element (lane, step) of matrix g is values[batch[g] + lanes[lane] + steps[step]]. Lanes that lie
 // side by side (no table, step 1) begin at multiples of kPad and have zeros behind the last one up

@@ -16,6 +16,7 @@ void test_cuda_certified();
 void test_cuda_rules();
 void test_cuda_orders();
 void test_cuda_elements();
+void test_cuda_ends();
 void test_cuda_tensor();
 // What csrc/cpu compiles for each instruction set.
 void test_quantize();

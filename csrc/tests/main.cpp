@@ -31,6 +31,7 @@ constexpr Group kGroups[] = {
     {"cuda_rules", lpk_test::test_cuda_rules},
     {"cuda_orders", lpk_test::test_cuda_orders},
     {"cuda_elements", lpk_test::test_cuda_elements},
+    {"cuda_ends", lpk_test::test_cuda_ends},
     {"cuda_tensor", lpk_test::test_cuda_tensor},
 };
 

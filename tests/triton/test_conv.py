@@ -147,6 +147,16 @@ def test_operands_and_results_are_rounded(device: str) -> None:
     check(STRIDES, CHUNKED, device, fused=Fused((), right, ()))
 
 
+def test_no_nan_is_an_absent_tap(device: str) -> None:
+    from lpkernels.backends.triton import _layout
+
+    for bits in (0x7FFFFFFF, -1, 0x7F800001, _layout.ABSENT, _layout.ABSENT - 2**31):
+        x, w, dy, bias = tensors(STRIDES)
+        for t in (x, w, dy):
+            t.view(-1).view(torch.int32)[1::7] = bits
+        check(STRIDES, CHUNKED, device, (x, w, dy, bias))
+
+
 def test_few_positions_and_many_channels(device: str) -> None:
     check(ConvCase((1, 2, 3), (5, 2, 3), (1,), (0,), (1,)), DRAWN, device)
     check(ConvCase((1, 2, 3), (34, 1, 2), (1,), (0,), (1,), 2), CHUNKED, device)

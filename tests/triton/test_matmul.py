@@ -16,6 +16,7 @@ from tests.compare import assert_bit_equal
 # The interpreter computes with NumPy, which warns of every infinity less itself.
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")]
 backend = pytest.importorskip("lpkernels.backends.triton").BACKEND
+_layout = pytest.importorskip("lpkernels.backends.triton._layout")
 
 PLAIN = Accumulator("e5m4")
 SEED = torch.tensor(-1234567890123456789)
@@ -119,9 +120,17 @@ def test_operands_and_results_are_rounded(device: str) -> None:
 
 
 def test_a_nan_of_any_kind_becomes_the_canonical_one(device: str) -> None:
-    for bits in (0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001, -0x7FFFFF):
+    for bits in (0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001, -0x7FFFFF, _layout.ABSENT):
         a = torch.full((2, 3), bits, dtype=torch.int32).view(torch.float32)
         check(a, torch.ones(3, 4), None, Accumulator("e5m4"), device)
+
+
+@pytest.mark.parametrize("acc", ["e8m10", "e8m20_sat_chunk2", "e8m13:product=e8m10", "e3m3_b-100"])
+def test_both_ends_of_the_exponents(acc: str, device: str) -> None:
+    for left, right in ((60, 44), (112, -8), (-77, -78), (-119, -119)):
+        a, b = (torch.randint(-255, 256, shape).double() for shape in ((3, 5), (5, 4)))
+        a, b = (a * 2.0**left).float(), (b * 2.0**right).float()
+        check(a, b, None, lp.accumulator(acc), device)
 
 
 def test_the_seed_of_a_role(device: str) -> None:

@@ -37,7 +37,7 @@ class Operand(NamedTuple):
 
     values: Tensor
     facts: Tensor
-    #: Whether some elements are the NaN 0x7fffffff: taps that fall outside and add nothing.
+    #: Whether some elements are the NaN 0x7fc0dead: taps that fall outside and add nothing.
     absent: bool
     batch: Line
     lanes: Line

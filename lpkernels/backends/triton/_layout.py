@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-#: A NaN that packing never writes for a value: this tap falls outside and adds nothing.
-ABSENT = 0x7FFFFFFF
+#: The NaN of a tap that falls outside and adds nothing. It is no value's, as packing writes every
+#: NaN as 0x7fc00000, by its bits; nor is it what arithmetic makes: NVIDIA's gives 0x7fffffff.
+ABSENT = 0x7FC0DEAD
 
 
 class Operand(NamedTuple):

@@ -1,0 +1,45 @@
+"""The instruction sets that the CPU kernels run here, as the kernels themselves say it.
+
+What another library makes of the processor is no answer: it may have other classes, or none for
+what the kernels ask for.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lpkernels.backends import cpu
+
+__all__ = ["ISAS", "choose", "isa", "runs"]
+
+#: The names that LPKERNELS_ISA takes, each with all before it.
+ISAS = ("scalar", "avx2", "avx512", "avx512fp16")
+
+
+def runs(isa: str) -> bool:
+    """Whether LPKERNELS_ISA may name it on this processor."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LPKERNELS_ISA", isa)
+        try:
+            chosen = cpu.BACKEND.isa()
+        except ValueError as error:
+            if f"LPKERNELS_ISA={isa}: this processor runs" not in str(error):
+                raise
+            return False
+    assert chosen == isa
+    return True
+
+
+def choose(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of this instruction set, chosen as a user would, or the test is skipped."""
+    if not runs(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    monkeypatch.setenv("LPKERNELS_ISA", isa)
+    assert cpu.BACKEND.isa() == isa
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each instruction set in turn."""
+    choose(request.param, monkeypatch)
+    return request.param
