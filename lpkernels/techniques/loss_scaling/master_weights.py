@@ -82,9 +82,10 @@ class MasterWeights(Optimizer):
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
-    tensor). The seed is that of the first process in all of them, and is kept in state_dict: any
-    number of processes (DDP or FSDP2, whose parameters are gathered one at a time) and a resumed
-    run give the same weights from the same gradients.
+    tensor). The seed is kept in state_dict, and is that of the first process in all of them, which
+    all call the constructor, if anything is stochastic: any number of processes (DDP or FSDP2,
+    whose parameters are gathered one at a time) and a resumed run give the same weights from the
+    same gradients.
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed, weights, states, counts
@@ -118,6 +119,10 @@ class MasterWeights(Optimizer):
         exceptions: Mapping[str, Mapping[str, Any]] | None = None,
         generator: torch.Generator | Tensor | None = None,
     ) -> None:
+        if isinstance(optimizer, MasterWeights):
+            raise ValueError(
+                "MasterWeights: optimizer is a MasterWeights already; wrap a bare optimizer"
+            )
         check_optimizer(optimizer)
         given = {"weight": weight, "master": master, "state": state, "grad": grad}
         formats = Formats.of({**given, "compensation": compensation, "split": split})

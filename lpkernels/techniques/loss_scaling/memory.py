@@ -96,7 +96,7 @@ def _unpacked(optimizer: MasterWeights, parameter: Tensor, rule: Rule) -> int:
     copies = 2 + (sharded or not alias)
     copies += sharded or narrow or rounds(formats.grad)
     copies += rounds(formats.master) + rounds(formats.weight)
-    copies += 3 * (formats.compensation is not None)
+    copies += 3 * (formats.compensation is not None) + 2 * formats.split
     states = [
         rounds(formats.of_state(name))
         for name, value in optimizer.state[parameter].items()
