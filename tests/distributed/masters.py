@@ -7,6 +7,7 @@ What several resume is alone.pt.
 
 import copy
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from torch import nn
 
 from lpkernels.experiments.processes.replicas import like, local, sharded, whole
 from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
+from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.distributed.runs import ALIGNED, data, start_and_stop
 from tests.techniques.loss_scaling.loops import OPTIMIZERS, gradient
 
 _NARROW: dict[str, Any] = {
@@ -37,10 +40,22 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 HALF, ALL = range(3), range(6)
 
+# A run of the trainer whose gradients on two processes are those of one.
+TRAINED = ALIGNED.replace(
+    name="masters",
+    weight_update="",
+    master="e6m9:stochastic",
+    working="fp8_e4m3",
+    opt_state="momentum_buffer=e5m7:stochastic",
+    opt_grad="e5m2",
+)
+
 
 def main(folder: Path) -> None:
     if "RANK" not in os.environ:
         torch.save({name: run(name, ALONE) for name in RUNS}, folder / "alone.pt")
+        Trainer(TRAINED, folder / "alone", workload=data(TRAINED)).fit()
+        start_and_stop(TRAINED, folder / "stopped")
         return
     with joined() as ddp:
         fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
@@ -50,7 +65,17 @@ def main(folder: Path) -> None:
             for name in RUNS:
                 seen[f"{way}-{name}"] = run(name, processes)
                 seen[f"{way}-{name}-resumed"] = run(name, processes, before[name]["half"])
+            if processes.count == 2:
+                trained(folder, way, processes)
         torch.save(seen, folder / f"rank{ddp.rank}.pt")
+
+
+def trained(folder: Path, way: str, processes: Processes) -> None:
+    """A run from the start, and one that goes on where one process stopped."""
+    Trainer(TRAINED, folder / way, workload=data(TRAINED), processes=processes).fit()
+    resumed = folder / f"{way}-resumed"
+    processes.on_first(lambda: shutil.copytree(folder / "stopped", resumed))
+    Trainer.resume(resumed, workload=data(TRAINED), processes=processes).fit()
 
 
 def network(processes: Processes) -> nn.Module:

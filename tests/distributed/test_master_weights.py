@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from lpkernels.experiments.records import read_run
 from tests.distributed.masters import RUNS
 from tests.distributed.runs import WAYS
 from tests.techniques.loss_scaling.loops import assert_same
@@ -53,3 +54,18 @@ def test_blocks_in_two_shards_are_refused_by_name(masters: Path) -> None:
             "MasterWeights: parameter '0.bias' of shape (7,) is sharded in pieces of "
         )
         assert "which cut the blocks of state=block8_e4m3;" in got["refused"]
+
+
+# The gradients of four processes are not those of one.
+@pytest.mark.parametrize("masters", [2], indirect=True, ids=["two"])
+@pytest.mark.parametrize("run", ["ddp", "fsdp", "ddp-resumed", "fsdp-resumed"])
+def test_the_trainer_has_the_bits_of_one_process(masters: Path, run: str) -> None:
+    got, want = (
+        torch.load(masters / name / "checkpoint.pt", weights_only=True) for name in (run, "alone")
+    )
+    assert_same(got["model"], want["model"], "model")
+    assert_same(got["optimizer"], want["optimizer"], "optimizer")
+    shares = [
+        [epoch["stagnation"] for epoch in read_run(masters / n).epochs] for n in (run, "alone")
+    ]
+    assert shares[0] == shares[1] and all(0 < share < 1 for share in shares[0])

@@ -238,7 +238,7 @@ class MasterWeights(Optimizer):
         """
         self._check_own("load_state_dict")
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = hook(self, state_dict)
+            changed = hook(self, dict(state_dict))
             state_dict = state_dict if changed is None else changed
         saving.load(self, state_dict)
         self._begun = []
