@@ -14,19 +14,11 @@ from torch.optim import Optimizer
 from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.techniques.loss_scaling import saving
 from lpkernels.techniques.loss_scaling.checks import check_optimizer, check_states, refuse_step
-from lpkernels.techniques.loss_scaling.rules import (
-    FormatLike,
-    Formats,
-    Names,
-    Rule,
-    Rules,
-    StateLike,
-    group_names,
-    names_of,
-)
+from lpkernels.techniques.loss_scaling.formats import FormatLike, Formats, StateLike
+from lpkernels.techniques.loss_scaling.rules import Names, Rule, Rules, group_names, names_of
 from lpkernels.techniques.loss_scaling.sharding import Layout, here, shared
+from lpkernels.techniques.loss_scaling.states import COUNTS
 from lpkernels.techniques.loss_scaling.updates import (
-    COUNTS,
     Update,
     adopt_state,
     begin,
@@ -98,9 +90,9 @@ class MasterWeights(Optimizer):
             a state that the optimizer does not have, blocks of a master or state that lie in two
             shards.
 
-    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.1 (a float32 master). Wang et
-        al. 2018, arXiv 1812.08011, section 3.3 (a 16-bit master, stochastically rounded). Differs:
-        within a step all is float32, where Wang et al. round after each of the three operations.
+    Reference: Micikevicius et al. 2017, arXiv 1710.03740: a float32 master. Wang et al. 2018, arXiv
+        1812.08011: a 16-bit master, rounded stochastically. Differs: Wang et al. add in 16 bits
+        within an update too, here a step is float32 and its results are rounded.
     """
 
     _step_supports_amp_scaling = True
@@ -135,11 +127,8 @@ class MasterWeights(Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer = optimizer
         self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
-        device = parameters[0].device
-        seed = seed_for(True, generator)
-        assert seed is not None
-        self._seed = (shared(seed, device) if all_rules.draw else seed).to(device, copy=True)
-        self._step = torch.zeros((), dtype=torch.int64, device=device)
+        self._seed = _drawn_seed(generator, parameters[0].device, all_rules.draw)
+        self._step = torch.zeros_like(self._seed)
         # Of parameters whose states were begun in the last step: the flag that says it did not run.
         self._begun: list[tuple[Tensor, Tensor, list[str]]] = []
         self._lent = False
@@ -175,19 +164,13 @@ class MasterWeights(Optimizer):
         number = self._step + 1
         for group, parameter in todo:
             device = parameter.device
-            update = Update(
-                self.optimizer,
-                group,
-                parameter,
-                self._rules[parameter],
-                self.state[parameter],
-                self._seed_of(parameter, number),
-                None if found is None else found.to(device),
-                scale.to(device) if isinstance(scale, Tensor) else scale,
-            )
-            began = run(update)
-            if began and update.found is not None:
-                self._begun.append((update.found, parameter, began))
+            flag = None if found is None else found.to(device)
+            seed = self._seed_of(parameter, number)
+            kept, rule = self.state[parameter], self._rules[parameter]
+            factor = scale.to(device) if isinstance(scale, Tensor) else scale
+            began = run(Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor))
+            if began and flag is not None:
+                self._begun.append((flag, parameter, began))
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -207,11 +190,13 @@ class MasterWeights(Optimizer):
         before = len(optimizer.param_groups)
         optimizer.add_param_group(param_group)
         group = optimizer.param_groups[before]
+        names = self._all_rules.names
         try:
-            if self._all_rules.names is not None:
-                self._all_rules.names = {**self._all_rules.names, **group_names([group])}
+            if names is not None:
+                self._all_rules.names = {**names, **group_names([group])}
             rules = self._all_rules.of(group["params"], known)
         except (TypeError, ValueError):
+            self._all_rules.names = names
             del optimizer.param_groups[before:]
             for parameter in group["params"]:
                 optimizer.state.pop(parameter, None)
@@ -392,3 +377,12 @@ class MasterWeights(Optimizer):
                 f"wrapped, and is {parameter.dtype} on {parameter.device}; convert and move the "
                 "model before the optimizer is made"
             )
+
+
+def _drawn_seed(
+    generator: torch.Generator | Tensor | None, device: torch.device, share: bool
+) -> Tensor:
+    """One int64 on the device; that of the first process in all of them, if it is shared."""
+    seed = seed_for(True, generator)
+    assert seed is not None
+    return (shared(seed, device) if share else seed).to(device, copy=True)

@@ -12,8 +12,8 @@ from lpkernels.formats import FP32, Format
 from lpkernels.techniques.loss_scaling.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.rules import Rule
 from lpkernels.techniques.loss_scaling.sharding import here
+from lpkernels.techniques.loss_scaling.states import OWN, kept_format
 from lpkernels.techniques.loss_scaling.storage import code_bits, is_coded
-from lpkernels.techniques.loss_scaling.updates import OWN, kept_format
 
 WORKING, TRANSIENT = "working copy", "transient"
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from lpkernels.formats import Format
 from lpkernels.techniques.loss_scaling.rules import Rule
 from lpkernels.techniques.loss_scaling.sharding import Layout, here, whole
-from lpkernels.techniques.loss_scaling.storage import code_bits, decoded, encoded, is_coded
-from lpkernels.techniques.loss_scaling.updates import (
+from lpkernels.techniques.loss_scaling.states import (
     COMPENSATION,
     COUNTS,
     MASTER,
     is_values,
     kept_format,
 )
+from lpkernels.techniques.loss_scaling.storage import code_bits, decoded, encoded, is_coded
 
 if TYPE_CHECKING:
     from lpkernels.techniques.loss_scaling.master_weights import MasterWeights

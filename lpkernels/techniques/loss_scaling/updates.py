@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,23 +13,26 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lpkernels.formats import Format
-from lpkernels.techniques.loss_scaling.rules import Formats, Rule, remainder_format
+from lpkernels.techniques.loss_scaling.formats import Formats, remainder_format
+from lpkernels.techniques.loss_scaling.rules import Rule
 from lpkernels.techniques.loss_scaling.sharding import Layout, here, whole
+from lpkernels.techniques.loss_scaling.states import (
+    COMPENSATION,
+    COUNTS,
+    MASTER,
+    OWN,
+    REMAINDER,
+    decoded_states,
+    encoded_state,
+    is_values,
+)
 from lpkernels.techniques.loss_scaling.storage import (
     decoded,
     encoded,
-    is_coded,
     reassembled,
     remainder,
     rounded,
 )
-
-# What is kept beside the optimizer's own states, by name.
-MASTER, REMAINDER, COMPENSATION, COUNTS = "master", "remainder", "compensation", "counts"
-OWN = (MASTER, REMAINDER, COMPENSATION, COUNTS)
-# States of torch's optimizers that count or schedule, one number for a whole tensor.
-_NUMBERS = {"step", "eta", "mu", "mu_product"}
 
 
 class Key(IntEnum):
@@ -40,11 +42,6 @@ class Key(IntEnum):
     MASTER = 2
     WEIGHT = 3
     COMPENSATION = 4
-
-
-def state_key(name: str) -> int:
-    """The key of the draws of a state: the same whatever other states there are."""
-    return (1 << 32) + zlib.crc32(name.encode())
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +113,10 @@ def adopt_state(
             f"MasterWeights: the optimizer has states {', '.join(clash)}, names that are used here"
         )
     for name, value in state.items():
-        if isinstance(value, Tensor) and value.is_floating_point() and name not in _NUMBERS:
+        if is_values(name, value):
             # bare optimizers keep states in the parameter's dtype
             value = whole(value).float()
-        found[name] = _encoded_state(name, value, rule, layout, seed)
+        found[name] = encoded_state(name, value, rule, layout, seed)
     return found
 
 
@@ -151,7 +148,9 @@ def unpack_step_pack(update: Update) -> list[str]:
     asked = gradient != 0
     before = master_values(parameter, rule, kept)
     after = before.clone()
-    states = _decoded_states(update, layout)
+    # memory that is kept is handed out itself where what comes back is surely kept
+    copies = update.found is not None or not formats.take_anything
+    states = decoded_states(kept, rule, layout, here(parameter).shape, copies)
     began = step_alone(update.optimizer, update.group, after, gradient, states)
     asked |= after != before
     if update.found is not None:
@@ -172,7 +171,7 @@ def unpack_step_pack(update: Update) -> list[str]:
         if update.found is not None and isinstance(value, Tensor) and value.is_floating_point():
             value = value.masked_fill(_beside(update.found, value), 0)
         with _named(rule, name):
-            new[name] = _encoded_state(name, value, rule, layout, update.seed)
+            new[name] = encoded_state(name, value, rule, layout, update.seed)
     write(here(parameter), layout.part(working).to(parameter.dtype), update.found)
     return _keep(kept, new, update.found)
 
@@ -204,25 +203,6 @@ def step_alone(
         optimizer.param_groups, optimizer.state = groups, states
 
 
-def is_values(name: str, value: Any) -> bool:
-    """Whether a state has a format: float values for elements, no count of steps."""
-    return isinstance(value, Tensor) and value.is_floating_point() and name not in _NUMBERS
-
-
-def kept_format(name: str, value: Any, rule: Rule) -> Format | None:
-    """The format of what is kept under a name; None of counts and other plain values."""
-    formats = rule.formats
-    if name in OWN:
-        owners = {MASTER: formats.master, COMPENSATION: formats.compensation}
-        quantizer = owners.get(name)
-        if quantizer is not None:
-            return quantizer.fmt
-        return remainder_format(formats.weight) if name == REMAINDER else None
-    if is_values(name, value) or _is_coded_state(value, name, rule):
-        return formats.of_state(name).fmt
-    return None
-
-
 def write(target: Tensor, value: Tensor, found: Tensor | None) -> None:
     """target = value, unless `found`, which is not read."""
     if value is target:
@@ -246,9 +226,9 @@ def _rounded_master(
 ) -> tuple[Tensor, Tensor | None]:
     """The master in its format, and what of the update is left for the next one, if it is kept.
 
-    Kahan's sum as Zamirai et al. have it (arXiv 2010.06192, algorithm 3): the update and what was
-    left are added before the weight is. Only the two results are rounded to formats, all else is
-    float32.
+    Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: what was left of
+    earlier ones is added to the next. Differs: only the two results are rounded to formats, all
+    else is float32.
     """
     formats = update.rule.formats
     if formats.compensation is None:
@@ -280,51 +260,6 @@ def _masters(
     if formats.working_is_master:
         return {}
     return {MASTER: encoded(layout.part(master), formats.master.fmt)}
-
-
-def _decoded_states(update: Update, layout: Layout) -> dict[str, Any]:
-    """The optimizer's states as it knows them, whole.
-
-    Memory that is kept is handed out itself where what comes back is surely kept.
-    """
-    formats, found = update.rule.formats, {}
-    shape = here(update.parameter).shape
-    copies = update.found is not None or not formats.take_anything
-    for name, value in update.kept.items():
-        if name in OWN:
-            continue
-        if _is_coded_state(value, name, update.rule):
-            found[name] = layout.whole(decoded(value, formats.of_state(name).fmt, shape))
-        elif isinstance(value, Tensor):
-            values = whole(value)
-            values = values.float() if is_values(name, value) else values
-            found[name] = values.clone() if copies and values is value else values
-        else:
-            found[name] = value
-    return found
-
-
-def _is_coded_state(value: Any, name: str, rule: Rule) -> bool:
-    """Whether a state is kept as codes."""
-    bytes_ = isinstance(value, Tensor) and value.dtype == torch.uint8
-    return bytes_ and is_coded(rule.formats.of_state(name).fmt)
-
-
-def _encoded_state(name: str, value: Any, rule: Rule, layout: Layout, seed: Tensor | None) -> Any:
-    """How a state is kept: rounded; as codes and in parts where it has the parameter's shape."""
-    if not is_values(name, value):
-        if _is_coded_state(value, name, rule):
-            raise NotImplementedError(
-                f"MasterWeights: state {name!r} of the optimizer is made of bytes, which cannot "
-                f"be told from codes of {rule.formats.of_state(name).fmt}; keep it in fp32"
-            )
-        return value
-    quantizer = rule.formats.of_state(name)
-    values = rounded(value, quantizer, seed, state_key(name))
-    if value.shape != layout.shape:
-        return values
-    codes = encoded(layout.part(values), quantizer.fmt)
-    return codes if is_coded(quantizer.fmt) else layout.placed(codes)
 
 
 def _keep(kept: dict[str, Any], new: Mapping[str, Any], found: Tensor | None) -> list[str]:

@@ -1,5 +1,6 @@
 """Parameters and fixed gradients for optimizers: the same in every test and every process."""
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -60,6 +61,12 @@ def train(optimizer: Optimizer, held: list[nn.Parameter], steps: Iterable[int]) 
         optimizer.step()
 
 
+def masters(optimizer: MasterWeights, held: list[nn.Parameter]) -> list[Tensor]:
+    """The masters, in the order of `held`."""
+    with optimizer.masters():
+        return [p.detach().clone() for p in held]
+
+
 def wrapped(name: str, held: list[nn.Parameter], **formats: Any) -> MasterWeights:
     return MasterWeights(OPTIMIZERS[name](held), **formats)
 
@@ -82,7 +89,5 @@ def assert_same(one: Any, two: Any, name: str = "state") -> None:
 
 def snapshot(optimizer: MasterWeights, held: list[nn.Parameter]) -> dict[str, Any]:
     """All that a step may change, copied."""
-    import copy
-
     weights = [p.detach().clone() for p in held]
     return {"weights": weights, "state": copy.deepcopy(optimizer.state_dict())}
