@@ -23,8 +23,8 @@ class MemoryRow:
     """What one kind of tensor takes in this process.
 
     what: "working copy", "master", "remainder", "compensation", a state's name, "counts", or
-        "transient": what a step unpacks of one parameter at a time, of that where it is most,
-        without the optimizer's own intermediate results.
+        "transient": what a step unpacks of one parameter at a time and the codes it makes, of that
+        where it is most, without the optimizer's own intermediate results.
     fmt: its format; "" of counts.
     values: elements.
     bytes: allocated.
@@ -45,7 +45,7 @@ def memory(optimizer: MasterWeights) -> list[MemoryRow]:
     """
     optimizer._settle()
     rows: dict[tuple[str, str], MemoryRow] = {}
-    most = 0
+    most = MemoryRow(TRANSIENT, str(FP32), 0, 0, 0)
     for parameter, rule in optimizer.rules().items():
         mine = here(parameter)
         formats = rule.formats
@@ -57,9 +57,9 @@ def memory(optimizer: MasterWeights) -> list[MemoryRow]:
             coded = fmt is not None and is_coded(fmt) and kept.dtype == torch.uint8
             shape = mine.shape if coded else kept.shape
             _add(rows, name, fmt, shape.numel(), kept, shape)
-        most = max(most, _unpacked(optimizer, parameter, rule))
-    last = MemoryRow(TRANSIENT, str(FP32), most, 4 * most, 32 * most)
-    return [*rows.values(), last]
+        row = _unpacked(optimizer, parameter, rule)
+        most = max(most, row, key=lambda each: each.bytes)
+    return [*rows.values(), most]
 
 
 def _add(
@@ -79,8 +79,9 @@ def _add(
     )
 
 
-def _unpacked(optimizer: MasterWeights, parameter: Tensor, rule: Rule) -> int:
-    """Float32 numbers that an update of the parameter has at once, beside the optimizer's own.
+def _unpacked(optimizer: MasterWeights, parameter: Tensor, rule: Rule) -> MemoryRow:
+    """The float32 numbers that an update of the parameter has at once, beside the optimizer's own,
+    and the new codes, all of which are made before any is kept.
 
     The stepped master and the masks of what moved always; each other one only where it is not the
     memory that is kept.
@@ -104,4 +105,10 @@ def _unpacked(optimizer: MasterWeights, parameter: Tensor, rule: Rule) -> int:
     ]
     for rounded in states:
         copies += sharded or rounded or not formats.take_anything
-    return parameter.numel() * (copies + any(states))
+    values = parameter.numel() * (copies + any(states))
+    codes = sum(
+        kept.numel() * kept.element_size()
+        for value in optimizer.state[parameter].values()
+        if isinstance(value, Tensor) and (kept := here(value)).dtype != torch.float32
+    )
+    return MemoryRow(TRANSIENT, str(FP32), values, 4 * values + codes, 32 * values + 8 * codes)

@@ -152,7 +152,9 @@ def unpack_step_pack(update: Update) -> list[str]:
     copies = update.found is not None or not formats.take_anything
     states = decoded_states(kept, rule, layout, here(parameter).shape, copies)
     began = step_alone(update.optimizer, update.group, after, gradient, states)
-    asked |= after != before
+    moved = after != before
+    asked |= moved
+    del gradient
     if update.found is not None:
         # what must not be kept may hold values without a code
         after.masked_fill_(update.found, 0)
@@ -160,12 +162,12 @@ def unpack_step_pack(update: Update) -> list[str]:
     working = rounded(master, formats.weight, update.seed, Key.WEIGHT)
     with _named(rule, "master"):
         new = _masters(formats, layout, master, working)
-    stayed = master == before
+    stayed = ~moved if master is after else master == before
     if left is not None:
         assert formats.compensation is not None
         stayed &= left == _compensation(update, layout)
         new[COMPENSATION] = encoded(layout.part(left), formats.compensation.fmt)
-    count = torch.stack([asked.sum(), (asked & stayed).sum()])
+    count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
     new[COUNTS] = kept[COUNTS] + count
     for name, value in began.items():
         if update.found is not None and isinstance(value, Tensor) and value.is_floating_point():

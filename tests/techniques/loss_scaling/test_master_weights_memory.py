@@ -128,4 +128,4 @@ def test_transient_memory_is_about_what_is_reported(case: str) -> None:
             optimizer.step()
     reported = memory(optimizer)[-1]
     assert (reported.what, reported.fmt) == ("transient", "e8m23")
-    assert 0.7 < mode.peak / reported.bytes < 1.05
+    assert 0.7 < mode.peak / reported.bytes <= 1
