@@ -17,7 +17,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.functional import _checks
 
-__all__ = ["seed_for", "seed_from"]
+__all__ = ["derived_seed", "seed_for", "seed_from"]
 
 
 def _signed(value: int) -> int:
@@ -42,8 +42,7 @@ class _Source:
 
     def next(self) -> Tensor:
         self.calls += 1
-        # The product is a tensor's, which wraps modulo 2^64.
-        return _mix64(self.tensor + torch.full_like(self.tensor, self.calls) * _GOLDEN)
+        return derived_seed(self.tensor, self.calls)
 
 
 class _Sources(threading.local):
@@ -79,7 +78,19 @@ def seed_of_product(seed: Tensor | None, index: int) -> Tensor | None:
     itself, the others ``rng.derive_seed(seed, 15 + index)``, which are those of no role."""
     if seed is None or index == 0:
         return seed
-    return _mix64(seed + torch.full_like(seed, _NO_ROLE + index) * _GOLDEN)
+    return derived_seed(seed, _NO_ROLE + index)
+
+
+def derived_seed(seed: Tensor, key: int | Tensor) -> Tensor:
+    """``rng.derive_seed(seed, key)`` on the seed's device, which nobody waits for.
+
+    Args:
+        seed: int64, any shape.
+        key: not 0; an int or an int64 tensor on the seed's device, broadcast with it.
+    """
+    keys = key if isinstance(key, Tensor) else torch.full_like(seed, key)
+    # The product is a tensor's, which wraps modulo 2^64.
+    return _mix64(seed + keys * _GOLDEN)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributed import masters as alone
 from tests.distributed.launch import launch
 from tests.distributed.runs import ALIGNED, start_and_stop
 
@@ -44,10 +45,25 @@ def _make(folder: Path) -> None:
     launch("-m", "tests.distributed.worker", folder)
 
 
+def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all of pytest's processes share."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@pytest.fixture(scope="session", params=[2, 4], ids=["two", "four"])
+def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder filled by so many processes that step on masters."""
+
+    def make(folder: Path) -> None:
+        alone.main(folder)
+        launch("-m", "tests.distributed.masters", folder, processes=request.param)
+
+    return _made_once(_root(tmp_path_factory), f"masters-{request.param}", make)
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two folders, filled by two launches of the same worker."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
+    root = _root(tmp_path_factory)
     return _made_once(root, "two-processes", _make), _made_once(root, "once-more", _make)

@@ -1,4 +1,4 @@
-"""Two processes of one script or module, as torchrun starts them."""
+"""Two processes, or more, of one script or module, as torchrun starts them."""
 
 import os
 import subprocess
@@ -16,16 +16,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **wide}
 
 
-def torchrun(*arguments: object) -> list[str]:
+def torchrun(*arguments: object, processes: int = PROCESSES) -> list[str]:
     """The command that starts the processes."""
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*run, "--nproc-per-node", str(PROCESSES), *map(str, arguments)]
+    return [*run, "--nproc-per-node", str(processes), *map(str, arguments)]
 
 
-def launch(*arguments: object, status: int = 0) -> str:
+def launch(*arguments: object, status: int = 0, processes: int = PROCESSES) -> str:
     """Runs them to the end and returns what they printed; they must end with this status."""
-    done = subprocess.run(
-        torchrun(*arguments), env=environment(), capture_output=True, text=True, timeout=240
-    )
+    command = torchrun(*arguments, processes=processes)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.functional.seeds import seed_for
+from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 
@@ -53,6 +53,13 @@ def test_seed_from_derives_the_seed_of_each_call(start):
     with lp.seed_from(torch.tensor(start)):
         seeds = [unsigned(seed_for(True, None)) for _ in range(5)]
     assert seeds == [derive_seed(start % 2**64, call) for call in range(1, 6)]
+
+
+@pytest.mark.parametrize("key", [1, 15, 2**32 + 7, 2**62])
+def test_derived_seed_is_that_of_the_generator(key):
+    seeds = derived_seed(torch.tensor(EDGES), torch.tensor(key))
+    assert [unsigned(seed) for seed in seeds] == [derive_seed(s % 2**64, key) for s in EDGES]
+    assert_bit_equal(derived_seed(torch.tensor(EDGES), key), seeds)
 
 
 def test_seed_from_leaves_the_default_generator_alone_and_ends():

@@ -1,10 +1,21 @@
-"""Loss scaling: small gradients stay representable, and an update that overflowed is skipped.
+"""Mixed precision: scales of the loss, and masters of the weights.
 
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 """
 
 from lpkernels.techniques.loss_scaling._record import StepRecord
 from lpkernels.techniques.loss_scaling.layers import LayerScales, layer_scales
+from lpkernels.techniques.loss_scaling.master_weights import MasterWeights, Stagnation
+from lpkernels.techniques.loss_scaling.memory import MemoryRow, memory
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
-__all__ = ["LayerScales", "LossScaler", "StepRecord", "layer_scales"]
+__all__ = [
+    "LayerScales",
+    "LossScaler",
+    "MasterWeights",
+    "MemoryRow",
+    "Stagnation",
+    "StepRecord",
+    "layer_scales",
+    "memory",
+]

@@ -1,6 +1,15 @@
 """The parts that a run may have: importing this package registers those of lpkernels."""
 
-from lpkernels.experiments.training.parts import loss_scale, weight_update
+from lpkernels.experiments.training.parts import loss_scale, master_weights, weight_update
 from lpkernels.experiments.training.parts.part import PARTS, Context, Part, PartConfig, register
 
-__all__ = ["PARTS", "Context", "Part", "PartConfig", "loss_scale", "register", "weight_update"]
+__all__ = [
+    "PARTS",
+    "Context",
+    "Part",
+    "PartConfig",
+    "loss_scale",
+    "master_weights",
+    "register",
+    "weight_update",
+]

@@ -1,0 +1,91 @@
+"""Masters of the weights, on which the optimizer steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from lpkernels.arithmetic import as_quantizer
+from lpkernels.experiments.settings import setting
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.techniques.loss_scaling import MasterWeights
+
+
+def _states(text: str) -> str | dict[str, str]:
+    """ "fp16", or "exp_avg=bf16,exp_avg_sq=fp32" by the state's name.
+
+    Raises: ValueError: no such format.
+    """
+    if "=" not in text:
+        as_quantizer(text)
+        return text
+    pairs = [part.partition("=") for part in text.split(",")]
+    for name, equals, fmt in pairs:
+        if not (name and equals and fmt):
+            raise ValueError(f"expected <format> or <state>=<format>,..., got {text!r}")
+        as_quantizer(fmt)
+    return {name: fmt for name, _, fmt in pairs}
+
+
+@register
+@dataclass(frozen=True)
+class MasterWeightsConfig(PartConfig):
+    """The settings of masters; "" is fp32, of gradients none."""
+
+    TITLE: ClassVar[str] = "Master weights"
+    NAME: ClassVar[str] = "master_weights"
+    ORDER: ClassVar[int] = 70
+
+    master: str = setting(
+        "",
+        "Format of the masters; its rounding rounds updates: e6m9:stochastic.",
+        check=as_quantizer,
+    )
+    working: str = setting(
+        "",
+        "Format of the weights that the model has, rounded from the masters.",
+        check=as_quantizer,
+    )
+    opt_state: str = setting(
+        "",
+        "Format of the optimizer's states, e.g. bf16 or exp_avg=e4m3fn,exp_avg_sq=bf16.",
+        check=_states,
+    )
+    opt_grad: str = setting(
+        "", "Format of the gradients as they enter the optimizer.", check=as_quantizer
+    )
+
+    def build(self) -> Part:
+        return Masters(
+            weight=self.working or "fp32",
+            master=self.master or "fp32",
+            state=_states(self.opt_state) if self.opt_state else "fp32",
+            grad=self.opt_grad or None,
+        )
+
+
+class Masters(Part):
+    """Wraps the optimizer. What it keeps is the optimizer's own state, saved with it.
+
+    Its record is the share of the updates since the last one that changed nothing.
+    """
+
+    def __init__(self, **formats: str | Mapping[str, str] | None) -> None:
+        self._formats: dict[str, Any] = dict(formats)
+        self._optimizer: MasterWeights | None = None
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        names = model.named_parameters()
+        self._optimizer = MasterWeights(optimizer, **self._formats, named_parameters=names)
+        return model, self._optimizer
+
+    def record(self) -> dict[str, Any]:
+        assert self._optimizer is not None
+        counts = self._optimizer.stagnation().values()
+        self._optimizer.reset_stagnation()
+        asked = sum(each.asked for each in counts)
+        return {"stagnation": sum(each.unchanged for each in counts) / asked if asked else 0.0}

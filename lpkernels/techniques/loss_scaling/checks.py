@@ -1,0 +1,149 @@
+"""What can be wrapped, and what a user who asks for narrow states should know."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.techniques.loss_scaling.formats import Formats
+from lpkernels.techniques.loss_scaling.states import is_values
+from lpkernels.techniques.loss_scaling.updates import step_alone
+
+_REFUSED = {
+    "LBFGS": "it evaluates the loss again within a step, and all parameters are one vector to it",
+    "SparseAdam": "it takes sparse gradients",
+}
+# How much of a squared gradient enters these states in a step, by the option that says so.
+_SQUARES: dict[str, Callable[[Mapping[str, Any]], float]] = {
+    "exp_avg_sq": lambda group: 1 - float(group["betas"][1]) if "betas" in group else math.nan,
+    "square_avg": lambda group: 1 - float(group.get("alpha", group.get("rho", math.nan))),
+    "sum": lambda group: 1.0,
+}
+# Gradients below the smallest of fp16 are nobody's concern here.
+_SMALLEST_GRADIENT = 2.0**-24
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """An optimizer whose update of a parameter depends on that parameter alone.
+
+    Raises: TypeError: no optimizer.  NotImplementedError: one that is known not to be such.
+        ValueError: one that is wrapped already.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            "MasterWeights: optimizer must be a torch.optim.Optimizer, got "
+            f"{type(optimizer).__name__}; make it first: "
+            "MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight='fp16')"
+        )
+    kind = type(optimizer).__name__
+    for refused, why in _REFUSED.items():
+        parent = getattr(torch.optim, refused)
+        if isinstance(optimizer, parent):
+            raise NotImplementedError(
+                f"MasterWeights: {kind} cannot be wrapped: {why}; use one that steps every "
+                "parameter on its own, such as SGD or Adam"
+            )
+    if "step" in vars(optimizer) and getattr(optimizer.step, "__func__", None) is refuse_step:
+        raise ValueError(
+            f"MasterWeights: this {kind} is wrapped already; make another one, or use that wrapper"
+        )
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise NotImplementedError(
+            f"MasterWeights: {kind}(differentiable=True) cannot be wrapped: rounding has no "
+            "gradient here; leave differentiable out"
+        )
+
+
+def refuse_step(optimizer: Optimizer, closure: Any = None) -> None:
+    """The step of an optimizer that is wrapped."""
+    raise RuntimeError(
+        f"MasterWeights: the step of the wrapped {type(optimizer).__name__} was called, which "
+        "would change the working copies and no master; call the wrapper's step"
+    )
+
+
+def state_names(optimizer: Optimizer) -> set[str]:
+    """The states of elements that the optimizer keeps, from those it has and from a step on zeros.
+
+    The step is that of a small parameter of its own, with the options of each group.
+    """
+    names = {
+        name
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if is_values(name, value)
+    }
+    if names:
+        return names
+    for group in optimizer.param_groups:
+        for dims in {max(p.dim(), 1) for p in group["params"]}:
+            device = group["params"][0].device
+            zeros = torch.zeros([2] * dims, device=device)
+            state = step_alone(optimizer, group, zeros, torch.zeros_like(zeros), {})
+            names |= {name for name, value in state.items() if is_values(name, value)}
+    return names
+
+
+def check_states(optimizer: Optimizer, formats: Iterable[Formats]) -> None:
+    """Formats are given to states that there are.  Raises ValueError.  May warn: see `_warn`."""
+    formats = list(formats)
+    if any(each.states for each in formats):
+        known = state_names(optimizer)
+        strange = sorted({name for each in formats for name in each.states} - known)
+        if strange:
+            kind = type(optimizer).__name__
+            has = f"its states are {', '.join(sorted(known))}" if known else "it keeps none"
+            raise ValueError(
+                f"MasterWeights: state: {kind} has no state {', '.join(strange)} with these "
+                f"options; {has}"
+            )
+    for each in formats:
+        for group in optimizer.param_groups:
+            _warn(each, group)
+
+
+def _warn(formats: Formats, group: Mapping[str, Any]) -> None:
+    """Says so where a second moment stays 0: what a step adds to it from 0 rounds to 0.
+
+    With beta = 0.999 in fp16 that holds of |g| < 5.5e-3: (1 - beta) g^2 < 2^-25.
+    """
+    for name, share in _SQUARES.items():
+        if name not in formats.states and formats.states:
+            continue
+        if name != "sum" and not math.isfinite(share(group)):
+            continue
+        if name == "exp_avg_sq" and "betas" not in group:
+            continue
+        if name == "sum" and "initial_accumulator_value" not in group:
+            continue
+        least = _rounds_to_zero_below(formats.of_state(name))
+        gradient = math.sqrt(least / share(group)) if share(group) > 0 else 0.0
+        if gradient > _SMALLEST_GRADIENT:
+            warnings.warn(
+                f"MasterWeights: {name} in {formats.of_state(name)} stays 0 where every |gradient| "
+                f"is below {gradient:.2g}: what a step adds to it rounds to 0, and the optimizer "
+                "divides by its root; bf16, a block format, stochastic rounding or fp32 keep it",
+                UserWarning,
+                stacklevel=5,
+            )
+
+
+def _rounds_to_zero_below(quantizer: Quantizer) -> float:
+    """The largest value that becomes 0; 0.0 where that depends on other values or draws."""
+    fmt = quantizer.fmt
+    if isinstance(fmt, FixedFormat):
+        least = 2.0**-fmt.frac_bits
+    elif isinstance(fmt, FloatFormat):
+        least = fmt.min_subnormal
+    else:
+        return 0.0
+    if quantizer.rounding in ("nearest_even", "nearest_away"):
+        return least / 2
+    return least if quantizer.rounding in ("toward_zero", "toward_negative") else 0.0

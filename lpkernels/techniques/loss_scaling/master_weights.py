@@ -1,0 +1,388 @@
+"""Masters of the weights, and an optimizer that steps on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lpkernels.functional.seeds import derived_seed, seed_for
+from lpkernels.techniques.loss_scaling import saving
+from lpkernels.techniques.loss_scaling.checks import check_optimizer, check_states, refuse_step
+from lpkernels.techniques.loss_scaling.formats import FormatLike, Formats, StateLike
+from lpkernels.techniques.loss_scaling.rules import Names, Rule, Rules, group_names, names_of
+from lpkernels.techniques.loss_scaling.sharding import Layout, here, shared
+from lpkernels.techniques.loss_scaling.states import COUNTS
+from lpkernels.techniques.loss_scaling.updates import (
+    Update,
+    adopt_state,
+    begin,
+    master_values,
+    run,
+)
+
+
+class Stagnation(NamedTuple):
+    """Updates of a parameter's elements: how many were asked for, and how many changed nothing."""
+
+    asked: int
+    unchanged: int
+
+    @property
+    def share(self) -> float:
+        """Of the updates that were asked for, those that changed nothing; 0 of none."""
+        return self.unchanged / self.asked if self.asked else 0.0
+
+
+class MasterWeights(Optimizer):
+    """An optimizer that steps on masters of the weights; the model holds working copies of them.
+
+    A step of a parameter: its gradient is unscaled and rounded to `grad`, the optimizer steps on
+    the master in float32, the result is rounded to `master` and the optimizer's states to `state`,
+    and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
+    of their formats; one parameter at a time is unpacked.
+
+    With weight, master and state fp32 the bits are those of the optimizer alone. Where weight and
+    master are one float or fixed format the parameter is the master, and nothing else is kept.
+
+    Args:
+        optimizer: a torch.optim.Optimizer, or any whose update of a parameter depends on that
+            parameter, its gradient and its states alone. It belongs to the wrapper from now on;
+            what it keeps is taken over. LBFGS and SparseAdam are refused.
+        weight: of the working copies; parameters keep their dtype, which must hold its values.
+        master: of the masters; its rounding rounds the updates: "e6m9:stochastic" is the 16-bit
+            master of Wang et al.
+        state: of the optimizer's states, or {state's name: format}, where others are fp32. Numbers
+            such as step counts, and states of another shape than their parameter's, are rounded
+            but not packed. A second moment without a scale stays 0 while gradients are small: in
+            fp16 below 5.5e-3 with beta2 = 0.999; such a request warns.
+        grad: of the gradients as they enter; None leaves them.
+        compensation: keeps what rounding the master loses, in this format, and adds it to the next
+            update (Kahan).
+        split: the master is fp32 and is kept as the working copy, which must be an e8m<bits> such
+            as bf16, and the bits that it lacks: 16 where bf16 is rounded nearest_away or
+            toward_zero, else 17.
+        named_parameters: names for `exceptions` and errors, as model.named_parameters() gives them;
+            else those that the optimizer was made with, else positions "0", "1", ...
+        exceptions: {glob of names: {argument: another value}} of weight, master, state, grad,
+            compensation and split; the first that matches holds.
+        generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
+
+    A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
+    tensor). The seed is kept in state_dict, and is that of the first process in all of them, which
+    all call the constructor, if anything is stochastic: any number of processes (DDP or FSDP2,
+    whose parameters are gathered one at a time) and a resumed run give the same weights from the
+    same gradients.
+
+    A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
+    divided by grad_scale, and where found_inf is not 0 nothing is changed, weights, states, counts
+    and step numbers alike. The flag is read in two cases alone: a parameter's states that the last
+    step began are kept if that ran; and where the optimizer counts steps on the host and the flag
+    is on a device (use capturable=True or fused=True).
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: see the arguments; a glob that matches nothing,
+            a state that the optimizer does not have, blocks of a master or state that lie in two
+            shards.
+
+    Reference: Micikevicius et al. 2017, arXiv 1710.03740: a float32 master. Wang et al. 2018, arXiv
+        1812.08011: a 16-bit master, rounded stochastically. Differs: Wang et al. add in 16 bits
+        within an update too, here a step is float32 and its results are rounded.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        weight: FormatLike,
+        master: FormatLike = "fp32",
+        state: StateLike = "fp32",
+        grad: FormatLike | None = None,
+        compensation: FormatLike | None = None,
+        split: bool = False,
+        named_parameters: Names | None = None,
+        exceptions: Mapping[str, Mapping[str, Any]] | None = None,
+        generator: torch.Generator | Tensor | None = None,
+    ) -> None:
+        if isinstance(optimizer, MasterWeights):
+            raise ValueError(
+                "MasterWeights: optimizer is a MasterWeights already; wrap a bare optimizer"
+            )
+        check_optimizer(optimizer)
+        given = {"weight": weight, "master": master, "state": state, "grad": grad}
+        formats = Formats.of({**given, "compensation": compensation, "split": split})
+        all_rules = Rules(formats, exceptions, names_of(optimizer, named_parameters))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        rules = all_rules.of(parameters)
+        all_rules.check_globs(rules.values())
+        check_states(optimizer, all_rules.formats())
+        self._ready = False
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self.optimizer = optimizer
+        self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
+        self._seed = _drawn_seed(generator, parameters[0].device, all_rules.draw)
+        self._step = torch.zeros_like(self._seed)
+        # Of parameters whose states were begun in the last step: the flag that says it did not run.
+        self._begun: list[tuple[Tensor, Tensor, list[str]]] = []
+        self._lent = False
+        self._adopt(rules)
+        self._ready = True
+        self._guard()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates every parameter that has a gradient.
+
+        Args:
+            closure: computes the loss and the gradients again, once, before the update.
+        Returns: what closure returned.
+        Raises:
+            RuntimeError: within `masters()`; a parameter has changed its dtype, device or shape.
+            TypeError: a sparse gradient.
+            ValueError: a master or state that is not finite, in a format without such codes. The
+                parameters before that one are updated then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_own("step")
+        self._settle()
+        todo = [
+            (group, p) for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
+        for _, parameter in todo:
+            self._check_unchanged(parameter)
+        found, scale = self._flag(), getattr(self, "grad_scale", None)
+        number = self._step + 1
+        for group, parameter in todo:
+            device = parameter.device
+            flag = None if found is None else found.to(device)
+            seed = self._seed_of(parameter, number)
+            kept, rule = self.state[parameter], self._rules[parameter]
+            factor = scale.to(device) if isinstance(scale, Tensor) else scale
+            began = run(Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor))
+            if began and flag is not None:
+                self._begun.append((flag, parameter, began))
+        self._step.copy_(number if found is None else number - found.to(number))
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Wraps more parameters, under the same formats and exceptions.
+
+        Their names are those in the group, `{"params": [(name, parameter), ...]}`, where the
+        optimizer's other groups have names too, else positions, which go on.
+        Raises: as the constructor; nothing is changed then.
+        """
+        if not self._ready:
+            # torch's constructor, with the groups of the optimizer that is wrapped
+            super().add_param_group(param_group)
+            return
+        self._check_own("add_param_group")
+        optimizer, known = self.optimizer, len(self._rules)
+        before = len(optimizer.param_groups)
+        optimizer.add_param_group(param_group)
+        group = optimizer.param_groups[before]
+        names = self._all_rules.names
+        try:
+            if names is not None:
+                self._all_rules.names = {**names, **group_names([group])}
+            rules = self._all_rules.of(group["params"], known)
+        except (TypeError, ValueError):
+            self._all_rules.names = names
+            del optimizer.param_groups[before:]
+            for parameter in group["params"]:
+                optimizer.state.pop(parameter, None)
+            raise
+        self.param_groups.append(group)
+        self._adopt(rules)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All processes: masters, states, counts, options, seed and step; of the whole tensors.
+
+        Plain values and tensors, which are those kept where they are whole here: copy what must not
+        change. The weights themselves are the model's: save its state_dict too.
+        """
+        self._settle()
+        return saving.state_of(self, super().state_dict())
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """All processes: goes on where `state_dict` was made, with any number of processes.
+
+        Load the model's state_dict as well, before or after.
+        Raises: ValueError: it is not that of a MasterWeights of such parameters, shapes and
+            formats; nothing is changed then.
+        """
+        self._check_own("load_state_dict")
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = hook(self, dict(state_dict))
+            state_dict = state_dict if changed is None else changed
+        saving.load(self, state_dict)
+        self._begun = []
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    @contextmanager
+    def masters(self) -> Iterator[None]:
+        """Inside the block the parameters hold their masters, for a test or to save the model.
+
+        Parameters of other dtypes than float32 become float32 tensors meanwhile; what they held
+        comes back at the end, whatever the block did to it. A copy of all working copies is kept.
+        Raises: RuntimeError: within such a block. NotImplementedError: sharded parameters that are
+            not float32.
+        """
+        self._check_own("masters")
+        for parameter, rule in self._rules.items():
+            if Layout.of(parameter).mesh is not None and parameter.dtype != torch.float32:
+                raise NotImplementedError(
+                    f"masters: parameter {rule.name!r} is sharded and {parameter.dtype}, whose "
+                    "memory cannot hold a master; shard it in float32"
+                )
+        held = {p: self._lend(p, rule) for p, rule in self._rules.items()}
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+            for parameter, working in held.items():
+                if parameter.dtype == working.dtype:
+                    here(parameter).copy_(working)
+                else:
+                    parameter.data = working
+
+    @torch.no_grad()
+    def take_weights(self) -> None:
+        """Makes the masters anew from the parameters as they are: after loading other weights.
+
+        States and counts stay; the draws are those of the present step.
+        """
+        self._check_own("take_weights")
+        for parameter, rule in self._rules.items():
+            kept = begin(parameter, rule, self._seed_of(parameter, self._step))
+            counts = self.state[parameter][COUNTS]
+            self.state[parameter].update({**kept, COUNTS: counts})
+
+    def stagnation(self) -> dict[str, Stagnation]:
+        """By parameter, since the start or `reset_stagnation`: updates that changed nothing.
+
+        An update of an element is asked for if its gradient is not 0 or the optimizer's step in
+        float32 moves it; it changes nothing if the master, and its compensation, are as before:
+        lost when the master was rounded, in float32 itself, or by a learning rate of 0. Reads the
+        counts from the device.
+        """
+        return {
+            rule.name: Stagnation(*(int(count) for count in self.state[p][COUNTS].tolist()))
+            for p, rule in self._rules.items()
+        }
+
+    def reset_stagnation(self) -> None:
+        """Counts from 0 again."""
+        for parameter in self._rules:
+            self.state[parameter][COUNTS].zero_()
+
+    def rules(self) -> dict[Tensor, Rule]:
+        """By parameter: its name, number and formats."""
+        return dict(self._rules)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """torch leaves out all but groups and states."""
+        own = ("optimizer", "_all_rules", "_rules", "_seed", "_step", "_begun", "_lent", "_ready")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._guard()
+
+    def __repr__(self) -> str:
+        formats = self._all_rules.formats()[0].texts()
+        shown = ", ".join(f"{name}={value}" for name, value in formats.items() if value)
+        return f"MasterWeights({shown})\n{super().__repr__()}"
+
+    def _guard(self) -> None:
+        """The optimizer's own step is an error from now on."""
+        setattr(self.optimizer, "step", MethodType(refuse_step, self.optimizer))  # noqa: B010
+
+    @torch.no_grad()
+    def _adopt(self, rules: Mapping[Tensor, Rule]) -> None:
+        """Makes the masters of parameters and takes over what the optimizer keeps of them."""
+        self._rules.update(rules)
+        for parameter, rule in rules.items():
+            seed = self._seed_of(parameter, self._step)
+            kept = begin(parameter, rule, seed)
+            known = self.optimizer.state.pop(parameter, {})
+            self.state[parameter] = {**kept, **adopt_state(parameter, rule, known, seed)}
+
+    def _seed_of(self, parameter: Tensor, step: Tensor) -> Tensor | None:
+        """The seed of a parameter in a step: derived from those, in this order."""
+        rule = self._rules[parameter]
+        if not rule.formats.draws:
+            return None
+        seed = derived_seed(derived_seed(self._seed, step + 1), rule.number + 1)
+        return seed.to(parameter.device)
+
+    def _flag(self) -> Tensor | None:
+        """A 0-d bool: nothing must change. None: the step runs."""
+        found = getattr(self, "found_inf", None)
+        if found is None:
+            return None
+        return torch.as_tensor(found, device=self._step.device).reshape(()) != 0
+
+    def _settle(self) -> None:
+        """Forgets the states that were begun in a step which did not run."""
+        begun, self._begun = self._begun, []
+        # all parameters of a device have one flag
+        flags = {id(found): found for found, _, _ in begun}
+        skipped = {key: bool(found) for key, found in flags.items()}
+        for found, parameter, names in begun:
+            for name in names if skipped[id(found)] else ():
+                del self.state[parameter][name]
+
+    def _lend(self, parameter: Tensor, rule: Rule) -> Tensor:
+        """Puts the master into the parameter; returns what was in it."""
+        master = Layout.of(parameter).part(master_values(parameter, rule, self.state[parameter]))
+        if parameter.dtype == torch.float32:
+            working = here(parameter).clone()
+            here(parameter).copy_(master)
+            return working
+        working = parameter.data
+        parameter.data = master.clone()
+        return working
+
+    def _check_own(self, what: str) -> None:
+        if self._lent:
+            raise RuntimeError(
+                f"{what}: the parameters hold their masters within masters(); leave the block first"
+            )
+
+    def _check_unchanged(self, parameter: Tensor) -> None:
+        rule, counts = self._rules[parameter], self.state[parameter][COUNTS]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.layout is not torch.strided:
+            raise TypeError(
+                f"step: the gradient of parameter {rule.name!r} is {gradient.layout}, and masters "
+                "take dense ones; use sparse=False, or p.grad.to_dense()"
+            )
+        if (parameter.device, parameter.dtype) != (counts.device, rule.dtype):
+            raise RuntimeError(
+                f"step: parameter {rule.name!r} was {rule.dtype} on {counts.device} when it was "
+                f"wrapped, and is {parameter.dtype} on {parameter.device}; convert and move the "
+                "model before the optimizer is made"
+            )
+
+
+def _drawn_seed(
+    generator: torch.Generator | Tensor | None, device: torch.device, share: bool
+) -> Tensor:
+    """One int64 on the device; that of the first process in all of them, if it is shared."""
+    seed = seed_for(True, generator)
+    assert seed is not None
+    return (shared(seed, device) if share else seed).to(device, copy=True)

@@ -1,0 +1,114 @@
+"""What masters and states cost: the bytes that are there, and the bits of the formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import FP32, Format
+from lpkernels.techniques.loss_scaling.master_weights import MasterWeights
+from lpkernels.techniques.loss_scaling.rules import Rule
+from lpkernels.techniques.loss_scaling.sharding import here
+from lpkernels.techniques.loss_scaling.states import OWN, kept_format
+from lpkernels.techniques.loss_scaling.storage import code_bits, is_coded
+
+WORKING, TRANSIENT = "working copy", "transient"
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """What one kind of tensor takes in this process.
+
+    what: "working copy", "master", "remainder", "compensation", a state's name, "counts", or
+        "transient": what a step unpacks of one parameter at a time and the codes it makes, of that
+        where it is most, without the optimizer's own intermediate results.
+    fmt: its format; "" of counts.
+    values: elements.
+    bytes: allocated.
+    bits: of the formats' codes and scales, what hardware with these formats would keep.
+    """
+
+    what: str
+    fmt: str
+    values: int
+    bytes: int
+    bits: int
+
+
+def memory(optimizer: MasterWeights) -> list[MemoryRow]:
+    """A row for each kind of tensor and format, gradients aside, and the transient memory.
+
+    Reads one flag from the device, as the next step would.
+    """
+    optimizer._settle()
+    rows: dict[tuple[str, str], MemoryRow] = {}
+    most = MemoryRow(TRANSIENT, str(FP32), 0, 0, 0)
+    for parameter, rule in optimizer.rules().items():
+        mine = here(parameter)
+        formats = rule.formats
+        _add(rows, WORKING, formats.weight.fmt, mine.numel(), mine, mine.shape)
+        for name, value in optimizer.state[parameter].items():
+            if not isinstance(value, Tensor):
+                continue
+            kept, fmt = here(value), kept_format(name, value, rule)
+            coded = fmt is not None and is_coded(fmt) and kept.dtype == torch.uint8
+            shape = mine.shape if coded else kept.shape
+            _add(rows, name, fmt, shape.numel(), kept, shape)
+        row = _unpacked(optimizer, parameter, rule)
+        most = max(most, row, key=lambda each: each.bytes)
+    return [*rows.values(), most]
+
+
+def _add(
+    rows: dict[tuple[str, str], MemoryRow],
+    what: str,
+    fmt: Format | None,
+    values: int,
+    kept: Tensor,
+    shape: torch.Size,
+) -> None:
+    bytes_ = kept.numel() * kept.element_size()
+    bits = 8 * bytes_ if fmt is None else code_bits(fmt, shape)
+    name = "" if fmt is None else str(fmt)
+    old = rows.get((what, name), MemoryRow(what, name, 0, 0, 0))
+    rows[what, name] = MemoryRow(
+        what, name, old.values + values, old.bytes + bytes_, old.bits + bits
+    )
+
+
+def _unpacked(optimizer: MasterWeights, parameter: Tensor, rule: Rule) -> MemoryRow:
+    """The float32 numbers that an update of the parameter has at once, beside the optimizer's own,
+    and the new codes, all of which are made before any is kept.
+
+    The stepped master and the masks of what moved always; each other one only where it is not the
+    memory that is kept.
+    """
+    formats, sharded = rule.formats, hasattr(parameter, "to_local")
+    narrow = parameter.dtype != torch.float32
+
+    def rounds(quantizer: Quantizer | None) -> bool:
+        return quantizer is not None and quantizer.fmt != FP32
+
+    alias = formats.master.fmt == FP32 and not formats.split
+    alias = alias and not (formats.working_is_master and narrow)
+    copies = 2 + (sharded or not alias)
+    copies += sharded or narrow or rounds(formats.grad)
+    copies += rounds(formats.master) + rounds(formats.weight)
+    copies += 3 * (formats.compensation is not None) + 2 * formats.split
+    states = [
+        rounds(formats.of_state(name))
+        for name, value in optimizer.state[parameter].items()
+        if name not in OWN and kept_format(name, value, rule) is not None
+    ]
+    for rounded in states:
+        copies += sharded or rounded or not formats.take_anything
+    values = parameter.numel() * (copies + any(states))
+    codes = sum(
+        kept.numel() * kept.element_size()
+        for value in optimizer.state[parameter].values()
+        if isinstance(value, Tensor) and (kept := here(value)).dtype != torch.float32
+    )
+    return MemoryRow(TRANSIENT, str(FP32), values, 4 * values + codes, 32 * values + 8 * codes)

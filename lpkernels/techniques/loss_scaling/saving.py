@@ -1,0 +1,169 @@
+"""What a state_dict of masters holds: whole tensors, and what they mean."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lpkernels.formats import Format
+from lpkernels.techniques.loss_scaling.rules import Rule
+from lpkernels.techniques.loss_scaling.sharding import Layout, here, whole
+from lpkernels.techniques.loss_scaling.states import (
+    COMPENSATION,
+    COUNTS,
+    MASTER,
+    is_values,
+    kept_format,
+)
+from lpkernels.techniques.loss_scaling.storage import code_bits, decoded, encoded, is_coded
+
+if TYPE_CHECKING:
+    from lpkernels.techniques.loss_scaling.master_weights import MasterWeights
+
+State = dict[str, Any]
+# What a state_dict calls all that an optimizer's own has no place for.
+KEY = "master_weights"
+
+
+def state_of(optimizer: MasterWeights, own: State) -> State:
+    """All processes: `own`, an optimizer's state_dict, with whole tensors and what they mean."""
+    rules = optimizer.rules()
+    state = {
+        rule.number: {
+            name: _whole(name, value, parameter, rule)
+            for name, value in optimizer.state[parameter].items()
+        }
+        for parameter, rule in rules.items()
+    }
+    about = {
+        "seed": int(optimizer._seed),
+        "step": int(optimizer._step),
+        "parameters": [_about(parameter, rule) for parameter, rule in rules.items()],
+    }
+    return {**own, "state": state, KEY: about}
+
+
+def load(optimizer: MasterWeights, state: Mapping[str, Any]) -> None:
+    """All processes: takes over what `state_of` returned.
+
+    Raises: ValueError: it does not fit; nothing is changed then.
+    """
+    rules = optimizer.rules()
+    _check_groups(optimizer, state)
+    saved = {number: dict(values) for number, values in state["state"].items()}
+    for (parameter, rule), about in zip(rules.items(), state[KEY]["parameters"], strict=True):
+        _check_about(parameter, rule, about)
+        # some loaders place what has a parameter's shape as the parameter is placed
+        values = {
+            k: whole(v) if isinstance(v, Tensor) else v for k, v in saved[rule.number].items()
+        }
+        _check_tensors(parameter, rule, values)
+        saved[rule.number] = values
+    for group, from_group in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        group.update({k: copy.deepcopy(v) for k, v in from_group.items() if k != "params"})
+        for parameter in group["params"]:
+            rule = rules[parameter]
+            optimizer.state[parameter] = {
+                name: _placed(name, value, parameter, rule, group)
+                for name, value in saved[rule.number].items()
+            }
+    device = optimizer._seed.device
+    optimizer._seed = torch.tensor(state[KEY]["seed"], dtype=torch.int64, device=device)
+    optimizer._step = torch.tensor(state[KEY]["step"], dtype=torch.int64, device=device)
+
+
+def _about(parameter: Tensor, rule: Rule) -> State:
+    return {"name": rule.name, "shape": list(parameter.shape), "formats": rule.formats.texts()}
+
+
+def _check_groups(optimizer: MasterWeights, state: Mapping[str, Any]) -> None:
+    if KEY not in state:
+        raise ValueError(
+            f"load_state_dict: expected that of a MasterWeights, got one without {KEY!r}; "
+            "load that of a bare optimizer into the optimizer before it is wrapped"
+        )
+    here_, there = (
+        [len(group["params"]) for group in groups]
+        for groups in (optimizer.param_groups, state["param_groups"])
+    )
+    if here_ != there:
+        raise ValueError(
+            f"load_state_dict: this optimizer has groups of {here_} parameters, the state_dict of "
+            f"{there}; wrap the parameters that it was made with"
+        )
+
+
+def _check_about(parameter: Tensor, rule: Rule, about: Mapping[str, Any]) -> None:
+    label = f"load_state_dict: parameter {rule.name!r}"
+    if list(parameter.shape) != list(about["shape"]):
+        raise ValueError(
+            f"{label} has shape {tuple(parameter.shape)}, that of the state_dict (called "
+            f"{about['name']!r}) {tuple(about['shape'])}; load it into the model it was made with"
+        )
+    formats = rule.formats.texts()
+    for name, value in formats.items():
+        if value != about["formats"].get(name):
+            raise ValueError(
+                f"{label} has {name}={value!r}, in the state_dict it is "
+                f"{about['formats'].get(name)!r}; make the MasterWeights with the formats that "
+                "were saved"
+            )
+
+
+def _check_tensors(parameter: Tensor, rule: Rule, values: Mapping[str, Any]) -> None:
+    if COUNTS not in values:
+        raise ValueError(f"load_state_dict: the state_dict lacks what it kept of {rule.name!r}")
+    for name, value in values.items():
+        fmt = kept_format(name, value, rule)
+        if fmt is None:
+            continue
+        if is_coded(fmt) and value.dtype == torch.uint8:
+            want = torch.Size([(code_bits(fmt, parameter.shape) + 7) // 8])
+        elif name in (MASTER, COMPENSATION):
+            want = parameter.shape
+        else:
+            continue
+        if value.shape != want:
+            raise ValueError(
+                f"load_state_dict: {name} of parameter {rule.name!r} must have shape "
+                f"{tuple(want)} in {fmt}, got {tuple(value.shape)}"
+            )
+
+
+def _whole(name: str, value: Any, parameter: Tensor, rule: Rule) -> Any:
+    """All processes: what a process keeps a part of, whole."""
+    layout = Layout.of(parameter)
+    if layout.mesh is None or not isinstance(value, Tensor):
+        return value
+    fmt = kept_format(name, value, rule)
+    if fmt is not None and _coded(value, fmt):
+        return encoded(layout.whole(decoded(value, fmt, here(parameter).shape)), fmt)
+    return layout.whole(value) if name in (MASTER, COMPENSATION) else whole(value)
+
+
+def _placed(name: str, value: Any, parameter: Tensor, rule: Rule, group: Mapping[str, Any]) -> Any:
+    """The part that this process keeps, on the device where it is kept."""
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    fmt = kept_format(name, value, rule)
+    if fmt is None and name != COUNTS and not value.dim():
+        # a count of steps, which torch keeps on the host unless asked otherwise
+        on_device = group.get("capturable") or group.get("fused")
+        return value.to(parameter.device, copy=True) if on_device else value.clone()
+    layout, value = Layout.of(parameter), value.to(parameter.device, copy=True)
+    if layout.mesh is None or fmt is None:
+        return value
+    if _coded(value, fmt):
+        return encoded(layout.part(decoded(value, fmt, layout.shape)), fmt)
+    if name in (MASTER, COMPENSATION):
+        return layout.part(value)
+    lies_alike = is_values(name, value) and value.shape == layout.shape
+    return layout.placed(layout.part(value)) if lies_alike else value
+
+
+def _coded(value: Tensor, fmt: Format) -> bool:
+    return is_coded(fmt) and value.dtype == torch.uint8

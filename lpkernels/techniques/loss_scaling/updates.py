@@ -1,0 +1,297 @@
+"""One parameter's update: its master and states are unpacked, stepped and packed again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lpkernels.techniques.loss_scaling.formats import Formats, remainder_format
+from lpkernels.techniques.loss_scaling.rules import Rule
+from lpkernels.techniques.loss_scaling.sharding import Layout, here, whole
+from lpkernels.techniques.loss_scaling.states import (
+    COMPENSATION,
+    COUNTS,
+    MASTER,
+    OWN,
+    REMAINDER,
+    decoded_states,
+    encoded_state,
+    is_values,
+)
+from lpkernels.techniques.loss_scaling.storage import (
+    decoded,
+    encoded,
+    reassembled,
+    remainder,
+    rounded,
+)
+
+
+class Key(IntEnum):
+    """What a draw is for; a state's key is `state_key`, above all of these."""
+
+    GRAD = 1
+    MASTER = 2
+    WEIGHT = 3
+    COMPENSATION = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """A parameter to update, which has a gradient.
+
+    optimizer, group: whose step it is, and its options.
+    kept: what is kept of the parameter between steps, changed by the update.
+    seed: of its draws in this step; None where it draws nothing.
+    found: 0-d bool on its device: the update must change nothing; None: it runs.
+    scale: what the gradient is still multiplied by, on its device, or None.
+    """
+
+    optimizer: Optimizer
+    group: Mapping[str, Any]
+    parameter: Tensor
+    rule: Rule
+    kept: dict[str, Any]
+    seed: Tensor | None = None
+    found: Tensor | None = None
+    scale: Tensor | None = None
+
+
+#: Makes an update and returns the names of states that it began.
+Run: TypeAlias = Callable[[Update], list[str]]
+
+#: Updates that are one pass over a parameter, by the type of the optimizer. A type that is not here
+#: is unpacked, stepped and packed.
+FUSED: dict[type[Optimizer], Run] = {}
+
+
+def run(update: Update) -> list[str]:
+    """Makes an update; returns the names of the states that it began.
+
+    Raises: ValueError: a value that the format it is kept in has no code for.
+    """
+    return FUSED.get(type(update.optimizer), unpack_step_pack)(update)
+
+
+def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
+    """The master of a parameter, which becomes its working copy; what is kept of it."""
+    layout, formats = Layout.of(parameter), rule.formats
+    values = layout.whole(here(parameter))
+    if values.dtype != torch.float64:
+        values = values.float()
+    master = rounded(values, formats.master, seed, Key.MASTER).float()
+    working = rounded(master, formats.weight, seed, Key.WEIGHT)
+    kept: dict[str, Any] = {}
+    with _named(rule, "master"):
+        for name, codes in _masters(formats, layout, master, working).items():
+            # codes of float32 may be the parameter's own memory
+            kept[name] = codes.clone()
+    if formats.compensation is not None:
+        nothing = torch.zeros_like(layout.part(master))
+        kept[COMPENSATION] = encoded(nothing, formats.compensation.fmt)
+    kept[COUNTS] = torch.zeros(2, dtype=torch.int64, device=parameter.device)
+    here(parameter).copy_(layout.part(working))
+    return kept
+
+
+def adopt_state(
+    parameter: Tensor, rule: Rule, state: Mapping[str, Any], seed: Tensor | None
+) -> dict[str, Any]:
+    """What is kept of states that the optimizer had before."""
+    layout, found = Layout.of(parameter), {}
+    clash = sorted(set(state) & set(OWN))
+    if clash:
+        raise NotImplementedError(
+            f"MasterWeights: the optimizer has states {', '.join(clash)}, names that are used here"
+        )
+    for name, value in state.items():
+        if is_values(name, value):
+            # bare optimizers keep states in the parameter's dtype
+            value = whole(value).float()
+        found[name] = encoded_state(name, value, rule, layout, seed)
+    return found
+
+
+def master_values(parameter: Tensor, rule: Rule, kept: Mapping[str, Any]) -> Tensor:
+    """All processes: the whole master, float32; perhaps the memory that is kept itself."""
+    layout, formats = Layout.of(parameter), rule.formats
+    mine = here(parameter)
+    if formats.split:
+        fmt = remainder_format(formats.weight)
+        assert fmt is not None
+        apart = decoded(kept[REMAINDER], fmt, mine.shape)
+        values = reassembled(mine.float(), apart)
+    elif formats.working_is_master:
+        values = mine.float()
+    else:
+        values = decoded(kept[MASTER], formats.master.fmt, mine.shape)
+    return layout.whole(values)
+
+
+def unpack_step_pack(update: Update) -> list[str]:
+    """The update of any optimizer that treats every parameter on its own, in float32.
+
+    In this order: the gradient is unscaled and rounded, the optimizer steps on the master, the
+    master is rounded, the states are rounded, and the working copy is rounded from the master.
+    """
+    parameter, rule, kept = update.parameter, update.rule, update.kept
+    layout, formats = Layout.of(parameter), rule.formats
+    gradient = _gradient(update)
+    asked = gradient != 0
+    before = master_values(parameter, rule, kept)
+    after = before.clone()
+    # memory that is kept is handed out itself where what comes back is surely kept
+    copies = update.found is not None or not formats.take_anything
+    states = decoded_states(kept, rule, layout, here(parameter).shape, copies)
+    began = step_alone(update.optimizer, update.group, after, gradient, states)
+    moved = after != before
+    asked |= moved
+    del gradient
+    if update.found is not None:
+        # what must not be kept may hold values without a code
+        after.masked_fill_(update.found, 0)
+    master, left = _rounded_master(update, layout, before, after)
+    working = rounded(master, formats.weight, update.seed, Key.WEIGHT)
+    with _named(rule, "master"):
+        new = _masters(formats, layout, master, working)
+    stayed = ~moved if master is after else master == before
+    if left is not None:
+        assert formats.compensation is not None
+        stayed &= left == _compensation(update, layout)
+        new[COMPENSATION] = encoded(layout.part(left), formats.compensation.fmt)
+    count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
+    new[COUNTS] = kept[COUNTS] + count
+    for name, value in began.items():
+        if update.found is not None and isinstance(value, Tensor) and value.is_floating_point():
+            value = value.masked_fill(_beside(update.found, value), 0)
+        with _named(rule, name):
+            new[name] = encoded_state(name, value, rule, layout, update.seed)
+    write(here(parameter), layout.part(working).to(parameter.dtype), update.found)
+    return _keep(kept, new, update.found)
+
+
+def step_alone(
+    optimizer: Optimizer,
+    group: Mapping[str, Any],
+    values: Tensor,
+    gradient: Tensor,
+    state: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The optimizer's step as if `values`, changed in place, were its one parameter: its new state.
+
+    The optimizer's own groups and states are as before afterwards; its hooks are not called.
+    """
+    alone = nn.Parameter(values)
+    alone.grad = gradient
+    groups, states = optimizer.param_groups, optimizer.state
+    optimizer.param_groups = [{**group, "params": [alone]}]
+    optimizer.state = defaultdict(dict, {alone: dict(state)} if state else {})
+    step: Any = type(optimizer).step
+    # torch wraps each class's step in what calls the hooks
+    unhooked = step.__wrapped__ if getattr(step, "hooked", False) else step
+    try:
+        with torch.no_grad():
+            unhooked(optimizer)
+        return dict(optimizer.state.get(alone, {}))
+    finally:
+        optimizer.param_groups, optimizer.state = groups, states
+
+
+def write(target: Tensor, value: Tensor, found: Tensor | None) -> None:
+    """target = value, unless `found`, which is not read."""
+    if value is target:
+        return
+    mine, other = here(target), here(value)
+    mine.copy_(other if found is None else torch.where(_beside(found, mine), mine, other))
+
+
+def _gradient(update: Update) -> Tensor:
+    """The whole gradient in float32, unscaled and rounded."""
+    gradient = update.parameter.grad
+    assert gradient is not None
+    values = whole(gradient.detach()).float()
+    if update.scale is not None:
+        values = values / update.scale
+    return rounded(values, update.rule.formats.grad, update.seed, Key.GRAD)
+
+
+def _rounded_master(
+    update: Update, layout: Layout, before: Tensor, after: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """The master in its format, and what of the update is left for the next one, if it is kept.
+
+    Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: what was left of
+    earlier ones is added to the next. Differs: only the two results are rounded to formats, all
+    else is float32.
+    """
+    formats = update.rule.formats
+    if formats.compensation is None:
+        return rounded(after, formats.master, update.seed, Key.MASTER), None
+    wanted = after - before + _compensation(update, layout)
+    if update.found is not None:
+        wanted.masked_fill_(update.found, 0)
+    master = rounded(before + wanted, formats.master, update.seed, Key.MASTER)
+    left = wanted - (master - before)
+    return master, rounded(left, formats.compensation, update.seed, Key.COMPENSATION)
+
+
+def _compensation(update: Update, layout: Layout) -> Tensor:
+    quantizer = update.rule.formats.compensation
+    assert quantizer is not None
+    shape = here(update.parameter).shape
+    return layout.whole(decoded(update.kept[COMPENSATION], quantizer.fmt, shape))
+
+
+def _masters(
+    formats: Formats, layout: Layout, master: Tensor, working: Tensor
+) -> dict[str, Tensor]:
+    """How a master is kept beside its working copy."""
+    if formats.split:
+        fmt = remainder_format(formats.weight)
+        assert fmt is not None
+        apart = remainder(layout.part(master), layout.part(working))
+        return {REMAINDER: encoded(apart, fmt)}
+    if formats.working_is_master:
+        return {}
+    return {MASTER: encoded(layout.part(master), formats.master.fmt)}
+
+
+def _keep(kept: dict[str, Any], new: Mapping[str, Any], found: Tensor | None) -> list[str]:
+    """Takes over what an update made, unless `found`; the names of what was not there before."""
+    began = []
+    for name, value in new.items():
+        old = kept.get(name)
+        if name not in kept:
+            kept[name] = value
+            began.append(name)
+        elif isinstance(value, Tensor) and isinstance(old, Tensor) and value.shape == old.shape:
+            write(old, value, found)
+        elif value is not old and not (found is not None and bool(found)):
+            kept[name] = value
+    return began
+
+
+def _beside(found: Tensor, tensor: Tensor) -> Tensor:
+    """The flag on the tensor's device; a wait where that is the host and the flag's is not."""
+    return found if found.device == tensor.device else found.to(tensor.device)
+
+
+@contextmanager
+def _named(rule: Rule, what: str) -> Iterator[None]:
+    """Errors name the parameter."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(
+            f"MasterWeights: {what} of parameter {rule.name!r}: {error}; a loss scaler skips steps "
+            "whose gradients are not finite, and a format that saturates or has infinities takes "
+            "all others"
+        ) from error

@@ -1,0 +1,144 @@
+"""Steps on masters with fixed gradients: one process writes alone.pt, several rank<n>.pt.
+
+    torchrun --standalone --nproc-per-node 2 -m tests.distributed.masters FOLDER
+
+What several resume is alone.pt.
+"""
+
+import copy
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lpkernels.experiments.processes.replicas import like, local, sharded, whole
+from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.distributed.runs import ALIGNED, data, start_and_stop
+from tests.techniques.loss_scaling.optimizers import OPTIMIZERS, gradient
+
+_NARROW: dict[str, Any] = {
+    "weight": "e4m3fn:stochastic",
+    "master": "e6m9:stochastic",
+    "state": "e5m7:stochastic",
+    "grad": "e5m2:stochastic",
+}
+# Shards are rows of matrices, and elements of biases, in which blocks of 8 would be cut.
+_BLOCKS = {**_NARROW, "weight": "block4_axis0_e4m3", "state": "block4_e4m3:stochastic"}
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}),
+    "blocks": ("adam", {**_BLOCKS, "exceptions": {"*bias": {"state": "bf16"}}}),
+    # nothing is drawn, and no seed is sent
+    "fp32": ("adam", {"weight": "fp32", "generator": torch.tensor(3)}),
+    "split": ("adamw", {"weight": "bf16:stochastic", "split": True}),
+    "factored": ("adafactor", {"weight": "bf16", "master": "e8m12:stochastic", "state": "e8m9"}),
+}
+HALF, ALL = range(3), range(6)
+
+# A run of the trainer whose gradients on two processes are those of one.
+TRAINED = ALIGNED.replace(
+    name="masters",
+    weight_update="",
+    master="e6m9:stochastic",
+    working="fp8_e4m3",
+    opt_state="momentum_buffer=e5m7:stochastic",
+    opt_grad="e5m2",
+)
+
+
+def main(folder: Path) -> None:
+    if "RANK" not in os.environ:
+        torch.save({name: run(name, ALONE) for name in RUNS}, folder / "alone.pt")
+        Trainer(TRAINED, folder / "alone", workload=data(TRAINED)).fit()
+        start_and_stop(TRAINED, folder / "stopped")
+        return
+    with joined() as ddp:
+        fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
+        before = torch.load(folder / "alone.pt", weights_only=True)
+        seen: dict[str, Any] = {"refused": refused(fsdp)}
+        for way, processes in (("ddp", ddp), ("fsdp", fsdp)):
+            for name in RUNS:
+                seen[f"{way}-{name}"] = run(name, processes)
+                seen[f"{way}-{name}-resumed"] = run(name, processes, before[name]["half"])
+            if processes.count == 2:
+                trained(folder, way, processes)
+        torch.save(seen, folder / f"rank{ddp.rank}.pt")
+
+
+def trained(folder: Path, way: str, processes: Processes) -> None:
+    """A run from the start, and one that goes on where one process stopped."""
+    Trainer(TRAINED, folder / way, workload=data(TRAINED), processes=processes).fit()
+    resumed = folder / f"{way}-resumed"
+    processes.on_first(lambda: shutil.copytree(folder / "stopped", resumed))
+    Trainer.resume(resumed, workload=data(TRAINED), processes=processes).fit()
+
+
+def network(processes: Processes) -> nn.Module:
+    """Layers whose shards are uneven, or one row."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 2))
+    return sharded(model, processes, "cpu")
+
+
+def run(name: str, processes: Processes, half: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Six steps, or the last three after `half`; the fourth is skipped and made again."""
+    model = network(processes)
+    held = list(model.parameters())
+    kind, formats = RUNS[name]
+    # every process would draw a seed of its own
+    torch.manual_seed(processes.rank)
+    names = model.named_parameters()
+    optimizer = MasterWeights(OPTIMIZERS[kind](held), **formats, named_parameters=names)
+    if half is not None:
+        optimizer.load_state_dict(half["state"])
+        with torch.no_grad():
+            for p, value in zip(held, half["weights"], strict=True):
+                p.copy_(like(value, p))
+    seen: dict[str, Any] = {}
+    for step in ALL if half is None else range(len(HALF), len(ALL)):
+        if step == len(HALF):
+            seen["half"] = state(optimizer, held)
+            take(optimizer, held, 99, skips=True)
+        take(optimizer, held, step)
+    seen["end"] = state(optimizer, held)
+    seen["held"] = [local(p.detach()).numel() for p in held]
+    with optimizer.masters():
+        seen["masters"] = [whole(p.detach()).clone() for p in held]
+    return seen
+
+
+def take(
+    optimizer: MasterWeights, held: list[nn.Parameter], step: int, skips: bool = False
+) -> None:
+    for number, p in enumerate(held):
+        values = gradient(torch.empty(p.shape), number, step)
+        p.grad = like(values / 0 if skips else values, p)
+    optimizer.found_inf = torch.tensor(float(skips))
+    optimizer.step()
+    del optimizer.found_inf
+
+
+def state(optimizer: MasterWeights, held: list[nn.Parameter]) -> dict[str, Any]:
+    weights = [whole(p.detach()).clone() for p in held]
+    return {"weights": weights, "state": copy.deepcopy(optimizer.state_dict())}
+
+
+def refused(processes: Processes) -> str:
+    """What is said of blocks that lie in two shards."""
+    model = network(processes)
+    inner = torch.optim.Adam(model.parameters())
+    try:
+        names = model.named_parameters()
+        MasterWeights(inner, weight="fp32", state="block8_e4m3", named_parameters=names)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

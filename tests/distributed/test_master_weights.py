@@ -1,0 +1,71 @@
+"""Masters on two and four processes, whole and sharded: one process's bits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lpkernels.experiments.records import read_run
+from tests.distributed.masters import RUNS
+from tests.distributed.runs import WAYS
+from tests.techniques.loss_scaling.optimizers import assert_same
+
+ways = pytest.mark.parametrize("way", WAYS)
+runs = pytest.mark.parametrize("name", RUNS)
+
+
+def seen(folder: Path) -> list[dict[str, Any]]:
+    """What every process saw."""
+    return [torch.load(path, weights_only=True) for path in sorted(folder.glob("rank*.pt"))]
+
+
+def alone(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "alone.pt", weights_only=True)
+
+
+@ways
+@runs
+def test_several_processes_have_the_bits_of_one(masters: Path, way: str, name: str) -> None:
+    want = alone(masters)[name]
+    for got in seen(masters):
+        for what in ("half", "end", "masters"):
+            assert_same(got[f"{way}-{name}"][what], want[what], what)
+
+
+@ways
+@runs
+def test_several_processes_go_on_where_one_stopped(masters: Path, way: str, name: str) -> None:
+    want = alone(masters)[name]
+    for got in seen(masters):
+        for what in ("half", "end", "masters"):
+            assert_same(got[f"{way}-{name}-resumed"][what], want[what], what)
+
+
+def test_sharded_processes_keep_a_part_each(masters: Path) -> None:
+    parts = [got["fsdp-narrow"]["held"] for got in seen(masters)]
+    assert [sum(sizes) for sizes in zip(*parts, strict=True)] == [42, 7, 14, 2]
+    assert parts[0][0] < 42
+
+
+def test_blocks_in_two_shards_are_refused_by_name(masters: Path) -> None:
+    for got in seen(masters):
+        assert got["refused"].startswith(
+            "MasterWeights: parameter '0.bias' of shape (7,) is sharded in pieces of "
+        )
+        assert "which cut the blocks of state=block8_e4m3;" in got["refused"]
+
+
+# The gradients of four processes are not those of one.
+@pytest.mark.parametrize("masters", [2], indirect=True, ids=["two"])
+@pytest.mark.parametrize("run", ["ddp", "fsdp", "ddp-resumed", "fsdp-resumed"])
+def test_the_trainer_has_the_bits_of_one_process(masters: Path, run: str) -> None:
+    got, want = (
+        torch.load(masters / name / "checkpoint.pt", weights_only=True) for name in (run, "alone")
+    )
+    assert_same(got["model"], want["model"], "model")
+    assert_same(got["optimizer"], want["optimizer"], "optimizer")
+    shares = [
+        [epoch["stagnation"] for epoch in read_run(masters / n).epochs] for n in (run, "alone")
+    ]
+    assert shares[0] == shares[1] and all(0 < share < 1 for share in shares[0])

@@ -1,0 +1,93 @@
+"""Parameters and fixed gradients for optimizers: the same in every test and every process."""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.compare import assert_bit_equal
+
+#: Odd sizes, a matrix that Adafactor factors, a vector and a scalar.
+SHAPES = ((7, 9), (13,), ())
+
+Make = Callable[[list[nn.Parameter]], Optimizer]
+
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(
+        p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01
+    ),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01, amsgrad=True),
+    "adam_fused": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, maximize=True),
+    "adamax": lambda p: torch.optim.Adamax(p),
+    "nadam": lambda p: torch.optim.NAdam(p),
+    "radam": lambda p: torch.optim.RAdam(p),
+    "adagrad": lambda p: torch.optim.Adagrad(p, initial_accumulator_value=0.125, lr_decay=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p),
+    "adafactor": lambda p: torch.optim.Adafactor(p),
+    "asgd": lambda p: torch.optim.ASGD(p),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, momentum=0.9, centered=True),
+    "rprop": lambda p: torch.optim.Rprop(p),
+}
+if hasattr(torch.optim, "Muon"):
+    OPTIMIZERS["muon"] = lambda p: torch.optim.Muon([q for q in p if q.dim() == 2])
+
+
+def parameters(
+    dtype: torch.dtype = torch.float32, shapes: Iterable[tuple[int, ...]] = SHAPES
+) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
+
+
+def gradient(parameter: Tensor, number: int, step: int) -> Tensor:
+    """The gradient of parameter `number` in a step: a few of its elements are 0."""
+    generator = torch.Generator().manual_seed(1000 * step + number)
+    values = torch.randn(parameter.shape, generator=generator) * 10.0 ** -(step % 3)
+    return values.masked_fill(values.abs() < 1e-2, 0).to(parameter.dtype)
+
+
+def train(optimizer: Optimizer, held: list[nn.Parameter], steps: Iterable[int]) -> None:
+    """Steps with the gradients of these numbers."""
+    for step in steps:
+        for number, parameter in enumerate(held):
+            parameter.grad = gradient(parameter, number, step)
+        optimizer.step()
+
+
+def masters(optimizer: MasterWeights, held: list[nn.Parameter]) -> list[Tensor]:
+    """The masters, in the order of `held`."""
+    with optimizer.masters():
+        return [p.detach().clone() for p in held]
+
+
+def wrapped(name: str, held: list[nn.Parameter], **formats: Any) -> MasterWeights:
+    return MasterWeights(OPTIMIZERS[name](held), **formats)
+
+
+def assert_same(one: Any, two: Any, name: str = "state") -> None:
+    """Nested states: the same keys, plain values and bits."""
+    if isinstance(one, Tensor):
+        assert_bit_equal(one, two, name)
+    elif isinstance(one, dict):
+        assert one.keys() == two.keys(), name
+        for key in one:
+            assert_same(one[key], two[key], f"{name}[{key!r}]")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(two), name
+        for i, (a, b) in enumerate(zip(one, two, strict=True)):
+            assert_same(a, b, f"{name}[{i}]")
+    else:
+        assert one == two, name
+
+
+def snapshot(optimizer: MasterWeights, held: list[nn.Parameter]) -> dict[str, Any]:
+    """All that a step may change, copied."""
+    weights = [p.detach().clone() for p in held]
+    return {"weights": weights, "state": copy.deepcopy(optimizer.state_dict())}

@@ -1,0 +1,278 @@
+"""Masters of weights: the bits of the optimizer alone, what narrow masters lose, what is kept."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.compare import assert_bit_equal
+from tests.techniques.loss_scaling.optimizers import (
+    OPTIMIZERS,
+    assert_same,
+    gradient,
+    masters,
+    parameters,
+    train,
+    wrapped,
+)
+
+FP32 = {"weight": "fp32", "master": "fp32", "state": "fp32"}
+STEPS = range(1, 6)
+
+
+# --- the general path ---
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_float32_gives_the_bits_of_the_optimizer_alone(name: str) -> None:
+    bare, held = parameters(), parameters()
+    alone, optimizer = OPTIMIZERS[name](bare), wrapped(name, held, **FP32)
+    train(alone, bare, STEPS)
+    train(optimizer, held, STEPS)
+    for p, q in zip(held, bare, strict=True):
+        assert_bit_equal(p.detach(), q.detach())
+        own = {k: v for k, v in optimizer.state.get(p, {}).items() if k != "counts"}
+        assert_same(own, dict(alone.state.get(q, {})))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_float32_masters_beside_working_copies_are_the_optimizer_alone(
+    name: str, dtype: torch.dtype
+) -> None:
+    """Working copies in bf16, as emulated values or in the dtype: the masters do not see it."""
+    bare = [nn.Parameter(p.detach().bfloat16().float()) for p in parameters()]
+    held = [nn.Parameter(p.detach().bfloat16().to(dtype)) for p in parameters()]
+    alone, optimizer = OPTIMIZERS[name](bare), wrapped(name, held, weight="bf16")
+    for step in STEPS:
+        for number, (p, q) in enumerate(zip(held, bare, strict=True)):
+            p.grad = gradient(p, number, step).bfloat16().to(dtype)
+            # some optimizers change gradients
+            q.grad = p.grad.float().clone()
+        alone.step()
+        optimizer.step()
+    mine = optimizer.rules()
+    for master, p, q in zip(masters(optimizer, held), held, bare, strict=True):
+        if p not in mine:
+            continue
+        assert p.dtype == dtype
+        assert_bit_equal(master, q.detach())
+        assert_bit_equal(p.detach().float(), lp.quantize(q.detach(), "bf16"))
+
+
+def test_channels_last_gives_the_bits_of_the_optimizer_alone() -> None:
+    def one() -> list[nn.Parameter]:
+        (p,) = parameters(shapes=[(5, 3, 3, 3)])
+        return [nn.Parameter(p.detach().to(memory_format=torch.channels_last))]
+
+    bare, held = one(), one()
+    train(OPTIMIZERS["adam"](bare), bare, STEPS)
+    train(wrapped("adam", held, **FP32), held, STEPS)
+    assert_bit_equal(held[0].detach(), bare[0].detach())
+
+
+# Elementwise, in the order of the class's docstring.
+def test_a_step_rounds_gradient_master_states_and_working_copy() -> None:
+    (p,) = parameters(shapes=[(33,)])
+    formats = {"weight": "e4m3fn", "master": "e6m9", "state": "e5m7", "grad": "e5m2"}
+    master = lp.quantize(p.detach(), "e6m9")
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=0.1, momentum=0.9), **formats)
+    assert_bit_equal(p.detach(), lp.quantize(master, "e4m3fn"))
+    momentum = None
+    for step in STEPS:
+        p.grad = gradient(p, 0, step)
+        g = lp.quantize(p.grad, "e5m2")
+        momentum = g.clone() if momentum is None else momentum.mul_(0.9).add_(g)
+        master = lp.quantize(master.add(momentum, alpha=-0.1), "e6m9")
+        momentum = lp.quantize(momentum, "e5m7")
+        optimizer.step()
+        assert_bit_equal(p.detach(), lp.quantize(master, "e4m3fn"))
+    assert_bit_equal(optimizer.state[p]["master"], lp.pack(master, "e6m9"))
+    assert_bit_equal(optimizer.state[p]["momentum_buffer"], lp.pack(momentum, "e5m7"))
+
+
+def test_states_have_formats_of_their_own() -> None:
+    held = parameters()
+    state = {"exp_avg": "e4m3fn", "exp_avg_sq": "block32_e4m3"}
+    optimizer = wrapped("adamw", held[:2], weight="fp32", state=state)
+    train(optimizer, held[:2], STEPS)
+    kept = optimizer.state[held[0]]
+    assert kept["exp_avg"].dtype == kept["exp_avg_sq"].dtype == torch.uint8
+    assert (len(kept["exp_avg"]), len(kept["exp_avg_sq"])) == (63, 63 + 7)
+    assert kept["step"] == 5.0
+    values = lp.unpack(kept["exp_avg"], "e4m3fn", (7, 9))
+    assert values.abs().max() > 0
+
+
+def test_a_state_that_is_not_named_is_fp32() -> None:
+    held = parameters()
+    optimizer = wrapped("adamw", held, weight="fp32", state={"exp_avg": "bf16"})
+    train(optimizer, held, [1])
+    kept = optimizer.state[held[0]]
+    assert (kept["exp_avg"].dtype, kept["exp_avg_sq"].dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_states_of_other_shapes_are_rounded() -> None:
+    (p,) = parameters(shapes=[(7, 9)])
+    optimizer = MasterWeights(torch.optim.Adafactor([p]), weight="fp32", state="e8m3")
+    train(optimizer, [p], STEPS)
+    for name in ("row_var", "col_var"):
+        kept = optimizer.state[p][name]
+        assert_bit_equal(kept, lp.quantize(kept, "e8m3"), name)
+
+
+def test_states_that_the_optimizer_had_are_taken_over() -> None:
+    bare, held = parameters(), parameters()
+    alone, inner = OPTIMIZERS["adam"](bare), OPTIMIZERS["adam"](held)
+    train(alone, bare, STEPS)
+    train(inner, held, [1, 2])
+    train(MasterWeights(inner, **FP32), held, [3, 4, 5])
+    assert_same([p.detach() for p in held], [p.detach() for p in bare])
+
+
+# --- exceptions and names ---
+
+
+def test_exceptions_by_name() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    optimizer = MasterWeights(
+        torch.optim.Adam(model.parameters()),
+        weight="e4m3fn",
+        state="e8m3",
+        named_parameters=model.named_parameters(),
+        exceptions={"1.*": {"weight": "fp32", "state": "fp32"}, "*bias": {"grad": "e5m2"}},
+    )
+    formats = {rule.name: rule.formats for rule in optimizer.rules().values()}
+    assert [str(formats[name].weight) for name in ("0.weight", "0.bias", "1.bias")] == [
+        "e4m3fn",
+        "e4m3fn",
+        "e8m23",
+    ]
+    # the first glob that matches holds
+    assert str(formats["0.bias"].grad) == "e5m2" and formats["1.bias"].grad is None
+    assert str(formats["0.weight"].state) == "e8m3" and str(formats["1.weight"].state) == "e8m23"
+    assert list(optimizer.stagnation()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_names_are_positions_without_names() -> None:
+    held = parameters()
+    optimizer = wrapped("sgd", held, weight="e5m2", exceptions={"1": {"weight": "fp32"}})
+    values = held[1].detach().clone()
+    assert_bit_equal(values, parameters()[1].detach())
+    assert list(optimizer.stagnation()) == ["0", "1", "2"]
+
+
+def test_names_are_those_the_optimizer_was_made_with() -> None:
+    model = nn.Linear(2, 2)
+    try:
+        inner = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    except TypeError:
+        pytest.skip("this torch's optimizers take no names")
+    optimizer = MasterWeights(inner, weight="fp16", exceptions={"bias": {"weight": "fp32"}})
+    assert list(optimizer.stagnation()) == ["weight", "bias"]
+
+
+# --- in a loop ---
+
+
+def test_schedulers_change_the_learning_rate() -> None:
+    bare, held = parameters(), parameters()
+    alone, optimizer = OPTIMIZERS["momentum"](bare), wrapped("momentum", held, **FP32)
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(o, 5) for o in (alone, optimizer)]
+    for step in STEPS:
+        train(alone, bare, [step])
+        train(optimizer, held, [step])
+        for schedule in schedules:
+            schedule.step()
+    assert optimizer.param_groups[0]["lr"] == alone.param_groups[0]["lr"] < 0.01
+    assert optimizer.param_groups[0]["params"][0] is held[0]
+    assert_same([p.detach() for p in held], [p.detach() for p in bare])
+
+
+def test_a_schedule_of_the_wrapped_optimizer_counts_too() -> None:
+    held = parameters()
+    inner = OPTIMIZERS["sgd"](held)
+    optimizer = MasterWeights(inner, weight="fp16")
+    inner.param_groups[0]["lr"] = 0.5
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_groups_are_added() -> None:
+    bare, held = parameters(), parameters()
+    alone = torch.optim.SGD(bare[:1], lr=0.1, momentum=0.9)
+    optimizer = MasterWeights(torch.optim.SGD(held[:1], lr=0.1, momentum=0.9), **FP32)
+    train(alone, bare[:1], [1])
+    train(optimizer, held[:1], [1])
+    alone.add_param_group({"params": bare[1:], "lr": 0.01})
+    optimizer.add_param_group({"params": held[1:], "lr": 0.01})
+    train(alone, bare, [2, 3])
+    train(optimizer, held, [2, 3])
+    assert_same([p.detach() for p in held], [p.detach() for p in bare])
+    assert list(optimizer.stagnation()) == ["0", "1", "2"]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
+    assert optimizer.optimizer.param_groups[1] is optimizer.param_groups[1]
+
+
+def test_gradients_accumulate_and_are_clipped() -> None:
+    def run(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> list[torch.Tensor]:
+        held = parameters()
+        optimizer = make(held)
+        for step in STEPS:
+            optimizer.zero_grad()
+            for part in (0, 1):
+                loss = sum((p * gradient(p, n, 2 * step + part)).sum() for n, p in enumerate(held))
+                loss.backward()
+            nn.utils.clip_grad_norm_(held, 0.5)
+            optimizer.step()
+        return [p.detach() for p in held]
+
+    assert_same(run(lambda p: wrapped("adam", p, **FP32)), run(OPTIMIZERS["adam"]))
+
+
+def test_a_closure_is_called_once() -> None:
+    (p,) = parameters(shapes=[(3,)])
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp32")
+    calls = []
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        calls.append(1)
+        return float(loss.detach())
+
+    assert optimizer.step(closure) > 0 and len(calls) == 1
+
+
+def test_hooks_are_called_once_for_a_step() -> None:
+    held = parameters()
+    inner = OPTIMIZERS["sgd"](held)
+    calls: list[str] = []
+    inner.register_step_pre_hook(lambda *_: calls.append("inner"))
+    optimizer = MasterWeights(inner, weight="fp16")
+    optimizer.register_step_pre_hook(lambda *_: calls.append("outer"))
+    train(optimizer, held, [1])
+    assert calls == ["outer"]
+
+
+def test_parameters_without_gradients_stay() -> None:
+    held = parameters()
+    optimizer = wrapped("adam", held, weight="fp16")
+    before = held[1].detach().clone()
+    held[0].grad = gradient(held[0], 0, 1)
+    optimizer.step()
+    assert_bit_equal(held[1].detach(), before)
+    assert "exp_avg" in optimizer.state[held[0]] and "exp_avg" not in optimizer.state[held[1]]
+
+
+def test_weights_that_were_loaded_become_masters() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight="fp16")
+    other = nn.Linear(3, 2).state_dict()
+    model.load_state_dict(other)
+    optimizer.take_weights()
+    assert_bit_equal(masters(optimizer, [model.weight])[0], other["weight"])
+    assert_bit_equal(model.weight.detach(), lp.quantize(other["weight"], "fp16"))

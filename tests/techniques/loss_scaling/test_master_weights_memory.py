@@ -1,0 +1,131 @@
+"""What is kept costs what its formats say."""
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lpkernels.techniques.loss_scaling import MasterWeights, MemoryRow, memory
+from tests.techniques.loss_scaling.optimizers import gradient
+
+N = 100 * 96
+CASES: dict[str, dict[str, Any]] = {
+    "fp8": {
+        "weight": "e4m3fn",
+        "master": "e6m9",
+        "state": {"exp_avg": "e5m2", "exp_avg_sq": "e8m3"},
+    },
+    "mx": {"weight": "block32_e2m1", "master": "fp32", "state": "block32_e4m3"},
+    "kahan": {"weight": "bf16", "master": "bf16", "compensation": "bf16"},
+    "odd": {"weight": "e3m1", "master": "fixed13_f10", "state": "e5m5"},
+    "split": {"weight": "bf16:nearest_away", "split": True},
+}
+# bits of a value beside the working copy: master, compensation or remainder, and two states
+BITS = {
+    "fp8": 16 + 8 + 12,
+    "mx": 32 + 2 * (8 + 8 / 32),
+    "kahan": 0 + 16 + 64,
+    "odd": 13 + 2 * 11,
+    "split": 16 + 64,
+}
+
+
+def trained(formats: dict[str, Any], dtype: torch.dtype = torch.float32) -> MasterWeights:
+    torch.manual_seed(0)
+    p = nn.Parameter(torch.randn(100, 96).to(dtype))
+    optimizer = MasterWeights(torch.optim.Adam([p], lr=1e-3), **formats)
+    p.grad = gradient(p, 0, 1)
+    optimizer.step()
+    return optimizer
+
+
+@pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_are_those_of_the_formats(case: str) -> None:
+    optimizer = trained(CASES[case])
+    rows = memory(optimizer)
+    kept = [row for row in rows if row.what not in ("working copy", "counts", "step", "transient")]
+    bits = sum(row.bits for row in kept)
+    assert bits == BITS[case] * N
+    assert sum(row.bytes for row in kept) == pytest.approx(bits / 8, rel=0.02)
+    # nothing is kept that no row counts
+    (state,) = optimizer.state.values()
+    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    assert sum(t.untyped_storage().nbytes() for t in tensors) == sum(
+        row.bytes for row in rows if row.what not in ("working copy", "transient")
+    )
+
+
+@pytest.mark.parametrize(("dtype", "bytes_"), [(torch.float32, 4 * N), (torch.bfloat16, 2 * N)])
+def test_working_copies_take_what_their_dtype_takes(dtype: torch.dtype, bytes_: int) -> None:
+    first, *_ = memory(trained({"weight": "e4m3fn", "state": "bf16"}, dtype))
+    assert first == MemoryRow("working copy", "e4m3fn", N, bytes_, 8 * N)
+
+
+def test_rows_are_by_kind_and_format() -> None:
+    held = [nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(16))]
+    optimizer = MasterWeights(
+        torch.optim.SGD(held, lr=0.1), weight="bf16", exceptions={"1": {"master": "e6m9"}}
+    )
+    rows = {(row.what, row.fmt): row for row in memory(optimizer)}
+    assert rows["working copy", "e8m7"].values == 24
+    assert rows["master", "e8m23"] == MemoryRow("master", "e8m23", 8, 32, 256)
+    assert rows["master", "e6m9"] == MemoryRow("master", "e6m9", 16, 32, 256)
+    assert rows["counts", ""].bytes == 2 * 2 * 8
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes of new tensors that were alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive = self.peak = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _tensor(t)}
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if _tensor(tensor):
+                self._note(tensor.untyped_storage(), given)
+        return result
+
+    def _note(self, storage: torch.UntypedStorage, given: set[int]) -> None:
+        key = storage._cdata
+        if key in self.seen or key in given:
+            return
+        self.seen.add(key)
+        self.alive += storage.nbytes()
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(storage, self._free, key, storage.nbytes())
+
+    def _free(self, key: int, count: int) -> None:
+        self.seen.discard(key)
+        self.alive -= count
+
+
+def _tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+@pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
+@pytest.mark.parametrize("case", CASES)
+def test_transient_memory_is_about_what_is_reported(case: str) -> None:
+    """Of the largest parameter alone, with an optimizer that needs no memory of its own."""
+    formats = dict(CASES[case])
+    if isinstance(formats.get("state"), dict):
+        formats["state"] = "e5m2"
+    held = [nn.Parameter(torch.randn(100, 96)) for _ in range(3)]
+    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats)
+    for number in range(2):
+        for p in held:
+            p.grad = gradient(p, 0, number)
+        with Peak() as mode:
+            optimizer.step()
+    reported = memory(optimizer)[-1]
+    assert (reported.what, reported.fmt) == ("transient", "e8m23")
+    assert 0.7 < mode.peak / reported.bytes <= 1

@@ -1,0 +1,244 @@
+"""What narrow masters lose and what recovers it: Kahan, split masters, draws, stagnation."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from lpkernels.rng import derive_seed
+from lpkernels.techniques.loss_scaling import MasterWeights, Stagnation
+from tests.compare import assert_bit_equal, assert_unbiased
+from tests.techniques.loss_scaling.optimizers import (
+    assert_same,
+    gradient,
+    masters,
+    parameters,
+    train,
+    wrapped,
+)
+
+STEPS = range(1, 6)
+
+
+# --- what narrow masters lose, and what recovers it: w = 1, 4096 updates of -rn16(2e-4) ---
+
+
+def fallen(**formats: Any) -> tuple[float, MasterWeights, nn.Parameter]:
+    p = nn.Parameter(torch.ones(16))
+    update = float(lp.quantize(torch.tensor(2e-4), "fp16"))
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), **formats)
+    for _ in range(4096):
+        p.grad = torch.full((16,), update)
+        optimizer.step()
+    return float(p.detach()[0]), optimizer, p
+
+
+def test_fp16_weights_stay_where_they_are() -> None:
+    value, optimizer, _ = fallen(weight="fp16", master="fp16")
+    assert value == 1.0
+    assert optimizer.stagnation() == {"0": Stagnation(16 * 4096, 16 * 4096)}
+    assert optimizer.stagnation()["0"].share == 1.0
+    optimizer.reset_stagnation()
+    assert optimizer.stagnation() == {"0": Stagnation(0, 0)}
+    assert optimizer.stagnation()["0"].share == 0.0
+
+
+@pytest.mark.parametrize(
+    "formats",
+    [
+        {"weight": "fp16", "master": "fp32"},
+        {"weight": "fp16", "master": "fp16", "compensation": "fp16"},
+        {"weight": "fp32", "split": False},
+    ],
+    ids=["master", "kahan", "fp32"],
+)
+def test_masters_and_compensation_follow_every_update(formats: dict[str, Any]) -> None:
+    value, optimizer, _ = fallen(**formats)
+    # specs of mixed precision: 0.18066406 after rounding to fp16
+    assert float(lp.quantize(torch.tensor(value), "fp16")) == 0.1806640625
+    assert optimizer.stagnation()["0"].unchanged == 0
+
+
+def test_a_stochastic_16_bit_master_follows_in_the_mean() -> None:
+    """Wang et al. 2018: e6m9 masters, rounded stochastically. From 1 down to 0.18 each step of the
+    grid is crossed by chance: 64 elements end near where float32 does."""
+    p = nn.Parameter(torch.ones(64))
+    optimizer = MasterWeights(
+        torch.optim.SGD([p], lr=1.0), weight="fp8_e5m2", master="e6m9:stochastic"
+    )
+    for _ in range(4096):
+        p.grad = torch.full((64,), 2e-4)
+        optimizer.step()
+    (ended,) = masters(optimizer, [p])
+    # one update moves by 2^-10 with chance 0.2 or so: a variance of 2e-4 * 2^-10 * 4096 at most
+    sigma = (2e-4 * 2.0**-10 * 4096) ** 0.5
+    assert abs(float(ended.mean()) - (1 - 4096 * 2e-4)) < 3 * sigma / 8
+    assert_bit_equal(ended, lp.quantize(ended, "e6m9"))
+    assert_bit_equal(p.detach(), lp.quantize(ended, "fp8_e5m2"))
+
+
+def test_stochastic_updates_move_as_often_as_they_should() -> None:
+    p = nn.Parameter(torch.ones(20000))
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16", master="fp16:stochastic")
+    p.grad = torch.full_like(p, -(2.0**-12))
+    optimizer.step()
+    assert_unbiased(int((p > 1).sum()), p.numel(), 0.25)
+    assert optimizer.stagnation()["0"] == (20000, int((p == 1).sum()))
+
+
+def test_compensation_is_kahans_sum() -> None:
+    (p,) = parameters(shapes=[(50,)])
+    w = lp.quantize(p.detach(), "bf16")
+    optimizer = MasterWeights(
+        torch.optim.SGD([p], lr=0.01), weight="bf16", master="bf16", compensation="bf16"
+    )
+    c = torch.zeros_like(w)
+    for step in STEPS:
+        p.grad = gradient(p, 0, step)
+        y = (w.add(p.grad, alpha=-0.01) - w) + c
+        new = lp.quantize(w + y, "bf16")
+        c, w = lp.quantize(y - (new - w), "bf16"), new
+        optimizer.step()
+        assert_bit_equal(p.detach(), w)
+        assert_bit_equal(optimizer.state[p]["compensation"], c.bfloat16())
+    assert c.abs().max() > 0
+
+
+# --- a split master ---
+
+ROUNDINGS = (
+    "nearest_even",
+    "nearest_away",
+    "toward_zero",
+    "toward_positive",
+    "to_odd",
+    "stochastic",
+)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("fmt", ["bf16", "tf32", "e8m1", "e8m22"])
+def test_a_split_master_is_reassembled_exactly(fmt: str, rounding: str) -> None:
+    """Ties, subnormals, overflow, zeros and infinities, whatever the working copy is rounded by."""
+    codes = torch.randint(-(2**31), 2**31 - 1, (500,), dtype=torch.int64).to(torch.int32)
+    ties = torch.randint(-(2**15), 2**15, (100,)).to(torch.int32) * 65536 + 32768
+    special = torch.tensor(
+        [0.0, -0.0, 1e-45, -1e-45, 3.4028235e38, -3.4028235e38, torch.inf, -torch.inf]
+    )
+    values = torch.cat([codes.view(torch.float32), ties.view(torch.float32), special])
+    values = torch.where(values.isnan(), torch.ones(()), values)
+    p = nn.Parameter(values.clone())
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight=f"{fmt}:{rounding}", split=True)
+    assert set(optimizer.state[p]) == {"remainder", "counts"}
+    assert_bit_equal(p.detach(), lp.quantize(p.detach(), fmt))
+    (master,) = masters(optimizer, [p])
+    assert_bit_equal(master, values)
+
+
+def test_a_split_master_keeps_16_bits_beside_bf16() -> None:
+    held = parameters(torch.bfloat16)
+    optimizer = wrapped("momentum", held, weight="bf16:nearest_away", split=True)
+    beside = parameters(torch.bfloat16)
+    other = wrapped("momentum", beside, weight="bf16:nearest_away")
+    train(optimizer, held, STEPS)
+    train(other, beside, STEPS)
+    assert len(optimizer.state[held[0]]["remainder"]) == 2 * 63
+    assert_same([p.detach() for p in held], [p.detach() for p in beside])
+    assert_same(masters(optimizer, held), masters(other, beside))
+
+
+def test_a_nan_master_stays_nan_in_a_split_one() -> None:
+    p = nn.Parameter(torch.ones(2))
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="bf16", split=True)
+    p.grad = torch.tensor([torch.nan, 0.0])
+    optimizer.step()
+    assert masters(optimizer, [p])[0].tolist()[1] == 1.0
+    assert bool(p[0].isnan())
+
+
+# --- draws ---
+
+
+def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
+    held = parameters(shapes=[(40,), (3, 5)])
+    seed = 12345
+    optimizer = MasterWeights(
+        torch.optim.SGD(held, lr=1.0),
+        weight="e4m3fn:stochastic",
+        master="e5m7:stochastic",
+        generator=torch.tensor(seed),
+    )
+    (_, before) = masters(optimizer, held)
+    train(optimizer, held, [1])
+    own = derive_seed(derive_seed(seed, 2), 2)
+
+    def drawn(x: torch.Tensor, fmt: str, purpose: int) -> torch.Tensor:
+        key = derive_seed(own, purpose)
+        key -= (key >> 63) << 64
+        return lp.quantize(x, fmt, "stochastic", generator=torch.tensor(key))
+
+    master = drawn(before - gradient(held[1], 1, 1), "e5m7", 2)
+    assert_bit_equal(masters(optimizer, held)[1], master)
+    assert_bit_equal(held[1].detach(), drawn(master, "e4m3fn", 3))
+
+
+def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
+    ends = []
+    for start in (1, 1, 2):
+        torch.manual_seed(start)
+        before = torch.get_rng_state()
+        held = parameters()
+        optimizer = wrapped("sgd", held, weight="e5m2:stochastic")
+        after = torch.get_rng_state()
+        train(optimizer, held, STEPS)
+        assert not torch.equal(before, after)
+        assert torch.equal(after, torch.get_rng_state())
+        ends.append(held[0].detach())
+    assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
+
+
+def test_a_parameter_draws_the_same_whatever_others_do() -> None:
+    """Its number counts, not how many gradients came before it."""
+    torch.manual_seed(3)
+    held = parameters()
+    optimizer = wrapped("sgd", held, weight="e5m2:stochastic")
+    held[1].grad = gradient(held[1], 1, 1)
+    optimizer.step()
+    torch.manual_seed(3)
+    all_of_them = parameters()
+    train(wrapped("sgd", all_of_them, weight="e5m2:stochastic"), all_of_them, [1])
+    assert_bit_equal(held[1].detach(), all_of_them[1].detach())
+
+
+# --- stagnation ---
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+def test_stagnation_is_what_a_count_finds(rounding: str) -> None:
+    (p,) = parameters(shapes=[(31, 17)])
+    master = f"e5m3:{rounding}"
+    optimizer = MasterWeights(
+        torch.optim.SGD([p], lr=0.05, momentum=0.9), weight="fp32", master=master
+    )
+    asked = unchanged = 0
+    buffer = torch.zeros_like(p)
+    for step in STEPS:
+        (before,) = masters(optimizer, [p])
+        train(optimizer, [p], [step])
+        (after,) = masters(optimizer, [p])
+        buffer = p.grad.clone() if step == 1 else buffer * 0.9 + p.grad
+        wants = (p.grad != 0) | (before.add(buffer, alpha=-0.05) != before)
+        asked += int(wants.sum())
+        unchanged += int((wants & (before == after)).sum())
+    assert 0 < unchanged < asked < 5 * p.numel()
+    assert optimizer.stagnation() == {"0": (asked, unchanged)}
+
+
+def test_updates_lost_in_float32_count() -> None:
+    p = nn.Parameter(torch.tensor([1.0, 0.0, 1.0]))
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16")
+    p.grad = torch.tensor([1e-9, 1e-9, 0.0])
+    optimizer.step()
+    assert optimizer.stagnation() == {"0": (2, 1)}
