@@ -236,8 +236,6 @@ def _rounded_master(
     if formats.compensation is None:
         return rounded(after, formats.master, update.seed, Key.MASTER), None
     wanted = after - before + _compensation(update, layout)
-    if update.found is not None:
-        wanted.masked_fill_(update.found, 0)
     master = rounded(before + wanted, formats.master, update.seed, Key.MASTER)
     left = wanted - (master - before)
     return master, rounded(left, formats.compensation, update.seed, Key.COMPENSATION)

@@ -1,5 +1,6 @@
 """What narrow masters lose and what recovers it: Kahan, split masters, draws, stagnation."""
 
+import zlib
 from typing import Any
 
 import pytest
@@ -150,12 +151,14 @@ def test_a_split_master_keeps_16_bits_beside_bf16() -> None:
 
 
 def test_a_nan_master_stays_nan_in_a_split_one() -> None:
-    p = nn.Parameter(torch.ones(2))
+    """Whatever its bits: the working copy has the one NaN that rounding makes."""
+    signed = torch.tensor([-1], dtype=torch.int32).view(torch.float32)
+    p = nn.Parameter(torch.cat([signed, torch.ones(2)]))
     optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="bf16", split=True)
-    p.grad = torch.tensor([torch.nan, 0.0])
+    p.grad = torch.tensor([0.0, torch.nan, 0.0])
     optimizer.step()
-    assert masters(optimizer, [p])[0].tolist()[1] == 1.0
-    assert bool(p[0].isnan())
+    assert masters(optimizer, [p])[0].isnan().tolist() == [True, True, False]
+    assert p.isnan().tolist() == [True, True, False]
 
 
 # --- draws ---
@@ -163,25 +166,30 @@ def test_a_nan_master_stays_nan_in_a_split_one() -> None:
 
 def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
     held = parameters(shapes=[(40,), (3, 5)])
-    seed = 12345
     optimizer = MasterWeights(
-        torch.optim.SGD(held, lr=1.0),
+        torch.optim.SGD(held, lr=1.0, momentum=0.9),
         weight="e4m3fn:stochastic",
         master="e5m7:stochastic",
-        generator=torch.tensor(seed),
+        state="e5m3:stochastic",
+        grad="e5m9:stochastic",
+        generator=torch.tensor(12345),
     )
     (_, before) = masters(optimizer, held)
     train(optimizer, held, [1])
-    own = derive_seed(derive_seed(seed, 2), 2)
+    # steps and parameters count from 0, keys from 1
+    own = derive_seed(derive_seed(12345, 1 + 1), 1 + 1)
 
     def drawn(x: torch.Tensor, fmt: str, purpose: int) -> torch.Tensor:
         key = derive_seed(own, purpose)
         key -= (key >> 63) << 64
         return lp.quantize(x, fmt, "stochastic", generator=torch.tensor(key))
 
-    master = drawn(before - gradient(held[1], 1, 1), "e5m7", 2)
+    momentum = drawn(gradient(held[1], 1, 1), "e5m9", 1)
+    master = drawn(before - momentum, "e5m7", 2)
     assert_bit_equal(masters(optimizer, held)[1], master)
     assert_bit_equal(held[1].detach(), drawn(master, "e4m3fn", 3))
+    kept = drawn(momentum, "e5m3", 2**32 + zlib.crc32(b"momentum_buffer"))
+    assert_bit_equal(optimizer.state[held[1]]["momentum_buffer"], lp.pack(kept, "e5m3"))
 
 
 def test_one_seed_is_drawn_and_follows_manual_seed() -> None:

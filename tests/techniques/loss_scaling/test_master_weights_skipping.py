@@ -25,7 +25,16 @@ NARROW = {
     "compensation": "e5m2:stochastic",
 }
 SPLIT = {"weight": "bf16:stochastic", "split": True, "state": "fp4_e2m1"}
-RECIPES = {"fp32": {"weight": "fp32"}, "narrow": NARROW, "split": SPLIT}
+# No code for what a broken gradient makes.
+FIXED = {"weight": "fp32", "master": "fixed18_f12"}
+KAHAN = {**FIXED, "compensation": "fixed16_f14"}
+RECIPES = {
+    "fixed": FIXED,
+    "fixed_kahan": KAHAN,
+    "fp32": {"weight": "fp32"},
+    "narrow": NARROW,
+    "split": SPLIT,
+}
 
 recipes = pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
 
