@@ -9,11 +9,11 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FP32, Format
-from lpkernels.techniques.loss_scaling.master_weights import MasterWeights
-from lpkernels.techniques.loss_scaling.rules import Rule
-from lpkernels.techniques.loss_scaling.sharding import here
-from lpkernels.techniques.loss_scaling.states import OWN, kept_format
-from lpkernels.techniques.loss_scaling.storage import code_bits, is_coded
+from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
+from lpkernels.techniques.loss_scaling.masters.rules import Rule
+from lpkernels.techniques.loss_scaling.masters.sharding import here
+from lpkernels.techniques.loss_scaling.masters.states import OWN, kept_format
+from lpkernels.techniques.loss_scaling.masters.storage import code_bits, is_coded
 
 WORKING, TRANSIENT = "working copy", "transient"
 

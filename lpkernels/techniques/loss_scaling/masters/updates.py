@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lpkernels.techniques.loss_scaling.formats import Formats, remainder_format
-from lpkernels.techniques.loss_scaling.rules import Rule
-from lpkernels.techniques.loss_scaling.sharding import Layout, here, whole
-from lpkernels.techniques.loss_scaling.states import (
+from lpkernels.techniques.loss_scaling.masters.formats import Formats, remainder_format
+from lpkernels.techniques.loss_scaling.masters.rules import Rule
+from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, whole
+from lpkernels.techniques.loss_scaling.masters.states import (
     COMPENSATION,
     COUNTS,
     MASTER,
@@ -26,7 +26,7 @@ from lpkernels.techniques.loss_scaling.states import (
     encoded_state,
     is_values,
 )
-from lpkernels.techniques.loss_scaling.storage import (
+from lpkernels.techniques.loss_scaling.masters.storage import (
     decoded,
     encoded,
     reassembled,

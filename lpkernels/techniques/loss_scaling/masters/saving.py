@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from lpkernels.formats import Format
-from lpkernels.techniques.loss_scaling.rules import Rule
-from lpkernels.techniques.loss_scaling.sharding import Layout, here, whole
-from lpkernels.techniques.loss_scaling.states import (
+from lpkernels.techniques.loss_scaling.masters.rules import Rule
+from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, whole
+from lpkernels.techniques.loss_scaling.masters.states import (
     COMPENSATION,
     COUNTS,
     MASTER,
     is_values,
     kept_format,
 )
-from lpkernels.techniques.loss_scaling.storage import code_bits, decoded, encoded, is_coded
+from lpkernels.techniques.loss_scaling.masters.storage import code_bits, decoded, encoded, is_coded
 
 if TYPE_CHECKING:
-    from lpkernels.techniques.loss_scaling.master_weights import MasterWeights
+    from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 
 State = dict[str, Any]
 # What a state_dict calls all that an optimizer's own has no place for.

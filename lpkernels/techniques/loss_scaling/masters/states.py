@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from lpkernels.formats import Format
-from lpkernels.techniques.loss_scaling.formats import remainder_format
-from lpkernels.techniques.loss_scaling.rules import Rule
-from lpkernels.techniques.loss_scaling.sharding import Layout, whole
-from lpkernels.techniques.loss_scaling.storage import decoded, encoded, is_coded, rounded
+from lpkernels.techniques.loss_scaling.masters.formats import remainder_format
+from lpkernels.techniques.loss_scaling.masters.rules import Rule
+from lpkernels.techniques.loss_scaling.masters.sharding import Layout, whole
+from lpkernels.techniques.loss_scaling.masters.storage import decoded, encoded, is_coded, rounded
 
 # What is kept beside the optimizer's own states, by name.
 MASTER, REMAINDER, COMPENSATION, COUNTS = "master", "remainder", "compensation", "counts"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import BlockFormat, FloatFormat
-from lpkernels.techniques.loss_scaling.formats import Formats
+from lpkernels.techniques.loss_scaling.masters.formats import Formats
 
 Names: TypeAlias = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 

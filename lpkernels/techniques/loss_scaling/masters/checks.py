@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FixedFormat, FloatFormat
-from lpkernels.techniques.loss_scaling.formats import Formats
-from lpkernels.techniques.loss_scaling.states import is_values
-from lpkernels.techniques.loss_scaling.updates import step_alone
+from lpkernels.techniques.loss_scaling.masters.formats import Formats
+from lpkernels.techniques.loss_scaling.masters.states import is_values
+from lpkernels.techniques.loss_scaling.masters.updates import step_alone
 
 _REFUSED = {
     "LBFGS": "it evaluates the loss again within a step, and all parameters are one vector to it",

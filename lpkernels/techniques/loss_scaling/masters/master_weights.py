@@ -12,13 +12,23 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lpkernels.functional.seeds import derived_seed, seed_for
-from lpkernels.techniques.loss_scaling import saving
-from lpkernels.techniques.loss_scaling.checks import check_optimizer, check_states, refuse_step
-from lpkernels.techniques.loss_scaling.formats import FormatLike, Formats, StateLike
-from lpkernels.techniques.loss_scaling.rules import Names, Rule, Rules, group_names, names_of
-from lpkernels.techniques.loss_scaling.sharding import Layout, here, shared
-from lpkernels.techniques.loss_scaling.states import COUNTS
-from lpkernels.techniques.loss_scaling.updates import (
+from lpkernels.techniques.loss_scaling.masters import saving
+from lpkernels.techniques.loss_scaling.masters.checks import (
+    check_optimizer,
+    check_states,
+    refuse_step,
+)
+from lpkernels.techniques.loss_scaling.masters.formats import FormatLike, Formats, StateLike
+from lpkernels.techniques.loss_scaling.masters.rules import (
+    Names,
+    Rule,
+    Rules,
+    group_names,
+    names_of,
+)
+from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, shared
+from lpkernels.techniques.loss_scaling.masters.states import COUNTS
+from lpkernels.techniques.loss_scaling.masters.updates import (
     Update,
     adopt_state,
     begin,

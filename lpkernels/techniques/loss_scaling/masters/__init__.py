@@ -1,0 +1,1 @@
+"""Masters of the weights: an optimizer whose weights, masters and states have formats."""
