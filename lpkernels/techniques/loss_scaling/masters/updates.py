@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,22 +65,6 @@ class Update:
     scale: Tensor | None = None
 
 
-#: Makes an update and returns the names of states that it began.
-Run: TypeAlias = Callable[[Update], list[str]]
-
-#: Updates that are one pass over a parameter, by the type of the optimizer. A type that is not here
-#: is unpacked, stepped and packed.
-FUSED: dict[type[Optimizer], Run] = {}
-
-
-def run(update: Update) -> list[str]:
-    """Makes an update; returns the names of the states that it began.
-
-    Raises: ValueError: a value that the format it is kept in has no code for.
-    """
-    return FUSED.get(type(update.optimizer), unpack_step_pack)(update)
-
-
 def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
     """The master of a parameter, which becomes its working copy; what is kept of it."""
     layout, formats = Layout.of(parameter), rule.formats
@@ -136,11 +120,14 @@ def master_values(parameter: Tensor, rule: Rule, kept: Mapping[str, Any]) -> Ten
     return layout.whole(values)
 
 
-def unpack_step_pack(update: Update) -> list[str]:
-    """The update of any optimizer that treats every parameter on its own, in float32.
+def run(update: Update) -> list[str]:
+    """Makes an update, of any optimizer that treats every parameter on its own, in float32;
+    returns the names of the states that it began.
 
     In this order: the gradient is unscaled and rounded, the optimizer steps on the master, the
     master is rounded, the states are rounded, and the working copy is rounded from the master.
+
+    Raises: ValueError: a value that the format it is kept in has no code for.
     """
     parameter, rule, kept = update.parameter, update.rule, update.kept
     layout, formats = Layout.of(parameter), rule.formats
