@@ -140,6 +140,7 @@ class Trainer:
         )
         context = Context(
             self.workload,
+            parameter_names=tuple(name for name, _ in model.named_parameters()),
             seed=config.seed,
             batch=config.batch,
             total_steps=self.total_steps,

@@ -79,6 +79,8 @@ class Noting(Part):
     def prepare(self, model: Any, optimizer: Any, context: Context) -> tuple[Any, Any]:
         self.note("prepare")
         assert len(context.sample[0]) == BASE.batch and context.total_steps == 8
+        assert context.parameter_names[0] == "stem.weight"
+        assert len(context.parameter_names) == len(optimizer.param_groups[0]["params"])
         assert context.loss(model, context.sample).shape == ()
         return model, optimizer
 

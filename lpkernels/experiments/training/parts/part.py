@@ -32,6 +32,7 @@ class Context:
     """What a part may want to know of the run it is prepared for.
 
     workload: data, model, loss and metric.
+    parameter_names: of the model's parameters, in the order in which the optimizer has them.
     seed, batch, total_steps: of the run.  processes: those that train it.  device: of the model.
     """
 
@@ -39,13 +40,15 @@ class Context:
         self,
         workload: Workload,
         *,
+        parameter_names: tuple[str, ...],
         seed: int,
         batch: int,
         total_steps: int,
         processes: Processes,
         device: str,
     ) -> None:
-        self.workload, self.seed, self.batch = workload, seed, batch
+        self.workload, self.parameter_names = workload, parameter_names
+        self.seed, self.batch = seed, batch
         self.total_steps, self.processes, self.device = total_steps, processes, device
 
     @cached_property
