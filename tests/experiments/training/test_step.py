@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpkernels.experiments.processes.torchrun import ALONE
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, ScaledLoss
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+from tests.reads import Reads
 
 
 def squares(model: nn.Module, batch: Batch) -> Outcome:
@@ -121,20 +121,6 @@ def test_fused_optimizers_skip_without_being_asked(kind: Any, bad: bool) -> None
     skipping(optimizer, torch.tensor(bad))
     assert torch.equal(parameter.detach(), torch.ones(3)) == bad
     assert not hasattr(optimizer, "found_inf") and not hasattr(optimizer, "grad_scale")
-
-
-class Reads(TorchDispatchMode):
-    """Counts the times that Python reads a value from a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the tests of loss scaling share: a parameter with given gradients, and counted reads."""
+"""What the tests of loss scaling share: a parameter with given gradients."""
 
 import copy
 from collections.abc import Iterable
@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 INF = float("inf")
 
@@ -39,17 +38,3 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(two) and all(same(a, b) for a, b in zip(one, two, strict=True))
     return torch.equal(one, two) if isinstance(one, Tensor) else one == two
-
-
-class Reads(TorchDispatchMode):
-    """Counts the times that Python reads a value from a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))

@@ -10,7 +10,8 @@ from torch import nn
 
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
-from tests.techniques.loss_scaling.loops import INF, Reads, backward, parameter, same, state_of
+from tests.reads import Reads
+from tests.techniques.loss_scaling.loops import INF, backward, parameter, same, state_of
 
 SGD = torch.optim.SGD
 
