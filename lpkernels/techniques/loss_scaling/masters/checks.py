@@ -85,7 +85,7 @@ def state_names(optimizer: Optimizer) -> set[str]:
     for group in optimizer.param_groups:
         for dims in {max(p.dim(), 1) for p in group["params"]}:
             device = group["params"][0].device
-            zeros = torch.zeros([2] * dims, device=device)
+            zeros = torch.zeros([2] * dims, dtype=torch.float32, device=device)
             state = step_alone(optimizer, group, zeros, torch.zeros_like(zeros), {})
             names |= {name for name, value in state.items() if is_values(name, value)}
     return names

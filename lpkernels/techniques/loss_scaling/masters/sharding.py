@@ -37,7 +37,7 @@ class Layout:
             return part
         from torch.distributed.tensor import DTensor
 
-        stride = torch.empty(self.shape, device="meta").stride()
+        stride = torch.empty(self.shape, dtype=part.dtype, device="meta").stride()
         return DTensor.from_local(
             part, self.mesh, self.placements, run_check=False, shape=self.shape, stride=stride
         )
