@@ -145,8 +145,10 @@ def _each(states: Mapping[int, State], change: Any) -> dict[int, State]:
 def share_buffers(model: nn.Module, processes: Processes) -> None:
     """All: every floating buffer becomes its mean over the processes: batch norm's running
     statistics, which each has of its own images."""
+    if processes.count == 1:
+        return
     buffers = [b for b in model.buffers() if b.is_floating_point()]
-    if processes.count == 1 or not buffers:
+    if not buffers:
         return
     flat = torch.cat([b.flatten() for b in buffers])
     dist.all_reduce(flat)

@@ -4,6 +4,7 @@ import fnmatch
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -45,8 +46,10 @@ class Step:
     def __call__(self, batch: Batch, draws: Draws, tally: Tally) -> None:
         """Trains on a batch of all processes, of which this one takes its share."""
         count = len(batch[0])
-        share = self.processes.share(count)
-        mine = _pieces(tuple(tensor[share].to(self.device) for tensor in batch), self.pieces)
+        if self.processes.count > 1:
+            share = self.processes.share(count)
+            batch = tuple(tensor[share] for tensor in batch)
+        mine = _pieces(tuple(tensor.to(self.device) for tensor in batch), self.pieces)
         self.model.train()
         for number, turn in enumerate(self.turns):
             self._only(turn)
@@ -61,6 +64,11 @@ class Step:
             ran = self._update()
             # All skip together: one counts.
             tally.add("skipped", ~ran if self.processes.first else torch.zeros_like(ran))
+
+    @cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        """Found once: following all modules takes as long as some layers."""
+        return list(self.model.parameters())
 
     def _only(self, turn: Turn) -> None:
         """The parameters of the turn get gradients, the others none."""
@@ -88,14 +96,14 @@ class Step:
 
     def _update(self) -> Tensor:
         """Changes the weights, unless a gradient is not finite; a 0-d bool says whether it did."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
         if self.processes.count > 1:
             # The processes' gradients were averaged, and their sum is wanted.
             torch._foreach_mul_(gradients, self.processes.count)
         for part in reversed(self.parts):
             part.after_backward()
         if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            nn.utils.clip_grad_norm_(self._parameters, self.clip)
         ran = self._step(gradients)
         for part in self.parts:
             part.after_step(ran)
@@ -113,6 +121,8 @@ class Step:
 
 def _pieces(batch: Batch, count: int) -> list[Batch]:
     """A batch in `count` pieces of consecutive examples, as even as can be; none is empty."""
+    if count == 1:
+        return [batch]
     total = len(batch[0])
     ends = [i * total // count for i in range(count + 1)]
     parts = [slice(a, b) for a, b in pairwise(ends) if a < b]

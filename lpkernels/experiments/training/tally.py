@@ -23,7 +23,13 @@ class Tally:
         """Adds a 0-d tensor, of any dtype."""
         value = value.detach().double()
         known = self._sums.get(name)
-        self._sums[name] = value if known is None else known.to(value.device) + value
+        if known is None:
+            # A copy: what is added may be the caller's own.
+            self._sums[name] = value.clone()
+        elif known.device == value.device:
+            known += value
+        else:
+            self._sums[name] = known.to(value.device) + value
 
     def totals(self, processes: Processes) -> dict[str, float]:
         """All: the sums over the processes, which wait here for the device and for each other."""
