@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from lpkernels.cli._options import check_one_process, console, stopped
+from lpkernels.cli._settings import wrong_option
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.reading import Results, read_results, read_status, write_results
 from lpkernels.experiments.sweeps.specification import read_spec
@@ -76,7 +77,7 @@ def run(
     except Interrupted as stop:
         stopped(stop, command)
     except (ModuleNotFoundError, FileNotFoundError, TypeError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise wrong_option(error, ("engine", "jobs")) from error
     except OSError as error:
         console.print(error.strerror or str(error), soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(1) from error
