@@ -5,7 +5,14 @@ choose, forward and backward, with the same bits on every backend.
 """
 
 from lpkernels import backends, formats, functional, nn, techniques
-from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, accumulator
+from lpkernels.arithmetic import (
+    NATIVE,
+    Accumulator,
+    Quantizer,
+    Recipe,
+    RunningRange,
+    accumulator,
+)
 from lpkernels.formats import (
     AffineFormat,
     BlockFormat,
@@ -14,7 +21,7 @@ from lpkernels.formats import (
     parse_format,
 )
 from lpkernels.functional import matmul, pack, quantize, seed_from, unpack
-from lpkernels.nn import convert, revert, set_recipe
+from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
 from lpkernels.recipes import recipe, recipes
 
@@ -29,6 +36,7 @@ __all__ = [
     "FloatFormat",
     "Quantizer",
     "Recipe",
+    "RunningRange",
     "__version__",
     "accumulator",
     "backends",
@@ -46,6 +54,7 @@ __all__ = [
     "recipes",
     "revert",
     "seed_from",
+    "set_precision",
     "set_recipe",
     "techniques",
     "unpack",

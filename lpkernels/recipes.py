@@ -7,7 +7,7 @@ rounding of the update, layers kept apart) belongs to the trainer and is named i
 import inspect
 from collections.abc import Callable
 
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import Accumulator, Recipe, RunningRange
 from lpkernels.formats._named import did_you_mean
 
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
@@ -166,4 +166,26 @@ def hopper_fp8() -> Recipe:
         fprop=acc,
         dgrad=acc,
         wgrad=acc,
+    )
+
+
+@_named
+def cpt_fu2021() -> Recipe:
+    """Integer quantizers of 8 bits, made for a schedule of their bits; sums are fp32's.
+
+    Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision",
+    arXiv 2101.09868, and its published code, whose quantizers are affine over the range of a
+    tensor: the input of a layer rounded to nearest, in evaluation over a running range of momentum
+    0.9 that starts at 0; the weight to nearest over the range of each output channel; the gradient
+    of the output stochastically, once for both products. Differs: stochastic rounding of a value
+    beyond the last level but one is unbiased too, where the code adds its noise before it clamps;
+    a step is never below 1e-8 there and here, but the largest code is the range's end exactly.
+    The weight's axis 0 is that of output channels in linear and convolution layers; transposed
+    convolutions need axis 1, which the policy of this name gives them.
+    """
+    return Recipe(
+        input="affine8",
+        weight="affine8_axis0",
+        grad_output="affine8:stochastic",
+        input_range=RunningRange(0.9),
     )

@@ -19,8 +19,16 @@ from lpkernels.arithmetic._named_accumulators import (
     accumulator,
     as_accumulator,
 )
+from lpkernels.arithmetic._precision import (
+    Precision,
+    checked_formats,
+    precision,
+    with_accumulators,
+    with_precision,
+)
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
+from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 
 __all__ = [
     "MAX_ACCUMULATOR_RANDOM_BITS",
@@ -32,14 +40,21 @@ __all__ = [
     "PRODUCTS",
     "QUANTIZERS",
     "Accumulator",
+    "Precision",
     "Quantizer",
     "Recipe",
+    "RunningRange",
     "accumulator",
     "accumulator_from_ints",
     "as_accumulator",
     "as_quantizer",
+    "as_running_range",
     "bits_without_overflow",
+    "checked_formats",
     "max_l1_norm",
     "never_overflows",
+    "precision",
     "quantizer_from_ints",
+    "with_accumulators",
+    "with_precision",
 ]

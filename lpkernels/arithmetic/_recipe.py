@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
-from lpkernels.formats import Format
+from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.formats import AffineFormat, Format
 from lpkernels.formats._checks import set_fields
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
@@ -24,8 +25,12 @@ class Recipe:
             quantised once and feeds both products; grad_weight does not touch the bias gradient.
         fprop, dgrad, wgrad:                accumulators of the output, the input's gradient and the
             weight's gradient.
+        input_range:                        for an affine `input` quantizer without an axis, how
+            layers of one input (linear, convolutions) find its range in evaluation; None: from the
+            tensor itself, as functions and all other layers always do.
 
-    Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name.
+    Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name; an
+        input_range whose `input` is not affine or has an axis.
     """
 
     input: Quantizer | None
@@ -38,6 +43,7 @@ class Recipe:
     fprop: Accumulator
     dgrad: Accumulator
     wgrad: Accumulator
+    input_range: RunningRange | None
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class Recipe:
         fprop: Accumulator | Format | str = NATIVE,
         dgrad: Accumulator | Format | str = NATIVE,
         wgrad: Accumulator | Format | str = NATIVE,
+        input_range: RunningRange | str | None = None,
     ) -> None:
         set_fields(
             self,
@@ -64,7 +71,10 @@ class Recipe:
             fprop=_accumulator("fprop", fprop),
             dgrad=_accumulator("dgrad", dgrad),
             wgrad=_accumulator("wgrad", wgrad),
+            input_range=_running_range(input_range),
         )
+        if self.input_range is not None:
+            _check_range(self.input)
 
     @property
     def is_torch(self) -> bool:
@@ -103,3 +113,21 @@ def _accumulator(name: str, value: Accumulator | Format | str) -> Accumulator:
         return as_accumulator(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
+
+
+def _running_range(value: RunningRange | str | None) -> RunningRange | None:
+    if value is None:
+        return None
+    try:
+        return as_running_range(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"Recipe: input_range: {error}") from error
+
+
+def _check_range(its: Quantizer | None) -> None:
+    fmt = None if its is None else its.fmt
+    if not isinstance(fmt, AffineFormat) or fmt.axis is not None:
+        raise ValueError(
+            f"Recipe: input_range is for an affine input quantizer of one range, got input={fmt}; "
+            "use input='affine8', or leave input_range away"
+        )

@@ -2,16 +2,19 @@
 
 The numbers of its formats and roundings are rows of a tensor, an input of the graph. Another recipe
 of the same structure is another tensor: the graph stays. Part of the structure, on which the graph
-depends, are: which tensors are rounded, and by which block and affine formats; which quantizers
-draw random bits; which products are native; and the size of the codes kept for backward, 4, 8 or 16
-bits a value, or none.
+depends, are: which tensors are rounded, and which of them products can round themselves (those to
+float and fixed formats without random bits); which quantizers draw random bits; which products are
+native; and the size of the codes kept for backward: 4, 8 or 16 bits a value of a float format,
+those of a block format's element and its blocks, or none. A recipe that takes turns with others has
+the structure that holds all of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,11 +22,23 @@ from numpy.typing import NDArray
 
 from lpkernels import ops
 from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Quantizer, Recipe
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.arithmetic._precision import in_place_of
+from lpkernels.formats import Format
 from lpkernels.ops import ROW, Ints, Row
 
 _MODE = 4
 _CODE_SIZES = (4, 8, 16)
+
+
+class _Kept(NamedTuple):
+    """The last fields of a Row: the bits of a code, and the blocks that have a scale beside."""
+
+    bits: int
+    block_size: int = 0
+    axis: int = 0
+
+
+_NOT_KEPT = _Kept(0)
 
 
 @dataclass(frozen=True)
@@ -55,14 +70,18 @@ class TabledRecipe(Recipe):
     """A Recipe whose parts stand in a table where they can."""
 
 
-def tabled(recipe: Recipe) -> TabledRecipe:
-    """recipe for torch.compile, with a table of its own."""
+def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> TabledRecipe:
+    """recipe for torch.compile, with a table of its own.
+
+    A quantizer of one of the formats may get any of the others later, and is ready for all.
+    """
     made = object.__new__(TabledRecipe)
-    numbers, lengths, parts = _read(recipe)
+    numbers, lengths, parts = _read(recipe, tuple(formats))
     table = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-    for index, (name, part, fuses, kept_bits) in enumerate(parts):
-        row = Row(table, index, fuses, kept_bits)
+    for index, (name, part, fuses, kept) in enumerate(parts):
+        row = Row(table, index, fuses, *kept)
         object.__setattr__(made, name, _in_table(part, row) if lengths[index] else part)
+    object.__setattr__(made, "input_range", recipe.input_range)
     return made
 
 
@@ -73,27 +92,43 @@ def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
     return _Accumulator(row, part.is_stochastic, order)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _read(
-    recipe: Recipe,
-) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, int]]]:
+    recipe: Recipe, formats: tuple[Format, ...]
+) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, _Kept]]]:
     """The table, with empty rows for what stays as it is, and each part with what its Row needs."""
     rows, parts = [], []
     for name in QUANTIZERS + PRODUCTS:
         part = getattr(recipe, name)
         ints: Ints = ()
-        fuses, kept_bits = False, 0
+        fuses, kept = False, _NOT_KEPT
         if isinstance(part, Accumulator):
             ints = () if part.is_native else part.to_ints()
-        elif part is not None and isinstance(part.fmt, FloatFormat | FixedFormat):
+        elif part is not None:
             ints = part.to_ints()
-            fuses, kept_bits = ops.fuses(ints), _kept_bits(ints[:-_MODE])
+            options = [each.to_ints() for each in _options(part, formats)]
+            fuses = all(ops.fuses(each) for each in options)
+            kept = _kept([each[:-_MODE] for each in options])
         rows.append([len(ints), *ints] + [0] * (ROW - 1 - len(ints)))
-        parts.append((name, part, fuses, kept_bits))
+        parts.append((name, part, fuses, kept))
     return np.array(rows, np.int64), [row[0] for row in rows], parts
 
 
-def _kept_bits(fmt: Ints) -> int:
-    if not ops.has_every_code(fmt):
-        return 0
-    return next((size for size in _CODE_SIZES if ops.code_bits(fmt) <= size), 0)
+def _options(part: Quantizer, formats: tuple[Format, ...]) -> list[Quantizer]:
+    """What may stand in the row of part, which is one of them."""
+    turns = [in_place_of(part.fmt, fmt) for fmt in formats]
+    return [replace(part, fmt=fmt) for fmt in turns] if part.fmt in turns else [part]
+
+
+def _kept(formats: list[Ints]) -> _Kept:
+    """Room for the codes of each of these formats."""
+    blocks = [fmt for fmt in formats if fmt[0] == ops.BLOCK]
+    axes = {fmt[2] for fmt in blocks}
+    if len(axes) > 1 or not all(
+        fmt[0] != ops.AFFINE and ops.has_every_code(fmt) for fmt in formats
+    ):
+        return _NOT_KEPT
+    bits = max(ops.code_bits(fmt) for fmt in formats)
+    if blocks:
+        return _Kept(bits, min(fmt[1] for fmt in blocks), *axes)
+    return _Kept(next((size for size in _CODE_SIZES if bits <= size), 0))

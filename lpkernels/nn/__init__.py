@@ -12,7 +12,7 @@ from lpkernels.nn.conv_transpose import (
     LazyConvTranspose2d,
     LazyConvTranspose3d,
 )
-from lpkernels.nn.convert import convert, revert, set_recipe
+from lpkernels.nn.convert import convert, revert, set_precision, set_recipe
 from lpkernels.nn.embedding import Embedding
 from lpkernels.nn.linear import Bilinear, LazyLinear, Linear
 from lpkernels.nn.norms import (
@@ -66,6 +66,7 @@ __all__ = [
     "Summary",
     "convert",
     "revert",
+    "set_precision",
     "set_recipe",
     "summary",
 ]

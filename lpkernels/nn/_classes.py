@@ -30,6 +30,7 @@ from lpkernels.nn import (
 )
 from lpkernels.nn._calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._running import RunningInput
 
 # Each has the name of its class in torch.nn. A lazy form stands before the layer it derives from.
 _CLASSES: tuple[type, ...] = (
@@ -78,14 +79,15 @@ _TORCHS_OWN = Recipe()
 _TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
 
 
-class _TransposedLinear(Emulated):
+class _TransposedLinear(RunningInput):
     """transformers' Conv1D: a linear layer whose weight is (in_features, out_features)."""
 
     weight: Tensor
     bias: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        return own(functional.linear, x, self.weight.t(), self.bias, recipe=self._arithmetic)
+        x, recipe = self._rounded(x)
+        return own(functional.linear, x, self.weight.t(), self.bias, recipe=recipe)
 
 
 def _current_class(module: torch.nn.Module) -> Any:
@@ -191,9 +193,9 @@ def restore(module: torch.nn.Module) -> bool:
     original = _TORCH.get(cls) or vars(cls).get("_original")
     if original is None:
         return not issubclass(cls, Emulated)
+    if isinstance(module, Emulated):
+        module._forget()
     _set_class(module, original)
-    for attribute in ("_recipe", "_tabled"):
-        vars(module).pop(attribute, None)
     return True
 
 

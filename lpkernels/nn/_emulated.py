@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import (
+    Accumulator,
+    Precision,
+    Recipe,
+    checked_formats,
+    precision,
+    with_accumulators,
+)
+from lpkernels.arithmetic._precision import Formats
+from lpkernels.formats import Format
 from lpkernels.functional._autograd import is_exporting
 from lpkernels.functional._tabled import TabledRecipe, tabled
+from lpkernels.nn._precision import changed
 from lpkernels.recipes import as_recipe, recipe, recipes
 
 if TYPE_CHECKING:
@@ -32,6 +43,11 @@ class Emulated(Module):
 
     _recipe: Recipe
     _tabled: TabledRecipe
+    # The table of formats from which the precision was set last.
+    _formats: Formats
+    # What this layer needs to compute by a recipe it had, by that and the formats it takes turns
+    # with. Of this layer alone: torch.compile would take one tensor in two layers for one input.
+    _built: dict[tuple[Recipe, Formats], dict[str, Any]]
 
     @property
     def recipe(self) -> Recipe:
@@ -40,15 +56,94 @@ class Emulated(Module):
 
     @recipe.setter
     def recipe(self, recipe: Recipe | str) -> None:
-        self._recipe = as_recipe(recipe)
-        # Of this layer alone: torch.compile would take one tensor in two layers for one input.
-        self._tabled = tabled(self._recipe)
+        its = as_recipe(recipe)
+        self._built = {}
+        self._compute_by(its)
+
+    def _compute_by(self, recipe: Recipe, formats: Formats = ()) -> None:
+        key = (recipe, formats)
+        attributes = self._built.get(key)
+        if attributes is None:
+            attributes = self._built[key] = self._build(recipe, formats)
+        # Module.__setattr__ would look for parameters, modules and buffers each time.
+        vars(self).update(attributes)
+
+    def _build(self, recipe: Recipe, formats: Formats) -> dict[str, Any]:
+        """The attributes of a layer that computes by recipe."""
+        table = tabled(recipe, [fmt for _, fmt in formats])
+        return {"_recipe": recipe, "_tabled": table, "_formats": formats}
+
+    @property
+    def precision(self) -> Precision:
+        """The widths in force, (forward, backward): those of the formats of input and weight, and
+        of the gradients; None where the recipe rounds nothing, a pair where input and weight
+        differ. Change them with `set_precision`."""
+        return precision(self._recipe)
+
+    def set_precision(
+        self,
+        forward_bits: int | tuple[int | None, int | None] | None,
+        backward_bits: int | None,
+        *,
+        formats: Mapping[int, Format | str] | None = None,
+    ) -> None:
+        """Give the quantizers of the recipe other widths; everything else of it stays.
+
+        Affine formats change their bits, fixed ones their word_bits with as many frac_bits, so that
+        the largest value stays. Others need a table, which then holds for all that is changed.
+        Rounding modes, axis, symmetric and the running range are kept; `bias` and `output` are not
+        touched. Called before every step it costs microseconds, and torch.compile compiles nothing
+        again while the structure is the same: affine and fixed formats always, those of one table
+        where they are all of its family and codes of all of them fit the widest one's.
+
+        Args:
+            forward_bits: of `input` and `weight`, an int or a pair of both; None stays.
+            backward_bits: of `grad_output`, and of `grad_input` and `grad_weight` where the recipe
+                rounds them; None stays.
+            formats: {bits: format or its name}.
+
+        Raises:
+            TypeError: bits that are no int, formats that is no mapping.
+            ValueError: the recipe rounds none of this, bits that a format does not take or formats
+                lacks, a float or block format without formats. Nothing is changed then.
+        """
+        table = checked_formats(formats)
+        owner = type(self).__name__
+        self._compute_by(changed(owner, self, forward_bits, backward_bits, table), table or ())
+
+    def set_accumulator(
+        self,
+        acc: Accumulator | Format | str | Mapping[str, Accumulator | Format | str],
+    ) -> None:
+        """Give the products of the recipe other accumulators; everything else of it stays.
+
+        Between accumulators that are not "native", and of one kind (all draw random bits or none
+        does), torch.compile compiles nothing again.
+
+        Args:
+            acc: an Accumulator, a format or a name for all three products, or a mapping {"fprop",
+                "dgrad", "wgrad": accumulator} of some.
+
+        Raises:
+            TypeError: no accumulator.  ValueError: an unknown name or product. Nothing is changed
+            then.
+        """
+        self._compute_by(with_accumulators(self._recipe, acc), self._formats)
 
     @property
     def _arithmetic(self) -> Recipe:
         """The recipe as forward takes it: under torch.compile one that a graph reads as it runs."""
-        traced = torch.compiler.is_compiling() and not is_exporting()
-        return self._tabled if traced else self._recipe
+        return self._tabled if is_traced() else self._recipe
+
+    def _forget(self) -> None:
+        """Leave nothing of lpkernels in the module, whose class is to be torch.nn's."""
+        for attribute in ("_built", "_recipe", "_tabled", "_formats"):
+            vars(self).pop(attribute, None)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, recipe={recipe_name(self.recipe)}".removeprefix(", ")
+
+
+def is_traced() -> bool:
+    """Whether torch.compile traces, and not torch.export."""
+    return torch.compiler.is_compiling() and not is_exporting()

@@ -14,13 +14,14 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.functional._layer import widened
 from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._running import RunningInput
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 Place = torch.device | str | None
 
 
-class _Conv(Emulated):
+class _Conv(RunningInput):
     """What the three convolution layers share; the torch.nn class follows it in the bases."""
 
     _convolve: ClassVar[Callable[..., Tensor]]
@@ -53,7 +54,8 @@ class _Conv(Emulated):
             input = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
             padding = 0
         geometry = (layer.stride, padding, layer.dilation, layer.groups)
-        return own(self._convolve, input, weight, bias, *geometry, recipe=self._arithmetic)
+        x, recipe = self._rounded(input)
+        return own(self._convolve, x, weight, bias, *geometry, recipe=recipe)
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):

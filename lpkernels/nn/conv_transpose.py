@@ -12,10 +12,11 @@ from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._running import RunningInput
 from lpkernels.nn.conv import PaddingMode, Place, Size
 
 
-class _ConvTranspose(Emulated):
+class _ConvTranspose(RunningInput):
     """What the three layers share; the torch.nn class follows it in the bases."""
 
     _convolve: ClassVar[Callable[..., Tensor]]
@@ -47,8 +48,8 @@ class _ConvTranspose(Emulated):
         numbers = (layer.stride, layer.padding, layer.kernel_size, dims, layer.dilation)
         extra = layer._output_padding(input, output_size, *numbers)
         geometry = (layer.stride, layer.padding, extra, layer.groups, layer.dilation)
-        operands = (input, layer.weight, layer.bias)
-        return own(self._convolve, *operands, *geometry, recipe=self._arithmetic)
+        x, recipe = self._rounded(input)
+        return own(self._convolve, x, layer.weight, layer.bias, *geometry, recipe=recipe)
 
 
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):

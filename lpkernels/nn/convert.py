@@ -5,17 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.nn import Module
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Recipe, checked_formats
+from lpkernels.arithmetic._precision import checked_bits, checked_forward_bits, rounds
+from lpkernels.formats import Format
 from lpkernels.nn import _classes
 from lpkernels.nn._calls import EmulatesCalls
 from lpkernels.nn._conflicts import refuse_conflicts, refuse_unsupported
 from lpkernels.nn._emulated import Emulated
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
+from lpkernels.nn._precision import changed
 from lpkernels.nn._select import (
     Layer,
     Patterns,
@@ -23,6 +26,7 @@ from lpkernels.nn._select import (
     callers,
     check_model,
     layers,
+    named,
     nothing_matched,
     selection,
 )
@@ -167,6 +171,51 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     return model
 
 
+def set_precision(
+    model: M,
+    forward_bits: int | tuple[int | None, int | None] | None,
+    backward_bits: int | None,
+    *,
+    formats: Mapping[int, Format | str] | None = None,
+) -> M:
+    """Give the quantizers of the layers of ``lpkernels.nn`` in a model other widths, in place.
+
+    As each layer's own ``set_precision``, for all whose recipe rounds what is to be changed; the
+    others, the layers of torch's own recipe among them, stay as they are.
+
+    Args:
+        model: any module.
+        forward_bits, backward_bits, formats: as in ``lpkernels.nn.Linear.set_precision``.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: model is no Module, bits that are no int, formats that is no mapping.
+        ValueError: no layer rounds what is to be changed; bits that a layer's format does not take
+            or formats lacks, a float or block format without formats. No layer is changed then.
+    """
+    check_model("set_precision", model)
+    table = checked_formats(formats)
+    forward = checked_forward_bits(forward_bits)
+    backward = checked_bits("backward_bits", backward_bits)
+    found: list[Any] = [x for x in named(model) if isinstance(x[1], Emulated)]
+    able = [(names[0], layer) for names, layer in found if rounds(layer.recipe, forward, backward)]
+    if not able:
+        raise ValueError(
+            "set_precision: the model has no layer of lpkernels.nn whose recipe rounds what is to "
+            f"be changed (forward_bits={forward_bits!r}, backward_bits={backward_bits!r}); "
+            "lp.convert gives layers a recipe"
+        )
+    new = [
+        (layer, changed(f"{type(layer).__name__} {name!r}", layer, forward, backward, table))
+        for name, layer in able
+    ]
+    for layer, its_recipe in new:
+        layer._compute_by(its_recipe, table or ())
+    return model
+
+
 def revert(model: M) -> M:
     """Turn every layer of ``lpkernels.nn`` in a model back into torch.nn's, in place.
 
@@ -196,7 +245,7 @@ def _able(chosen: list[tuple[Layer, Recipe]]) -> list[tuple[Module, Recipe]]:
 @contextmanager
 def _all_or_nothing(model: Module) -> Iterator[None]:
     """After an error every module has the class and the attributes it had."""
-    before = [(module, type(module), dict(vars(module))) for module in model.modules()]
+    before = [(module, type(module), _attributes(module)) for module in model.modules()]
     try:
         yield
     except BaseException:
@@ -205,6 +254,11 @@ def _all_or_nothing(model: Module) -> Iterator[None]:
             vars(module).clear()
             vars(module).update(attributes)
         raise
+
+
+def _attributes(module: Module) -> dict[str, Any]:
+    """As they are now: the dict of buffers may get new ones."""
+    return {**vars(module), "_buffers": dict(module._buffers)}
 
 
 def _reclass(module: Module, change: Callable[[Module], None]) -> None:

@@ -9,9 +9,10 @@ from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional._torch import own
 from lpkernels.nn._emulated import Emulated
+from lpkernels.nn._running import RunningInput
 
 
-class Linear(Emulated, torch.nn.Linear):
+class Linear(RunningInput, torch.nn.Linear):
     """``torch.nn.Linear`` computed by ``lpkernels.functional.linear``.
 
     Args:
@@ -35,7 +36,8 @@ class Linear(Emulated, torch.nn.Linear):
         self.recipe = recipe
 
     def forward(self, input: Tensor) -> Tensor:
-        return own(functional.linear, input, self.weight, self.bias, recipe=self._arithmetic)
+        x, recipe = self._rounded(input)
+        return own(functional.linear, x, self.weight, self.bias, recipe=recipe)
 
 
 class LazyLinear(torch.nn.LazyLinear, Linear):

@@ -23,6 +23,7 @@ from lpkernels.recipes import as_recipe, recipe
 
 _QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 _PRODUCTS = ("fprop", "dgrad", "wgrad")
+_RANGE = ("input_range",)
 # Layers that reduce: mean and variance, or the sum of exponentials.
 _REDUCING: tuple[type[torch.nn.Module], ...] = (
     torch.nn.BatchNorm1d,
@@ -32,6 +33,12 @@ _REDUCING: tuple[type[torch.nn.Module], ...] = (
     torch.nn.GroupNorm,
     torch.nn.RMSNorm,
     torch.nn.Softmax,
+)
+# Their weight is (in_channels, out_channels, ...).
+_TRANSPOSED: tuple[type[torch.nn.Module], ...] = (
+    torch.nn.ConvTranspose1d,
+    torch.nn.ConvTranspose2d,
+    torch.nn.ConvTranspose3d,
 )
 
 
@@ -63,6 +70,7 @@ class Policy(UserDict[Pattern, Recipe]):
             return "Policy()"
         fields = [name for name in _QUANTIZERS if any(getattr(r, name) for r in self.values())]
         fields += _PRODUCTS
+        fields += [name for name in _RANGE if any(getattr(r, name) for r in self.values())]
         lines = [("layers", *fields)]
         lines += [(show([key]), *_cells(its, fields)) for key, its in self.items()]
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -184,6 +192,26 @@ def hfp8_sun2019() -> Policy:
     body = recipe("hfp8_sun2019")
     end = _with(body, input="fp_6_9_0", weight="fp_6_9_0", grad_output="fp_6_9_0_backward")
     return _with_ends(end, end, body)
+
+
+@_named
+def cpt_fu2021() -> Policy:
+    """Integer quantizers in all layers but the last, to be put on a schedule; all sums in fp32.
+
+    Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision",
+    arXiv 2101.09868: in its networks for CIFAR every convolution is quantised, the first and the
+    1x1 shortcuts among them, and the last linear layer is fp32, as norms, activations and sums are.
+    Our reading: the last layer is the model's last one with products, whatever it is; transposed
+    convolutions have a range for each slice of axis 1, their output channels, those at the same
+    place in all groups together; an embedding, which multiplies nothing, stays fp32. In its
+    networks for ImageNet the first convolution and the shortcuts stay fp32 too: put their names
+    before. Attention, recurrent layers and products called as functions take the range of each
+    tensor in evaluation as well, not a running one. Else as the recipe cpt_fu2021.
+    """
+    body = recipe("cpt_fu2021")
+    transposed = _all(_TRANSPOSED, _with(body, weight="affine8_axis1"))
+    apart = _all((torch.nn.Embedding, *_REDUCING), Recipe())
+    return Policy({LAST: Recipe(), **apart, **transposed, "*": body})
 
 
 def _mixed(name: str, fmt: str) -> Policy:

@@ -19,7 +19,8 @@ from lpkernels.ops._packing import (
     unpack,
 )
 from lpkernels.ops._products import add_bias, conv_dgrad, conv_fprop, conv_wgrad, matmul
-from lpkernels.ops._quantize import AFFINE, axis, fuses, quantize, quantize_out, result_dtype
+from lpkernels.ops._quantize import AFFINE, BLOCK, axis, fuses, quantize, quantize_out, result_dtype
+from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
 
 BACKENDS = ("auto", *backends.names())
@@ -28,6 +29,7 @@ BACKENDS = ("auto", *backends.names())
 __all__ = [
     "AFFINE",
     "BACKENDS",
+    "BLOCK",
     "NOT_FUSED",
     "ROW",
     "Fused",
@@ -43,6 +45,7 @@ __all__ = [
     "conv_fprop",
     "conv_wgrad",
     "draw_seed",
+    "finite_range",
     "fuses",
     "has_every_code",
     "matmul",
@@ -53,4 +56,5 @@ __all__ = [
     "quantize_out",
     "result_dtype",
     "unpack",
+    "update_range",
 ]

@@ -27,12 +27,19 @@ def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
 
     fmt is a float, fixed or block format as integers.
     """
-    numel = math.prod(shape)
     if fmt[0] != BLOCK:
-        return (numel * _code_bits(fmt) + 7) // 8
-    length = shape[fmt[2]] if len(shape) else 1
-    blocks = 0 if numel == 0 else numel // length * -(-length // fmt[1])
-    return (numel * _code_bits(fmt[8:]) + 8 * blocks + 7) // 8
+        return _bytes(shape, _code_bits(fmt))
+    return _bytes(shape, _code_bits(fmt[8:]), fmt[1], fmt[2])
+
+
+def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) -> int:
+    """Of codes of so many bits, and a byte for each block along axis, where there are blocks."""
+    numel = math.prod(shape)
+    if not block_size:
+        return (numel * bits + 7) // 8
+    length = shape[axis] if len(shape) else 1
+    blocks = 0 if numel == 0 else numel // length * -(-length // block_size)
+    return (numel * bits + 8 * blocks + 7) // 8
 
 
 def _code_bits(fmt: Ints) -> int:
@@ -83,10 +90,14 @@ def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Ten
     return chosen.unpack(codes, tuple(fmt), list(shape))
 
 
-def _pack_row_impl(x: Tensor, rows: Tensor, index: int, bits: int) -> Tensor:
-    """The codes of the quantizer's format, and zeros up to the length that ``bits`` each take."""
+def _pack_row_fake(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
+    return x.new_empty(_bytes(x.shape, *room), dtype=torch.uint8)
+
+
+def _pack_row_impl(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
+    """The codes of the quantizer's format, and zeros up to the length that the room has."""
     codes = _pack_impl(x, row_ints(rows, index)[:-_MODE])
-    kept = codes.new_zeros((x.numel() * bits + 7) // 8)
+    kept = codes.new_zeros(_bytes(x.shape, *room))
     kept[: codes.numel()] = codes
     return kept
 
@@ -105,8 +116,8 @@ _unpack = define(
 
 
 _pack_row = define(
-    "_pack_row(Tensor x, Tensor rows, int index, int bits) -> Tensor",
-    lambda x, rows, index, bits: x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8),
+    "_pack_row(Tensor x, Tensor rows, int index, int bits, int block_size, int axis) -> Tensor",
+    _pack_row_fake,
     _pack_row_impl,
 )
 _unpack_row = define(
@@ -119,7 +130,7 @@ _unpack_row = define(
 def pack(x: Tensor, fmt: Packable | Ints | Row) -> Tensor:
     """The codes of x, dense, as a 1-D uint8 tensor."""
     if isinstance(fmt, Row):
-        return _pack_row(x, fmt.table, fmt.number, fmt.kept_bits)
+        return _pack_row(x, *fmt[:2], *fmt[3:])
     return _pack(x, as_ints(fmt))
 
 

@@ -28,8 +28,11 @@ class Row(NamedTuple):
     table: Tensor
     number: int
     fuses: bool
-    # The bits in which a code of the format is kept, 0 where it is not.
+    # The bits in which a code of the format is kept, 0 where it is not; and, unless 0, the size of
+    # the blocks along axis that have a byte more.
     kept_bits: int
+    block_size: int = 0
+    axis: int = 0
 
 
 def with_table(schema: str) -> str:

@@ -45,6 +45,8 @@ def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
         wanted[first] = dataclasses.replace(body, input=lp.Quantizer("e6m9"))
         e6m9 = dict.fromkeys(["input", "weight", "grad_output"], lp.Quantizer("e6m9"))
         wanted[last] = dataclasses.replace(body, **e6m9)
+    elif policy == "cpt_fu2021":
+        wanted[last] = FP32
     else:
         wide = dict.fromkeys(["input", "weight"], lp.Quantizer("fp_6_9_0"))
         wide["grad_output"] = lp.Quantizer("fp_6_9_0_backward")
@@ -70,7 +72,8 @@ def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> 
 
 
 def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
-    assert lp.policies() == ["fp16_mixed", "bf16_mixed", "fp8_wang2018", "hfp8_sun2019"]
+    older = ["fp16_mixed", "bf16_mixed", "fp8_wang2018", "hfp8_sun2019"]
+    assert lp.policies() == [*older, "cpt_fu2021"]
     assert set(lp.policies()) < set(recipes())
     for name in lp.policies():
         assert lp.policy(name)["*"] == lp.recipe(name)
@@ -80,6 +83,15 @@ def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
 def test_policies_are_public() -> None:
     assert {"policy", "policies"} < set(lp.__all__)
     assert {"FIRST", "LAST", "Policy"} < set(lp.nn.__all__)
+
+
+def test_cpt_fu2021_gives_transposed_convolutions_the_axis_of_their_channels() -> None:
+    model = nn.Sequential(
+        nn.ConvTranspose2d(2, 3, 3), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2)
+    )
+    lp.convert(model, lp.policy("cpt_fu2021"))
+    recipes = [model[i].recipe for i in (0, 1, 3)]
+    assert [str(r.weight) for r in recipes] == ["affine8_axis1", "affine8_axis0", "None"]
 
 
 def test_ends_of_fp8_wang2018_are_the_trainers() -> None:

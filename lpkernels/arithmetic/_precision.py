@@ -1,0 +1,195 @@
+"""A Recipe's precision, the widths of its quantizers, and the same recipe in another one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from lpkernels.arithmetic._accumulator import Accumulator
+from lpkernels.arithmetic._named_accumulators import as_accumulator
+from lpkernels.arithmetic._recipe import PRODUCTS, Recipe
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Format, as_format
+from lpkernels.formats._checks import checked_int
+
+Bits: TypeAlias = int | tuple[int | None, int | None] | None
+Formats: TypeAlias = tuple[tuple[int, Format], ...]
+
+_FORWARD = ("input", "weight")
+_BACKWARD = ("grad_output", "grad_input", "grad_weight")
+# The widest format, fp32; a format knows its own limits.
+_MOST_BITS = 32
+
+
+class Precision(NamedTuple):
+    """The widths in force: ``forward`` of input and weight, ``backward`` of the gradients.
+
+    None where nothing is rounded. forward is a pair (input, weight) where they differ, as a pair
+    with a None where one is not rounded is not: it is then the width of the other. backward is that
+    of grad_output, or where that is not rounded of grad_input or grad_weight.
+    """
+
+    forward: int | tuple[int, int] | None
+    backward: int | None
+
+
+def precision(recipe: Recipe) -> Precision:
+    """The widths of the recipe's quantizers; that of a block format is its element's."""
+    forward = [bits for bits in _widths(recipe, _FORWARD) if bits is not None]
+    backward = [bits for bits in _widths(recipe, _BACKWARD) if bits is not None]
+    differ = len(set(forward)) > 1
+    return Precision(
+        (forward[0], forward[1]) if differ else next(iter(forward), None),
+        next(iter(backward), None),
+    )
+
+
+def _widths(recipe: Recipe, names: tuple[str, ...]) -> list[int | None]:
+    quantizers = [getattr(recipe, name) for name in names]
+    return [None if each is None else _width(each.fmt) for each in quantizers]
+
+
+def _width(fmt: Format) -> int:
+    return fmt.element.bits if isinstance(fmt, BlockFormat) else fmt.bits
+
+
+def checked_bits(name: str, bits: Any) -> int | None:
+    """bits as a Python int, None where a side stays as it is.
+
+    Raises:  TypeError: no int.  ValueError: out of range.
+    """
+    return None if bits is None else checked_int("set_precision", name, bits, 1, _MOST_BITS)
+
+
+def checked_forward_bits(bits: Any) -> Bits:
+    """`checked_bits` of one number, or of a pair (input, weight)."""
+    name = "forward_bits"
+    if not isinstance(bits, tuple):
+        return checked_bits(name, bits)
+    if len(bits) != 2:
+        raise ValueError(
+            f"set_precision: {name} must be an int or a pair (input, weight), got {bits!r}"
+        )
+    return checked_bits(name, bits[0]), checked_bits(name, bits[1])
+
+
+def checked_formats(formats: Mapping[int, Format | str] | None) -> Formats | None:
+    """The table of formats in the order of their bits.
+
+    Raises:  TypeError: no mapping of ints to formats.  ValueError: an empty one, an unknown name.
+    """
+    if formats is None:
+        return None
+    if not isinstance(formats, Mapping):
+        raise TypeError(
+            "set_precision: formats must be a mapping {bits: format}, got "
+            f"{type(formats).__name__}; for example {{4: 'fp4_e2m1', 8: 'e4m3fn_sat'}}"
+        )
+    if not formats:
+        raise ValueError("set_precision: formats is empty; give a format for each number of bits")
+    pairs = []
+    for bits, fmt in formats.items():
+        key = checked_int("set_precision", "a key of formats", bits, 1, _MOST_BITS)
+        try:
+            pairs.append((key, as_format(fmt)))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"set_precision: formats[{key}]: {error}") from error
+    return tuple(sorted(pairs, key=lambda pair: pair[0]))
+
+
+def _asked(forward: Bits, backward: int | None) -> list[tuple[str, int]]:
+    """The quantizers that are to change, each with its width."""
+    pair = forward if isinstance(forward, tuple) else (forward, forward)
+    wanted = [*zip(_FORWARD, pair, strict=True), *((name, backward) for name in _BACKWARD)]
+    return [(name, bits) for name, bits in wanted if bits is not None]
+
+
+def rounds(recipe: Recipe, forward: Bits, backward: int | None) -> bool:
+    """Whether the recipe has a quantizer of which this is a precision."""
+    return any(getattr(recipe, name) is not None for name, _ in _asked(forward, backward))
+
+
+@lru_cache(maxsize=4096)
+def with_precision(
+    recipe: Recipe, forward: Bits, backward: int | None, formats: Formats | None = None
+) -> Recipe:
+    """recipe with quantizers of so many bits; a side of None stays, as does what is not rounded.
+
+    forward is for `input` and `weight`, or a pair for each; backward for `grad_output`,
+    `grad_input` and `grad_weight`. Rounding modes, axis, symmetric and input_range are kept.
+
+    Raises:
+        ValueError: a side that is to change has no quantizer on either; formats lacks a width; a
+            format that takes no such width, or none without formats.
+    """
+    asked = _asked(forward, backward)
+    changes = {}
+    for name, bits in asked:
+        quantizer = getattr(recipe, name)
+        if quantizer is not None:
+            try:
+                fmt = _format_of(quantizer.fmt, bits, formats)
+            except ValueError as error:
+                raise ValueError(f"cannot take {bits} bits as {name}: {error}") from error
+            changes[name] = replace(quantizer, fmt=fmt)
+    if asked and not changes:
+        names = ", ".join(name for name, _ in asked)
+        raise ValueError(
+            f"has no quantizer to set a precision of ({names}); its recipe is {recipe}. Give it "
+            "one that rounds, or leave the layer out"
+        )
+    return replace(recipe, **changes)
+
+
+def _format_of(fmt: Format, bits: int, formats: Formats | None) -> Format:
+    """fmt in so many bits: of the table, else of its own family."""
+    if formats is not None:
+        return in_place_of(fmt, _looked_up(bits, formats))
+    if isinstance(fmt, AffineFormat):
+        return replace(fmt, bits=bits)
+    if isinstance(fmt, FixedFormat):
+        # The integer part stays, and with it the largest value but for its last bits.
+        frac_bits = fmt.frac_bits + bits - fmt.word_bits
+        return replace(fmt, word_bits=bits, frac_bits=frac_bits)
+    raise ValueError(
+        f"{fmt} has no width to choose; give a table of formats, "
+        f"formats={{{_width(fmt)}: '{fmt}', {bits}: ...}}"
+    )
+
+
+def _looked_up(bits: int, formats: Formats) -> Format:
+    for key, fmt in formats:
+        if key == bits:
+            return fmt
+    raise ValueError(
+        f"formats has no entry for {bits} bits, only for "
+        f"{', '.join(str(key) for key, _ in formats)}; add one"
+    )
+
+
+def in_place_of(old: Format, new: Format) -> Format:
+    """new as a quantizer of old gets it: along the axis of old where both are affine or blocks."""
+    if isinstance(old, AffineFormat) and isinstance(new, AffineFormat):
+        return replace(new, symmetric=old.symmetric, axis=old.axis)
+    if isinstance(old, BlockFormat) and isinstance(new, BlockFormat):
+        return replace(new, axis=old.axis)
+    return new
+
+
+def with_accumulators(
+    recipe: Recipe, acc: Accumulator | Format | str | Mapping[str, Accumulator | Format | str]
+) -> Recipe:
+    """recipe with acc in all three products, or in those that a mapping names.
+
+    Raises:  TypeError: no accumulator.  ValueError: an unknown name, or one of no product.
+    """
+    wanted: dict[str, Any] = dict(acc) if isinstance(acc, Mapping) else dict.fromkeys(PRODUCTS, acc)
+    unknown = [name for name in wanted if name not in PRODUCTS]
+    if unknown:
+        raise ValueError(
+            f"set_accumulator: {unknown[0]!r} is no product; expected {', '.join(PRODUCTS)}"
+        )
+    try:
+        changes: dict[str, Any] = {name: as_accumulator(each) for name, each in wanted.items()}
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"set_accumulator: {error}") from error
+    return replace(recipe, **changes)

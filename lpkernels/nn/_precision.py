@@ -1,0 +1,20 @@
+"""Precision at run time: the widths of a layer's quantizers, or those of a whole model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lpkernels.arithmetic import Recipe, with_precision
+from lpkernels.arithmetic._precision import Formats, checked_bits, checked_forward_bits
+
+
+def changed(
+    owner: str, layer: Any, forward_bits: Any, backward_bits: Any, formats: Formats | None
+) -> Recipe:
+    """The recipe of a layer in another precision; owner names it in errors."""
+    forward = checked_forward_bits(forward_bits)
+    backward = checked_bits("backward_bits", backward_bits)
+    try:
+        return with_precision(layer.recipe, forward, backward, formats)
+    except ValueError as error:
+        raise ValueError(f"set_precision: {owner} {error}") from error
