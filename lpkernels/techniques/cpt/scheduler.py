@@ -35,8 +35,9 @@ class PrecisionScheduler(PrecisionSetter):
             evaluate(model)
 
     Args:
-        targets: a model, whose modules with set_precision(forward_bits, backward_bits) are found;
-            any object with that method; a function of these two; or a list of such.
+        targets: a model, whose modules with set_precision(forward_bits, backward_bits) are found
+            (layers whose recipe is torch's own arithmetic stay so); any object with that method; a
+            function of these two; or a list of such.
         total_steps: of the whole training.
         bits: of the forward operands, (lowest, highest), a number, or a Schedule. None: only
             accumulators are scheduled.
@@ -44,7 +45,7 @@ class PrecisionScheduler(PrecisionSetter):
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
         weight_bits: of the weights where they are not `bits`, which are then the inputs' alone;
-            for targets whose set_precision takes weight_bits=.
+            for targets that take forward_bits=(input, weight).
         accumulator_bits: mantissa bits of the sums; for targets with set_accumulator(accumulator).
         accumulators: what they mean: a text with {bits}, a table, or a function.
         eval_bits: of `at()`; None: the highest.

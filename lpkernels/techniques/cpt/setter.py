@@ -38,6 +38,11 @@ class PrecisionSetter:
         self._formats = self._format_table(formats)
         self._accumulators = self._accumulator_table(accumulators)
         for group in self._groups:
+            if group.tracks.forward is not None and not any(t.rounds for t in group.targets):
+                raise ValueError(
+                    f"{label}: no target{f' of {group.name!r}' if group.name else ''} rounds its "
+                    "operands, so that there are no bits to set; give the layers such a recipe"
+                )
             for target in group.targets:
                 target.check(label, group.tracks, self._formats, self._accumulators)
         self._now: list[Precision] = []

@@ -3,12 +3,14 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch.nn import Module
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Format
+from lpkernels.nn._emulated import Emulated
 from lpkernels.techniques.cpt.tracks import Precision, Tracks
 
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several.
@@ -27,13 +29,17 @@ class Target:
 
     def __init__(self, name: str, thing: Any) -> None:
         self.name, self.thing = name, thing
+        self.is_function = not any(callable(getattr(thing, setter, None)) for setter in _SETTERS)
 
     @property
-    def is_function(self) -> bool:
-        return not (
-            callable(getattr(self.thing, "set_precision", None))
-            or callable(getattr(self.thing, "set_accumulator", None))
-        )
+    def stays(self) -> bool:
+        """Whether it is a layer of lpkernels whose recipe is torch's own arithmetic."""
+        return isinstance(self.thing, Emulated) and self.thing.recipe.is_torch
+
+    @property
+    def rounds(self) -> bool:
+        """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
+        return getattr(self.thing, "precision", None) != (None, None)
 
     def set(
         self,
@@ -41,7 +47,24 @@ class Target:
         formats: Mapping[int, Format] | None,
         accumulators: Mapping[int, Accumulator],
     ) -> None:
-        _set(self.thing, self.is_function, precision, formats, accumulators)
+        self._set(self.thing, precision, formats, accumulators)
+
+    def _set(
+        self,
+        thing: Any,
+        precision: Precision,
+        formats: Mapping[int, Format] | None,
+        accumulators: Mapping[int, Accumulator],
+    ) -> None:
+        if precision.forward is not None and self.rounds:
+            forward: int | tuple[int, int] = precision.forward
+            if precision.weight is not None:
+                forward = (precision.forward, precision.weight)
+            options: dict[str, Any] = {} if formats is None else {"formats": formats}
+            setter = thing if self.is_function else thing.set_precision
+            setter(forward, precision.backward, **options)
+        if precision.accumulator is not None:
+            thing.set_accumulator(accumulators[precision.accumulator])
 
     def check(
         self,
@@ -60,30 +83,27 @@ class Target:
         twin = _twin(self.thing)
         for precision in tracks.every_width():
             try:
-                _set(twin, False, precision, formats, accumulators)
+                self._set(twin, precision, formats, accumulators)
             except (TypeError, ValueError, NotImplementedError) as error:
                 given = {k: v for k, v in precision._asdict().items() if v is not None}
                 raise ValueError(f"{label}: {self} does not take {given} bits: {error}") from error
 
     def _check_methods(self, label: str, tracks: Tracks, formats: Any) -> None:
-        wanted = ["set_precision"] * (tracks.forward is not None)
-        wanted += ["set_accumulator"] * (tracks.accumulator is not None)
-        for name in wanted:
-            if not self.is_function and not callable(getattr(self.thing, name, None)):
-                raise ValueError(f"{label}: {self} has no {name}, which the schedule needs")
         if self.is_function and tracks.accumulator is not None:
             raise ValueError(
                 f"{label}: {self} takes (forward_bits, backward_bits), and no accumulator; give "
                 "objects with set_precision and set_accumulator, or leave accumulator_bits out"
             )
-        options = ["formats"] * (formats is not None)
-        options += ["weight_bits"] * (tracks.weight is not None)
-        for option in options:
-            setter = self.thing if self.is_function else self.thing.set_precision
-            if not _takes(setter, option):
+        for setter, track in zip(_SETTERS, (tracks.forward, tracks.accumulator), strict=True):
+            has = self.is_function or callable(getattr(self.thing, setter, None))
+            if track is not None and not has:
+                raise ValueError(f"{label}: {self} has no {setter}, which the schedule needs")
+        if formats is not None and tracks.forward is not None:
+            called = self.thing if self.is_function else self.thing.set_precision
+            if not _takes(called, "formats"):
                 raise ValueError(
-                    f"{label}: set_precision of {self} takes no {option}=, which the schedule "
-                    f"gives; leave {option} out or add the parameter"
+                    f"{label}: set_precision of {self} takes no formats=, which the schedule "
+                    "gives; leave formats out or add the parameter"
                 )
 
     def __str__(self) -> str:
@@ -91,21 +111,7 @@ class Target:
         return f"target {self.name!r} ({kind})" if self.name else f"target {kind}"
 
 
-def _set(
-    thing: Any,
-    is_function: bool,
-    precision: Precision,
-    formats: Mapping[int, Format] | None,
-    accumulators: Mapping[int, Accumulator],
-) -> None:
-    if precision.forward is not None:
-        options: dict[str, Any] = {} if formats is None else {"formats": formats}
-        if precision.weight is not None:
-            options["weight_bits"] = precision.weight
-        setter = thing if is_function else thing.set_precision
-        setter(precision.forward, precision.backward, **options)
-    if precision.accumulator is not None:
-        thing.set_accumulator(accumulators[precision.accumulator])
+_SETTERS = ("set_precision", "set_accumulator")
 
 
 def _takes(function: Callable[..., Any], option: str) -> bool:
@@ -126,7 +132,9 @@ def _twin(thing: Any) -> Any:
     memo: dict[int, Any] = {id(each): each for each in [*thing.parameters(), *thing.modules()]}
     for name, value in vars(thing).items():
         if name not in _OF_MODULES:
-            vars(twin)[name] = copy.deepcopy(value, memo)
+            # What cannot be copied, a process group or a lock, is no precision.
+            with suppress(TypeError, RuntimeError):
+                vars(twin)[name] = copy.deepcopy(value, memo)
     vars(twin)["_buffers"] = {k: v if v is None else v.clone() for k, v in thing._buffers.items()}
     return twin
 
@@ -149,8 +157,7 @@ def find_targets(label: str, targets: Targets) -> list[Target]:
         return found
     if isinstance(targets, Module):
         return _of_model(label, targets)
-    settable = any(hasattr(targets, name) for name in ("set_precision", "set_accumulator"))
-    if not settable and not callable(targets):
+    if not any(hasattr(targets, setter) for setter in _SETTERS) and not callable(targets):
         raise TypeError(
             f"{label}: expected a model, an object with set_precision(forward_bits, backward_bits),"
             f" a function of these, or a list of such, got {type(targets).__name__}"
@@ -159,16 +166,12 @@ def find_targets(label: str, targets: Targets) -> list[Target]:
 
 
 def _of_model(label: str, model: Module) -> list[Target]:
-    found = [
-        Target(name, module)
-        for name, module in model.named_modules()
-        if callable(getattr(module, "set_precision", None))
-        or callable(getattr(module, "set_accumulator", None))
-    ]
+    named = [Target(name, module) for name, module in model.named_modules()]
+    found = [target for target in named if not (target.is_function or target.stays)]
     if not found:
         raise ValueError(
-            f"{label}: no module of {type(model).__name__} has set_precision; convert the model "
-            "first, lp.convert(model, lp.policy('cpt_fu2021')), or give modules that have it"
+            f"{label}: no module of {type(model).__name__} has a precision to set; convert the "
+            "model to a recipe that rounds, or give modules with set_precision"
         )
     return found
 

@@ -210,10 +210,10 @@ def _parsed(text: str) -> OpenLoop | ClosedLoop:
     kind = "cpt" if kind in NAMED else kind
     head, *parts = rest.split(",")
     options = {**implied, **_options(kind, parts)}
-    widths, _, grad = head.partition("/")
+    widths, slash, grad = head.partition("/")
     falls = kind == "fall"
     fields: dict[str, Any] = {"bits": None if widths == "none" else _pair("bits", widths, falls)}
-    if grad:
+    if slash:
         fields["grad_bits"] = _pair("grad bits", grad, falls)
     for name in ("weight", "acc"):
         if name in options:

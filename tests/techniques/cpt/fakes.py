@@ -47,14 +47,35 @@ class Summing(Quantized):
 
 
 class Separate(nn.Module):
-    """Takes bits of the weights apart, and formats not."""
+    """Takes bits of inputs and weights apart, and formats not."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bits: tuple[int, ...] = ()
+        self.bits: tuple[Any, ...] = ()
 
-    def set_precision(self, forward: int, backward: int, *, weight_bits: int) -> None:
-        self.bits = (forward, backward, weight_bits)
+    def set_precision(self, forward: tuple[int, int], backward: int) -> None:
+        inputs, weights = forward
+        self.bits = (inputs, weights, backward)
+
+
+class Emulating(lp.nn.Linear):
+    """Says what it rounds, and refuses bits where it rounds nothing."""
+
+    def __init__(self, *sizes: int, recipe: Any) -> None:
+        super().__init__(*sizes, recipe=recipe)
+        self.bits, self.accumulator = (16, 16), None
+
+    @property
+    def precision(self) -> tuple[int | None, int | None]:
+        return (None, None) if self.recipe.input is None else (8, 8)
+
+    def set_precision(self, forward: int, backward: int) -> None:
+        if self.recipe.input is None:
+            raise ValueError("has no quantizer to set a precision of")
+        self.bits = (forward, backward)
+
+    def set_accumulator(self, accumulator: Any) -> None:
+        self.accumulator = accumulator
 
 
 class Named:

@@ -11,7 +11,7 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.techniques.cpt import Precision, PrecisionScheduler, Schedule, bitops, bits_at
-from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing, small_model
+from tests.techniques.cpt.fakes import Emulating, Named, Quantized, Separate, Summing, small_model
 
 CYCLE = [3, 3, 4, 5, 6, 6, 7, 8]
 
@@ -77,9 +77,9 @@ def test_gradients_follow_a_pair_stay_at_a_number_and_have_schedules_of_their_ow
 def test_weights_have_bits_of_their_own_where_a_target_takes_them() -> None:
     target = Separate()
     scheduler = PrecisionScheduler(target, 8, bits=(3, 8), cycles=1, weight_bits=(2, 4))
-    assert target.bits == (3, 8, 2)
+    assert target.bits == (3, 2, 8)
     scheduler.step(7)
-    assert target.bits == (8, 8, 4)
+    assert target.bits == (8, 4, 8)
     assert scheduler.cost() == pytest.approx(
         np.mean(
             [
@@ -88,10 +88,32 @@ def test_weights_have_bits_of_their_own_where_a_target_takes_them() -> None:
             ]
         )
     )
-    with pytest.raises(
-        ValueError, match=r"of target '0' \(Quantized\) takes no weight_bits"
-    ):
-        PrecisionScheduler(small_model(), 8, bits=(3, 8), cycles=1, weight_bits=4)
+    with pytest.raises(ValueError, match=r"target '0' \(Fixed\) does not take .*'weight': 4"):
+        PrecisionScheduler([Fixed()], 8, bits=(3, 8), cycles=1, weight_bits=4)
+
+
+class Fixed(nn.Module):
+    """Takes one number of bits for all operands."""
+
+    def set_precision(self, forward: int, backward: int) -> None:
+        self.bits = int(forward), backward
+
+
+def test_layers_of_torchs_own_arithmetic_stay_so() -> None:
+    sums = lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9")
+    recipes = ("hfp8_sun2019", "fp32", sums)
+    model = nn.Sequential(*(Emulating(4, 4, recipe=recipe) for recipe in recipes))
+    PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, accumulator_bits=5)
+    assert [layer.bits for layer in model] == [(3, 8), (16, 16), (16, 16)]
+    assert [layer.accumulator for layer in model] == [
+        lp.Accumulator("e8m5"),
+        None,
+        lp.Accumulator("e8m5"),
+    ]
+    with pytest.raises(ValueError, match="no module of Sequential has a precision to set"):
+        PrecisionScheduler(model[1:2], 8, bits=(3, 8), cycles=1)
+    with pytest.raises(ValueError, match="no target rounds its operands"):
+        PrecisionScheduler(model[2:], 8, bits=(3, 8), cycles=1)
 
 
 def test_functions_objects_and_lists_are_targets() -> None:
@@ -308,7 +330,7 @@ PLAIN = nn.Sequential(nn.Linear(2, 2))
 @pytest.mark.parametrize(
     ("targets", "options", "error", "match"),
     [
-        (PLAIN, {}, ValueError, "no module of Sequential has set_precision; convert the model"),
+        (PLAIN, {}, ValueError, "no module of Sequential has a precision to set; convert"),
         ([], {}, ValueError, "expected at least one target, got none"),
         (3, {}, TypeError, "expected a model, an object with set_precision.* got int"),
         (Named(), {"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3"),
