@@ -7,6 +7,11 @@ Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic 
 from lpkernels.techniques.cpt.cost import adder_bits, bitops, occupancy, saving
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
 from lpkernels.techniques.cpt.profiles import PROFILES
+from lpkernels.techniques.cpt.range_test import (
+    NoPrecisionPassed,
+    PrecisionRange,
+    precision_range_test,
+)
 from lpkernels.techniques.cpt.recalibration import recalibrate, recalibrated
 from lpkernels.techniques.cpt.schedule import NAMED, Schedule, bits_at, named_schedule
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
@@ -19,9 +24,11 @@ __all__ = [
     "PROFILES",
     "TABLES",
     "ClosedLoop",
+    "NoPrecisionPassed",
     "OpenLoop",
     "Precision",
     "PrecisionOnPlateau",
+    "PrecisionRange",
     "PrecisionScheduler",
     "Schedule",
     "adder_bits",
@@ -30,6 +37,7 @@ __all__ = [
     "named_schedule",
     "occupancy",
     "parse_schedule",
+    "precision_range_test",
     "recalibrate",
     "recalibrated",
     "saving",
