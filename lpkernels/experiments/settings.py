@@ -65,6 +65,8 @@ class Section:
 
     #: What the options of this section are called together.
     TITLE: ClassVar[str] = ""
+    #: Names that fields had in earlier records and checkpoints, by what they are called now.
+    RENAMED: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -155,6 +157,7 @@ def unknown(where: str, names: list[str], known: list[str], version: str = "") -
 def section_from(section: type[Section], values: Mapping[str, Any], version: str = "") -> Any:
     """The section of plain values; a field that it does not have is a ValueError."""
     known = [field.name for field in settings(section)]
+    values = {section.RENAMED.get(name, name): value for name, value in values.items()}
     others = sorted(set(values) - set(known))
     if others:
         raise unknown(section.__name__, others, known, version)

@@ -1,7 +1,7 @@
 """torch's optimizers by name, and the learning rate of a step."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -61,6 +61,7 @@ class OptimizerConfig(Section):
     """
 
     TITLE: ClassVar[str] = "Optimizer"
+    RENAMED: ClassVar[Mapping[str, str]] = {"schedule": "lr_schedule"}
 
     optimizer: str = setting("sgd", "sgd, adam or adamw, torch's own.", check=one_of(*OPTIMIZERS))
     lr: float | None = setting(
@@ -76,7 +77,7 @@ class OptimizerConfig(Section):
     weight_decay: float | None = setting(
         None, "Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01.", least=0.0
     )
-    schedule: str = setting(
+    lr_schedule: str = setting(
         "cosine",
         "Learning rate: cosine to 0, steps (times --lr-decay at each of --milestones), constant.",
         check=one_of(*SCHEDULES),
@@ -140,9 +141,9 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     if step < config.warmup:
         return config.peak * (step + 1) / config.warmup
     step, total = step - config.warmup, max(1, total - config.warmup)
-    if config.schedule == "cosine":
+    if config.lr_schedule == "cosine":
         return cosine_lr(config.peak, step, total)
-    if config.schedule == "steps":
+    if config.lr_schedule == "steps":
         passed = sum(step >= share * total for share in _milestones(config.milestones))
         return config.peak * config.lr_decay**passed
     return config.peak

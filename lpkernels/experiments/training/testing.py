@@ -1,7 +1,8 @@
 """The test at the end of an epoch."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +23,43 @@ def evaluate(
     seed: int,
     epoch: int,
     processes: Processes,
+    last: bool = False,
 ) -> dict[str, float]:
     """What the workload's test comes to, with the model in evaluation mode.
 
     A function of the weights, the seed and the epoch, which several processes share by batches:
     each batch draws from a stream of its own, so that testing more or less often, or with more
-    processes, does not change the training.
+    processes, does not change the training. After the `last` epoch the parts' further tests have
+    fields of their own, <field>_<name of the test>.
     """
     model.eval()
+
+    def test(*around: AbstractContextManager[Any]) -> dict[str, float]:
+        contexts = [part.evaluating() for part in parts]
+        return _test(model, workload, [*contexts, *around], device, seed, epoch, processes)
+
+    fields = test()
+    further = [part.further_tests() for part in parts] if last else []
+    for name, around in ((n, a) for tests in further for n, a in tests.items()):
+        fields |= {f"{field}_{name}": value for field, value in test(around).items()}
+    return fields
+
+
+def _test(
+    model: nn.Module,
+    workload: Workload,
+    contexts: Sequence[AbstractContextManager[Any]],
+    device: str,
+    seed: int,
+    epoch: int,
+    processes: Processes,
+) -> dict[str, float]:
+    """One test within all contexts, which leaves torch's generator as it was."""
     rows: dict[int, Tensor] = {}
     count = len(workload.test)
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
-        for part in parts:
-            stack.enter_context(part.evaluating())
+        for context in contexts:
+            stack.enter_context(context)
         for first in range(0, count, processes.count):
             # Sharded processes gather weights together: one without a batch repeats the last.
             number = min(first + processes.rank, count - 1)

@@ -339,6 +339,7 @@ class Trainer:
             seed=self.config.seed,
             epoch=self.position.epoch,
             processes=self.processes,
+            last=self.position.epoch == self.config.epochs - 1,
         )
 
     def _finish_epoch(self, tested: dict[str, float]) -> None:

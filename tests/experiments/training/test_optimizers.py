@@ -58,13 +58,13 @@ def test_warmup_rises_to_the_peak_and_the_schedule_takes_the_rest() -> None:
 
 
 def test_steps_fall_at_the_milestones() -> None:
-    config = OptimizerConfig(lr=1.0, schedule="steps", milestones="0.5,0.75", lr_decay=0.1)
+    config = OptimizerConfig(lr=1.0, lr_schedule="steps", milestones="0.5,0.75", lr_decay=0.1)
     rates = [learning_rate(config, step, 8) for step in range(8)]
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
 def test_constant_stays_after_its_warmup_even_one_longer_than_the_run() -> None:
-    config = OptimizerConfig(lr=1.0, schedule="constant", warmup=2)
+    config = OptimizerConfig(lr=1.0, lr_schedule="constant", warmup=2)
     assert [learning_rate(config, step, 4) for step in range(4)] == [0.5, 1, 1, 1]
     longer = OptimizerConfig(lr=1.0, warmup=10)
     assert all(math.isfinite(learning_rate(longer, step, 4)) for step in range(4))

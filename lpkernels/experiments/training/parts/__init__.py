@@ -1,6 +1,11 @@
 """The parts that a run may have: importing this package registers those of lpkernels."""
 
-from lpkernels.experiments.training.parts import loss_scale, master_weights, weight_update
+from lpkernels.experiments.training.parts import (
+    loss_scale,
+    master_weights,
+    precision_schedule,
+    weight_update,
+)
 from lpkernels.experiments.training.parts.part import PARTS, Context, Part, PartConfig, register
 
 __all__ = [
@@ -10,6 +15,7 @@ __all__ = [
     "PartConfig",
     "loss_scale",
     "master_weights",
+    "precision_schedule",
     "register",
     "weight_update",
 ]

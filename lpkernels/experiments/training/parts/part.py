@@ -15,6 +15,7 @@ With several turns or accumulated gradients, scale_loss is called for each loss;
 step and after_step once for each update.
 """
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +104,13 @@ class Part:
     def evaluating(self) -> AbstractContextManager[Any]:
         """What surrounds a test: another precision, averaged weights."""
         return nullcontext()
+
+    def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
+        """By name what surrounds each further test after the last epoch, within `evaluating()`.
+
+        The record then has its fields too, as test_accuracy_<name>.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on."""

@@ -1,0 +1,185 @@
+"""The closed-loop scheduler: precision rises when the loss stops falling."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques.cpt.cost import adder_bits
+from lpkernels.techniques.cpt.schedule import Schedule
+from lpkernels.techniques.cpt.setter import Group, PrecisionSetter
+from lpkernels.techniques.cpt.tables import Accumulators, Formats
+from lpkernels.techniques.cpt.targets import Targets, find_targets
+from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, cost_of
+
+_MODES = ("min", "max")
+_THRESHOLD_MODES = ("rel", "abs")
+# What changes in a run, and what must be the same where it goes on.
+_CHANGING = ("rises", "best", "bad", "cooling", "steps", "bitops", "accumulator")
+_FIXED = ("bits", "increment", "patience", "threshold", "threshold_mode", "mode", "cooldown")
+
+
+class PrecisionOnPlateau(PrecisionSetter):
+    """Starts at the lowest precision and raises it when a metric stops improving.
+
+    With the habits and the rule of torch.optim.lr_scheduler.ReduceLROnPlateau: `step(metric)`
+    after each epoch or interval; after more than `patience` calls in a row without improvement the
+    bits rise by `increment`, to the highest at most. A metric that is NaN is no improvement.
+
+    Args:
+        targets, grad_bits, accumulators, eval_bits, formats: as PrecisionScheduler's.
+        bits: (lowest, highest) of the forward operands; None: only accumulators.
+        accumulator_bits: (lowest, highest) mantissa bits, which rise by the same increments.
+        increment: bits by which precision rises.
+        mode, patience, threshold, threshold_mode, cooldown: as ReduceLROnPlateau's.
+    Raises: TypeError, ValueError: as PrecisionScheduler; no target is changed then.
+    Reference: ours. The open-loop schedules of Fu et al. 2021 (arXiv 2101.09868) do not look at the
+        loss.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        *,
+        bits: tuple[int, int] | None,
+        grad_bits: int = 8,
+        accumulator_bits: tuple[int, int] | None = None,
+        accumulators: Accumulators = "e8m{bits}",
+        increment: int = 1,
+        mode: str = "min",
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        eval_bits: int | None = None,
+        formats: Formats | None = None,
+    ) -> None:
+        if bits is None and accumulator_bits is None:
+            raise ValueError("PrecisionOnPlateau: expected bits or accumulator_bits, got neither")
+        self.bits = None if bits is None else _checks.widths("bits", bits)
+        self.increment = _checks.whole("increment", increment, 1)
+        self.mode = _checks.choice("mode", mode, _MODES)
+        self.patience = _checks.whole("patience", patience, 0)
+        self.threshold = _checks.share("threshold", threshold)
+        names = _THRESHOLD_MODES
+        self.threshold_mode = _checks.choice("threshold_mode", threshold_mode, names)
+        self.cooldown = _checks.whole("cooldown", cooldown, 0)
+        # Their widths alone count: where it stands is decided by the metric.
+        tracks = Tracks(
+            None if self.bits is None else Schedule(self.bits, 1),
+            None if self.bits is None else Schedule(_checks.widths("grad_bits", grad_bits), 1),
+            accumulator=None
+            if accumulator_bits is None
+            else Schedule(_checks.widths("accumulator_bits", accumulator_bits), 1),
+        )
+        found = find_targets("PrecisionOnPlateau", targets)
+        super().__init__(
+            [Group("", found, tracks)],
+            eval_bits=eval_bits,
+            formats=formats,
+            accumulators=accumulators,
+        )
+        self._tracks = tracks
+        self.rises, self.bad, self.cooling, self.steps = 0, 0, 0, 0
+        self.best = math.inf if mode == "min" else -math.inf
+        self._sums = dict.fromkeys(KINDS, 0.0)
+        self._rise()
+
+    def _rise(self) -> None:
+        """Sets the precision after so many rises."""
+        self._move([Precision(**{name: self._risen(name) for name in Precision._fields})])
+
+    def _risen(self, name: str) -> int | None:
+        schedule: Schedule | None = getattr(self._tracks, name)
+        if schedule is None or name == "backward":
+            return None if schedule is None else schedule.highest
+        return min(schedule.lowest + self.rises * self.increment, schedule.highest)
+
+    @property
+    def at_highest(self) -> bool:
+        """Whether there is nothing left to rise to."""
+        return self._now == [self._tracks.highest]
+
+    def step(self, metric: float, *, steps: int = 1) -> None:
+        """Looks at a metric, a number or a tensor of one element, and raises the precision if need
+        be.
+
+        steps: so many training steps were made since the last call, for `cost`.
+        """
+        value = float(metric)
+        self.count(steps)
+        if self._improves(value):
+            self.best, self.bad = value, 0
+        else:
+            self.bad += 1
+        if self.cooling > 0:
+            self.cooling, self.bad = self.cooling - 1, 0
+        if self.bad > self.patience:
+            self.cooling, self.bad = self.cooldown, 0
+            self.rises += not self.at_highest
+        self._rise()
+
+    def _improves(self, value: float) -> bool:
+        by = self.threshold if self.mode == "max" else -self.threshold
+        bound = self.best * (1 + by) if self.threshold_mode == "rel" else self.best + by
+        return value > bound if self.mode == "max" else value < bound
+
+    def count(self, steps: int) -> None:
+        """Adds the cost of training steps at the bits of now; `step` does it too."""
+        self.steps += _checks.whole("steps", steps, 0)
+        now = self._now[0]
+        if now.forward is not None:
+            self._sums["bitops"] += steps * cost_of(now._replace(accumulator=None))
+        if now.accumulator is not None:
+            self._sums["accumulator"] += steps * adder_bits(self._accumulators[now.accumulator])
+
+    def cost(self, kind: str = "bitops") -> float:
+        """The mean cost of the steps so far relative to float32, of the current one before any.
+
+        Raises: ValueError: another kind, or one that is not scheduled.
+        """
+        _checks.choice("kind", kind, KINDS)
+        now = self._now[0]
+        if (now.forward if kind == "bitops" else now.accumulator) is None:
+            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
+        if self.steps:
+            return self._sums[kind] / self.steps
+        if kind == "bitops":
+            return cost_of(now._replace(accumulator=None))
+        assert now.accumulator is not None
+        return adder_bits(self._accumulators[now.accumulator])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values: what was seen, where the precision is, and the settings."""
+        changing = (self.rises, self.best, self.bad, self.cooling, self.steps)
+        sums = (self._sums["bitops"], self._sums["accumulator"])
+        return {**dict(zip(_CHANGING, changing + sums, strict=True)), **self._settings()}
+
+    def _settings(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in _FIXED}
+        return {**values, "bits": self._tracks.to_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where the state was saved, and sets its precision.
+
+        Raises: TypeError, ValueError: no such state, or one of other settings; nothing changes.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
+        missing = [name for name in (*_CHANGING, *_FIXED) if name not in state_dict]
+        if missing:
+            raise ValueError(
+                f"load_state_dict: expected the state of a PrecisionOnPlateau, got one without "
+                f"{', '.join(missing)}"
+            )
+        for name, own in self._settings().items():
+            if state_dict[name] != own:
+                raise ValueError(
+                    f"load_state_dict: expected the state of {name}={own}, got "
+                    f"{state_dict[name]}; make it as the saved one was"
+                )
+        self.rises, self.best = int(state_dict["rises"]), float(state_dict["best"])
+        self.bad, self.cooling = int(state_dict["bad"]), int(state_dict["cooling"])
+        self.steps = int(state_dict["steps"])
+        self._sums = {kind: float(state_dict[kind]) for kind in KINDS}
+        self._rise()

@@ -1,0 +1,132 @@
+"""Running statistics redone at the precision of the evaluation."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques.cpt.setter import PrecisionSetter
+from lpkernels.techniques.cpt.targets import find_targets
+
+#: Called with the model and a batch of the loader.
+Forward = Callable[[nn.Module, Any], object]
+
+
+def recalibrate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    bits: int | PrecisionSetter | None = None,
+    *,
+    forward: Forward | None = None,
+) -> None:
+    """Redoes the running statistics of a model with the batches of a loader, at fixed bits.
+
+    Batch norms' running means and variances become the plain average over the batches, and layers
+    with a reset_range method start their running ranges anew. Statistics that were gathered while
+    training was at 3 bits do not fit an evaluation at 8.
+
+    While it runs norms and layers with ranges are in training mode, all others in evaluation mode:
+    dropout drops nothing. Afterwards modes, momenta, gradients and random states are as before.
+
+    Args:
+        model: the model.
+        loader: batches; of a tuple or list the first entry is the input.
+        bits: forward bits of all targets in the model, which keep them; a scheduler: the bits of
+            its `at()`, and afterwards those of training again; None: as the model is.
+        forward: what to call for a batch instead.
+    Raises:
+        ValueError: no batch, nothing to redo, or a model without a precision to set.
+        After an error the statistics are as before.
+    """
+    with recalibrated(model, loader, bits, forward=forward, keep=True):
+        pass
+
+
+@contextmanager
+def recalibrated(
+    model: nn.Module,
+    loader: Iterable[Any],
+    bits: int | PrecisionSetter | None = None,
+    *,
+    forward: Forward | None = None,
+    keep: bool = False,
+) -> Iterator[None]:
+    """`recalibrate`, undone at the end of the block unless `keep`: statistics alone, not bits."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    ranges = [m for m in model.modules() if callable(getattr(m, "reset_range", None))]
+    if not norms and not ranges:
+        raise ValueError(
+            f"recalibrate: {type(model).__name__} has no running statistics to redo: neither "
+            "batch norms nor layers with a running range"
+        )
+    buffers = [b for module in (*norms, *ranges) for b in module.buffers(recurse=False)]
+    before = [buffer.clone() for buffer in buffers]
+    around = _at(model, bits)
+    try:
+        with around:
+            _redo(model, norms, ranges, loader, forward or _first)
+        yield
+    except BaseException:
+        _restore(buffers, before)
+        raise
+    if not keep:
+        _restore(buffers, before)
+
+
+def _at(model: nn.Module, bits: int | PrecisionSetter | None) -> Any:
+    if isinstance(bits, PrecisionSetter):
+        return bits.at()
+    if bits is not None:
+        width = _checks.width("bits", bits)
+        for target in find_targets("recalibrate", model):
+            if hasattr(target.thing, "set_precision"):
+                target.thing.set_precision(width, width)
+    return nullcontext()
+
+
+def _restore(buffers: list[Tensor], before: list[Tensor]) -> None:
+    with torch.no_grad():
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
+
+
+def _first(model: nn.Module, batch: Any) -> object:
+    return model(batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def _redo(
+    model: nn.Module,
+    norms: list[_BatchNorm],
+    ranges: list[Any],
+    loader: Iterable[Any],
+    forward: Forward,
+) -> None:
+    modes = {module: module.training for module in model.modules()}
+    momenta = [norm.momentum for norm in norms]
+    devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
+    try:
+        model.eval()
+        for norm in norms:
+            norm.reset_running_stats()
+            # A momentum of None is the plain average.
+            norm.momentum = None
+        for module in ranges:
+            module.reset_range()
+        for module in (*norms, *ranges):
+            module.training = True
+        with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
+            batches = 0
+            for batch in loader:
+                forward(model, batch)
+                batches += 1
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for module, mode in modes.items():
+            module.training = mode
+    if not batches:
+        raise ValueError("recalibrate: expected at least one batch, got an empty loader")

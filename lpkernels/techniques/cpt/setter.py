@@ -1,0 +1,137 @@
+"""What open-loop and closed-loop schedules share: groups of targets, set together."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.formats import Format
+from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques.cpt.tables import Accumulators, Formats, accumulator_table, format_table
+from lpkernels.techniques.cpt.targets import Target
+from lpkernels.techniques.cpt.tracks import Precision, Tracks
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Targets with the same schedules; name: their glob, or ""."""
+
+    name: str
+    targets: Sequence[Target]
+    tracks: Tracks
+
+
+class PrecisionSetter:
+    """Sets the precision of groups of targets; remembers what it set last."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        *,
+        eval_bits: int | None,
+        formats: Formats | None,
+        accumulators: Accumulators,
+    ) -> None:
+        label = type(self).__name__
+        self.eval_bits = None if eval_bits is None else _checks.width("eval_bits", eval_bits)
+        self._groups = list(groups)
+        self._formats = self._format_table(formats)
+        self._accumulators = self._accumulator_table(accumulators)
+        for group in self._groups:
+            if group.tracks.forward is not None and not any(t.rounds for t in group.targets):
+                raise ValueError(
+                    f"{label}: no target{f' of {group.name!r}' if group.name else ''} rounds its "
+                    "operands, so that there are no bits to set; give the layers such a recipe"
+                )
+            for target in group.targets:
+                target.check(label, group.tracks, self._formats, self._accumulators)
+        self._now: list[Precision] = []
+        # Of the blocks of `at` and `as_trained` that are open; None stands for `_now`.
+        self._blocks: list[list[Precision] | None] = []
+
+    def _format_table(self, formats: Formats | None) -> dict[int, Format] | None:
+        if formats is None:
+            return None
+        forward = {self.eval_bits} - {None}
+        for group in self._groups:
+            for name, schedule in group.tracks.items():
+                # The backward pass may have a rule of its own; a pattern gives its widths too.
+                if name in ("forward", "weight") or (
+                    name == "backward" and isinstance(formats, str) and "{bits}" in formats
+                ):
+                    forward |= set(schedule.widths())
+        return format_table(formats, {bits for bits in forward if bits is not None})
+
+    def _accumulator_table(self, accumulators: Accumulators) -> Mapping[int, Accumulator]:
+        schedules = [group.tracks.accumulator for group in self._groups]
+        widths = {bits for each in schedules if each is not None for bits in each.widths()}
+        return accumulator_table(accumulators, widths)
+
+    def _move(self, precisions: list[Precision]) -> None:
+        """The precision of training from now on; blocks that are open keep theirs."""
+        self._now = precisions
+        self._set()
+
+    def _set(self) -> None:
+        """Sets all targets to what holds now."""
+        block = self._blocks[-1] if self._blocks else None
+        precisions = self._now if block is None else block
+        for group, precision in zip(self._groups, precisions, strict=True):
+            for target in group.targets:
+                target.set(precision, self._formats, self._accumulators)
+
+    @contextmanager
+    def _block(self, precisions: list[Precision] | None) -> Iterator[None]:
+        self._blocks.append(precisions)
+        try:
+            self._set()
+            yield
+        finally:
+            self._blocks.pop()
+            self._set()
+
+    @property
+    def precisions(self) -> list[Precision]:
+        """What each group computes in now, in the order of the groups: those of `layers`, then
+        the others."""
+        return list(self._now)
+
+    def get_last_bits(self) -> list[tuple[int | None, int | None]]:
+        """(forward, backward) of each group, as get_last_lr of a learning rate's scheduler."""
+        return [(precision.forward, precision.backward) for precision in self._now]
+
+    def cost(self, kind: str = "bitops") -> float:
+        """The mean cost of the steps so far relative to float32, "bitops" or "accumulator"."""
+        raise NotImplementedError(f"{type(self).__name__} must define cost")
+
+    @contextmanager
+    def at(self, bits: int | None = None) -> Iterator[None]:
+        """The forward pass at fixed bits inside the block, as before after it.
+
+        bits: None is eval_bits, and where that is None each group's own highest. The backward
+        pass stays as it is; an accumulator that is scheduled is at its highest.
+
+        Raises: ValueError: bits that the table of formats lacks or a target does not take; all
+            targets are as before then.
+        """
+        chosen = self.eval_bits if bits is None else _checks.width("bits", bits)
+        if chosen is not None and self._formats is not None and chosen not in self._formats:
+            raise ValueError(
+                f"at: expected bits that the table of formats has, got {chosen}; it has "
+                f"{', '.join(map(str, sorted(self._formats)))}"
+            )
+        with self._block([self._fixed(group, chosen) for group in self._groups]):
+            yield
+
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
+        """The bits of the last training step inside the block, within one of `at` too."""
+        with self._block(None):
+            yield
+
+    def _fixed(self, group: Group, bits: int | None) -> Precision:
+        highest, now = group.tracks.highest, self._now[self._groups.index(group)]
+        fixed = highest._replace(backward=now.backward)
+        if bits is None or group.tracks.forward is None:
+            return fixed
+        return fixed._replace(forward=bits, weight=bits if highest.weight is not None else None)

@@ -1,0 +1,200 @@
+"""What a schedule sets: found in a model, asked before anything changes whether it can be set."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from torch.nn import Module
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.formats import Format
+from lpkernels.nn._emulated import Emulated
+from lpkernels.techniques.cpt.tracks import Precision, Tracks
+
+#: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several.
+Targets = Any
+
+# What every module has; the other attributes are its own.
+_OF_MODULES = frozenset(vars(Module()))
+
+
+class Target:
+    """One thing whose precision is set.
+
+    name: of the module in its model, "" for a function.
+    thing: has set_precision, set_accumulator or both; or is a function.
+    """
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self.name, self.thing = name, thing
+        self.is_function = not any(callable(getattr(thing, setter, None)) for setter in _SETTERS)
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is a layer of lpkernels whose recipe is torch's own arithmetic."""
+        return isinstance(self.thing, Emulated) and self.thing.recipe.is_torch
+
+    @property
+    def rounds(self) -> bool:
+        """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
+        return getattr(self.thing, "precision", None) != (None, None)
+
+    def set(
+        self,
+        precision: Precision,
+        formats: Mapping[int, Format] | None,
+        accumulators: Mapping[int, Accumulator],
+    ) -> None:
+        self._set(self.thing, precision, formats, accumulators)
+
+    def _set(
+        self,
+        thing: Any,
+        precision: Precision,
+        formats: Mapping[int, Format] | None,
+        accumulators: Mapping[int, Accumulator],
+    ) -> None:
+        if precision.forward is not None and self.rounds:
+            forward: int | tuple[int, int] = precision.forward
+            if precision.weight is not None:
+                forward = (precision.forward, precision.weight)
+            options: dict[str, Any] = {} if formats is None else {"formats": formats}
+            setter = thing if self.is_function else thing.set_precision
+            setter(forward, precision.backward, **options)
+        if precision.accumulator is not None:
+            thing.set_accumulator(accumulators[precision.accumulator])
+
+    def check(
+        self,
+        label: str,
+        tracks: Tracks,
+        formats: Mapping[int, Format] | None,
+        accumulators: Mapping[int, Accumulator],
+    ) -> None:
+        """Raises ValueError unless it takes every width; a copy is asked, nothing changes.
+
+        A plain function is not asked: what it does cannot be undone.
+        """
+        self._check_methods(label, tracks, formats)
+        if self.is_function:
+            return
+        twin = _twin(self.thing)
+        for precision in tracks.every_width():
+            try:
+                self._set(twin, precision, formats, accumulators)
+            except (TypeError, ValueError, NotImplementedError) as error:
+                given = {k: v for k, v in precision._asdict().items() if v is not None}
+                raise ValueError(f"{label}: {self} does not take {given} bits: {error}") from error
+
+    def _check_methods(self, label: str, tracks: Tracks, formats: Any) -> None:
+        if self.is_function and tracks.accumulator is not None:
+            raise ValueError(
+                f"{label}: {self} takes (forward_bits, backward_bits), and no accumulator; give "
+                "objects with set_precision and set_accumulator, or leave accumulator_bits out"
+            )
+        for setter, track in zip(_SETTERS, (tracks.forward, tracks.accumulator), strict=True):
+            has = self.is_function or callable(getattr(self.thing, setter, None))
+            if track is not None and not has:
+                raise ValueError(f"{label}: {self} has no {setter}, which the schedule needs")
+        if formats is not None and tracks.forward is not None:
+            called = self.thing if self.is_function else self.thing.set_precision
+            if not _takes(called, "formats"):
+                raise ValueError(
+                    f"{label}: set_precision of {self} takes no formats=, which the schedule "
+                    "gives; leave formats out or add the parameter"
+                )
+
+    def __str__(self) -> str:
+        kind = getattr(self.thing, "__name__", type(self.thing).__name__)
+        return f"target {self.name!r} ({kind})" if self.name else f"target {kind}"
+
+
+_SETTERS = ("set_precision", "set_accumulator")
+
+
+def _takes(function: Callable[..., Any], option: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        # Of some built-in functions: the call will say.
+        return True
+    return any(p.name == option or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _twin(thing: Any) -> Any:
+    """A copy to try settings on: what it has of its own is copied, and of a module its buffers;
+    parameters and submodules are shared."""
+    if not isinstance(thing, Module):
+        return copy.deepcopy(thing)
+    twin = copy.copy(thing)
+    memo: dict[int, Any] = {id(each): each for each in [*thing.parameters(), *thing.modules()]}
+    for name, value in vars(thing).items():
+        if name not in _OF_MODULES:
+            # What cannot be copied, a process group or a lock, is no precision.
+            with suppress(TypeError, RuntimeError):
+                vars(twin)[name] = copy.deepcopy(value, memo)
+    vars(twin)["_buffers"] = {k: v if v is None else v.clone() for k, v in thing._buffers.items()}
+    return twin
+
+
+def find_targets(label: str, targets: Targets) -> list[Target]:
+    """All targets, by the names that their modules have.
+
+    Raises:
+        TypeError: neither a module, an object with set_precision, a function, nor several.
+        ValueError: a model in which nothing has a precision to set, or an empty list.
+    """
+    if isinstance(targets, list | tuple):
+        found = [
+            Target(f"{index}.{target.name}".rstrip("."), target.thing)
+            for index, each in enumerate(targets)
+            for target in find_targets(label, each)
+        ]
+        if not found:
+            raise ValueError(f"{label}: expected at least one target, got none")
+        return found
+    if isinstance(targets, Module):
+        return _of_model(label, targets)
+    if not any(hasattr(targets, setter) for setter in _SETTERS) and not callable(targets):
+        raise TypeError(
+            f"{label}: expected a model, an object with set_precision(forward_bits, backward_bits),"
+            f" a function of these, or a list of such, got {type(targets).__name__}"
+        )
+    return [Target("", targets)]
+
+
+def _of_model(label: str, model: Module) -> list[Target]:
+    named = [Target(name, module) for name, module in model.named_modules()]
+    found = [target for target in named if not (target.is_function or target.stays)]
+    if not found:
+        raise ValueError(
+            f"{label}: no module of {type(model).__name__} has a precision to set; convert the "
+            "model to a recipe that rounds, or give modules with set_precision"
+        )
+    return found
+
+
+def grouped(label: str, targets: Iterable[Target], globs: Iterable[str]) -> dict[str, list[Target]]:
+    """The targets of each glob over their names, the first that matches, and the rest under "".
+
+    Raises: ValueError: a glob that no target has, or that earlier ones leave none.
+    """
+    from fnmatch import fnmatchcase
+
+    groups: dict[str, list[Target]] = {glob: [] for glob in globs}
+    rest: list[Target] = []
+    names = []
+    for target in targets:
+        names.append(target.name)
+        own = next((glob for glob in groups if fnmatchcase(target.name, glob)), None)
+        (rest if own is None else groups[own]).append(target)
+    for glob, members in groups.items():
+        if not members:
+            shown = ", ".join(map(repr, names[:5]))
+            raise ValueError(
+                f"{label}: layers: {glob!r} matches no target that an earlier pattern leaves, got "
+                f"{shown}{' ...' if len(names) > 5 else ''}"
+            )
+    return {**groups, **({"": rest} if rest else {})}

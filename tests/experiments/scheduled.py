@@ -1,0 +1,40 @@
+"""A tiny workload whose layers have a precision to set; also "tests.experiments.scheduled:made"."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.experiments.workloads.supervised import classification
+from lpkernels.experiments.workloads.workload import Workload
+
+
+class Rounded(nn.Module):
+    """A linear layer with affine operands of as many bits as it is told; notes them."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+        self.bits = (16, 16)
+        self.seen: list[tuple[int, bool]] = []
+
+    def set_precision(self, forward_bits: int, backward_bits: int, **options: Any) -> None:
+        self.bits = (forward_bits, backward_bits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append((self.bits[0], self.training))
+        fmt = lp.AffineFormat(self.bits[0])
+        weight = lp.quantize(self.linear.weight, fmt)
+        return nn.functional.linear(lp.quantize(x, fmt), weight, self.linear.bias)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(Rounded(8, 16), nn.BatchNorm1d(16), nn.ReLU(), Rounded(16, 2))
+
+
+def made(config: Any = None) -> Workload:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 8, generator=generator)
+    y = (x[:, :3].sum(1) > 0).long()
+    return classification("scheduled", train=(x[:40], y[:40]), test=(x[40:], y[40:]), model=network)

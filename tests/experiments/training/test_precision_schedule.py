@@ -1,0 +1,169 @@
+"""A schedule of precisions in the trainer: bits of every step, tests, resume, refusals."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lpkernels.experiments import records
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.parts.precision_schedule import PrecisionScheduleConfig
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.techniques.cpt import bitops, bits_at
+from tests.experiments.scheduled import Rounded, made
+from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
+
+# Four steps an epoch.
+BASE = RunConfig.of(epochs=3, batch=10, threads=1, lr=0.05)
+PLAN = [bits_at(step, 12, bits=(3, 8), cycles=2) for step in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def as_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers are those of the workload, not lpkernels' own."""
+    monkeypatch.setattr("lpkernels.experiments.training.trainer.convert", lambda model, _: model)
+
+
+def trainer_in(folder: Path, schedule: str, **values: Any) -> Trainer:
+    return Trainer(BASE.replace(schedule=schedule, **values), folder, workload=made())
+
+
+def layer_of(trainer: Trainer) -> Rounded:
+    layer = trainer.model[0]
+    assert isinstance(layer, Rounded)
+    return layer
+
+
+def trained_with(trainer: Trainer) -> list[int]:
+    """The bits of the forward passes in training; recalibration runs the layers in evaluation."""
+    return [bits for bits, training in layer_of(trainer).seen if training]
+
+
+def test_every_step_has_the_bits_of_the_plan(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, "cpt:3-8/8,cycles=2")
+    run = trainer.fit()
+    assert trained_with(trainer) == PLAN
+    assert run.header["config"]["parts"]["precision_schedule"]["schedule"] == "cpt:3-8/8,cycles=2"
+    assert [epoch["bits"] for epoch in run.epochs] == PLAN[3::4]
+    costs = [bitops(bits, 8) for bits in PLAN]
+    means = [sum(costs[:n]) / n for n in (4, 8, 12)]
+    assert [epoch["bitops"] for epoch in run.epochs] == pytest.approx(means, abs=1e-6)
+    assert run.epochs[0]["grad_bits"] == 8
+
+
+def test_tests_are_at_the_highest_and_the_last_epoch_has_two_more(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, "fall:8-3/8")
+    run = trainer.fit()
+    tested = [bits for bits, training in layer_of(trainer).seen if not training]
+    # A test of one batch in each epoch; then the bits of the last step, the four batches of
+    # recalibration, and the test after it.
+    assert tested == [8, 8, 8, 3, 8, 8, 8, 8, 8]
+    last = run.epochs[-1]
+    names = [f"test_{f}{n}" for f in ("loss", "accuracy") for n in ("_last_bits", "_recalibrated")]
+    assert all(name in last and name not in run.epochs[0] for name in names)
+    losses = {last["test_loss"], last["test_loss_last_bits"], last["test_loss_recalibrated"]}
+    assert len(losses) == 3
+
+
+def test_further_tests_leave_the_model_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_tests = trainer_in(tmp_path / "with", "cpt:3-8/8,cycles=2")
+    with_tests.fit()
+    from lpkernels.experiments.training.parts import precision_schedule
+
+    monkeypatch.setattr(precision_schedule._Scheduled, "further_tests", lambda part: {})
+    without = trainer_in(tmp_path / "without", "cpt:3-8/8,cycles=2")
+    without.fit()
+    for (name, a), b in zip(
+        with_tests.model.state_dict().items(), without.model.state_dict().values(), strict=True
+    ):
+        assert a.equal(b), name
+    assert layer_of(with_tests).bits == layer_of(without).bits
+
+
+SCHEDULES = ["cpt:3-8/8,cycles=2", "shuffled:3-8/8,cycles=2", "plateau:3-8/8,patience=0,every=3"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainer_in(tmp_path / "whole", schedule)
+    whole.fit()
+    stopped = trainer_in(tmp_path / "stopped", schedule)
+    interrupt_at(stopped, monkeypatch, "_train", 6)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit()
+    resumed = Trainer.resume(tmp_path / "stopped", workload=made())
+    resumed.fit()
+    assert trained_with(stopped) + trained_with(resumed) == trained_with(whole)
+    assert_same_bits(resumed, whole)
+
+
+def test_shuffled_bits_follow_the_seed_of_the_run(tmp_path: Path) -> None:
+    seen = []
+    for seed in (1, 2):
+        trainer = trainer_in(tmp_path / str(seed), "shuffled:3-8/8,cycles=2", seed=seed)
+        trainer.fit()
+        seen.append(trained_with(trainer))
+    assert sorted(seen[0]) == sorted(seen[1]) == sorted(PLAN)
+    assert seen[0] != seen[1] and PLAN not in seen
+
+
+def test_a_plateau_rises_by_the_mean_loss(tmp_path: Path) -> None:
+    # Nothing falls by half within three steps.
+    text = "plateau:3-8/8,patience=0,threshold=0.5,every=3"
+    trainer = trainer_in(tmp_path / "a", text)
+    run = trainer.fit()
+    assert trained_with(trainer) == [3] * 6 + [4] * 3 + [5] * 3
+    assert run.epochs[-1]["bits"] == 5
+    cost = (6 * bitops(3, 8) + 3 * bitops(4, 8) + 3 * bitops(5, 8)) / 12
+    assert run.epochs[-1]["bitops"] == pytest.approx(cost, abs=1e-6)
+    by_epoch = trainer_in(tmp_path / "b", "plateau:3-8/8,patience=0,threshold=0.9")
+    by_epoch.fit()
+    assert trained_with(by_epoch) == [3] * 8 + [4] * 4
+
+
+def test_a_loss_scale_does_not_reach_the_plateau(tmp_path: Path) -> None:
+    bits = []
+    for scale in (1.0, 1024.0):
+        text = "plateau:3-8/8,patience=0,threshold=0.02,threshold_mode=abs,every=2"
+        trainer = trainer_in(tmp_path / str(scale), text, loss_scale=scale)
+        trainer.fit()
+        bits.append(trained_with(trainer))
+    assert bits[0] == bits[1] and len(set(bits[0])) > 1
+
+
+def test_a_checkpoint_of_another_schedule_is_refused(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, "cpt:3-8/8,cycles=2")
+    other = trainer_in(tmp_path / "other", "cpt:3-8/8,cycles=3")
+    with pytest.raises(ValueError, match="make the scheduler as the saved one was"):
+        other.parts[0].load_state_dict(trainer.parts[0].state_dict())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "match"),
+    [
+        ("cpt:3-8/8,cycles=13", "schedule: total: expected at least as many steps as cycles"),
+        ("cpt:none,acc=4-8,cycles=1", "schedule: .*has no set_accumulator"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_run_is_refused(
+    schedule: str, match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        trainer_in(tmp_path, schedule)
+    assert not (tmp_path / records.RECORDS).exists()
+
+
+def test_a_wrong_text_names_the_setting() -> None:
+    with pytest.raises(ValueError, match="PrecisionScheduleConfig: schedule: cannot read the sch"):
+        PrecisionScheduleConfig("cpt:8-3")
+
+
+def test_the_earlier_name_of_the_learning_rates_schedule_is_read() -> None:
+    values = BASE.to_dict()
+    values["optimizer"]["schedule"] = "constant"
+    del values["optimizer"]["lr_schedule"]
+    assert RunConfig.from_dict(values).optimizer.lr_schedule == "constant"

@@ -1,0 +1,260 @@
+"""The precision range test: a synthetic one, and that nothing is changed by it."""
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lpkernels.techniques.cpt import NoPrecisionPassed, precision_range_test
+from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.techniques.cpt.fakes import Quantized, small_model
+
+# Where accuracies end; they rise from 0.1.
+ENDS = {2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.801, 7: 0.801, 8: 0.801}
+
+
+class Synthetic:
+    """Accuracies that rise from 0.1 to their end over 100 steps."""
+
+    def __init__(self, ends: dict[int, float]) -> None:
+        self.ends, self.bits, self.step = ends, 0, 0
+        self.asked: list[int] = []
+
+    def set_bits(self, bits: int) -> None:
+        self.bits, self.step = bits, 0
+        self.asked.append(bits)
+
+    def __call__(self) -> float:
+        self.step += 1
+        return 0.1 + (self.ends[self.bits] - 0.1) * min(1.0, self.step / 100)
+
+
+def test_the_bounds_of_a_synthetic_training() -> None:
+    made = Synthetic(ENDS)
+    result = precision_range_test(made, made.set_bits)
+    assert result.bits == (3, 4)
+    assert made.asked == [level.bits for level in result.trace] == list(range(2, 9))
+    assert [level.passed for level in result.trace] == [False] + [True] * 6
+    third = result.trace[1]
+    assert len(third.accuracy) == 200
+    assert third.last == pytest.approx(0.5) and third.first == pytest.approx(0.1 + 0.4 * 0.255)
+
+
+@pytest.mark.parametrize(
+    ("ends", "threshold", "bits"),
+    [
+        ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, 0.01, (3, 5)),
+        ({2: 0.1, 3: 0.5}, 0.01, (3, 3)),
+        ({2: 0.9, 3: 0.9, 4: 0.9}, 0.01, (2, 3)),
+        (ENDS, 0.5, (4, 5)),
+    ],
+)
+def test_other_bounds(ends: dict[int, float], threshold: float, bits: tuple[int, int]) -> None:
+    made = Synthetic(ends)
+    found = precision_range_test(made, made.set_bits, candidates=sorted(ends), threshold=threshold)
+    assert found.bits == bits
+
+
+def test_none_that_passes_is_an_error_with_the_trace() -> None:
+    made = Synthetic(dict.fromkeys(range(2, 5), 0.1))
+    with pytest.raises(NoPrecisionPassed, match=r"more than 0.01 \(2 bits: 0.1 to 0.1") as caught:
+        precision_range_test(made, made.set_bits, candidates=range(2, 5))
+    assert [level.bits for level in caught.value.trace] == [2, 3, 4]
+
+
+class Counter:
+    """Something else with a state."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+class Noisy(Quantized):
+    """Has a buffer that no state_dict holds, and makes another in its first forward pass."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("hidden", torch.zeros(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.hidden.add_(torch.rand(3))
+        self.register_buffer("late", torch.ones(1))
+        return super().forward(x)
+
+
+class Training:
+    """A user's loop, that touches all there is."""
+
+    def __init__(self, optimizer: str = "adam") -> None:
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        self.model = small_model(Noisy)
+        parameters = self.model.parameters()
+        kinds: dict[str, Any] = {
+            "sgd": lambda: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+            "adam": lambda: torch.optim.Adam(parameters, lr=0.01),
+            "masters": lambda: MasterWeights(
+                torch.optim.SGD(parameters, lr=0.1, momentum=0.9), weight="bf16"
+            ),
+        }
+        self.optimizer = kinds[optimizer]()
+        self.counter, self.failing = Counter(), False
+
+    def __call__(self) -> float:
+        x = torch.randn(8, 6) + random.random() + np.random.rand()  # noqa: NPY002
+        self.optimizer.zero_grad()
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.counter.count += 1
+        self.model.eval()
+        self.optimizer.param_groups[0]["lr"] *= 0.9
+        if self.failing and self.counter.count % 7 == 0:
+            raise OSError("disk")
+        return min(1.0, self.counter.count / 20)
+
+    def set_bits(self, bits: int) -> None:
+        self.model.train()
+        for layer in (self.model[0], self.model[4]):
+            layer.set_precision(bits, 8)
+
+    def everything(self) -> list[Any]:
+        found: list[Any] = []
+        for module in self.model.modules():
+            found += [module.training, sorted(module._buffers), getattr(module, "bits", None)]
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        tensors += [p.grad for p in self.model.parameters() if p.grad is not None]
+        found += [tensor.detach().clone() for tensor in tensors]
+        numbers = np.random.get_state()[1].copy()  # noqa: NPY002
+        found += [torch.get_rng_state(), numbers, random.getstate()]
+        return [*found, copy.deepcopy(self.optimizer.state_dict()), self.counter.count]
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return bool((a == b).all())
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "masters"])
+@pytest.mark.parametrize("steps", [0, 3], ids=["fresh", "trained"])
+@pytest.mark.parametrize("failing", [False, True], ids=["", "failing"])
+def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) -> None:
+    training = Training(optimizer)
+    for _ in range(steps):
+        training()
+    training.failing = failing
+    before, addresses = training.everything(), [p.data_ptr() for p in training.model.parameters()]
+    options: dict[str, Any] = {
+        "candidates": (3, 5),
+        "window": 2,
+        "steps_per_level": 5,
+        "restore": (training.model, training.optimizer, training.counter),
+    }
+    if failing:
+        with pytest.raises(OSError, match="disk"):
+            precision_range_test(training, training.set_bits, mode="continue", **options)
+    else:
+        result = precision_range_test(training, training.set_bits, **options)
+        # Both start from the same counter.
+        assert result.trace[0].accuracy == result.trace[1].accuracy
+    assert same(training.everything(), before)
+    assert [p.data_ptr() for p in training.model.parameters()] == addresses
+
+
+def test_training_goes_on_as_without_the_test() -> None:
+    losses = []
+    for tested in (False, True):
+        training = Training()
+        training.set_bits(6)
+        training()
+        if tested:
+            restore = (training.model, training.optimizer, training.counter)
+            precision_range_test(
+                training,
+                training.set_bits,
+                candidates=(2, 4),
+                window=1,
+                steps_per_level=3,
+                restore=restore,
+            )
+        training()
+        losses.append([p.detach().clone() for p in training.model.parameters()])
+    assert all(map(torch.equal, *losses))
+
+
+def test_continue_goes_on_from_level_to_level() -> None:
+    training = Training()
+    options: dict[str, Any] = {"candidates": (3, 5), "window": 1, "steps_per_level": 4}
+    result = precision_range_test(
+        training, training.set_bits, mode="continue", restore=(training.counter,), **options
+    )
+    assert result.trace[1].accuracy == (0.25, 0.3, 0.35, 0.4)
+    assert training.counter.count == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"candidates": ()}, ValueError, r"candidates: expected ascending bits .* got \[\]"),
+        ({"candidates": (4, 3)}, ValueError, r"candidates: expected ascending bits .* got \[4, 3"),
+        ({"candidates": (3, 30)}, ValueError, "candidates: expected 1 to 24 bits, got 30"),
+        ({"window": 0}, ValueError, "window: expected at least 1, got 0"),
+        ({"window": 300}, ValueError, "steps_per_level: expected at least window=300, got 200"),
+        ({"threshold": -0.1}, ValueError, "threshold: expected a finite number of at least 0"),
+        ({"mode": "once"}, ValueError, "mode: expected one of within, continue"),
+        ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
+    ],
+    ids=str,
+)
+def test_wrong_input_runs_nothing(
+    options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    made = Synthetic(ENDS)
+    with pytest.raises(error, match=match):
+        precision_range_test(made, made.set_bits, **options)
+    assert made.asked == []
+
+
+def test_nan_is_no_accuracy() -> None:
+    with pytest.raises(ValueError, match="expected accuracies, got NaN at 2 bits"):
+        precision_range_test(lambda: float("nan"), lambda bits: None)
+
+
+def test_a_module_with_extra_state_gets_it_back() -> None:
+    class Extra(nn.Linear):
+        count: list[int]
+
+        def get_extra_state(self) -> list[int]:
+            return self.count
+
+        def set_extra_state(self, state: list[int]) -> None:
+            self.count = state
+
+    model = Extra(2, 2)
+    model.count = [1]
+
+    def step() -> float:
+        model.count.append(2)
+        return float(len(model.count))
+
+    precision_range_test(
+        step, lambda bits: None, candidates=(2,), window=1, steps_per_level=2, restore=[model]
+    )
+    assert model.count == [1]

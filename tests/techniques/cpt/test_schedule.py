@@ -1,0 +1,219 @@
+"""bits_at and plans: the tables of the papers' code, ties, remainders, warm-up, refusals."""
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpkernels.techniques.cpt import NAMED, PROFILES, Schedule, bits_at, named_schedule, occupancy
+
+# Of their code, one cycle; digits stand for bits.
+CYCLES = [
+    (8, (3, 8), "cosine", "33456678"),
+    (10, (3, 8), "cosine", "3334566788"),
+    (16, (3, 8), "cosine", "3333445566677888"),
+    (8, (4, 8), "cosine", "44556778"),
+    (8, (3, 8), "linear", "34456677"),
+    (8, (3, 8), "exp", "35677888"),
+    (8, (3, 8), "rex", "33333445"),
+]
+
+
+def digits(plan: Any) -> str:
+    return "".join(map(str, plan))
+
+
+@pytest.mark.parametrize(("total", "bits", "profile", "expected"), CYCLES)
+def test_one_cycle(total: int, bits: tuple[int, int], profile: str, expected: str) -> None:
+    assert digits(Schedule(bits, 1, profile).plan(total)) == expected
+    each = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
+    assert digits(each) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("CR", "34673467"),
+        ("CT", "87643467"),
+        ("LR", "34673467"),
+        ("LT", "87643467"),
+        ("ER", "36783678"),
+        ("ETV", "85433678"),
+        ("ETH", "88763678"),
+        ("RR", "33343334"),
+        ("RTV", "88873334"),
+        ("RTH", "84333334"),
+    ],
+)
+def test_the_ten_named_schedules(name: str, expected: str) -> None:
+    assert digits(named_schedule(name, (3, 8), cycles=2).plan(8)) == expected
+    assert len(NAMED) == 10
+
+
+def test_levels_of_a_published_run_change_where_they_should() -> None:
+    plan = Schedule((3, 8), 32, remainder="partial").plan(64000)
+    assert [int(np.argmax(plan == bits)) for bits in range(4, 9)] == [410, 739, 1000, 1262, 1591]
+    shares = {3: 0.205, 4: 0.1645, 5: 0.1305, 6: 0.131, 7: 0.1645, 8: 0.2045}
+    assert occupancy(plan) == pytest.approx(shares, abs=1e-12)
+    assert plan.mean() == pytest.approx(5.499)
+    assert plan.dtype == np.int64
+
+
+def published(step: int, total: int, low: int, high: int) -> int:
+    """The formula of Fu et al. in float64, for one cycle."""
+    z = step / total
+    return int(np.rint(low + 0.5 * (high - low) * (1 + np.cos(np.pi * z + np.pi))))
+
+
+def test_only_ties_differ_from_the_published_formula() -> None:
+    differ = set()
+    for low, high in [(3, 8), (4, 8), (4, 6), (3, 5), (2, 5), (1, 7)]:
+        for total in (7, 12, 60, 97):
+            for step in range(total):
+                ours = bits_at(step, total, bits=(low, high), cycles=1)
+                if ours != published(step, total, low, high):
+                    differ.add(Fraction(step, total))
+    assert differ <= {Fraction(1, 3), Fraction(1, 2), Fraction(2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "bits", "expected"),
+    [
+        (1, 2, (3, 8), 6),
+        (1, 2, (2, 5), 4),
+        (1, 2, (4, 5), 4),
+        # (1 - cos(pi / 3)) / 2 is 1/4: 3.5 and 4.5.
+        (1, 3, (3, 5), 4),
+        (2, 3, (3, 5), 4),
+        (1, 3, (4, 6), 4),
+        (2, 3, (4, 6), 6),
+    ],
+)
+def test_ties_go_to_the_even_width(
+    step: int, total: int, bits: tuple[int, int], expected: int
+) -> None:
+    assert bits_at(step, total, bits=bits, cycles=1) == expected
+
+
+@pytest.mark.parametrize(
+    ("remainder", "end"), [("stretch", "667788"), ("partial", "883334"), ("hold_max", "888888")]
+)
+def test_steps_that_cycles_do_not_divide(remainder: str, end: str) -> None:
+    assert digits(Schedule((3, 8), 8, remainder=remainder).plan(100)[-6:]) == end
+
+
+@pytest.mark.parametrize("remainder", ["stretch", "partial", "hold_max"])
+def test_remainders_agree_where_there_is_none(remainder: str) -> None:
+    assert digits(Schedule((3, 8), 4, remainder=remainder).plan(32)) == "33456678" * 4
+
+
+def test_hold_max_holds_from_the_last_whole_cycle_on() -> None:
+    plan = Schedule((3, 8), 3, "rex", remainder="hold_max").plan(26)
+    assert digits(plan[:24]) == "33333445" * 3
+    assert digits(plan[24:]) == "88"
+
+
+@given(
+    profile=st.sampled_from(["cosine", "linear"]),
+    low=st.integers(1, 8),
+    span=st.integers(0, 8),
+    cycles=st.integers(1, 40),
+    extra=st.integers(0, 300),
+)
+def test_no_default_form_ends_more_than_a_bit_below_the_highest(
+    profile: str, low: int, span: int, cycles: int, extra: int
+) -> None:
+    total = 8 * cycles + extra
+    last = bits_at(total - 1, total, bits=(low, low + span), cycles=cycles, profile=profile)
+    assert last >= low + span - 1
+
+
+@given(low=st.integers(1, 8), span=st.integers(0, 8), pairs=st.integers(1, 16))
+def test_triangles_of_an_even_number_end_high(low: int, span: int, pairs: int) -> None:
+    total = 16 * pairs + 5
+    bits = (low, low + span)
+    last = bits_at(total - 1, total, bits=bits, cycles=2 * pairs, form="triangular")
+    assert last >= low + span - 1
+
+
+@given(
+    total=st.integers(32, 400),
+    profile=st.sampled_from(sorted(PROFILES)),
+    form=st.sampled_from(["repeated", "triangular"]),
+    reflection=st.sampled_from(["horizontal", "vertical"]),
+    remainder=st.sampled_from(["stretch", "partial", "hold_max"]),
+)
+def test_a_plan_is_bits_at_of_every_step(total: int, **settings: Any) -> None:
+    plan = Schedule((2, 9), 5, **settings).plan(total)
+    step = total * 2 // 3
+    assert plan[step] == bits_at(step, total, bits=(2, 9), cycles=5, **settings)
+    assert 2 <= plan.min() and plan.max() <= 9
+
+
+def test_the_end_stays_high() -> None:
+    assert [bits_at(t, 10, bits=(3, 8), cycles=1, profile="rex") for t in (9, 10, 99)] == [5, 8, 8]
+
+
+def test_warmup_is_at_the_highest_and_the_schedule_takes_the_rest() -> None:
+    assert digits(Schedule((3, 8), 1, warmup=3).plan(11)) == "888" + "33456678"
+
+
+def test_shuffled_bits_are_the_same_in_another_order() -> None:
+    plain, made = Schedule((3, 8), 4, warmup=5), Schedule((3, 8), 4, warmup=5, shuffled=True)
+    a, b = plain.plan(165), made.plan(165)
+    assert sorted(a) == sorted(b) and list(a) != list(b)
+    assert digits(b[:5]) == "88888"
+    assert list(b) == [made.bits_at(t, 165) for t in range(165)]
+    assert list(b) == list(made.replace(seed=0).plan(165)) != list(made.replace(seed=1).plan(165))
+    # Pinned: other versions of numpy must not change a run.
+    assert digits(Schedule((3, 8), 2, shuffled=True, seed=1).plan(16)) == SHUFFLED
+
+
+SHUFFLED = "8376345835673466"
+
+
+def test_a_function_is_a_profile() -> None:
+    assert digits(Schedule((3, 8), 1, lambda z: z * z).plan(5)) == "33456"
+    with pytest.raises(ValueError, match=r"from \[0, 1\] to \[0, 1\], got 1.5 at z=0.75"):
+        Schedule((3, 8), 1, lambda z: 2 * z).plan(4)
+
+
+def test_constant_and_widest() -> None:
+    assert digits(Schedule((5, 5), 2).plan(8)) == "55555555"
+    assert bits_at(9, 10, bits=(1, 24), cycles=1) == 23
+    assert type(bits_at(0, 10, bits=(3, 8), cycles=1)) is int
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "match"),
+    [
+        ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3\)"),
+        ({"bits": (0, 3)}, ValueError, "bits: expected at least 1, got 0"),
+        ({"bits": (3, 25)}, ValueError, "bits: expected 1 to 24 bits, got 25"),
+        ({"bits": (3.0, 8)}, TypeError, "bits: expected an int, got float 3.0"),
+        ({"bits": "3-8"}, TypeError, r"bits: expected \(lowest, highest\) such as \(3, 8\)"),
+        ({"cycles": 0}, ValueError, "cycles: expected at least 1, got 0"),
+        ({"cycles": 41}, ValueError, "as many steps as cycles, got 40 steps and cycles=41"),
+        ({"warmup": 20}, ValueError, "got 40 steps after 20 of warm-up and cycles=32"),
+        ({"warmup": -1}, ValueError, "warmup: expected at least 0, got -1"),
+        ({"total": 0}, ValueError, "total: expected at least 1, got 0"),
+        ({"step": -1}, ValueError, "step: expected at least 0, got -1"),
+        ({"profile": "cos"}, ValueError, "profile: expected one of cosine, linear, exp, rex"),
+        ({"form": "saw"}, ValueError, "form: expected one of repeated, triangular, got 'saw'"),
+        ({"reflection": "both"}, ValueError, "reflection: expected one of horizontal, vertical"),
+        ({"remainder": "drop"}, ValueError, "remainder: expected one of stretch, partial"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_wrong_input(settings: dict[str, Any], error: type[Exception], match: str) -> None:
+    given_all: dict[str, Any] = {"step": 0, "total": 40, "bits": (3, 8), **settings}
+    with pytest.raises(error, match=match):
+        bits_at(given_all.pop("step"), given_all.pop("total"), **given_all)
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="name: expected one of CR, CT"):
+        named_schedule("XX", (3, 8))
