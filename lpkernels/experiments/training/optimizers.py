@@ -36,7 +36,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "amsgrad": False,
     },
 }
-SCHEDULES = ("cosine", "steps", "constant")
+SCHEDULES = ("cosine", "cycles", "steps", "constant")
 
 
 def _milestones(text: str) -> tuple[float, ...]:
@@ -79,12 +79,14 @@ class OptimizerConfig(Section):
     )
     lr_schedule: str = setting(
         "cosine",
-        "Learning rate: cosine to 0, steps (times --lr-decay at each of --milestones), constant.",
+        "Learning rate: cosine to 0, cycles (--lr-cycles times from the peak to 0), steps (times "
+        "--lr-decay at each of --milestones), constant.",
         check=one_of(*SCHEDULES),
     )
     warmup: int = setting(
         0, "Steps in which the learning rate rises to its peak before the schedule.", least=0
     )
+    lr_cycles: int = setting(8, "With cycles: how many, each half a cosine.", least=1)
     milestones: str = setting(
         "0.5,0.75", "With steps: shares of the steps after the warm-up.", check=_milestones
     )
@@ -143,6 +145,9 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     step, total = step - config.warmup, max(1, total - config.warmup)
     if config.lr_schedule == "cosine":
         return cosine_lr(config.peak, step, total)
+    if config.lr_schedule == "cycles":
+        # In integers: a cycle begins with the peak, whatever the length of the run.
+        return cosine_lr(config.peak, step * config.lr_cycles % total, total)
     if config.lr_schedule == "steps":
         passed = sum(step >= share * total for share in _milestones(config.milestones))
         return config.peak * config.lr_decay**passed

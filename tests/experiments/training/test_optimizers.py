@@ -63,6 +63,19 @@ def test_steps_fall_at_the_milestones() -> None:
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
+def test_the_learning_rate_starts_again_with_every_cycle() -> None:
+    config = OptimizerConfig(lr=1.0, lr_schedule="cycles", lr_cycles=3)
+    rates = [learning_rate(config, step, 12) for step in range(12)]
+    assert rates == [cosine_lr(1.0, step, 4) for step in range(4)] * 3
+
+
+def test_cycles_that_do_not_divide_the_run_start_at_the_next_step() -> None:
+    config = OptimizerConfig(lr=1.0, lr_schedule="cycles", lr_cycles=3)
+    rates = [learning_rate(config, step, 10) for step in range(10)]
+    rises = [step for step in range(1, 10) if rates[step] > rates[step - 1]]
+    assert rises == [4, 7] and rates[0] == 1.0
+
+
 def test_constant_stays_after_its_warmup_even_one_longer_than_the_run() -> None:
     config = OptimizerConfig(lr=1.0, lr_schedule="constant", warmup=2)
     assert [learning_rate(config, step, 4) for step in range(4)] == [0.5, 1, 1, 1]
