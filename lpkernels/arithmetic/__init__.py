@@ -21,6 +21,15 @@ from lpkernels.arithmetic._named_accumulators import (
 )
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
+from lpkernels.arithmetic._update import (
+    Adam,
+    Keyed,
+    Sgd,
+    Step,
+    UpdateRounding,
+    step_from_numbers,
+    update_rounding_from_ints,
+)
 
 __all__ = [
     "MAX_ACCUMULATOR_RANDOM_BITS",
@@ -32,8 +41,13 @@ __all__ = [
     "PRODUCTS",
     "QUANTIZERS",
     "Accumulator",
+    "Adam",
+    "Keyed",
     "Quantizer",
     "Recipe",
+    "Sgd",
+    "Step",
+    "UpdateRounding",
     "accumulator",
     "accumulator_from_ints",
     "as_accumulator",
@@ -42,4 +56,6 @@ __all__ = [
     "max_l1_norm",
     "never_overflows",
     "quantizer_from_ints",
+    "step_from_numbers",
+    "update_rounding_from_ints",
 ]

@@ -26,12 +26,13 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import _choice, _selftest
-from lpkernels.backends._protocol import NOT_FUSED, Backend, Fused
+from lpkernels.backends._protocol import NOT_FUSED, Backend, Fused, UpdateTensors
 
 __all__ = [
     "NOT_FUSED",
     "Backend",
     "Fused",
+    "UpdateTensors",
     "broadcast_batch",
     "get",
     "gpu_choices",

@@ -8,7 +8,7 @@ of it.
 """
 
 from lpkernels import backends
-from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import NOT_FUSED, Fused, UpdateTensors, broadcast_batch
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
     code_bits,
@@ -21,6 +21,7 @@ from lpkernels.ops._packing import (
 from lpkernels.ops._products import add_bias, conv_dgrad, conv_fprop, conv_wgrad, matmul
 from lpkernels.ops._quantize import AFFINE, axis, fuses, quantize, quantize_out, result_dtype
 from lpkernels.ops._rows import ROW, Ints, Row
+from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
 """What a `backend` argument may be."""
@@ -34,6 +35,7 @@ __all__ = [
     "Ints",
     "Packable",
     "Row",
+    "UpdateTensors",
     "add_bias",
     "assume_constant_result",
     "axis",
@@ -53,4 +55,5 @@ __all__ = [
     "quantize_out",
     "result_dtype",
     "unpack",
+    "update",
 ]

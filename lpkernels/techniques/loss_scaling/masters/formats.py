@@ -113,7 +113,7 @@ class Formats:
         """Whether every value that is kept has a code, infinities and NaN too."""
         kept = [self.master, self.state, *self.states.values()]
         kept += [] if self.compensation is None else [self.compensation]
-        return all(_has_every_code(quantizer.fmt) for quantizer in kept)
+        return all(has_every_code(quantizer.fmt) for quantizer in kept)
 
     def texts(self) -> dict[str, Any]:
         """Plain values, as state_dict holds them."""
@@ -147,7 +147,8 @@ def remainder_format(weight: Quantizer) -> FixedFormat | None:
     return FixedFormat(dropped if weight.rounding == "nearest_away" else dropped + 1, 0)
 
 
-def _has_every_code(fmt: Format) -> bool:
+def has_every_code(fmt: Format) -> bool:
+    """Whether every value that rounding makes has a code, infinities and NaN too."""
     if isinstance(fmt, FloatFormat):
         return fmt.specials == "fn" or (fmt.specials == "ieee" and fmt.man_bits > 0)
     return isinstance(fmt, BlockFormat)

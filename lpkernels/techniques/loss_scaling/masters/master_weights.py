@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from lpkernels.techniques.loss_scaling.masters.checks import (
     refuse_step,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import FormatLike, Formats, StateLike
+from lpkernels.techniques.loss_scaling.masters.fused import Batches, check_fused, takes
 from lpkernels.techniques.loss_scaling.masters.rules import (
     Names,
     Rule,
@@ -27,6 +28,7 @@ from lpkernels.techniques.loss_scaling.masters.rules import (
     names_of,
 )
 from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, shared
+from lpkernels.techniques.loss_scaling.masters.stagnation import Stagnation
 from lpkernels.techniques.loss_scaling.masters.states import COUNTS
 from lpkernels.techniques.loss_scaling.masters.updates import (
     Update,
@@ -37,18 +39,6 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
 )
 
 
-class Stagnation(NamedTuple):
-    """Updates of a parameter's elements: how many were asked for, and how many changed nothing."""
-
-    asked: int
-    unchanged: int
-
-    @property
-    def share(self) -> float:
-        """Of the updates that were asked for, those that changed nothing; 0 of none."""
-        return self.unchanged / self.asked if self.asked else 0.0
-
-
 class MasterWeights(Optimizer):
     """An optimizer that steps on masters of the weights; the model holds working copies of them.
 
@@ -57,8 +47,9 @@ class MasterWeights(Optimizer):
     and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
     of their formats; one parameter at a time is unpacked.
 
-    With weight, master and state fp32 the bits are those of the optimizer alone. Where weight and
-    master are one float or fixed format the parameter is the master, and nothing else is kept.
+    With weight, master and state fp32, and fused=False, the bits are those of the optimizer alone.
+    Where weight and master are one float or fixed format the parameter is the master, and nothing
+    else is kept.
 
     Args:
         optimizer: a torch.optim.Optimizer, or any whose update of a parameter depends on that
@@ -81,6 +72,10 @@ class MasterWeights(Optimizer):
             else those that the optimizer was made with, else positions "0", "1", ...
         exceptions: {glob of names: {argument: another value}} of weight, master, state, grad,
             compensation and split; the first that matches holds.
+        fused: a step is one pass over each parameter, of SGD, Adam and AdamW without amsgrad, with
+            float formats whose codes are kept in 8, 16 or 32 bits (docs/master-weights.md). None:
+            wherever it can be; True: always, or an error; False: never, the optimizer's own step.
+            Both take the same steps but for the last places of float32, from the same draws.
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
@@ -119,6 +114,7 @@ class MasterWeights(Optimizer):
         split: bool = False,
         named_parameters: Names | None = None,
         exceptions: Mapping[str, Mapping[str, Any]] | None = None,
+        fused: bool | None = None,
         generator: torch.Generator | Tensor | None = None,
     ) -> None:
         if isinstance(optimizer, MasterWeights):
@@ -133,7 +129,8 @@ class MasterWeights(Optimizer):
         rules = all_rules.of(parameters)
         all_rules.check_globs(rules.values())
         check_states(optimizer, all_rules.formats())
-        self._ready = False
+        check_fused(fused, optimizer, rules)
+        self._ready, self._fused = False, fused
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer = optimizer
         self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
@@ -171,16 +168,22 @@ class MasterWeights(Optimizer):
         for _, parameter in todo:
             self._check_unchanged(parameter)
         found, scale = self._flag(), getattr(self, "grad_scale", None)
-        number = self._step + 1
+        number, batches = self._step + 1, Batches(self.optimizer)
         for group, parameter in todo:
             device = parameter.device
             flag = None if found is None else found.to(device)
-            seed = self._seed_of(parameter, number)
             kept, rule = self.state[parameter], self._rules[parameter]
-            factor = scale.to(device) if isinstance(scale, Tensor) else scale
-            began = run(Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor))
+            if takes(self._fused, self.optimizer, group, parameter, rule):
+                began = batches.add(group, parameter, rule, kept)
+            else:
+                seed = self._seed_of(parameter, number)
+                factor = scale.to(device) if isinstance(scale, Tensor) else scale
+                began = run(
+                    Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor)
+                )
             if began and flag is not None:
                 self._begun.append((flag, parameter, began))
+        batches.run(derived_seed(self._seed, number + 1), found, scale)
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -205,6 +208,7 @@ class MasterWeights(Optimizer):
             if names is not None:
                 self._all_rules.names = {**names, **group_names([group])}
             rules = self._all_rules.of(group["params"], known)
+            check_fused(self._fused, optimizer, rules, [group])
         except (TypeError, ValueError):
             self._all_rules.names = names
             del optimizer.param_groups[before:]
@@ -304,7 +308,17 @@ class MasterWeights(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """torch leaves out all but groups and states."""
-        own = ("optimizer", "_all_rules", "_rules", "_seed", "_step", "_begun", "_lent", "_ready")
+        own = (
+            "optimizer",
+            "_all_rules",
+            "_rules",
+            "_seed",
+            "_step",
+            "_begun",
+            "_lent",
+            "_ready",
+            "_fused",
+        )
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
