@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from lpkernels.arithmetic._quantizer import Quantizer, quantizer_from_ints
@@ -76,15 +75,17 @@ class Keyed(NamedTuple):
     key: int = 0
 
 
-@dataclass(frozen=True)
-class UpdateRounding:
+_AS_IT_IS = Keyed()
+
+
+class UpdateRounding(NamedTuple):
     """What an update rounds: the gradient, the master, the states in the order of the step, and the
     working copy."""
 
-    grad: Keyed = Keyed()
-    master: Keyed = Keyed()
-    states: tuple[Keyed, Keyed] = (Keyed(), Keyed())
-    weight: Keyed = Keyed()
+    grad: Keyed = _AS_IT_IS
+    master: Keyed = _AS_IT_IS
+    states: tuple[Keyed, Keyed] = (_AS_IT_IS, _AS_IT_IS)
+    weight: Keyed = _AS_IT_IS
 
     def to_ints(self) -> tuple[int, ...]:
         """Of each: its key, whether there is one, the twelve integers of its Quantizer."""

@@ -124,17 +124,49 @@ def of_formats(formats: Formats, kind: type[Optimizer]) -> str:
 
 @dataclass
 class Batch:
-    """Parameters that one call steps: of one group, one set of formats, one device, one dtype."""
+    """Parameters that one call steps: of one group, one set of formats, one device, one dtype.
+
+    tensors: of each kind of `UpdateTensors`, in that order.
+    """
 
     step: arithmetic.Step
     formats: Formats
     begins: bool
     names: tuple[str, ...]
-    parameters: list[Tensor] = field(default_factory=list)
-    tensors: UpdateTensors = field(
-        default_factory=lambda: UpdateTensors([], [], [], [], [], [], [])
-    )
+    tensors: tuple[list[Tensor], ...]
     positions: list[int] = field(default_factory=list)
+
+    def add(self, parameter: Tensor, position: int, kept: Mapping[str, Any]) -> None:
+        """A parameter that has a gradient, its number in the draws' keys, and what is kept."""
+        gradients, weights, masters, first, second, steps, counts = self.tensors
+        gradient = parameter.grad
+        assert gradient is not None
+        gradients.append(gradient.contiguous())
+        weights.append(parameter)
+        if not self.formats.working_is_master:
+            masters.append(kept[MASTER])
+        for held, name in zip((first, second), self.names, strict=False):
+            held.append(kept[name])
+        if isinstance(self.step, arithmetic.Adam):
+            steps.append(kept[STEP])
+        counts.append(kept[COUNTS])
+        self.positions.append(position)
+
+    def run(self, seed: Tensor, found: Tensor | None, scale: Any) -> None:
+        """Makes the updates; see `Batches.run`."""
+        device = self.tensors[1][0].device
+        if scale is not None:
+            scale = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(())
+        update(
+            UpdateTensors(*self.tensors),
+            self.step,
+            _rounding_of(self.formats, self.names),
+            self.positions,
+            begins=self.begins,
+            seed=seed.to(device) if self.formats.draws else None,
+            found=None if found is None else found.to(device),
+            scale=scale,
+        )
 
 
 class Batches:
@@ -160,61 +192,39 @@ class Batches:
             fmt = rule.formats.of_state(name).fmt
             assert isinstance(fmt, FloatFormat)
             kept[name] = zeros(parameter.shape, fmt, parameter.device)
-        counts_steps = isinstance(step, arithmetic.Adam)
-        if counts_steps:
+        if isinstance(step, arithmetic.Adam):
             began += _count_steps(kept, parameter)
-        begins = bool(began)
         key = (
-            id(group), id(rule.formats), begins, parameter.dtype, gradient.dtype, parameter.device,
+            id(group), id(rule.formats), bool(began), parameter.dtype, gradient.dtype,
+            parameter.device,
         )  # fmt: skip
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = Batch(step, rule.formats, begins, names)
-        tensors = batch.tensors
-        tensors.gradients.append(gradient.contiguous())
-        tensors.weights.append(parameter)
-        if not rule.formats.working_is_master:
-            tensors.masters.append(kept[MASTER])
-        for held, name in zip((tensors.first, tensors.second), names, strict=False):
-            held.append(kept[name])
-        if counts_steps:
-            tensors.steps.append(kept[STEP])
-        tensors.counts.append(kept[COUNTS])
-        batch.positions.append(rule.number)
+            kinds: tuple[list[Tensor], ...] = tuple([] for _ in UpdateTensors._fields)
+            batch = self._batches[key] = Batch(step, rule.formats, bool(began), names, kinds)
+        batch.add(parameter, rule.number, kept)
         return began
 
-    def run(self, seed: Tensor | None, found: Tensor | None, scale: Any) -> None:
+    def run(self, seed: Tensor, found: Tensor | None, scale: Any) -> None:
         """Makes them.
 
         seed: of the step. found: 0-d bool. scale: what gradients are still multiplied by.
         """
         for batch in self._batches.values():
-            device = batch.tensors.weights[0].device
-            rounding = _rounding_of(batch.formats, batch.names)
-            factor = scale
-            if scale is not None:
-                factor = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(())
-            update(
-                batch.tensors,
-                batch.step,
-                rounding,
-                batch.positions,
-                begins=batch.begins,
-                seed=None if seed is None or not batch.formats.draws else seed.to(device),
-                found=None if found is None else found.to(device),
-                scale=factor,
-            )
+            batch.run(seed, found, scale)
 
 
 def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step:
     """The options of a group, as they are now."""
     lr, decay, maximize = group["lr"], group["weight_decay"], bool(group.get("maximize"))
     if kind is SGD:
-        ways = (group["momentum"], group["dampening"], bool(group["nesterov"]))
-        return arithmetic.Sgd(float(lr), float(decay), *map(float, ways[:2]), ways[2], maximize)
+        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        nesterov = bool(group["nesterov"])
+        return arithmetic.Sgd(float(lr), float(decay), momentum, dampening, nesterov, maximize)
     decoupled = bool(group.get("decoupled_weight_decay", kind is AdamW))
-    numbers = map(float, (lr, *group["betas"], group["eps"], decay))
-    return arithmetic.Adam(*numbers, decoupled, maximize)
+    beta1, beta2 = map(float, group["betas"])
+    eps = float(group["eps"])
+    return arithmetic.Adam(float(lr), beta1, beta2, eps, float(decay), decoupled, maximize)
 
 
 def _rounding_of(formats: Formats, names: tuple[str, ...]) -> UpdateRounding:

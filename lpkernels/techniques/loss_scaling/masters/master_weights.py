@@ -16,6 +16,7 @@ from lpkernels.techniques.loss_scaling.masters import saving
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
     check_states,
+    check_unchanged,
     refuse_step,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import FormatLike, Formats, StateLike
@@ -36,6 +37,12 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
     begin,
     master_values,
     run,
+)
+
+# What belongs to the wrapper, beside what torch copies of any optimizer.
+_OWN = (
+    *("optimizer", "_all_rules", "_rules", "_fused"),
+    *("_seed", "_step", "_begun", "_lent", "_ready"),
 )
 
 
@@ -166,7 +173,7 @@ class MasterWeights(Optimizer):
             (group, p) for group in self.param_groups for p in group["params"] if p.grad is not None
         ]
         for _, parameter in todo:
-            self._check_unchanged(parameter)
+            check_unchanged(parameter, self._rules[parameter], self.state[parameter][COUNTS])
         found, scale = self._flag(), getattr(self, "grad_scale", None)
         number, batches = self._step + 1, Batches(self.optimizer)
         for group, parameter in todo:
@@ -384,22 +391,6 @@ class MasterWeights(Optimizer):
         if self._lent:
             raise RuntimeError(
                 f"{what}: the parameters hold their masters within masters(); leave the block first"
-            )
-
-    def _check_unchanged(self, parameter: Tensor) -> None:
-        rule, counts = self._rules[parameter], self.state[parameter][COUNTS]
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.layout is not torch.strided:
-            raise TypeError(
-                f"step: the gradient of parameter {rule.name!r} is {gradient.layout}, and masters "
-                "take dense ones; use sparse=False, or p.grad.to_dense()"
-            )
-        if (parameter.device, parameter.dtype) != (counts.device, rule.dtype):
-            raise RuntimeError(
-                f"step: parameter {rule.name!r} was {rule.dtype} on {counts.device} when it was "
-                f"wrapped, and is {parameter.dtype} on {parameter.device}; convert and move the "
-                "model before the optimizer is made"
             )
 
 
