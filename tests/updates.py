@@ -55,8 +55,13 @@ FORMATS: dict[str, Formats] = {
         torch.bfloat16,
     ),
     "bytes": Formats(
-        "", "e4m3fn:stochastic", "fp8_e5m2:nearest_away", "fp8_e5m2:to_odd", "bf16",
-        torch.float16, torch.bfloat16,
+        "",
+        "e4m3fn:stochastic",
+        "fp8_e5m2:nearest_away",
+        "fp8_e5m2:to_odd",
+        "bf16",
+        torch.float16,
+        torch.bfloat16,
     ),
     "words": Formats("e8m23_sat", "e8m23_sat:toward_zero", "e8m23_nan", "e8m23_sat", "fp16"),
     "own_master": Formats("", "e6m9:stochastic", "bf16", "fp16", working_is_master=True),
@@ -65,8 +70,16 @@ FORMATS: dict[str, Formats] = {
     ),
     # not for lanes: values far above float32's own exponents
     "beyond_lanes": Formats("", "e2m5_b-110", "e2m5_b-110:stochastic", "e4m3fn", "bf16"),
-    **{mode: Formats(mode and f"bf16:{mode}", f"e4m3fn:{mode}", f"bf16:{mode}", f"e5m2:{mode}",
-                     f"e6m9:{mode}") for mode in ROUNDINGS},
+    **{
+        mode: Formats(
+            mode and f"bf16:{mode}",
+            f"e4m3fn:{mode}",
+            f"bf16:{mode}",
+            f"e5m2:{mode}",
+            f"e6m9:{mode}",
+        )
+        for mode in ROUNDINGS
+    },
 }
 KEYS = (1, 2, (1 << 32) + 77, (1 << 32) + 78, 3)
 _KEPT = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
