@@ -56,7 +56,7 @@ struct StepConstants {
   float second, second_weight;  // beta2, 1 - beta2
   float eps;
   float size;  // of the step, negative
-  float root;
+  float root;  // 1 / sqrt(1 - beta2^t)
 };
 
 // number: of this step, from 1 on.
@@ -83,7 +83,7 @@ LPK_HD StepConstants step_constants(const UpdateOptions& o, bool begins, int64_t
   c.second = static_cast<float>(o.second);
   c.second_weight = static_cast<float>(1.0 - o.second);
   c.size = static_cast<float>(-(o.lr / (1.0 - power(o.first, number))));
-  c.root = static_cast<float>(sqrt(1.0 - power(o.second, number)));
+  c.root = static_cast<float>(1.0 / sqrt(1.0 - power(o.second, number)));
   return c;
 }
 
@@ -114,7 +114,7 @@ LPK_HD void adam_step(const StepConstants& c, F g, F& w, F& m, F& v) {
   const F apart = g - m;
   m = c.near_one ? g + apart * c.first_less : m + apart * c.first;
   v = v * c.second + (g * c.second_weight) * g;
-  const F denominator = SquareRoot<F>::of(v) / c.root + c.eps;
+  const F denominator = SquareRoot<F>::of(v) * c.root + c.eps;
   w = w + (m * c.size) / denominator;
 }
 

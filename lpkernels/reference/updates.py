@@ -3,9 +3,10 @@
 Every operation below is one IEEE operation of float32, rounded to nearest even, in the order in
 which it is written; nothing is contracted. c(x) is an option, a float64 number, rounded to float32
 once. The order is that of torch's single-tensor implementations (torch/optim/sgd.py, adam.py,
-torch 2.13). Where those call a kernel that multiplies and adds at once (lerp, add with alpha), this
-rounds twice, so results differ from torch's in the last places, as torch's own foreach and fused
-implementations do from each other.
+torch 2.13), but for two things. Where those call a kernel that multiplies and adds at once (lerp,
+add with alpha), this rounds twice. And the root of v is multiplied by a reciprocal, as torch itself
+does on CUDA for a division by a number: division takes longest of all here. So results differ from
+torch's in the last places, as torch's own foreach and fused implementations do from each other.
 
     g = round(gradient / scale);  g = -g if maximize
 
@@ -19,7 +20,7 @@ implementations do from each other.
             m = m + c(1 - beta1) (g - m)                                if c(1 - beta1) < 1/2
             m = g + (c(1 - beta1) - 1) (g - m)                          else
             v = v c(beta2) + (c(1 - beta2) g) g
-            d = sqrt(v) / c(sqrt(1 - beta2^t)) + c(eps)
+            d = sqrt(v) c(1 / sqrt(1 - beta2^t)) + c(eps)
             w = w + (c(-(lr / (1 - beta1^t))) m) / d
 
 t is the number of this step. The corrections are float64: beta^t is `power`, whose products every
@@ -110,10 +111,10 @@ def power(base: float, exponent: int) -> float:
 
 
 def corrections(step: Adam, number: int) -> tuple[float, float]:
-    """Of Adam's step of this number: -lr / (1 - beta1^t), and sqrt(1 - beta2^t), in float64."""
+    """Of Adam's step of this number: -lr / (1 - beta1^t), and 1 / sqrt(1 - beta2^t), in float64."""
     with np.errstate(all="ignore"):
         size = -(np.float64(step.lr) / np.float64(1.0 - power(step.beta1, number)))
-        return float(size), float(np.sqrt(np.float64(1.0 - power(step.beta2, number))))
+        return float(size), float(1.0 / np.sqrt(np.float64(1.0 - power(step.beta2, number))))
 
 
 class _Single:
@@ -136,9 +137,8 @@ class _Single:
         factor = widen(other.x) if isinstance(other, _Single) else _constant(other)
         return _Single(narrow(widen(self.x) * factor))
 
-    def __truediv__(self, other: _Single | float) -> _Single:
-        divisor = widen(other.x) if isinstance(other, _Single) else _constant(other)
-        return _Single(narrow(widen(self.x) / divisor))
+    def __truediv__(self, other: _Single) -> _Single:
+        return _Single(narrow(widen(self.x) / widen(other.x)))
 
     def plus(self, constant: float) -> _Single:
         return _Single(narrow(widen(self.x) + _constant(constant)))
@@ -168,7 +168,7 @@ def _sgd(
 def _adam(
     step: Adam, g: _Single, w: _Single, states: tuple[Float32, ...], begins: bool, number: int
 ) -> _Made:
-    size, root = corrections(step, number)
+    size, scale = corrections(step, number)
     g = _Single(-g.x) if step.maximize else g
     if step.weight_decay != 0 and step.decoupled:
         w = w * (1 - step.lr * step.weight_decay)
@@ -182,7 +182,7 @@ def _adam(
     else:
         m = g + apart * float(weight - np.float32(1.0))
     v = v * step.beta2 + (g * (1 - step.beta2)) * g
-    denominator = (v.sqrt() / root).plus(step.eps)
+    denominator = (v.sqrt() * scale).plus(step.eps)
     return w + (m * size) / denominator, (m, v)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
@@ -92,14 +93,14 @@ class Formats:
         """The format of the optimizer's state of this name."""
         return self.states.get(name, FLOAT32 if self.states else self.state)
 
-    @property
+    @cached_property
     def working_is_master(self) -> bool:
         """Whether the working copy holds every bit of the master: one format whose values never
         move when they are rounded to it again."""
         same = self.weight.fmt == self.master.fmt and not self.split
         return same and isinstance(self.weight.fmt, FloatFormat | FixedFormat)
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Whether anything is rounded stochastically."""
         return any(quantizer.is_stochastic for quantizer in self._quantizers())

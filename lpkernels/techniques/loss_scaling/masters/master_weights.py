@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.techniques.loss_scaling.masters import saving
+from lpkernels.techniques.loss_scaling.masters.batches import Batches
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
     check_states,
@@ -20,7 +21,7 @@ from lpkernels.techniques.loss_scaling.masters.checks import (
     refuse_step,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import FormatLike, Formats, StateLike
-from lpkernels.techniques.loss_scaling.masters.fused import Batches, check_fused, takes
+from lpkernels.techniques.loss_scaling.masters.fused import Choice, check_fused
 from lpkernels.techniques.loss_scaling.masters.rules import (
     Names,
     Rule,
@@ -40,10 +41,7 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
 )
 
 # What belongs to the wrapper, beside what torch copies of any optimizer.
-_OWN = (
-    *("optimizer", "_all_rules", "_rules", "_fused"),
-    *("_seed", "_step", "_begun", "_lent", "_ready"),
-)
+_OWN = "optimizer _all_rules _rules _fused _seed _step _begun _lent _ready".split()
 
 
 class MasterWeights(Optimizer):
@@ -176,21 +174,21 @@ class MasterWeights(Optimizer):
             check_unchanged(parameter, self._rules[parameter], self.state[parameter][COUNTS])
         found, scale = self._flag(), getattr(self, "grad_scale", None)
         number, batches = self._step + 1, Batches(self.optimizer)
+        choice = Choice(self._fused, self.optimizer)
         for group, parameter in todo:
             device = parameter.device
             flag = None if found is None else found.to(device)
             kept, rule = self.state[parameter], self._rules[parameter]
-            if takes(self._fused, self.optimizer, group, parameter, rule):
+            if choice.takes(group, parameter, rule):
                 began = batches.add(group, parameter, rule, kept)
             else:
                 seed = self._seed_of(parameter, number)
                 factor = scale.to(device) if isinstance(scale, Tensor) else scale
-                began = run(
-                    Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor)
-                )
+                one = Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor)
+                began = run(one)
             if began and flag is not None:
                 self._begun.append((flag, parameter, began))
-        batches.run(derived_seed(self._seed, number + 1), found, scale)
+        batches.run(self._seed, number, found, scale)
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -306,8 +304,8 @@ class MasterWeights(Optimizer):
 
     def reset_stagnation(self) -> None:
         """Counts from 0 again."""
-        for parameter in self._rules:
-            self.state[parameter][COUNTS].zero_()
+        for p in self._rules:
+            self.state[p][COUNTS].zero_()
 
     def rules(self) -> dict[Tensor, Rule]:
         """By parameter: its name, number and formats."""
