@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings_cuda.h"
+#include "bindings_update.h"
 #include "common/accumulate.h"
 #include "common/check.h"
 #include "common/count.h"
@@ -370,6 +371,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("accumulate", &accumulate);
   m.def("matmul_events", &matmul_events);
   m.def("masked_gradients", &masked_gradients);
+  lpk::register_update(m);
 #if defined(LPK_CUDA)
   lpk::register_cuda(m);
 #endif

@@ -10,6 +10,7 @@ from lpkernels.formats import parse_format
 from lpkernels.reference import twin
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
+from tests.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 SEED = torch.tensor(77)
 STOCHASTIC = Quantizer("e5m2", "stochastic").to_ints()
@@ -197,6 +198,14 @@ def test_opcheck_codes_of_a_table_have_a_fixed_size(fmt, bits):
         check(OP._unpack_row, codes, table, 0, list(x.shape))
 
 
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_opcheck_update(name, backend):
+    step, formats = STEPS[name], FORMATS["bytes"]
+    tensors = tensors_of(step, formats, [(3, 5), (7,)])
+    rest = ([0, 1], rounding_of(formats).to_ints(), step.to_numbers(), False, backend)
+    check(OP._update, *tensors, SEED, torch.tensor(False), torch.tensor(2.0), *rest)
+
+
 def test_every_operator_is_checked_here():
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
@@ -204,7 +213,7 @@ def test_every_operator_is_checked_here():
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
     rounding |= {f"{name}_out" for name in rounding - {"_count"}}
-    assert found == products | codes | rounding | {"_seed"}
+    assert found == products | codes | rounding | {"_seed", "_update"}
 
 
 def test_operators_alone_have_no_gradient():

@@ -29,6 +29,15 @@ from lpkernels.arithmetic._precision import (
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._update import (
+    Adam,
+    Keyed,
+    Sgd,
+    Step,
+    UpdateRounding,
+    step_from_numbers,
+    update_rounding_from_ints,
+)
 
 __all__ = [
     "MAX_ACCUMULATOR_RANDOM_BITS",
@@ -40,10 +49,15 @@ __all__ = [
     "PRODUCTS",
     "QUANTIZERS",
     "Accumulator",
+    "Adam",
+    "Keyed",
     "Precision",
     "Quantizer",
     "Recipe",
     "RunningRange",
+    "Sgd",
+    "Step",
+    "UpdateRounding",
     "accumulator",
     "accumulator_from_ints",
     "as_accumulator",
@@ -55,6 +69,8 @@ __all__ = [
     "never_overflows",
     "precision",
     "quantizer_from_ints",
+    "step_from_numbers",
+    "update_rounding_from_ints",
     "with_accumulators",
     "with_precision",
 ]

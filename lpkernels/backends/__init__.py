@@ -26,7 +26,14 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import _choice, _selftest
-from lpkernels.backends._protocol import BINS, COUNTS, NOT_FUSED, Backend, Fused
+from lpkernels.backends._protocol import (
+    BINS,
+    COUNTS,
+    NOT_FUSED,
+    Backend,
+    Fused,
+    UpdateTensors,
+)
 
 __all__ = [
     "BINS",
@@ -34,6 +41,7 @@ __all__ = [
     "NOT_FUSED",
     "Backend",
     "Fused",
+    "UpdateTensors",
     "broadcast_batch",
     "get",
     "gpu_choices",

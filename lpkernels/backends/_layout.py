@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from lpkernels.backends._protocol import UpdateTensors
+
 AFFINE, BLOCK = 2, 3
+# How values of an update lie that are codes, beside the ElementTypes: kCodes of csrc/cpu/update.h.
+CODES = 4
 _SPATIAL = 3
 # Of the only matrix there is.
 NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
@@ -91,3 +96,23 @@ def geometry(
         *three(padding, 0),
         *three(dilation, 1),
     ]
+
+
+def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
+    """Of gradients, masters, both states and weights; float32 for what is not there."""
+    masters = tensors.masters or tensors.weights
+    kinds = (tensors.gradients, masters, tensors.first, tensors.second, tensors.weights)
+    return [kind[0].dtype if kind else torch.float32 for kind in kinds]
+
+
+def update_parameters(tensors: UpdateTensors, positions: Sequence[int]) -> list[int]:
+    """Nine integers for every parameter, as csrc/bindings_update.cpp reads them: addresses, 0 for
+    what is not there, elements and position."""
+    gradients, weights, masters, first, second, steps, counts = (
+        [x.data_ptr() for x in kind] or [0] * len(positions) for kind in tensors
+    )
+    elements = [x.numel() for x in tensors.weights]
+    rows = zip(
+        gradients, weights, masters, first, second, steps, counts, elements, positions, strict=True
+    )
+    return [value for row in rows for value in row]

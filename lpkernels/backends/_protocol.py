@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,6 +26,25 @@ NOT_FUSED = Fused()
 # Of `reference.counting`: overflow, underflow, zeros, nonfinite; behind them the exponents' bins.
 COUNTS = 4
 BINS = 256
+
+
+class UpdateTensors(NamedTuple):
+    """What an update reads and changes: of each kind one tensor for every parameter, or none.
+
+    All are contiguous, on one device, and of one dtype within a kind. gradients, weights: float32,
+    float16 or bfloat16. masters: float32, float16, bfloat16, or 1-D uint8 codes of 8, 16 or 32 bits
+    as `Backend.pack` makes them; none where the weights are the masters. first, second: states,
+    kept in the same ways, as many kinds as the step has. steps: 0-d float32, how many steps were
+    made, of Adam alone. counts: (2,) int64, asked and unchanged.
+    """
+
+    gradients: Sequence[Tensor]
+    weights: Sequence[Tensor]
+    masters: Sequence[Tensor] = ()
+    first: Sequence[Tensor] = ()
+    second: Sequence[Tensor] = ()
+    steps: Sequence[Tensor] = ()
+    counts: Sequence[Tensor] = ()
 
 
 class Backend(Protocol):
@@ -222,4 +242,25 @@ class Backend(Protocol):
 
     def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
         """The float32 values of codes."""
+        ...
+
+    def update(
+        self,
+        tensors: UpdateTensors,
+        seed: Tensor | None,
+        found: Tensor | None,
+        scale: Tensor | None,
+        positions: Sequence[int],
+        rounding: tuple[int, ...],
+        numbers: tuple[float, ...],
+        begins: bool,
+    ) -> None:
+        """`reference.updates.update` of every parameter where it lies; its counts and steps grow.
+
+        seed: 0-d int64, of the step; a parameter's is ``rng.derive_seed(seed, position + 1)``.
+        found: 0-d bool; where it is true nothing changes, and nobody waits to know. scale: 0-d
+        float32. These three lie on the tensors' device or are None. rounding, numbers: of
+        `arithmetic.UpdateRounding` and of the step. begins: states are not read.
+        Formats have codes of every value, or none are kept.
+        """
         ...

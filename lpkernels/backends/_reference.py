@@ -14,9 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lpkernels.arithmetic import accumulator_from_ints, quantizer_from_ints
+from lpkernels.arithmetic import (
+    Adam,
+    Keyed,
+    accumulator_from_ints,
+    quantizer_from_ints,
+    step_from_numbers,
+    update_rounding_from_ints,
+)
+from lpkernels.backends._protocol import UpdateTensors
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
-from lpkernels.reference import counting, events, masked, twin
+from lpkernels.reference import counting, events, masked, twin, updates
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import derive_seed, draws
 
@@ -257,6 +265,74 @@ class ReferenceBackend:
     def unpack(self, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
         values = twin.unpack(codes.cpu().numpy(), _packable(fmt), tuple(shape))
         return torch.from_numpy(values).to(codes.device)
+
+    def update(
+        self,
+        tensors: UpdateTensors,
+        seed: Tensor | None,
+        found: Tensor | None,
+        scale: Tensor | None,
+        positions: Sequence[int],
+        rounding: Ints,
+        numbers: tuple[float, ...],
+        begins: bool,
+    ) -> None:
+        if found is not None and bool(found):
+            return
+        how, step = update_rounding_from_ints(rounding), step_from_numbers(numbers)
+        factor = None if scale is None else float(scale)
+        start = 0 if seed is None else int(seed)
+        masters = tensors.masters or tensors.weights
+        states = (
+            list(zip(tensors.first, tensors.second, strict=True))
+            if step.states > 1
+            else [(x,) for x in tensors.first]
+        )
+        for i, weight in enumerate(tensors.weights):
+            shape = tuple(weight.shape)
+            kept = states[i] if states else ()
+            made = int(tensors.steps[i]) if isinstance(step, Adam) else 0
+            held = tuple(
+                _values(x, keyed, shape) for x, keyed in zip(kept, how.states, strict=False)
+            )
+            result = updates.update(
+                step,
+                how,
+                _array(tensors.gradients[i]).astype(np.float32),
+                _values(masters[i], how.master, shape),
+                None if begins else held,
+                number=made + 1,
+                scale=factor,
+                seed=derive_seed(start, positions[i] + 1),
+            )
+            weight.detach().copy_(_typed(result.working, weight.dtype))
+            if tensors.masters:
+                _keep(masters[i], result.master, how.master)
+            for x, values, keyed in zip(kept, result.states, how.states, strict=False):
+                _keep(x, values, keyed)
+            counted = [result.asked, result.unchanged]
+            tensors.counts[i].add_(torch.tensor(counted, dtype=torch.int64, device=weight.device))
+            if isinstance(step, Adam):
+                tensors.steps[i].add_(1)
+
+
+def _coded(keyed: Keyed) -> FloatFormat:
+    assert keyed.quantizer is not None and isinstance(keyed.quantizer.fmt, FloatFormat)
+    return keyed.quantizer.fmt
+
+
+def _values(kept: Tensor, keyed: Keyed, shape: tuple[int, ...]) -> Float32:
+    """float32 values of what an update keeps: of a dtype, or codes."""
+    if kept.dtype == torch.uint8:
+        return twin.unpack(kept.cpu().numpy(), _coded(keyed), shape)
+    return _array(kept).astype(np.float32)
+
+
+def _keep(kept: Tensor, values: Float32, keyed: Keyed) -> None:
+    if kept.dtype == torch.uint8:
+        kept.copy_(torch.from_numpy(twin.pack(values, _coded(keyed))))
+    else:
+        kept.copy_(_typed(values, kept.dtype))
 
 
 BACKEND = ReferenceBackend()

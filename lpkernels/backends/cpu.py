@@ -7,6 +7,7 @@ where they lie and copies others once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,20 +15,24 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import COUNTS, NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import COUNTS, NOT_FUSED, Fused, UpdateTensors, broadcast_batch
 from lpkernels.backends._layout import (
     AFFINE,
     BLOCK,
+    CODES,
     NO_OFFSET,
     axis_sizes,
     batch_offsets,
     dense,
     geometry,
     strides,
+    update_dtypes,
+    update_parameters,
 )
 
 # The order of lpk::ElementType in csrc/cpu/element_types.h.
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
+_LIES = {**_DTYPES, torch.uint8: CODES}
 _STOCHASTIC = 6
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -400,6 +405,29 @@ class CpuBackend:
             torch.get_num_threads(),
         )
         return out
+
+    def update(
+        self,
+        tensors: UpdateTensors,
+        seed: Tensor | None,
+        found: Tensor | None,
+        scale: Tensor | None,
+        positions: Sequence[int],
+        rounding: tuple[int, ...],
+        numbers: tuple[float, ...],
+        begins: bool,
+    ) -> None:
+        self._c().update(
+            update_parameters(tensors, positions),
+            [_LIES[dtype] for dtype in update_dtypes(tensors)],
+            not tensors.masters,
+            begins,
+            rounding,
+            numbers,
+            [0 if x is None else x.data_ptr() for x in (seed, found, scale)],
+            torch.get_num_threads(),
+            STREAM_BYTES,
+        )
 
 
 def _int(seed: Tensor | None) -> int:

@@ -8,7 +8,7 @@ of it.
 """
 
 from lpkernels import backends
-from lpkernels.backends import BINS, COUNTS, NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import BINS, COUNTS, NOT_FUSED, Fused, UpdateTensors, broadcast_batch
 from lpkernels.ops._counting import count, quantize_counting, quantize_counting_out
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
@@ -23,6 +23,7 @@ from lpkernels.ops._products import add_bias, conv_dgrad, conv_fprop, conv_wgrad
 from lpkernels.ops._quantize import AFFINE, BLOCK, axis, fuses, quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
+from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
 """What a `backend` argument may be."""
@@ -39,6 +40,7 @@ __all__ = [
     "Ints",
     "Packable",
     "Row",
+    "UpdateTensors",
     "add_bias",
     "assume_constant_result",
     "axis",
@@ -62,5 +64,6 @@ __all__ = [
     "quantize_out",
     "result_dtype",
     "unpack",
+    "update",
     "update_range",
 ]

@@ -110,7 +110,7 @@ def _plain(args: Sequence[Any], places: Sequence[int]) -> bool:
     """Whether the dispatcher would go straight to the kernel for CPU tensors, and nobody looks on:
     no mode or subclass that takes the call, no profiler.
 
-    The tensors, or None, are args[i] for i in places.
+    The tensors, lists of them, or None, are args[i] for i in places.
     """
     if _dispatch_tls_local_include_set().raw_repr() not in _MODE_KEYS:
         return False
@@ -120,8 +120,9 @@ def _plain(args: Sequence[Any], places: Sequence[int]) -> bool:
         x = args[i]
         if x is None:
             continue
-        if type(x) not in _TYPES or _dispatch_keys(x).raw_repr() not in _TENSOR_KEYS:
-            return False
+        for tensor in x if type(x) is list else (x,):
+            if type(tensor) not in _TYPES or _dispatch_keys(tensor).raw_repr() not in _TENSOR_KEYS:
+                return False
     return True
 
 

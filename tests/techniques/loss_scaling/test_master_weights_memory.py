@@ -120,7 +120,7 @@ def test_transient_memory_is_about_what_is_reported(case: str) -> None:
     if isinstance(formats.get("state"), dict):
         formats["state"] = "e5m2"
     held = [nn.Parameter(torch.randn(100, 96)) for _ in range(3)]
-    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats)
+    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats, fused=False)
     for number in range(2):
         for p in held:
             p.grad = gradient(p, 0, number)
@@ -129,3 +129,17 @@ def test_transient_memory_is_about_what_is_reported(case: str) -> None:
     reported = memory(optimizer)[-1]
     assert (reported.what, reported.fmt) == ("transient", "e8m23")
     assert 0.7 < mode.peak / reported.bytes <= 1
+
+
+def test_the_fused_pass_needs_no_transient_memory() -> None:
+    held = [nn.Parameter(torch.randn(100, 96)) for _ in range(3)]
+    formats = {"weight": "bf16", "master": "e6m9", "state": "fp8_e5m2"}
+    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats, fused=True)
+    for number in range(2):
+        for p in held:
+            p.grad = gradient(p, 0, number)
+        with Peak() as mode:
+            optimizer.step()
+    assert memory(optimizer)[-1].bytes == 0
+    # the number and the seed of the step
+    assert mode.peak < 1000

@@ -28,7 +28,10 @@ SPLIT = {"weight": "bf16:stochastic", "split": True, "state": "fp4_e2m1"}
 # No code for what a broken gradient makes.
 FIXED = {"weight": "fp32", "master": "fixed18_f12"}
 KAHAN = {**FIXED, "compensation": "fixed16_f14"}
+# One pass, for the optimizers that have one.
+FUSED = {"weight": "bf16", "master": "e6m9:stochastic", "state": "bf16:stochastic"}
 RECIPES = {
+    "fused": FUSED,
     "fixed": FIXED,
     "fixed_kahan": KAHAN,
     "fp32": {"weight": "fp32"},
@@ -124,7 +127,7 @@ def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -
         p = nn.Parameter(torch.ones(3))
         optimizer: torch.optim.Optimizer = torch.optim.SGD([p], lr=0.1, momentum=0.9)
         if wraps:
-            optimizer = MasterWeights(optimizer, weight="fp32")
+            optimizer = MasterWeights(optimizer, weight="fp32", fused=False)
         scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3)
         trace = []
         for broken in infinite:

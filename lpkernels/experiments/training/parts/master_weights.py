@@ -80,7 +80,10 @@ class Masters(Part):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         names = model.named_parameters()
-        self._optimizer = MasterWeights(optimizer, **self._formats, named_parameters=names)
+        # A run has the same bits on any number of processes; the fused pass takes no shards.
+        self._optimizer = MasterWeights(
+            optimizer, **self._formats, named_parameters=names, fused=False
+        )
         return model, self._optimizer
 
     def record(self) -> dict[str, Any]:

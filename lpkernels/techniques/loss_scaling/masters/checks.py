@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.techniques.loss_scaling.masters.formats import Formats
+from lpkernels.techniques.loss_scaling.masters.rules import Rule
 from lpkernels.techniques.loss_scaling.masters.states import is_values
 from lpkernels.techniques.loss_scaling.masters.updates import step_alone
 
@@ -67,6 +69,27 @@ def refuse_step(optimizer: Optimizer, closure: Any = None) -> None:
         f"MasterWeights: the step of the wrapped {type(optimizer).__name__} was called, which "
         "would change the working copies and no master; call the wrapper's step"
     )
+
+
+def check_unchanged(parameter: Tensor, rule: Rule, counts: Tensor) -> None:
+    """A parameter with a dense gradient, as it was when it was wrapped.
+
+    counts: what was kept of it then, on its device.
+    Raises: TypeError, RuntimeError: it is not.
+    """
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.layout is not torch.strided:
+        raise TypeError(
+            f"step: the gradient of parameter {rule.name!r} is {gradient.layout}, and masters "
+            "take dense ones; use sparse=False, or p.grad.to_dense()"
+        )
+    if (parameter.device, parameter.dtype) != (counts.device, rule.dtype):
+        raise RuntimeError(
+            f"step: parameter {rule.name!r} was {rule.dtype} on {counts.device} when it was "
+            f"wrapped, and is {parameter.dtype} on {parameter.device}; convert and move the "
+            "model before the optimizer is made"
+        )
 
 
 def state_names(optimizer: Optimizer) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
@@ -92,14 +93,14 @@ class Formats:
         """The format of the optimizer's state of this name."""
         return self.states.get(name, FLOAT32 if self.states else self.state)
 
-    @property
+    @cached_property
     def working_is_master(self) -> bool:
         """Whether the working copy holds every bit of the master: one format whose values never
         move when they are rounded to it again."""
         same = self.weight.fmt == self.master.fmt and not self.split
         return same and isinstance(self.weight.fmt, FloatFormat | FixedFormat)
 
-    @property
+    @cached_property
     def draws(self) -> bool:
         """Whether anything is rounded stochastically."""
         return any(quantizer.is_stochastic for quantizer in self._quantizers())
@@ -113,7 +114,7 @@ class Formats:
         """Whether every value that is kept has a code, infinities and NaN too."""
         kept = [self.master, self.state, *self.states.values()]
         kept += [] if self.compensation is None else [self.compensation]
-        return all(_has_every_code(quantizer.fmt) for quantizer in kept)
+        return all(has_every_code(quantizer.fmt) for quantizer in kept)
 
     def texts(self) -> dict[str, Any]:
         """Plain values, as state_dict holds them."""
@@ -147,7 +148,8 @@ def remainder_format(weight: Quantizer) -> FixedFormat | None:
     return FixedFormat(dropped if weight.rounding == "nearest_away" else dropped + 1, 0)
 
 
-def _has_every_code(fmt: Format) -> bool:
+def has_every_code(fmt: Format) -> bool:
+    """Whether every value that rounding makes has a code, infinities and NaN too."""
     if isinstance(fmt, FloatFormat):
         return fmt.specials == "fn" or (fmt.specials == "ieee" and fmt.man_bits > 0)
     return isinstance(fmt, BlockFormat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +13,15 @@ from torch.optim import Optimizer
 
 from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.techniques.loss_scaling.masters import saving
+from lpkernels.techniques.loss_scaling.masters.batches import Batches
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
     check_states,
+    check_unchanged,
     refuse_step,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import FormatLike, Formats, StateLike
+from lpkernels.techniques.loss_scaling.masters.fused import Choice, check_fused
 from lpkernels.techniques.loss_scaling.masters.rules import (
     Names,
     Rule,
@@ -27,6 +30,7 @@ from lpkernels.techniques.loss_scaling.masters.rules import (
     names_of,
 )
 from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, shared
+from lpkernels.techniques.loss_scaling.masters.stagnation import Stagnation
 from lpkernels.techniques.loss_scaling.masters.states import COUNTS
 from lpkernels.techniques.loss_scaling.masters.updates import (
     Update,
@@ -36,17 +40,8 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
     run,
 )
 
-
-class Stagnation(NamedTuple):
-    """Updates of a parameter's elements: how many were asked for, and how many changed nothing."""
-
-    asked: int
-    unchanged: int
-
-    @property
-    def share(self) -> float:
-        """Of the updates that were asked for, those that changed nothing; 0 of none."""
-        return self.unchanged / self.asked if self.asked else 0.0
+# What belongs to the wrapper, beside what torch copies of any optimizer.
+_OWN = "optimizer _all_rules _rules _fused _seed _step _begun _lent _ready".split()
 
 
 class MasterWeights(Optimizer):
@@ -57,8 +52,9 @@ class MasterWeights(Optimizer):
     and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
     of their formats; one parameter at a time is unpacked.
 
-    With weight, master and state fp32 the bits are those of the optimizer alone. Where weight and
-    master are one float or fixed format the parameter is the master, and nothing else is kept.
+    With weight, master and state fp32, and fused=False, the bits are those of the optimizer alone.
+    Where weight and master are one float or fixed format the parameter is the master, and nothing
+    else is kept.
 
     Args:
         optimizer: a torch.optim.Optimizer, or any whose update of a parameter depends on that
@@ -81,6 +77,10 @@ class MasterWeights(Optimizer):
             else those that the optimizer was made with, else positions "0", "1", ...
         exceptions: {glob of names: {argument: another value}} of weight, master, state, grad,
             compensation and split; the first that matches holds.
+        fused: a step is one pass over each parameter, of SGD, Adam and AdamW without amsgrad, with
+            float formats whose codes are kept in 8, 16 or 32 bits (docs/master-weights.md). None:
+            wherever it can be; True: always, or an error; False: never, the optimizer's own step.
+            Both take the same steps but for the last places of float32, from the same draws.
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
@@ -119,6 +119,7 @@ class MasterWeights(Optimizer):
         split: bool = False,
         named_parameters: Names | None = None,
         exceptions: Mapping[str, Mapping[str, Any]] | None = None,
+        fused: bool | None = None,
         generator: torch.Generator | Tensor | None = None,
     ) -> None:
         if isinstance(optimizer, MasterWeights):
@@ -133,7 +134,8 @@ class MasterWeights(Optimizer):
         rules = all_rules.of(parameters)
         all_rules.check_globs(rules.values())
         check_states(optimizer, all_rules.formats())
-        self._ready = False
+        check_fused(fused, optimizer, rules)
+        self._ready, self._fused = False, fused
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer = optimizer
         self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
@@ -169,18 +171,24 @@ class MasterWeights(Optimizer):
             (group, p) for group in self.param_groups for p in group["params"] if p.grad is not None
         ]
         for _, parameter in todo:
-            self._check_unchanged(parameter)
+            check_unchanged(parameter, self._rules[parameter], self.state[parameter][COUNTS])
         found, scale = self._flag(), getattr(self, "grad_scale", None)
-        number = self._step + 1
+        number, batches = self._step + 1, Batches(self.optimizer)
+        choice = Choice(self._fused, self.optimizer)
         for group, parameter in todo:
             device = parameter.device
             flag = None if found is None else found.to(device)
-            seed = self._seed_of(parameter, number)
             kept, rule = self.state[parameter], self._rules[parameter]
-            factor = scale.to(device) if isinstance(scale, Tensor) else scale
-            began = run(Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor))
+            if choice.takes(group, parameter, rule):
+                began = batches.add(group, parameter, rule, kept)
+            else:
+                seed = self._seed_of(parameter, number)
+                factor = scale.to(device) if isinstance(scale, Tensor) else scale
+                one = Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor)
+                began = run(one)
             if began and flag is not None:
                 self._begun.append((flag, parameter, began))
+        batches.run(self._seed, number, found, scale)
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -205,6 +213,7 @@ class MasterWeights(Optimizer):
             if names is not None:
                 self._all_rules.names = {**names, **group_names([group])}
             rules = self._all_rules.of(group["params"], known)
+            check_fused(self._fused, optimizer, rules, [group])
         except (TypeError, ValueError):
             self._all_rules.names = names
             del optimizer.param_groups[before:]
@@ -295,8 +304,8 @@ class MasterWeights(Optimizer):
 
     def reset_stagnation(self) -> None:
         """Counts from 0 again."""
-        for parameter in self._rules:
-            self.state[parameter][COUNTS].zero_()
+        for p in self._rules:
+            self.state[p][COUNTS].zero_()
 
     def rules(self) -> dict[Tensor, Rule]:
         """By parameter: its name, number and formats."""
@@ -304,7 +313,17 @@ class MasterWeights(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """torch leaves out all but groups and states."""
-        own = ("optimizer", "_all_rules", "_rules", "_seed", "_step", "_begun", "_lent", "_ready")
+        own = (
+            "optimizer",
+            "_all_rules",
+            "_rules",
+            "_seed",
+            "_step",
+            "_begun",
+            "_lent",
+            "_ready",
+            "_fused",
+        )
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -370,22 +389,6 @@ class MasterWeights(Optimizer):
         if self._lent:
             raise RuntimeError(
                 f"{what}: the parameters hold their masters within masters(); leave the block first"
-            )
-
-    def _check_unchanged(self, parameter: Tensor) -> None:
-        rule, counts = self._rules[parameter], self.state[parameter][COUNTS]
-        gradient = parameter.grad
-        assert gradient is not None
-        if gradient.layout is not torch.strided:
-            raise TypeError(
-                f"step: the gradient of parameter {rule.name!r} is {gradient.layout}, and masters "
-                "take dense ones; use sparse=False, or p.grad.to_dense()"
-            )
-        if (parameter.device, parameter.dtype) != (counts.device, rule.dtype):
-            raise RuntimeError(
-                f"step: parameter {rule.name!r} was {rule.dtype} on {counts.device} when it was "
-                f"wrapped, and is {parameter.dtype} on {parameter.device}; convert and move the "
-                "model before the optimizer is made"
             )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FP32, Format
+from lpkernels.techniques.loss_scaling.masters.fused import Choice
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.rules import Rule
 from lpkernels.techniques.loss_scaling.masters.sharding import here
@@ -24,7 +25,8 @@ class MemoryRow:
 
     what: "working copy", "master", "remainder", "compensation", a state's name, "counts", or
         "transient": what a step unpacks of one parameter at a time and the codes it makes, of that
-        where it is most, without the optimizer's own intermediate results.
+        where it is most, without the optimizer's own intermediate results; the fused pass unpacks
+        nothing.
     fmt: its format; "" of counts.
     values: elements.
     bytes: allocated.
@@ -46,6 +48,8 @@ def memory(optimizer: MasterWeights) -> list[MemoryRow]:
     optimizer._settle()
     rows: dict[tuple[str, str], MemoryRow] = {}
     most = MemoryRow(TRANSIENT, str(FP32), 0, 0, 0)
+    choice = Choice(optimizer._fused, optimizer.optimizer)
+    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
     for parameter, rule in optimizer.rules().items():
         mine = here(parameter)
         formats = rule.formats
@@ -57,6 +61,8 @@ def memory(optimizer: MasterWeights) -> list[MemoryRow]:
             coded = fmt is not None and is_coded(fmt) and kept.dtype == torch.uint8
             shape = mine.shape if coded else kept.shape
             _add(rows, name, fmt, shape.numel(), kept, shape)
+        if choice.takes(groups[parameter], parameter, rule):
+            continue
         row = _unpacked(optimizer, parameter, rule)
         most = max(most, row, key=lambda each: each.bytes)
     return [*rows.values(), most]

@@ -38,6 +38,14 @@ def encoded(values: Tensor, fmt: Format) -> Tensor:
     return pack(values, fmt) if dtype is None else values.to(dtype)  # type: ignore[arg-type]
 
 
+def zeros(shape: torch.Size, fmt: FloatFormat, device: torch.device) -> Tensor:
+    """`encoded` of zeros, for formats of whole bytes."""
+    dtype = _DTYPES.get(fmt)
+    if dtype is not None:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.zeros(math.prod(shape) * fmt.bits // 8, dtype=torch.uint8, device=device)
+
+
 def decoded(kept: Tensor, fmt: Format, shape: torch.Size) -> Tensor:
     """The float32 values; the tensor that is kept itself where that is float32."""
     if fmt in _DTYPES:

@@ -1,0 +1,143 @@
+#include "update.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "parallel.h"
+#include "tile.h"
+
+namespace lpk {
+namespace {
+
+// Elements a thread takes at a time: a multiple of what shares a word of draws and of a byte.
+constexpr int64_t kGrain = 65536;
+// Fewer elements are stepped sooner than another thread is woken.
+constexpr int64_t kWorthThreads = 2 * kGrain;
+
+UpdateKernel* kernel_here() {
+  const char* isa = kernels().isa;
+#if defined(LPK_X86)
+  if (std::strcmp(isa, "avx2") == 0) return update_piece_avx2;
+  if (std::strncmp(isa, "avx512", 6) == 0) return update_piece_avx512;
+#endif
+  return update_piece_scalar;
+}
+
+// One value in any way to lie.
+struct Place {
+  char* memory;
+  int lies;
+  int64_t bytes;
+  Codec codec;
+
+  Place(const UpdatePiece& piece, int place)
+      : memory(static_cast<char*>(piece.at(place, 0))),
+        lies(piece.args->lies[place]),
+        bytes(piece.bytes(place)),
+        codec(piece.quantizer(place)) {}
+
+  float load(int64_t index) const {
+    if (lies != kCodes)
+      return static_cast<float>(widen_one(memory, static_cast<ElementType>(lies), index));
+    uint32_t code = 0;
+    std::memcpy(&code, memory + index * bytes, static_cast<size_t>(bytes));
+    return canonical_float(codec.decode(code));
+  }
+  void store(int64_t index, float x) const {
+    if (lies != kCodes) {
+      const double wide = x;
+      return narrow(&wide, static_cast<ElementType>(lies), 0, 1, memory + index * bytes);
+    }
+    const uint32_t code = codec.encode(x);
+    std::memcpy(memory + index * bytes, &code, static_cast<size_t>(bytes));
+  }
+};
+
+// Every format, one element after the other.
+void update_elements(const UpdatePiece& piece, UpdateCounts* counts) {
+  const UpdateArgs& args = *piece.args;
+  const StepConstants& constants = *piece.constants;
+  ElementRule rules[kPlaces];
+  std::vector<Place> places;
+  for (int place = 0; place < kPlaces; ++place) {
+    rules[place] = ElementRule(args.rounding + place * kRoundingInts);
+    rules[place].seed = piece.seed(place);
+    places.emplace_back(piece, place);
+  }
+  const int states = update_options(args.numbers).states();
+  for (int64_t i = piece.begin; i < piece.end; ++i) {
+    float g = places[kGrad].load(i);
+    if (args.scale != nullptr) g = g / *args.scale;
+    g = rules[kGrad](g, i);
+    const float before = places[kMaster].load(i);
+    float w = before;
+    float kept[2] = {0, 0};
+    for (int s = 0; s < states; ++s) kept[s] = constants.begins ? 0 : places[kFirst + s].load(i);
+    if (args.numbers[0] != 0) {
+      adam_step(constants, g, w, kept[0], kept[1]);
+    } else {
+      sgd_step(constants, g, w, kept[0]);
+    }
+    const bool asked = g != 0 || !(w == before);
+    const float master = rules[kMaster](w, i);
+    counts->asked += asked ? 1 : 0;
+    counts->unchanged += asked && master == before ? 1 : 0;
+    for (int s = 0; s < states; ++s) places[kFirst + s].store(i, rules[kFirst + s](kept[s], i));
+    places[kMaster].store(i, master);
+    if (!args.working_is_master) places[kWeight].store(i, rules[kWeight](master, i));
+  }
+}
+
+struct Work {
+  int64_t parameter;
+  int64_t begin;
+};
+
+int64_t bytes_moved(const UpdateArgs& args, int64_t elements) {
+  const UpdatePiece piece{&args, args.parameters, nullptr, 0, 0, false};
+  int64_t bytes = 0;
+  for (int place = 0; place < kPlaces; ++place)
+    bytes += piece.at(place, 0) == nullptr ? 0 : piece.bytes(place);
+  return bytes * elements;
+}
+
+}  // namespace
+
+void update(const UpdateArgs& args) {
+  if (args.count == 0 || (args.found != nullptr && *args.found)) return;
+  const FloatEnvironment environment;
+  const UpdateOptions options = update_options(args.numbers);
+  std::vector<StepConstants> constants;
+  std::vector<Work> work;
+  int64_t elements = 0;
+  for (int64_t p = 0; p < args.count; ++p) {
+    const UpdateParameter& parameter = args.parameters[p];
+    const int64_t made = parameter.step == nullptr ? 0 : static_cast<int64_t>(*parameter.step);
+    constants.push_back(step_constants(options, args.begins, made + 1));
+    elements += parameter.count;
+    for (int64_t begin = 0; begin < parameter.count; begin += kGrain) work.push_back({p, begin});
+  }
+  const bool streamed = bytes_moved(args, elements) >= args.stream_bytes;
+  const int threads = elements < kWorthThreads ? 1 : args.threads;
+  UpdateKernel* const kernel = kernel_here();
+  parallel_for(static_cast<int64_t>(work.size()), threads, [&](int64_t i) {
+    const Work& mine = work[static_cast<size_t>(i)];
+    const UpdateParameter& parameter = args.parameters[mine.parameter];
+    const UpdatePiece piece{&args,
+                            &parameter,
+                            &constants[static_cast<size_t>(mine.parameter)],
+                            mine.begin,
+                            std::min(mine.begin + kGrain, parameter.count),
+                            streamed};
+    UpdateCounts counts;
+    if (!kernel(piece, &counts)) update_elements(piece, &counts);
+    __atomic_fetch_add(&parameter.counts[0], counts.asked, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&parameter.counts[1], counts.unchanged, __ATOMIC_RELAXED);
+  });
+  for (int64_t p = 0; p < args.count; ++p) {
+    if (args.parameters[p].step != nullptr) *args.parameters[p].step += 1.0f;
+  }
+}
+
+}  // namespace lpk

@@ -1,0 +1,105 @@
+"""An optimizer's update of a parameter in one pass: its step, and what is rounded to what."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from lpkernels.arithmetic._quantizer import Quantizer, quantizer_from_ints
+from lpkernels.formats import FP32
+
+STATES = 2
+#: The integers of one rounding: its key, whether there is one, those of its Quantizer.
+ROUNDING_INTS = 14
+_FLOAT32 = Quantizer(FP32)
+_SGD, _ADAM = 0.0, 1.0
+
+
+class Sgd(NamedTuple):
+    """torch.optim.SGD's options."""
+
+    lr: float
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    maximize: bool = False
+
+    @property
+    def states(self) -> int:
+        """How many states an element has."""
+        return int(self.momentum != 0)
+
+    def to_numbers(self) -> tuple[float, ...]:
+        """Eight numbers, as the kernels take them."""
+        own = (self.lr, self.weight_decay, self.momentum, self.dampening, 0.0)
+        return (_SGD, *own, float(self.maximize), float(self.nesterov))
+
+
+class Adam(NamedTuple):
+    """torch.optim.Adam's options; decoupled: AdamW."""
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    maximize: bool = False
+
+    @property
+    def states(self) -> int:
+        """How many states an element has."""
+        return STATES
+
+    def to_numbers(self) -> tuple[float, ...]:
+        """Eight numbers, as the kernels take them."""
+        own = (self.lr, self.weight_decay, self.beta1, self.beta2, self.eps)
+        return (_ADAM, *own, float(self.maximize), float(self.decoupled))
+
+
+Step: TypeAlias = Sgd | Adam
+
+
+def step_from_numbers(numbers: tuple[float, ...]) -> Step:
+    """The inverse of ``to_numbers``."""
+    algorithm, lr, weight_decay, first, second, eps, maximize, way = numbers
+    if algorithm == _SGD:
+        return Sgd(lr, weight_decay, first, second, bool(way), bool(maximize))
+    return Adam(lr, first, second, eps, weight_decay, bool(way), bool(maximize))
+
+
+class Keyed(NamedTuple):
+    """A rounding and the key of its draws; quantizer None: values stay as they are in float32."""
+
+    quantizer: Quantizer | None = None
+    key: int = 0
+
+
+_AS_IT_IS = Keyed()
+
+
+class UpdateRounding(NamedTuple):
+    """What an update rounds: the gradient, the master, the states in the order of the step, and the
+    working copy."""
+
+    grad: Keyed = _AS_IT_IS
+    master: Keyed = _AS_IT_IS
+    states: tuple[Keyed, Keyed] = (_AS_IT_IS, _AS_IT_IS)
+    weight: Keyed = _AS_IT_IS
+
+    def to_ints(self) -> tuple[int, ...]:
+        """Of each: its key, whether there is one, the twelve integers of its Quantizer."""
+        ints: tuple[int, ...] = ()
+        for quantizer, key in (self.grad, self.master, *self.states, self.weight):
+            given = quantizer if quantizer is not None else _FLOAT32
+            ints += (key, int(quantizer is not None), *given.to_ints())
+        return ints
+
+
+def update_rounding_from_ints(ints: tuple[int, ...]) -> UpdateRounding:
+    """The inverse of ``UpdateRounding.to_ints``."""
+    parts = [ints[i : i + ROUNDING_INTS] for i in range(0, len(ints), ROUNDING_INTS)]
+    grad, master, first, second, weight = (
+        Keyed(quantizer_from_ints(part[2:]) if part[1] else None, part[0]) for part in parts
+    )
+    return UpdateRounding(grad, master, (first, second), weight)

@@ -1,0 +1,67 @@
+"""The operator that steps parameters in one pass over each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.arithmetic import Step, UpdateRounding
+from lpkernels.backends import UpdateTensors
+from lpkernels.ops._operator import define
+
+
+def _update_impl(
+    gradients: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    masters: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    counts: Sequence[Tensor],
+    seed: Tensor | None,
+    found: Tensor | None,
+    scale: Tensor | None,
+    positions: Sequence[int],
+    rounding: Sequence[int],
+    numbers: Sequence[float],
+    begins: bool,
+    backend: str,
+) -> None:
+    if not weights:
+        return
+    chosen = backends.select(backend, "update", weights[0].device)
+    tensors = UpdateTensors(gradients, weights, masters, first, second, steps, counts)
+    chosen.update(tensors, seed, found, scale, positions, tuple(rounding), tuple(numbers), begins)
+    # Backends write through pointers, so autograd learns of the change only here.
+    torch.autograd.graph.increment_version(weights)
+
+
+_update = define(
+    "_update(Tensor[] gradients, Tensor(a!)[] weights, Tensor(b!)[] masters, Tensor(c!)[] first,"
+    " Tensor(d!)[] second, Tensor(e!)[] steps, Tensor(f!)[] counts, Tensor? seed, Tensor? found,"
+    " Tensor? scale, int[] positions, int[] rounding, float[] numbers, bool begins,"
+    " str backend) -> ()",
+    lambda *args: None,
+    _update_impl,
+)
+
+
+def update(
+    tensors: UpdateTensors,
+    step: Step,
+    rounding: UpdateRounding,
+    positions: Sequence[int],
+    *,
+    begins: bool,
+    seed: Tensor | None = None,
+    found: Tensor | None = None,
+    scale: Tensor | None = None,
+    backend: str = "auto",
+) -> None:
+    """An optimizer's step of every parameter, in place; `lpkernels.backends.Backend.update`."""
+    call: tuple[Any, ...] = (list(positions), rounding.to_ints(), step.to_numbers(), begins)
+    _update(*map(list, tensors), seed, found, scale, *call, backend)

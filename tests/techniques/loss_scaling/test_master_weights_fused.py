@@ -1,0 +1,306 @@
+"""The fused pass: the steps of torch's optimizers, the general path's draws, what is refused."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.reads import Reads
+from tests.techniques.loss_scaling.optimizers import (
+    Make,
+    assert_same,
+    gradient,
+    masters,
+    parameters,
+    snapshot,
+    train,
+)
+
+STEPS = range(1, 9)
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01, maximize=True),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
+    "nesterov": lambda p: torch.optim.SGD(
+        p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True
+    ),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01),
+    "adam_small_beta": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.3, 0.9), maximize=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+}
+NARROW = {
+    "weight": "e4m3fn:stochastic",
+    "master": "e6m9:stochastic",
+    "state": "bf16:stochastic",
+    "grad": "e5m2:stochastic",
+}
+BYTES = {"weight": "bf16", "master": "fp8_e4m3:stochastic", "state": "fp8_e5m2:stochastic"}
+RECIPES: dict[str, dict[str, Any]] = {
+    "fp32": {"weight": "fp32"},
+    "copies": {"weight": "bf16"},
+    "narrow": NARROW,
+    "bytes": BYTES,
+    "own": {"weight": "e4m3fn", "master": "e4m3fn:stochastic", "state": "fp16"},
+}
+recipes = pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
+pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
+
+
+def make(
+    name: str, held: list[nn.Parameter], fused: bool | None, recipe: dict[str, Any]
+) -> MasterWeights:
+    seed = torch.tensor(7)
+    return MasterWeights(OPTIMIZERS[name](held), **recipe, fused=fused, generator=seed)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_float32_is_the_optimizer_alone_but_for_the_last_places(name: str) -> None:
+    bare, held = parameters(), parameters()
+    alone, optimizer = OPTIMIZERS[name](bare), make(name, held, True, RECIPES["fp32"])
+    train(alone, bare, STEPS)
+    train(optimizer, held, STEPS)
+    for p, q in zip(held, bare, strict=True):
+        # torch's foreach step differs as much from its own single-tensor one
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=2e-7)
+        for key, value in alone.state[q].items():
+            if isinstance(value, Tensor):
+                torch.testing.assert_close(optimizer.state[p][key], value, rtol=1e-6, atol=2e-7)
+
+
+@recipes
+def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, Any]) -> None:
+    """Plain SGD with a power of two: the same bits, draws, counts and step numbers."""
+    ends = []
+    for fused in (True, False):
+        held = parameters()
+        seed = torch.tensor(7)
+        optimizer = MasterWeights(
+            torch.optim.SGD(held, lr=0.125), **recipe, fused=fused, generator=seed
+        )
+        optimizer.grad_scale = torch.tensor(4.0)
+        train(optimizer, held, STEPS)
+        ends.append((snapshot(optimizer, held), optimizer.stagnation()))
+    assert_same(*ends)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
+@pytest.mark.parametrize("recipe", [NARROW, BYTES], ids=["narrow", "bytes"])
+def test_the_draws_of_states_are_those_of_the_general_path(
+    name: str, recipe: dict[str, Any]
+) -> None:
+    """One step from the same state: what differs are values at the edge of two draws."""
+    (p,) = parameters(shapes=[(4000,)])
+    first = make(name, [p], True, recipe)
+    train(first, [p], [1, 2, 3])
+    ends = []
+    for fused in (True, False):
+        (q,) = parameters(shapes=[(4000,)])
+        optimizer = make(name, [q], fused, recipe)
+        optimizer.load_state_dict(copy.deepcopy(first.state_dict()))
+        q.data.copy_(p.data)
+        train(optimizer, [q], [4])
+        ends.append(optimizer.state[q])
+    assert ends[0].keys() == ends[1].keys()
+    for key, value in ends[0].items():
+        other = ends[1][key]
+        assert (value.dtype, value.shape) == (other.dtype, other.shape)
+        assert (value != other).sum() <= 12, key
+
+
+@recipes
+@pytest.mark.parametrize("name", ["nesterov", "adamw"])
+def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any]) -> None:
+    """The same keys, shapes and dtypes, and after a round trip the same bits."""
+    held = parameters()
+    fused = make(name, held, True, recipe)
+    train(fused, held, [1, 2])
+    beside = parameters()
+    general = make(name, beside, False, recipe)
+    general.load_state_dict(copy.deepcopy(fused.state_dict()))
+    again = parameters()
+    back = make(name, again, None, recipe)
+    back.load_state_dict(copy.deepcopy(general.state_dict()))
+    for mine, theirs in ((beside, held), (again, held)):
+        for p, q in zip(mine, theirs, strict=True):
+            p.data.copy_(q.data)
+    train(general, beside, [3])
+    for optimizer, own in ((fused, held), (back, again)):
+        train(optimizer, own, [3])
+    assert_same(snapshot(back, again), snapshot(fused, held))
+    for p, q in zip(held, beside, strict=True):
+        kept, other = fused.state[p], general.state[q]
+        assert kept.keys() == other.keys()
+        shapes = [(x.dtype, x.shape) for x in kept.values()]
+        assert shapes == [(x.dtype, x.shape) for x in other.values()]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_nothing_is_read(name: str) -> None:
+    held = parameters()
+    optimizer = make(name, held, None, NARROW)
+    for step in range(3):
+        for number, p in enumerate(held):
+            p.grad = gradient(p, number, step)
+        optimizer.found_inf = torch.tensor([float(step == 2)])
+        optimizer.grad_scale = torch.tensor(8.0)
+        with Reads() as reads:
+            optimizer.step()
+        # in the second step, whether the first one ran and began the states
+        has_states = name not in ("sgd", "decay")
+        assert reads.count == (has_states and step == 1)
+
+
+def test_parameters_of_any_kind_share_a_step() -> None:
+    """Dtypes, groups, exceptions, one without a gradient and one that only the general path takes,
+    as if each were alone."""
+    shapes = [(9,), (9,), (9,), (9,), (3, 3, 2, 2)]
+    dtypes = [torch.float32, torch.bfloat16, torch.float32, torch.float32, torch.float32]
+
+    def all_of_them() -> list[nn.Parameter]:
+        made = parameters(shapes=shapes)
+        made[4].data = made[4].data.to(memory_format=torch.channels_last)
+        return [nn.Parameter(p.detach().to(d)) for p, d in zip(made, dtypes, strict=True)]
+
+    def optimizer_of(held: list[nn.Parameter]) -> MasterWeights:
+        groups = [{"params": held[:2]}, {"params": held[2:], "lr": 0.01}]
+        return MasterWeights(
+            torch.optim.AdamW(groups, lr=0.125),
+            weight="bf16",
+            master="e6m9:stochastic",
+            exceptions={"2": {"state": "block4_e4m3"}},
+            generator=torch.tensor(3),
+        )
+
+    together, apart = all_of_them(), all_of_them()
+    one, other = optimizer_of(together), optimizer_of(apart)
+    for step in range(3):
+        for number, p in enumerate(together):
+            p.grad = None if (step, number) == (1, 0) else gradient(p, number, step)
+        one.step()
+        # the draws are keyed by the step: all of them in one step, one batch after the other
+        for q, p in zip(apart, together, strict=True):
+            q.grad = p.grad
+        other.step()
+    assert_same(snapshot(one, together), snapshot(other, apart))
+    assert [one.state[p]["step"].item() for p in together] == [2, 3, 3, 3, 3]
+    counts = [each.asked for each in one.stagnation().values()]
+    assert counts == [18, 27, 27, 27, 108]
+
+
+def test_a_change_of_options_counts_at_once() -> None:
+    held = parameters()
+    optimizer = make("sgd", held, True, RECIPES["fp32"])
+    optimizer.param_groups[0]["lr"] = 0.0
+    before = [p.detach().clone() for p in held]
+    train(optimizer, held, [1])
+    assert_same([p.detach() for p in held], before)
+    assert optimizer.stagnation()["0"].share == 1
+
+
+REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
+    "amsgrad": (
+        lambda p: torch.optim.Adam(p, amsgrad=True),
+        {"weight": "bf16"},
+        "parameter '0': it keeps no maximum of second moments: leave amsgrad out; or leave fused",
+    ),
+    "tensor": (
+        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)),
+        {"weight": "bf16"},
+        "it takes lr as a number",
+    ),
+    "other": (
+        lambda p: torch.optim.RMSprop(p),
+        {"weight": "bf16"},
+        "as SGD, Adam and AdamW of torch do, not as RMSprop",
+    ),
+    "split": (
+        OPTIMIZERS["sgd"],
+        {"weight": "bf16", "split": True},
+        "neither split masters nor a compensation",
+    ),
+    "kahan": (
+        OPTIMIZERS["sgd"],
+        {"weight": "bf16", "master": "bf16", "compensation": "bf16"},
+        "neither split masters nor a compensation",
+    ),
+    "blocks": (
+        OPTIMIZERS["adam"],
+        {"weight": "bf16", "state": "block32_e4m3"},
+        "it rounds to float formats, and exp_avg is block32_e4m3",
+    ),
+    "width": (
+        OPTIMIZERS["adam"],
+        {"weight": "bf16", "master": "e5m7"},
+        "codes of 8, 16 or 32 bits, and master=e5m7 has 13",
+    ),
+    "codes": (
+        OPTIMIZERS["adam"],
+        {"weight": "bf16", "state": {"exp_avg": "e4m3none"}},
+        "exp_avg=e4m3none has no code for infinity or NaN",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_pass_does_not_take_is_refused_or_takes_the_general_path(case: str) -> None:
+    kind, recipe, message = REFUSED[case]
+    with pytest.raises(ValueError, match="fused=True, but not for parameter '0': ") as error:
+        MasterWeights(kind(parameters()), **recipe, fused=True)
+    assert message in str(error.value)
+    one, two = parameters(shapes=[(8, 8)]), parameters(shapes=[(8, 8)])
+    ends = []
+    for fused, held in ((None, one), (False, two)):
+        optimizer = MasterWeights(kind(held), **recipe, fused=fused, generator=torch.tensor(1))
+        train(optimizer, held, [1, 2])
+        ends.append(snapshot(optimizer, held))
+    assert_same(*ends)
+
+
+def test_a_parameter_that_changes_is_refused_in_its_step() -> None:
+    (p,) = parameters(shapes=[(2, 3, 4, 4)])
+    optimizer = make("sgd", [p], True, RECIPES["fp32"])
+    p.data = p.data.to(memory_format=torch.channels_last)
+    p.grad = torch.ones_like(p)
+    with pytest.raises(ValueError, match="step of parameter '0' with fused=True: it takes contig"):
+        optimizer.step()
+
+
+def test_double_parameters_are_refused() -> None:
+    (p,) = parameters(torch.float64, shapes=[(3,)])
+    with pytest.raises(ValueError, match=r"float32, float16 and bfloat16, not torch\.float64"):
+        make("sgd", [p], True, RECIPES["fp32"])
+
+
+def test_a_group_that_does_not_fit_is_not_added() -> None:
+    held = parameters()
+    optimizer = make("sgd", held[:1], True, RECIPES["fp32"])
+    wrong = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="fused=True, but not for parameter '1'"):
+        optimizer.add_param_group({"params": [wrong]})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_fused_must_be_a_flag() -> None:
+    with pytest.raises(TypeError, match="fused must be True, False or None, got 'yes'"):
+        make("sgd", parameters(), "yes", RECIPES["fp32"])  # type: ignore[arg-type]
+
+
+def test_a_gradient_need_not_be_contiguous() -> None:
+    one, two = parameters(shapes=[(6, 5)]), parameters(shapes=[(6, 5)])
+    values = gradient(torch.empty(5, 6), 0, 1)
+    for held, grad in ((one, values.t()), (two, values.t().contiguous())):
+        held[0].grad = grad
+        make("momentum", held, True, NARROW).step()
+    assert_same([p.detach() for p in one], [p.detach() for p in two])
+
+
+def test_the_masters_are_what_the_pass_wrote() -> None:
+    held = parameters()
+    optimizer = make("adamw", held, True, {**NARROW, "weight": "bf16"})
+    train(optimizer, held, [1, 2])
+    for p, master in zip(held, masters(optimizer, held), strict=True):
+        assert p.dtype == torch.float32
+        assert torch.equal(p.detach(), master.bfloat16().float())

@@ -1,0 +1,185 @@
+"""Updates of parameters: options, formats and tensors, the same on every backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import lpkernels as lp
+from lpkernels import ops
+from lpkernels.arithmetic import Adam, Keyed, Quantizer, Sgd, Step, UpdateRounding, as_quantizer
+from lpkernels.formats import BF16, FP16, FP32, FloatFormat
+from lpkernels.ops import UpdateTensors
+from lpkernels.rounding import ROUNDINGS
+
+STEPS: dict[str, Step] = {
+    "sgd": Sgd(0.1),
+    "decay": Sgd(0.1, weight_decay=0.01, maximize=True),
+    "momentum": Sgd(0.1, weight_decay=0.01, momentum=0.9, dampening=0.1),
+    "nesterov": Sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": Adam(1e-2, weight_decay=0.01),
+    "adam_heavy": Adam(1e-2, beta1=0.3, beta2=0.9, eps=1e-6, maximize=True),
+    "adamw": Adam(1e-2, weight_decay=0.1, decoupled=True),
+}
+
+
+class Formats(NamedTuple):
+    """Texts of quantizers, "" for none, and the dtypes of gradients and weights."""
+
+    grad: str = ""
+    master: str = ""
+    first: str = ""
+    second: str = ""
+    weight: str = ""
+    gradients: torch.dtype = torch.float32
+    weights: torch.dtype = torch.float32
+    working_is_master: bool = False
+
+
+FORMATS: dict[str, Formats] = {
+    "fp32": Formats(working_is_master=True),
+    "fp32_master": Formats(weight="bf16", gradients=torch.bfloat16, weights=torch.bfloat16),
+    "half": Formats("fp16", "fp16", "fp16", "bf16", "fp16", torch.float16, torch.float16),
+    "drawn": Formats(
+        "e5m2:stochastic:bits=3",
+        "e6m9:stochastic",
+        "bf16:stochastic:bits=8",
+        "bf16:stochastic:bits=16:philox",
+        "e4m3fn:stochastic",
+        torch.bfloat16,
+        torch.bfloat16,
+    ),
+    "bytes": Formats(
+        "",
+        "e4m3fn:stochastic",
+        "fp8_e5m2:nearest_away",
+        "fp8_e5m2:to_odd",
+        "bf16",
+        torch.float16,
+        torch.bfloat16,
+    ),
+    "words": Formats("e8m23_sat", "e8m23_sat:toward_zero", "e8m23_nan", "e8m23_sat", "fp16"),
+    "own_master": Formats("", "e6m9:stochastic", "bf16", "fp16", working_is_master=True),
+    "own_half": Formats(
+        "", "e4m3fn:toward_negative", "e5m10_nosub", "bf16", "", torch.float16, torch.float16, True
+    ),
+    # not for lanes: values far above float32's own exponents
+    "beyond_lanes": Formats("", "e2m5_b-110", "e2m5_b-110:stochastic", "e4m3fn", "bf16"),
+    **{
+        mode: Formats(
+            mode and f"bf16:{mode}",
+            f"e4m3fn:{mode}",
+            f"bf16:{mode}",
+            f"e5m2:{mode}",
+            f"e6m9:{mode}",
+        )
+        for mode in ROUNDINGS
+    },
+}
+KEYS = (1, 2, (1 << 32) + 77, (1 << 32) + 78, 3)
+_KEPT = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
+
+
+def quantizer(text: str) -> Quantizer | None:
+    return as_quantizer(text) if text else None
+
+
+def rounding_of(formats: Formats) -> UpdateRounding:
+    grad, master, first, second, weight = (
+        Keyed(quantizer(text), key) for text, key in zip(formats[:5], KEYS, strict=True)
+    )
+    return UpdateRounding(grad, master, (first, second), weight)
+
+
+def kept(values: Tensor, text: str) -> Tensor:
+    """Values of a format as an update keeps them."""
+    how = quantizer(text)
+    fmt = FP32 if how is None else how.fmt
+    assert isinstance(fmt, FloatFormat)
+    rounded = lp.quantize(values, fmt, backend="reference")
+    return rounded.to(_KEPT[fmt]) if fmt in _KEPT else lp.pack(rounded, fmt)
+
+
+def values_of(shape: Sequence[int], seed: int, *, special: bool = False) -> Tensor:
+    """Normal values of many binades; with NaN, infinities, zeros and subnormals among them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(*shape, generator=generator, dtype=torch.float32)
+    x = x * 2.0 ** torch.randint(-12, 4, tuple(shape), generator=generator)
+    if special and x.numel() > 16:
+        rare = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, -1e-45, 3e38, 1e-38, 65519.0]
+        x.view(-1)[3 : 3 + len(rare)] = torch.tensor(rare)
+    return x
+
+
+def tensors_of(
+    step: Step, formats: Formats, shapes: Sequence[Sequence[int]], *, special: bool = False
+) -> UpdateTensors:
+    """Parameters in the midst of training."""
+    lists: list[list[Tensor]] = [[] for _ in UpdateTensors._fields]
+    gradients, weights, masters, first, second, steps, counts = lists
+    for number, shape in enumerate(shapes):
+        gradients.append(values_of(shape, number, special=special).to(formats.gradients))
+        master = kept(values_of(shape, 100 + number), formats.master)
+        if formats.working_is_master:
+            own = lp.quantize(values_of(shape, 100 + number), formats.master or "fp32")
+            weights.append(own.to(formats.weights))
+        else:
+            weights.append(torch.full(tuple(shape), math.nan, dtype=formats.weights))
+            masters.append(master)
+        if step.states > 0:
+            first.append(kept(values_of(shape, 200 + number), formats.first))
+        if step.states > 1:
+            second.append(kept(values_of(shape, 300 + number).abs(), formats.second))
+        if isinstance(step, Adam):
+            steps.append(torch.tensor(4.0 + number))
+        counts.append(torch.tensor([3, 2]))
+    return UpdateTensors(*lists)
+
+
+def copied(tensors: UpdateTensors) -> UpdateTensors:
+    return UpdateTensors(*([x.clone() for x in kind] for kind in tensors))
+
+
+def run(
+    tensors: UpdateTensors,
+    step: Step,
+    formats: Formats,
+    backend: str,
+    *,
+    begins: bool = False,
+    found: bool | None = None,
+    scale: float | None = None,
+) -> UpdateTensors:
+    """A step of copies; what they are afterwards."""
+    own = copied(tensors)
+    ops.update(
+        own,
+        step,
+        rounding_of(formats),
+        [3 * i + 1 for i in range(len(own.weights))],
+        begins=begins,
+        seed=torch.tensor(-77),
+        found=None if found is None else torch.tensor(found),
+        scale=None if scale is None else torch.tensor(scale, dtype=torch.float32),
+        backend=backend,
+    )
+    return own
+
+
+def assert_same(got: UpdateTensors, expected: UpdateTensors) -> None:
+    """To the bit, NaN included."""
+    for name, ours, theirs in zip(UpdateTensors._fields, got, expected, strict=True):
+        assert len(ours) == len(theirs)
+        for i, (x, y) in enumerate(zip(ours, theirs, strict=True)):
+            same = x.contiguous().view(-1).view(torch.uint8).numpy()
+            other = y.contiguous().view(-1).view(torch.uint8).numpy()
+            wrong = np.flatnonzero(same != other) // max(x.element_size(), 1)
+            assert wrong.size == 0, (
+                f"{name}[{i}]: {np.unique(wrong).size} differ, first at {wrong[0]}: "
+                f"{x.view(-1)[wrong[0]]} instead of {y.view(-1)[wrong[0]]}"
+            )
