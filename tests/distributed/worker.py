@@ -155,10 +155,6 @@ def users_batch(rank: int) -> tuple[Tensor, Tensor]:
     return torch.randn(6, 1, 6, 6, generator=generator), torch.arange(6) % 3
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
-
 def running_ranges(processes: Processes) -> dict[str, Tensor]:
     """Under DDP, after two steps in training: outputs and the buffers of a running range."""
     model = ranged_model()
@@ -176,3 +172,7 @@ def ranged_batch(rank: int, step: int) -> Tensor:
     """Without a finite value in one process at the last step."""
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + rank))
     return torch.full_like(x, float("nan")) if (rank, step) == (1, 1) else x * (1 + rank)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
