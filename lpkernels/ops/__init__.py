@@ -8,7 +8,8 @@ of it.
 """
 
 from lpkernels import backends
-from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import BINS, COUNTS, NOT_FUSED, Fused, broadcast_batch
+from lpkernels.ops._counting import count, quantize_counting, quantize_counting_out
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
     code_bits,
@@ -29,7 +30,9 @@ BACKENDS = ("auto", *backends.names())
 __all__ = [
     "AFFINE",
     "BACKENDS",
+    "BINS",
     "BLOCK",
+    "COUNTS",
     "NOT_FUSED",
     "ROW",
     "Fused",
@@ -44,6 +47,7 @@ __all__ = [
     "conv_dgrad",
     "conv_fprop",
     "conv_wgrad",
+    "count",
     "draw_seed",
     "finite_range",
     "fuses",
@@ -53,6 +57,8 @@ __all__ = [
     "packed_bytes",
     "packs_at_once",
     "quantize",
+    "quantize_counting",
+    "quantize_counting_out",
     "quantize_out",
     "result_dtype",
     "unpack",
