@@ -39,7 +39,7 @@ def limits_of(
                 f"{function}: range has shape {tuple(ends.shape)}, expected (2,)"
                 f"{_per_slice(axis, slices)}: the low ends, then the high ones"
             )
-        return _checked_on_device(ends.detach().reshape(2, -1).expand(2, slices))
+        return checked_on_device(ends.detach().reshape(2, -1).expand(2, slices))
     if not isinstance(ends, Sequence) or isinstance(ends, str) or len(ends) != 2:
         raise TypeError(
             f"{function}: range must be (lo, hi), two numbers or tensors, or one tensor of both, "
@@ -49,7 +49,7 @@ def limits_of(
     if not isinstance(lo, Tensor) and not isinstance(hi, Tensor):
         return _of_numbers(function, x, slices, lo, hi)
     rows = [_row(function, x, axis, slices, name, end) for name, end in (("lo", lo), ("hi", hi))]
-    return _checked_on_device(torch.stack(rows))
+    return checked_on_device(torch.stack(rows))
 
 
 def _of_numbers(function: str, x: Tensor, slices: int, lo: Any, hi: Any) -> Tensor:
@@ -80,7 +80,7 @@ def _row(
     return end.detach().to(torch.float64).reshape(-1).expand(slices)
 
 
-def _checked_on_device(limits: Tensor) -> Tensor:
+def checked_on_device(limits: Tensor) -> Tensor:
     """limits, with NaN where they are not finite or the wrong way round."""
     limits = limits.to(torch.float64)
     span = limits[1] - limits[0]

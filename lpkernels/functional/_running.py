@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +10,10 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, RunningRange
 from lpkernels.functional import _checks
-from lpkernels.functional._autograd import apply
 from lpkernels.functional._layer import widened
+from lpkernels.functional._limits import checked_on_device
+from lpkernels.functional.quantize import straight_through_in
 from lpkernels.functional.seeds import seed_for
-from lpkernels.ops import Ints
 from lpkernels.rng import SITE_QUANTIZE, Role
 
 
@@ -40,21 +40,6 @@ def rounded_input(
         else:
             average = kept.range / kept.weight if its.debiased else kept.range
             ends = torch.where(kept.weight > 0, average, ops.finite_range(x))
-    return _in_range(widened(x), quantizer, ends, seed)
-
-
-def _in_range(x: Tensor, quantizer: Quantizer, ends: Tensor, seed: Tensor | None) -> Tensor:
-    return apply(_InRange, (x,), quantizer.to_ints(), ends, seed)
-
-
-class _InRange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, ints: Ints, ends: Tensor, seed: Tensor | None) -> Tensor:
-        # The ends stand behind the values, none of which lies outside, and make the range.
-        flat = torch.cat([torch.clamp(x.reshape(-1), *ends), ends])
-        flat = ops.quantize(flat, ints, seed, Role.INPUT, SITE_QUANTIZE)
-        return flat[:-2].reshape(x.shape).clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return grad, None, None, None
+        limits = checked_on_device(ends.reshape(2, 1))
+    call = (limits, seed, Role.INPUT, SITE_QUANTIZE, "auto")
+    return straight_through_in(widened(x), quantizer.to_ints(), *call)

@@ -118,6 +118,20 @@ def straight_through(
     return apply(_StraightThrough, (x,), quantizer, seed, role, site, backend)
 
 
+def straight_through_in(
+    x: Tensor,
+    quantizer: tuple[int, ...],
+    limits: Tensor,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+) -> Tensor:
+    """`straight_through` in the range of limits, (2, slices) as `limits_of` makes them."""
+    call = (quantizer, None, limits, seed, role, site, backend)
+    return apply(_CountingStraightThrough, (x,), *call)
+
+
 class _CountingStraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *call: Any) -> Tensor:

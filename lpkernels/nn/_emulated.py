@@ -89,12 +89,12 @@ class Emulated(Module):
     ) -> None:
         """Give the quantizers of the recipe other widths; everything else of it stays.
 
-        Affine formats change their bits, fixed ones their word_bits with as many frac_bits, so that
-        the largest value stays. Others need a table, which then holds for all that is changed.
-        Rounding modes, axis, symmetric and the running range are kept; `bias` and `output` are not
-        touched. Called before every step it costs microseconds, and torch.compile compiles nothing
-        again while the structure is the same: affine and fixed formats always, those of one table
-        where they are all of its family and codes of all of them fit the widest one's.
+        Affine formats change their bits; fixed ones their word_bits, and their frac_bits as much,
+        so that the largest value stays; others need a table, which then holds for all that is
+        changed. Rounding modes, axis, symmetric and the running range are kept; `bias` and `output`
+        are not touched. It costs microseconds and may be called before every step: torch.compile
+        compiles nothing again as long as it comes with the same table, or always with none, and a
+        backward has the precision of its forward.
 
         Args:
             forward_bits: of `input` and `weight`, an int or a pair of both; None stays.

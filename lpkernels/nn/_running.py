@@ -33,7 +33,8 @@ class RunningInput(Emulated):
 
     With one they have two buffers, float32: ``input_range`` (2,), the average of the lowest and of
     the highest finite value of the batches seen in training, and ``input_range_weight`` (), the
-    weight of these batches in it, ``1 - momentum^t``.
+    weight of these batches in it, ``1 - momentum^t``. As with the statistics of batch norm, a batch
+    that activation checkpointing computes again counts again.
     """
 
     _rest: Recipe | None

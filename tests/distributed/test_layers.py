@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from tests.compare import assert_bit_equal
 from tests.distributed.runs import WAYS
 from tests.distributed.test_runs import seen
-from tests.distributed.worker import users_batch, users_model
+from tests.distributed.worker import ranged_batch, ranged_model, users_batch, users_model
 
 ways = pytest.mark.parametrize("way", WAYS)
 
@@ -41,3 +41,14 @@ def test_activations_are_kept_packed_and_give_the_same_bits(
         for one, two in zip(packed["gradients"], plain["gradients"], strict=True):
             assert_bit_equal(one, two)
         assert torch.equal(packed["loss"], plain["loss"])
+
+
+def test_running_ranges_are_those_of_all_processes_batches(made: tuple[Path, Path]) -> None:
+    alone = ranged_model()
+    wanted = [alone(torch.cat([ranged_batch(rank, step) for rank in (0, 1)])) for step in (0, 1)]
+    for rank in (0, 1):
+        found = seen(made[0], rank)["ranges"]
+        for name, buffer in alone.named_buffers():
+            assert_bit_equal(found[name], buffer)
+        for got, want in zip(found["outputs"], wanted, strict=True):
+            assert_bit_equal(got, want.detach().chunk(2)[rank])

@@ -49,6 +49,7 @@ def main(folder: Path) -> None:
             go_on(from_single, processes)
             for packs in (True, False):
                 seen[f"{way}-{packs}"] = users_loop(processes, packs)
+        seen["ranges"] = running_ranges(ddp)
         seen["turns"] = run_turns(folder / "turns", ddp)
         torch.save(seen, folder / f"rank{ddp.rank}.pt")
 
@@ -152,6 +153,25 @@ def users_model() -> nn.Module:
 def users_batch(rank: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(rank)
     return torch.randn(6, 1, 6, 6, generator=generator), torch.arange(6) % 3
+
+
+def running_ranges(processes: Processes) -> dict[str, Tensor]:
+    """Under DDP, after two steps in training: outputs and the buffers of a running range."""
+    model = ranged_model()
+    network = spread(model, processes, "cpu")
+    outputs = [network(ranged_batch(processes.rank, step)).detach() for step in (0, 1)]
+    return {**dict(model.named_buffers()), "outputs": torch.stack(outputs)}
+
+
+def ranged_model() -> nn.Module:
+    torch.manual_seed(0)
+    return lp.convert(nn.Linear(4, 3), lp.Recipe(input="affine3", input_range="running:0.5"))
+
+
+def ranged_batch(rank: int, step: int) -> Tensor:
+    """Without a finite value in one process at the last step."""
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + rank))
+    return torch.full_like(x, float("nan")) if (rank, step) == (1, 1) else x * (1 + rank)
 
 
 if __name__ == "__main__":

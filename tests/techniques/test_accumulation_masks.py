@@ -65,6 +65,16 @@ def test_the_forward_pass_stays_to_the_bit():
     assert torch.equal(*results)
 
 
+def test_a_running_range_is_that_of_the_layer():
+    recipe = lp.Recipe(input="affine4", input_range="running:0.5", fprop=lp.Accumulator("e5m2"))
+    plain, masked = linear(recipe), linear(recipe)
+    mask_gradients(masked, masks=["swamped"])
+    x = torch.randn(4, 40)
+    assert torch.equal(masked(x), plain(x))
+    assert torch.equal(masked.eval()(2 * x), plain.eval()(2 * x))
+    assert torch.equal(masked.input_range, plain.input_range)
+
+
 def test_stochastic_sums_are_masked_by_their_own_draws():
     recipe = lp.Recipe(fprop="e4m2:stochastic")
     layer = mask_gradients(linear(recipe), ["swamped"])

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import Section, one_of, setting
-from lpkernels.formats import parse_format
+from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.recipes import recipe as named_recipe
 from lpkernels.rounding import ROUNDINGS
 
@@ -82,7 +82,7 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
     body = named_recipe(config.recipe)
     if config.operands:
         operands = as_quantizer(config.operands)
-        body = dataclasses.replace(body, input=operands, weight=operands)
+        body = _replaced(body, input=operands, weight=operands)
     if config.grads:
         body = dataclasses.replace(body, grad_output=as_quantizer(config.grads))
     if not config.acc:
@@ -98,4 +98,12 @@ def _replace_operands(recipe: Recipe, fmt: str, fields: tuple[str, ...]) -> Reci
         old = getattr(recipe, name)
         if old is not None:
             changes[name] = Quantizer(fmt, old.rounding)
+    return _replaced(recipe, **changes)
+
+
+def _replaced(recipe: Recipe, **changes: Any) -> Recipe:
+    """`recipe` with these changes, without a running range where its input takes none."""
+    fmt = changes["input"].fmt if "input" in changes else None
+    if fmt is not None and (not isinstance(fmt, AffineFormat) or fmt.axis is not None):
+        changes["input_range"] = None
     return dataclasses.replace(recipe, **changes)

@@ -133,6 +133,8 @@ class _Masked(Emulated):
         if not self.masks or recipe.fprop.order == "native":
             return super().forward(input)
         _check_sums(f"masked {type(self).__name__}", recipe)
+        if recipe.input_range is not None:
+            input, recipe = layer._rounded(input)
         batch = input if input.dim() > self._dims else input.unsqueeze(0)
         seed = seeds.seed_for(recipe.is_stochastic, None)
         bias = None if layer.bias is None else widened(layer.bias)

@@ -188,6 +188,16 @@ def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
     assert (head.fprop, head.dgrad, head.wgrad) == (body.fprop, body.dgrad, body.wgrad)
 
 
+def test_a_running_range_goes_where_the_input_has_another_format() -> None:
+    config = ArithmeticConfig(recipe="cpt_fu2021", operands="affine4", edge="bf16")
+    recipes = layer_recipes(config)
+    assert isinstance(recipes, dict)
+    assert str(recipes["*"].input_range) == "running:0.9"
+    assert recipes["head"].input_range is recipes["stem"].input_range is None
+    body = layer_recipes(ArithmeticConfig(recipe="cpt_fu2021", operands="e4m3"))
+    assert isinstance(body, lp.Recipe) and body.input_range is None
+
+
 def test_edge_leaves_an_unquantised_recipe_alone() -> None:
     recipes = layer_recipes(ArithmeticConfig(recipe="fp32", edge="e6m9"))
     assert isinstance(recipes, dict)

@@ -1,0 +1,124 @@
+"""The quantizers of the recipe cpt_fu2021: its source's numbers, and what layers do with them."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.nn.layer_cases import converted, inputs, plain
+
+VALUES = [-1.0, -0.4, 0.1, 0.7, 1.5]
+# Of VALUES, in the published quantizer: bits, codes, and what they stand for.
+VECTORS = [
+    (2, [0, 1, 1, 2, 3], [-1, -0.166667, -0.166667, 0.666667, 1.5]),
+    (3, [0, 2, 3, 5, 7], [-1, -0.285714, 0.071429, 0.785714, 1.5]),
+    (4, [0, 4, 7, 10, 15], [-1, -0.333333, 0.166667, 0.666667, 1.5]),
+    (8, [0, 61, 112, 173, 255], [-1, -0.401961, 0.098039, 0.696078, 1.5]),
+]
+ONE_INPUT = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
+
+
+@pytest.mark.parametrize(("bits", "codes", "values"), VECTORS)
+def test_values_and_codes_are_the_published(bits: int, codes: list[int], values: Any) -> None:
+    y = lp.quantize(torch.tensor(VALUES), f"affine{bits}")
+    step = 2.5 / (2**bits - 1)
+    assert ((y + 1) / step).round().int().tolist() == codes
+    torch.testing.assert_close(y, torch.tensor(values), rtol=0, atol=5e-7)
+
+
+def samples(n: int = 4000) -> torch.Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(1))
+
+
+def step_of(x: torch.Tensor, bits: int) -> float:
+    return (x.max() - x.min()).item() / (2**bits - 1)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_nearest_is_within_half_a_step_and_keeps_the_ends(bits: int) -> None:
+    x = samples()
+    y = lp.quantize(x, f"affine{bits}")
+    assert (y - x).abs().max().item() <= step_of(x, bits) / 2 * (1 + 1e-6)
+    assert_bit_equal(torch.stack([y.min(), y.max()]), torch.stack([x.min(), x.max()]))
+    assert len(y.unique()) <= 2**bits
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_nearest_of_its_own_values_changes_nothing(bits: int) -> None:
+    y = lp.quantize(samples(), f"affine{bits}")
+    assert_bit_equal(lp.quantize(y, f"affine{bits}"), y)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_stochastic_is_unbiased_also_in_the_last_step(bits: int) -> None:
+    ends = torch.tensor([0.0, 1.0])
+    step, n = 1 / (2**bits - 1), 20000
+    for place in (0.3, 0.9):
+        # In the middle of the range, in its first step and in its last.
+        for value in (0.5 + place * step, place * step, 1 - place * step):
+            x = torch.cat([ends, torch.full((n,), value)])
+            generator = torch.Generator().manual_seed(bits)
+            y = lp.quantize(x, f"affine{bits}", "stochastic", generator=generator)[2:]
+            assert abs(y.mean().item() - x[2].item()) < 4 * step / math.sqrt(4 * n)
+            assert len(y.unique()) <= 2
+
+
+@pytest.mark.parametrize("name", ONE_INPUT)
+def test_weight_has_a_range_for_each_output_channel(name: str) -> None:
+    model = nn.Sequential(plain(name), nn.Linear(1, 1))
+    layer = lp.convert(model, lp.policy("cpt_fu2021"))[0]
+    recipe, axis = layer.recipe, 1 if "Transpose" in name else 0
+    assert recipe.weight is not None
+    rounded = lp.quantize(layer.weight, recipe.weight)
+    for i in range(layer.weight.shape[axis]):
+        alone = lp.quantize(layer.weight.select(axis, i), "affine8")
+        assert_bit_equal(rounded.select(axis, i), alone)
+
+
+def test_transformers_linear_layer_has_a_range_for_each_column() -> None:
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    torch.manual_seed(0)
+    layer = lp.convert(conv1d(3, 5), lp.recipe("cpt_fu2021"))
+    layer.set_precision(3, 8)
+    x = torch.randn(4, 5)
+    weight = lp.quantize(layer.weight, "affine3_axis1")
+    assert_bit_equal(layer(x), torch.addmm(layer.bias, lp.quantize(x, "affine3"), weight))
+
+
+def test_one_rounded_error_feeds_both_products() -> None:
+    (x,) = inputs("Linear")
+    layer = converted("Linear", lp.recipe("cpt_fu2021"))
+    layer.set_precision(8, 3)
+    x.requires_grad_()
+    torch.manual_seed(0)
+    y = layer(x)
+    error = torch.randn_like(y)
+    y.backward(error)
+    # What became of the error is found from the input's gradient.
+    weight = lp.quantize(layer.weight.detach(), "affine8_axis0")
+    found = torch.linalg.lstsq(weight.T.double(), x.grad.T.double()).solution.T
+    step = step_of(error, 3)
+    codes = (found - error.min()) / step
+    torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-4)
+    assert 0 <= codes.round().min() and codes.round().max() <= 7
+    error = (codes.round() * step + error.min()).float()
+    torch.testing.assert_close(layer.bias.grad, error.sum(0), rtol=1e-4, atol=1e-5)
+    wanted = error.T @ lp.quantize(x.detach(), "affine8")
+    torch.testing.assert_close(layer.weight.grad, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_gradient_passes_the_input_quantizer_as_it_is(training: bool) -> None:
+    layer = converted("Linear", lp.Recipe(input="affine2", input_range="running:0.5"))
+    layer(torch.rand(6, 5))
+    layer.train(training)
+    # In evaluation half of the values lie outside of the range.
+    x = (4 * torch.randn(6, 5)).requires_grad_()
+    y = layer(x)
+    error = torch.randn_like(y)
+    y.backward(error)
+    assert_bit_equal(x.grad, error @ layer.weight)

@@ -1,0 +1,195 @@
+"""set_precision and set_accumulator of layers and models, eager."""
+
+import copy
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from lpkernels.arithmetic import Precision
+from tests.compare import assert_bit_equal
+from tests.nn.layer_cases import LAYERS, converted, inputs, same, step
+
+# All quantizers but output and bias, without a running range, which only some layers know.
+AFFINE = lp.Recipe(
+    input="affine8",
+    weight="affine8_axis0",
+    grad_output="affine8:stochastic",
+    grad_input="affine8",
+    fprop="e6m9",
+)
+TABLE = {4: "fp4_e2m1", 6: "fp6_e3m2", 8: "e4m3fn_sat"}
+FLOATS = lp.Recipe(input="e4m3fn_sat", weight="e4m3fn_sat:stochastic", grad_output="e5m2")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+    )
+
+
+def recipes(model: nn.Module) -> list[Any]:
+    return [module.recipe for module in model.modules() if hasattr(module, "recipe")]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_computes_in_the_precision_set(name: str) -> None:
+    layer = converted(name, AFFINE)
+    want = converted(name, replace(AFFINE, **_parts("affine3", "affine3_axis0", "affine6")))
+    layer.set_precision(3, 6)
+    assert layer.recipe == want.recipe
+    args = inputs(name)
+    same(step(layer, layer, *args), step(want, want, *args))
+    layer.set_precision(8, 8)
+    assert layer.recipe == AFFINE
+    back = converted(name, AFFINE)
+    same(step(layer, layer, *args), step(back, back, *args))
+
+
+def _parts(its_input: str, weight: str, grad: str) -> dict[str, Any]:
+    made = lp.Recipe(its_input, weight, grad_output=f"{grad}:stochastic", grad_input=grad)
+    return {name: getattr(made, name) for name in ("input", "weight", "grad_output", "grad_input")}
+
+
+def test_precision_of_a_layer_is_what_was_set() -> None:
+    layer = lp.nn.Linear(4, 3, recipe=FLOATS)
+    assert layer.precision == Precision(8, 8) == (8, 8)
+    layer.set_precision((6, 4), None, formats=TABLE)
+    assert layer.precision == ((6, 4), 8)
+    assert str(layer.recipe.weight) == "e2m1none_sat:stochastic"
+    assert lp.nn.Linear(4, 3).precision == (None, None)
+    with pytest.raises(AttributeError):
+        layer.precision = (4, 4)  # type: ignore[misc]
+
+
+def test_a_recipe_assigned_later_is_that_recipe() -> None:
+    layer = lp.nn.Linear(4, 3, recipe=AFFINE)
+    layer.set_precision(3, 3)
+    layer.recipe = FLOATS
+    assert layer.recipe == FLOATS and layer.precision == (8, 8)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_precision_travels_with_the_layer_and_belongs_to_the_copy(how: str) -> None:
+    layer = converted("Linear", AFFINE)
+    layer.set_precision(5, 6)
+    copied = copy.deepcopy(layer) if how == "deepcopy" else pickle.loads(pickle.dumps(layer))
+    layer.set_precision(3, 3)
+    assert (copied.precision, layer.precision) == ((5, 6), (3, 3))
+    copied.set_precision(3, 3)
+    (x,) = inputs("Linear")
+    assert_bit_equal(copied(x), layer(x))
+
+
+def test_model_takes_a_precision_where_it_rounds() -> None:
+    model = lp.convert(network(), {nn.Linear: "fp32", "*": AFFINE})
+    assert lp.set_precision(model, 3, 6) is model
+    assert (model[0].precision, model[4].precision) == ((3, 6), (None, None))
+    assert model[4].recipe == lp.Recipe()
+
+
+def test_model_whose_forward_multiplies_takes_it_too() -> None:
+    class Product(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.mT
+
+    model = lp.convert(Product(), lp.Recipe(input="affine8", weight="affine8"))
+    lp.set_precision(model, 2, None)
+    x = torch.randn(4, 5)
+    rounded = lp.quantize(x, "affine2")
+    assert_bit_equal(model(x), rounded @ rounded.mT)
+
+
+@pytest.mark.parametrize("acc", ["e6m9", {"fprop": "e6m9", "wgrad": lp.Accumulator("e5m7")}])
+def test_accumulators_are_set(acc: Any) -> None:
+    layer = converted("Conv2d", replace(AFFINE, fprop=lp.NATIVE))
+    sums = acc if isinstance(acc, dict) else dict.fromkeys(("fprop", "dgrad", "wgrad"), acc)
+    want = converted("Conv2d", replace(layer.recipe, **_accumulators(sums)))
+    layer.set_accumulator(acc)
+    assert layer.recipe == want.recipe
+    args = inputs("Conv2d")
+    same(step(layer, layer, *args), step(want, want, *args))
+
+
+def _accumulators(sums: dict[str, Any]) -> dict[str, Any]:
+    made = lp.Recipe(**sums)
+    return {name: getattr(made, name) for name in sums}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: lp.nn.Linear(3, 2).set_precision(4, 8),
+            ValueError,
+            "set_precision: Linear has no quantizer to set a precision of",
+        ),
+        (
+            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_precision(0, 8),
+            ValueError,
+            "set_precision: forward_bits must be in 1..32, got 0",
+        ),
+        (
+            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_precision(4, True),
+            TypeError,
+            "set_precision: backward_bits must be an int, got True",
+        ),
+        (
+            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_precision(17, 8),
+            ValueError,
+            "set_precision: Linear cannot take 17 bits as input: AffineFormat: bits must be in",
+        ),
+        (
+            lambda: lp.nn.Linear(3, 2, recipe=FLOATS).set_precision(4, None),
+            ValueError,
+            "set_precision: Linear cannot take 4 bits as input: e4m3fn_sat has no width to choose",
+        ),
+        (
+            lambda: lp.nn.Linear(3, 2, recipe=FLOATS).set_precision(5, None, formats=TABLE),
+            ValueError,
+            "formats has no entry for 5 bits, only for 4, 6, 8; add one",
+        ),
+        (
+            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_accumulator({"forward": "e6m9"}),
+            ValueError,
+            "set_accumulator: 'forward' is no product",
+        ),
+        (
+            lambda: lp.set_precision(3, 4, 8),
+            TypeError,
+            "set_precision: model must be a torch.nn.Module",
+        ),
+        (
+            lambda: lp.set_precision(network(), 4, 8),
+            ValueError,
+            "set_precision: the model has no layer of lpkernels.nn whose recipe rounds what is to",
+        ),
+        (
+            lambda: lp.set_precision(lp.convert(network(), FLOATS), 4, 8, formats={4: "e2m1"}),
+            ValueError,
+            "set_precision: Conv2d '0' cannot take 8 bits as grad_output: formats has no entry",
+        ),
+    ],
+)
+def test_wrong_precisions_are_refused(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_nothing_is_changed_where_one_layer_cannot() -> None:
+    model = lp.convert(network(), {nn.Linear: FLOATS, "*": AFFINE})
+    before = recipes(model)
+    with pytest.raises(ValueError, match="Linear '4' cannot take 4 bits as input: e4m3fn_sat has"):
+        lp.set_precision(model, 4, 4)
+    assert recipes(model) == before
+    layer = model[0]
+    with pytest.raises(ValueError, match="cannot take 17 bits as grad_output"):
+        layer.set_precision(4, 17)
+    with pytest.raises(ValueError, match="set_accumulator: "):
+        layer.set_accumulator({"fprop": "e6m9", "dgrad": "e6m99"})
+    assert layer.recipe == AFFINE

@@ -1,0 +1,216 @@
+"""Layers with a running range of their input: two buffers, averages, evaluation, state_dicts."""
+
+import copy
+import pickle
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, step
+
+BUFFERS = ["input_range", "input_range_weight"]
+ONE_INPUT = {
+    "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"
+}  # fmt: skip
+HALF = lp.Recipe(input="affine4", input_range="running:0.5")
+DEBIASED = lp.Recipe(input="affine4", input_range="running:0.5:debiased")
+# Ranges of three batches.
+ENDS = [(-1.0, 2.0), (-3.0, 0.5), (0.25, 1.0)]
+
+
+def batch(low: float, high: float) -> torch.Tensor:
+    """(3, 5) with these ends."""
+    torch.manual_seed(2)
+    x = torch.rand(3, 5) * (high - low) + low
+    x[0, 0], x[2, 4] = low, high
+    return x
+
+
+def trained(recipe: lp.Recipe, count: int = 3) -> Any:
+    layer = converted("Linear", recipe)
+    for ends in ENDS[:count]:
+        layer(batch(*ends))
+    return layer
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_only_layers_of_one_input_have_buffers(name: str) -> None:
+    layer = converted(name, lp.recipe("cpt_fu2021"))
+    keys = list(plain(name).state_dict())
+    assert set(layer.state_dict()) == {*keys, *(BUFFERS if name in ONE_INPUT else [])}
+    x = inputs(name)
+    layer(*x)
+    layer.eval()
+    layer(*x)
+    layer.recipe = replace(lp.recipe("cpt_fu2021"), input_range=None)
+    assert list(layer.state_dict()) == keys
+
+
+@pytest.mark.parametrize("name", sorted(ONE_INPUT))
+def test_training_rounds_in_the_range_of_the_batch(name: str) -> None:
+    recipe = lp.recipe("cpt_fu2021")
+    layer, want = converted(name, recipe), converted(name, replace(recipe, input_range=None))
+    args = inputs(name)
+    same(step(layer, layer, *args), step(want, want, *args))
+
+
+@pytest.mark.parametrize("debiased", [False, True], ids=["published", "debiased"])
+def test_evaluation_rounds_in_the_average_of_ranges(debiased: bool) -> None:
+    layer = trained(DEBIASED if debiased else HALF)
+    low = high = weight = 0.0
+    for one, other in ENDS:
+        low, high = 0.5 * low + 0.5 * one, 0.5 * high + 0.5 * other
+        weight = 0.5 * weight + 0.5
+    assert layer.input_range.tolist() == [low, high] and layer.input_range_weight == weight
+    if debiased:
+        low, high = low / weight, high / weight
+    x = batch(-2.0, 2.0)
+    layer.eval()
+    state = copy.deepcopy(layer.state_dict())
+    step_of = (torch.tensor(high) - torch.tensor(low)).item() / 15
+    codes = ((x.clamp(low, high) - low) / step_of).round()
+    want = nn.functional.linear(codes * step_of + low, layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x), want)
+    for key, value in layer.state_dict().items():
+        assert_bit_equal(value, state[key])
+
+
+def test_published_average_is_near_zero_at_first_and_the_debiased_one_is_not() -> None:
+    for recipe, scale in ((HALF, 0.5), (DEBIASED, 1.0)):
+        layer = trained(recipe, 1).eval()
+        rest = layer(torch.full((1, 5), 9.0))
+        want = nn.functional.linear(torch.full((1, 5), 2.0 * scale), layer.weight, layer.bias)
+        assert_bit_equal(rest, want)
+
+
+@pytest.mark.parametrize("recipe", [HALF, DEBIASED], ids=["published", "debiased"])
+def test_evaluation_before_training_takes_the_range_of_the_input(recipe: lp.Recipe) -> None:
+    x = batch(-1.0, 3.0)
+    layer = converted("Linear", recipe).eval()
+    want = converted("Linear", replace(recipe, input_range=None))(x)
+    assert_bit_equal(layer(x), want)
+    layer = trained(recipe).eval()
+    assert not torch.equal(layer(x), want)
+    layer.reset_range()
+    assert layer.input_range.tolist() == [0, 0] and layer.input_range_weight == 0
+    assert_bit_equal(layer(x), want)
+
+
+@pytest.mark.parametrize(
+    ("x", "ends"),
+    [
+        (torch.tensor([[float("nan"), 1.0, -float("inf"), 3.0, 2.0]]), (1.0, 3.0)),
+        (torch.full((1, 5), float("inf")), None),
+        (torch.full((2, 5), float("nan")), None),
+        (torch.zeros(0, 5), None),
+        (torch.full((2, 5), -2.0), (-2.0, -2.0)),
+    ],
+    ids=["some", "infinite", "nan", "empty", "constant"],
+)
+def test_only_finite_values_count(x: torch.Tensor, ends: tuple[float, float] | None) -> None:
+    layer = converted("Linear", replace(HALF, input_range=lp.RunningRange(0.0)))
+    layer(batch(-1.0, 1.0))
+    y = layer(x)
+    assert_bit_equal(y, converted("Linear", replace(HALF, input_range=None))(x))
+    assert layer.input_range.tolist() == list(ends or (-1.0, 1.0))
+
+
+def test_precision_and_recipes_with_a_running_range_keep_it() -> None:
+    layer = trained(HALF)
+    ends = layer.input_range.clone()
+    layer.set_precision(6, None)
+    assert layer.recipe.input_range == HALF.input_range
+    layer.recipe = replace(lp.recipe("cpt_fu2021"), fprop=lp.Accumulator("e6m9"))
+    assert_bit_equal(layer.input_range, ends)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_running_range_travels_with_the_layer(how: str) -> None:
+    layer = trained(DEBIASED).eval()
+    copied = copy.deepcopy(layer) if how == "deepcopy" else pickle.loads(pickle.dumps(layer))
+    x = batch(-1.0, 3.0)
+    assert_bit_equal(copied(x), layer(x))
+    copied.train()(x)
+    assert not torch.equal(copied.input_range, layer.input_range)
+
+
+def test_state_dict_without_a_running_range_loads_with_a_warning() -> None:
+    model = nn.Sequential(plain("Linear"), nn.ReLU())
+    state = model.state_dict()
+    lp.convert(model, HALF)
+    with pytest.warns(UserWarning, match="no 0.input_range, 0.input_range_weight; the layer keeps"):
+        model.load_state_dict(state)
+    whole = trained(HALF).state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model[0].load_state_dict(whole)
+        plain("Linear").load_state_dict(state, strict=False)
+    assert_bit_equal(model[0].input_range, whole["input_range"])
+    with pytest.raises(RuntimeError, match=r"Missing key.*bias"):
+        model[0].load_state_dict({k: v for k, v in whole.items() if k != "bias"})
+
+
+def test_revert_leaves_nothing_behind() -> None:
+    layer = trained(HALF)
+    lp.revert(layer)
+    assert type(layer) is nn.Linear and vars(layer).keys() == vars(plain("Linear")).keys()
+    assert list(layer.state_dict()) == list(plain("Linear").state_dict())
+    own = lp.nn.Linear(5, 3, recipe=HALF)
+    lp.revert(own)
+    assert list(own.state_dict()) == ["weight", "bias"]
+
+
+def test_a_conversion_that_fails_leaves_no_buffers() -> None:
+    class Sealed(nn.Module):
+        def __init_subclass__(cls) -> None:
+            raise TypeError("no subclasses")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ x.mT
+
+    model = nn.Sequential(plain("Linear"), Sealed())
+    with pytest.raises(TypeError, match="cannot be derived from"):
+        lp.convert(model, HALF)
+    assert list(model.state_dict()) == ["0.weight", "0.bias"]
+
+
+def test_lazy_layer_has_its_buffers_from_the_start() -> None:
+    layer = lp.nn.LazyLinear(3, recipe=HALF)
+    layer(batch(-1.0, 1.0))
+    assert type(layer) is lp.nn.Linear and layer.input_range.tolist() == [-0.5, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_inputs_are_widened(dtype: torch.dtype) -> None:
+    x = batch(-1.0, 1.0).to(dtype)
+    for recipe in (HALF, replace(HALF, fprop=lp.Accumulator("e6m9"))):
+        layer = converted("Linear", recipe).to(dtype)
+        want = converted("Linear", replace(recipe, input_range=None)).to(dtype)
+        assert layer(x).dtype == torch.float32
+        assert_bit_equal(layer(x), want(x))
+
+
+def test_float64_is_refused() -> None:
+    layer = trained(HALF)
+    before = layer.input_range.clone()
+    with pytest.raises(TypeError, match="Linear: x is float64"):
+        layer(batch(-1.0, 1.0).double())
+    assert_bit_equal(layer.input_range, before)
+
+
+def test_functions_take_the_range_of_the_tensor() -> None:
+    x, weight = batch(-1.0, 1.0), torch.randn(4, 5)
+    want = lp.functional.linear(x, weight, recipe=replace(HALF, input_range=None))
+    assert_bit_equal(lp.functional.linear(x, weight, recipe=HALF), want)
+
+
+def test_buffers_follow_the_parameters_device() -> None:
+    layer = lp.nn.Linear(5, 3, device="meta", recipe=HALF)
+    assert {buffer.device.type for buffer in layer.buffers()} == {"meta"}
+    assert {buffer.dtype for buffer in layer.buffers()} == {torch.float32}

@@ -1,0 +1,240 @@
+"""Precision of a recipe: what set_precision makes of formats; running ranges as descriptions."""
+
+import copy
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lpkernels as lp
+from lpkernels.arithmetic import (
+    Precision,
+    as_running_range,
+    checked_formats,
+    precision,
+    with_accumulators,
+    with_precision,
+)
+from lpkernels.arithmetic._precision import checked_bits, checked_forward_bits, rounds
+
+CPT = lp.recipe("cpt_fu2021")
+TABLE = {4: "fp4_e2m1", 6: "fp6_e3m2", 8: "e4m3fn_sat"}
+
+
+def forms(recipe: lp.Recipe) -> list[str]:
+    names = ("input", "weight", "grad_output", "grad_input", "grad_weight")
+    return [str(getattr(recipe, name)) for name in names]
+
+
+def test_affine_formats_take_bits_and_keep_all_else() -> None:
+    recipe = replace(CPT, grad_input=lp.Quantizer("affine8_sym", "toward_zero"))
+    want = ["affine3", "affine3_axis0", "affine6:stochastic", "affine6_sym:toward_zero", "None"]
+    changed = with_precision(recipe, 3, 6)
+    assert forms(changed) == want
+    assert changed.input_range == recipe.input_range
+    assert with_precision(changed, 8, 8) == recipe
+
+
+def test_fixed_formats_keep_their_integer_part() -> None:
+    recipe = lp.Recipe(input="fixed8_f5", weight="ufixed8_f12_wrap:stochastic:bits=9")
+    changed = with_precision(recipe, 5, None)
+    assert forms(changed)[:2] == ["fixed5_f2", "ufixed5_f9_wrap:stochastic:bits=9"]
+    assert with_precision(changed, 8, None) == recipe
+
+
+@pytest.mark.parametrize(
+    ("recipe", "forward", "backward", "want"),
+    [
+        (CPT, 4, None, ["affine4", "affine4_axis0", "affine8:stochastic"]),
+        (CPT, None, 5, ["affine8", "affine8_axis0", "affine5:stochastic"]),
+        (CPT, (3, 4), 5, ["affine3", "affine4_axis0", "affine5:stochastic"]),
+        (CPT, (None, 4), None, ["affine8", "affine4_axis0", "affine8:stochastic"]),
+        (CPT, None, None, ["affine8", "affine8_axis0", "affine8:stochastic"]),
+        (lp.Recipe(weight="affine8"), 3, 8, ["None", "affine3", "None"]),
+    ],
+    ids=["forward", "backward", "pair", "weight", "nothing", "no other"],
+)
+def test_a_side_of_none_stays(recipe: lp.Recipe, forward: Any, backward: Any, want: Any) -> None:
+    assert forms(with_precision(recipe, forward, backward))[:3] == want
+
+
+@pytest.mark.parametrize(
+    ("formats", "recipe", "want"),
+    [
+        (TABLE, lp.Recipe(input="e4m3:stochastic", bias="bf16"), "fp6_e3m2:stochastic"),
+        ({6: "block16_e3m2"}, lp.Recipe(input="block8_axis1_e4m3"), "block16_axis1_e3m2"),
+        ({6: "affine6"}, lp.Recipe(input="affine8_sym_axis0"), "affine6_sym_axis0"),
+        ({6: "block16_axis0_e3m2"}, lp.Recipe(input="e4m3"), "block16_axis0_e3m2"),
+    ],
+    ids=["floats", "blocks", "affine", "family"],
+)
+def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> None:
+    changed = with_precision(recipe, 6, None, checked_formats(formats))
+    assert changed.input == lp.Recipe(input=want).input
+    assert changed.bias == recipe.bias
+
+
+@pytest.mark.parametrize(
+    ("recipe", "want"),
+    [
+        (CPT, (8, 8)),
+        (with_precision(CPT, (3, 4), 6), ((3, 4), 6)),
+        (lp.Recipe(), (None, None)),
+        (lp.Recipe(weight="fixed5_f2", grad_weight="e4m3fn"), (5, 8)),
+        (lp.Recipe(input="block32_e3m2", bias="bf16"), (6, None)),
+    ],
+    ids=["cpt", "pair", "none", "one each", "block"],
+)
+def test_precision_is_that_of_the_formats(recipe: lp.Recipe, want: Any) -> None:
+    assert precision(recipe) == Precision(*want)
+
+
+def test_rounds_is_whether_there_is_something_to_change() -> None:
+    recipe = lp.Recipe(weight="affine8")
+    assert rounds(recipe, 4, None) and rounds(recipe, (None, 4), 8)
+    assert not rounds(recipe, (4, None), 8) and not rounds(recipe, None, None)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "forward", "backward", "formats", "message"),
+    [
+        (lp.Recipe(), 4, 8, None, "has no quantizer to set a precision of .input, weight, grad_o"),
+        (lp.Recipe(grad_output="e5m2"), 4, None, None, "has no quantizer to set a precision of"),
+        (CPT, 17, None, None, "17 bits as input: AffineFormat: bits must be in 1..16, got 17"),
+        (lp.Recipe(weight="affine8_sym"), 1, None, None, "symmetric=True: bits must be in 2..16"),
+        (lp.Recipe(weight="fixed8_f4"), 25, None, None, "word_bits must be in 1..24, got 25"),
+        (lp.Recipe(weight="fixed4_f149"), 8, None, None, "frac_bits must be in -127..149"),
+        (
+            lp.Recipe(input="e4m3fn"),
+            4,
+            None,
+            None,
+            "e4m3fn has no width .* formats={8: 'e4m3fn', 4",
+        ),
+        (lp.Recipe(grad_output="e5m2"), None, 5, TABLE, "no entry for 5 bits, only for 4, 6, 8"),
+        (CPT, 4, None, TABLE, "input_range is for an affine input quantizer"),
+    ],
+    ids="nothing side affine symmetric fixed frac_bits float table range".split(),
+)
+def test_what_a_recipe_cannot_take_is_refused(
+    recipe: lp.Recipe, forward: Any, backward: Any, formats: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_precision(recipe, forward, backward, checked_formats(formats))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: checked_bits("b", 0), ValueError, "set_precision: b must be in 1..32, got 0"),
+        (lambda: checked_bits("b", 33), ValueError, "b must be in 1..32, got 33"),
+        (lambda: checked_bits("b", True), TypeError, "b must be an int, got True"),
+        (lambda: checked_bits("b", 4.0), TypeError, "b must be an int, got 4.0"),
+        (lambda: checked_bits("b", (4, 4)), TypeError, "b must be an int, got"),
+        (lambda: checked_forward_bits((4, 4, 4)), ValueError, "an int or a pair .input, weight."),
+        (lambda: checked_forward_bits((4, 0)), ValueError, "forward_bits must be in 1..32, got 0"),
+        (
+            lambda: checked_formats(["e4m3"]),
+            TypeError,
+            "must be a mapping {bits: format}, got list",
+        ),
+        (lambda: checked_formats({}), ValueError, "formats is empty"),
+        (lambda: checked_formats({"4": "e4m3"}), TypeError, "a key of formats must be an int"),
+        (
+            lambda: checked_formats({4: "e4x3"}),
+            ValueError,
+            r"formats\[4\]: .*unknown format 'e4x3'",
+        ),
+        (lambda: checked_formats({4: 4}), TypeError, r"formats\[4\]: expected a format"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_bits_are_python_ints() -> None:
+    assert type(checked_bits("b", np.int64(4))) is int
+    assert checked_forward_bits((np.int64(4), None)) == (4, None)
+    assert checked_formats({np.int64(8): "e5m2", 4: "e2m1"}) == (
+        (4, lp.parse_format("e2m1")),
+        (8, lp.parse_format("e5m2")),
+    )
+
+
+def test_accumulators_of_all_products_or_of_some() -> None:
+    every = with_accumulators(CPT, "e6m9")
+    assert {str(every.fprop), str(every.dgrad), str(every.wgrad)} == {"e6m9"}
+    some = with_accumulators(every, {"wgrad": lp.Accumulator("e6m5"), "dgrad": lp.NATIVE})
+    assert [str(some.fprop), str(some.dgrad), str(some.wgrad)] == ["e6m9", "native", "e6m5"]
+    assert replace(some, fprop=lp.NATIVE, wgrad=lp.NATIVE) == CPT
+
+
+@pytest.mark.parametrize(
+    ("acc", "error", "message"),
+    [
+        ({"forward": "e6m9"}, ValueError, "set_accumulator: 'forward' is no product; expected fp"),
+        ("e6m99", ValueError, "set_accumulator: "),
+        ({"fprop": 3}, TypeError, "set_accumulator: "),
+    ],
+)
+def test_what_is_no_accumulator_is_refused(acc: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        with_accumulators(CPT, acc)
+
+
+@pytest.mark.parametrize(
+    "its", [lp.RunningRange(), lp.RunningRange(0, True), lp.RunningRange(0.99)], ids=str
+)
+def test_running_range_reads_back(its: lp.RunningRange) -> None:
+    assert as_running_range(str(its)) == its and as_running_range(its) is its
+    copied = (copy.deepcopy(its), pickle.loads(pickle.dumps(its)))
+    assert {hash(each) for each in copied} == {hash(its)} and set(copied) == {its}
+    recipe = lp.Recipe(input="affine4", input_range=str(its))
+    assert recipe.input_range == its and str(its) in str(recipe)
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert recipe != replace(recipe, input_range=None)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: lp.RunningRange("0.9"), TypeError, "momentum must be a float, got '0.9'"),
+        (lambda: lp.RunningRange(True), TypeError, "momentum must be a float, got True"),
+        (lambda: lp.RunningRange(1.0), ValueError, "at least 0 and below 1, got 1.0"),
+        (lambda: lp.RunningRange(float("nan")), ValueError, "at least 0 and below 1, got nan"),
+        (lambda: lp.RunningRange(0.9, 1), TypeError, "debiased must be True or False"),
+        (lambda: as_running_range("running"), ValueError, "cannot read 'running'; expected"),
+        (lambda: as_running_range("ema:0.9"), ValueError, "cannot read 'ema:0.9'"),
+        (lambda: as_running_range("running:.9:no"), ValueError, "cannot read 'running:.9:no'"),
+        (lambda: as_running_range("running:1.5"), ValueError, "at least 0 and below 1, got 1.5"),
+        (lambda: as_running_range(0.9), TypeError, "expected a RunningRange or its text"),
+        (
+            lambda: lp.Recipe(input="affine8", input_range=0.9),
+            TypeError,
+            "Recipe: input_range: expected a RunningRange",
+        ),
+        (
+            lambda: lp.Recipe(input_range=lp.RunningRange()),
+            ValueError,
+            "Recipe: input_range is for an affine input quantizer of one range, got input=None",
+        ),
+        (
+            lambda: lp.Recipe(input="affine8_axis0", input_range=lp.RunningRange()),
+            ValueError,
+            "of one range, got input=affine8_axis0",
+        ),
+    ],
+)
+def test_wrong_running_ranges_are_refused(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_cpt_fu2021_has_the_quantizers_of_the_paper() -> None:
+    assert str(CPT) == (
+        "Recipe(input='affine8', weight='affine8_axis0', grad_output='affine8:stochastic', "
+        "input_range='running:0.9')"
+    )
