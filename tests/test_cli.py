@@ -43,6 +43,7 @@ COMMANDS = [
     "doctor",
     "bench",
     "accumulate",
+    "schedule",
     "sweep",
 ]
 
@@ -123,6 +124,12 @@ def test_doctor_names_backends_and_versions() -> None:
         (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits must be"),
         (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected a positive number"),
         (["accumulate", "--model", "tiny-gpt", "--train"], "--train", "no data for 'tiny-gpt'"),
+        (["schedule", "cpt:8-3"], "text", "write (3, 8)"),
+        (["schedule", "plateau:3-8/8"], "text", "there is nothing to draw before"),
+        (["schedule", "cpt:3-8/8", "--steps", "20"], "--steps", "got 20 steps and cycles=32"),
+        (["schedule", "cpt:3-8/8", "--plot", "a.doc"], "--plot", "doc"),
+        (["train", "--schedule", "cpt:3-8/8,cycle=3"], "--schedule", "cpt has the options cycles"),
+        (["train", "--schedule", "cpt:3-8/8"], "--schedule", "a precision to set"),
         (["bench", "everything"], "what", "expected product or accumulate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -345,3 +352,21 @@ def test_bench_accumulate_stopped_shows_what_it_has(monkeypatch: pytest.MonkeyPa
     assert result.exit_code == 130, result.output
     assert "stopped; what was measured" in result.output
     assert "reference, GMAC/s" in result.output
+
+
+def test_schedule_draws_and_counts(tmp_path: Path) -> None:
+    picture = tmp_path / "schedule.png"
+    result = call("schedule", "cpt:3-8/8", "--steps", 64000, "--plot", picture)
+    assert result.exit_code == 0, result.output
+    for word in ("cpt:3-8/8", "forward bits, 64000 steps", "20.50%", "5.499", "36.67%", "0.039579"):
+        assert word in result.output
+    assert picture.stat().st_size > 1000
+
+
+def test_schedule_of_accumulators_and_gradients(tmp_path: Path) -> None:
+    result = call("schedule", "CT:4-8/6-8,acc=5-10", "--steps", 80, "--seed", 3)
+    assert result.exit_code == 0, result.output
+    for word in ("forward bits", "gradient bits", "mantissa bits of accumulators", "bitops"):
+        assert word in result.output
+    plain = call("schedule", "shuffled:3-8/8", "--steps", 80)
+    assert plain.output != call("schedule", "shuffled:3-8/8", "--steps", 80, "--seed", 1).output

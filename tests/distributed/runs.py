@@ -13,6 +13,7 @@ from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
+from tests.experiments.scheduled import made, scheduled_layers
 from tests.experiments.tiny import tiny_workload
 
 #: Three batches of 256 test images at most, one more than two processes take at once.
@@ -58,6 +59,39 @@ CLIPPED = PLAIN.replace(name="clipped", clip=0.1)
 
 CONFIGS = (ALIGNED, PLAIN, STOCHASTIC, ACCUMULATED)
 WAYS = ("ddp", "fsdp")
+
+
+# Precisions on a schedule: by the step, and by the loss of all processes.
+SCHEDULES = ("cpt:3-8/8,cycles=2", "plateau:3-8/8,patience=0,threshold=0.9,every=3")
+
+
+def scheduled(
+    schedule: str, folder: Path, processes: Processes = ALONE, steps: int = 12
+) -> Trainer:
+    """The first `steps` of twelve steps under a schedule."""
+    config = RunConfig.of(epochs=3, batch=10, threads=1, lr=0.2, schedule=schedule)
+    with scheduled_layers():
+        trainer = Trainer(config, folder, workload=made(), processes=processes)
+    return _trained(trainer, steps)
+
+
+def go_on_scheduled(folder: Path, processes: Processes = ALONE) -> Trainer:
+    """The rest of these steps."""
+    with scheduled_layers():
+        trainer = Trainer.resume(folder, workload=made(), processes=processes)
+    return _trained(trainer, 12)
+
+
+def _trained(trainer: Trainer, steps: int) -> Trainer:
+    def stop(done: int, total: int) -> None:
+        if done == steps < total and trainer.processes.first:
+            signal.raise_signal(signal.SIGINT)
+
+    try:
+        trainer.fit(on_progress=stop)
+    except Interrupted:
+        assert steps < 12
+    return trainer
 
 
 class Stopped(Trainer):

@@ -15,12 +15,15 @@ from tests.distributed.runs import (
     CLIPPED,
     CONFIGS,
     PLAIN,
+    SCHEDULES,
     WAYS,
     adversaries,
     data,
+    scheduled,
     two_turns,
 )
 from tests.distributed.worker import Noting
+from tests.experiments.scheduled import trained_with
 
 Made = tuple[Path, Path]
 ways = pytest.mark.parametrize("way", WAYS)
@@ -178,6 +181,21 @@ def test_turns_train_under_ddp_to_the_weights_of_one_process(made: Made, tmp_pat
     epochs, expected = figures(made[0] / "turns"), figures(tmp_path)
     for got, wanted in zip(epochs, expected, strict=True):
         assert got == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("index", range(len(SCHEDULES)), ids=SCHEDULES)
+def test_processes_have_the_schedule_of_one_and_after_a_stop(
+    made: Made, index: int, tmp_path: Path
+) -> None:
+    text = SCHEDULES[index]
+    expected = trained_with(scheduled(text, tmp_path))
+    assert len(expected) == 12 and len(set(expected)) > 2
+    one, two = (seen(made[0], rank)["scheduled"][index] for rank in (0, 1))
+    # The best loss too: that of all processes.
+    assert one == two and one["whole"] == one["stopped"] == expected
+    last = figures(made[0] / text[:3] / "whole")[-1]
+    assert last["bits"] == expected[-1] and "test_accuracy_recalibrated" in last
+    assert figures(made[0] / text[:3] / "stopped")[-1]["bitops"] == last["bitops"]
 
 
 def test_wrong_input_is_refused_in_every_process(made: Made) -> None:

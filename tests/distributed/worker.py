@@ -24,13 +24,17 @@ from tests.distributed.runs import (
     ALIGNED,
     CLIPPED,
     CONFIGS,
+    SCHEDULES,
     STOCHASTIC,
     WAYS,
     adversaries,
     data,
+    go_on_scheduled,
+    scheduled,
     start_and_stop,
     two_turns,
 )
+from tests.experiments.scheduled import trained_with
 
 
 def main(folder: Path) -> None:
@@ -51,6 +55,7 @@ def main(folder: Path) -> None:
                 seen[f"{way}-{packs}"] = users_loop(processes, packs)
         seen["ranges"] = running_ranges(ddp)
         seen["turns"] = run_turns(folder / "turns", ddp)
+        seen["scheduled"] = [run_scheduled(text, folder / text[:3], ddp) for text in SCHEDULES]
         torch.save(seen, folder / f"rank{ddp.rank}.pt")
 
 
@@ -92,6 +97,16 @@ def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
     except ValueError as error:
         return {"weights": dict(trainer.model.state_dict()), "refused": str(error)}
     raise AssertionError("not refused")
+
+
+def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str, Any]:
+    """The bits that this process saw in a run, and in one that stopped and went on; and, of a
+    plateau, the best loss."""
+    whole = scheduled(schedule, folder / "whole", processes)
+    stopped = scheduled(schedule, folder / "stopped", processes, steps=5)
+    rest = go_on_scheduled(folder / "stopped", processes)
+    bits = {"whole": trained_with(whole), "stopped": trained_with(stopped) + trained_with(rest)}
+    return {**bits, "best": whole.parts[0].state_dict()["scheduler"].get("best")}
 
 
 def go_on(folder: Path, processes: Processes) -> None:

@@ -1,11 +1,15 @@
 """A tiny workload whose layers have a precision to set; also "tests.experiments.scheduled:made"."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
+from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.supervised import classification
 from lpkernels.experiments.workloads.workload import Workload
 
@@ -27,6 +31,18 @@ class Rounded(nn.Module):
         fmt = lp.AffineFormat(self.bits[0])
         weight = lp.quantize(self.linear.weight, fmt)
         return nn.functional.linear(lp.quantize(x, fmt), weight, self.linear.bias)
+
+
+@contextmanager
+def scheduled_layers() -> Iterator[None]:
+    """Trainers made in the block keep these layers, which lpkernels would make its own."""
+    with patch("lpkernels.experiments.training.trainer.convert", lambda model, _: model):
+        yield
+
+
+def trained_with(trainer: Trainer) -> list[int]:
+    """The bits of the forward passes in training; recalibration runs the layers in evaluation."""
+    return [bits for bits, training in trainer.model[0].seen if training]
 
 
 def network() -> nn.Module:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_accumulator, as_quantizer
-from lpkernels.experiments.settings import Section, one_of, setting
+from lpkernels.experiments.settings import Section, one_of, setting, settings
 from lpkernels.formats import AffineFormat, parse_format
+from lpkernels.nn.policies import policy as named_policy
 from lpkernels.recipes import recipe as named_recipe
 from lpkernels.rounding import ROUNDINGS
 
@@ -18,6 +19,12 @@ class ArithmeticConfig(Section):
     TITLE: ClassVar[str] = "Arithmetic"
 
     recipe: str = setting("fp32", "Arithmetic of all layers, a recipe's name.", check=named_recipe)
+    policy: str = setting(
+        "",
+        "Arithmetic of the whole model instead of --recipe, with its first and last layer and its "
+        "norms: a policy's name.",
+        check=named_policy,
+    )
     operands: str = setting(
         "",
         "Rounding of all inputs and weights instead of the recipe's, e.g. affine4.",
@@ -44,6 +51,13 @@ class ArithmeticConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        others = [f.name for f in settings(type(self)) if getattr(self, f.name) != f.default]
+        if self.policy and others != ["policy"]:
+            others.remove("policy")
+            raise ValueError(
+                f"ArithmeticConfig: policy is the arithmetic of the whole model, got {self.policy} "
+                f"with {', '.join(others)}; give a recipe instead, or the policy alone"
+            )
         if not self.acc and (self.chunk or self.acc_rounding != "nearest_even"):
             raise ValueError(
                 "ArithmeticConfig: chunk and acc_rounding belong to acc; give acc a format such as "
@@ -59,6 +73,8 @@ def layer_recipes(config: ArithmeticConfig) -> Recipe | dict[Any, Recipe]:
     the operands of the last layer have 16 bits, because softmax is sensitive to its input; the
     accumulators stay those of the other layers. A layer named in `layer_accs` has its own.
     """
+    if config.policy:
+        return dict(named_policy(config.policy))
     body = body_recipe(config)
     if not config.edge and not config.layer_accs:
         return body
@@ -79,6 +95,8 @@ def layer_recipes(config: ArithmeticConfig) -> Recipe | dict[Any, Recipe]:
 
 def body_recipe(config: ArithmeticConfig) -> Recipe:
     """The recipe of the layers between the first and the last."""
+    if config.policy:
+        return named_policy(config.policy)["*"]
     body = named_recipe(config.recipe)
     if config.operands:
         operands = as_quantizer(config.operands)

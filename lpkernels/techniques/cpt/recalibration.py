@@ -56,8 +56,7 @@ def recalibrated(
     keep: bool = False,
 ) -> Iterator[None]:
     """`recalibrate`, undone at the end of the block unless `keep`: statistics alone, not bits."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    ranges = [m for m in model.modules() if callable(getattr(m, "reset_range", None))]
+    norms, ranges = with_statistics(model)
     if not norms and not ranges:
         raise ValueError(
             f"recalibrate: {type(model).__name__} has no running statistics to redo: neither "
@@ -75,6 +74,14 @@ def recalibrated(
         raise
     if not keep:
         _restore(buffers, before)
+
+
+def with_statistics(model: nn.Module) -> tuple[list[_BatchNorm], list[Any]]:
+    """Its batch norms with running statistics, and its layers with a running range."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    able: list[Any] = [m for m in model.modules() if callable(getattr(m, "reset_range", None))]
+    # A layer may have the method and, by its recipe, no range.
+    return norms, [m for m in able if any(True for _ in m.buffers(recurse=False))]
 
 
 def _at(model: nn.Module, bits: int | PrecisionSetter | None) -> Any:

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lpkernels.techniques.cpt import _checks
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
 from lpkernels.techniques.cpt.schedule import NAMED, Schedule
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
 from lpkernels.techniques.cpt.tables import TABLES, accumulator_table, format_table
 from lpkernels.techniques.cpt.targets import Targets
+from lpkernels.techniques.cpt.tracks import Tracks, costs
 
 Pair = tuple[int, int]
 
@@ -89,26 +92,43 @@ class OpenLoop(_Common):
 
     settings: Schedule = _DEFAULT
 
-    def scheduler(self, targets: Targets, total_steps: int, *, seed: int = 0) -> PrecisionScheduler:
-        """The scheduler of a run; seed: of shuffled bits whose text gives none.
-
-        Raises: TypeError, ValueError: as PrecisionScheduler.
-        """
+    def tracks(self, *, seed: int = 0) -> Tracks:
+        """The schedules of its bits; seed: of shuffled ones whose text gives none."""
         own = self.settings.seed
         base = self.settings.replace(seed=seed if own is None else own)
 
         def track(pair: Pair | None) -> Schedule | None:
             return None if pair is None else base.replace(bits=pair)
 
+        grad_bits = None if self.bits is None else self.grad_bits
+        return Tracks(
+            track(self.bits), track(grad_bits), track(self.weight), track(self.accumulator)
+        )
+
+    def scheduler(self, targets: Targets, total_steps: int, *, seed: int = 0) -> PrecisionScheduler:
+        """The scheduler of a run; seed: as of `tracks`.
+
+        Raises: TypeError, ValueError: as PrecisionScheduler.
+        """
+        tracks = self.tracks(seed=seed)
         return PrecisionScheduler(
             targets,
             total_steps,
-            bits=track(self.bits),
-            grad_bits=self.grad_bits if len(set(self.grad_bits)) > 1 else self.grad_bits[0],
-            weight_bits=track(self.weight),
-            accumulator_bits=track(self.accumulator),
+            bits=tracks.forward,
+            grad_bits=tracks.backward or self.grad_bits,
+            weight_bits=tracks.weight,
+            accumulator_bits=tracks.accumulator,
             **self._meaning(),
         )
+
+    def costs(self, total: int, kind: str = "bitops", *, seed: int = 0) -> np.ndarray:
+        """The cost of each of `total` steps relative to float32, and of one at the highest bits
+        behind them: (total + 1,) float64; kind: as of PrecisionScheduler.cost."""
+        tracks = self.tracks(seed=seed)
+        accumulators = {}
+        if tracks.accumulator is not None:
+            accumulators = accumulator_table(self.accumulators, tracks.accumulator.widths())
+        return costs(tracks, total, kind, accumulators)
 
     @property
     def kind(self) -> str:

@@ -84,7 +84,8 @@ def costs(
         assert tracks.accumulator is not None
         bits = np.append(tracks.accumulator.plan(total), tracks.accumulator.highest)
         return np.array([adder_bits(accumulators[int(b)]) for b in bits])
-    plans = {name: schedule.plan(total) for name, schedule in tracks.items()}
+    # Python's ints: the costs of precisions are kept, and go into states of plain values.
+    plans = {name: schedule.plan(total).tolist() for name, schedule in tracks.items()}
     plans.pop("accumulator", None)
     rows = zip(*plans.values(), strict=True)
     steps = [Precision(**{**_NOTHING, **dict(zip(plans, row, strict=True))}) for row in rows]

@@ -104,6 +104,12 @@ def test_config_refuses_values_below_one(field: str) -> None:
         ({"loss_scale": float("inf")}, ValueError, "expected a positive number, got inf"),
         ({"clip": -1.0}, ValueError, "clip: expected a positive number, got -1.0"),
         ({"chunk": 8}, ValueError, "chunk and acc_rounding belong to acc"),
+        ({"policy": "fp7"}, ValueError, "ArithmeticConfig: policy: .*fp7"),
+        (
+            {"policy": "hfp8_sun2019", "operands": "affine4", "edge": "e6m9"},
+            ValueError,
+            "got hfp8_sun2019 with operands, edge; give a recipe instead",
+        ),
         ({"recipe": "fp7"}, ValueError, "ArithmeticConfig: recipe: .*fp7"),
         ({"epoch": 3}, ValueError, "unknown field epoch; did you mean epochs"),
         ({"lr": "x"}, TypeError, "OptimizerConfig: lr: expected float, got str 'x'"),
@@ -118,6 +124,13 @@ def test_config_refuses_values_below_one(field: str) -> None:
 def test_config_refuses(values: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         RunConfig.of(**values)
+
+
+def test_a_policy_is_the_arithmetic_of_the_whole_model() -> None:
+    config = ArithmeticConfig(policy="hfp8_sun2019")
+    assert layer_recipes(config) == dict(lp.policy("hfp8_sun2019"))
+    assert body_recipe(config) == lp.recipe("hfp8_sun2019")
+    assert all("*" in lp.policy(name) for name in lp.policies())
 
 
 def test_flatten_takes_fields_and_tables_of_sections() -> None:

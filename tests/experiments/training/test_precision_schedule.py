@@ -1,5 +1,6 @@
 """A schedule of precisions in the trainer: bits of every step, tests, resume, refusals."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.parts.precision_schedule import PrecisionScheduleConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.cpt import bitops, bits_at
-from tests.experiments.scheduled import Rounded, made
+from tests.experiments.scheduled import Rounded, made, scheduled_layers, trained_with
 from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
 
 # Four steps an epoch.
@@ -19,9 +20,9 @@ PLAN = [bits_at(step, 12, bits=(3, 8), cycles=2) for step in range(12)]
 
 
 @pytest.fixture(autouse=True)
-def as_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layers are those of the workload, not lpkernels' own."""
-    monkeypatch.setattr("lpkernels.experiments.training.trainer.convert", lambda model, _: model)
+def as_made() -> Iterator[None]:
+    with scheduled_layers():
+        yield
 
 
 def trainer_in(folder: Path, schedule: str, **values: Any) -> Trainer:
@@ -32,11 +33,6 @@ def layer_of(trainer: Trainer) -> Rounded:
     layer = trainer.model[0]
     assert isinstance(layer, Rounded)
     return layer
-
-
-def trained_with(trainer: Trainer) -> list[int]:
-    """The bits of the forward passes in training; recalibration runs the layers in evaluation."""
-    return [bits for bits, training in layer_of(trainer).seen if training]
 
 
 def test_every_step_has_the_bits_of_the_plan(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.techniques.cpt import PrecisionOnPlateau, bitops
+from lpkernels.techniques.cpt import PrecisionOnPlateau, PrecisionScheduler, bitops
 from tests.techniques.cpt.fakes import Named, Quantized, Summing, small_model
 
 
@@ -105,6 +105,14 @@ def test_state_goes_on_to_the_same_bits() -> None:
         second.step(metric)
     assert second.state_dict() == whole.state_dict()
     assert second.cost() == whole.cost()
+
+
+def test_state_is_plain_whatever_was_counted_before() -> None:
+    PrecisionScheduler(Named(), 8, bits=(3, 4), cycles=1).expected_cost()
+    scheduler = PrecisionOnPlateau(Named(), bits=(3, 4))
+    scheduler.step(torch.tensor(1.0), steps=3)
+    kinds = {type(value) for value in scheduler.state_dict().values()}
+    assert kinds <= {int, float, str, dict}
 
 
 def test_state_of_other_settings_is_refused() -> None:

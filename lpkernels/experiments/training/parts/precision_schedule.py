@@ -12,6 +12,7 @@ from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.cpt import ClosedLoop, OpenLoop, parse_schedule, recalibrated
+from lpkernels.techniques.cpt.recalibration import with_statistics
 from lpkernels.techniques.cpt.setter import PrecisionSetter
 
 
@@ -61,7 +62,7 @@ class _Scheduled(Part):
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
         """At the bits of the last step, and at the highest with the statistics of these."""
         tests = {"last_bits": self.setter.as_trained()}
-        if _has_statistics(self._model):
+        if any(with_statistics(self._model)):
             redone = recalibrated(self._model, self._batches(), forward=self._forward)
             tests["recalibrated"] = redone
         return tests
@@ -91,13 +92,6 @@ class _Scheduled(Part):
             found["accumulator_bits"] = now.accumulator
             found["adder_cost"] = round(self.setter.cost("accumulator"), 6)
         return found
-
-
-def _has_statistics(model: nn.Module) -> bool:
-    return any(
-        getattr(module, "track_running_stats", False) or hasattr(module, "reset_range")
-        for module in model.modules()
-    )
 
 
 class OpenSchedule(_Scheduled):

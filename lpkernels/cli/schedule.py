@@ -1,0 +1,53 @@
+"""`lpkernels schedule`: what a schedule of precisions does, without training anything."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lpkernels.cli._options import console, valid
+from lpkernels.techniques.cpt import OpenLoop, parse_schedule
+
+
+def _open(text: str) -> None:
+    if not isinstance(parse_schedule(text), OpenLoop):
+        raise ValueError(
+            f"{text!r} looks at the loss as it trains, so that there is nothing to draw before; "
+            "`lpkernels train --schedule` records its bits"
+        )
+
+
+def schedule(
+    text: Annotated[
+        str,
+        typer.Argument(
+            callback=valid(_open),
+            help="A schedule: cpt:3-8/8,cycles=32, static:4/8, rise:3-8/8, fall:8-3/8, "
+            "shuffled:3-8/8, or CR, LT, RTV, ... for those of later work.",
+        ),
+    ],
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the training.")] = 64000,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Order of shuffled bits.")] = 0,
+) -> None:
+    """Draw a schedule of precisions: bits of the steps, how many at each, mean and cost.
+
+    The cost counts multiplied bits; no speed-up of a GPU follows from it.
+
+    Example: `lpkernels schedule cpt:3-8/8,cycles=8 --steps 2000 --plot schedule.png`
+    """
+    from lpkernels.report.schedules import plot_schedules, schedule_view
+
+    parsed = parse_schedule(text)
+    assert isinstance(parsed, OpenLoop)
+    try:
+        console.print(schedule_view(parsed, steps, seed=seed), highlight=False)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--steps") from error
+    if plot is not None:
+        try:
+            console.print(f"picture in {plot_schedules([parsed], steps, plot, seed=seed)}")
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--plot") from error

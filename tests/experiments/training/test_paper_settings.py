@@ -1,0 +1,35 @@
+"""The documented commands with a paper's settings, on small sets of the same layout."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lpkernels.cli import app
+from lpkernels.experiments.records import read_run
+from tests.experiments.workloads.test_images import write_cifar
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "cyclic-precision.md"
+# One step of all images an epoch, and two cycles.
+SMALL = {"--model": "resnet8", "--epochs": "4", "--batch": "15"}
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_cyclic_precision_on_cifar(data: str, tmp_path: Path) -> None:
+    line = re.search(rf"^    lpkernels (train --data {data} .*)$", PAGE.read_text(), re.MULTILINE)
+    assert line is not None
+    arguments = line[1].replace("cycles=32", "cycles=2").split()
+    folders = {"--data-dir": str(tmp_path / data), "--out": str(tmp_path / "out")}
+    for option, value in {**SMALL, **folders}.items():
+        arguments[arguments.index(option) + 1] = value
+    write_cifar(tmp_path / data, data)
+    result = CliRunner().invoke(app, [*arguments, "--width", "1", "--threads", "1"])
+    assert result.exit_code == 0, result.output
+    run = read_run(tmp_path / "out")
+    assert run.finished
+    assert (run.config.optimizer.lr_schedule, run.config.optimizer.peak) == ("steps", 0.1)
+    assert {f"test_accuracy{name}" for name in ("", "_last_bits", "_recalibrated")} <= {
+        *run.epochs[-1]
+    }
+    assert [epoch["bits"] for epoch in run.epochs] == [3, 6, 3, 6]
