@@ -9,8 +9,10 @@ from lpkernels.experiments.workloads.models.scaling import check_width, scaled
 
 _WIDTH = 96
 # Channels of the squeeze and of each expand convolution; 0: the image is halved.
-_FIRES = ((16, 64), (16, 64), (32, 128), (0, 0), (32, 128), (48, 192), (48, 192), (64, 256))
-_LAST_FIRE = (64, 256)
+_FIRES = (
+    *((16, 64), (16, 64), (32, 128), (0, 0)),
+    *((32, 128), (48, 192), (48, 192), (64, 256), (0, 0), (64, 256)),
+)
 
 
 class Fire(nn.Module):
@@ -46,13 +48,13 @@ class SqueezeNet(nn.Module):
         self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=norm == "none")
         body: list[nn.Module] = [*norm_layers(norm, width, 2), nn.ReLU(), nn.MaxPool2d(2)]
         channels = width
-        for squeeze, expand in (*_FIRES, (0, 0), _LAST_FIRE):
+        for squeeze, expand in _FIRES:
             if not expand:
                 body.append(nn.MaxPool2d(2))
                 continue
-            sizes = [scaled(each, width, _WIDTH) for each in (squeeze, expand)]
-            body.append(Fire(channels, *sizes, norm))
-            channels = 2 * sizes[1]
+            wide = scaled(expand, width, _WIDTH)
+            body.append(Fire(channels, scaled(squeeze, width, _WIDTH), wide, norm))
+            channels = 2 * wide
         self.body = nn.Sequential(*body)
         self.head = nn.Conv2d(channels, classes, 1)
 

@@ -15,13 +15,22 @@ def finished(steps: Sequence[Step], loss: Step) -> tuple[tuple[Op, ...], list[st
     names = _names(kept)
     ops = tuple(
         Op(
-            names[step], step.is_gemm, tuple(names[each] for each in step.inputs), step.params,
+            names[step], step.is_gemm, tuple(names[each] for each in step.inputs), _params(step),
             step.numel, step.operation, step.known,
         )
         for step in kept
     )  # fmt: skip
     unknown = [f"{s.operation} ({names[s]})" for s in kept if not s.known]
     return ops, unknown
+
+
+def _params(step: Step) -> dict[str, int]:
+    """In the order of the model, which is not that of the arguments in every function."""
+    # A dot says that it is the full name, and no name within the Op.
+    return {
+        p.name if "." in p.name else f".{p.name}": p.numel
+        for p in sorted(step.params, key=lambda p: p.number)
+    }
 
 
 def _needed(steps: Sequence[Step], loss: Step) -> list[Step]:

@@ -20,7 +20,7 @@ class Step:
 
     run: the module that called it; None: it is an input of the network.
     part: its name within the call, where that is several.
-    params: elements by name.
+    params: those it reads.
     """
 
     run: Run | None
@@ -30,15 +30,16 @@ class Step:
     known: bool
     numel: int
     inputs: list[Step] = field(default_factory=list)
-    params: dict[str, int] = field(default_factory=dict)
+    params: list[Parameter] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter as the maker of values."""
+    """A parameter as the maker of values; number is its place in the model."""
 
     name: str
     numel: int
+    number: int
 
 
 Maker = Step | Parameter

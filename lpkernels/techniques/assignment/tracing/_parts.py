@@ -46,9 +46,8 @@ def give(step: Step, makers: Iterable[Maker]) -> Step:
         if isinstance(maker, Step):
             if maker not in step.inputs:
                 step.inputs.append(maker)
-        else:
-            # The dot says that it is the full name, and no name within the Op.
-            step.params[maker.name if "." in maker.name else f".{maker.name}"] = maker.numel
+        elif maker not in step.params:
+            step.params.append(maker)
     return step
 
 

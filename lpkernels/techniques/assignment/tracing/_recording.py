@@ -40,7 +40,8 @@ class Recorder(Visitor):
         self._flow = Flow()
         self._entered: dict[int, tuple[list[Tensor], list[int], Reads]] = {}
         self._parameters = {
-            id(p): Parameter(name, p.numel()) for name, p in model.named_parameters()
+            id(p): Parameter(name, p.numel(), number)
+            for number, (name, p) in enumerate(model.named_parameters())
         }
         for parameter in model.parameters():
             self._flow.made(parameter, self._parameters[id(parameter)])

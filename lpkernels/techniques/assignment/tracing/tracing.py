@@ -47,7 +47,8 @@ def trace(
 
     The trace observes functions (`lpkernels.nn.observing`, depth "functions"), because a converted
     model calls the same ones there as the plain model, under the names of its modules, so both
-    have the same Ops, and whoever rounds results can meet the same calls in training. At depth
+    have the same Ops (but that transformers' Conv1D calls addmm, and linear once it is converted),
+    and whoever rounds results can meet the same calls in training. At depth
     "operators" a convolution of an emulated layer is several operators, and those of attention
     differ from device to device; torch.export sees these too; torch.fx does not trace models whose
     Python depends on shapes and masks. The price: a run follows one way through the Python code,
