@@ -45,16 +45,17 @@ def trace(
     - An operation that is not known, such as a recurrent layer, whose steps are in one call, is
       held in high precision; one warning names all of them.
 
-    The trace observes functions (`lpkernels.nn.observing`, depth "functions"), because a converted
-    model calls the same ones there as the plain model, under the names of its modules, so both
-    have the same Ops (but that transformers' Conv1D calls addmm, and linear once it is converted),
-    and whoever rounds results can meet the same calls in training. At depth
-    "operators" a convolution of an emulated layer is several operators, and those of attention
-    differ from device to device; torch.export sees these too; torch.fx does not trace models whose
-    Python depends on shapes and masks. The price: a run follows one way through the Python code,
-    and so reading a value that depends on the network's floating-point inputs or parameters is
-    refused. Decisions by whole numbers (masks, lengths) are taken as this batch takes them; another
-    batch may give other Ops, which `Assignment.check` finds out.
+    The trace observes functions (`lpkernels.nn.observing`, depth "functions"). A converted model
+    calls the same ones there as the plain model, under the names of its modules, so both have the
+    same Ops (but that transformers' Conv1D calls addmm, and linear once it is converted); and what
+    rounds results in training can meet the same calls. The others see less or more than that, with
+    torch 2.13 and transformers 5.23: torch.fx takes none of ResNet, MobileNetV2, ViT, BERT, GPT-2
+    and LLaMA, and no emulated layer; torch.export takes four of these six and, of an emulated
+    layer, tells operators of this package; depth "operators" tells its rounding and packing too.
+    The price is that a run follows one way through the Python code. So reading a value that depends
+    on the network's floating-point inputs or parameters is refused. Decisions by whole numbers
+    (masks, lengths) are taken as this batch takes them; another batch may give other Ops, which
+    `Assignment.check` finds out.
 
     Args:
         model: any module, converted or not.
