@@ -186,6 +186,15 @@ def test_what_the_loss_does_not_need_is_not_told():
     assert [op.name for op in ops_of(more, X, unused=nn.Linear(6, 2))] == ["input", "relu", "mul"]
 
 
+def test_a_tensor_of_the_same_shape_is_a_constant():
+    def noisy(m: Any, x: Tensor) -> Tensor:
+        return torch.tanh(x + torch.randn_like(x)) * x.new_full((6,), 2.0)
+
+    assert edges(ops_of(noisy, X)) == {
+        "input": (), "add": ("input",), "tanh": ("add",), "mul": ("tanh",),
+    }  # fmt: skip
+
+
 def test_statistics_of_a_norm_are_no_tensors():
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     ops = trace(model, F.cross_entropy, (X, LABELS))

@@ -29,7 +29,7 @@ _READS_VALUES = frozenset(
     """.split()
 )
 # Functions whose result has as many elements as values say.
-_SIZED_BY_VALUES = frozenset("nonzero argwhere masked_select unique unique_consecutive".split())
+_SIZED_BY_VALUES = frozenset("nonzero argwhere unique unique_consecutive".split())
 
 
 class Recorder(Visitor):
@@ -84,7 +84,7 @@ class Recorder(Visitor):
             return
         name = canonical(call.operation)
         self._refuse_values(call, name, entered, result)
-        if not any(self._flow.depends(x) for x in entered):
+        if _takes_no_values(name) or not any(self._flow.depends(x) for x in entered):
             return
         made = self._made(name, result, entered, versions)
         floats = [x for x in made if x.is_floating_point() or x.is_complex()]
@@ -99,9 +99,8 @@ class Recorder(Visitor):
 
     def _refuse_values(self, call: Call, name: str, entered: list[Tensor], result: Any) -> None:
         told = name in _READS_VALUES and not isinstance(result, Tensor)
-        if not (told or _is_sized_by_values(name, entered, result)):
-            return
-        if any(self._flow.depends(x) for x in entered):
+        deciding = entered if told else _deciding_sizes(name, entered, result)
+        if any(self._flow.depends(x) for x in deciding):
             does = "reads a value" if told else "makes a tensor of a size"
             raise NotImplementedError(
                 f"trace: {where(call.run)} {does} that depends on the network's inputs or "
@@ -145,10 +144,19 @@ class Recorder(Visitor):
             self._flow.made(x, step)
 
 
-def _is_sized_by_values(name: str, entered: list[Tensor], result: Any) -> bool:
+def _deciding_sizes(name: str, entered: list[Tensor], result: Any) -> list[Tensor]:
+    """The tensors whose values decide how many elements the result has."""
     if name == "getitem":
-        return any(x.dtype == torch.bool for x in entered[1:])
-    return name in _SIZED_BY_VALUES or (name == "where" and not isinstance(result, Tensor))
+        return [x for x in entered[1:] if x.dtype == torch.bool]
+    if name == "masked_select":
+        return entered[1:]
+    one = name == "where" and not isinstance(result, Tensor)
+    return entered if one or name in _SIZED_BY_VALUES else []
+
+
+def _takes_no_values(name: str) -> bool:
+    """Whether it reads only the shape and type of a tensor, as zeros_like and new_zeros."""
+    return name.endswith("_like") or name.startswith("new_")
 
 
 def where(run: Run) -> str:
