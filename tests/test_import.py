@@ -11,6 +11,7 @@ import pytest
 
 import lpkernels
 from lpkernels import _build
+from lpkernels.techniques import assignment
 
 HEAVY = ("matplotlib", "sklearn", "triton", "typer", "rich", "joblib", "lpkernels._C")
 
@@ -41,7 +42,9 @@ def test_import_check_sees_a_heavy_module():
     assert heavy_modules_after("import rich") == ["rich"]
 
 
-@pytest.mark.parametrize("package", [lpkernels, lpkernels.nn, lpkernels.functional])
+@pytest.mark.parametrize(
+    "package", [lpkernels, lpkernels.nn, lpkernels.functional, lpkernels.techniques, assignment]
+)
 def test_public_names_are_there_and_listed_once(package):
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
     assert len(package.__all__) == len(set(package.__all__))

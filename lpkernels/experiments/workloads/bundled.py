@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import BasicBlock, ResNet
+from lpkernels.experiments.workloads.models.mobile import InvertedResidual
 from lpkernels.experiments.workloads.models.transformer import GPT
 
 
@@ -61,32 +62,6 @@ def alexnet(classes: int = 1000) -> nn.Sequential:
     for width in (256 * 6 * 6, 4096):
         hidden += [nn.Dropout(), nn.Linear(width, 4096), nn.ReLU(inplace=True)]
     return nn.Sequential(*convolutions, nn.Flatten(), *hidden, nn.Linear(4096, classes))
-
-
-class InvertedResidual(nn.Module):
-    """Expand 1x1, depthwise 3x3, project 1x1; added to the input where the shape allows.
-
-    Reference: Sandler et al. 2018, arXiv 1801.04381, table 1.
-    """
-
-    def __init__(self, c_in: int, c_out: int, stride: int, expand: int) -> None:
-        super().__init__()
-        width = c_in * expand
-        layers: list[nn.Module] = []
-        if expand != 1:
-            layers += [nn.Conv2d(c_in, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()]
-        layers += [
-            nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU6(),
-            nn.Conv2d(width, c_out, 1, bias=False),
-            nn.BatchNorm2d(c_out),
-        ]
-        self.layers = nn.Sequential(*layers)
-        self.adds = stride == 1 and c_in == c_out
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x) if self.adds else self.layers(x)
 
 
 def mobilenetv2(classes: int = 1000) -> nn.Sequential:

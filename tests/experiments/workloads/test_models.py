@@ -19,6 +19,7 @@ from lpkernels.experiments.workloads.models import (
     model_builder,
     parse_model,
 )
+from lpkernels.experiments.workloads.models.scaling import scaled
 from tests.experiments.workloads.digest import digest
 
 IMAGES = Task("images", (1, 8, 8), 10)
@@ -36,6 +37,10 @@ MEMBERS = [
     for name, kinds, norms in (
         ("resnet8", ("images",), ("", "batch", "layer", "none")),
         ("resnet14", ("images",), ("",)),
+        ("resnet18", ("images",), ("", "layer", "none")),
+        ("squeezenet", ("images",), ("", "layer", "none")),
+        ("shufflenetv2", ("images",), ("", "layer", "none")),
+        ("mobilenetv2", ("images",), ("", "layer", "none")),
         ("cnn1", ("images", "signals"), ("",)),
         ("cnn3", ("images", "signals"), ("", "batch", "layer", "none")),
         ("cnn2_plain", ("images", "signals"), ("",)),
@@ -47,6 +52,10 @@ MEMBERS = [
     for kind in kinds
     for norm in norms
 ]
+
+
+# Squeeze and expand channels of SqueezeNet's eight fire modules.
+_FIRES = [(16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256)]
 
 
 def inputs(task: Task) -> torch.Tensor:
@@ -62,6 +71,59 @@ def test_resnet20_has_the_published_size() -> None:
     shortcuts = 16 * 32 + 32 * 64 + 2 * (32 + 64)
     assert weights - shortcuts == 269722
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+# Weights of convolutions and of the linear layer, biases and norms of the published networks with
+# their 1000 classes (He et al. 2016, Sandler et al. 2018, Ma et al. 2018 as torchvision's models
+# count them); here the classes are 10 and, in ResNet-18, the stem is 3x3 in place of 7x7.
+@pytest.mark.parametrize(
+    ("name", "published", "features", "stem"),
+    [
+        ("mobilenetv2", 3_504_872, 1280, 0),
+        ("shufflenetv2", 2_278_604, 1024, 0),
+        ("resnet18", 11_689_512, 512, 64 * 3 * (49 - 9)),
+    ],
+)
+def test_networks_have_the_published_sizes(
+    name: str, published: int, features: int, stem: int
+) -> None:
+    model = build_model(name, Task("images", (3, 32, 32), 10))
+    weights = sum(p.numel() for p in model.parameters())
+    assert weights == published - 990 * (features + 1) - stem
+
+
+def test_squeezenet_has_the_published_convolutions() -> None:
+    model = build_model("squeezenet", Task("images", (3, 32, 32), 10))
+    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
+    # Iandola et al. 2016, table 1: 1,248,424 with 3,400 biases and a stem of 7x7, 1000 classes.
+    biases = 96 + 1000 + sum(s + 2 * e for s, e in _FIRES)
+    assert weights == 1_248_424 - biases - 96 * 3 * (49 - 9) - 990 * 512
+
+
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet", "shufflenetv2", "mobilenetv2"])
+@pytest.mark.parametrize("shape", [(1, 32, 32), (3, 32, 32)], ids=["digits32", "cifar"])
+def test_networks_of_the_assignments_train(name: str, shape: tuple[int, ...]) -> None:
+    width = FAMILIES[name].width // 8
+    model = build_model(name, Task("images", shape, 10), width=width)
+    x, y = torch.randn(8, *shape), torch.arange(8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("channels", "width", "expected"),
+    [(116, 24, 116), (116, 12, 60), (16, 4, 4), (18, 24, 20), (1280, 3, 160)],
+)
+def test_channels_are_scaled_to_multiples_of_four(channels: int, width: int, expected: int) -> None:
+    # 58 and 18 are as near to 56 or 16 as to 60 or 20.
+    assert scaled(channels, width, 24) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,6 +207,9 @@ def test_impossible_sizes_are_refused() -> None:
         build_model("resnet9", IMAGES)
     with pytest.raises(ValueError, match="expected at least 1, or 0 for the usual, got -1"):
         build_model("resnet8", IMAGES, width=-1)
+    for model in ("resnet18", "squeezenet", "shufflenetv2", "mobilenetv2"):
+        with pytest.raises(ValueError, match="expected at least 1, or 0 for the usual, got -1"):
+            build_model(model, IMAGES, width=-1)
     with pytest.raises(ValueError, match="ResNet: width must be at least 1, got 0"):
         ResNet(1, 10, width=0)
     with pytest.raises(ValueError, match="at least 1, got depth=0 and width=16"):
@@ -160,7 +225,7 @@ def test_models_for_other_data_are_refused() -> None:
     with pytest.raises(
         ValueError,
         match=r"lstm<depth> is for text, and the data are images; expected one of cnn<depth>, "
-        r"mlp<depth>, resnet<depth>, got 'lstm1'",
+        r"mlp<depth>, mobilenetv2, resnet18, resnet<depth>, shufflenetv2, squeezenet, got 'lstm1'",
     ):
         model_builder("lstm1", IMAGES)
     with pytest.raises(ValueError, match="resnet<depth> is for images, and the data are signals"):
@@ -192,4 +257,6 @@ def test_a_family_is_one_function() -> None:
     finally:
         FAMILIES.pop("mean", None)
     with pytest.raises(ValueError, match="expected a name of small letters, got 'mean2'"):
-        family("mean2", "vectors", width=3)
+        family("mean2", "vectors", width=3, depth=2)
+    with pytest.raises(ValueError, match="digits at the end if any, got '2mean'"):
+        family("2mean", "vectors", width=3)

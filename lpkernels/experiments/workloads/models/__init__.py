@@ -16,7 +16,7 @@ from lpkernels.experiments.workloads.models.family import (
     model_builder,
     parse_model,
 )
-from lpkernels.experiments.workloads.models.residual import BasicBlock, ResNet
+from lpkernels.experiments.workloads.models.residual import BasicBlock, ResNet, ResNet18
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -26,6 +26,7 @@ __all__ = [
     "BasicBlock",
     "PlainCNN",
     "ResNet",
+    "ResNet18",
     "SignalCNN",
     "Task",
     "build_model",

@@ -85,11 +85,13 @@ def family(
     after which `--model mean2` is a network of depth 2. First layers are called `stem`, last ones
     `head`.
 
-    Args: as the fields of Family.
-    Raises: ValueError: a family of that name exists, or its name has more than small letters.
+    Args: as the fields of Family. A network that has no depth may have digits at the end of its
+        name, which then is no member of another family.
+    Raises: ValueError: a family of that name exists, or its name is of another form.
     """
-    if not re.fullmatch("[a-z]+", name):
-        raise ValueError(f"family: expected a name of small letters, got {name!r}")
+    if not re.fullmatch("[a-z]+" if depth else r"[a-z]+\d*", name):
+        more = "" if depth else ", digits at the end if any"
+        raise ValueError(f"family: expected a name of small letters{more}, got {name!r}")
 
     def register(build: Builder) -> Builder:
         known = FAMILIES.get(name)
@@ -112,7 +114,9 @@ def parse_model(name: str) -> tuple[Family, int, str]:
 
     Raises: ValueError: no model can be called that.
     """
-    match = re.fullmatch(rf"([a-z]+?)(\d*)({_PLAIN})?", name)
+    match = re.fullmatch(rf"({'|'.join(_whole_names())})()({_PLAIN})?", name) or re.fullmatch(
+        rf"([a-z]+?)(\d*)({_PLAIN})?", name
+    )
     found = FAMILIES.get(match[1]) if match else None
     if match is None or found is None or (match[2] and not found.depth):
         raise ValueError(
@@ -122,6 +126,11 @@ def parse_model(name: str) -> tuple[Family, int, str]:
     if match[3] and len(found.norms) == 1:
         raise ValueError(f"model: {found.form} has no normalisation to leave out, got {name!r}")
     return found, int(match[2] or found.depth), "none" if match[3] else ""
+
+
+def _whole_names() -> list[str]:
+    """The names of networks without a depth."""
+    return [each.name for each in FAMILIES.values() if not each.depth]
 
 
 def model_builder(

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.family import Size, Task, family
 from lpkernels.experiments.workloads.models.norms import norm_layers
+from lpkernels.experiments.workloads.models.scaling import check_width
 
 
 class BasicBlock(nn.Module):
@@ -54,8 +55,7 @@ class ResNet(nn.Module):
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
             raise ValueError(f"ResNet: depth must be 6n + 2 (8, 14, 20, ...), got {depth}")
-        if width < 1:
-            raise ValueError(f"ResNet: width must be at least 1, got {width}")
+        check_width("ResNet", width)
         blocks = (depth - 2) // 6
         self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=norm == "none")
         self.bn = _norm(norm, width)
@@ -63,6 +63,31 @@ class ResNet(nn.Module):
         stages += [_stage(width << (i - 1), width << i, blocks, 2, norm) for i in (1, 2)]
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(4 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stages(torch.relu(self.bn(self.stem(x))))
+        return self.head(y.mean(dim=(2, 3)))
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for images of about 32 x 32: a stem, four stages of widths w, 2w, 4w, 8w with two
+    blocks each, average pool, linear layer; w is 64 in the paper.
+
+    Reference: He et al. 2016, arXiv 1512.03385, table 1 (18 layers). Differs: a 3x3 stem of stride
+        1 without the pool; 1x1 convolutions on the shortcuts.
+    """
+
+    def __init__(
+        self, in_channels: int, classes: int, *, width: int = 64, norm: str = "batch"
+    ) -> None:
+        super().__init__()
+        check_width("ResNet18", width)
+        self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=norm == "none")
+        self.bn = _norm(norm, width)
+        stages = [_stage(width, width, 2, 1, norm)]
+        stages += [_stage(width << (i - 1), width << i, 2, 2, norm) for i in (1, 2, 3)]
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(8 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stages(torch.relu(self.bn(self.stem(x))))
@@ -86,3 +111,8 @@ def _resnet(task: Task, size: Size) -> nn.Module:
     return ResNet(
         task.shape[0], task.outputs, depth=size.depth, width=size.width, norm=size.norm or "batch"
     )
+
+
+@family("resnet18", "images", width=64, norms=("batch", "layer", "none"))
+def _resnet18(task: Task, size: Size) -> nn.Module:
+    return ResNet18(task.shape[0], task.outputs, width=size.width, norm=size.norm or "batch")

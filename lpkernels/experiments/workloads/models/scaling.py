@@ -1,0 +1,17 @@
+"""Channels of a network made wider or narrower as a whole."""
+
+# Channels are a multiple of this, so that every one of the published networks keeps its own.
+_STEP = 4
+
+
+def scaled(channels: int, width: int, usual: int) -> int:
+    """Channels of a layer where the first has `width` instead of its `usual`: the nearest multiple
+    of 4 to channels * width / usual, the larger of two, and at least 4.
+    """
+    return max(_STEP, (2 * channels * width + _STEP * usual) // (2 * _STEP * usual) * _STEP)
+
+
+def check_width(name: str, width: int) -> None:
+    """Raises: ValueError: a width below 1."""
+    if width < 1:
+        raise ValueError(f"{name}: width must be at least 1, got {width}")

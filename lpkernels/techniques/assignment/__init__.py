@@ -1,0 +1,35 @@
+"""Precision assignments: which tensors of training are in low precision, for a budget of memory.
+
+Source: Lee, Sharma, Aiken 2023, "Training with Mixed-Precision Floating-Point Assignments",
+arXiv 2301.13464.
+"""
+
+from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.baselines import amp_like, operator_based, uniform
+from lpkernels.techniques.assignment.demotion import demote
+from lpkernels.techniques.assignment.grouping import Group, TensorSpec, group
+from lpkernels.techniques.assignment.ops import Op
+from lpkernels.techniques.assignment.pins import Pins
+from lpkernels.techniques.assignment.precisions import PAPER, Formats
+from lpkernels.techniques.assignment.promotion import Promoter, Promotion
+from lpkernels.techniques.assignment.sensitivity import Scores
+from lpkernels.techniques.assignment.tracing import trace
+
+__all__ = [
+    "PAPER",
+    "Assignment",
+    "Formats",
+    "Group",
+    "Op",
+    "Pins",
+    "Promoter",
+    "Promotion",
+    "Scores",
+    "TensorSpec",
+    "amp_like",
+    "demote",
+    "group",
+    "operator_based",
+    "trace",
+    "uniform",
+]

@@ -1,0 +1,184 @@
+"""Demotion: which groups go to low precision, for a ratio or a budget of bits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Literal, get_args
+
+from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.grouping import Group
+from lpkernels.techniques.assignment.pins import NONE, Pins, held, tie
+from lpkernels.techniques.assignment.precisions import PAPER, Formats
+from lpkernels.techniques.assignment.sensitivity import Scores, scores_of
+
+Order = Literal["decreasing", "increasing", "random", "sensitivity"]
+
+
+def demote(
+    groups: Sequence[Group],
+    ratio: float | Fraction | None = None,
+    *,
+    order: Order = "decreasing",
+    seed: int | None = None,
+    formats: Formats = PAPER,
+    pins: Pins = NONE,
+    bits: int | None = None,
+    scores: Scores | Mapping[int, float] | None = None,
+) -> Assignment:
+    """The assignment that has the first groups of an order in low precision, until enough are.
+
+    From all high, group by group: stop if the low-precision ratio has reached `ratio` (or the bits
+    are within `bits`), else the group goes to low precision. So it is the smallest prefix of the
+    order that is enough, and the prefix of a smaller demand is a part of that of a larger one.
+    All is compared in integers, the ratio as the exact value of the float; 0 demotes nothing and 1
+    everything.
+
+    Orders, equal ones by index: "decreasing" size, the paper's; "increasing"; "random" by seed,
+    the same on every machine; "sensitivity", ours: by score over the bits that the group saves,
+    least first. That last one is the greedy way to fill a knapsack, best where groups could be
+    demoted in part; with whole ones it demotes at most one group more than that. Scores do not
+    depend on the budget, so those of one pass serve for the whole curve.
+
+    What pins hold high, and tensors of operations that are not known, stay high; so a ratio above
+    what the others make up is not reached, and `Assignment.ratio` says what is. The size of a
+    group counts them.
+
+    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, second part.
+
+    Args:
+        groups: of `group`.
+        ratio: 0 to 1.
+        order, seed: as above.
+        formats: what high and low are.
+        pins: tensors held or tied.
+        bits: instead of the ratio: the most bits that all tensors may have together, ours.
+        scores: for "sensitivity": of each group, what its demotion costs.
+
+    Raises:
+        TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
+            order, a seed or scores missing or not used, a glob that matches nothing, a budget of
+            bits that cannot be met.
+    """
+    groups = tuple(groups)
+    _check(groups, ratio, bits, order, seed)
+    kept = held(groups, pins)
+    groups = tie(groups, pins)
+    walk = _Walk(formats, kept.high, sum(group.numel for group in groups))
+    for group in groups:
+        walk.start(group, kept.low)
+    enough = _enough(walk, ratio, bits)
+    for group in _ordered(groups, order, seed, walk, scores):
+        if enough():
+            break
+        walk.lower(group)
+    if bits is not None and not enough():
+        raise ValueError(
+            f"demote: bits={bits:,} cannot be met: with every group in low precision there are "
+            f"{walk.bits:,}; allow as many, or take narrower formats or fewer pins"
+        )
+    return Assignment(groups, frozenset(walk.low), tuple(walk.lowered), formats, pins)
+
+
+@dataclass
+class _Walk:
+    """How far the demotion is."""
+
+    formats: Formats
+    high: frozenset[str]
+    numel: int
+    low: set[str] = field(default_factory=set)
+    lowered: list[int] = field(default_factory=list)
+    low_numel: int = 0
+    bits: int = 0
+
+    def start(self, group: Group, low: frozenset[str]) -> None:
+        """Counts a group in, with what is held low already there."""
+        for tensor in group.tensors:
+            is_low = tensor.key in low
+            self.bits += self.formats.bits(tensor, is_low)
+            if is_low:
+                self.low.add(tensor.key)
+                self.low_numel += tensor.numel
+
+    def lower(self, group: Group) -> None:
+        left = [t for t in group.tensors if t.key not in self.low and t.key not in self.high]
+        if left:
+            self.lowered.append(group.index)
+        self.bits -= self.saved(group)
+        for tensor in left:
+            self.low.add(tensor.key)
+            self.low_numel += tensor.numel
+
+    def saved(self, group: Group) -> int:
+        """Bits that its demotion would save."""
+        left = [t for t in group.tensors if t.key not in self.low and t.key not in self.high]
+        return sum(self.formats.bits(t, False) - self.formats.bits(t, True) for t in left)
+
+
+def _enough(walk: _Walk, ratio: float | Fraction | None, bits: int | None) -> Callable[[], bool]:
+    if bits is not None:
+        return lambda: walk.bits <= bits
+    share = Fraction(ratio or 0)
+    return lambda: walk.low_numel * share.denominator >= share.numerator * walk.numel
+
+
+def _ordered(
+    groups: Sequence[Group],
+    order: Order,
+    seed: int | None,
+    walk: _Walk,
+    scores: Scores | Mapping[int, float] | None,
+) -> list[Group]:
+    if (scores is not None) != (order == "sensitivity"):
+        raise ValueError(
+            f"demote: scores go with order='sensitivity', got order={order!r} and "
+            f"{'no scores' if scores is None else 'scores'}"
+        )
+    if order == "random":
+        # random() is the method of which Python promises the same numbers in every version.
+        draw = random.Random(seed)
+        drawn = {group.index: draw.random() for group in groups}
+        return sorted(groups, key=lambda group: drawn[group.index])
+    if scores is not None:
+        costs = scores_of(scores, groups)
+
+        def cost_per_bit(group: Group) -> tuple[bool, Fraction, int]:
+            saved = walk.saved(group)
+            cost = Fraction(costs[group.index])
+            # What saves nothing comes last: only a ratio can ask for it.
+            return not saved, cost / saved if saved else cost, group.index
+
+        return sorted(groups, key=cost_per_bit)
+    sign = -1 if order == "decreasing" else 1
+    return sorted(groups, key=lambda group: (sign * group.numel, group.index))
+
+
+def _check(
+    groups: Sequence[Group],
+    ratio: float | Fraction | None,
+    bits: int | None,
+    order: str,
+    seed: int | None,
+) -> None:
+    if not groups or not all(isinstance(group, Group) for group in groups):
+        raise TypeError("demote: expected the groups of group(ops), at least one")
+    if (ratio is None) == (bits is None):
+        raise ValueError(f"demote: give ratio or bits, one of them; got {ratio=} and {bits=}")
+    if ratio is not None:
+        if isinstance(ratio, bool) or not isinstance(ratio, float | int | Fraction):
+            raise TypeError(f"demote: ratio must be a number of 0 to 1, got {ratio!r}")
+        # Written so that NaN is refused too.
+        if not 0 <= ratio <= 1:
+            raise ValueError(f"demote: ratio must be from 0 to 1, got {ratio}")
+    if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int) or bits < 0):
+        raise ValueError(f"demote: bits must be an int of at least 0, got {bits!r}")
+    if order not in get_args(Order):
+        raise ValueError(f"demote: order must be one of {', '.join(get_args(Order))}; got {order}")
+    if (order == "random") != isinstance(seed, int) or isinstance(seed, bool):
+        raise ValueError(
+            f"demote: order='random' takes an int as seed, and no other does; got order={order!r} "
+            f"and {seed=}"
+        )

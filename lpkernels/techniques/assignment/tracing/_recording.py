@@ -1,0 +1,177 @@
+"""The visitor that turns calls of functions into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor, tensors
+from lpkernels.techniques.assignment.operations import KNOWN, SAME_VALUES, canonical
+from lpkernels.techniques.assignment.tracing._flow import Flow, Maker, Parameter, Step, memory
+from lpkernels.techniques.assignment.tracing._parts import PARTS, Reads, give
+
+# Products that are several in one call, step after step or with functions between.
+_SEVERAL = {
+    *("lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+    *("scaled_dot_product_attention", "multi_head_attention_forward"),
+    *("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
+}
+_GEMMS = PRODUCTS - _SEVERAL
+# Functions that give a tensor's values to Python.
+_READS_VALUES = frozenset(
+    """
+    bool int float complex index item tolist numpy array equal allclose is_nonzero contains
+    """.split()
+)
+# Functions whose result has as many elements as values say.
+_SIZED_BY_VALUES = frozenset("nonzero argwhere unique unique_consecutive".split())
+
+
+class Recorder(Visitor):
+    """steps: the operations so far, in order, whether the loss depends on them or not."""
+
+    def __init__(self, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.steps: list[Step] = []
+        self._flow = Flow()
+        self._entered: dict[int, tuple[list[Tensor], list[int], Reads]] = {}
+        self._parameters = {
+            id(p): Parameter(name, p.numel(), number)
+            for number, (name, p) in enumerate(model.named_parameters())
+        }
+        for parameter in model.parameters():
+            self._flow.made(parameter, self._parameters[id(parameter)])
+        self._add_inputs(args, kwargs)
+        self._is_open = True
+
+    def _add_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        given = _all_tensors({str(i): x for i, x in enumerate(args)} | dict(kwargs))
+        floats = {name: x for name, x in given.items() if x.is_floating_point()}
+        for name, x in floats.items():
+            part = name if len(floats) > 1 else ""
+            step = Step(None, "input", part, False, True, x.numel())
+            self.steps.append(step)
+            self._flow.made(x, step)
+
+    def close(self) -> None:
+        """What runs from here on is not recorded."""
+        self._is_open = False
+
+    def step_of(self, loss: Tensor) -> Step:
+        """Raises: ValueError: no step made it."""
+        maker = self._flow.maker(loss)
+        if not isinstance(maker, Step):
+            raise ValueError(
+                "trace: the loss does not depend on what the model computes; give "
+                "loss(output, target) that uses the output"
+            )
+        return maker
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        found = _all_tensors(arguments)
+        makers = {name: self._maker(x) for name, x in found.items()}
+        reads = Reads(dict(arguments), {n: m for n, m in makers.items() if m is not None})
+        kept = list(found.values())
+        self._entered[call.number] = (kept, [x._version for x in kept], reads)
+
+    def after(self, call: Call, result: Any) -> None:
+        entered, versions, reads = self._entered.pop(call.number)
+        if not self._is_open:
+            return
+        name = canonical(call.operation)
+        self._refuse_values(call, name, entered, result)
+        if _takes_no_values(name) or not any(self._flow.depends(x) for x in entered):
+            return
+        made = self._made(name, result, entered, versions)
+        floats = [x for x in made if x.is_floating_point() or x.is_complex()]
+        if len(floats) < len(made):
+            for x in made:
+                self._flow.note_dependent(x)
+        if floats and reads.makers:
+            self._record(call, name, reads, result, floats)
+
+    def _maker(self, x: Tensor) -> Maker | None:
+        return self._parameters.get(id(x)) or self._flow.maker(x)
+
+    def _refuse_values(self, call: Call, name: str, entered: list[Tensor], result: Any) -> None:
+        told = name in _READS_VALUES and not isinstance(result, Tensor)
+        deciding = entered if told else _deciding_sizes(name, entered, result)
+        if any(self._flow.depends(x) for x in deciding):
+            does = "reads a value" if told else "makes a tensor of a size"
+            raise NotImplementedError(
+                f"trace: {where(call.run)} {does} that depends on the network's inputs or "
+                f"parameters ({call.operation}), so what it computes may change from step to step; "
+                "compute it with tensors of fixed sizes (torch.where), or leave it out of forward"
+            )
+
+    def _made(
+        self, name: str, result: Any, entered: list[Tensor], versions: list[int]
+    ) -> list[Tensor]:
+        """The tensors with new values: new memory, else what was changed in place."""
+        places = {memory(x) for x in entered}
+        results = _all_tensors({"result": result}).values()
+        new = {memory(x): x for x in results if memory(x) not in places}
+        if new:
+            return list(new.values())
+        pairs = zip(entered, versions, strict=True)
+        return list({memory(x): x for x, version in pairs if x._version != version}.values())
+
+    def _record(
+        self, call: Call, name: str, reads: Reads, result: Any, floats: list[Tensor]
+    ) -> None:
+        makers = list(dict.fromkeys(reads.makers.values()))
+        if name in SAME_VALUES and len(makers) == 1:
+            for x in floats:
+                self._flow.made(x, makers[0])
+            return
+        if name in PARTS:
+            steps = PARTS[name](call.run, reads, result)
+            if steps is not None:
+                self.steps += steps.all
+                for x, step in zip(_all_tensors({"": result}).values(), steps.results, strict=True):
+                    self._flow.made(x, step)
+                return
+        gemm = name in _GEMMS
+        known = gemm or name in KNOWN
+        for x in floats:
+            step = Step(call.run, name, "", gemm, known, x.numel())
+            give(step, makers)
+            self.steps.append(step)
+            self._flow.made(x, step)
+
+
+def _deciding_sizes(name: str, entered: list[Tensor], result: Any) -> list[Tensor]:
+    """The tensors whose values decide how many elements the result has."""
+    if name == "getitem":
+        return [x for x in entered[1:] if x.dtype == torch.bool]
+    if name == "masked_select":
+        return entered[1:]
+    one = name == "where" and not isinstance(result, Tensor)
+    return entered if one or name in _SIZED_BY_VALUES else []
+
+
+def _takes_no_values(name: str) -> bool:
+    """Whether it reads only the shape and type of a tensor, as zeros_like and new_zeros."""
+    return name.endswith("_like") or name.startswith("new_")
+
+
+def where(run: Run) -> str:
+    """A module as errors name it."""
+    return "the loss, or what runs around the model," if run.module is None else str(run)
+
+
+def _all_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """As `tensors`, inside mappings too (a model's output may be one)."""
+    found: dict[str, Tensor] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _all_tensors({f"{name}.{key}": each for key, each in value.items()})
+        elif isinstance(value, list | tuple):
+            found |= _all_tensors({f"{name}.{i}": each for i, each in enumerate(value)})
+        else:
+            found |= tensors({name: value})
+    return found

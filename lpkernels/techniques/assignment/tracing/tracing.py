@@ -1,0 +1,107 @@
+"""trace: the operations of a model and its loss."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from lpkernels.nn._select import check_model
+from lpkernels.nn.observing import EVERYTHING, observe
+from lpkernels.nn.observing.tracing import left_as_found
+from lpkernels.techniques.assignment.ops import Op
+from lpkernels.techniques.assignment.tracing._finishing import finished
+from lpkernels.techniques.assignment.tracing._recording import Recorder
+
+
+def trace(
+    model: Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any, Any]
+) -> tuple[Op, ...]:
+    """What the model and its loss compute on one batch, operation by operation, as data.
+
+    It runs both once, forward, in the mode the model is in, and follows every call of a function
+    of torch: which results it reads, which parameters, and how many elements it makes. Parameters,
+    gradients, buffers, training mode and random states are left as found. Only what the loss
+    depends on is told; what is computed from constants and whole numbers alone is no Op.
+
+    - Matrix products and convolutions are GEMMs, whatever their operands. Attention in one call
+      and torch's multi-head attention are their products and the softmax between: "scores",
+      "softmax", "values", "in_proj" (or "in_proj_q", ...), "out_proj". cross_entropy is
+      "log_softmax" and "nll_loss".
+    - Views are no Ops, nor are copies of the same values (contiguous, clone, casts): who reads one
+      reads what it is a view of. So the halves of a split are the tensor that was split; the
+      paper's release counts them as new ones.
+    - What works in place makes a new result, as if it did not.
+    - An Op is called as the module that makes it, if that has no other and no modules in it, else
+      "<module>.<operation>"; the second of a name ends in "_1". What runs around the model is
+      "loss.<operation>", and the network's inputs are "input" or "input.<name>". Whole numbers as
+      inputs, such as tokens, are no Op, for nothing rounds them.
+    - Parameters have the names of `named_parameters`. Labels, buffers and constants are no tensors
+      of an assignment.
+    - An operation that is not known, such as a recurrent layer, whose steps are in one call, is
+      held in high precision; one warning names all of them.
+
+    The trace observes functions (`lpkernels.nn.observing`, depth "functions"). A converted model
+    calls the same ones there as the plain model, under the names of its modules, so both have the
+    same Ops (but that transformers' Conv1D calls addmm, and linear once it is converted); and what
+    rounds results in training can meet the same calls. The others see less or more than that, with
+    torch 2.13 and transformers 5.23: torch.fx takes none of ResNet, MobileNetV2, ViT, BERT, GPT-2
+    and LLaMA, and no emulated layer; torch.export takes four of these six and, of an emulated
+    layer, tells operators of this package; depth "operators" tells its rounding and packing too.
+    The price is that a run follows one way through the Python code. So reading a value that depends
+    on the network's floating-point inputs or parameters is refused. Decisions by whole numbers
+    (masks, lengths) are taken as this batch takes them; another batch may give other Ops, which
+    `Assignment.check` finds out.
+
+    Args:
+        model: any module, converted or not.
+        loss: from the model's output and the target to a scalar.
+        batch: (input, target): the input a tensor, a tuple of arguments or a dict of keyword
+            arguments; numel of the Ops counts its examples. Anything that loss takes as target.
+
+    Raises:
+        TypeError: no module, or no pair as batch.
+        ValueError: a loss that is no scalar, or does not depend on what the model computes.
+        NotImplementedError: control flow by values, TorchScript, a compiled module; it says where.
+    """
+    check_model("trace", model)
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise TypeError(
+            f"trace: batch must be (input, target), got {type(batch).__name__}"
+            f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}"
+        )
+    given, target = batch
+    args, kwargs = _arguments(given)
+    recorder = Recorder(model, args, kwargs)
+    with (
+        left_as_found(model, [*args, *kwargs.values()]),
+        torch.enable_grad(),
+        observe(model, recorder, operations=EVERYTHING),
+    ):
+        value = loss(model(*args, **kwargs), target)
+        recorder.close()
+    ops, unknown = finished(recorder.steps, recorder.step_of(_checked(value)))
+    if unknown:
+        warnings.warn(
+            "trace: held in high precision, for what they compute is not known: "
+            + ", ".join(unknown),
+            stacklevel=2,
+        )
+    return ops
+
+
+def _arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if isinstance(given, Mapping):
+        return (), given
+    return (given if isinstance(given, tuple | list) else (given,)), {}
+
+
+def _checked(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"trace: the loss must be a scalar tensor, got {got}; take a mean, say")
+    return value

@@ -1,0 +1,63 @@
+"""Models nobody here wrote, traced whole and assigned: plain and converted."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.techniques.assignment import Op, demote, group, operator_based, trace
+from tests.models.architectures import ARCHITECTURES, Architecture
+from tests.models.test_models import RECIPES, each_architecture
+
+# Two modules of attention count as one product each, and are scores and values.
+LAYERS = {"resnet": 0, "mobilenet_v2": 0}
+
+
+def traced(model: Any, architecture: Architecture) -> tuple[Op, ...]:
+    with warnings.catch_warnings():
+        # An operation that is not known would be told in one.
+        warnings.simplefilter("error", UserWarning)
+        return trace(model, lambda output, _: output.loss, (architecture.batch(), None))
+
+
+@each_architecture
+def test_every_product_parameter_and_edge_is_traced(architecture: Architecture) -> None:
+    model = architecture.model()
+    ops = traced(model, architecture)
+    assert all(op.known for op in ops)
+    # Every parameter of the model, once, with its size.
+    sizes = {name: numel for op in ops for name, numel in op.full_params.items()}
+    assert sizes == {name: p.numel() for name, p in model.named_parameters()}
+    # One end: everything leads to the loss, which is one number.
+    read = {name for op in ops for name in op.inputs}
+    assert [op.name for op in ops if op.name not in read] == [ops[-1].name]
+    assert (ops[-1].operation, ops[-1].numel) == ("nll_loss", 1)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_products_are_those_of_the_modules_and_of_attention(name: str) -> None:
+    architecture = ARCHITECTURES[name]
+    gemms = [op for op in traced(architecture.model(), architecture) if op.is_gemm]
+    assert len(gemms) == architecture.products + LAYERS.get(name, 2)
+
+
+@each_architecture
+def test_a_converted_model_has_the_tensors_of_the_plain_one(architecture: Architecture) -> None:
+    model = architecture.model()
+    plain = group(traced(model, architecture))
+    assignment = demote(plain, 0.6)
+    lp.convert(model, RECIPES["fp8"])
+    assert group(traced(model, architecture)) == plain
+    assignment.check(group(traced(model, architecture)))
+
+
+@each_architecture
+def test_models_are_assigned_and_left_as_found(architecture: Architecture) -> None:
+    model = architecture.model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ops = traced(model, architecture)
+    assert 0.6 <= demote(group(ops), 0.6).ratio
+    assert 0 < operator_based(ops).ratio < 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,0 +1,52 @@
+"""Small networks as data and as models: the chain, the residual block and the fire module."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.techniques.assignment import Group, Op
+
+
+def chain(loss_numel: int = 1) -> list[Op]:
+    """A CNN on (4, 1, 8, 8), ten classes: two convolutions with norms, a pool, a linear layer.
+
+    The loss is a scalar of one element. The paper's released code traces one sample and multiplies
+    every result by the batch, so it counts the loss as 4.
+    """
+    return [
+        Op("in", False, (), {}, 256),
+        Op("conv1", True, ("in",), {"weight": 36}, 1024),
+        Op("bn1", False, ("conv1",), {"weight": 4, "bias": 4}, 1024),
+        Op("relu1", False, ("bn1",), {}, 1024, "relu"),
+        Op("conv2", True, ("relu1",), {"weight": 288}, 512),
+        Op("bn2", False, ("conv2",), {"weight": 8, "bias": 8}, 512),
+        Op("relu2", False, ("bn2",), {}, 512, "relu"),
+        Op("pool", False, ("relu2",), {}, 32, "avg_pool2d"),
+        Op("fc", True, ("pool",), {"weight": 80, "bias": 10}, 40),
+        Op("log_softmax", False, ("fc",), {}, 40, "log_softmax"),
+        Op("nll", False, ("log_softmax",), {}, loss_numel, "nll_loss"),
+    ]
+
+
+def chain_model() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 8, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(8, 10),
+    )
+
+
+def chain_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
+    return torch.randn(examples, 1, 8, 8), torch.arange(examples) % 10
+
+
+def homes(groups: tuple[Group, ...]) -> dict[str, int]:
+    """The group of every tensor by key."""
+    return {tensor.key: tensor.group for each in groups for tensor in each.tensors}

@@ -1,0 +1,95 @@
+"""operator_based, uniform and amp_like."""
+
+from __future__ import annotations
+
+import pytest
+
+from lpkernels.techniques.assignment import (
+    Assignment,
+    Formats,
+    Op,
+    Pins,
+    amp_like,
+    operator_based,
+    uniform,
+)
+from tests.techniques.assignment.networks import chain
+
+CHAIN = chain(loss_numel=4)
+
+
+def test_operator_based_lowers_what_enters_inner_gemms():
+    made = operator_based(CHAIN)
+    assert made.low == {"relu1.Y", "conv2.weight.P", "conv2.weight.GP", "conv2.GY"}
+    assert made.low_numel == 2112
+    assert made.ratio == pytest.approx(0.194906, abs=5e-7)
+    assert made.bits == 158784
+    assert made.bit_ratio == pytest.approx(0.168328, abs=5e-7)
+    assert made.low_groups == ()
+
+
+def test_what_the_last_group_reads_stays_high():
+    # Two linear layers after the input: the second is the last GEMM, the first is fed by the input.
+    ops = [Op("in", False, (), {}, 2)]
+    for i, name in enumerate(["a", "b", "c", "d"]):
+        ops.append(Op(name, True, (ops[-1].name,), {"w": 10 ** (i + 1)}, 2))
+    made = operator_based(ops)
+    # a is first, d last; d's input c stays high with its gradient, its weight does not.
+    assert made.low == {"b.Y", "b.w.P", "b.w.GP", "b.GY", "c.w.P", "c.w.GP"}
+
+
+def test_a_result_with_one_gemm_among_its_readers_is_low():
+    ops = [
+        Op("in", False, (), {}, 2),
+        Op("first", True, ("in",), {"w": 1}, 2),
+        Op("relu", False, ("first",), {}, 2),
+        Op("inner", True, ("relu",), {"w": 1}, 2),
+        Op("add", False, ("relu", "inner"), {}, 2),
+        Op("more", True, ("add",), {"w": 1}, 2),
+        Op("norm", False, ("more",), {}, 2),
+        Op("last", True, ("norm",), {"w": 1}, 2),
+    ]
+    made = operator_based(ops)
+    assert {"relu.Y", "add.Y", "inner.GY", "more.GY", "more.w.P"} <= made.low
+    assert not made.low & {"inner.Y", "relu.GY", "add.GY", "norm.Y", "more.Y", "last.w.P"}
+
+
+def test_uniform_is_all_low_or_all_high():
+    low, high = uniform(CHAIN), uniform(CHAIN, "high")
+    assert (low.ratio, low.bits, low.low_groups) == (1.0, 90192, (0, 1, 2, 3))
+    assert (high.ratio, high.bits, high.low_groups) == (0.0, 173376, ())
+    fp32 = uniform(CHAIN, "high", formats=Formats.same("fp32"))
+    assert fp32.bits == 32 * 10836
+    with pytest.raises(ValueError, match="precision must be 'low' or 'high', got 'fp8'"):
+        uniform(CHAIN, "fp8")  # type: ignore[arg-type]
+
+
+def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
+    made = amp_like(CHAIN)
+    more = {"conv2.Y", "relu1.GY", "relu2.Y", "relu2.GY"}
+    assert made.low == operator_based(CHAIN).low | more
+    assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in made.low)
+
+
+@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
+def test_unknown_operations_stay_high(make) -> None:
+    ops = [
+        Op(op.name, op.is_gemm, op.inputs, op.params, op.numel, op.operation, op.name != "conv2")
+        for op in CHAIN
+    ]
+    assert {key for key in make(CHAIN).low if key.startswith("conv2")}
+    assert not {key for key in make(ops).low if key.startswith("conv2")}
+
+
+@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
+def test_pins_hold(make) -> None:
+    made: Assignment = make(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
+    assert not {key for key in made.low if key.startswith("conv2")}
+    assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= made.low
+
+
+def test_tied_tensors_that_differ_are_high():
+    made = operator_based(CHAIN, pins=Pins(tied="relu*.Y"))
+    assert operator_based(CHAIN).low - made.low == {"relu1.Y"}
+    kept = operator_based(CHAIN, pins=Pins(tied="conv2.weight.*"))
+    assert kept.low == operator_based(CHAIN).low

@@ -1,0 +1,258 @@
+"""demote: the prefix of groups in low precision."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpkernels.techniques.assignment import (
+    Formats,
+    Group,
+    Op,
+    Pins,
+    Scores,
+    TensorSpec,
+    demote,
+    group,
+)
+from tests.techniques.assignment.networks import chain
+
+# As the paper's code counts the loss; the numbers of its rule are known for it.
+GROUPS = group(chain(loss_numel=4))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "reached", "bits", "bit_ratio"),
+    [
+        (0.0, (), 0.0, 173376, 0.0),
+        (0.01, (1,), 0.621632, 121856, 0.594315),
+        (0.62, (1,), 0.621632, 121856, 0.594315),
+        (0.65, (1, 2), 0.930602, 95920, 0.893503),
+        (0.8, (1, 2), 0.930602, 95920, 0.893503),
+        (0.95, (1, 2, 0), 0.984496, 91536, 0.944075),
+        (0.99, (1, 2, 0, 3), 1.0, 90192, 0.959579),
+        (1.0, (1, 2, 0, 3), 1.0, 90192, 0.959579),
+    ],
+)
+def test_the_largest_groups_go_first(
+    ratio: float, low: tuple[int, ...], reached: float, bits: int, bit_ratio: float
+) -> None:
+    made = demote(GROUPS, ratio)
+    assert made.low_groups == low
+    assert made.ratio == pytest.approx(reached, abs=5e-7)
+    assert made.bits == bits
+    assert made.bit_ratio == pytest.approx(bit_ratio, abs=5e-7)
+    assert made.high_bits == 173376
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "reached"),
+    [
+        (0.01, (3,), 0.015504),
+        (0.05, (3, 0), 0.069398),
+        (0.3, (3, 0, 2), 0.378368),
+        (0.5, (3, 0, 2, 1), 1.0),
+    ],
+)
+def test_increasing_order_takes_the_smallest_first(
+    ratio: float, low: tuple[int, ...], reached: float
+) -> None:
+    made = demote(GROUPS, ratio, order="increasing")
+    assert made.low_groups == low
+    assert made.ratio == pytest.approx(reached, abs=5e-7)
+
+
+def test_increasing_order_has_the_bits_of_the_paper_code():
+    made = demote(GROUPS, 0.3, order="increasing")
+    assert made.bits == 141712
+    assert made.bit_ratio == pytest.approx(0.365264, abs=5e-7)
+
+
+def test_the_scalar_loss_moves_the_last_group_alone():
+    made = demote(group(chain()), 0.62)
+    assert (made.low_groups, made.numel, made.low_numel) == ((1,), 10830, 6736)
+    assert made.high_bits == 173280
+
+
+def tensors(*sizes: int) -> tuple[Group, ...]:
+    """Groups of one activation each."""
+    return tuple(
+        Group(i, (TensorSpec(f"t{i}.Y", "activation", size, i),)) for i, size in enumerate(sizes)
+    )
+
+
+@pytest.mark.parametrize("order", ["decreasing", "increasing"])
+def test_equal_groups_go_by_index(order: Any):
+    assert demote(tensors(5, 5, 5), 0.5, order=order).low_groups == (0, 1)
+
+
+def test_a_ratio_is_the_exact_value_of_the_float():
+    # 0.1 as a float is above a tenth: one of ten elements does not reach it. As a fraction it does.
+    ten = tensors(*[1] * 10)
+    assert len(demote(ten, 0.1).low_groups) == 2
+    assert len(demote(ten, Fraction(1, 10)).low_groups) == 1
+    # 0.3 as a float is below three tenths.
+    assert len(demote(ten, 0.3).low_groups) == 3
+
+
+def test_sizes_beyond_floats_are_compared_exactly():
+    huge = tensors(2**60, 2**60 + 1)
+    assert demote(huge, 0.5, order="increasing").low_groups == (0, 1)
+    assert demote(huge, 0.5).low_groups == (1,)
+
+
+def test_random_order_is_the_seeds_own():
+    groups = tensors(*range(1, 9))
+    orders = [demote(groups, 1.0, order="random", seed=seed).low_groups for seed in (123, 456, 789)]
+    assert len(set(orders)) == 3
+    assert demote(groups, 1.0, order="random", seed=123).low_groups == orders[0]
+    # Python promises the numbers of random(), so these are the same everywhere.
+    assert orders[0] == (5, 0, 1, 3, 7, 2, 6, 4)
+
+
+def test_sensitivity_takes_the_cheapest_bits_first():
+    groups = tensors(100, 10, 1000)
+    # 0.04, 0.5 and 0.02 a saved bit, over 8.
+    made = demote(groups, 0.95, order="sensitivity", scores={0: 4, 1: 5, 2: 20})
+    assert made.low_groups == (2, 0)
+
+
+def test_a_budget_of_bits_stops_where_it_is_met():
+    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
+    most = 16 * 1110
+    made = [
+        demote(groups, bits=budget, order="sensitivity", scores=scores)
+        for budget in (most, most - 1, most - 8000, most - 8001, most - 8880)
+    ]
+    assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
+    assert [each.bits for each in made] == [17760, 9760, 9760, 8960, 8880]
+
+
+def test_what_saves_no_bit_comes_last():
+    groups = (
+        Group(0, (TensorSpec("w.GP", "grad_weight", 10, 0),)),
+        Group(1, (TensorSpec("a.Y", "activation", 10, 1),)),
+    )
+    made = demote(groups, 1.0, order="sensitivity", scores={0: 0, 1: 99})
+    assert made.low_groups == (1, 0)
+
+
+def test_scores_are_kept_for_every_budget(tmp_path):
+    scores = Scores.of(GROUPS, {0: 0.5, 1: 3.0, 2: 1e-9, 3: 0.25})
+    scores.save(tmp_path / "scores.json")
+    loaded = Scores.load(tmp_path / "scores.json", GROUPS)
+    assert loaded == scores
+    made = [demote(GROUPS, r, order="sensitivity", scores=loaded).low_groups for r in (0.1, 0.5, 1)]
+    assert made == [(2,), (2, 1), (2, 1, 0, 3)]
+
+
+def test_scores_of_other_groups_are_refused(tmp_path):
+    Scores.of(GROUPS, dict.fromkeys(range(4), 1.0)).save(tmp_path / "scores.json")
+    with pytest.raises(ValueError, match="scores: they are of another model, batch or tying: of 4"):
+        Scores.load(tmp_path / "scores.json", group(chain()))
+    with pytest.raises(ValueError, match=r"missing \[3\], of no group \[7\]"):
+        Scores.of(GROUPS, {0: 1, 1: 1, 2: 1, 7: 1})
+    for bad in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"at least 0, got {bad} for group 2"):
+            demote(GROUPS, 1.0, order="sensitivity", scores={0: 1, 1: 1, 2: bad, 3: 1})
+
+
+@pytest.mark.parametrize(
+    ("ratio", "options", "error", "match"),
+    [
+        (1.1, {}, ValueError, "ratio must be from 0 to 1, got 1.1"),
+        (-0.1, {}, ValueError, "ratio must be from 0 to 1, got -0.1"),
+        (float("nan"), {}, ValueError, "ratio must be from 0 to 1, got nan"),
+        ("0.5", {}, TypeError, "ratio must be a number of 0 to 1, got '0.5'"),
+        (True, {}, TypeError, "ratio must be a number of 0 to 1, got True"),
+        (None, {}, ValueError, "give ratio or bits, one of them; got ratio=None and bits=None"),
+        (0.5, {"bits": 5}, ValueError, "give ratio or bits, one of them; got ratio=0.5"),
+        (None, {"bits": 0.5}, ValueError, "bits must be an int of at least 0, got 0.5"),
+        (None, {"bits": 90191}, ValueError, "bits=90,191 cannot be met.* there are 90,192"),
+        (0.5, {"order": "size"}, ValueError, "order must be one of decreasing, .*; got size"),
+        (0.5, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
+        (0.5, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
+        (0.5, {"order": "sensitivity"}, ValueError, "scores go with order='sensitivity'.* no"),
+        (0.5, {"scores": {0: 1.0}}, ValueError, "got order='decreasing' and scores"),
+    ],
+)
+def test_wrong_demands_are_refused(ratio: Any, options: dict, error: type, match: str):
+    with pytest.raises(error, match=match):
+        demote(GROUPS, ratio, **options)
+
+
+def test_groups_are_expected():
+    for wrong in ((), chain()):
+        with pytest.raises(TypeError, match=r"demote: expected the groups of group\(ops\)"):
+            demote(wrong, 0.5)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> list[Op]:
+    """Operations that read earlier ones, some with parameters, some shared, some unknown."""
+    sizes = st.integers(0, 2**40)
+    ops = [Op("op0", False, (), {}, draw(sizes))]
+    for i in range(1, draw(st.integers(1, 12))):
+        inputs = draw(st.lists(st.integers(0, i - 1), max_size=3, unique=True))
+        params = {f"w{k}": draw(sizes) for k in range(draw(st.integers(0, 2)))}
+        ops.append(
+            Op(f"op{i}", draw(st.booleans()), tuple(f"op{k}" for k in inputs), params, draw(sizes))
+        )
+    return ops
+
+
+ORDERS = st.sampled_from([{}, {"order": "increasing"}, {"order": "random", "seed": 5}])
+RATIOS = st.floats(0, 1)
+
+
+@given(networks(), RATIOS, ORDERS)
+def test_the_ratio_is_reached_by_the_smallest_prefix(ops: list[Op], ratio: float, order: dict):
+    groups = group(ops)
+    made = demote(groups, ratio, **order)
+    total = sum(each.numel for each in groups)
+    low = [groups[index].numel for index in made.low_groups]
+    assert made.low_numel == sum(low)
+    assert made.low == {t.key for i in made.low_groups for t in groups[i].tensors}
+    # Exactly, in rational numbers.
+    assert sum(low) >= Fraction(ratio) * total
+    if low:
+        assert sum(low[:-1]) < Fraction(ratio) * total
+
+
+@given(networks(), RATIOS, RATIOS, ORDERS)
+def test_a_smaller_demand_is_a_prefix(ops: list[Op], a: float, b: float, order: dict):
+    groups = group(ops)
+    small, large = (demote(groups, ratio, **order) for ratio in sorted((a, b)))
+    assert large.low_groups[: len(small.low_groups)] == small.low_groups
+    assert small.bits >= large.bits
+
+
+@given(networks(), st.data())
+def test_budgets_of_bits_nest_and_are_met(ops: list[Op], data: st.DataObject):
+    groups = group(ops)
+    scores = {each.index: data.draw(st.floats(0, 1e6)) for each in groups}
+    most, least = demote(groups, 0.0).bits, demote(groups, 1.0).bits
+    budgets = sorted(data.draw(st.integers(least, most)) for _ in range(2))
+    tight, loose = (demote(groups, bits=b, order="sensitivity", scores=scores) for b in budgets)
+    assert tight.bits <= budgets[0]
+    assert loose.bits <= budgets[1]
+    assert tight.low_groups[: len(loose.low_groups)] == loose.low_groups
+
+
+@given(networks(), RATIOS)
+def test_every_group_is_low_or_high_as_a_whole_but_what_is_pinned(ops: list[Op], ratio: float):
+    made = demote(group(ops), ratio, pins=Pins(high="op0.Y", low="op0.GY"))
+    for each in made.groups:
+        low = {t.key in made.low for t in each.tensors if t.key not in ("op0.Y", "op0.GY")}
+        assert len(low) <= 1
+    assert "op0.Y" not in made.low
+    assert "op0.GY" in made.low
+
+
+def test_other_formats_have_other_bits():
+    made = demote(GROUPS, 1.0, formats=Formats.same("fp32", "bf16"))
+    assert (made.high_bits, made.bits, made.bit_ratio) == (32 * 10836, 16 * 10836, 1.0)

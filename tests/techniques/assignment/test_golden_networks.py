@@ -1,0 +1,100 @@
+"""The four networks of the paper, in the forms for small images, and their assignments.
+
+Each file of `golden` holds what `found` returns for a quarter of the usual width, 10 classes and a
+batch of four images of 3 x 32 x 32, whose loss is the mean cross entropy:
+
+- "groups": for each group, in the order of the network, its elements, its number of tensors, and
+  its first and last result. There is one group more than there are convolutions and linear layers;
+  a group begins with the result of one of them and holds the weights that read its last result. So
+  in SqueezeNet the group of a squeeze convolution holds both expanding weights and that of the 3x3
+  one the concatenation; in ResNet-18 the sum of a block with a projection is in the projection's.
+- "ratios": what is demoted, largest group first, until that share of all elements is in low
+  precision: the groups in that order, the elements and the bits. At 0 nothing is; at 1 everything,
+  and the bits are a little more than half of those at 0, since gradients of weights keep 16 bits.
+
+They are exact and change only if the network, the trace or the rule does. A change that is meant is
+written by `python -m tests.techniques.assignment.test_golden_networks`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
+from lpkernels.techniques.assignment import Group, Op, demote, group, trace
+
+GOLDEN = Path(__file__).parent / "golden"
+NETWORKS = ("squeezenet", "shufflenetv2", "mobilenetv2", "resnet18")
+RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+each_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+@functools.cache
+def traced(name: str) -> tuple[Op, ...]:
+    task = Task("images", (3, 32, 32), 10)
+    model = build_model(name, task, width=FAMILIES[name].width // 4)
+    return trace(model, cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
+
+
+def found(name: str) -> dict[str, Any]:
+    groups = group(traced(name))
+    made = {str(ratio): demote(groups, ratio) for ratio in RATIOS}
+    return {
+        "groups": [[each.numel, len(each.tensors), *_ends(each)] for each in groups],
+        "ratios": {
+            ratio: {"groups": list(a.low_groups), "elements": a.low_numel, "bits": a.bits}
+            for ratio, a in made.items()
+        },
+    }
+
+
+def _ends(each: Group) -> tuple[str, str]:
+    results = [t.key.removesuffix(".Y") for t in each.tensors if t.kind == "activation"]
+    return results[0], results[-1]
+
+
+@each_network
+def test_assignments_are_the_golden_ones(name: str) -> None:
+    assert found(name) == json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+@each_network
+def test_a_group_opens_with_every_product(name: str) -> None:
+    ops = traced(name)
+    opening = [op.name for op in ops if op.is_gemm]
+    groups = group(ops)
+    assert ["input", *opening] == [_ends(each)[0] for each in groups]
+
+
+@each_network
+def test_every_parameter_and_result_is_counted_with_its_gradient(name: str) -> None:
+    model = build_model(name, Task("images", (3, 32, 32), 10), width=FAMILIES[name].width // 4)
+    parameters = sum(p.numel() for p in model.parameters())
+    results = sum(op.numel for op in traced(name))
+    assert sum(each.numel for each in group(traced(name))) == 2 * (parameters + results)
+    at = {ratio: demote(group(traced(name)), ratio) for ratio in RATIOS}
+    assert at[0.0].bits == 32 * (parameters + results)
+    assert at[1.0].bits == 8 * parameters + 16 * (parameters + results)
+
+
+def _write() -> None:
+    for name in NETWORKS:
+        values = found(name)
+        lines = [f'"{key}": {json.dumps(rows)}' for key, rows in values["ratios"].items()]
+        text = ",\n".join(json.dumps(row) for row in values["groups"])
+        ratios = ",\n".join(lines)
+        (GOLDEN / f"{name}.json").write_text(
+            f'{{"groups": [\n{text}],\n"ratios": {{\n{ratios}}}}}\n'
+        )
+
+
+if __name__ == "__main__":
+    _write()

@@ -1,0 +1,113 @@
+"""Pins: tensors held high, held low, or tied."""
+
+from __future__ import annotations
+
+import pytest
+
+from lpkernels.techniques.assignment import Op, Pins, Promoter, demote, group
+from tests.techniques.assignment.networks import chain
+
+GROUPS = group(chain())
+
+
+def test_what_is_held_high_is_in_no_prefix():
+    made = demote(GROUPS, 1.0, pins=Pins(high=["*.P", "fc.Y"]))
+    assert made.low_groups == (1, 2, 0, 3)
+    assert {t for t in made.tensors if t not in made.low} == {
+        *("conv1.weight.P", "bn1.weight.P", "bn1.bias.P", "conv2.weight.P"),
+        *("bn2.weight.P", "bn2.bias.P", "fc.weight.P", "fc.bias.P", "fc.Y"),
+    }
+    assert made.ratio < 1
+
+
+def test_held_tensors_count_in_the_ratio_that_others_must_reach():
+    # The first group alone has 0.622 of all elements, of which 1024 are held.
+    assert demote(GROUPS, 0.6).low_groups == (1,)
+    made = demote(GROUPS, 0.6, pins=Pins(high="conv1.Y"))
+    assert made.low_groups == (1, 2)
+
+
+def test_what_is_held_low_counts_from_the_start():
+    made = demote(GROUPS, 0.09, pins=Pins(low="conv1.Y"))
+    assert made.low_groups == ()
+    assert made.low == {"conv1.Y"}
+
+
+def test_a_group_of_held_tensors_is_not_demoted():
+    made = demote(GROUPS, 1.0, pins=Pins(high=["in.*", "conv1.weight.*"]))
+    assert made.low_groups == (1, 2, 3)
+
+
+def test_tied_tensors_join_the_first_ones_group():
+    made = demote(GROUPS, 0.3, pins=Pins(tied="*.bias.P"))
+    assert [each.numel for each in made.groups] == [584, 6736 + 18, 3348 - 18, 162]
+    assert made.tensors["fc.bias.P"].group == 1
+    assert {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"} <= made.low
+    assert made.tied_with("fc.bias.P") == {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"}
+    assert made.tied_with("in.Y") == {"in.Y"}
+
+
+def test_a_group_of_which_all_is_tied_away_is_gone():
+    ops = [Op("in", False, (), {}, 4), Op("a", True, ("in",), {}, 4), Op("b", True, ("a",), {}, 4)]
+    made = demote(group(ops), 0.5, pins=Pins(tied="[ab].*"))
+    assert [(each.index, each.numel) for each in made.groups] == [(0, 8), (1, 16)]
+
+
+def test_globs_that_share_a_tensor_tie_all():
+    made = demote(GROUPS, 0.0, pins=Pins(tied=["in.*", "[fb]*.bias.P", "*n.Y", "bn1.*"]))
+    tied = {"in.Y", "in.GY", "bn1.bias.P", "bn2.bias.P", "fc.bias.P"}
+    assert made.tied_with("in.Y") == {"in.Y", "in.GY"}
+    assert tied - {"in.Y", "in.GY"} < made.tied_with("bn1.Y")
+    assert made.tensors["fc.bias.P"].group == 1
+
+
+def test_one_that_is_held_holds_what_is_tied_to_it():
+    made = demote(GROUPS, 1.0, pins=Pins(high="bn1.bias.P", tied="*.bias.P"))
+    assert not {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"} & made.low
+    low = demote(GROUPS, 0.0, pins=Pins(low="bn1.bias.P", tied="*.bias.P"))
+    assert low.low == {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"}
+
+
+def test_tied_tensors_are_promoted_together():
+    promoter = Promoter(demote(GROUPS, 1.0, pins=Pins(tied="relu*.Y")))
+    assert promoter.update({"relu2.Y": 0.5, "bn1.Y": 0.0}) == ("relu1.Y", "relu2.Y")
+    assert [(p.key, p.trigger) for p in promoter.promotions] == [
+        ("relu1.Y", "tied"),
+        ("relu2.Y", "overflow"),
+    ]
+
+
+def test_what_is_held_low_is_not_promoted():
+    promoter = Promoter(demote(GROUPS, 1.0, pins=Pins(low="relu1.Y")), whole_group=True)
+    assert promoter.update({"relu1.Y": 1.0}) == ()
+    assert "relu1.Y" not in promoter.update({"bn1.Y": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("pins", "match"),
+    [
+        ({"high": "conv9.*"}, r"pins: high='conv9.\*' matches no tensor; there are 38, such as"),
+        ({"low": ["in.Y", "x"]}, "pins: low='x' matches no tensor"),
+        ({"tied": "x"}, "pins: tied='x' matches no tensor"),
+        ({"high": "in.*", "low": "in.Y"}, "'in.Y' would be held high and low; hold it once"),
+        (
+            {"high": "in.Y", "low": "fc.Y", "tied": ["in.Y", "*[nc].Y"]},
+            r"tied tensors are held low in part \('fc.Y'\) and high in part \('in.Y'\)",
+        ),
+    ],
+    ids=["high", "low", "tied", "both", "tied apart"],
+)
+def test_pins_that_cannot_be_are_refused(pins: dict, match: str):
+    with pytest.raises(ValueError, match=match):
+        demote(GROUPS, 0.5, pins=Pins(**pins))
+
+
+def test_an_unknown_operation_cannot_be_held_low():
+    groups = group([Op("in", False, (), {}, 4, known=False)])
+    with pytest.raises(ValueError, match=r"'in\.Y' would be held low, and of an operation that is"):
+        demote(groups, 0.5, pins=Pins(low="in.Y"))
+
+
+def test_globs_are_text():
+    with pytest.raises(TypeError, match="Pins: high must be globs of keys, got 3"):
+        Pins(high=[3])  # type: ignore[list-item]

@@ -1,0 +1,412 @@
+"""trace: the operations of a model and its loss, and nothing of the model changed."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from lpkernels.techniques.assignment import Op, group, trace
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import chain, chain_batch, chain_model, homes
+
+LABELS = torch.arange(4) % 3
+
+
+class Computes(nn.Module):
+    """A function of the module and its inputs, with whatever submodules it is given."""
+
+    def __init__(self, function: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+def ops_of(function: Callable[..., Any], *inputs: Tensor, **modules: nn.Module) -> list[Op]:
+    """Without the loss, which is a sum."""
+    model = Computes(function, **modules)
+    ops = trace(model, lambda y, target: y.sum(), (inputs, None))
+    assert ops[-1].name == "loss.sum"
+    return list(ops[:-1])
+
+
+def edges(ops: list[Op]) -> dict[str, tuple[str, ...]]:
+    return {op.name: op.inputs for op in ops}
+
+
+X = torch.randn(4, 6)
+
+
+def test_the_chain_is_the_data_of_the_paper():
+    ops = trace(chain_model(), F.cross_entropy, chain_batch())
+    names = ["input", *"01234568", "loss.log_softmax", "loss.nll_loss"]
+    assert [op.name for op in ops] == names
+    assert [op.is_gemm for op in ops] == [op.is_gemm for op in chain()]
+    assert [op.numel for op in ops] == [op.numel for op in chain()]
+    assert [sorted(op.params.values()) for op in ops] == [
+        sorted(op.params.values()) for op in chain()
+    ]
+    assert ops[1].params == {"0.weight": 36}
+    assert [op.inputs for op in ops[1:]] == [(name,) for name in names[:-1]]
+    assert [each.numel for each in group(ops)] == [584, 6736, 3348, 162]
+
+
+def test_the_batch_is_counted():
+    four, eight = (group(trace(chain_model(), F.cross_entropy, chain_batch(n))) for n in (4, 8))
+    assert [each.numel for each in eight] == [1096, 12880, 6484, 322]
+    assert [len(each.tensors) for each in four] == [len(each.tensors) for each in eight]
+
+
+def test_functions_and_modules_are_seen_alike():
+    ops = ops_of(lambda m, x: torch.relu(m.norm(m.linear(x))) + 1,
+                 X, linear=nn.Linear(6, 5), norm=nn.LayerNorm(5))  # fmt: skip
+    assert [op.operation for op in ops] == ["input", "linear", "layer_norm", "relu", "add"]
+    assert [op.name for op in ops] == ["input", "linear", "norm", "relu", "add"]
+    assert dict(ops[1].params) == {"linear.weight": 30, "linear.bias": 5}
+
+
+def residual(m: Any, x: Tensor) -> Tensor:
+    y = m.bn_b(m.conv_b(torch.relu(m.bn_a(m.conv_a(x)))))
+    y = torch.relu(y + m.bn_s(m.conv_s(x)))
+    return m.after(y)
+
+
+def test_a_residual_block_has_the_groups_of_the_paper():
+    norms = {f"bn_{name}": nn.BatchNorm2d(3) for name in "abs"}
+    convs = {f"conv_{name}": nn.Conv2d(3, 3, 1) for name in "abs"}
+    found = homes(group(ops_of(residual, torch.randn(2, 3, 4, 4), **norms, **convs,
+                               after=nn.Conv2d(3, 2, 1))))  # fmt: skip
+    assert found["conv_a.weight.P"] == found["conv_s.weight.P"] == found["input.Y"] == 0
+    assert found["relu.Y"] == found["bn_a.bias.P"] == found["conv_b.weight.P"] == 1
+    assert found["bn_b.Y"] == found["conv_b.Y"] == 2
+    assert found["conv_s.Y"] == found["add.Y"] == found["relu_1.Y"] == found["after.weight.P"] == 3
+
+
+def fire(m: Any, x: Tensor) -> Tensor:
+    y = torch.relu(m.squeeze(x))
+    return torch.relu(torch.cat([m.expand1(y), m.expand3(y)], 1))
+
+
+def test_a_fire_module_has_the_groups_of_the_paper():
+    ops = ops_of(fire, torch.randn(2, 4, 5, 5), squeeze=nn.Conv2d(4, 2, 1),
+                 expand1=nn.Conv2d(2, 4, 1), expand3=nn.Conv2d(2, 4, 3, padding=1))  # fmt: skip
+    found = homes(group(ops))
+    assert edges(ops)["cat"] == ("expand1", "expand3")
+    assert found["expand1.weight.P"] == found["expand3.bias.P"] == found["relu.Y"] == 1
+    assert found["cat.Y"] == found["relu_1.Y"] == found["expand3.Y"] == 3
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y.view(8, 3),
+        lambda y: y.t(),
+        lambda y: y[:, 1:3],
+        lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0),
+        lambda y: y.T.contiguous().clone(),
+        lambda y: y.float().to(torch.float64),
+        lambda y: torch.flatten(y, 0),
+        lambda y: y.expand(2, 4, 6),
+    ],
+    ids=["view", "t", "slice", "permute", "copies", "casts", "flatten", "expand"],
+)
+def test_views_and_copies_are_no_ops(view: Callable[[Tensor], Tensor]):
+    ops = ops_of(lambda m, x: view(torch.tanh(x)) * 2, X)
+    assert edges(ops) == {"input": (), "tanh": ("input",), "mul": ("tanh",)}
+
+
+def test_who_reads_a_part_of_a_split_reads_the_whole():
+    def split(m: Any, x: Tensor) -> Tensor:
+        a, b = torch.sigmoid(x).chunk(2, dim=1)
+        return torch.cat([a, torch.relu(b)], 1)
+
+    ops = ops_of(split, X)
+    assert edges(ops) == {
+        "input": (), "sigmoid": ("input",), "relu": ("sigmoid",), "cat": ("sigmoid", "relu"),
+    }  # fmt: skip
+    assert [op.numel for op in ops] == [24, 24, 12, 24]
+
+
+def test_work_in_place_makes_a_new_result_that_views_show():
+    def in_place(m: Any, x: Tensor) -> Tensor:
+        y = m.linear(x)
+        row = y[0]
+        F.relu_(y)
+        y[1:] = 0.5 * x[1:]
+        return row + y
+
+    ops = ops_of(in_place, X, linear=nn.Linear(6, 6))
+    assert edges(ops) == {
+        "input": (), "linear": ("input",), "relu": ("linear",), "mul": ("input",),
+        "setitem": ("relu", "mul"), "add": ("setitem",),
+    }  # fmt: skip
+    assert [op.numel for op in ops][-2:] == [24, 24]
+
+
+def test_a_shared_module_has_its_parameters_once():
+    ops = ops_of(lambda m, x: m.layer(torch.relu(m.layer(x))), X, layer=nn.Linear(6, 6))
+    assert [op.name for op in ops] == ["input", "layer", "relu", "layer_1"]
+    assert ops[1].params == ops[3].params == {"layer.weight": 36, "layer.bias": 6}
+    assert sum("weight" in key for key in homes(group(ops))) == 2
+
+
+def test_a_parameter_of_the_model_itself_has_its_own_name():
+    model = Computes(lambda m, x: x * m.scale)
+    model.scale = nn.Parameter(torch.ones(6))
+    ops = trace(model, lambda y, t: (y + model.scale).mean(), (X, None))
+    assert [dict(op.params) for op in ops] == [{}, {".scale": 6}, {".scale": 6}, {}]
+    assert "scale.P" in homes(group(ops))
+
+
+def test_a_part_of_a_parameter_is_that_parameter():
+    model = Computes(lambda m, x: x + m.places[: x.shape[1]])
+    model.places = nn.Parameter(torch.ones(9))
+    ops = trace(model, lambda y, t: y.mean(), (X, None))
+    assert dict(ops[1].params) == {".places": 9}
+
+
+def test_what_the_loss_does_not_need_is_not_told():
+    def more(m: Any, x: Tensor) -> Tensor:
+        m.unused(x)
+        (x > 0).sum()
+        mask = torch.ones(6).cumsum(0).softmax(0)
+        return torch.relu(x) * mask
+
+    assert [op.name for op in ops_of(more, X, unused=nn.Linear(6, 2))] == ["input", "relu", "mul"]
+
+
+def test_a_tensor_of_the_same_shape_is_a_constant():
+    def noisy(m: Any, x: Tensor) -> Tensor:
+        return torch.tanh(x + torch.randn_like(x)) * x.new_full((6,), 2.0)
+
+    assert edges(ops_of(noisy, X)) == {
+        "input": (), "add": ("input",), "tanh": ("add",), "mul": ("tanh",),
+    }  # fmt: skip
+
+
+def test_statistics_of_a_norm_are_no_tensors():
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    ops = trace(model, F.cross_entropy, (X, LABELS))
+    assert [op.name for op in ops] == [
+        *("input", "0", "1", "2", "loss.log_softmax", "loss.nll_loss"),
+    ]
+    assert dict(ops[2].params) == {"1.weight": 5, "1.bias": 5}
+
+
+def test_tokens_are_no_tensors_and_a_lookup_starts_the_network():
+    model = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7))
+    tokens = torch.randint(7, (4, 3))
+    ops = trace(model, lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten()), (tokens, tokens))
+    assert edges(list(ops)) == {
+        "0": (), "1": ("0",), "loss.log_softmax": ("1",), "loss.nll_loss": ("loss.log_softmax",),
+    }  # fmt: skip
+    assert dict(ops[0].params) == {"0.weight": 35}
+
+
+def test_several_inputs_are_told_by_name():
+    ops = ops_of(lambda m, x, y: x @ y.t(), X, torch.randn(5, 6))
+    assert edges(ops) == {"input.0": (), "input.1": (), "matmul": ("input.0", "input.1")}
+    model = nn.Bilinear(6, 6, 2)
+    named = trace(model, lambda y, t: y.sum(), ({"input1": X, "input2": X.clone()}, None))
+    assert [op.name for op in named] == ["input.input1", "input.input2", "bilinear", "loss.sum"]
+
+
+PRODUCTS = {
+    "matmul": lambda x, w: x @ w,
+    "mm": lambda x, w: torch.mm(x, w),
+    "addmm": lambda x, w: torch.addmm(w[0], x, w),
+    "einsum": lambda x, w: torch.einsum("ij,jk->ik", x, w),
+    "bmm": lambda x, w: torch.bmm(x[None], w[None]),
+    "conv1d": lambda x, w: F.conv1d(x[:, None], w[:, None, :3]),
+    "conv_transpose1d": lambda x, w: F.conv_transpose1d(x[:, None], w[None, :, :3]),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_activations_are_gemms(name: str):
+    ops = ops_of(lambda m, x, y: PRODUCTS[name](x, y), X, torch.randn(6, 6))
+    assert [(op.operation, op.is_gemm) for op in ops[2:]] == [(name, True)]
+    assert set(ops[2].inputs) == {"input.0", "input.1"}
+
+
+def test_attention_in_one_call_is_its_products():
+    def attention(m: Any, x: Tensor) -> Tensor:
+        q, k, v = m.qkv(x).view(2, 3, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=m.p)
+
+    model = Computes(attention, qkv=nn.Linear(8, 24))
+    x = torch.randn(2, 3, 8)
+    for model.p, names in ((0.0, ["softmax"]), (0.5, ["softmax", "dropout"])):
+        ops = list(trace(model, lambda y, t: y.mean(), (x, None)))
+        parts = ["scores", *names, "values"]
+        assert [op.name for op in ops] == ["input", "qkv", *parts, "loss.mean"]
+        assert [op.numel for op in ops[2:-1]] == [36] * (len(parts) - 1) + [48]
+        assert [op.is_gemm for op in ops[2:-1]] == [True, *[False] * len(names), True]
+        assert ops[-2].inputs == (names[-1], "qkv")
+
+
+@pytest.mark.parametrize("crossed", [False, True], ids=["self", "cross"])
+def test_multi_head_attention_is_its_products(crossed: bool):
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    other = torch.randn(2, 5, 8) if crossed else None
+
+    def attend(m: Any, x: Tensor) -> Tensor:
+        memory = x if other is None else other * x.mean()
+        return m.layer(x, memory, memory)[0]
+
+    ops = ops_of(attend, torch.randn(2, 3, 8), layer=layer)
+    found = {op.name.removeprefix("layer."): op for op in ops if op.name.startswith("layer.")}
+    projections = [f"in_proj_{x}" for x in "qkv"] if crossed else ["in_proj"]
+    assert list(found) == [*projections, "scores", "softmax", "values", "out_proj"]
+    length = 5 if crossed else 3
+    sizes = [48, 80, 80] if crossed else [144]
+    assert [op.numel for op in found.values()] == [
+        *sizes, *[2 * 2 * 3 * length] * 2, 48, 48,
+    ]  # fmt: skip
+    assert dict(found["out_proj"].params) == {
+        "layer.out_proj.weight": 64, "layer.out_proj.bias": 8,
+    }  # fmt: skip
+    assert found["values"].inputs == ("layer.softmax", f"layer.{projections[-1]}")
+    # One packed weight, whatever reads it.
+    assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
+
+
+def test_weights_of_multi_head_attention_are_told_where_the_loss_needs_them():
+    layer = nn.MultiheadAttention(8, 2)
+    ops = ops_of(lambda m, x: m.layer(x, x, x)[1], torch.randn(3, 2, 8), layer=layer)
+    assert [op.name for op in ops][2:] == ["layer.scores", "layer.softmax", "layer.mean"]
+    assert [op.numel for op in ops][2:] == [36, 36, 18]
+
+
+def test_cross_entropy_inside_the_model_is_two_ops_too():
+    ops = ops_of(lambda m, x: F.cross_entropy(input=m.head(x), target=LABELS, reduction="none"),
+                 X, head=nn.Linear(6, 3))  # fmt: skip
+    assert [(op.name, op.numel) for op in ops[2:]] == [("log_softmax", 12), ("nll_loss", 4)]
+
+
+def test_labels_are_no_tensors_and_other_losses_are_one_op():
+    ops = trace(nn.Linear(6, 3), F.mse_loss, (X, torch.randn(4, 3)))
+    assert [op.name for op in ops] == ["input", "linear", "loss.mse_loss"]
+
+
+def test_a_random_layer_is_told_as_it_is_in_its_mode():
+    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout())
+    names = [op.name for op in trace(model, F.cross_entropy, (X, LABELS))]
+    assert names[1:3] == ["0", "1"]
+    assert "1" not in [op.name for op in trace(model.eval(), F.cross_entropy, (X, LABELS))]
+
+
+def test_an_autograd_function_is_followed_inside():
+    class Doubles(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    ops = ops_of(lambda m, x: torch.relu(Doubles.apply(torch.tanh(x))), X)
+    assert edges(ops) == {
+        "input": (), "tanh": ("input",), "mul": ("tanh",), "relu": ("mul",),
+    }  # fmt: skip
+
+
+def test_unknown_operations_are_named_in_one_warning_and_stay_high():
+    model = Computes(lambda m, x: torch.fft.fft(m.lstm(x)[0]).abs(), lstm=nn.LSTM(6, 3))
+    with pytest.warns(UserWarning) as told:
+        ops = trace(model, lambda y, t: y.sum(), (X, None))
+    assert [str(each.message) for each in told] == [
+        "trace: held in high precision, for what they compute is not known: lstm (lstm), "
+        "fft_fft (fft_fft)"
+    ]
+    assert told[0].filename == __file__
+    assert [op.name for op in ops if not op.known] == ["lstm", "fft_fft"]
+    assert {t.key for each in group(ops) for t in each.tensors if not t.known} >= {
+        *("lstm.Y", "lstm.weight_hh_l0.P", "fft_fft.GY"),
+    }
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "cnn": (chain_model, torch.randn(4, 1, 8, 8)),
+    "transformer": (
+        lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten()),
+        torch.randn(4, 3, 8),
+    ),
+    "functions": (
+        lambda: Computes(lambda m, x: F.gelu(x @ m.w.weight.t()) @ m.w.weight, w=nn.Linear(6, 6)),
+        X,
+    ),
+}
+RECIPES = {
+    "fp8": "fp8_wang2018",
+    "narrow sums": lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7"),
+    "policy": lp.policy("fp16_mixed"),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_converted_model_has_the_ops_of_the_plain_one(name: str, recipe: Any):
+    build, x = MODELS[name]
+    model = build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = trace(model, F.cross_entropy, (x, LABELS))
+        lp.convert(model, recipe)
+        assert trace(model, F.cross_entropy, (x, LABELS)) == plain
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["whole", "error"])
+def test_the_model_is_left_as_found(fails: bool):
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3))
+    F.cross_entropy(model(X), LABELS).backward()
+    before = copy.deepcopy(model)
+    gradients = [p.grad.clone() for p in model.parameters()]
+    state = torch.get_rng_state()
+
+    def loss(y: Tensor, labels: Tensor) -> Tensor:
+        if fails:
+            raise KeyError("mine")
+        return F.cross_entropy(y, labels)
+
+    x = X.clone()
+    if fails:
+        with pytest.raises(KeyError, match="mine"):
+            trace(model, loss, (x, LABELS))
+    else:
+        trace(model, loss, (x, LABELS))
+    assert_bit_equal(x, X)
+    assert torch.equal(torch.get_rng_state(), state)
+    for (name, value), old in zip(
+        model.state_dict().items(), before.state_dict().values(), strict=True
+    ):
+        assert_bit_equal(value, old, name)
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        assert_bit_equal(p.grad, gradient)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert model.training
+
+
+def test_trace_keeps_no_tensor_alive():
+    seen = []
+
+    class Notes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(x)
+            seen.append(torch.multiprocessing.reductions.StorageWeakRef(y.untyped_storage()))
+            return y + 1
+
+    trace(Notes(), lambda y, t: y.sum(), (X, None))
+    assert seen[0].expired()

@@ -1,0 +1,116 @@
+"""What trace does not take, and that it says where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lpkernels.techniques.assignment import trace
+
+X = torch.randn(4, 6)
+
+
+class Branches(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(torch.relu(x))
+
+
+def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), Branches(function))
+
+
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda y: y if y.sum() > 0 else -y, r"reads a value that .*\(bool\)"),
+        (lambda y: y * y.max().item(), r"reads a value that .*\(item\)"),
+        (lambda y: y * float(y.max().detach()), r"reads a value that .*\(float\)"),
+        (lambda y: y[: int((y > 0).sum())], r"reads a value that .*\(int\)"),
+        (lambda y: y[y > 0], r"makes a tensor of a size that .*\(getitem\)"),
+        (lambda y: y[y.nonzero()[:, 0]], r"makes a tensor of a size that .*\(nonzero\)"),
+        (lambda y: y.masked_select(y > 0), r"makes a tensor of a size that .*\(masked_select\)"),
+        (lambda y: y[torch.where(y[:, 0] > 0)], r"makes a tensor of a size that .*\(where\)"),
+    ],
+    ids=["if", "item", "float", "int", "mask", "nonzero", "masked_select", "where"],
+)
+def test_control_flow_by_values_is_refused_with_its_module(
+    function: Callable[[Tensor], Any], match: str
+) -> None:
+    model = wrapped(function)
+    where = r"trace: module '1' \(Branches\) "
+    with pytest.raises(NotImplementedError, match=where + match):
+        trace(model, lambda y, t: y.sum(), (X, None))
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_parameter_that_decides_is_refused_too():
+    model = nn.Linear(6, 6)
+
+    def loss(y: Tensor, target: None) -> Tensor:
+        return y.sum() if model.bias[0] > 0 else y.mean()
+
+    with pytest.raises(NotImplementedError, match="trace: the loss, or what runs around the model"):
+        trace(model, loss, (X, None))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: y if y.shape[0] > 2 else -y,
+        lambda y: y if bool((torch.arange(3) > 1).any()) else -y,
+        lambda y: torch.where(y > 0, y, -y),
+        lambda y: y[torch.tensor([0, 2])],
+        lambda y: y[torch.arange(4) > 1],
+        lambda y: y.masked_select(torch.arange(6) > 1),
+        lambda y: y.float() * y.bool(),
+    ],
+    ids=["shapes", "constants", "where", "indices", "mask", "masked_select", "casts"],
+)
+def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor], Any]):
+    assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1
+
+
+@pytest.mark.parametrize(
+    ("loss", "match"),
+    [
+        (lambda y, t: y, r"must be a scalar tensor, got shape \(4, 6\); take a mean, say"),
+        (lambda y, t: 3.0, "must be a scalar tensor, got float"),
+        (lambda y, t: None, "must be a scalar tensor, got NoneType"),
+        (lambda y, t: torch.zeros(()), "does not depend on what the model computes"),
+        (lambda y, t: t.sum(), "does not depend on what the model computes"),
+    ],
+    ids=["shape", "float", "none", "constant", "target"],
+)
+def test_a_loss_that_is_none_is_refused(loss: Callable[..., Any], match: str):
+    with pytest.raises(ValueError, match=f"trace: the loss {match}"):
+        trace(nn.Linear(6, 6), loss, (X, X.clone()))
+
+
+@pytest.mark.parametrize(
+    ("batch", "match"),
+    [(X, "got Tensor"), ((X,), "got tuple of 1"), ((X, X, X), "got tuple of 3"), (3, "got int")],
+    ids=["tensor", "one", "three", "int"],
+)
+def test_a_batch_is_input_and_target(batch: Any, match: str):
+    with pytest.raises(TypeError, match=rf"trace: batch must be \(input, target\), {match}"):
+        trace(nn.Linear(6, 6), F.mse_loss, batch)
+
+
+def test_a_module_is_expected():
+    with pytest.raises(TypeError, match=r"trace: model must be a torch\.nn\.Module, got function"):
+        trace(lambda x: x, F.mse_loss, (X, X))  # type: ignore[arg-type]
+
+
+def test_sparse_tensors_are_refused():
+    model = Branches(lambda y: torch.sparse.mm(y.to_sparse(), y.t()))
+    with pytest.raises(NotImplementedError, match=r"of layout torch\.sparse_coo is not followed"):
+        trace(model, lambda y, t: y.sum(), (X, None))
