@@ -1,5 +1,5 @@
 """Training techniques built on emulated arithmetic: one paper, one module."""
 
-from lpkernels.techniques import accumulation, loss_scaling
+from lpkernels.techniques import accumulation, loss_scaling, pareto
 
-__all__ = ["accumulation", "loss_scaling"]
+__all__ = ["accumulation", "loss_scaling", "pareto"]
