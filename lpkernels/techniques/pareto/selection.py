@@ -47,7 +47,8 @@ def select(
             "greedy": the pivots of a pivoted QR, one for each dimension, then always what adds
             most to log det for its cost. With a budget the pivots are among those that cost at
             most budget / (2 rank), then budget / rank, then the cheapest that add a direction.
-            "qr": the pivots alone, at most as many as the rank; beyond it they would be arbitrary.
+            "qr": the pivots alone, one for each dimension that is not measured; beyond these they
+            would be arbitrary.
             "convex": log det over shares 0..1 of each configuration, then the largest shares, the
             that add more for their cost first where shares are equal (`relaxed`).
             "random": in random order.  "cheapest": in the order of cost, which it needs.
@@ -223,7 +224,11 @@ def _problem(
     most = min(len(candidates), rank) if method == "qr" else len(candidates)
     count = most if n is None else checked_int("select", "n", n, 1)
     if count > most:
-        why = f"the rank of y, {rank}" if most == rank else f"the {most} that may be chosen"
+        why = (
+            f"the rank of y, {rank}"
+            if method == "qr" and most == rank
+            else f"the {most} that may be chosen"
+        )
         raise ValueError(f"select: n must be at most {why}, got {n}")
     total = np.inf if budget is None else _checks.number("select", "budget", budget, least=0)
     if price[candidates].min() > total:

@@ -83,7 +83,7 @@ def test_noise_is_not_fitted_where_the_rank_is_right():
     assert np.linalg.matrix_rank(complete(x, mask, rank=2, lam=0.02, clip=None).values) == 2
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 2**31))
 def test_the_order_of_rows_and_columns_does_not_matter(seed: int):
     rng = np.random.default_rng(seed)
@@ -121,7 +121,7 @@ def test_clip_bounds_the_estimates():
     x = np.array([[0.5, 0.8], [1.0, 0.0]])
     mask = mask_of(x.shape, ((1, 1),))
     free = complete(x, mask, rank=1, lam=0, clip=None).values
-    assert free[1, 1] == pytest.approx(1.6)
+    assert free[1, 1] == pytest.approx(1.6, abs=1e-3)
     clipped = complete(x, mask, rank=1, lam=0).values
     assert (clipped == np.clip(free, 0, 1)).all()
 
