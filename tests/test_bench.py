@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from bench import gate as gate_module
 from bench import frontier, memory, ops, run, timing
+from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
