@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from bench import frontier, memory, ops, run, timing
 from bench import gate as gate_module
-from bench import memory, ops, run, timing
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
@@ -167,3 +167,16 @@ def test_layers_of_a_resnet_keep_what_their_format_takes(fmt, bits):
 def test_peak_of_a_step_holds_what_is_kept():
     step = memory.Step("torch", 1, "e5m2", "e6m9", "resnet32-cifar")
     assert step.peak() > step.kept() > 0
+
+
+def test_frontier_numerics_give_a_record_for_each_case(tmp_path, capsys):
+    out = tmp_path / "frontier.jsonl"
+    sizes = ["--small", "20", "30", "--large", "40", "30"]
+    frontier.main(["--seconds", "0", *sizes, "--out", str(out)])
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(r["case"], r["size"]) for r in records if "steps" in r] == [
+        ("complete", [20, 30]),
+        ("complete", [40, 30]),
+    ]
+    assert len(records) == len(capsys.readouterr().out.splitlines()) == 7
+    assert all(r["best_s"] > 0 and r["samples"] >= 1 for r in records)

@@ -1,5 +1,5 @@
 """Training techniques built on emulated arithmetic: one paper, one module."""
 
-from lpkernels.techniques import accumulation, assignment, cpt, loss_scaling
+from lpkernels.techniques import accumulation, assignment, cpt, loss_scaling, pareto
 
-__all__ = ["accumulation", "assignment", "cpt", "loss_scaling"]
+__all__ = ["accumulation", "assignment", "cpt", "loss_scaling", "pareto"]

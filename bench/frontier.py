@@ -1,0 +1,113 @@
+"""``python -m bench.frontier``: the numerics of a precision study (lpkernels.techniques.pareto).
+
+Completing an error matrix of the paper's size, 87 tasks x 99 configurations of which a fifth is
+observed, choosing 15 configurations by each D-optimal method, the whole way from measurements to a
+frontier with its band, and completing 10,000 x 1,000. The matrices are two positive factors, noise
+of the size of the paper's, clipped to 0..1. Printed, and appended to bench/results/frontier.jsonl.
+Threads are those of NumPy's BLAS: set OMP_NUM_THREADS, to 1 beside other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.timing import OtherWork, Summary, interleave
+from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.records import append_record
+from lpkernels.techniques import pareto
+
+RESULTS = Path(__file__).resolve().parent / "results" / "frontier.jsonl"
+SEED = 0
+# As in the paper's code: rank, lam, share of the entries, measurements.
+RANK, LAM, OBSERVED, MEASURED = 5, 0.1, 0.2, 15
+# What five dimensions leave of the paper's matrix: 0.046 of its norm, 70, over 87 x 99 entries.
+NOISE = 0.035
+
+
+def matrix(tasks: int, configurations: int) -> tuple[np.ndarray, np.ndarray]:
+    """Errors, and which are observed: at least one in each row and column."""
+    rng = np.random.default_rng(SEED)
+    x = rng.uniform(0.5, 1, (tasks, 2)) @ rng.uniform(0.2, 1, (2, configurations)) / 2
+    x += NOISE * rng.standard_normal(x.shape)
+    mask = rng.random(x.shape) < OBSERVED
+    longest = np.arange(max(x.shape))
+    mask[longest % tasks, longest % configurations] = True
+    return np.clip(x, 0, 1), mask
+
+
+def cases(
+    small: tuple[int, int], large: tuple[int, int]
+) -> Iterator[tuple[str, tuple[int, int], Callable[[], Any]]]:
+    """(what, size of its matrix, the call)."""
+    x, mask = matrix(*small)
+    y = pareto.embed(x, RANK)
+    cost = np.random.default_rng(SEED).uniform(1, 2, small[1])
+    residuals = pareto.held_out_residuals(x, RANK)
+    chosen = pareto.select(y, n=MEASURED)
+
+    def chain() -> pareto.FrontierBand:
+        embedded = pareto.embed(pareto.complete(x, mask, rank=RANK, lam=LAM).values, RANK)
+        asked = pareto.select(embedded, n=MEASURED)
+        return pareto.frontier_band(embedded, asked, x[0, asked], cost, residuals=residuals)
+
+    yield "complete", small, lambda: pareto.complete(x, mask, rank=RANK, lam=LAM)
+    yield "select greedy", small, lambda: pareto.select(y, n=MEASURED)
+    yield "select greedy, budget", small, lambda: pareto.select(y, cost=cost, budget=MEASURED * 1.5)
+    yield "select convex", small, lambda: pareto.select(y, n=MEASURED, method="convex")
+    yield "predict", small, lambda: pareto.predict(y, chosen, x[0, chosen])
+    yield "complete to band", small, chain
+    wide, seen = matrix(*large)
+    yield "complete", large, lambda: pareto.complete(wide, seen, rank=RANK, lam=LAM)
+
+
+def measure(run: Callable[[], Any], budget: float) -> tuple[Summary, float, Any]:
+    """The times of a call, the processor's seconds of the first, and its result; a call longer than
+    the budget is made once.
+    """
+    start, spent = time.perf_counter(), time.process_time()
+    result = run()
+    seconds, spent = time.perf_counter() - start, time.process_time() - spent
+    if seconds > budget:
+        return Summary.of([seconds], 1), spent, result
+    return interleave({"it": run}, budget)["it"], spent, result
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.frontier")
+    parser.add_argument("--seconds", type=float, default=3, help="of each line")
+    parser.add_argument("--small", type=int, nargs=2, default=(87, 99), metavar="N")
+    parser.add_argument("--large", type=int, nargs=2, default=(10_000, 1_000), metavar="N")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    where, threads = environment("cpu"), os.environ.get("OMP_NUM_THREADS")
+    for case, size, run in cases(tuple(options.small), tuple(options.large)):
+        others = OtherWork()
+        times, spent, result = measure(run, options.seconds)
+        record = {
+            "type": "frontier numerics", "case": case, "size": list(size), "seed": SEED,
+            "threads": threads, "best_s": times.best, "p50_s": times.p50,
+            "first_cpu_s": spent, "samples": times.samples, "others": others.processors(),
+            "when": datetime.now(timezone.utc).isoformat(),
+        }  # fmt: skip
+        how = ""
+        if isinstance(result, pareto.Completion):
+            record |= {"steps": result.steps, "converged": result.converged}
+            how = f", {result.steps} steps, {'converged' if result.converged else 'NOT converged'}"
+        append_record(options.out, record | {"environment": where})
+        name = f"{case}, {size[0]} x {size[1]}"
+        print(
+            f"{name:38} best {times.best:9.4g} s, median {times.p50:9.4g} s, {spent:.3g} cpu s{how}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Which precision is worth its memory: the frontier of a new task from a few measurements.
+
+Source: Yang, Wu, Chakraborty, Udell, De Sa 2021, "How low can we go: trading memory for error in
+low-precision training" (PEPPP).
+"""
+
+from lpkernels.techniques.pareto._grid import fit_grid
+from lpkernels.techniques.pareto.cold_start import ColdStart, cold_start, expected_gain
+from lpkernels.techniques.pareto.completion import Completion, complete
+from lpkernels.techniques.pareto.counting import count_tensors
+from lpkernels.techniques.pareto.embedding import embed, predict
+from lpkernels.techniques.pareto.evaluation import averages, compare, leave_one_out, noise_floor
+from lpkernels.techniques.pareto.frontier import (
+    choose,
+    convergence,
+    hyperdiff,
+    hypervolume,
+    pareto_front,
+)
+from lpkernels.techniques.pareto.memory import training_memory
+from lpkernels.techniques.pareto.results import ErrorMatrix
+from lpkernels.techniques.pareto.selection import relaxed, select
+from lpkernels.techniques.pareto.spaces import FormatSpace
+from lpkernels.techniques.pareto.uncertainty import (
+    FrontierBand,
+    frontier_band,
+    held_out_residuals,
+    hopeful,
+)
+
+__all__ = [
+    "ColdStart",
+    "Completion",
+    "ErrorMatrix",
+    "FormatSpace",
+    "FrontierBand",
+    "averages",
+    "choose",
+    "cold_start",
+    "compare",
+    "complete",
+    "convergence",
+    "count_tensors",
+    "embed",
+    "expected_gain",
+    "fit_grid",
+    "frontier_band",
+    "held_out_residuals",
+    "hopeful",
+    "hyperdiff",
+    "hypervolume",
+    "leave_one_out",
+    "noise_floor",
+    "pareto_front",
+    "predict",
+    "relaxed",
+    "select",
+    "training_memory",
+]

@@ -1,0 +1,288 @@
+"""Leave one task out: what each way of choosing measurements is worth on a known matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lpkernels.formats._checks import checked_choice, checked_int
+from lpkernels.techniques.pareto import _checks
+from lpkernels.techniques.pareto._checks import Bools, Floats, Ints
+from lpkernels.techniques.pareto.completion import complete
+from lpkernels.techniques.pareto.embedding import embed, predict
+from lpkernels.techniques.pareto.frontier import (
+    convergence,
+    hyperdiff,
+    hypervolume,
+    pareto_front,
+)
+from lpkernels.techniques.pareto.selection import METHODS, select
+
+COLUMN_MEAN = "column_mean"
+# Measurements of a baseline may depend on one another: then the shortest solution.
+_RIDGE = 1e-12
+#: What `averages` averages, beside the noise.
+FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
+
+
+def leave_one_out(
+    errors: Any,
+    memory: Any,
+    *,
+    methods: Sequence[str],
+    counts: Sequence[int],
+    rank: int,
+    observed: float = 1.0,
+    lam: float = 0.1,
+    cap: float | None = None,
+    draws: int = 1,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Each task in turn is new: embeddings of the others, a few measurements of it, the rest
+    predicted and held against the truth.
+
+    The task itself is nowhere in what its embeddings are learned from. With fewer measurements than
+    the rank, that many dimensions are used. Before points are compared memory is divided by its
+    largest value under the cap; areas reach to the reference (1, 1).
+
+    Args:
+        errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. NaN
+            is missing: not chosen and not compared.
+        memory: (configurations,) or (tasks, configurations).
+        methods: of `select` ("cheapest" by memory), and "column_mean": no measurement, the mean of
+            the other tasks.
+        counts: numbers of measurements; "column_mean" has 0.
+        rank: of the embeddings.
+        observed: the share of the other tasks' entries that is used, drawn anew for each task, with
+            at least one in each row and column; the others are completed with `lam`.
+        lam: of `complete`, where entries are missing.
+        cap: only configurations with at most so much memory; None: all.
+        draws: repetitions of "random".
+        seed: of the entries and of "random".
+
+    Returns:
+        A record for each task, method, count and draw: these four, and
+        rank: the dimensions that were used; measured: configurations, as they were chosen;
+        rmse: over what was not measured, None where nothing is left;
+        hyperdiff, convergence: of the true and the predicted frontier;
+        hypervolume: the area of the true errors of what was measured or predicted to be on the
+            frontier, as a share of the true frontier's;
+        regret: by how much the best of these is worse than the best of all;
+        noise: the standard error of the truth over seeds, root mean square, which is about the rmse
+            of a perfect prediction; None with one seed.
+
+    Raises:
+        TypeError, ValueError: unknown methods; counts or a rank above the data; a cap below the
+            cheapest configuration; a column that only one task has.
+
+    Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
+    measurements, what was measured is kept, the new task's entries are never completed with.
+    """
+    study = _study(errors, memory, methods, counts, rank, observed, cap)
+    checked_int("leave_one_out", "draws", draws, 1)
+    generator = np.random.default_rng(checked_int("leave_one_out", "seed", seed, 0))
+    records = []
+    for task in range(len(study.truth)):
+        valid = study.valid(task, max([*counts, rank]))
+        others = study.others(task, observed, generator)
+        y = embed(_filled(others, rank, lam)[:, valid], rank)
+        truth, at = study.truth[task, valid], study.memory[task, valid]
+        noise = None if study.floor is None else float(study.floor[task])
+        for method, count, draw in _cases(methods, counts, draws):
+            chosen = np.array([], dtype=np.int64)
+            part = y[: count or rank]
+            if method == COLUMN_MEAN:
+                predicted = np.nanmean(others, axis=0)[valid]
+            else:
+                drawn = int(generator.integers(2**31)) if method == "random" else 0
+                cost = at if method == "cheapest" else None
+                chosen = select(part, n=count, cost=cost, method=method, seed=drawn)
+                predicted = predict(part, chosen, truth[chosen], ridge=_RIDGE)
+            record = {"task": task, "method": method, "count": count, "draw": draw}
+            record |= {"rank": len(part), "measured": [int(i) for i in valid[chosen]]}
+            record |= compare(truth, predicted, at, chosen)
+            records.append(record | {"noise": noise})
+    return records
+
+
+def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:
+    """The figures of a record: (configurations,) each, and the indices of what was measured."""
+    at = memory / memory.max()
+    reference = (1.0, 1.0)
+    front, found = pareto_front(at, truth), pareto_front(at, predicted)
+    points = np.column_stack([at, truth])[front], np.column_stack([at, predicted])[found]
+    tried = np.union1d(found, measured).astype(np.int64)
+    whole = hypervolume(at, truth, reference)
+    left = np.delete(truth - predicted, measured)
+    return {
+        "rmse": float(np.sqrt((left**2).mean())) if left.size else None,
+        "hyperdiff": hyperdiff(*points, reference),
+        "convergence": convergence(*points),
+        "hypervolume": hypervolume(at[tried], truth[tried], reference) / whole if whole else 1.0,
+        "regret": float(truth[tried].min() - truth.min()),
+    }
+
+
+def averages(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each method and count: tasks, and of each figure mean and standard error.
+
+    Draws of one task are averaged first; the standard error is that over tasks, None for one task.
+    """
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["method"], record["count"]), []).append(record)
+    rows = []
+    for (method, count), group in groups.items():
+        row: dict[str, Any] = {"method": method, "count": count}
+        row["tasks"] = len({record["task"] for record in group})
+        for figure in (*FIGURES, "noise"):
+            row[figure], row[f"{figure}_error"] = _mean_and_error(group, figure)
+        rows.append(row)
+    return rows
+
+
+def noise_floor(errors: Any) -> Floats:
+    """The standard error of each task's mean over seeds, root mean square over configurations.
+
+    Args:
+        errors: (tasks, configurations, seeds), NaN where missing; entries with fewer than two seeds
+            are left out.
+
+    Returns:
+        (tasks,) float64, NaN for a task without two seeds anywhere.
+
+    Raises: TypeError, ValueError: another shape.
+    """
+    e = _checks.numbers("noise_floor", "errors", errors, 3)
+    seeds = (~np.isnan(e)).sum(axis=2)
+    repeated = seeds > 1
+    mean = np.nansum(e, axis=2, keepdims=True) / np.maximum(seeds, 1)[..., None]
+    spread = np.nansum((e - mean) ** 2, axis=2) / np.maximum(seeds - 1, 1)
+    squares = np.where(repeated, spread / np.maximum(seeds, 1), 0).sum(axis=1)
+    cells = repeated.sum(axis=1)
+    return np.where(cells > 0, np.sqrt(squares / np.maximum(cells, 1)), np.nan)
+
+
+@dataclass(frozen=True)
+class _Study:
+    """The matrix, checked: truth is the mean over seeds, NaN where missing or above the cap."""
+
+    truth: Floats
+    memory: Floats
+    allowed: Bools
+    floor: Floats | None
+
+    def valid(self, task: int, least: int) -> Ints:
+        """The configurations of a task that can be chosen and compared."""
+        found = np.flatnonzero(self.allowed[task] & ~np.isnan(self.truth[task]))
+        if len(found) < least:
+            raise ValueError(
+                f"leave_one_out: task {task} has {len(found)} configurations to choose from; rank "
+                f"and counts must be at most that, got {least}"
+            )
+        return found
+
+    def others(self, task: int, observed: float, generator: np.random.Generator) -> Floats:
+        """The other tasks, NaN where missing or not drawn."""
+        rest = np.delete(self.truth, task, axis=0)
+        there = ~np.isnan(rest)
+        for axis, what in ((1, "task"), (0, "configuration")):
+            if not there.any(axis=axis).all():
+                raise ValueError(
+                    f"leave_one_out: without task {task} a {what} has no error at all; leave it out"
+                )
+        if observed == 1:
+            return rest
+        # The smallest draw of every row and of every column is kept whatever the share.
+        draw = np.where(there, generator.random(rest.shape), np.inf)
+        kept = draw < observed
+        kept[np.arange(len(draw)), draw.argmin(axis=1)] = True
+        kept[draw.argmin(axis=0), np.arange(draw.shape[1])] = True
+        return np.where(kept, rest, np.nan)
+
+
+def _study(
+    errors: Any,
+    memory: Any,
+    methods: Sequence[str],
+    counts: Sequence[int],
+    rank: int,
+    observed: float,
+    cap: float | None,
+) -> _Study:
+    for method in methods:
+        checked_choice("leave_one_out", "methods", method, (*METHODS, COLUMN_MEAN))
+    for count in counts:
+        checked_int("leave_one_out", "counts", count, 1)
+    share = _checks.number("leave_one_out", "observed", observed, least=0, above=True)
+    if share > 1:
+        raise ValueError(f"leave_one_out: observed must be above 0 and at most 1, got {observed}")
+    seeds = np.ndim(errors) == 3
+    e = _checks.numbers("leave_one_out", "errors", errors, 3 if seeds else 2)
+    truth = _mean_over_seeds(e) if seeds else e
+    if checked_int("leave_one_out", "rank", rank, 1) > min(len(truth) - 1, truth.shape[1]):
+        raise ValueError(
+            f"leave_one_out: rank must be at most {min(len(truth) - 1, truth.shape[1])} for "
+            f"{len(truth)} tasks and {truth.shape[1]} configurations, one task left out; got {rank}"
+        )
+    if "qr" in methods and max(counts, default=0) > rank:
+        raise ValueError(
+            f"leave_one_out: 'qr' has pivots up to the rank, {rank}, got counts up to {max(counts)}"
+        )
+    m = _checks.finite("leave_one_out", "memory", memory, 2 if np.ndim(memory) == 2 else 1)
+    if m.shape not in (truth.shape, truth.shape[1:]):
+        raise ValueError(
+            f"leave_one_out: memory must be {truth.shape[1:]} or {truth.shape}, got {m.shape}"
+        )
+    everywhere = np.broadcast_to(m, truth.shape)
+    limit = np.inf if cap is None else _checks.number("leave_one_out", "cap", cap, least=0)
+    if (everywhere.min(axis=1) > limit).any():
+        raise ValueError(
+            f"leave_one_out: the cap of {limit:g} is below the cheapest configuration's "
+            f"{everywhere.min(axis=1).max():g}"
+        )
+    floor = noise_floor(e) if seeds else None
+    return _Study(truth, everywhere, everywhere <= limit, floor)
+
+
+def _mean_over_seeds(e: Floats) -> Floats:
+    """NaN where no seed has an error."""
+    there = (~np.isnan(e)).sum(axis=2)
+    return np.where(there > 0, np.nansum(e, axis=2) / np.maximum(there, 1), np.nan)
+
+
+def _cases(
+    methods: Sequence[str], counts: Sequence[int], draws: int
+) -> Iterator[tuple[str, int, int]]:
+    for method in methods:
+        if method == COLUMN_MEAN:
+            yield method, 0, 0
+            continue
+        for count in counts:
+            for draw in range(draws if method == "random" else 1):
+                yield method, count, draw
+
+
+def _filled(others: Floats, rank: int, lam: float) -> Floats:
+    observed = ~np.isnan(others)
+    if observed.all():
+        return others
+    return complete(others, observed, rank=rank, lam=lam, clip=None).values
+
+
+def _mean_and_error(
+    group: Sequence[dict[str, Any]], figure: str
+) -> tuple[float | None, float | None]:
+    tasks: dict[int, list[float]] = {}
+    for record in group:
+        if record[figure] is not None:
+            tasks.setdefault(record["task"], []).append(record[figure])
+    if not tasks:
+        return None, None
+    values = [float(np.mean(each)) for each in tasks.values()]
+    if len(values) == 1:
+        return values[0], None
+    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))

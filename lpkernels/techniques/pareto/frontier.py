@@ -1,0 +1,134 @@
+"""Frontiers of memory and error, both to be small, and how far two of them are apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lpkernels.techniques.pareto import _checks
+from lpkernels.techniques.pareto._checks import Floats, Ints
+
+
+def pareto_front(memory: Any, error: Any) -> Ints:
+    """The points that no other is as good as in both and better in one, by ascending memory.
+
+    Of equal points the first stays. The order of the points does not matter otherwise.
+
+    Args:
+        memory, error: (points,) each. A NaN error counts as missing, with a warning.
+
+    Returns:
+        (front,) int64 indices.
+
+    Raises:
+        TypeError, ValueError: other shapes, memory that is not finite, or no error that is.
+
+    Reference: Yang et al. 2021 (PEPPP). Differs: in its code equal points rule each other out.
+    """
+    m, e = _points("pareto_front", memory, error)
+    seen = np.flatnonzero(~np.isnan(e))
+    order = seen[np.lexsort((seen, e[seen], m[seen]))]
+    best = np.minimum.accumulate(e[order])
+    better = np.ones(len(order), dtype=bool)
+    better[1:] = e[order][1:] < best[:-1]
+    return order[better].astype(np.int64)
+
+
+def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> float:
+    """The area that the points dominate, up to a reference (memory, error); points may be in any
+    order, and those beyond the reference add nothing.
+
+    Args, Raises: as `pareto_front`; a reference that is not two finite numbers.
+    """
+    width, height = _reference("hypervolume", reference)
+    m, e = _points("hypervolume", memory, error)
+    inside = (m < width) & (e < height)
+    if not inside.any():
+        return 0.0
+    front = pareto_front(m[inside], e[inside])
+    steps, levels = m[inside][front], e[inside][front]
+    return float(np.diff(steps, append=width) @ (height - levels))
+
+
+def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, float]) -> float:
+    """How much the areas differ that two sets of points dominate, without sign.
+
+    Args:
+        true_points, predicted_points: (points, 2): memory, error; the predicted ones with the
+            errors that were predicted.
+
+    Raises: as `hypervolume`.
+    """
+    true, predicted = (
+        _checks.finite("hyperdiff", name, points, 2)
+        for name, points in (("true_points", true_points), ("predicted_points", predicted_points))
+    )
+    for name, points in (("true_points", true), ("predicted_points", predicted)):
+        _check_pairs("hyperdiff", name, points)
+    areas = [hypervolume(points[:, 0], points[:, 1], reference) for points in (true, predicted)]
+    return abs(areas[0] - areas[1])
+
+
+def convergence(true_points: Any, predicted_points: Any) -> float:
+    """The mean distance of a predicted point from the nearest true one, Euclidean, as given: memory
+    and error are best brought to the same scale first.
+
+    Args, Raises: as `hyperdiff`.
+    """
+    true = _checks.finite("convergence", "true_points", true_points, 2)
+    predicted = _checks.finite("convergence", "predicted_points", predicted_points, 2)
+    for name, points in (("true_points", true), ("predicted_points", predicted)):
+        _check_pairs("convergence", name, points)
+    apart = np.linalg.norm(predicted[:, None] - true[None], axis=2)
+    return float(apart.min(axis=1).mean())
+
+
+def choose(memory: Any, error: Any, cap: float) -> int:
+    """The configuration of least error with at most `cap` of memory; of equal ones the smallest,
+    then the first.
+
+    Args, Raises: as `pareto_front`; a cap below the cheapest configuration.
+    """
+    _checks.number("choose", "cap", cap, least=0)
+    m, e = _points("choose", memory, error)
+    m = np.where(np.isnan(e), np.inf, m)
+    if m.min() > cap:
+        raise ValueError(
+            f"choose: the cap of {cap:g} is below the cheapest configuration's {m.min():g}"
+        )
+    below = np.flatnonzero(m <= cap)
+    return int(below[np.lexsort((below, m[below], e[below]))[0]])
+
+
+def step_function(memory: Floats, error: Floats, at: Floats) -> Floats:
+    """The least error of the points with at most that much memory, inf where there are none."""
+    order = np.lexsort((error, memory))
+    best = np.minimum.accumulate(error[order])
+    place = np.searchsorted(memory[order], at, side="right")
+    return np.where(place > 0, best[np.maximum(place, 1) - 1], np.inf)
+
+
+def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
+    m = _checks.finite(function, "memory", memory, 1)
+    e = _checks.numbers(function, "error", error, 1)
+    if len(m) != len(e):
+        raise ValueError(f"{function}: got {len(m)} values of memory and {len(e)} of error")
+    seen = _checks.without_nan(function, e, np.ones(len(e), dtype=bool))
+    if not seen.any():
+        raise ValueError(f"{function}: every error is NaN")
+    return m, e
+
+
+def _reference(function: str, reference: Any) -> tuple[float, float]:
+    pair = _checks.finite(function, "reference", reference, 1)
+    if len(pair) != 2:
+        raise ValueError(f"{function}: reference must be (memory, error), got {reference!r}")
+    return float(pair[0]), float(pair[1])
+
+
+def _check_pairs(function: str, name: str, points: Floats) -> None:
+    if points.shape[1] != 2:
+        raise ValueError(
+            f"{function}: {name} must be (points, 2), memory and error, got shape {points.shape}"
+        )

@@ -1,0 +1,167 @@
+"""How sure a predicted frontier is: a residual bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lpkernels.formats._checks import checked_int
+from lpkernels.techniques.pareto import _checks
+from lpkernels.techniques.pareto._checks import Bools, Floats
+from lpkernels.techniques.pareto.embedding import embed, predict
+from lpkernels.techniques.pareto.frontier import step_function
+
+
+@dataclass(frozen=True)
+class FrontierBand:
+    """A frontier with what is known of it.
+
+    Attributes:
+        memory: (steps,) every memory that occurs, ascending.
+        error: (steps,) the least predicted error with at most that memory.
+        low, high: (steps,) the band around it.
+        error_low, error_high: (configurations,) the band of each configuration; where it was
+            measured both are its error.
+        level: the share of the draws within each band, point by point.
+    """
+
+    memory: Floats
+    error: Floats
+    low: Floats
+    high: Floats
+    error_low: Floats
+    error_high: Floats
+    level: float
+
+
+def held_out_residuals(x: Any, rank: int) -> Floats:
+    """What embeddings learned from all other rows leave of each row: (tasks, configurations).
+
+    Args:
+        x: (tasks, configurations) errors without gaps; at least rank + 1 tasks.
+
+    Raises:
+        TypeError, ValueError: as `embed`, for x without any one of its rows.
+    """
+    errors = _checks.finite("held_out_residuals", "x", x, 2)
+    if len(errors) < 2:
+        raise ValueError(f"held_out_residuals: x must have at least 2 rows, got {len(errors)}")
+    result = np.empty_like(errors)
+    for task, row in enumerate(errors):
+        y = embed(np.delete(errors, task, axis=0), rank)
+        result[task] = row - (row @ y.T) @ y
+    return result
+
+
+def frontier_band(
+    y: Any,
+    indices: Any,
+    errors: Any,
+    memory: Any,
+    *,
+    residuals: Any,
+    level: float = 0.9,
+    draws: int = 500,
+    seed: int = 0,
+    clip: tuple[float, float] | None = (0, 1),
+) -> FrontierBand:
+    """The predicted frontier of a task and the band in which the true one is expected.
+
+    Each draw takes residuals r of one task, configurations together, as what the task differs from
+    its fit by: then the fit to what was measured is off by P r_S, where P takes measured errors to
+    predicted ones, and the truth is prediction + r - P r_S. What was measured is as measured: the
+    noise of its own seeds is not in the band.
+
+    Args:
+        y, indices, errors: as `predict` takes them.
+        memory: (configurations,).
+        residuals: (tasks, configurations), as from `held_out_residuals`; or (values,), of which
+            each configuration draws its own.
+        level: share of the draws within a band.
+        draws, seed: of the bootstrap.
+        clip: the range of an error, into which draws are moved; None: none.
+
+    Raises:
+        TypeError, ValueError: as `predict`; residuals or memory of another number of
+            configurations; a level that is not between 0 and 1.
+    """
+    predicted = predict(y, indices, errors)
+    m = _checks.finite("frontier_band", "memory", memory, 1)
+    if len(m) != len(predicted):
+        raise ValueError(
+            f"frontier_band: memory has {len(m)} configurations, y has {len(predicted)}"
+        )
+    bounds = _checks.clip_range("frontier_band", clip)
+    y = np.asarray(y, dtype=np.float64)
+    known = np.isfinite(np.asarray(errors, dtype=np.float64))
+    chosen = np.asarray(indices, dtype=np.int64)[known]
+    r = draw_residuals("frontier_band", residuals, draws, len(m), seed)
+    fitted = r[:, chosen] @ np.linalg.pinv(y[:, chosen]) @ y
+    simulated = predicted + r - fitted
+    simulated[:, chosen] = predicted[chosen]
+    if bounds is not None:
+        np.clip(simulated, *bounds, out=simulated)
+    return band(m, predicted, simulated, level, "frontier_band")
+
+
+def hopeful(memory: Any, low: Any, known_memory: Any, known_error: Any) -> Bools:
+    """Whether each configuration may still reach the frontier of those that are known.
+
+    It may if the lower end of its band is below the least known error with at most its memory.
+    Memory is exact, so a run whose own band rises above that can be stopped.
+
+    Args:
+        memory, low: (configurations,) memory, and the lower end of the band of the error.
+        known_memory, known_error: (points,), as measured; none: all are hopeful.
+
+    Returns:
+        (configurations,) bool.
+
+    Raises:
+        TypeError, ValueError: shapes that do not agree, values that are not finite.
+    """
+    m = _checks.finite("hopeful", "memory", memory, 1)
+    lower = _checks.finite("hopeful", "low", low, 1)
+    if len(m) != len(lower):
+        raise ValueError(f"hopeful: got {len(m)} values of memory and {len(lower)} of low")
+    if np.size(known_memory) == np.size(known_error) == 0:
+        return np.ones(len(m), dtype=bool)
+    at = _checks.finite("hopeful", "known_memory", known_memory, 1)
+    found = _checks.finite("hopeful", "known_error", known_error, 1)
+    if len(at) != len(found):
+        raise ValueError(f"hopeful: got {len(at)} of known_memory and {len(found)} of known_error")
+    result: Bools = lower < step_function(at, found, m)
+    return result
+
+
+def draw_residuals(function: str, residuals: Any, draws: int, size: int, seed: int) -> Floats:
+    """(draws, size): rows of a matrix of residuals, or single values of a list of them."""
+    checked_int(function, "draws", draws, 2)
+    generator = np.random.default_rng(checked_int(function, "seed", seed, 0))
+    dimensions = np.ndim(residuals)
+    pool = _checks.finite(function, "residuals", residuals, 1 if dimensions == 1 else 2)
+    if pool.ndim == 1:
+        return generator.choice(pool, (draws, size))
+    if pool.shape[1] != size:
+        raise ValueError(
+            f"{function}: residuals have {pool.shape[1]} configurations, expected {size}"
+        )
+    return pool[generator.integers(len(pool), size=draws)]
+
+
+def band(
+    memory: Floats, predicted: Floats, simulated: Floats, level: float, function: str
+) -> FrontierBand:
+    """The FrontierBand of (draws, configurations) simulated errors."""
+    outside = (1 - _checks.share(function, "level", level)) / 2
+    ends = [outside, 1 - outside]
+    order = np.argsort(memory, kind="stable")
+    steps = np.unique(memory)
+    last = np.searchsorted(memory[order], steps, side="right") - 1
+    least = np.minimum.accumulate(simulated[:, order], axis=1)[:, last]
+    low, high = np.quantile(least, ends, axis=0)
+    error_low, error_high = np.quantile(simulated, ends, axis=0)
+    error = step_function(memory, predicted, steps)
+    return FrontierBand(steps, error, low, high, error_low, error_high, level)

@@ -1,0 +1,171 @@
+"""Leave one out: figures by hand, what leaks, what the methods are worth on known matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lpkernels.techniques.pareto import (
+    averages,
+    compare,
+    evaluation,
+    leave_one_out,
+    noise_floor,
+)
+from tests.techniques.pareto.matrices import low_rank
+
+MEMORY = np.linspace(1, 2, 20)
+EXACT = low_rank(9, 20, 2)
+NOISY = low_rank(14, 20, 2, noise=0.03)
+
+
+def figures(errors: np.ndarray, **options) -> dict[tuple[str, int], dict]:
+    rows = averages(leave_one_out(errors, MEMORY, **{"rank": 2, "counts": [2], **options}))
+    return {(row["method"], row["count"]): row for row in rows}
+
+
+def test_figures_of_one_comparison():
+    memory = np.array([1.0, 2, 4, 4])
+    truth, predicted = np.array([0.8, 0.4, 0.2, 0.6]), np.array([0.8, 0.9, 0.2, 0.5])
+    found = compare(truth, predicted, memory, np.array([0, 2]))
+    assert found["rmse"] == pytest.approx(np.sqrt((0.5**2 + 0.1**2) / 2))
+    # True: (.25, .8), (.5, .4), (1, .2). Predicted: (.25, .8), (1, .2).
+    assert found["hyperdiff"] == pytest.approx(0.25 * 0.2 + 0.5 * 0.6 - 0.75 * 0.2)
+    assert found["hypervolume"] == pytest.approx(0.75 * 0.2 / (0.25 * 0.2 + 0.5 * 0.6))
+    assert found["convergence"] == 0
+    assert found["regret"] == 0
+    assert compare(truth, truth, memory, np.arange(4))["rmse"] is None
+
+
+@pytest.mark.parametrize("method", ["greedy", "qr", "convex", "random", "cheapest"])
+def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
+    row = figures(EXACT, methods=[method])[method, 2]
+    assert row["rmse"] < 1e-8 and row["hyperdiff"] < 1e-8 and row["tasks"] == 9
+    assert row["hypervolume"] == pytest.approx(1)
+
+
+def test_d_optimal_choices_are_worth_most_near_the_rank():
+    found = figures(NOISY, methods=["greedy", "random", "column_mean"], counts=[2, 12], draws=5)
+    assert found["greedy", 2]["rmse"] < found["random", 2]["rmse"]
+    assert found["greedy", 2]["rmse"] < found["column_mean", 0]["rmse"]
+    # With many measurements any choice will do.
+    assert found["random", 12]["rmse"] < 1.3 * found["greedy", 12]["rmse"]
+
+
+def test_records_say_what_was_done():
+    records = leave_one_out(
+        NOISY, MEMORY, methods=["random", "greedy", "column_mean"], counts=[1, 3], rank=2, draws=2
+    )
+    assert len(records) == 14 * (2 * 2 + 2 + 1)
+    assert [r["rank"] for r in records if r["task"] == 0] == [1, 1, 2, 2, 1, 2, 2]
+    assert all(len(r["measured"]) == r["count"] for r in records)
+    assert {r["noise"] for r in records} == {None}
+    assert [(r["method"], r["count"], r["draw"]) for r in records[:4]] == [
+        ("random", 1, 0), ("random", 1, 1), ("random", 3, 0), ("random", 3, 1),
+    ]  # fmt: skip
+
+
+def test_the_same_seed_gives_the_same_records():
+    options = {"methods": ["random"], "counts": [3], "rank": 2, "observed": 0.5}
+    first = leave_one_out(NOISY, MEMORY, **options, seed=4)
+    assert first == leave_one_out(NOISY, MEMORY, **options, seed=4)
+    assert first != leave_one_out(NOISY, MEMORY, **options, seed=5)
+
+
+def test_the_task_itself_is_not_learned_from(monkeypatch):
+    """What was not measured of a task changes nothing that is predicted of it."""
+    seen: list[np.ndarray] = []
+
+    def remembered(truth, predicted, memory, measured):
+        seen.append(predicted)
+        return compare(truth, predicted, memory, measured)
+
+    monkeypatch.setattr(evaluation, "compare", remembered)
+    options = {"methods": ["greedy", "column_mean"], "counts": [3], "rank": 2, "observed": 0.6}
+    first = leave_one_out(NOISY, MEMORY, **options)[0]
+    other = NOISY.copy()
+    unmeasured = np.setdiff1d(np.arange(20), first["measured"])
+    other[0, unmeasured] = 1 - other[0, unmeasured]
+    second = leave_one_out(other, MEMORY, **options)[0]
+    assert second["measured"] == first["measured"]
+    assert (seen[0] == seen[28]).all() and (seen[1] == seen[29]).all()
+    assert second["rmse"] != first["rmse"]
+
+
+def test_missing_entries_are_completed_and_not_compared():
+    holed = NOISY.copy()
+    holed[2, [3, 4]] = np.nan
+    records = leave_one_out(holed, MEMORY, methods=["greedy"], counts=[3], rank=2)
+    assert all(np.isfinite(r["rmse"]) for r in records)
+    assert not {3, 4} & set(records[2]["measured"])
+
+
+def test_a_share_of_the_entries_is_enough():
+    whole = figures(NOISY, methods=["greedy"], counts=[4])["greedy", 4]
+    part = figures(NOISY, methods=["greedy"], counts=[4], observed=0.6)["greedy", 4]
+    assert whole["rmse"] < part["rmse"] < 2 * whole["rmse"]
+
+
+def test_a_cap_removes_configurations():
+    records = leave_one_out(NOISY, MEMORY, methods=["cheapest"], counts=[3], rank=2, cap=1.5)
+    assert all(max(r["measured"]) < 10 for r in records)
+    per_task = np.tile(MEMORY, (14, 1))
+    assert leave_one_out(
+        NOISY, per_task, methods=["cheapest"], counts=[3], rank=2, cap=1.5
+    ) == records  # fmt: skip
+
+
+def test_seeds_give_the_noise():
+    rng = np.random.default_rng(0)
+    seeds = NOISY[..., None] + 0.02 * rng.standard_normal((14, 20, 4))
+    floor = noise_floor(seeds)
+    assert floor == pytest.approx(np.full(14, 0.01), rel=0.5)
+    assert floor == pytest.approx(np.sqrt((seeds.var(axis=2, ddof=1) / 4).mean(axis=1)))
+    records = leave_one_out(seeds, MEMORY, methods=["greedy"], counts=[4], rank=2)
+    assert [r["noise"] for r in records] == pytest.approx(list(floor))
+    row = averages(records)[0]
+    assert row["noise"] == pytest.approx(floor.mean())
+
+
+def test_noise_needs_two_seeds_of_an_entry():
+    errors = np.array([[[0.1, 0.3], [0.5, np.nan]], [[0.1, np.nan], [np.nan, np.nan]]])
+    assert noise_floor(errors) == pytest.approx([np.sqrt(0.02 / 2), np.nan], nan_ok=True)
+
+
+def test_averages_have_the_standard_error_over_tasks():
+    base = {"method": "greedy", "count": 3, "noise": None}
+    records = [
+        base | {"task": task, "rmse": rmse} | dict.fromkeys(
+            ("hyperdiff", "convergence", "hypervolume", "regret"), 0.0
+        )
+        for task, rmse in ((0, 1.0), (0, 3.0), (1, 4.0), (2, None))
+    ]  # fmt: skip
+    (row,) = averages(records)
+    assert (row["rmse"], row["rmse_error"]) == (3.0, 1.0)
+    assert row["tasks"] == 3
+    assert (row["noise"], row["noise_error"]) == (None, None)
+
+
+OPTIONS = {"methods": ["greedy"], "counts": [3], "rank": 2}
+EMPTY = NOISY.copy()
+EMPTY[1:, 5] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "match"),
+    [
+        (NOISY, {"methods": ["best"]}, r"methods must be one of greedy, qr, .* column_mean; got"),
+        (NOISY, {"counts": [0]}, "counts must be at least 1"),
+        (NOISY, {"counts": [21]}, r"task 0 has 20 configurations to choose from; .* got 21"),
+        (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),
+        (NOISY, {"methods": ["qr"]}, "'qr' has pivots up to the rank, 2, got counts up to 3"),
+        (NOISY, {"observed": 1.5}, "observed must be above 0 and at most 1"),
+        (NOISY, {"cap": 0.5}, r"the cap of 0\.5 is below the cheapest configuration's 1"),
+        (NOISY, {"cap": 1.05}, "task 0 has 1 configurations to choose from"),
+        (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
+        (EMPTY, {}, "without task 0 a configuration has no error at all"),
+    ],
+)
+def test_wrong_studies_are_refused(errors, options, match):
+    with pytest.raises(ValueError, match=match):
+        leave_one_out(errors, MEMORY, **{**OPTIONS, **options})

@@ -1,0 +1,174 @@
+"""Which configurations are chosen: the spec's vectors, exhaustive search, invariances, budgets."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpkernels.techniques.pareto import relaxed, select
+from tests.techniques.pareto.matrices import BASIS
+
+COST = np.arange(1.0, 7.0)
+COUNTED = ("greedy", "convex", "random", "cheapest")
+
+
+def embeddings(rank: int, size: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rank, size))
+
+
+def log_det(y: np.ndarray, shares: np.ndarray) -> float:
+    """In the basis in which y is orthonormal."""
+    y = np.linalg.qr(y.T)[0].T
+    return float(np.linalg.slogdet((y * shares) @ y.T)[1])
+
+
+def chosen_log_det(y: np.ndarray, chosen: object) -> float:
+    shares = np.zeros(y.shape[1])
+    shares[list(chosen)] = 1  # type: ignore[call-overload]
+    return log_det(y, shares)
+
+
+def test_greedy_takes_pivots_then_what_adds_most():
+    assert select(BASIS, n=4).tolist() == [0, 5, 4, 1]
+    assert select(BASIS, n=2, method="qr").tolist() == [0, 5]
+    assert select(BASIS, n=1).tolist() == [0]
+
+
+def test_cost_divides_the_gain():
+    assert select(BASIS, n=2, measured=[0, 5]).tolist() == [4, 1]
+    assert select(BASIS, n=2, measured=[0, 5], cost=COST).tolist() == [1, 4]
+
+
+def test_the_best_pair_is_the_first_two_pivots():
+    squares = {pair: np.linalg.det(BASIS[:, pair]) ** 2 for pair in combinations(range(6), 2)}
+    best = sorted(squares, key=lambda pair: -squares[pair])
+    assert best[:4] == [(0, 5), (0, 4), (1, 5), (1, 4)]
+    found = [squares[pair] for pair in best[:4]]
+    assert found == pytest.approx([0.0289, 0.0256, 0.0196, 0.0169], abs=5e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_greedy_is_close_to_exhaustive_search(seed: int):
+    y = embeddings(2, 9, seed)
+    best = max(chosen_log_det(y, subset) for subset in combinations(range(9), 4))
+    found = chosen_log_det(y, select(y, n=4))
+    assert found <= best + 1e-9
+    assert found > best - 0.25
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_beats_random_and_cheapest(seed: int):
+    y = embeddings(4, 40, seed)
+    cost = np.random.default_rng(seed).uniform(1, 2, 40)
+    found = {m: chosen_log_det(y, select(y, n=6, cost=cost, method=m)) for m in COUNTED}
+    assert found["greedy"] > max(found["random"], found["cheapest"])
+    assert found["convex"] > max(found["random"], found["cheapest"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [3, 4, 8])
+def test_the_relaxation_is_at_least_as_good_as_every_subset(seed: int, n: int):
+    y = embeddings(3, 9, seed)
+    shares = relaxed(y, n=n)
+    assert shares.sum() == pytest.approx(n)
+    assert ((shares >= 0) & (shares <= 1)).all()
+    best = max(chosen_log_det(y, subset) for subset in combinations(range(9), n))
+    assert log_det(y, shares) >= best - 1e-5
+
+
+def test_the_relaxation_keeps_to_the_budget():
+    y, cost = embeddings(3, 30), np.random.default_rng(1).uniform(1, 5, 30)
+    shares = relaxed(y, cost=cost, budget=12)
+    assert cost @ shares == pytest.approx(12)
+    chosen = select(y, cost=cost, budget=12)
+    assert log_det(y, shares) > chosen_log_det(y, chosen)
+    # More money than there is to buy.
+    assert relaxed(y, cost=cost, budget=1000).tolist() == [1] * 30
+
+
+@pytest.mark.parametrize("method", COUNTED)
+def test_an_item_too_dear_for_what_is_left_is_skipped(method: str):
+    y = embeddings(2, 12, 3)
+    cost = np.array([1.0, 2, 3, 4, 5, 6, 50, 60, 70, 80, 90, 100])
+    chosen = select(y, cost=cost, budget=22, method=method, seed=1)
+    assert cost[chosen].sum() <= 22
+    left = np.setdiff1d(np.arange(12), chosen)
+    assert (cost[left] > 22 - cost[chosen].sum()).all()
+
+
+def test_a_budget_leaves_room_for_every_dimension():
+    # The longest embedding costs all there is.
+    y = np.array([[10.0, 1, 0, 0], [0, 0, 1, 2]])
+    chosen = select(y, cost=[8.0, 2, 2, 3], budget=8)
+    assert chosen_log_det(y, chosen) > -np.inf
+    assert 0 not in chosen
+
+
+def test_a_budget_too_small_for_every_dimension_is_still_spent():
+    y = np.array([[1.0, 1, 0], [0, 0, 1]])
+    assert sorted(select(y, cost=[1.0, 1, 9], budget=3)) == [0, 1]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**31), st.sampled_from(["greedy", "qr", "convex"]))
+def test_choices_do_not_depend_on_the_basis_or_the_order(seed: int, method: str):
+    rng = np.random.default_rng(seed)
+    y, n = rng.standard_normal((3, 12)), 3 if method == "qr" else 6
+    chosen = select(y, n=n, method=method)
+    turned = (rng.standard_normal((3, 3)) + 3 * np.eye(3)) @ y
+    order = rng.permutation(12)
+    assert set(select(turned, n=n, method=method)) == set(chosen)
+    assert set(order[select(y[:, order], n=n, method=method)]) == set(chosen)
+
+
+@pytest.mark.parametrize("method", [*COUNTED, "qr"])
+def test_measured_and_forbidden_ones_are_not_chosen(method: str):
+    y = embeddings(4, 20)
+    chosen = select(y, n=2, cost=np.ones(20), method=method, measured=[0, 1], among=range(1, 14))
+    assert len(chosen) == 2
+    assert set(chosen) <= set(range(2, 14))
+
+
+def test_measured_pivots_are_not_looked_for_again():
+    y = np.eye(3).repeat(2, axis=1)
+    assert set(select(y, n=1, method="qr", measured=[0, 2])) <= {4, 5}
+    assert {int(i) // 2 for i in select(y, n=3)} == {0, 1, 2}
+
+
+def test_random_takes_its_seed_and_cheapest_the_cost():
+    y = embeddings(2, 30)
+    draws = [select(y, n=10, method="random", seed=seed).tolist() for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+    cost = np.array([3.0, 1, 2, 1, *np.full(26, 9)])
+    assert select(y, n=4, method="cheapest", cost=cost).tolist() == [1, 3, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("y", "options", "error", "match"),
+    [
+        (BASIS, {}, ValueError, "give n, a number of measurements, or cost and budget"),
+        (BASIS, {"n": 7}, ValueError, "n must be at most the 6 that may be chosen, got 7"),
+        (BASIS, {"n": 3, "among": [1, 2]}, ValueError, "must be at most the 2 that may be chosen"),
+        (BASIS, {"n": 3, "method": "qr"}, ValueError, "n must be at most the rank of y, 2, got 3"),
+        (BASIS, {"n": 0}, ValueError, "n must be at least 1"),
+        (BASIS, {"budget": 3}, ValueError, "a budget needs cost"),
+        (BASIS, {"n": 2, "method": "cheapest"}, ValueError, "method='cheapest' needs cost"),
+        (BASIS, {"cost": COST, "budget": 0.5}, ValueError, r"budget of 0\.5 is below .* 1"),
+        (BASIS, {"cost": COST[:3], "budget": 3}, ValueError, "6 configurations, got 3"),
+        (BASIS, {"cost": COST - 1, "n": 3}, ValueError, "cost must be above 0, got 0"),
+        (BASIS, {"n": 2, "method": "best"}, ValueError, "method must be one of greedy, qr"),
+        (BASIS, {"n": 2, "measured": [9]}, ValueError, r"measured must be .* in 0\.\.5, got 9"),
+        (BASIS, {"n": 2, "among": [1, 1]}, ValueError, "among must name each configuration once"),
+        (BASIS, {"n": 1, "measured": range(6)}, ValueError, "is measured already"),
+        (np.vstack([BASIS, BASIS[:1]]), {"n": 2}, ValueError, "span fewer dimensions"),
+        (BASIS, {"n": 1, "among": [3]}, ValueError, "span fewer dimensions"),
+        (BASIS * np.nan, {"n": 1}, ValueError, "y must be finite"),
+    ],
+)
+def test_wrong_questions_are_refused(y, options, error, match):
+    with pytest.raises(error, match=match):
+        select(y, **options)

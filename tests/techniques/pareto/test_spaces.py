@@ -1,0 +1,113 @@
+"""Spaces of configurations: the paper's 99, products, texts, refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpkernels import Accumulator, FloatFormat
+from lpkernels.techniques.pareto import FormatSpace
+
+AXES = {"low": ["e4m3", "e5m2"], "high": ["fp16", "bf16", "fp32"]}
+
+
+def test_peppp_has_the_99_of_the_paper():
+    space = FormatSpace.peppp()
+    assert len(space) == len(list(space)) == 99
+    assert space.shape == (11, 9)
+    assert space.name(0) == "e3m1_sat e6m7_sat"
+    assert space.name(98) == "e5m3_sat e8m11_sat"
+    widths = [low.bits for low in space.low]
+    assert {bits: widths.count(bits) for bits in widths} == {5: 1, 6: 2, 7: 3, 8: 3, 9: 2}
+    assert [high.bits for high in space.high] == [14, 16, 18, 15, 17, 19, 16, 18, 20]
+
+
+def test_peppp_saturates():
+    assert {fmt.overflow for pair in FormatSpace.peppp() for fmt in pair} == {"saturate"}
+
+
+def test_a_space_has_the_low_format_outermost():
+    space = FormatSpace(**AXES)
+    low, high = space[4]
+    assert (str(low), str(high)) == ("e5m2", "e8m7")
+    assert space[-1] == (FloatFormat(5, 2), FloatFormat(8, 23))
+    assert space[:2] == (space[0], space[1])
+    assert space.low_bits.tolist() == [8] * 6
+    assert space.high_bits.tolist() == [16, 16, 32] * 2
+
+
+def test_accumulators_are_a_third_axis():
+    space = FormatSpace(**AXES, accumulators=["native", "e6m9_chunk64:stochastic"])
+    assert space.shape == (2, 3, 2)
+    assert space[1] == (FloatFormat(4, 3), FloatFormat(5, 10), space.accumulators[1])
+    assert space.accumulators[1] == Accumulator("e6m9", "stochastic", chunk=64)
+    assert space.low_bits.shape == (12,)
+
+
+def test_index_takes_formats_and_names():
+    space = FormatSpace(**AXES)
+    assert [space.index(configuration) for configuration in space] == list(range(6))
+    assert space.index(("e5m2", "bf16")) == 4
+    with pytest.raises(ValueError, match=r"'e5m2 e5m2' is none of its 6 .* like 'e4m3 e5m10'"):
+        space.index(("e5m2", "e5m2"))
+    with pytest.raises(ValueError, match="none of its 6"):
+        space.index(("e5m2",))
+    with pytest.raises(IndexError, match="below 6, got 6"):
+        space[6]
+
+
+SPACES = {
+    "peppp": FormatSpace.peppp(),
+    "product": FormatSpace(**AXES),
+    "accumulators": FormatSpace(**AXES, accumulators=["native", "e6m9_chunk64:stochastic"]),
+    "other formats": FormatSpace(["block32_e2m1", "fixed8_f4"], ["affine8"]),
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_spaces_round_trip_through_text_and_json(space: FormatSpace):
+    assert FormatSpace.parse(str(space)) == space
+    assert FormatSpace.from_json(space.to_json()) == space
+
+
+@given(
+    st.lists(st.tuples(st.integers(2, 8), st.integers(0, 10)), min_size=1, max_size=4, unique=True),
+    st.lists(st.sampled_from(["fp16", "bf16", "e6m9_sat", "fp32"]), min_size=1, unique=True),
+)
+def test_any_product_of_formats_round_trips(low: list[tuple[int, int]], high: list[str]):
+    space = FormatSpace([FloatFormat(*widths) for widths in low], high)
+    assert FormatSpace.parse(str(space)) == FormatSpace.from_json(space.to_json()) == space
+    assert len(set(space)) == len(low) * len(high)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sums", "error", "match"),
+    [
+        (["e4m3", "e4m3"], ["bf16"], (), ValueError, "low has e4m3 twice"),
+        (["e4m3"], ["bf16", "e8m7"], (), ValueError, "high has e8m7 twice"),
+        (["e4m3"], ["bf16"], ["e6m9", "e6m9"], ValueError, "accumulators has e6m9 twice"),
+        ([], ["bf16"], (), ValueError, "low must have at least one entry"),
+        ("e4m3", ["bf16"], (), TypeError, "low must be a list, got 'e4m3'"),
+        (["e4m3"], [3], (), TypeError, "expected a format or its name, got 3"),
+    ],
+)
+def test_wrong_axes_are_refused(low, high, sums, error, match):
+    with pytest.raises(error, match=match):
+        FormatSpace(low, high, sums)
+
+
+def test_wrong_texts_are_refused():
+    with pytest.raises(ValueError, match="two or three axes"):
+        FormatSpace.parse("e4m3 e5m2")
+    with pytest.raises(TypeError, match="expected a str"):
+        FormatSpace.parse(3)
+    with pytest.raises(ValueError, match="not JSON"):
+        FormatSpace.from_json("e4m3")
+    with pytest.raises(ValueError, match="expected a format space"):
+        FormatSpace.from_json("[]")
+    later = json.loads(FormatSpace(**AXES).to_json()) | {"version": 2}
+    with pytest.raises(ValueError, match="expected version 1, got 2"):
+        FormatSpace.from_json(json.dumps(later))

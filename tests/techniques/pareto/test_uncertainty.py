@@ -1,0 +1,135 @@
+"""Bands: what they hold, how often the truth is in them, what can still reach the frontier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lpkernels.techniques.pareto import (
+    embed,
+    frontier_band,
+    held_out_residuals,
+    hopeful,
+    predict,
+    select,
+)
+from tests.techniques.pareto.matrices import BASIS, TRAINED, low_rank
+
+MEMORY = np.repeat(np.arange(1.0, 11), 3)
+X = low_rank(40, 30, 2, noise=0.03)
+Y = embed(X[1:], 2)
+CHOSEN = select(Y, n=6)
+RESIDUALS = held_out_residuals(X[1:], 2)
+
+
+def band_of(task: int = 0, **options):
+    return frontier_band(Y, CHOSEN, X[task, CHOSEN], MEMORY, **{"residuals": RESIDUALS, **options})
+
+
+def test_held_out_residuals_are_zero_where_the_rank_is_exact():
+    tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
+    assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
+    left = held_out_residuals(tasks, 1)[0]
+    y = embed(tasks[1:], 1)
+    assert left == pytest.approx(tasks[0] - tasks[0] @ y.T @ y)
+
+
+def test_the_band_is_of_the_frontier():
+    found = band_of()
+    assert found.memory.tolist() == list(range(1, 11))
+    predicted = predict(Y, CHOSEN, X[0, CHOSEN])
+    least = [predicted[MEMORY <= m].min() for m in found.memory]
+    assert found.error == pytest.approx(least)
+    assert (found.low <= found.high).all()
+    for line in (found.error, found.low, found.high):
+        assert (np.diff(line) <= 0).all()
+
+
+def test_what_was_measured_has_no_band():
+    found = band_of()
+    assert (found.error_low[CHOSEN] == X[0, CHOSEN]).all()
+    assert (found.error_high[CHOSEN] == X[0, CHOSEN]).all()
+    others = np.setdiff1d(np.arange(30), CHOSEN)
+    assert (found.error_low[others] < found.error_high[others]).all()
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_the_truth_is_in_the_bands_as_often_as_they_say(level: int):
+    rng = np.random.default_rng(3)
+    factors, inside = rng.random((2, 30)), []
+    for _ in range(60):
+        x = np.clip(rng.random((30, 2)) @ factors / 2 + 0.03 * rng.standard_normal((30, 30)), 0, 1)
+        y = embed(x[1:], 2)
+        chosen = select(y, n=6)
+        others = np.setdiff1d(np.arange(30), chosen)
+        found = frontier_band(
+            y, chosen, x[0, chosen], MEMORY, residuals=held_out_residuals(x[1:], 2), level=level,
+            draws=100,
+        )  # fmt: skip
+        truth = x[0, others]
+        inside += [(found.error_low[others] <= truth) & (truth <= found.error_high[others])]
+    assert np.mean(inside) == pytest.approx(level, abs=0.06)
+
+
+def test_draws_come_from_the_seed():
+    assert (band_of(seed=1).low == band_of(seed=1).low).all()
+    assert (band_of(seed=1).low != band_of(seed=2).low).any()
+
+
+def test_a_larger_level_gives_a_wider_band():
+    narrow, wide = band_of(level=0.5), band_of(level=0.95)
+    assert (wide.low <= narrow.low).all() and (wide.high >= narrow.high).all()
+
+
+def test_bands_stay_within_clip():
+    loud = band_of(residuals=20 * RESIDUALS)
+    assert loud.error_low.min() == 0 and loud.error_high.max() == 1
+    assert band_of(residuals=20 * RESIDUALS, clip=None).error_low.min() < 0
+
+
+def test_a_list_of_residuals_is_drawn_value_by_value():
+    none = band_of(residuals=[0.0, 0.0])
+    assert none.low == pytest.approx(none.error)
+    assert none.high == pytest.approx(none.error)
+    assert (band_of(residuals=RESIDUALS.ravel()).low <= none.low + 1e-12).all()
+
+
+def test_nan_measurements_are_left_out():
+    errors = X[0, CHOSEN].copy()
+    errors[0] = np.nan
+    with pytest.warns(UserWarning, match="predict: 1 of 6"):
+        found = frontier_band(Y, CHOSEN, errors, MEMORY, residuals=RESIDUALS)
+    assert found.error_low[CHOSEN[0]] < found.error_high[CHOSEN[0]]
+    assert found.error_low[CHOSEN[1]] == found.error_high[CHOSEN[1]]
+
+
+def test_hopeful_is_what_may_lie_below_the_known_frontier():
+    known = [2, 4], [0.5, 0.3]
+    memory, low = [1, 2, 3, 3, 4, 9], [0.9, 0.5, 0.5, 0.4, 0.29, 0.3]
+    want = [True, False, False, True, True, False]
+    assert hopeful(memory, low, *known).tolist() == want
+    assert hopeful(memory, low, [], []).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: band_of(level=1), "level must be above 0 and below 1, got 1"),
+        (lambda: band_of(level=0), "level must be finite and above 0"),
+        (lambda: band_of(draws=1), "draws must be at least 2"),
+        (lambda: band_of(residuals=RESIDUALS[:, :9]), "residuals have 9 configurations, expected"),
+        (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite"),
+        (
+            lambda: frontier_band(Y, CHOSEN, X[0, CHOSEN], MEMORY[:9], residuals=RESIDUALS),
+            "memory has 9 configurations, y has 30",
+        ),
+        (lambda: held_out_residuals(X[:1], 1), "at least 2 rows, got 1"),
+        (lambda: held_out_residuals(X[:3], 3), "has rank 2, got rank=3"),
+        (lambda: hopeful([1, 2], [0.1], [1], [0.1]), "got 2 values of memory and 1 of low"),
+        (lambda: hopeful([1], [0.1], [1, 2], [0.1]), "got 2 of known_memory and 1 of known_error"),
+        (lambda: hopeful([1], [np.nan], [1], [0.1]), "low must be finite"),
+    ],
+)
+def test_wrong_bands_are_refused(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
