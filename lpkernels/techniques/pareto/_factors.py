@@ -8,7 +8,6 @@ import numpy as np
 
 from lpkernels.techniques.pareto._checks import Bools, Floats
 
-
 _LEAST = 0.01
 
 
