@@ -90,8 +90,8 @@ def compare(data: str, model: str, options: argparse.Namespace) -> None:
         "type": "precision", "model": model, "data": data, "policy": "cpt_fu2021", "bits": BITS,
         "batch": config.batch, "threads": 1, "clock": "process_time",
         "static_s": found["static"].best, "changing_s": found["changing"].best,
-        "setting_s": found["setting"].best, "over": over, "over_median": middle, "samples": found["static"].samples,
-        "when": datetime.now(timezone.utc).isoformat(),
+        "setting_s": found["setting"].best, "over": over, "over_median": middle,
+        "samples": found["static"].samples, "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip
     append_record(options.out, record | {"environment": environment("cpu")})
 
