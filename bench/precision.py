@@ -3,7 +3,8 @@
 ResNet-8 on digits32 and the network for MNIST-1D, converted by the policy cpt_fu2021, in a loop of
 forward, backward and SGD. One model keeps 8 bits, the other gets another precision before every
 step, 3 to 8 bits forward and 8 backward, as a schedule would set it. Both take turns on the same
-batches; the best of each counts. Printed, and appended to bench/results/precision.jsonl.
+batches on one thread; counted is the process's own time, the best and the median of each. Printed,
+and appended to bench/results/precision.jsonl.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -61,24 +63,23 @@ def setting(config: RunConfig, folder: Path) -> Callable[[], None]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.precision")
     parser.add_argument("--seconds", type=float, default=60, help="of each comparison")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     for data, model in CASES.items():
         compare(data, model, options)
 
 
 def compare(data: str, model: str, options: argparse.Namespace) -> None:
     """One line of the report."""
-    config = RunConfig.of(data=data, model=model, threads=options.threads)
+    config = RunConfig.of(data=data, model=model, threads=1)
     with tempfile.TemporaryDirectory() as folder:
         runs = {
             "static": stepping(config, Path(folder) / "static", ()),
             "changing": stepping(config, Path(folder) / "changing", BITS),
             "setting": setting(config, Path(folder) / "setting"),
         }
-        found = interleave(runs, options.seconds)
+        found = interleave(runs, options.seconds, clock=time.process_time)
     over = found["changing"].best / found["static"].best - 1
     middle = found["changing"].p50 / found["static"].p50 - 1
     print(
@@ -87,10 +88,10 @@ def compare(data: str, model: str, options: argparse.Namespace) -> None:
     )
     record = {
         "type": "precision", "model": model, "data": data, "policy": "cpt_fu2021", "bits": BITS,
-        "batch": config.batch, "threads": options.threads, "static_s": found["static"].best,
-        "changing_s": found["changing"].best, "setting_s": found["setting"].best, "over": over,
-        "over_median": middle, "samples": found["static"].samples,
-        "when": datetime.now(timezone.utc).isoformat(),
+        "batch": config.batch, "threads": 1, "clock": "process_time",
+        "static_s": found["static"].best, "changing_s": found["changing"].best,
+        "setting_s": found["setting"].best, "over": over, "over_median": middle,
+        "samples": found["static"].samples, "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip
     append_record(options.out, record | {"environment": environment("cpu")})
 

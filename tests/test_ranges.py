@@ -1,4 +1,4 @@
-"""The operators of running ranges: opcheck, the ends of finite values, averages."""
+"""The operators of running ranges: the ends of finite values, averages of them."""
 
 import math
 
@@ -9,7 +9,6 @@ from lpkernels import ops
 from tests.compare import assert_bit_equal
 
 INF, NAN = math.inf, math.nan
-OP = torch.ops.lpkernels
 ENDS = [
     ([3.0, -1.5, 2.0], (-1.5, 3.0)),
     ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),
@@ -41,11 +40,3 @@ def test_average_takes_the_range_with_what_the_past_leaves() -> None:
     assert average.tolist() == [0.5, 4.5] and weight.item() == 0.625
     ops.update_range(torch.tensor([NAN, INF]), average, weight, 0.75)
     assert average.tolist() == [0.5, 4.5] and weight.item() == 0.625
-
-
-def test_opcheck_ranges() -> None:
-    x = torch.randn(4, 6)
-    for each in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
-        torch.library.opcheck(OP._finite_range.default, (each,))
-        rest = (torch.zeros(2), torch.zeros(()), 0.9)
-        torch.library.opcheck(OP._update_range.default, (each, *rest))

@@ -147,3 +147,17 @@ def test_accumulators_set_at_every_step_are_one_graph() -> None:
                 layer.set_accumulator(f"e6m{3 + i % 6}")
         same(step(model, run, x), step(other, other, x))
     assert graphs() == 1
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_exported_program_has_the_range_and_the_precision_of_its_layer(training: bool) -> None:
+    model, x = network("cpt_fu2021"), batch()
+    model(x)
+    lp.set_precision(model.train(training), 3, 8)
+    program = torch.export.export(model, (x,)).module()
+    lp.set_precision(model, 4, 8)
+    want = copy.deepcopy(model)
+    lp.set_precision(want, 3, 8)
+    assert_bit_equal(program(2 * x), want(2 * x))
+    for one, two in zip(program.buffers(), want.buffers(), strict=True):
+        assert_bit_equal(one, two)
