@@ -30,16 +30,13 @@ class Target:
     def __init__(self, name: str, thing: Any) -> None:
         self.name, self.thing = name, thing
         self.is_function = not any(callable(getattr(thing, setter, None)) for setter in _SETTERS)
+        #: Whether there are bits to set: not in a layer whose recipe changes the sums alone.
+        self.rounds = getattr(thing, "precision", None) != (None, None)
 
     @property
     def stays(self) -> bool:
         """Whether it is a layer of lpkernels whose recipe is torch's own arithmetic."""
         return isinstance(self.thing, Emulated) and self.thing.recipe.is_torch
-
-    @property
-    def rounds(self) -> bool:
-        """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
-        return getattr(self.thing, "precision", None) != (None, None)
 
     def set(
         self,
