@@ -341,6 +341,7 @@ PLAIN = nn.Sequential(nn.Linear(2, 2))
         (Named(), {"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
         (Named(), {"grad_bits": 0}, ValueError, "grad_bits: expected at least 1, got 0"),
         (Named(), {"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 24 bits, got 99"),
+        (Quantized(2, 2), {"eval_bits": 20}, ValueError, "does not take {'forward': 20"),
         (Named(), {"formats": "float"}, ValueError, "target Named takes no formats="),
         (Named(), {"accumulator_bits": 4}, ValueError, "target Named has no set_accumulator"),
         (print, {"accumulator_bits": 4}, ValueError, "and no accumulator; give objects"),
