@@ -125,7 +125,9 @@ def _twin(thing: Any) -> Any:
     parameters and submodules are shared."""
     if not isinstance(thing, Module):
         return copy.deepcopy(thing)
-    twin = copy.copy(thing)
+    # Not copy.copy: a class may make its objects otherwise, as those of sharded modules (FSDP2) do.
+    twin = object.__new__(type(thing))
+    vars(twin).update(vars(thing))
     memo: dict[int, Any] = {id(each): each for each in [*thing.parameters(), *thing.modules()]}
     for name, value in vars(thing).items():
         if name not in _OF_MODULES:

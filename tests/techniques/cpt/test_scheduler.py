@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 from typing import Any
 
 import numpy as np
@@ -322,6 +323,28 @@ def test_a_width_that_a_target_refuses_changes_nothing() -> None:
     assert model[1].told == [] and model[1].width == 16
     PrecisionScheduler(model, 8, bits=(3, 6), cycles=1)
     assert model[1].told == [3] and model[1].width == 3
+
+
+class Awkward(Quantized):
+    """Is made in a way of its own, and holds what cannot be copied."""
+
+    def __new__(cls, *sizes: int) -> "Awkward":
+        if not sizes:
+            raise TypeError("sizes are missing")
+        return super().__new__(cls)
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.lock = threading.Lock()
+
+
+def test_targets_that_cannot_be_copied_as_a_whole_are_asked_too() -> None:
+    model = nn.Sequential(Awkward(3, 3))
+    PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
+    assert bits_of(model) == [(3, 8)]
+    with pytest.raises(ValueError, match="at most 16 bits, got 17"):
+        PrecisionScheduler(model, 8, bits=(3, 17), cycles=1)
+    assert bits_of(model) == [(3, 8)]
 
 
 PLAIN = nn.Sequential(nn.Linear(2, 2))
