@@ -227,6 +227,10 @@ def test_layers_have_schedules_of_their_own() -> None:
         assert bits_of(model) == [(8, 8), (6, 5)]
     both = [bitops(int(f), int(g)) for name in ("", "4") for f, g in scheduler.plan(name)]
     assert scheduler.expected_cost() == pytest.approx(np.mean(both))
+    three = nn.Sequential(*small_model(), Quantized(3, 3))
+    weighed = PrecisionScheduler(three, 8, bits=(3, 8), cycles=1, layers={"4": (4, 6)})
+    each = [bitops(int(f), int(g)) for name in ("", "", "4") for f, g in weighed.plan(name)]
+    assert weighed.expected_cost() == pytest.approx(np.mean(each))
     constant = PrecisionScheduler(small_model(), 8, bits=(3, 8), cycles=1, layers={"0": 7})
     assert constant.plan("0")[:, 0].tolist() == [7] * 8
     with pytest.raises(ValueError, match=r"layers: 'conv' matches no target .* got '0', '4'"):
