@@ -96,6 +96,18 @@ def test_the_loader_may_give_pairs_and_a_function_call_the_model() -> None:
     assert all(map(torch.equal, statistics(model[1]), statistics(other[1])))
 
 
+def test_draws_of_the_forward_pass_are_undone_and_no_graph_is_kept() -> None:
+    model, graphs = small_model(), []
+    state = torch.get_rng_state()
+
+    def forward(model: nn.Module, batch: Tensor) -> None:
+        graphs.append(model(batch + torch.rand(6)).requires_grad)
+
+    recalibrate(model, batches(), forward=forward)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert graphs == [False] * 4
+
+
 def test_a_block_gives_the_statistics_back() -> None:
     model = small_model()
     before = statistics(model[1])
