@@ -43,8 +43,9 @@ class PrecisionSetter:
                     f"{label}: no target{f' of {group.name!r}' if group.name else ''} rounds its "
                     "operands, so that there are no bits to set; give the layers such a recipe"
                 )
+            asked = [*group.tracks.every_width(), _at_bits(group, self.eval_bits)]
             for target in group.targets:
-                target.check(label, group.tracks, self._formats, self._accumulators)
+                target.check(label, asked, self._formats, self._accumulators)
         self._now: list[Precision] = []
         # Of the blocks of `at` and `as_trained` that are open; None stands for `_now`.
         self._blocks: list[list[Precision] | None] = []
@@ -130,8 +131,13 @@ class PrecisionSetter:
             yield
 
     def _fixed(self, group: Group, bits: int | None) -> Precision:
-        highest, now = group.tracks.highest, self._now[self._groups.index(group)]
-        fixed = highest._replace(backward=now.backward)
-        if bits is None or group.tracks.forward is None:
-            return fixed
-        return fixed._replace(forward=bits, weight=bits if highest.weight is not None else None)
+        now = self._now[self._groups.index(group)]
+        return _at_bits(group, bits)._replace(backward=now.backward)
+
+
+def _at_bits(group: Group, bits: int | None) -> Precision:
+    """The highest precision of a group, its forward pass at `bits` unless that is None."""
+    highest = group.tracks.highest
+    if bits is None or highest.forward is None:
+        return highest
+    return highest._replace(forward=bits, weight=None if highest.weight is None else bits)

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.nn import Module
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Format
 from lpkernels.nn._emulated import Emulated
-from lpkernels.techniques.cpt.tracks import Precision, Tracks
+from lpkernels.techniques.cpt.tracks import Precision
 
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several.
 Targets = Any
@@ -30,16 +30,13 @@ class Target:
     def __init__(self, name: str, thing: Any) -> None:
         self.name, self.thing = name, thing
         self.is_function = not any(callable(getattr(thing, setter, None)) for setter in _SETTERS)
+        #: Whether there are bits to set: not in a layer whose recipe changes the sums alone.
+        self.rounds = getattr(thing, "precision", None) != (None, None)
 
     @property
     def stays(self) -> bool:
         """Whether it is a layer of lpkernels whose recipe is torch's own arithmetic."""
         return isinstance(self.thing, Emulated) and self.thing.recipe.is_torch
-
-    @property
-    def rounds(self) -> bool:
-        """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
-        return getattr(self.thing, "precision", None) != (None, None)
 
     def set(
         self,
@@ -69,36 +66,36 @@ class Target:
     def check(
         self,
         label: str,
-        tracks: Tracks,
+        asked: Sequence[Precision],
         formats: Mapping[int, Format] | None,
         accumulators: Mapping[int, Accumulator],
     ) -> None:
-        """Raises ValueError unless it takes every width; a copy is asked, nothing changes.
+        """Raises ValueError unless it takes all that is asked of a copy; nothing changes.
 
         A plain function is not asked: what it does cannot be undone.
         """
-        self._check_methods(label, tracks, formats)
+        self._check_methods(label, asked[0], formats)
         if self.is_function:
             return
         twin = _twin(self.thing)
-        for precision in tracks.every_width():
+        for precision in asked:
             try:
                 self._set(twin, precision, formats, accumulators)
             except (TypeError, ValueError, NotImplementedError) as error:
                 given = {k: v for k, v in precision._asdict().items() if v is not None}
                 raise ValueError(f"{label}: {self} does not take {given} bits: {error}") from error
 
-    def _check_methods(self, label: str, tracks: Tracks, formats: Any) -> None:
-        if self.is_function and tracks.accumulator is not None:
+    def _check_methods(self, label: str, one: Precision, formats: Any) -> None:
+        if self.is_function and one.accumulator is not None:
             raise ValueError(
                 f"{label}: {self} takes (forward_bits, backward_bits), and no accumulator; give "
                 "objects with set_precision and set_accumulator, or leave accumulator_bits out"
             )
-        for setter, track in zip(_SETTERS, (tracks.forward, tracks.accumulator), strict=True):
+        for setter, bits in zip(_SETTERS, (one.forward, one.accumulator), strict=True):
             has = self.is_function or callable(getattr(self.thing, setter, None))
-            if track is not None and not has:
+            if bits is not None and not has:
                 raise ValueError(f"{label}: {self} has no {setter}, which the schedule needs")
-        if formats is not None and tracks.forward is not None:
+        if formats is not None and one.forward is not None:
             called = self.thing if self.is_function else self.thing.set_precision
             if not _takes(called, "formats"):
                 raise ValueError(
@@ -128,7 +125,9 @@ def _twin(thing: Any) -> Any:
     parameters and submodules are shared."""
     if not isinstance(thing, Module):
         return copy.deepcopy(thing)
-    twin = copy.copy(thing)
+    # Not copy.copy: a class may make its objects otherwise, as those of sharded modules (FSDP2) do.
+    twin = object.__new__(type(thing))
+    vars(twin).update(vars(thing))
     memo: dict[int, Any] = {id(each): each for each in [*thing.parameters(), *thing.modules()]}
     for name, value in vars(thing).items():
         if name not in _OF_MODULES:

@@ -77,6 +77,7 @@ def test_ranges_start_anew_in_training_and_dropout_drops_nothing() -> None:
     assert model[0].largest == max(x.abs().max() for x in batches())
     assert 0 < model[4].largest < 99
     seen = model[4].largest.clone()
+    torch.manual_seed(7)
     recalibrate(model, batches())
     assert torch.equal(model[4].largest, seen)
 
@@ -93,6 +94,18 @@ def test_the_loader_may_give_pairs_and_a_function_call_the_model() -> None:
     recalibrate(model, [(x, None) for x in batches()])
     recalibrate(other, [{"x": x} for x in batches()], forward=lambda m, batch: m(batch["x"]))
     assert all(map(torch.equal, statistics(model[1]), statistics(other[1])))
+
+
+def test_draws_of_the_forward_pass_are_undone_and_no_graph_is_kept() -> None:
+    model, graphs = small_model(), []
+    state = torch.get_rng_state()
+
+    def forward(model: nn.Module, batch: Tensor) -> None:
+        graphs.append(model(batch + torch.rand(6)).requires_grad)
+
+    recalibrate(model, batches(), forward=forward)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert graphs == [False] * 4
 
 
 def test_a_block_gives_the_statistics_back() -> None:

@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpkernels.techniques.cpt import NAMED, PROFILES, Schedule, bits_at, named_schedule, occupancy
+
+# A slow machine is no failure.
+QUICK = settings(max_examples=50, deadline=None)
 
 # Of their code, one cycle; digits stand for bits.
 CYCLES = [
@@ -116,6 +119,7 @@ def test_hold_max_holds_from_the_last_whole_cycle_on() -> None:
     assert digits(plan[24:]) == "88"
 
 
+@QUICK
 @given(
     profile=st.sampled_from(["cosine", "linear"]),
     low=st.integers(1, 8),
@@ -131,6 +135,7 @@ def test_no_default_form_ends_more_than_a_bit_below_the_highest(
     assert last >= low + span - 1
 
 
+@QUICK
 @given(low=st.integers(1, 8), span=st.integers(0, 8), pairs=st.integers(1, 16))
 def test_triangles_of_an_even_number_end_high(low: int, span: int, pairs: int) -> None:
     total = 16 * pairs + 5
@@ -139,6 +144,7 @@ def test_triangles_of_an_even_number_end_high(low: int, span: int, pairs: int) -
     assert last >= low + span - 1
 
 
+@QUICK
 @given(
     total=st.integers(32, 400),
     profile=st.sampled_from(sorted(PROFILES)),
@@ -146,10 +152,10 @@ def test_triangles_of_an_even_number_end_high(low: int, span: int, pairs: int) -
     reflection=st.sampled_from(["horizontal", "vertical"]),
     remainder=st.sampled_from(["stretch", "partial", "hold_max"]),
 )
-def test_a_plan_is_bits_at_of_every_step(total: int, **settings: Any) -> None:
-    plan = Schedule((2, 9), 5, **settings).plan(total)
+def test_a_plan_is_bits_at_of_every_step(total: int, **options: Any) -> None:
+    plan = Schedule((2, 9), 5, **options).plan(total)
     step = total * 2 // 3
-    assert plan[step] == bits_at(step, total, bits=(2, 9), cycles=5, **settings)
+    assert plan[step] == bits_at(step, total, bits=(2, 9), cycles=5, **options)
     assert 2 <= plan.min() and plan.max() <= 9
 
 
@@ -188,7 +194,7 @@ def test_constant_and_widest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "match"),
+    ("changes", "error", "match"),
     [
         ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3\)"),
         ({"bits": (0, 3)}, ValueError, "bits: expected at least 1, got 0"),
@@ -208,8 +214,8 @@ def test_constant_and_widest() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_wrong_input(settings: dict[str, Any], error: type[Exception], match: str) -> None:
-    given_all: dict[str, Any] = {"step": 0, "total": 40, "bits": (3, 8), **settings}
+def test_wrong_input(changes: dict[str, Any], error: type[Exception], match: str) -> None:
+    given_all: dict[str, Any] = {"step": 0, "total": 40, "bits": (3, 8), **changes}
     with pytest.raises(error, match=match):
         bits_at(given_all.pop("step"), given_all.pop("total"), **given_all)
 

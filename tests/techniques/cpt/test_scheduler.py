@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,10 @@ def test_layers_have_schedules_of_their_own() -> None:
         assert bits_of(model) == [(8, 8), (6, 5)]
     both = [bitops(int(f), int(g)) for name in ("", "4") for f, g in scheduler.plan(name)]
     assert scheduler.expected_cost() == pytest.approx(np.mean(both))
+    three = nn.Sequential(*small_model(), Quantized(3, 3))
+    weighed = PrecisionScheduler(three, 8, bits=(3, 8), cycles=1, layers={"4": (4, 6)})
+    each = [bitops(int(f), int(g)) for name in ("", "", "4") for f, g in weighed.plan(name)]
+    assert weighed.expected_cost() == pytest.approx(np.mean(each))
     constant = PrecisionScheduler(small_model(), 8, bits=(3, 8), cycles=1, layers={"0": 7})
     assert constant.plan("0")[:, 0].tolist() == [7] * 8
     with pytest.raises(ValueError, match=r"layers: 'conv' matches no target .* got '0', '4'"):
@@ -324,6 +329,28 @@ def test_a_width_that_a_target_refuses_changes_nothing() -> None:
     assert model[1].told == [3] and model[1].width == 3
 
 
+class Awkward(Quantized):
+    """Is made in a way of its own, and holds what cannot be copied."""
+
+    def __new__(cls, *sizes: int) -> "Awkward":
+        if not sizes:
+            raise TypeError("sizes are missing")
+        return super().__new__(cls)
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.lock = threading.Lock()
+
+
+def test_targets_that_cannot_be_copied_as_a_whole_are_asked_too() -> None:
+    model = nn.Sequential(Awkward(3, 3))
+    PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
+    assert bits_of(model) == [(3, 8)]
+    with pytest.raises(ValueError, match="at most 16 bits, got 17"):
+        PrecisionScheduler(model, 8, bits=(3, 17), cycles=1)
+    assert bits_of(model) == [(3, 8)]
+
+
 PLAIN = nn.Sequential(nn.Linear(2, 2))
 
 
@@ -341,6 +368,7 @@ PLAIN = nn.Sequential(nn.Linear(2, 2))
         (Named(), {"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
         (Named(), {"grad_bits": 0}, ValueError, "grad_bits: expected at least 1, got 0"),
         (Named(), {"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 24 bits, got 99"),
+        (Quantized(2, 2), {"eval_bits": 20}, ValueError, "does not take {'forward': 20"),
         (Named(), {"formats": "float"}, ValueError, "target Named takes no formats="),
         (Named(), {"accumulator_bits": 4}, ValueError, "target Named has no set_accumulator"),
         (print, {"accumulator_bits": 4}, ValueError, "and no accumulator; give objects"),
