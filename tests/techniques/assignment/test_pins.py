@@ -102,6 +102,12 @@ def test_pins_that_cannot_be_are_refused(pins: dict, match: str):
         demote(GROUPS, 0.5, pins=Pins(**pins))
 
 
+def test_what_is_tied_to_an_unknown_operation_stays_high():
+    ops = [Op("in", False, (), {}, 4), Op("odd", False, ("in",), {}, 4, known=False)]
+    made = demote(group(ops), 1.0, pins=Pins(tied="*.Y"))
+    assert made.low == {"in.GY"}
+
+
 def test_an_unknown_operation_cannot_be_held_low():
     groups = group([Op("in", False, (), {}, 4, known=False)])
     with pytest.raises(ValueError, match=r"'in\.Y' would be held low, and of an operation that is"):

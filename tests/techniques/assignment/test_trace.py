@@ -169,6 +169,19 @@ def test_a_parameter_of_the_model_itself_has_its_own_name():
     assert "scale.P" in homes(group(ops))
 
 
+def test_parameters_that_share_memory_are_told_apart():
+    flat = torch.randn(12)
+    model = Computes(lambda m, x: torch.relu(x * m.first) + m.second)
+    model.first, model.second = nn.Parameter(flat[:6]), nn.Parameter(flat[6:])
+    ops = trace(model, lambda y, t: y.mean(), (X, None))
+    assert [list(op.params) for op in ops[1:4]] == [[".first"], [], [".second"]]
+
+
+def test_a_module_with_several_operations_names_each():
+    ops = ops_of(lambda m, x: m.inner(x), X, inner=Computes(lambda m, x: torch.relu(x) + 1))
+    assert [op.name for op in ops] == ["input", "inner.relu", "inner.add"]
+
+
 def test_a_part_of_a_parameter_is_that_parameter():
     model = Computes(lambda m, x: x + m.places[: x.shape[1]])
     model.places = nn.Parameter(torch.ones(9))
@@ -280,6 +293,13 @@ def test_multi_head_attention_is_its_products(crossed: bool):
     assert found["values"].inputs == ("layer.softmax", f"layer.{projections[-1]}")
     # One packed weight, whatever reads it.
     assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_multi_head_attention_drops_weights_in_training(training: bool):
+    layer = nn.MultiheadAttention(8, 2, dropout=0.5).train(training)
+    ops = ops_of(lambda m, x: m.layer(x, x, x)[0], torch.randn(3, 2, 8), layer=layer)
+    assert ("layer.dropout" in [op.name for op in ops]) == training
 
 
 def test_weights_of_multi_head_attention_are_told_where_the_loss_needs_them():

@@ -71,9 +71,10 @@ def test_a_parameter_that_decides_is_refused_too():
         lambda y: y[torch.tensor([0, 2])],
         lambda y: y[torch.arange(4) > 1],
         lambda y: y.masked_select(torch.arange(6) > 1),
+        lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])],
         lambda y: y.float() * y.bool(),
     ],
-    ids=["shapes", "constants", "where", "indices", "mask", "masked_select", "casts"],
+    ids=["shapes", "constants", "where", "indices", "mask", "masked_select", "comparison", "casts"],
 )
 def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor], Any]):
     assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1

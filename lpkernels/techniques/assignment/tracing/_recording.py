@@ -46,7 +46,6 @@ class Recorder(Visitor):
         for parameter in model.parameters():
             self._flow.made(parameter, self._parameters[id(parameter)])
         self._add_inputs(args, kwargs)
-        self._is_open = True
 
     def _add_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         given = _all_tensors({str(i): x for i, x in enumerate(args)} | dict(kwargs))
@@ -56,10 +55,6 @@ class Recorder(Visitor):
             step = Step(None, "input", part, False, True, x.numel())
             self.steps.append(step)
             self._flow.made(x, step)
-
-    def close(self) -> None:
-        """What runs from here on is not recorded."""
-        self._is_open = False
 
     def step_of(self, loss: Tensor) -> Step:
         """Raises: ValueError: no step made it."""
@@ -80,8 +75,6 @@ class Recorder(Visitor):
 
     def after(self, call: Call, result: Any) -> None:
         entered, versions, reads = self._entered.pop(call.number)
-        if not self._is_open:
-            return
         name = canonical(call.operation)
         self._refuse_values(call, name, entered, result)
         if _takes_no_values(name) or not any(self._flow.depends(x) for x in entered):
@@ -95,6 +88,7 @@ class Recorder(Visitor):
             self._record(call, name, reads, result, floats)
 
     def _maker(self, x: Tensor) -> Maker | None:
+        # Parameters may share one storage, of which each is a part.
         return self._parameters.get(id(x)) or self._flow.maker(x)
 
     def _refuse_values(self, call: Call, name: str, entered: list[Tensor], result: Any) -> None:

@@ -83,7 +83,6 @@ def trace(
         observe(model, recorder, operations=EVERYTHING),
     ):
         value = loss(model(*args, **kwargs), target)
-        recorder.close()
     ops, unknown = finished(recorder.steps, recorder.step_of(_checked(value)))
     if unknown:
         warnings.warn(
