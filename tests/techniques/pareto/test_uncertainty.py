@@ -13,7 +13,7 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
-from tests.techniques.pareto.matrices import BASIS, TRAINED, low_rank
+from tests.techniques.pareto.matrices import BASIS, TRAINED, low_rank, some_of
 
 MEMORY = np.repeat(np.arange(1.0, 11), 3)
 X = low_rank(40, 30, 2, noise=0.03)
@@ -29,9 +29,27 @@ def band_of(task: int = 0, **options):
 def test_held_out_residuals_are_zero_where_the_rank_is_exact():
     tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
     assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
-    left = held_out_residuals(tasks, 1)[0]
-    y = embed(tasks[1:], 1)
-    assert left == pytest.approx(tasks[0] - tasks[0] @ y.T @ y)
+
+
+def test_held_out_residuals_are_of_the_fit_to_a_row_by_the_others():
+    tasks = low_rank(6, 8, 3)
+    left, y = held_out_residuals(tasks, 2)[0], embed(tasks[1:], 2)
+    assert left == pytest.approx((tasks[0] - tasks[0] @ y.T @ y) * np.sqrt(8 / 6))
+
+
+def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
+    x = low_rank(40, 30, 2, noise=0.03, seed=1)
+    assert held_out_residuals(x, 2).std() == pytest.approx(0.03, rel=0.1)
+    holed = np.where(some_of(x.shape, 0.5), x, np.nan)
+    holed[7, 2:] = np.nan
+    holed[7, :2] = x[7, :2]
+    left = held_out_residuals(holed, 2)
+    assert np.isnan(left[7]).all()
+    others = np.arange(40) != 7
+    assert (np.isnan(left) == np.isnan(holed))[others].all()
+    assert np.nanstd(left) == pytest.approx(0.03, rel=0.15)
+    found = frontier_band(Y, CHOSEN, X[0, CHOSEN], MEMORY, residuals=left)
+    assert np.isfinite(found.low).all()
 
 
 def test_the_band_is_of_the_frontier():
@@ -118,13 +136,15 @@ def test_hopeful_is_what_may_lie_below_the_known_frontier():
         (lambda: band_of(level=0), "level must be finite and above 0"),
         (lambda: band_of(draws=1), "draws must be at least 2"),
         (lambda: band_of(residuals=RESIDUALS[:, :9]), "residuals have 9 configurations, expected"),
-        (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite"),
+        (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite, or NaN where"),
+        (lambda: band_of(residuals=RESIDUALS + np.inf), "residuals must be finite, or NaN where"),
         (
             lambda: frontier_band(Y, CHOSEN, X[0, CHOSEN], MEMORY[:9], residuals=RESIDUALS),
             "memory has 9 configurations, y has 30",
         ),
         (lambda: held_out_residuals(X[:1], 1), "at least 2 rows, got 1"),
         (lambda: held_out_residuals(X[:3], 3), "has rank 2, got rank=3"),
+        (lambda: held_out_residuals(X[:9, :2], 2), "no row has more than rank=2 errors, at most 2"),
         (lambda: hopeful([1, 2], [0.1], [1], [0.1]), "got 2 values of memory and 1 of low"),
         (lambda: hopeful([1], [0.1], [1, 2], [0.1]), "got 2 of known_memory and 1 of known_error"),
         (lambda: hopeful([1], [np.nan], [1], [0.1]), "low must be finite"),
