@@ -103,9 +103,9 @@ def main(arguments: list[str] | None = None) -> None:
             how = f", {result.steps} steps, {'converged' if result.converged else 'NOT converged'}"
         append_record(options.out, record | {"environment": where})
         name = f"{case}, {size[0]} x {size[1]}"
+        cost = f"median {times.p50:9.4g} s, {spent:.3g} cpu s"
         print(
-            f"{name:38} best {times.best:9.4g} s, median {times.p50:9.4g} s, "
-            f"{spent:.3g} cpu s{how}",
+            f"{name:38} best {times.best:9.4g} s, {cost}{how}",
             flush=True,
         )
 

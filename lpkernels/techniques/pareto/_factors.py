@@ -8,6 +8,7 @@ import numpy as np
 
 from lpkernels.techniques.pareto._checks import Bools, Floats
 
+# Of a singular value, where a start is made smaller by more than all of it.
 _LEAST = 0.01
 
 
@@ -70,8 +71,11 @@ class Alternation:
 
     def _fit(self, w: Floats, wx: Floats, fixed: Floats) -> Floats:
         rank = fixed.shape[1]
-        squares = (fixed[:, :, None] * fixed[:, None, :]).reshape(len(fixed), rank * rank)
-        system = (w @ squares).reshape(-1, rank, rank)
+        # Every pair of directions once: the systems are symmetric.
+        first, second = np.triu_indices(rank)
+        pairs = w @ (fixed[:, first] * fixed[:, second])
+        system = np.empty((len(w), rank, rank))
+        system[:, first, second] = system[:, second, first] = pairs
         sides = (wx @ fixed)[..., None]
         if self._lam == 0:
             # Fewer observations than the rank, or a direction that is zero: the shortest solution.

@@ -10,6 +10,7 @@ import numpy as np
 from lpkernels.formats._checks import checked_int
 from lpkernels.techniques.pareto import _checks
 from lpkernels.techniques.pareto._checks import Bools, Floats
+from lpkernels.techniques.pareto.completion import complete
 from lpkernels.techniques.pareto.embedding import embed, predict
 from lpkernels.techniques.pareto.frontier import step_function
 
@@ -36,23 +37,51 @@ class FrontierBand:
     level: float
 
 
-def held_out_residuals(x: Any, rank: int) -> Floats:
+def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
     """What embeddings learned from all other rows leave of each row: (tasks, configurations).
 
+    The row is fitted by least squares to all that is known of it, and what is left is scaled by
+    sqrt(n / (n - rank)), n known entries, for the dimensions that were fitted.
+
     Args:
-        x: (tasks, configurations) errors without gaps; at least rank + 1 tasks.
+        x: (tasks, configurations) errors as they were measured, NaN where missing. A completed
+            matrix has no noise and would give residuals that are too small.
+        rank: of the embeddings.
+        lam: of `complete`, which fills the other rows where entries are missing.
+
+    Returns:
+        Residuals, NaN where the error is, and for rows with no more than `rank` errors.
 
     Raises:
-        TypeError, ValueError: as `embed`, for x without any one of its rows.
+        TypeError, ValueError: as `complete` and `embed`, for x without any one of its rows; no row
+            with more than `rank` errors.
     """
-    errors = _checks.finite("held_out_residuals", "x", x, 2)
+    errors = _checks.numbers("held_out_residuals", "x", x, 2)
     if len(errors) < 2:
         raise ValueError(f"held_out_residuals: x must have at least 2 rows, got {len(errors)}")
-    result = np.empty_like(errors)
-    for task, row in enumerate(errors):
-        y = embed(np.delete(errors, task, axis=0), rank)
-        result[task] = row - (row @ y.T) @ y
+    checked_int("held_out_residuals", "rank", rank, 1)
+    seen = ~np.isnan(errors)
+    counts = seen.sum(axis=1)
+    if counts.max() <= rank:
+        raise ValueError(
+            f"held_out_residuals: no row has more than rank={rank} errors, at most {counts.max()}"
+        )
+    start = None if seen.all() else _filled(errors, seen, rank, lam, None)
+    result = np.full(errors.shape, np.nan)
+    for task in np.flatnonzero(counts > rank):
+        rest = np.arange(len(errors)) != task
+        before = None if start is None else start[rest]
+        y = embed(_filled(errors[rest], seen[rest], rank, lam, before), rank)[:, seen[task]]
+        row = errors[task, seen[task]]
+        left = row - np.linalg.lstsq(y.T, row, rcond=None)[0] @ y
+        result[task, seen[task]] = left * np.sqrt(counts[task] / (counts[task] - rank))
     return result
+
+
+def _filled(errors: Floats, seen: Bools, rank: int, lam: float, start: Floats | None) -> Floats:
+    if seen.all():
+        return errors
+    return complete(errors, seen, rank=rank, lam=lam, clip=None, start=start).values
 
 
 def frontier_band(
@@ -77,8 +106,8 @@ def frontier_band(
     Args:
         y, indices, errors: as `predict` takes them.
         memory: (configurations,).
-        residuals: (tasks, configurations), as from `held_out_residuals`; or (values,), of which
-            each configuration draws its own.
+        residuals: (tasks, configurations), as from `held_out_residuals`; where they are NaN, one of
+            the others is drawn. Or (values,), of which each configuration draws its own.
         level: share of the draws within a band.
         draws, seed: of the bootstrap.
         clip: the range of an error, into which draws are moved; None: none.
@@ -140,15 +169,21 @@ def draw_residuals(function: str, residuals: Any, draws: int, size: int, seed: i
     """(draws, size): rows of a matrix of residuals, or single values of a list of them."""
     checked_int(function, "draws", draws, 2)
     generator = np.random.default_rng(checked_int(function, "seed", seed, 0))
-    dimensions = np.ndim(residuals)
-    pool = _checks.finite(function, "residuals", residuals, 1 if dimensions == 1 else 2)
+    pool = _checks.numbers(function, "residuals", residuals, 1 if np.ndim(residuals) == 1 else 2)
+    found = pool[~np.isnan(pool)]
+    if not len(found) or np.isinf(found).any():
+        raise ValueError(f"{function}: residuals must be finite, or NaN where missing")
     if pool.ndim == 1:
-        return generator.choice(pool, (draws, size))
+        return generator.choice(found, (draws, size))
     if pool.shape[1] != size:
         raise ValueError(
             f"{function}: residuals have {pool.shape[1]} configurations, expected {size}"
         )
-    return pool[generator.integers(len(pool), size=draws)]
+    whole = pool[~np.isnan(pool).all(axis=1)]
+    rows = whole[generator.integers(len(whole), size=draws)]
+    missing = np.isnan(rows)
+    rows[missing] = generator.choice(found, int(missing.sum()))
+    return rows
 
 
 def band(

@@ -13,7 +13,7 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
-from tests.techniques.pareto.matrices import BASIS, TRAINED, low_rank
+from tests.techniques.pareto.matrices import BASIS, TRAINED, low_rank, some_of
 
 MEMORY = np.repeat(np.arange(1.0, 11), 3)
 X = low_rank(40, 30, 2, noise=0.03)
@@ -29,9 +29,27 @@ def band_of(task: int = 0, **options):
 def test_held_out_residuals_are_zero_where_the_rank_is_exact():
     tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
     assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
-    left = held_out_residuals(tasks, 1)[0]
-    y = embed(tasks[1:], 1)
-    assert left == pytest.approx(tasks[0] - tasks[0] @ y.T @ y)
+
+
+def test_held_out_residuals_are_of_the_fit_to_a_row_by_the_others():
+    tasks = low_rank(6, 8, 3)
+    left, y = held_out_residuals(tasks, 2)[0], embed(tasks[1:], 2)
+    assert left == pytest.approx((tasks[0] - tasks[0] @ y.T @ y) * np.sqrt(8 / 6))
+
+
+def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
+    x = low_rank(40, 30, 2, noise=0.03, seed=1)
+    assert held_out_residuals(x, 2).std() == pytest.approx(0.03, rel=0.1)
+    holed = np.where(some_of(x.shape, 0.5), x, np.nan)
+    holed[7, 2:] = np.nan
+    holed[7, :2] = x[7, :2]
+    left = held_out_residuals(holed, 2)
+    assert np.isnan(left[7]).all()
+    others = np.arange(40) != 7
+    assert (np.isnan(left) == np.isnan(holed))[others].all()
+    assert np.nanstd(left) == pytest.approx(0.03, rel=0.15)
+    found = frontier_band(Y, CHOSEN, X[0, CHOSEN], MEMORY, residuals=left)
+    assert np.isfinite(found.low).all()
 
 
 def test_the_band_is_of_the_frontier():
@@ -54,21 +72,18 @@ def test_what_was_measured_has_no_band():
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])
-def test_the_truth_is_in_the_bands_as_often_as_they_say(level: int):
-    rng = np.random.default_rng(3)
-    factors, inside = rng.random((2, 30)), []
-    for _ in range(60):
-        x = np.clip(rng.random((30, 2)) @ factors / 2 + 0.03 * rng.standard_normal((30, 30)), 0, 1)
-        y = embed(x[1:], 2)
-        chosen = select(y, n=6)
-        others = np.setdiff1d(np.arange(30), chosen)
-        found = frontier_band(
-            y, chosen, x[0, chosen], MEMORY, residuals=held_out_residuals(x[1:], 2), level=level,
-            draws=100,
-        )  # fmt: skip
-        truth = x[0, others]
-        inside += [(found.error_low[others] <= truth) & (truth <= found.error_high[others])]
-    assert np.mean(inside) == pytest.approx(level, abs=0.06)
+def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
+    x = low_rank(110, 30, 2, noise=0.03, seed=3)
+    known, new = x[:40], x[40:]
+    y, residuals = embed(known, 2), held_out_residuals(known, 2)
+    chosen = select(y, n=6)
+    others = np.setdiff1d(np.arange(30), chosen)
+    options = {"residuals": residuals, "level": level, "draws": 100}
+    bands = [frontier_band(y, chosen, task[chosen], MEMORY, **options) for task in new]
+    low, high = (np.array([getattr(b, f"error_{end}")[others] for b in bands])
+                 for end in ("low", "high"))  # fmt: skip
+    inside = (low <= new[:, others]) & (new[:, others] <= high)
+    assert inside.mean() == pytest.approx(level, abs=0.05)
 
 
 def test_draws_come_from_the_seed():
@@ -118,13 +133,15 @@ def test_hopeful_is_what_may_lie_below_the_known_frontier():
         (lambda: band_of(level=0), "level must be finite and above 0"),
         (lambda: band_of(draws=1), "draws must be at least 2"),
         (lambda: band_of(residuals=RESIDUALS[:, :9]), "residuals have 9 configurations, expected"),
-        (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite"),
+        (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite, or NaN where"),
+        (lambda: band_of(residuals=RESIDUALS + np.inf), "residuals must be finite, or NaN where"),
         (
             lambda: frontier_band(Y, CHOSEN, X[0, CHOSEN], MEMORY[:9], residuals=RESIDUALS),
             "memory has 9 configurations, y has 30",
         ),
         (lambda: held_out_residuals(X[:1], 1), "at least 2 rows, got 1"),
         (lambda: held_out_residuals(X[:3], 3), "has rank 2, got rank=3"),
+        (lambda: held_out_residuals(X[:9, :2], 2), "no row has more than rank=2 errors, at most 2"),
         (lambda: hopeful([1, 2], [0.1], [1], [0.1]), "got 2 values of memory and 1 of low"),
         (lambda: hopeful([1], [0.1], [1, 2], [0.1]), "got 2 of known_memory and 1 of known_error"),
         (lambda: hopeful([1], [np.nan], [1], [0.1]), "low must be finite"),
