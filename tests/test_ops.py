@@ -191,11 +191,28 @@ def test_opcheck_rounding_reads_a_table(backend):
 def test_opcheck_codes_of_a_table_have_a_fixed_size(fmt, bits):
     table = table_of(quantizer(fmt))
     for x in (torch.ones(5, 7), torch.ones(7, 5).t(), torch.ones(3, 0)):
-        codes = OP._pack_row(x, table, 0, bits)
+        codes = OP._pack_row(x, table, 0, bits, 0, 0)
         assert codes.numel() == (x.numel() * bits + 7) // 8
         assert_bit_equal(OP._unpack_row(codes, table, 0, list(x.shape)), x.contiguous())
-        check(OP._pack_row, x, table, 0, bits)
+        check(OP._pack_row, x, table, 0, bits, 0, 0)
         check(OP._unpack_row, codes, table, 0, list(x.shape))
+
+
+def test_opcheck_blocks_of_a_table_have_room_for_their_scales(backend):
+    ints = quantizer("block4_axis1_e2m1")
+    x = ops.quantize(torch.randn(3, 10), ints, None, 0, 4, backend)
+    # Room for elements of 6 bits in blocks of 2.
+    codes = OP._pack_row(x, table_of(ints), 0, 6, 2, 1)
+    assert codes.numel() == (30 * 6 + 3 * 5 * 8 + 7) // 8
+    assert_bit_equal(OP._unpack_row(codes, table_of(ints), 0, [3, 10]), x)
+    check(OP._pack_row, x, table_of(ints), 0, 6, 2, 1)
+
+
+def test_opcheck_ranges():
+    x = torch.randn(4, 6)
+    for each in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
+        check(OP._finite_range, each)
+        check(OP._update_range, each, torch.zeros(2), torch.zeros(()), 0.9)
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam"])
@@ -213,7 +230,8 @@ def test_every_operator_is_checked_here():
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
     rounding |= {f"{name}_out" for name in rounding - {"_count"}}
-    assert found == products | codes | rounding | {"_seed", "_update"}
+    ranges = {"_finite_range", "_update_range"}
+    assert found == products | codes | rounding | ranges | {"_seed", "_update"}
 
 
 def test_operators_alone_have_no_gradient():
