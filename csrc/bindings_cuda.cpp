@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings_update.h"
 #include "common/format.h"
 #include "cuda/quantize.h"
 #include "cuda/scales.h"
@@ -115,6 +116,7 @@ void register_cuda(pybind11::module_& module) {
              py::arg("codes"), py::arg("bytes"), py::arg("format"), py::arg("sizes"),
              py::arg("out"), py::arg("stream"));
   register_cuda_products(module);
+  register_cuda_update(module);
 }
 
 }  // namespace lpk

@@ -251,7 +251,7 @@ class UpdateRun {
 template <class V>
 bool update_piece(const UpdatePiece& piece, UpdateCounts* counts) {
   for (int place = 0; place < kPlaces; ++place) {
-    if (!WordFormat::fits(number_format(piece.quantizer(place)))) return false;
+    if (!WordFormat::fits(number_format(piece.args->quantizer(place)))) return false;
   }
   UpdateRun<V>(piece, counts).run();
   return true;
