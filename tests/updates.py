@@ -67,6 +67,12 @@ FORMATS: dict[str, Formats] = {
     "own_half": Formats(
         "", "e4m3fn:toward_negative", "e5m10_nosub", "bf16", "", torch.float16, torch.float16, True
     ),
+    # states of one kind, to nearest: stepped where they lie
+    "near_brain": Formats("", "e6m9", "bf16", "bf16", "bf16", weights=torch.bfloat16),
+    "near_half": Formats("", "fp16", "fp16", "fp16", "bf16", weights=torch.bfloat16),
+    "near_words": Formats("", "e6m9:to_odd", "e6m9", "e5m10_nosub_sat", "bf16"),
+    "near_codes": Formats("", "e6m9_sat", "e6m9_sat", "e8m7_sat", "bf16"),
+    "near_bytes": Formats("", "e4m3fn", "fp8_e5m2", "fp8_e4m3", "e5m2"),
     # not for lanes: values far above float32's own exponents
     "beyond_lanes": Formats("", "e2m5_b-110", "e2m5_b-110:stochastic", "e4m3fn", "bf16"),
     **{
