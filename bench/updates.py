@@ -2,7 +2,8 @@
 
 Each case first has to give the reference's bits on a small parameter; then it runs in turns with
 torch's copy_ of as many bytes as the pass reads and writes, the general path, and torch's own fused
-optimizer in float32. Then a model of sixty small parameters, against torch's fused and foreach
+optimizer in float32. Times are the process's own processor time, of all its threads: other work on
+the machine takes turns with it, but does not count. Then a model of sixty small parameters, against torch's fused and foreach
 steps. Printed, and appended to bench/results/updates.jsonl.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import torch
@@ -119,9 +121,10 @@ def compare(case: Case, options: argparse.Namespace, threads: int) -> dict[str, 
         "torch": torchs.step,
     }
     others = OtherWork()
-    found = interleave(runs, options.seconds)
+    found = interleave(runs, options.seconds, clock=process_time)
     if threads == 1:
-        found |= interleave({"general": prepared(case, options.elements, False)[1].step}, 0)
+        general = prepared(case, options.elements, False)[1].step
+        found |= interleave({"general": general}, 0, clock=process_time)
     ratio = found["copy"].best / found["fused"].best
     print(
         f"{case.name:62} {threads} {size / options.elements:5.1f} B "
@@ -136,7 +139,7 @@ def compare(case: Case, options: argparse.Namespace, threads: int) -> dict[str, 
     return {
         "type": "update", "case": case.name, "optimizer": case.optimizer,
         "dtype": str(case.dtype), "formats": case.formats, "elements": options.elements,
-        "threads": threads, "bytes_per_element": size / options.elements, "of_copy": ratio,
+        "threads": threads, "clock": "processor", "bytes_per_element": size / options.elements, "of_copy": ratio,
         **{f"{name}_s": times(summary) for name, summary in found.items()},
         "others": others.processors(),
     }  # fmt: skip
@@ -162,11 +165,11 @@ def small(options: argparse.Namespace) -> dict[str, Any]:
         "torch foreach": model(lambda p: adamw(p, foreach=True)),
     }
     others = OtherWork()
-    found = interleave(runs, options.seconds)
+    found = interleave(runs, options.seconds, clock=process_time)
     for name, summary in found.items():
         print(f"60 small parameters, {name:14} {1e6 * summary.best:8.0f} us")
     return {
-        "type": "update of small parameters", "parameters": 60, "threads": 1,
+        "type": "update of small parameters", "parameters": 60, "threads": 1, "clock": "processor",
         **{f"{name.replace(' ', '_')}_s": times(summary) for name, summary in found.items()},
         "others": others.processors(),
     }  # fmt: skip
