@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings_update.h"
 #include "common/format.h"
 #include "cuda/count.h"
 #include "cuda/quantize.h"
@@ -160,6 +161,7 @@ void register_cuda(pybind11::module_& module) {
              py::arg("codes"), py::arg("bytes"), py::arg("format"), py::arg("sizes"),
              py::arg("out"), py::arg("stream"));
   register_cuda_products(module);
+  register_cuda_update(module);
 }
 
 }  // namespace lpk

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
-from lpkernels.backends.cuda import _conv, _launch, _products
+from lpkernels.backends.cuda import _conv, _launch, _products, _update
 
 _BUILD = Path(__file__).resolve().parents[1] / "build" / str(sys.implementation.cache_tag)
 
@@ -40,9 +40,9 @@ def load() -> ModuleType:
 
 @contextlib.contextmanager
 def on_host() -> Iterator[ModuleType]:
-    """The products of the cuda adapter run here, on tensors of the CPU."""
+    """The products and updates of the cuda adapter run here, on tensors of the CPU."""
     with contextlib.ExitStack() as patches:
-        for part in (_conv, _products, _launch):
+        for part in (_conv, _products, _launch, _update):
             replaced = (
                 ("module", load),
                 ("on_device", lambda x: contextlib.nullcontext()),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels import ops
 from lpkernels.arithmetic import Adam, Keyed, Quantizer, Sgd, Step, UpdateRounding, as_quantizer
 from lpkernels.formats import BF16, FP16, FP32, FloatFormat
 from lpkernels.ops import UpdateTensors
@@ -68,6 +67,12 @@ FORMATS: dict[str, Formats] = {
     "own_half": Formats(
         "", "e4m3fn:toward_negative", "e5m10_nosub", "bf16", "", torch.float16, torch.float16, True
     ),
+    # states of one kind, to nearest: stepped where they lie
+    "near_brain": Formats("", "e6m9", "bf16", "bf16", "bf16", weights=torch.bfloat16),
+    "near_half": Formats("", "fp16", "fp16", "fp16", "bf16", weights=torch.bfloat16),
+    "near_words": Formats("", "e6m9:to_odd", "e6m9", "e5m10_nosub_sat", "bf16"),
+    "near_codes": Formats("", "e6m9_sat", "e6m9_sat", "e8m7_sat", "bf16"),
+    "near_bytes": Formats("", "e4m3fn", "fp8_e5m2", "fp8_e4m3", "e5m2"),
     # not for lanes: values far above float32's own exponents
     "beyond_lanes": Formats("", "e2m5_b-110", "e2m5_b-110:stochastic", "e4m3fn", "bf16"),
     **{
@@ -145,29 +150,35 @@ def copied(tensors: UpdateTensors) -> UpdateTensors:
     return UpdateTensors(*([x.clone() for x in kind] for kind in tensors))
 
 
-def run(
-    tensors: UpdateTensors,
+def call_of(
     step: Step,
     formats: Formats,
-    backend: str,
+    count: int,
     *,
     begins: bool = False,
     found: bool | None = None,
     scale: float | None = None,
+    device: str = "cpu",
+) -> tuple[Any, ...]:
+    """The arguments of `Backend.update` behind the tensors."""
+    return (
+        torch.tensor(-77, device=device),
+        None if found is None else torch.tensor(found, device=device),
+        None if scale is None else torch.tensor(scale, dtype=torch.float32, device=device),
+        [3 * i + 1 for i in range(count)],
+        rounding_of(formats).to_ints(),
+        step.to_numbers(),
+        begins,
+    )
+
+
+def run(
+    tensors: UpdateTensors, step: Step, formats: Formats, backend: str, **options: Any
 ) -> UpdateTensors:
     """A step of copies; what they are afterwards."""
     own = copied(tensors)
-    ops.update(
-        own,
-        step,
-        rounding_of(formats),
-        [3 * i + 1 for i in range(len(own.weights))],
-        begins=begins,
-        seed=torch.tensor(-77),
-        found=None if found is None else torch.tensor(found),
-        scale=None if scale is None else torch.tensor(scale, dtype=torch.float32),
-        backend=backend,
-    )
+    arguments = call_of(step, formats, len(own.weights), **options)
+    torch.ops.lpkernels._update(*own, *arguments, backend)
     return own
 
 

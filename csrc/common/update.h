@@ -16,7 +16,7 @@ constexpr int kUpdateNumbers = 8;
 // Of each rounding: its key, whether there is one, the twelve integers of its quantizer.
 constexpr int kRoundingInts = 14;
 // Gradient, master, both states, working copy.
-enum UpdatePlace { kGrad = 0, kMaster = 1, kFirst = 2, kSecond = 3, kWeight = 4, kPlaces = 5 };
+enum : int { kGrad = 0, kMaster = 1, kFirst = 2, kSecond = 3, kWeight = 4, kPlaces = 5 };
 
 // The options of an optimizer, as lpkernels/arithmetic/_update.py gives them.
 struct UpdateOptions {
@@ -132,20 +132,18 @@ struct ElementRule {
   Rounding rounding;
   int random_bits;
   Rng rng;
-  uint64_t seed;
 
   ElementRule() = default;
-  // ints: as kRoundingInts says; the seed is set when it is known.
+  // ints: as kRoundingInts says.
   explicit ElementRule(const int64_t* ints)
       : rounds(ints[1] != 0),
         format(number_format(ints + 2)),
         rounding(static_cast<Rounding>(ints[2 + kFormatInts])),
         random_bits(static_cast<int>(ints[3 + kFormatInts])),
-        rng(static_cast<Rng>(ints[4 + kFormatInts])),
-        seed(0) {}
+        rng(static_cast<Rng>(ints[4 + kFormatInts])) {}
 
   // A NaN is 0x7fc00000 afterwards.
-  LPK_HD float operator()(float x, int64_t index) const {
+  LPK_HD float operator()(float x, int64_t index, uint64_t seed) const {
     if (!rounds) return canonical_float(x);
     double threshold = 0;
     if (rounding == Rounding::kStochastic) {

@@ -24,69 +24,13 @@ UpdateKernel* kernel_here() {
   return update_piece_scalar;
 }
 
-// One value in any way to lie.
-struct Place {
-  char* memory;
-  int lies;
-  int64_t bytes;
-  Codec codec;
-
-  Place(const UpdatePiece& piece, int place)
-      : memory(static_cast<char*>(piece.at(place, 0))),
-        lies(piece.args->lies[place]),
-        bytes(piece.bytes(place)),
-        codec(piece.quantizer(place)) {}
-
-  float load(int64_t index) const {
-    if (lies != kCodes)
-      return static_cast<float>(widen_one(memory, static_cast<ElementType>(lies), index));
-    uint32_t code = 0;
-    std::memcpy(&code, memory + index * bytes, static_cast<size_t>(bytes));
-    return canonical_float(codec.decode(code));
-  }
-  void store(int64_t index, float x) const {
-    if (lies != kCodes) {
-      const double wide = x;
-      return narrow(&wide, static_cast<ElementType>(lies), 0, 1, memory + index * bytes);
-    }
-    const uint32_t code = codec.encode(x);
-    std::memcpy(memory + index * bytes, &code, static_cast<size_t>(bytes));
-  }
-};
-
 // Every format, one element after the other.
 void update_elements(const UpdatePiece& piece, UpdateCounts* counts) {
-  const UpdateArgs& args = *piece.args;
-  const StepConstants& constants = *piece.constants;
-  ElementRule rules[kPlaces];
-  std::vector<Place> places;
-  for (int place = 0; place < kPlaces; ++place) {
-    rules[place] = ElementRule(args.rounding + place * kRoundingInts);
-    rules[place].seed = piece.seed(place);
-    places.emplace_back(piece, place);
-  }
-  const int states = update_options(args.numbers).states();
-  for (int64_t i = piece.begin; i < piece.end; ++i) {
-    float g = places[kGrad].load(i);
-    if (args.scale != nullptr) g = g / *args.scale;
-    g = rules[kGrad](g, i);
-    const float before = places[kMaster].load(i);
-    float w = before;
-    float kept[2] = {0, 0};
-    for (int s = 0; s < states; ++s) kept[s] = constants.begins ? 0 : places[kFirst + s].load(i);
-    if (args.numbers[0] != 0) {
-      adam_step(constants, g, w, kept[0], kept[1]);
-    } else {
-      sgd_step(constants, g, w, kept[0]);
-    }
-    const bool asked = g != 0 || !(w == before);
-    const float master = rules[kMaster](w, i);
-    counts->asked += asked ? 1 : 0;
-    counts->unchanged += asked && master == before ? 1 : 0;
-    for (int s = 0; s < states; ++s) places[kFirst + s].store(i, rules[kFirst + s](kept[s], i));
-    places[kMaster].store(i, master);
-    if (!args.working_is_master) places[kWeight].store(i, rules[kWeight](master, i));
-  }
+  const UpdateJob job(*piece.args, *piece.parameter);
+  uint64_t seeds[kPlaces];
+  for (int place = 0; place < kPlaces; ++place) seeds[place] = job.seed_of(place);
+  for (int64_t i = piece.begin; i < piece.end; ++i)
+    update_element(job, *piece.constants, seeds, i, &counts->asked, &counts->unchanged);
 }
 
 struct Work {
@@ -98,7 +42,7 @@ int64_t bytes_moved(const UpdateArgs& args, int64_t elements) {
   const UpdatePiece piece{&args, args.parameters, nullptr, 0, 0, false};
   int64_t bytes = 0;
   for (int place = 0; place < kPlaces; ++place)
-    bytes += piece.at(place, 0) == nullptr ? 0 : piece.bytes(place);
+    bytes += piece.at(place, 0) == nullptr ? 0 : args.bytes(place);
   return bytes * elements;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "update_rounder.h"
+#include "update_states.h"
 #include "update_values.h"
 
 namespace lpk {
@@ -71,6 +72,9 @@ class UpdateRun {
             {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}},
         rounders_{
             {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}} {
+    kind_ = state_kind<V>(*piece.args, kFirst);
+    if (states_ == 0) kind_ = StateKind::kOpen;
+    if (states_ > 1 && state_kind<V>(*piece.args, kSecond) != kind_) kind_ = StateKind::kOther;
     if (piece.args->scale == nullptr) return;
     scale_ = *piece.args->scale;
     scaled_ = true;
@@ -120,6 +124,11 @@ class UpdateRun {
   void run_span(void* const* memory, int64_t index, int64_t count, int64_t valid) {
     const uint32_t* gradient = read_gradient(memory[kGrad], index, count);
     const uint32_t* before = read(kMaster, memory[kMaster], count, span_.before);
+    if (kind_ != StateKind::kOther) {
+      step_where_they_lie(gradient, before, memory, count);
+      finish_span(before, memory, index, count, valid);
+      return;
+    }
     uint32_t* states[2];
     for (int s = 0; s < states_; ++s) {
       const int place = kFirst + s;
@@ -134,6 +143,12 @@ class UpdateRun {
     }
     step(gradient, before, states, memory, count);
     for (int s = 0; s < states_; ++s) write(kFirst + s, states[s], index, count, memory, false);
+    finish_span(before, memory, index, count, valid);
+  }
+
+  // From the master after the step on.
+  void finish_span(const uint32_t* before, void* const* memory, int64_t index, int64_t count,
+                   int64_t valid) {
     if (rounders_[kMaster].rounds()) rounders_[kMaster](span_.after, count, index);
     std::fill(span_.asked + valid, span_.asked + count, 0u);
     count_span(before, count);
@@ -199,6 +214,51 @@ class UpdateRun {
     }
   }
 
+  void step_where_they_lie(const uint32_t* gradient, const uint32_t* before, void* const* memory,
+                           int64_t count) {
+    switch (kind_) {
+      case StateKind::kOpen:
+        return step_kind<StateKind::kOpen>(gradient, before, memory, count);
+      case StateKind::kBrain:
+        return step_kind<StateKind::kBrain>(gradient, before, memory, count);
+      case StateKind::kTwoBytes:
+        return step_kind<StateKind::kTwoBytes>(gradient, before, memory, count);
+      default:
+        return step_kind<StateKind::kOneByte>(gradient, before, memory, count);
+    }
+  }
+
+  template <StateKind kKind>
+  __attribute__((noinline)) void step_kind(const uint32_t* gradient, const uint32_t* before,
+                                           void* const* memory, int64_t count) {
+    const UpdateArgs& args = *piece_.args;
+    const StateWay<V, kKind> first(args, kFirst), second(args, states_ > 1 ? kSecond : kFirst);
+    void* const m_memory = memory[kFirst];
+    void* const v_memory = memory[kSecond];
+    const bool begins = piece_.constants->begins, has_state = states_ > 0;
+    if (piece_.constants->adam) {
+      step_by(gradient, before, memory, count,
+              [&](const StepConstants& c, int64_t i, F g, F& w) __attribute__((always_inline)) {
+                F m = F{}, v = F{};
+                if (!begins) {
+                  m = as_floats<V>(first.load_from(m_memory, i));
+                  v = as_floats<V>(second.load_from(v_memory, i));
+                }
+                adam_step<F>(c, g, w, m, v);
+                first.store_to(m_memory, i, as_words<V>(m));
+                second.store_to(v_memory, i, as_words<V>(v));
+              });
+    } else {
+      step_by(gradient, before, memory, count,
+              [&](const StepConstants& c, int64_t i, F g, F& w) __attribute__((always_inline)) {
+                F buffer = F{};
+                if (has_state && !begins) buffer = as_floats<V>(first.load_from(m_memory, i));
+                sgd_step<F>(c, g, w, buffer);
+                if (has_state) first.store_to(m_memory, i, as_words<V>(buffer));
+              });
+    }
+  }
+
   template <class Step>
   LPK_HD void step_by(const uint32_t* gradient, const uint32_t* before, void* const* memory,
                       int64_t count, const Step& one) {
@@ -241,6 +301,7 @@ class UpdateRun {
   const UpdatePiece& piece_;
   UpdateCounts* counts_;
   int states_;
+  StateKind kind_ = StateKind::kOther;
   bool scaled_ = false, inverted_ = false;
   float scale_ = 1;
   Lying lying_[kPlaces];
@@ -251,7 +312,7 @@ class UpdateRun {
 template <class V>
 bool update_piece(const UpdatePiece& piece, UpdateCounts* counts) {
   for (int place = 0; place < kPlaces; ++place) {
-    if (!WordFormat::fits(number_format(piece.quantizer(place)))) return false;
+    if (!WordFormat::fits(number_format(piece.args->quantizer(place)))) return false;
   }
   UpdateRun<V>(piece, counts).run();
   return true;

@@ -15,8 +15,8 @@ class Rounder {
  public:
   Rounder() = default;
   Rounder(const UpdatePiece& piece, int place) {
-    if (!piece.rounds(place)) return;
-    const int64_t* quantizer = piece.quantizer(place);
+    if (!piece.args->rounds(place)) return;
+    const int64_t* quantizer = piece.args->quantizer(place);
     ElementBlock job{};
     job.format = quantizer;
     job.rounding = quantizer[kFormatInts];

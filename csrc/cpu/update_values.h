@@ -77,8 +77,8 @@ struct Lying {
 
   Lying(const UpdatePiece& piece, int place)
       : lies(piece.args->lies[place]),
-        bytes(piece.bytes(place)),
-        codes(number_format(piece.quantizer(place))) {}
+        bytes(piece.args->bytes(place)),
+        codes(number_format(piece.args->quantizer(place))) {}
 };
 
 // body(load): load(i) is the vector of values from element i on.

@@ -1,10 +1,12 @@
-// lpk_cuda_host: the functions of lpkernels._C for products on CUDA, run on the host by the code of
-// the kernels, thread by thread. For tests of the Python adapter; pointers are those of host
-// memory.
+// lpk_cuda_host: the functions of lpkernels._C for products and updates on CUDA, run on the host by
+// the code of the kernels, thread by thread. For tests of the Python adapter; pointers are those of
+// host memory.
 #include "../bindings_cuda.h"
+#include "../bindings_update.h"
 #include "../cuda/job.h"
 #include "../cuda/pack_map.h"
 #include "../cuda/totals.h"
+#include "../cuda/update.h"
 #include "cuda_run.h"
 
 namespace lpk::cuda {
@@ -67,10 +69,23 @@ void add(const AddArgs& args, const int64_t* accumulator, void*) {
   for (int64_t i = 0; i < args.rows * args.cols; ++i) args.total[i] = added(args, acc, i);
 }
 
+void update(const UpdateArgs& args, void*) {
+  for (int64_t p = 0; p < args.count; ++p) {
+    const UpdateJob job(args, args.parameters[p]);
+    if (job.found != nullptr && *job.found) continue;
+    const StepConstants constants = job.constants();
+    uint64_t seeds[kPlaces];
+    for (int place = 0; place < kPlaces; ++place) seeds[place] = job.seed_of(place);
+    for (int64_t i = 0; i < job.count; ++i)
+      update_element(job, constants, seeds, i, &job.counts[0], &job.counts[1]);
+  }
+}
+
 }  // namespace lpk::cuda
 
 PYBIND11_MODULE(lpk_cuda_host, module) {
   lpk::register_cuda_products(module);
+  lpk::register_cuda_update(module);
   module.attr("tensor_half") = static_cast<int>(lpk::cuda::Tier::kTensorHalf);
   module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
   // (number of the tier, whether all of its tiles were done again)

@@ -116,3 +116,10 @@ def update_parameters(tensors: UpdateTensors, positions: Sequence[int]) -> list[
         gradients, weights, masters, first, second, steps, counts, elements, positions, strict=True
     )
     return [value for row in rows for value in row]
+
+
+def add_steps(steps: Sequence[Tensor], found: Tensor | None) -> None:
+    """One step more, unless `found`, which is not read."""
+    if steps:
+        one = torch.ones((), dtype=torch.float32, device=steps[0].device)
+        torch._foreach_add_(list(steps), one if found is None else one - found.to(one))

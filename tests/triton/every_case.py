@@ -25,6 +25,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatForma
 from lpkernels.rounding import ROUNDINGS
 from tests.triton.kernel_keys import fast_key, float32_key, key, rule_key
 from tests.triton.launches import Launch, recorded
+from tests.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 Format = FloatFormat | FixedFormat
 Call = Callable[[], Any]
@@ -322,6 +323,19 @@ def accumulate_calls() -> Iterator[Call]:
         yield partial(BACKEND.accumulate, torch.zeros(64, 256), torch.zeros(64, 256), *arguments)
 
 
+def update_calls() -> Iterator[Call]:
+    """Every step, and every way to round and to keep values."""
+    cases = [(step, FORMATS["fp32_master"], begins) for step in STEPS.values() for begins in (0, 1)]
+    cases += [(STEPS["adamw"], formats, 0) for formats in FORMATS.values()]
+    for step, formats, begins in cases:
+        tensors = tensors_of(step, formats, [(64, 33)])
+        rounding, numbers = rounding_of(formats).to_ints(), step.to_numbers()
+        found, scale = torch.tensor(False), torch.tensor(2.0)
+        rest = ([3], rounding, numbers, bool(begins))
+        yield partial(BACKEND.update, tensors, _SEED, found, scale, *rest)
+    yield partial(BACKEND.update, tensors, None, None, None, *rest)
+
+
 #: Name -> its kernels, and what launches them, among others.
 GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
     **{name: (("fast_kernel",), partial(tier_calls, t)) for t, name in enumerate(_tiers.NAMES)},
@@ -337,6 +351,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
         ("pack_kernel", "unpack_kernel", "pack_blocks_kernel", "unpack_blocks_kernel"), code_calls,
     ),
     "accumulate": (("accumulate_kernel",), accumulate_calls),
+    "update": (("update_kernel",), update_calls),
 }  # fmt: skip
 
 

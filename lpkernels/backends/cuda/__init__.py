@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize
+from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize, _update
 
 _OPS = (
     "quantize",
@@ -25,6 +25,7 @@ _OPS = (
     "accumulate",
     "pack",
     "unpack",
+    "update",
 )
 # By the first integer of a format.
 _QUANTIZE = (
@@ -145,6 +146,8 @@ class CudaBackend:
     ) -> Tensor:
         shape = (stride, padding, dilation, groups)
         return _conv.conv_wgrad(x, grad_output, weight_shape, *shape, acc, seed, role, fused)
+
+    update = staticmethod(_update.update)
 
     def accumulate(
         self,

@@ -23,6 +23,7 @@ from lpkernels.backends.triton import (  # noqa: E402
     _matmul,
     _packing,
     _quantize,
+    _update,
 )
 from lpkernels.backends.triton._autotune import autotune  # noqa: E402
 
@@ -41,6 +42,7 @@ _OPS = (
     "accumulate",
     "pack",
     "unpack",
+    "update",
 )
 
 
@@ -106,6 +108,7 @@ class TritonBackend:
     ) -> Tensor:
         return _matmul.matmul(a, b, bias, acc, seed, role, fused)
 
+    update = staticmethod(_update.update)
     conv_fprop = staticmethod(_conv.conv_fprop)
     conv_dgrad = staticmethod(_conv.conv_dgrad)
     conv_wgrad = staticmethod(_conv.conv_wgrad)

@@ -48,9 +48,14 @@ def element_lifts(index, near, seed_ptr, role, site, R: tl.constexpr):
 @triton.jit
 def element_words(index, near, seed_ptr, role, site, R: tl.constexpr):
     """Random words of elements, arguments as above."""
+    return words_of_seed(index, near, derived_seed(seed_ptr, role), site, R)
+
+
+@triton.jit
+def words_of_seed(index, near, seed, site, R: tl.constexpr):
+    """Random words of elements from a seed that is derived already."""
     # Written out: up to Triton 3.6 what a function returns is no constexpr.
     LOG2: tl.constexpr = 2 if R.random_bits <= 8 else (1 if R.random_bits <= 16 else 0)
-    seed = derived_seed(seed_ptr, role)
     if R.philox:
         return philox_words(seed, site, 0, 0, index >> LOG2)
     else:
