@@ -1,6 +1,11 @@
 """The parts that a run may have: importing this package registers those of lpkernels."""
 
-from lpkernels.experiments.training.parts import loss_scale, master_weights, weight_update
+from lpkernels.experiments.training.parts import (
+    diagnosis,
+    loss_scale,
+    master_weights,
+    weight_update,
+)
 from lpkernels.experiments.training.parts.part import PARTS, Context, Part, PartConfig, register
 
 __all__ = [
@@ -8,6 +13,7 @@ __all__ = [
     "Context",
     "Part",
     "PartConfig",
+    "diagnosis",
     "loss_scale",
     "master_weights",
     "register",

@@ -2,6 +2,7 @@
 
 The trainer calls the hooks of a run's parts and knows nothing else of them. Within one step:
 
+    around_step(step)        in order, around all that follows
     before_step(step)        in order
     forward pass, loss
     scale_loss(loss)         in order
@@ -15,6 +16,7 @@ With several turns or accumulated gradients, scale_loss is called for each loss;
 step and after_step once for each update.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +36,7 @@ class Context:
     workload: data, model, loss and metric.
     parameter_names: of the model's parameters, in the order in which the optimizer has them.
     seed, batch, total_steps: of the run.  processes: those that train it.  device: of the model.
+    parts: of the run, in the order in which they are called.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class Context:
         total_steps: int,
         processes: Processes,
         device: str,
+        parts: "Sequence[Part]" = (),
     ) -> None:
         self.workload, self.parameter_names = workload, parameter_names
         self.seed, self.batch = seed, batch
         self.total_steps, self.processes, self.device = total_steps, processes, device
+        self.parts = parts
 
     @cached_property
     def sample(self) -> Batch:
@@ -78,6 +83,10 @@ class Part:
         DDP wraps what is returned. Its draws come from torch's generator.
         """
         return model, optimizer
+
+    def around_step(self, step: int) -> AbstractContextManager[Any]:
+        """What surrounds step number `step` of the run, from 0; its test is outside."""
+        return nullcontext()
 
     def before_step(self, step: int) -> None:
         """Called before the forward pass of step number `step` of the run, from 0."""
@@ -113,6 +122,11 @@ class Part:
 
     def record(self) -> dict[str, Any]:
         """Plain values for the record of the epoch that ends; the names are the part's own."""
+        return {}
+
+    def files(self) -> dict[str, list[dict[str, Any]]]:
+        """Records of the run so far, a header first, by the name of a file <name>.jsonl in its
+        folder, which they replace after every epoch. All processes make this call."""
         return {}
 
 

@@ -3,6 +3,7 @@
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740, section 3.2.
 """
 
+from lpkernels.techniques.loss_scaling.diagnosis._formats import check_formats
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     FormatAdvice,
     Recommendation,
@@ -23,5 +24,6 @@ __all__ = [
     "Report",
     "ScaleAdvice",
     "TensorRow",
+    "check_formats",
     "diagnose",
 ]

@@ -36,6 +36,11 @@ def float_format(label: str, value: Any) -> FloatFormat:
     return fmt
 
 
+def check_formats(asked: AskedFormats) -> None:
+    """Raises what `diagnose` does for formats that it does not take."""
+    Formats(asked)
+
+
 class Formats:
     """Which format each tensor has, as `diagnose` is asked.
 

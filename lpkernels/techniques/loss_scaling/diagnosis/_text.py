@@ -8,14 +8,11 @@ from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
 
 #: The columns of a report's tables.
 HEAD = (
-    "layer", "tensor", "format", "elements", "zeros", "< normal", "< smallest", "overflow",
-    "inf, NaN", "exponents",
+    "layer", "tensor", "format", "count", "zeros", "< normal", "< least", "over", "inf NaN",
+    "exponents",
 )  # fmt: skip
-LEGEND = (
-    "zeros: of all elements; < normal, < smallest: of the finite elements that are not zero, below "
-    "the format's smallest normal and smallest value; overflow: elements that it rounds beyond its "
-    "largest; exponents: of the smallest and the largest number, unscaled"
-)
+# Of float32's subnormals the exponents are not known.
+_LEAST = {-127: "<-126"}
 # So many columns of words come first.
 _WORDS = 3
 
@@ -28,14 +25,23 @@ def cells(row: TensorRow) -> tuple[str, ...]:
         row.layer,
         row.name,
         "-" if row.format is None else str(row.format),
-        f"{row.histogram.elements:,}",
+        short(row.histogram.elements),
         share(row.zeros),
         share(row.below_normal),
         share(row.below_subnormal),
-        f"{row.overflow:,}" if has else "-",
-        f"{row.histogram.nonfinite:,}",
-        "-" if low_high is None else f"{low_high[0]}..{low_high[1]}",
+        short(row.overflow) if has else "-",
+        short(row.histogram.nonfinite),
+        "-" if low_high is None else f"{_LEAST.get(low_high[0], low_high[0])}..{low_high[1]}",
     )
+
+
+def short(count: int) -> str:
+    """A count in at most 5 characters."""
+    for unit, name in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        # What would round to 1000 of a unit is one of the next.
+        if count >= 0.9995 * unit and count >= 10_000:
+            return f"{count / unit:.3g}{name}"
+    return str(count)
 
 
 def share(value: float | None) -> str:

@@ -157,10 +157,6 @@ class Diagnosis(Report):
         dist.all_gather_object(every, list(self.rows), group=group)
         return Report(merged(row for rows in every for row in rows))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The rows so far, as plain values."""
-        return {"rows": [row.to_dict() for row in self.rows]}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adds the rows of a `state_dict` to those counted so far."""
         earlier = [TensorRow.from_dict(row) for row in state["rows"]]

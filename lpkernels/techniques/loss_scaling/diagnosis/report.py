@@ -10,7 +10,7 @@ from typing import Any
 from lpkernels.formats import Format
 from lpkernels.techniques.loss_scaling import _checks
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, KINDS, float_format
-from lpkernels.techniques.loss_scaling.diagnosis._text import text
+from lpkernels.techniques.loss_scaling.diagnosis._text import HEAD, cells, text
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     Recommendation,
     format_advice,
@@ -21,7 +21,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
 from lpkernels.techniques.loss_scaling.diagnosis.rules import MARGIN, THRESHOLD
 
 KIND, SCHEMA = "diagnosis", 1
-#: Formats that hardware has, and some between: by width, and of one width by range.
+#: Formats that hardware has, and some between, by width.
 CANDIDATES = (
     "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
     "fp32",
@@ -88,13 +88,21 @@ class Report:
         """The rows as plain values."""
         return [{"type": "tensor", **row.to_dict()} for row in self._found()]
 
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far, as plain values, of which there may be none."""
+        return {"rows": [row.to_dict() for row in self.rows]}
+
+    def records(self, header: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The lines of `save`."""
+        first = {"type": "header", "kind": KIND, "schema": SCHEMA, **(header or {})}
+        return [first, *self.to_dicts()]
+
     def save(self, path: str | Path, header: Mapping[str, Any] | None = None) -> Path:
         """Writes JSON lines: a header, with what `header` adds, then a line for every row.
 
         Raises: RuntimeError: nothing was counted yet.
         """
-        first = {"type": "header", "kind": KIND, "schema": SCHEMA, **(header or {})}
-        lines = [json.dumps(each, allow_nan=False) for each in (first, *self.to_dicts())]
+        lines = [json.dumps(each, allow_nan=False) for each in self.records(header)]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -114,6 +122,10 @@ class Report:
                 f"{first.get('kind')!r} of schema {first.get('schema')}"
             )
         return Report(TensorRow.from_dict(line) for line in lines[1:])
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table as texts, its head first."""
+        return [HEAD, *map(cells, self._found())]
 
     def __str__(self) -> str:
         return text(self.rows)

@@ -81,8 +81,8 @@ def fitting_exponent(held: Sequence[Held], *, margin: int = MARGIN) -> int:
     """The largest exponent of a scale under which no tensor leaves its format: `static_exponent` of
     the top of each tensor's largest binade, of which a histogram knows no more. 0 without numbers.
 
-    The top is up to a binade above the largest number, so that with margin=1 the scale is one to
-    two binades below the largest that does not overflow.
+    The top is up to a binade above the largest number, so that with margin=1 the scale is one or
+    two binades below that of the number itself.
     """
     tops = [(h.largest, fmt) for h, fmt in held if h.numbers]
     return min((static_exponent(top, fmt, margin=margin) for top, fmt in tops), default=0)
@@ -145,24 +145,18 @@ def narrowest(
     the exponent of its scale and what the worst tensor loses with it; None where none does.
 
     The scale is 0 unless `scaled`: then the smallest that is `enough`, up to `fitting_exponent`.
-    Of formats of one width the one that loses least, then the first. A format that does not
+    Of formats of one width the one with most mantissa bits, then the first. A format that does not
     saturate may lose nothing by overflow: one infinity or NaN spoils all that follows. The
     histogram tells what is out of range and nothing about precision; training tells that.
 
     Reference: ours.
     """
-    best = None
-    for fmt in sorted(candidates, key=lambda f: f.bits):
-        if best is not None and fmt.bits > best[0].bits:
-            break
+    for fmt in sorted(candidates, key=lambda f: (f.bits, -f.man_bits)):
         held = [(histogram, fmt) for histogram in histograms]
         most = fitting_exponent(held, margin=margin) if scaled else 0
         scale = enough(held, most, threshold=threshold)
         if scale is None:
             continue
-        if fmt.overflow != "saturate" and together(held, scale)[1]:
-            continue
-        found = worst(held, scale)
-        if best is None or found.magnitude < best[2].magnitude:
-            best = (fmt, scale, found)
-    return best
+        if fmt.overflow == "saturate" or not together(held, scale)[1]:
+            return fmt, scale, worst(held, scale)
+    return None
