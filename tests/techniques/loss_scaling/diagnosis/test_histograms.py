@@ -8,9 +8,9 @@ import pytest
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS, Histogram
 
 TINY = np.float32(2.0**-149)
+SPECIAL = (np.inf, -np.inf, np.nan)
 VALUES = np.array(
-    [0, -0.0, 1, -1.5, 1.9999999, 2, -(2.0**-24), 3e-5, TINY, -(2.0**-126), 3e38]
-    + [np.inf, -np.inf, np.nan],
+    [0, -0.0, 1, -1.5, 1.9999999, 2, -(2.0**-24), 3e-5, TINY, -(2.0**-126), 3e38, *SPECIAL],
     dtype=np.float32,
 )  # fmt: skip
 
