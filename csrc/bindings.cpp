@@ -7,6 +7,7 @@
 #include "bindings_cuda.h"
 #include "common/accumulate.h"
 #include "common/check.h"
+#include "common/count.h"
 #include "cpu/conv.h"
 #include "cpu/events.h"
 #include "cpu/gemm.h"
@@ -120,11 +121,7 @@ lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type
   return args;
 }
 
-void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
-              const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads,
-              int64_t stream_bytes) {
-  const lpk::QuantizeArgs args = quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role,
-                                               site, threads, stream_bytes);
+void quantize_tensor(const Ints& quantizer, const lpk::QuantizeArgs& args) {
   const py::gil_scoped_release release;
   switch (static_cast<lpk::Kind>(quantizer[0])) {
     case lpk::Kind::kAffine:
@@ -134,6 +131,29 @@ void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& size
     default:
       return lpk::quantize_elements(args);
   }
+}
+
+void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
+              const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads,
+              int64_t stream_bytes) {
+  const lpk::QuantizeArgs args = quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role,
+                                               site, threads, stream_bytes);
+  quantize_tensor(quantizer, args);
+}
+
+// As quantize; y may be 0 where there are counts, those of common/count.h and `bins` behind them;
+// limits: of affine formats low ends and high ends, or 0.
+void quantize_counting(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
+                       const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads,
+                       int64_t stream_bytes, uintptr_t counts, int64_t bins, uintptr_t limits) {
+  LPK_CHECK(bins == 0 || bins == lpk::kBins, "a histogram has 256 bins");
+  LPK_CHECK(y != 0 || counts != 0, "rounding must be written or counted");
+  lpk::QuantizeArgs args = quantize_args(x, y, x_type, y_type, sizes, quantizer, seed, role, site,
+                                         threads, stream_bytes);
+  args.counts = pointer<int64_t>(counts);
+  args.histogram = bins != 0;
+  args.limits = pointer<const double>(limits);
+  quantize_tensor(quantizer, args);
 }
 
 lpk::PackArgs pack_args(const Ints& sizes, const Ints& format, int threads) {
@@ -339,6 +359,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("isa", &isa);
   m.def("take_tiers", &take_tiers);
   m.def("quantize", &quantize);
+  m.def("quantize_counting", &quantize_counting);
   m.def("packed_bytes", &packed_bytes);
   m.def("pack", &pack);
   m.def("unpack", &unpack);

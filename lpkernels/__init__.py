@@ -13,7 +13,7 @@ from lpkernels.formats import (
     FloatFormat,
     parse_format,
 )
-from lpkernels.functional import matmul, pack, quantize, seed_from, unpack
+from lpkernels.functional import count, matmul, pack, quantize, seed_from, unpack
 from lpkernels.nn import convert, revert, set_recipe
 from lpkernels.nn.policies import policies, policy
 from lpkernels.recipes import recipe, recipes
@@ -33,6 +33,7 @@ __all__ = [
     "accumulator",
     "backends",
     "convert",
+    "count",
     "formats",
     "functional",
     "matmul",

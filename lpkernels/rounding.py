@@ -215,21 +215,8 @@ def round_array(
     Raises:   TypeError: x is not float64, or draws are missing or no integers.  ValueError: unknown
         rounding, random_bits or a draw out of range.
     """
-    _check_arguments("round_array", fmt, rounding, random_bits)
-    x = np.asarray(x)
-    if x.dtype != np.float64:
-        raise TypeError(f"round_array: x must be float64, got {x.dtype}; use x.astype(np.float64)")
-    offset = _checked_draws(draws, random_bits) if rounding == "stochastic" else np.int64(0)
-    finite = np.isfinite(x)
-    significand, exponent = np.frexp(np.where(finite, np.abs(x), 0.0))
-    negative = np.signbit(x)
-    step = _step_exponents(exponent, fmt)
-    # In units of the step: exact, and at least 2^-400 where not zero.
-    scaled = np.ldexp(significand, np.clip(exponent - step, _LEAST_EXPONENT, _MOST_EXPONENT))
-    count = np.floor(scaled)
-    odd = _is_odd(count, exponent, fmt)
-    away = _array_moves_away(scaled - count, odd, negative, rounding, offset, random_bits)
-    count = count + away
+    x, count, step, exponent = _array_rounded("round_array", x, fmt, rounding, draws, random_bits)
+    finite, negative = np.isfinite(x), np.signbit(x)
     if isinstance(fmt, FixedFormat):
         rounded = _array_into_word(np.where(negative, -count, count), fmt)
     else:
@@ -238,6 +225,54 @@ def round_array(
         negative, _infinite_input(fmt, negative=True), _infinite_input(fmt, negative=False)
     )
     return np.where(finite, rounded, np.where(np.isnan(x), np.nan, infinite))
+
+
+def overflows_array(
+    x: np.ndarray,
+    fmt: FloatFormat | FixedFormat,
+    rounding: str,
+    *,
+    draws: np.ndarray | None = None,
+    random_bits: int = MAX_RANDOM_BITS,
+) -> np.ndarray:
+    """Which finite elements of ``x`` lie beyond ``fmt`` once rounded as if it had no end.
+
+    Whatever the format's overflow makes of them, also where a directed mode stops at max.
+    Arguments and errors as in :func:`round_array`; infinities and NaN are False.
+    """
+    x, count, step, _ = _array_rounded("overflows_array", x, fmt, rounding, draws, random_bits)
+    if isinstance(fmt, FixedFormat):
+        code = np.where(np.signbit(x), -count, count)
+        beyond = (code > fmt.max_code) | (code < fmt.min_code)
+    else:
+        beyond = np.ldexp(count, np.minimum(step, fmt.emax + 2)) > fmt.max
+    return np.isfinite(x) & beyond
+
+
+def _array_rounded(
+    owner: str,
+    x: np.ndarray,
+    fmt: FloatFormat | FixedFormat,
+    rounding: str,
+    draws: np.ndarray | None,
+    random_bits: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """x checked, and of its magnitudes, 0 where not finite: the rounded count of steps, the step's
+    exponent, and the value's."""
+    _check_arguments(owner, fmt, rounding, random_bits)
+    x = np.asarray(x)
+    if x.dtype != np.float64:
+        raise TypeError(f"{owner}: x must be float64, got {x.dtype}; use x.astype(np.float64)")
+    stochastic = rounding == "stochastic"
+    offset = _checked_draws(owner, draws, random_bits) if stochastic else np.int64(0)
+    significand, exponent = np.frexp(np.where(np.isfinite(x), np.abs(x), 0.0))
+    step = _step_exponents(exponent, fmt)
+    # In units of the step: exact, and at least 2^-400 where not zero.
+    scaled = np.ldexp(significand, np.clip(exponent - step, _LEAST_EXPONENT, _MOST_EXPONENT))
+    count = np.floor(scaled)
+    odd = _is_odd(count, exponent, fmt)
+    away = _array_moves_away(scaled - count, odd, np.signbit(x), rounding, offset, random_bits)
+    return x, count + away, step, exponent
 
 
 def _step_exponents(exponent: np.ndarray, fmt: FloatFormat | FixedFormat) -> np.ndarray:
@@ -311,18 +346,16 @@ def _array_into_word(code: np.ndarray, fmt: FixedFormat) -> np.ndarray:
     return np.clip(code, fmt.min_code, fmt.max_code) * fmt.quantum + 0.0
 
 
-def _checked_draws(draws: np.ndarray | None, random_bits: int) -> np.ndarray:
+def _checked_draws(owner: str, draws: np.ndarray | None, random_bits: int) -> np.ndarray:
     """``2 * draw + 1`` as int64."""
     if draws is None:
-        raise TypeError(
-            "round_array: rounding='stochastic' needs draws, an integer array; got None"
-        )
+        raise TypeError(f"{owner}: rounding='stochastic' needs draws, an integer array; got None")
     draws = np.asarray(draws)
     if draws.dtype.kind not in "iu":
-        raise TypeError(f"round_array: draws must be integers, got {draws.dtype}; use np.uint32")
+        raise TypeError(f"{owner}: draws must be integers, got {draws.dtype}; use np.uint32")
     if draws.size and (int(draws.min()) < 0 or int(draws.max()) >= 2**random_bits):
         raise ValueError(
-            f"round_array: draws must be in 0..{2**random_bits - 1} for random_bits={random_bits}, "
+            f"{owner}: draws must be in 0..{2**random_bits - 1} for random_bits={random_bits}, "
             f"got {int(draws.min())}..{int(draws.max())}"
         )
     return 2 * draws.astype(np.int64) + 1

@@ -57,6 +57,33 @@ def test_opcheck_quantize_out(fmt, backend):
         check(OP._quantize_out, x, out, quantizer(fmt), SEED, 0, 4, backend)
 
 
+@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4_axis0", "block4_e2m1"])
+def test_opcheck_counting(fmt, backend):
+    x, counts, call = torch.randn(4, 6), torch.zeros(4, dtype=torch.int64), (SEED, 0, 4, backend)
+    limits = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).expand(2, 4).contiguous()
+    limits = limits if fmt == "affine4_axis0" else None
+    for counted in (x, x.t()[:, :2] if limits is None else x[:, ::2], x[:, :0]):
+        check(OP._quantize_counting, counted, quantizer(fmt), counts, limits, *call)
+        check(OP._quantize_ranged, counted, quantizer(fmt), limits, *call)
+        check(OP._count, counted, quantizer(fmt), counts, limits, *call)
+    for out in (torch.empty(4, 6), torch.empty(6, 4).t()):
+        check(OP._quantize_counting_out, x, out, quantizer(fmt), counts, limits, *call)
+        check(OP._quantize_ranged_out, x, out, quantizer(fmt), limits, *call)
+
+
+@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4"])
+def test_counting_reads_its_quantizer_from_a_table(fmt):
+    ints = quantizer(fmt)
+    table = torch.zeros(2, ops.ROW, dtype=torch.int64)
+    table[1, : len(ints) + 1] = torch.tensor([len(ints), *ints])
+    x, call = torch.randn(9) * 100, (None, None, 0, 4, "auto")
+    counts, want = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
+    OP._count(x, (1,), counts, *call, table=table)
+    got = OP._quantize_counting(x, (1,), counts, *call, table=table)
+    assert_bit_equal(got, ops.quantize_counting(x, ints, want, *call))
+    assert_bit_equal(counts, 2 * want)
+
+
 @pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
 @pytest.mark.parametrize("kind", ACCUMULATORS)
 def test_opcheck_matmul(kind, fused, backend):
@@ -175,7 +202,9 @@ def test_every_operator_is_checked_here():
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
     products = {"_matmul", "_conv_fprop", "_conv_dgrad", "_conv_wgrad", "_add_bias"}
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row"}
-    assert found == products | codes | {"_quantize", "_quantize_out", "_seed"}
+    rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
+    rounding |= {f"{name}_out" for name in rounding - {"_count"}}
+    assert found == products | codes | rounding | {"_seed"}
 
 
 def test_operators_alone_have_no_gradient():

@@ -44,6 +44,16 @@ LPK_HD AffineLine<double> affine_line(double lo, double hi, const AffineCodes& c
   return line;
 }
 
+// Beyond these a finite value overflows; NaN where there is no line.
+struct AffineEnds {
+  double low, high;
+};
+LPK_HD AffineEnds affine_ends(double lo, double hi, const AffineCodes& codes) {
+  const double largest = fabs(lo) > fabs(hi) ? fabs(lo) : fabs(hi);
+  if (!(lo <= hi)) return {static_cast<double>(NAN), static_cast<double>(NAN)};
+  return codes.symmetric ? AffineEnds{-largest, largest} : AffineEnds{lo, hi};
+}
+
 // Where x lies on its line, in steps, no further than the codes go. NaN stays.
 template <class D>
 LPK_HD D affine_position(D x, const AffineLine<D>& line, D first, D last) {

@@ -16,7 +16,7 @@ constexpr int64_t kWorthThreads = 2 * kGrain;
 ElementBlock element_job(const QuantizeArgs& args, int64_t begin, int64_t end) {
   ElementBlock job{};
   job.x = static_cast<const char*>(args.x) + begin * element_bytes(args.x_type);
-  job.y = static_cast<char*>(args.y) + begin * element_bytes(args.y_type);
+  if (args.y != nullptr) job.y = static_cast<char*>(args.y) + begin * element_bytes(args.y_type);
   job.x_type = args.x_type;
   job.y_type = args.y_type;
   job.count = end - begin;
@@ -34,6 +34,7 @@ ElementBlock element_job(const QuantizeArgs& args, int64_t begin, int64_t end) {
 void round_through_doubles(const QuantizeArgs& args, const Kernels& kernel, int64_t begin,
                            int64_t end) {
   double values[kSpan];
+  Counted counted(args);
   RoundBlock job = round_job(args, args.format);
   job.x = values;
   job.y = values;
@@ -41,9 +42,18 @@ void round_through_doubles(const QuantizeArgs& args, const Kernels& kernel, int6
     job.count = std::min(kSpan, end - i);
     job.index = static_cast<uint64_t>(i);
     load_moderated(args, kernel, i, job.count, values);
-    kernel.round(job);
+    counted.saw(values, job.count);
+    counted.round(kernel, job);
     store_span(args, kernel, values, i, job.count);
   }
+}
+
+// As Kernels::round_elements, counting.
+bool count_elements(const QuantizeArgs& args, const ElementBlock& job) {
+  Tally tally(args.histogram);
+  if (!count_kernels().elements(job, &tally)) return false;
+  tally.add_to(args.counts);
+  return true;
 }
 
 }  // namespace
@@ -56,7 +66,9 @@ void quantize_elements(const QuantizeArgs& args) {
   parallel_ranges(args.count, kGrain, threads, [&](int64_t begin, int64_t end) {
     ElementBlock job = element_job(args, begin, end);
     job.streamed = streamed;
-    if (!kernel.round_elements(job)) round_through_doubles(args, kernel, begin, end);
+    const bool done =
+        args.counts == nullptr ? kernel.round_elements(job) : count_elements(args, job);
+    if (!done) round_through_doubles(args, kernel, begin, end);
   });
 }
 

@@ -26,6 +26,11 @@ struct QuantizeArgs {
   uint32_t site;
   int threads;
   int64_t stream_bytes;  // from this much memory, read and written, results go past the caches
+  // What happened is added to the counts of common/count.h, with the histogram or without it; y may
+  // be null then. Null: nothing is counted.
+  int64_t* counts;
+  bool histogram;
+  const double* limits;  // of affine formats: low ends of all slices, then high ones; null: theirs
 };
 
 void quantize_elements(const QuantizeArgs& args);

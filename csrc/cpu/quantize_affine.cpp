@@ -16,11 +16,16 @@ constexpr int64_t kGrain = 16 * kSpan;
 // their slice's parameters; short ones are rows with parameters of their own for each element.
 constexpr int64_t kLongRun = 64;
 
-// The line that a slice is coded on.
+// The line that a slice is coded on, and the ends beyond which it overflows.
 struct Grids {
-  std::vector<double> lo, hi, step, top;
+  std::vector<double> lo, hi, step, top, low, high;
   explicit Grids(int64_t count)
-      : lo(count, HUGE_VAL), hi(count, -HUGE_VAL), step(count), top(count) {}
+      : lo(count, HUGE_VAL),
+        hi(count, -HUGE_VAL),
+        step(count),
+        top(count),
+        low(count),
+        high(count) {}
 };
 
 struct Affine {
@@ -47,6 +52,9 @@ struct Affine {
 
 void make_grid(Grids& g, int64_t i, const AffineCodes& codes) {
   const AffineLine<double> line = affine_line(g.lo[i], g.hi[i], codes);
+  const AffineEnds ends = affine_ends(g.lo[i], g.hi[i], codes);
+  g.low[i] = ends.low;
+  g.high[i] = ends.high;
   g.step[i] = line.step;
   g.top[i] = line.top;
   g.lo[i] = line.lo;
@@ -76,9 +84,19 @@ void find_ranges(const Affine& a, Grids& grids, int64_t grain) {
   }
 }
 
+void take_limits(const Affine& a, Grids& grids) {
+  const int64_t slices = a.args.length;
+  for (int64_t i = 0; i < a.parameters; ++i) {
+    const int64_t slice = a.each ? i / a.args.inner : i;
+    grids.lo[i] = a.args.limits[slice];
+    grids.hi[i] = a.args.limits[slices + slice];
+  }
+}
+
 void code_elements(const Affine& a, const Grids& grids, const AffineCodes& codes) {
   parallel_ranges(a.args.count, kGrain, a.args.threads, [&](int64_t begin, int64_t end) {
     double values[kSpan];
+    Counted counted(a.args);
     AffineSpan job{};
     job.block = round_job(a.args, kAffineIntegers);
     job.block.x = values;
@@ -88,6 +106,7 @@ void code_elements(const Affine& a, const Grids& grids, const AffineCodes& codes
     job.last = codes.last;
     a.for_spans(begin, end, [&](int64_t i, int64_t count, int64_t parameter) {
       load_span(a.args, a.kernel, i, count, values);
+      counted.saw(values, count);
       job.block.count = count;
       job.block.index = static_cast<uint64_t>(i);
       job.lo = &grids.lo[parameter];
@@ -95,6 +114,7 @@ void code_elements(const Affine& a, const Grids& grids, const AffineCodes& codes
       job.step = &grids.step[parameter];
       job.top = &grids.top[parameter];
       a.kernel.affine(job);
+      counted.affine(job, &grids.low[parameter], &grids.high[parameter]);
       store_span(a.args, a.kernel, values, i, count);
     });
   });
@@ -109,7 +129,8 @@ void quantize_affine(const QuantizeArgs& args) {
   const Affine a{args, kernels(), each, row, args.outer, each ? row : args.length};
   Grids grids(a.parameters);
   // A piece looks at no fewer elements than it merges parameters.
-  find_ranges(a, grids, std::max(kGrain, 4 * a.parameters));
+  args.limits == nullptr ? find_ranges(a, grids, std::max(kGrain, 4 * a.parameters))
+                         : take_limits(a, grids);
   const FloatEnvironment environment;
   for (int64_t i = 0; i < a.parameters; ++i) make_grid(grids, i, codes);
   code_elements(a, grids, codes);

@@ -64,6 +64,7 @@ void round_long_block(const Blocks& b, int64_t block, int64_t column) {
     finite &= b.kernel.range(x, n, false, &lo, &hi);
   }
   const Scale scale(b.element, lo, hi, finite);
+  Counted counted(args);
   RoundBlock job = round_job(args, b.element.ints);
   job.x = job.y = x;
   for (int64_t i = 0; i < count; i += span) {
@@ -71,8 +72,9 @@ void round_long_block(const Blocks& b, int64_t block, int64_t column) {
     job.count = std::min(span, count - i);
     job.index = static_cast<uint64_t>(index);
     load_moderated(args, b.kernel, index, job.count, x);
+    counted.saw(x, job.count);
     for (int64_t k = 0; k < job.count; ++k) x[k] *= scale.down;
-    b.kernel.round(job);
+    counted.round(b.kernel, job);
     for (int64_t k = 0; k < job.count; ++k) x[k] *= scale.up;
     store_span(args, b.kernel, x, index, job.count);
   }
@@ -81,6 +83,7 @@ void round_long_block(const Blocks& b, int64_t block, int64_t column) {
 // Blocks first .. last of a tensor whose axis is the innermost: neighbours in memory.
 void round_neighbours(const Blocks& b, int64_t first, int64_t last) {
   double values[kSpan], ups[kSpan];
+  Counted counted(b.args);
   RoundBlock job = round_job(b.args, b.element.ints);
   job.x = values;
   job.y = values;
@@ -91,6 +94,7 @@ void round_neighbours(const Blocks& b, int64_t first, int64_t last) {
       const int64_t count = b.count_of(block);
       double* x = values + filled;
       load_moderated(b.args, b.kernel, start + filled, count, x);
+      counted.saw(x, count, filled);
       double lo = 0, hi = 0;
       const bool finite = b.kernel.range(x, count, false, &lo, &hi);
       const Scale scale(b.element, lo, hi, finite);
@@ -100,7 +104,7 @@ void round_neighbours(const Blocks& b, int64_t first, int64_t last) {
     }
     job.count = filled;
     job.index = static_cast<uint64_t>(start);
-    b.kernel.round(job);
+    counted.round(b.kernel, job);
     for (int64_t i = 0; i < filled; ++i) values[i] *= ups[i];
     store_span(b.args, b.kernel, values, start, filled);
   }
@@ -125,15 +129,17 @@ void round_columns(const Blocks& b, int64_t block, int64_t column, int64_t width
     down[c] = scale.down;
     up[c] = scale.up;
   }
+  Counted counted(args);
   RoundBlock job = round_job(args, b.element.ints);
   job.count = width;
   for (int64_t r = 0; r < rows; ++r) {
     double* x = &values[r * width];
     const int64_t index = first + r * args.inner;
+    counted.saw(x, width);
     for (int64_t c = 0; c < width; ++c) x[c] *= down[c];
     job.x = job.y = x;
     job.index = static_cast<uint64_t>(index);
-    b.kernel.round(job);
+    counted.round(b.kernel, job);
     for (int64_t c = 0; c < width; ++c) x[c] *= up[c];
     store_span(args, b.kernel, x, index, width);
   }
@@ -152,7 +158,9 @@ void quantize_blocks(const QuantizeArgs& args) {
     parallel_ranges(blocks, grain, args.threads,
                     [&](int64_t begin, int64_t end) { round_neighbours(b, begin, end); });
   } else {
-    const int64_t width = std::max<int64_t>(1, kGrain / b.size);
+    // What is counted goes by spans.
+    const int64_t most = args.counts == nullptr ? kGrain : kSpan;
+    const int64_t width = std::max<int64_t>(1, std::min(most, kGrain / b.size));
     const int64_t strips = (args.inner + width - 1) / width;
     parallel_for(blocks * strips, args.threads, [&](int64_t i) {
       const int64_t column = i % strips * width;

@@ -155,62 +155,75 @@ void run_elements(const ElementBlock& job, const Rule& rule) {
   if (streamed) end_stream();
 }
 
-template <class V, bool kSmall>
-void run_stochastic(const ElementBlock& job, const Format& f) {
+// The loop of a rule that rounds and does nothing else.
+template <class V>
+struct RoundingRun {
+  template <class Rule, class Draws, int kPerWord>
+  void run(const ElementBlock& job, const Rule& rule) const {
+    run_elements<V, Rule, Draws, kPerWord>(job, rule);
+  }
+};
+
+template <class V, bool kSmall, class Run>
+void run_stochastic(const ElementBlock& job, const Format& f, const Run& by) {
   using Rule = WordRule<V, Rounding::kStochastic, kSmall>;
   const int random_bits = static_cast<int>(job.random_bits);
   const Rule rule(f, random_bits);
   switch (draw_layout(random_bits).per_word_log2) {
     case 0:
-      return run_elements<V, Rule, WordDraws<V, 1>, 1>(job, rule);
+      return by.template run<Rule, WordDraws<V, 1>, 1>(job, rule);
     case 1:
-      return run_elements<V, Rule, WordDraws<V, 2>, 2>(job, rule);
+      return by.template run<Rule, WordDraws<V, 2>, 2>(job, rule);
     default:
-      return run_elements<V, Rule, WordDraws<V, 4>, 4>(job, rule);
+      return by.template run<Rule, WordDraws<V, 4>, 4>(job, rule);
   }
 }
 
-template <class V, Rounding kMode, bool kSmall>
-void run_rule(const ElementBlock& job, const Format& f) {
+template <class V, Rounding kMode, bool kSmall, class Run>
+void run_rule(const ElementBlock& job, const Format& f, const Run& by) {
   using Rule = WordRule<V, kMode, kSmall>;
-  run_elements<V, Rule, WithoutDraws<V>, 1>(job, Rule(f, 0));
+  by.template run<Rule, WithoutDraws<V>, 1>(job, Rule(f, 0));
 }
 
-template <class V, bool kSmall>
-void run_mode(const ElementBlock& job, const Format& f) {
+template <class V, bool kSmall, class Run>
+void run_mode(const ElementBlock& job, const Format& f, const Run& by) {
   switch (static_cast<Rounding>(job.rounding)) {
     case Rounding::kNearestEven:
-      if (NearestRule<V>::fits(f)) {
-        return run_elements<V, NearestRule<V>, WithoutDraws<V>, 1>(job, NearestRule<V>(f, 0));
-      }
-      return run_rule<V, Rounding::kNearestEven, kSmall>(job, f);
+      if (NearestRule<V>::fits(f))
+        return by.template run<NearestRule<V>, WithoutDraws<V>, 1>(job, NearestRule<V>(f, 0));
+      return run_rule<V, Rounding::kNearestEven, kSmall>(job, f, by);
     case Rounding::kNearestAway:
-      return run_rule<V, Rounding::kNearestAway, kSmall>(job, f);
+      return run_rule<V, Rounding::kNearestAway, kSmall>(job, f, by);
     case Rounding::kTowardZero:
-      return run_rule<V, Rounding::kTowardZero, kSmall>(job, f);
+      return run_rule<V, Rounding::kTowardZero, kSmall>(job, f, by);
     case Rounding::kTowardPositive:
-      return run_rule<V, Rounding::kTowardPositive, kSmall>(job, f);
+      return run_rule<V, Rounding::kTowardPositive, kSmall>(job, f, by);
     case Rounding::kTowardNegative:
-      return run_rule<V, Rounding::kTowardNegative, kSmall>(job, f);
+      return run_rule<V, Rounding::kTowardNegative, kSmall>(job, f, by);
     case Rounding::kToOdd:
-      return run_rule<V, Rounding::kToOdd, kSmall>(job, f);
+      return run_rule<V, Rounding::kToOdd, kSmall>(job, f, by);
     case Rounding::kStochastic:
-      return run_stochastic<V, kSmall>(job, f);
+      return run_stochastic<V, kSmall>(job, f, by);
   }
 }
 
 // False, and nothing done, where this kernel is not exact.
-template <class V>
-bool round_elements(const ElementBlock& job) {
+template <class V, class Run>
+bool run_format(const ElementBlock& job, const Run& by) {
   const Format f = number_format(job.format);
   const ElementType wide = ElementType::kFloat64;
   if (job.x_type == wide || job.y_type == wide || !WordFormat::fits(f)) return false;
   if (WordFormat(f).evenly_spaced) {
-    run_mode<V, false>(job, f);
+    run_mode<V, false>(job, f, by);
   } else {
-    run_mode<V, true>(job, f);
+    run_mode<V, true>(job, f, by);
   }
   return true;
+}
+
+template <class V>
+bool round_elements(const ElementBlock& job) {
+  return run_format<V>(job, RoundingRun<V>{});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "../common/round.h"
+#include "count.h"
 #include "quantize.h"
 #include "tile.h"
 
@@ -36,6 +37,7 @@ inline void load_span(const QuantizeArgs& args, const Kernels& kernel, int64_t b
 
 inline void store_span(const QuantizeArgs& args, const Kernels& kernel, const double* from,
                        int64_t begin, int64_t count) {
+  if (args.y == nullptr) return;
   if (args.y_type == ElementType::kFloat32) {
     kernel.narrow(from, count, static_cast<float*>(args.y) + begin);
   } else {
@@ -50,5 +52,42 @@ inline void load_moderated(const QuantizeArgs& args, const Kernels& kernel, int6
   if (args.x_type != ElementType::kFloat64) return;
   for (int64_t i = 0; i < count; ++i) to[i] = moderated(to[i]);
 }
+
+// The counts of a piece of a tensor, handed over when it is done; does nothing where nothing is
+// counted.
+class Counted {
+ public:
+  explicit Counted(const QuantizeArgs& args)
+      : to_(args.counts),
+        by_(to_ == nullptr ? nullptr : &count_kernels()),
+        tally_(to_ != nullptr && args.histogram) {}
+  Counted(const Counted&) = delete;
+  ~Counted() {
+    if (to_ != nullptr) tally_.add_to(to_);
+  }
+
+  // Values of the tensor, of which a span that is rounded next holds these from `at` on.
+  void saw(const double* x, int64_t count, int64_t at = 0) {
+    if (to_ != nullptr) std::copy(x, x + count, seen_ + at);
+  }
+  // kernel.round on at most kSpan values, in place.
+  void round(const Kernels& kernel, const RoundBlock& job) {
+    if (to_ == nullptr) return kernel.round(job);
+    std::copy(job.x, job.x + job.count, scaled_);
+    kernel.round(job);
+    by_->span({job, seen_, scaled_, job.y}, &tally_);
+  }
+  // After kernel.affine, low and high as `each` of the job says.
+  void affine(const AffineSpan& job, const double* low, const double* high) {
+    if (to_ == nullptr) return;
+    by_->affine({seen_, job.block.y, job.block.count, job.each, low, high}, &tally_);
+  }
+
+ private:
+  int64_t* to_;
+  const CountKernels* by_;
+  Tally tally_;
+  double seen_[kSpan], scaled_[kSpan];
+};
 
 }  // namespace lpk

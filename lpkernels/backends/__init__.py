@@ -26,9 +26,11 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import _choice, _selftest
-from lpkernels.backends._protocol import NOT_FUSED, Backend, Fused
+from lpkernels.backends._protocol import BINS, COUNTS, NOT_FUSED, Backend, Fused
 
 __all__ = [
+    "BINS",
+    "COUNTS",
     "NOT_FUSED",
     "Backend",
     "Fused",

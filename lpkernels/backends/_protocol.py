@@ -22,6 +22,10 @@ class Fused(NamedTuple):
 
 NOT_FUSED = Fused()
 
+# Of `reference.counting`: overflow, underflow, zeros, nonfinite; behind them the exponents' bins.
+COUNTS = 4
+BINS = 256
+
 
 class Backend(Protocol):
     """What an adapter offers. All tensors are already checked.
@@ -70,6 +74,27 @@ class Backend(Protocol):
 
         x is float16, bfloat16, float32 or float64, any strides; out has x's shape, any strides, and
         a dtype that holds every value of the format.
+        """
+        ...
+
+    def quantize_counting(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor | None,
+        counts: Tensor | None,
+        limits: Tensor | None,
+    ) -> None:
+        """`quantize` in the ranges given, which adds to counts what it did in the same pass.
+
+        out: None writes nothing; then there are counts. counts: int64, contiguous, `COUNTS` or
+        `COUNTS` + `BINS` elements on x's device (`reference.counting`). limits: the low and the
+        high end of every slice of an affine format, float64 (2, slices), contiguous, on x's device,
+        NaN for a slice that becomes NaN; None: the ends of the tensor's own finite values. Each of
+        the three may be None.
         """
         ...
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import accumulator_from_ints, quantizer_from_ints
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
-from lpkernels.reference import events, masked, twin
+from lpkernels.reference import counting, events, masked, twin
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import derive_seed, draws
 
@@ -80,6 +80,27 @@ class ReferenceBackend:
         parsed = quantizer_from_ints(quantizer)
         result = twin.quantize(_array(x), parsed, seed=_seed(seed, role), site=site)
         out.copy_(_typed(result, out.dtype))
+
+    def quantize_counting(
+        self,
+        x: Tensor,
+        quantizer: Ints,
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor | None,
+        counts: Tensor | None,
+        limits: Tensor | None,
+    ) -> None:
+        ends = None if limits is None else _array(limits).astype(np.float64)
+        result, found = counting.quantize_counting(
+            _array(x), quantizer_from_ints(quantizer), seed=_seed(seed, role), site=site,
+            limits=ends,
+        )  # fmt: skip
+        if out is not None:
+            out.copy_(_typed(result, out.dtype))
+        if counts is not None:
+            counts.add_(torch.from_numpy(found[: counts.numel()]).to(counts.device))
 
     def matmul(
         self, a: Tensor, b: Tensor, bias: Tensor | None, acc: Ints, seed: Tensor | None, role: int

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import COUNTS, NOT_FUSED, Fused, broadcast_batch
 from lpkernels.backends._layout import (
     AFFINE,
     BLOCK,
@@ -110,6 +110,43 @@ class CpuBackend:
             STREAM_BYTES,
         )
         if target is not out:
+            out.copy_(target)
+
+    def quantize_counting(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor | None,
+        counts: Tensor | None,
+        limits: Tensor | None,
+    ) -> None:
+        by_position = quantizer[0] in (AFFINE, BLOCK) or quantizer[-4] == _STOCHASTIC
+        other_order = out is not None and x.stride() != out.stride()
+        if by_position or other_order or not dense(x):
+            x = x.contiguous()
+        target = out
+        if out is not None and out.stride() != x.stride():
+            target = torch.empty_like(x, dtype=out.dtype)
+        self._c().quantize_counting(
+            x.data_ptr(),
+            0 if target is None else target.data_ptr(),
+            _DTYPES[x.dtype],
+            0 if target is None else _DTYPES[target.dtype],
+            axis_sizes(x.shape, quantizer),
+            quantizer,
+            _int(seed),
+            role,
+            site,
+            torch.get_num_threads(),
+            STREAM_BYTES,
+            0 if counts is None else counts.data_ptr(),
+            0 if counts is None else counts.numel() - COUNTS,
+            0 if limits is None else limits.data_ptr(),
+        )
+        if out is not None and target is not None and target is not out:
             out.copy_(target)
 
     def matmul(

@@ -10,6 +10,7 @@ from lpkernels.functional.conv_transpose import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from lpkernels.functional.count import count
 from lpkernels.functional.einsum import einsum
 from lpkernels.functional.embedding import embedding
 from lpkernels.functional.linear import linear
@@ -40,6 +41,7 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "count",
     "einsum",
     "embedding",
     "gelu",

@@ -175,6 +175,32 @@ def out(
         )
 
 
+def counts(function: str, target: object, x: Tensor) -> None:
+    """target can receive the counts of x."""
+    lengths = (ops.COUNTS, ops.COUNTS + ops.BINS)
+    if not isinstance(target, Tensor):
+        raise TypeError(
+            f"{function}: counts must be an int64 tensor of {lengths[0]} or {lengths[1]} elements, "
+            f"got {type(target).__name__}; torch.zeros({lengths[0]}, dtype=torch.int64)"
+        )
+    if target.dtype != torch.int64:
+        raise TypeError(
+            f"{function}: counts must be int64, got {target.dtype}; "
+            f"torch.zeros({lengths[0]}, dtype=torch.int64) is"
+        )
+    if target.device != x.device:
+        raise ValueError(
+            f"{function}: counts is on {target.device} but x on {x.device}; counts must be where "
+            "the values are, which nothing waits for then"
+        )
+    if target.dim() != 1 or target.numel() not in lengths or not target.is_contiguous():
+        raise ValueError(
+            f"{function}: counts has shape {tuple(target.shape)} and strides {target.stride()}, "
+            f"expected one contiguous dimension of {lengths[0]} elements, or of {lengths[1]} with "
+            "a histogram; a row of a contiguous table is one"
+        )
+
+
 def _dtype_advice(name: str, dtype: torch.dtype) -> str:
     if dtype.is_complex:
         return f"quantise {name}.real and {name}.imag apart"

@@ -21,6 +21,7 @@ from lpkernels.formats import (
 )
 from lpkernels.functional import _checks
 from lpkernels.functional._autograd import apply
+from lpkernels.functional._limits import RangeLike, limits_of
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
@@ -38,6 +39,8 @@ def quantize(
     random_bits: int | None = None,
     generator: torch.Generator | Tensor | None = None,
     out: Tensor | None = None,
+    counts: Tensor | None = None,
+    range: RangeLike | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Every value of x rounded to fmt, once.
@@ -58,6 +61,20 @@ def quantize(
             other modes accept a generator and leave it as it is.
         out: the tensor to write, float32 or the result's dtype, of x's shape (or empty, then it is
             resized). It may share memory with x. Gradients are not recorded.
+        counts: int64, one contiguous dimension of 4 or 4 + 256 elements on x's device, to which
+            the call adds [overflow, underflow, zeros, nonfinite] of x's elements, counted while
+            they are rounded, and behind them a histogram. An element is counted once at most.
+            Overflow: finite, and beyond the largest value once rounded as if the exponent had no
+            bound, whatever overflow or a directed mode makes of it (Fixed: beyond either end;
+            Affine: outside of the range; Block: an element that saturates). Underflow: finite and
+            not zero, rounded to zero. Zeros are those of x, nonfinite its infinities and NaN.
+            Bin e: elements whose biased float32 exponent field is e, zeros and subnormals in 0,
+            infinities and NaN in 255, what only float64 holds in 0 and 254.
+        range: of an AffineFormat (lo, hi) in place of the tensor's own ends: numbers, tensors of
+            one element or of one for each slice, or one tensor of both, (2,) or (2, slices), on x's
+            device. Values outside take the end codes. A symmetric format takes the larger of |lo|
+            and |hi|. Ends in tensors are not waited for: a slice becomes NaN where they are not
+            finite or lo > hi.
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
     Returns:
@@ -67,18 +84,27 @@ def quantize(
     Raises:
         TypeError: integer or complex x, or an argument of the wrong type.
         ValueError: unknown format or rounding, impossible random_bits, an axis x does not have, a
-            generator or out that does not fit.
+            generator, out, counts or range that does not fit.
     """
     _checks.floating("quantize", x=x)
-    quantizer, stochastic = _lowered(fmt, rounding, random_bits)
-    _check_axis(x, quantizer)
+    quantizer, stochastic = lowered("quantize", fmt, rounding, random_bits)
+    check_axis("quantize", x, quantizer)
     _checks.backend("quantize", backend)
     _checks.generator("quantize", generator)
     if out is not None:
         dtype = ops.result_dtype(x.dtype, quantizer)
         dtypes = (dtype,) if dtype == torch.float32 else (torch.float32, dtype)
         _checks.out("quantize", out, x.shape, dtypes, x=x)
+    if counts is not None:
+        _checks.counts("quantize", counts, x)
+    limits = limits_of("quantize", x, quantizer, range)
     seed = seed_for(stochastic, generator)
+    if counts is not None or limits is not None:
+        call = (quantizer, counts, limits, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+        if out is None:
+            return apply(_CountingStraightThrough, (x,), *call)
+        ops.quantize_counting_out(x, out, *call)
+        return out
     if out is not None:
         ops.quantize_out(x, out, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
         return out
@@ -90,6 +116,18 @@ def straight_through(
 ) -> Tensor:
     """`ops.quantize` with the identity as its gradient."""
     return apply(_StraightThrough, (x,), quantizer, seed, role, site, backend)
+
+
+class _CountingStraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *call: Any) -> Tensor:
+        ctx.dtype = x.dtype
+        ctx.rest = len(call)
+        return ops.quantize_counting(x, *call)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (grad.to(ctx.dtype), *[None] * ctx.rest)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -111,8 +149,8 @@ class _StraightThrough(torch.autograd.Function):
         return grad.to(ctx.dtype), None, None, None, None, None
 
 
-def _lowered(
-    fmt: FormatLike, rounding: str, random_bits: int | None
+def lowered(
+    function: str, fmt: FormatLike, rounding: str, random_bits: int | None
 ) -> tuple[tuple[int, ...], bool]:
     """The integers of the Quantizer, and whether it is stochastic.
 
@@ -120,11 +158,11 @@ def _lowered(
     """
     if isinstance(fmt, Quantizer) or (isinstance(fmt, str) and ":" in fmt):
         quantizer, stochastic = lowered_quantizer(fmt)
-        _check_no_mode(fmt, quantizer, rounding, random_bits)
+        _check_no_mode(function, fmt, quantizer, rounding, random_bits)
         return quantizer, stochastic
     if not isinstance(rounding, str):
         raise TypeError(
-            f"quantize: rounding must be a str, got {type(rounding).__name__}; "
+            f"{function}: rounding must be a str, got {type(rounding).__name__}; "
             "for example 'nearest_even' or 'stochastic'"
         )
     stochastic = rounding == "stochastic"
@@ -137,7 +175,7 @@ def _lowered(
     if isinstance(fmt, FloatFormat | FixedFormat | AffineFormat | BlockFormat):
         return fmt.to_ints() + mode, stochastic
     raise TypeError(
-        f"quantize: fmt must be a format, its name or a Quantizer, got {type(fmt).__name__}; "
+        f"{function}: fmt must be a format, its name or a Quantizer, got {type(fmt).__name__}; "
         'for example "e5m2", lp.FloatFormat(5, 2) or lp.Quantizer("e5m2", "stochastic")'
     )
 
@@ -163,25 +201,29 @@ def _mode_ints(rounding: str, random_bits: int | None = None) -> tuple[int, ...]
 
 
 def _check_no_mode(
-    fmt: Quantizer | str, quantizer: tuple[int, ...], rounding: str, random_bits: int | None
+    function: str,
+    fmt: Quantizer | str,
+    quantizer: tuple[int, ...],
+    rounding: str,
+    random_bits: int | None,
 ) -> None:
     if random_bits is None and rounding == "nearest_even":
         return
     if random_bits is None and ROUNDINGS[quantizer[-4]] == rounding:
         return
     raise ValueError(
-        f"quantize: the Quantizer {fmt} has its own rounding and random_bits, but got "
+        f"{function}: the Quantizer {fmt} has its own rounding and random_bits, but got "
         f"rounding={rounding!r}, random_bits={random_bits!r} as well; leave them away or pass a "
         "format"
     )
 
 
-def _check_axis(x: Tensor, quantizer: tuple[int, ...]) -> None:
+def check_axis(function: str, x: Tensor, quantizer: tuple[int, ...]) -> None:
     axis = ops.axis(quantizer)
     # A block format takes a scalar as a vector of one element; a slice of a scalar is nothing.
     dims = x.dim() if quantizer[0] == ops.AFFINE else max(x.dim(), 1)
     if axis is not None and not -dims <= axis < dims:
         raise ValueError(
-            f"quantize: {format_from_ints(quantizer[:-4])} runs along axis {axis}, but x has shape "
-            f"{tuple(x.shape)}; the axis must be in {-dims}..{dims - 1}"
+            f"{function}: {format_from_ints(quantizer[:-4])} runs along axis {axis}, but x has "
+            f"shape {tuple(x.shape)}; the axis must be in {-dims}..{dims - 1}"
         )

@@ -8,7 +8,8 @@ of it.
 """
 
 from lpkernels import backends
-from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import BINS, COUNTS, NOT_FUSED, Fused, broadcast_batch
+from lpkernels.ops._counting import count, quantize_counting, quantize_counting_out
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
     code_bits,
@@ -28,6 +29,8 @@ BACKENDS = ("auto", *backends.names())
 __all__ = [
     "AFFINE",
     "BACKENDS",
+    "BINS",
+    "COUNTS",
     "NOT_FUSED",
     "ROW",
     "Fused",
@@ -42,6 +45,7 @@ __all__ = [
     "conv_dgrad",
     "conv_fprop",
     "conv_wgrad",
+    "count",
     "draw_seed",
     "fuses",
     "has_every_code",
@@ -50,6 +54,8 @@ __all__ = [
     "packed_bytes",
     "packs_at_once",
     "quantize",
+    "quantize_counting",
+    "quantize_counting_out",
     "quantize_out",
     "result_dtype",
     "unpack",

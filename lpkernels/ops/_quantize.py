@@ -40,19 +40,19 @@ def result_dtype(dtype: torch.dtype, quantizer: Ints) -> torch.dtype:
     return dtype if dtype in _WIDTHS and fmt.fits_in(*_WIDTHS[dtype]) else torch.float32
 
 
-def _quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
+def quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
     return torch.empty_like(x, dtype=result_dtype(x.dtype, quantizer))
 
 
 def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     """What the operator does: a new tensor, written by a backend."""
-    out = _quantized_like(x, quantizer)
+    out = quantized_like(x, quantizer)
     _round_into(out, x, quantizer, *call)
     return out
 
 
 def _quantize_out_impl(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
-    if _may_overlap(x, out):
+    if may_overlap(x, out):
         # Values, and what a scale is taken from, are read while out is written.
         target = torch.empty_like(out)
         _round_into(target, x, quantizer, *call)
@@ -63,7 +63,7 @@ def _quantize_out_impl(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> N
     torch.autograd.graph.increment_version(out)
 
 
-def _may_overlap(x: Tensor, out: Tensor) -> bool:
+def may_overlap(x: Tensor, out: Tensor) -> bool:
     """Whether their storages share memory; views of one numpy array have storages of their own."""
     one, other = x.untyped_storage(), out.untyped_storage()
     first, second = one.data_ptr(), other.data_ptr()
@@ -79,7 +79,7 @@ def _round_into(
     site: int,
     backend: str,
 ) -> None:
-    chosen = backends.select(backend, _QUANTIZE[quantizer[0]], x.device)
+    chosen = backends.select(backend, METHODS[quantizer[0]], x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
@@ -90,10 +90,10 @@ def _round_into(
 
 
 # What backends answer for, by the first integer of the format.
-_QUANTIZE = ("quantize", "quantize", "quantize_affine", "quantize_block")
+METHODS = ("quantize", "quantize", "quantize_affine", "quantize_block")
 _quantize = define(
     "_quantize(Tensor x, int[] quantizer, Tensor? seed, int role, int site, str backend) -> Tensor",
-    lambda x, quantizer, *call: _quantized_like(x, quantizer),
+    lambda x, quantizer, *call: quantized_like(x, quantizer),
     rounded,
 )
 _quantize_out = define(

@@ -10,7 +10,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatForma
 from lpkernels.reference.blocks import block_exponents, join_blocks, saturating, split_blocks
 from lpkernels.reference.values import Float32, Float64, narrow, widen, without_tiny
 from lpkernels.rng import SITE_QUANTIZE, draws
-from lpkernels.rounding import round_array
+from lpkernels.rounding import overflows_array, round_array
 
 # Elements rounded together: a few float64 arrays of that many fit in a second-level cache.
 _SLAB = 1 << 15
@@ -21,12 +21,17 @@ _SMALLEST_STEP = 1e-8
 
 
 class _Rounding:
-    """A Quantizer's mode with the draws of one call, keyed by each value's row-major index."""
+    """A Quantizer's mode with the draws of one call, keyed by each value's row-major index.
 
-    def __init__(self, quantizer: Quantizer, seed: int, site: int):
+    overflowed: where not None, becomes True at the indices of finite values beyond their format.
+    """
+
+    def __init__(
+        self, quantizer: Quantizer, seed: int, site: int, overflowed: NDArray[np.bool_] | None
+    ):
         self.mode, self.rng = quantizer.rounding, quantizer.rng
         self.random_bits = 32 if quantizer.random_bits is None else quantizer.random_bits
-        self.seed, self.site = seed, site
+        self.seed, self.site, self.overflowed = seed, site, overflowed
 
     def __call__(
         self, x: Float64, fmt: FloatFormat | FixedFormat, index: NDArray[np.int64]
@@ -34,27 +39,39 @@ class _Rounding:
         bits = None
         if self.mode == "stochastic":
             bits = draws(self.seed, self.site, 0, 0, index, self.random_bits, self.rng)
+        if self.overflowed is not None:
+            beyond = overflows_array(x, fmt, self.mode, draws=bits, random_bits=self.random_bits)
+            self.overflowed[index[beyond]] = True
         return round_array(x, fmt, self.mode, draws=bits, random_bits=self.random_bits)
 
 
 def quantize(
-    x: NDArray[np.floating], quantizer: Quantizer, *, seed: int = 0, site: int = SITE_QUANTIZE
+    x: NDArray[np.floating],
+    quantizer: Quantizer,
+    *,
+    seed: int = 0,
+    site: int = SITE_QUANTIZE,
+    limits: Float64 | None = None,
+    overflowed: NDArray[np.bool_] | None = None,
 ) -> Float32:
     """x rounded once to the Quantizer's format.
 
     Args:
         x: float16, float32 or float64, any shape and strides. seed: already derived for its role.
         site: SITE_QUANTIZE or SITE_OUTPUT; draws are keyed (seed, site, 0, 0, row-major index).
+        limits: of an affine format the low and the high end of every slice, (2, slices), in place
+            of the least and the largest value; NaN where a slice has none, which becomes all NaN.
+        overflowed: (x.size,), False on entry; becomes True where `counting` counts an overflow.
     Returns: float32, C-contiguous, of x's shape; NaN is 0x7fc00000.
     """
     fmt = quantizer.fmt
-    rounding = _Rounding(quantizer, seed, site)
+    rounding = _Rounding(quantizer, seed, site, overflowed)
     if x.size == 0:
         return np.empty(x.shape, dtype=np.float32)
     if isinstance(fmt, BlockFormat):
         return _quantize_blocks(x, fmt, rounding)
     if isinstance(fmt, AffineFormat):
-        return _quantize_affine(x, fmt, rounding)
+        return _quantize_affine(x, fmt, rounding, limits)
     flat = np.ascontiguousarray(x).reshape(-1)
     out = np.empty(flat.size, dtype=np.float32)
     for start in range(0, flat.size, _SLAB):
@@ -74,7 +91,9 @@ def _quantize_blocks(x: NDArray[np.floating], fmt: BlockFormat, rounding: _Round
     return narrow(join_blocks(np.where(finite, rounded, np.nan), x.shape, fmt))
 
 
-def _quantize_affine(x: NDArray[np.floating], fmt: AffineFormat, rounding: _Rounding) -> Float32:
+def _quantize_affine(
+    x: NDArray[np.floating], fmt: AffineFormat, rounding: _Rounding, limits: Float64 | None
+) -> Float32:
     values = widen(x)
     index = np.arange(x.size).reshape(x.shape)
     axes = (
@@ -82,27 +101,40 @@ def _quantize_affine(x: NDArray[np.floating], fmt: AffineFormat, rounding: _Roun
         if fmt.axis is None
         else tuple(d for d in range(x.ndim) if d != fmt.axis % x.ndim)
     )
+    lo, hi = _ends(values, axes) if limits is None else _given_ends(limits, x.shape, axes)
+    if fmt.symmetric:
+        hi = np.where(hi < lo, np.nan, np.maximum(np.abs(lo), np.abs(hi)))
+        lo = -hi
+    if rounding.overflowed is not None:
+        outside = np.isfinite(values) & (lo <= hi) & ((values < lo) | (values > hi))
+        rounding.overflowed[outside.reshape(-1)] = True
     convert = _symmetric if fmt.symmetric else _asymmetric
     with np.errstate(over="ignore", invalid="ignore"):
-        result = narrow(convert(values, np.isfinite(values), axes, fmt.bits, rounding, index))
+        result = narrow(convert(values, lo, hi, fmt.bits, rounding, index))
     result[result == 0] = 0.0
     return result
 
 
-def _asymmetric(
-    x: Float64,
-    finite: NDArray[np.bool_],
-    axes: tuple[int, ...],
-    bits: int,
-    rounding: _Rounding,
-    index: NDArray[np.int64],
-) -> Float64:
-    """code * s + lo, every step one float64 operation.
-
-    Without a finite value lo = inf and hi = -inf, and all becomes NaN.
-    """
+def _ends(x: Float64, axes: tuple[int, ...]) -> tuple[Float64, Float64]:
+    """The least and the largest finite value of every slice; inf and -inf where there is none."""
+    finite = np.isfinite(x)
     lo = np.min(x, axis=axes, keepdims=True, where=finite, initial=np.inf)
     hi = np.max(x, axis=axes, keepdims=True, where=finite, initial=-np.inf)
+    return lo, hi
+
+
+def _given_ends(
+    limits: Float64, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> tuple[Float64, Float64]:
+    """limits (2, slices) as `_ends` has them."""
+    ends = [1 if d in axes else n for d, n in enumerate(shape)]
+    return limits[0].reshape(ends), limits[1].reshape(ends)
+
+
+def _asymmetric(
+    x: Float64, lo: Float64, hi: Float64, bits: int, rounding: _Rounding, index: NDArray[np.int64]
+) -> Float64:
+    """code * s + lo, every step one float64 operation."""
     top = 2.0**bits - 1
     exact_step = (hi - lo) / top
     step = np.maximum(exact_step, _SMALLEST_STEP)
@@ -113,16 +145,10 @@ def _asymmetric(
 
 
 def _symmetric(
-    x: Float64,
-    finite: NDArray[np.bool_],
-    axes: tuple[int, ...],
-    bits: int,
-    rounding: _Rounding,
-    index: NDArray[np.int64],
+    x: Float64, lo: Float64, hi: Float64, bits: int, rounding: _Rounding, index: NDArray[np.int64]
 ) -> Float64:
-    """code * s over [-max|x|, max|x|]; no finite value: max|x| = -1, and all becomes NaN."""
-    largest = np.max(np.abs(x), axis=axes, keepdims=True, where=finite, initial=-1.0)
+    """code * s over [-hi, hi]; all NaN where hi is."""
     top = 2.0 ** (bits - 1) - 1
-    step = np.maximum(largest / top, _SMALLEST_STEP)
+    step = np.maximum(hi / top, _SMALLEST_STEP)
     code = rounding(np.clip(x / step, -top, top), _INTEGERS, index)
-    return np.where(largest < 0, np.nan, code * step)
+    return np.where(np.isnan(lo), np.nan, code * step)

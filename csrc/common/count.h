@@ -1,0 +1,47 @@
+// What rounding did to values, as counts: docs/contract.md, "Counts". Every finite value is counted
+// in at most one of the first three places, every other value in the fourth.
+#pragma once
+
+#include "round.h"
+
+namespace lpk {
+
+enum Count : int {
+  kOverflows = 0,   // finite, and beyond the ends of the format once rounded, exponent unbounded
+  kUnderflows = 1,  // finite and not zero, rounded to zero
+  kZeros = 2,
+  kNonfinite = 3,
+  kCounts = 4,
+};
+
+// Of the biased exponent fields of float32, behind the counts where they are asked for.
+constexpr int kBins = 256;
+
+// The format without ends: it rounds as if the exponent, or the word, had no bound.
+LPK_HD Format unbounded(const Format& f) {
+  Format u = f;
+  u.max = u.overflow_from = u.beyond = HUGE_VAL;
+  u.lowest = -HUGE_VAL;
+  u.overflow = f.kind == Kind::kFixed ? Overflow::kSaturate : Overflow::kInfinity;
+  return u;
+}
+
+// The least value of the format; of a float format its lowest is not set.
+LPK_HD double low_end(const Format& f) { return f.kind == Kind::kFixed ? f.lowest : -f.max; }
+
+// Of a value and what it was rounded to without ends: whether it overflowed.
+template <class D>
+LPK_HD auto beyond_ends(D rounded, double low, double high) {
+  return (rounded > high) | (rounded < low);
+}
+
+// The bin of a double: below 2^-126 that of zero, beyond float32 that of its largest values.
+LPK_HD int exponent_bin(double x) {
+  constexpr int kBiasDifference = 1023 - 127;
+  const int field = static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff);
+  if (field == 0x7ff) return kBins - 1;
+  const int bin = field - kBiasDifference;
+  return bin < 0 ? 0 : bin > kBins - 2 ? kBins - 2 : bin;
+}
+
+}  // namespace lpk

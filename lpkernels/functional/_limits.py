@@ -1,0 +1,112 @@
+"""The range of an affine format, where the caller gives it: from what may be passed to what the
+kernels take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.functional import _checks
+
+RangeLike: TypeAlias = Tensor | Sequence[float | Tensor]
+
+
+def limits_of(
+    function: str, x: Tensor, quantizer: tuple[int, ...], ends: RangeLike | None
+) -> Tensor | None:
+    """ends as (2, slices) float64 on x's device, NaN for slices whose ends are none; None if None.
+
+    Nothing waits for the device: ends that are tensors are looked at there.
+    """
+    if ends is None:
+        return None
+    if quantizer[0] != ops.AFFINE:
+        raise ValueError(
+            f"{function}: range= is the range of an AffineFormat, but the format is another one, "
+            "whose values do not depend on a range; leave range away or pass such as 'affine8'"
+        )
+    axis = ops.axis(quantizer)
+    slices = 1 if axis is None else x.shape[axis]
+    if isinstance(ends, Tensor):
+        _check_tensor(function, "range", ends, x)
+        if ends.shape not in ((2,), (2, slices)):
+            raise ValueError(
+                f"{function}: range has shape {tuple(ends.shape)}, expected (2,)"
+                f"{_per_slice(axis, slices)}: the low ends, then the high ones"
+            )
+        return _checked_on_device(ends.detach().reshape(2, -1).expand(2, slices))
+    if not isinstance(ends, Sequence) or isinstance(ends, str) or len(ends) != 2:
+        raise TypeError(
+            f"{function}: range must be (lo, hi), two numbers or tensors, or one tensor of both, "
+            f"got {ends!r}"
+        )
+    lo, hi = ends
+    if not isinstance(lo, Tensor) and not isinstance(hi, Tensor):
+        return _of_numbers(function, x, slices, lo, hi)
+    rows = [_row(function, x, axis, slices, name, end) for name, end in (("lo", lo), ("hi", hi))]
+    return _checked_on_device(torch.stack(rows))
+
+
+def _of_numbers(function: str, x: Tensor, slices: int, lo: Any, hi: Any) -> Tensor:
+    for name, end in (("lo", lo), ("hi", hi)):
+        _check_number(function, name, end)
+    if not 0 <= hi - lo < math.inf:
+        raise ValueError(
+            f"{function}: range=({lo}, {hi}) must be finite with lo <= hi; (hi, lo) would be "
+            "another range, and (0.0, 0.0) is one of a single value"
+        )
+    limits = x.new_full((2, slices), float(hi), dtype=torch.float64)
+    limits[0].fill_(float(lo))
+    return limits
+
+
+def _row(
+    function: str, x: Tensor, axis: int | None, slices: int, name: str, end: float | Tensor
+) -> Tensor:
+    if not isinstance(end, Tensor):
+        _check_number(function, name, end)
+        return x.new_full((slices,), float(end), dtype=torch.float64)
+    _check_tensor(function, f"range's {name}", end, x)
+    if end.shape not in ((), (1,), (slices,)):
+        raise ValueError(
+            f"{function}: range's {name} has shape {tuple(end.shape)}, expected one element"
+            f"{_per_slice(axis, slices)}"
+        )
+    return end.detach().to(torch.float64).reshape(-1).expand(slices)
+
+
+def _checked_on_device(limits: Tensor) -> Tensor:
+    """limits, with NaN where they are not finite or the wrong way round."""
+    limits = limits.to(torch.float64)
+    span = limits[1] - limits[0]
+    return torch.where((span >= 0) & (span < math.inf), limits, math.nan).contiguous()
+
+
+def _check_number(function: str, name: str, end: object) -> None:
+    if isinstance(end, bool) or not isinstance(end, int | float):
+        raise TypeError(
+            f"{function}: range's {name} must be a number or a tensor, got {type(end).__name__}"
+        )
+
+
+def _check_tensor(function: str, name: str, end: Tensor, x: Tensor) -> None:
+    if end.dtype not in _checks.FLOATING:
+        raise TypeError(
+            f"{function}: {name} must be of a floating dtype, got {end.dtype}; use .double()"
+        )
+    if end.device != x.device:
+        raise ValueError(
+            f"{function}: {name} is on {end.device} but x on {x.device}; move it with "
+            ".to(x.device), or pass numbers"
+        )
+
+
+def _per_slice(axis: int | None, slices: int) -> str:
+    if axis is None:
+        return ""
+    return f" for all slices, or {slices} along axis {axis}, one for each"

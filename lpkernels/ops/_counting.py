@@ -1,0 +1,141 @@
+"""The operators that round whole tensors and count what rounding does to them, those that round to
+a given range among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.arithmetic import Quantizer
+from lpkernels.ops._operator import as_ints, define, without_grad
+from lpkernels.ops._quantize import METHODS, may_overlap, quantized_like
+from lpkernels.ops._rows import Ints
+from lpkernels.rng import SITE_QUANTIZE
+
+
+def _rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
+    out = quantized_like(x, quantizer)
+    _run(x, out, quantizer, *call)
+    return out
+
+
+def _round_into(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
+    if may_overlap(x, out):
+        target = torch.empty_like(out)
+        _run(x, target, quantizer, *call)
+        out.detach().copy_(target)
+    else:
+        _run(x, out, quantizer, *call)
+    # Backends write through pointers, so autograd learns of the change only here.
+    torch.autograd.graph.increment_version(out)
+
+
+def _run(
+    x: Tensor,
+    out: Tensor | None,
+    quantizer: Ints,
+    counts: Tensor | None,
+    limits: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+) -> None:
+    chosen = backends.select(backend, METHODS[quantizer[0]], x.device)
+    if x.numel() == 0:
+        return
+    x, out = without_grad(x), without_grad(out)
+    if x.dim() == 0:
+        x, out = x.view(1), None if out is None else out.view(1)
+    chosen.quantize_counting(x, tuple(quantizer), seed, role, site, out, counts, limits)
+    if counts is not None:
+        torch.autograd.graph.increment_version(counts)
+
+
+_CALL = "Tensor? limits, Tensor? seed, int role, int site, str backend"
+_quantize_counting = define(
+    f"_quantize_counting(Tensor x, int[] quantizer, Tensor(a!) counts, {_CALL}) -> Tensor",
+    lambda x, quantizer, *call: quantized_like(x, quantizer),
+    _rounded,
+)
+_quantize_counting_out = define(
+    "_quantize_counting_out(Tensor x, Tensor(a!) out, int[] quantizer, Tensor(b!) counts,"
+    f" {_CALL}) -> ()",
+    lambda x, out, quantizer, *call: None,
+    _round_into,
+)
+# Without counts, for compilers that take no missing tensor where one is changed (inductor 2.13).
+_quantize_ranged = define(
+    f"_quantize_ranged(Tensor x, int[] quantizer, {_CALL}) -> Tensor",
+    lambda x, quantizer, *call: quantized_like(x, quantizer),
+    lambda x, quantizer, *call: _rounded(x, quantizer, None, *call),
+)
+_quantize_ranged_out = define(
+    f"_quantize_ranged_out(Tensor x, Tensor(a!) out, int[] quantizer, {_CALL}) -> ()",
+    lambda x, out, quantizer, *call: None,
+    lambda x, out, quantizer, *call: _round_into(x, out, quantizer, None, *call),
+)
+_count = define(
+    f"_count(Tensor x, int[] quantizer, Tensor(a!) counts, {_CALL}) -> ()",
+    lambda x, quantizer, *call: None,
+    lambda x, quantizer, *call: _run(x, None, quantizer, *call),
+)
+
+
+def quantize_counting(
+    x: Tensor,
+    quantizer: Quantizer | Ints,
+    counts: Tensor | None,
+    limits: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int = SITE_QUANTIZE,
+    backend: str = "auto",
+) -> Tensor:
+    """`quantize` that adds to counts what it did, and takes the ends of an affine format's slices.
+
+    counts: int64, contiguous, 4 or 4 + 256 elements on x's device; None: not counted. limits:
+    float64, contiguous, (2, slices) on x's device, NaN for slices without ends; None: the tensor's.
+    """
+    call = (limits, seed, int(role), site, backend)
+    if counts is None:
+        return _quantize_ranged(x, as_ints(quantizer), *call)
+    return _quantize_counting(x, as_ints(quantizer), counts, *call)
+
+
+def quantize_counting_out(
+    x: Tensor,
+    out: Tensor,
+    quantizer: Quantizer | Ints,
+    counts: Tensor | None,
+    limits: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int = SITE_QUANTIZE,
+    backend: str = "auto",
+) -> None:
+    """`quantize_counting` into out, which may share memory with x."""
+    call = (limits, seed, int(role), site, backend)
+    if not torch.compiler.is_compiling() and out.is_neg():
+        out.copy_(quantize_counting(x, quantizer, counts, *call))
+    elif counts is None:
+        _quantize_ranged_out(x, out, as_ints(quantizer), *call)
+    else:
+        _quantize_counting_out(x, out, as_ints(quantizer), counts, *call)
+
+
+def count(
+    x: Tensor,
+    quantizer: Quantizer | Ints,
+    counts: Tensor,
+    limits: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int = SITE_QUANTIZE,
+    backend: str = "auto",
+) -> None:
+    """Adds to counts what `quantize` would do to x, which stays."""
+    _count(x, as_ints(quantizer), counts, limits, seed, int(role), site, backend)

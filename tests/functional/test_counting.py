@@ -1,0 +1,220 @@
+"""counts= of lp.quantize, and lp.count: what is counted where, what else happens, messages."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lpkernels as lp
+from lpkernels.backends import BINS, COUNTS
+from lpkernels.reference.counting import quantize_counting
+from tests.compare import assert_bit_equal
+
+SEED = 1234567890123
+FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
+
+
+def values(*shape: int) -> torch.Tensor:
+    return torch.randn(shape) * torch.exp2(torch.randint(-20, 20, shape).float())
+
+
+def zeros(length: int = COUNTS + BINS) -> torch.Tensor:
+    return torch.zeros(length, dtype=torch.int64)
+
+
+def expected(x: torch.Tensor, fmt: str) -> torch.Tensor:
+    name, _, rounding = fmt.partition(":")
+    quantizer = lp.Quantizer(name, rounding or "nearest_even")
+    x = x.detach().float() if x.dtype == torch.bfloat16 else x.detach()
+    return torch.from_numpy(quantize_counting(x.contiguous().numpy(), quantizer, seed=SEED)[1])
+
+
+@pytest.mark.parametrize("length", [COUNTS, COUNTS + BINS])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_quantize_adds_its_counts(fmt, length, backend):
+    x, counts, seed = values(7, 9), zeros(length) + 3, torch.tensor(SEED)
+    got = lp.quantize(x, fmt, generator=seed, counts=counts, backend=backend)
+    assert_bit_equal(got, lp.quantize(x, fmt, generator=seed, backend=backend))
+    assert_bit_equal(counts, expected(x, fmt)[:length] + 3)
+    again = lp.quantize(x, fmt, generator=seed, counts=counts, backend=backend)
+    assert_bit_equal(again, got)
+    assert_bit_equal(counts, 2 * expected(x, fmt)[:length] + 3)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_count_writes_counts_alone(fmt, backend):
+    x, seed = values(7, 9), torch.tensor(SEED)
+    before = x.clone()
+    got = lp.count(x, fmt, histogram=True, generator=seed, backend=backend)
+    assert_bit_equal(got, expected(x, fmt))
+    assert_bit_equal(lp.count(x, fmt, generator=seed, backend=backend), got[:COUNTS])
+    counts = got.clone()
+    assert lp.count(x, fmt, generator=seed, counts=counts, backend=backend) is counts
+    assert_bit_equal(counts, 2 * got)
+    assert_bit_equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_dtypes_strides_and_out(fmt, dtype, backend):
+    dense = values(8, 12).to(dtype)
+    views = (dense, dense.t(), dense[::2, ::3], dense.flip(0), dense[:1].expand(8, 12), dense[0])
+    for x in views:
+        counts, seed = zeros(), torch.tensor(SEED)
+        out = torch.empty(x.shape[::-1]).permute(*reversed(range(x.dim())))
+        lp.quantize(x, fmt, generator=seed, out=out, counts=counts, backend=backend)
+        want = torch.empty(x.shape)
+        assert_bit_equal(out, lp.quantize(x, fmt, generator=seed, out=want, backend=backend))
+        assert_bit_equal(counts, expected(x, fmt))
+        assert_bit_equal(lp.count(x, fmt, generator=seed, histogram=True, backend=backend), counts)
+
+
+def test_out_may_be_the_tensor_itself(backend):
+    x = values(5, 6)
+    want, counts = lp.quantize(x, "block4_e2m1"), zeros(4)
+    want_counts = lp.count(x, "block4_e2m1")
+    lp.quantize(x, "block4_e2m1", out=x, counts=counts, backend=backend)
+    assert_bit_equal(x, want)
+    assert_bit_equal(counts, want_counts)
+
+
+@pytest.mark.parametrize("fmt", ["e5m2", "affine4", "block4_e2m1"])
+def test_empty_and_scalar_tensors(fmt, backend):
+    assert not lp.count(torch.empty(0, 3), fmt, backend=backend).any()
+    counts = zeros(4)
+    lp.quantize(torch.empty(2, 0), fmt, counts=counts, backend=backend)
+    assert not counts.any()
+    lp.quantize(torch.tensor(-0.0), fmt, counts=counts, backend=backend)
+    assert counts.tolist() == [0, 0, 1, 0]
+    assert lp.count(torch.tensor(math.inf), fmt, backend=backend).tolist() == [0, 0, 0, 1]
+
+
+def test_a_row_of_a_table_gathers_several_calls(backend):
+    table = torch.zeros(3, COUNTS, dtype=torch.int64)
+    for x in (torch.tensor([1e9, 0.0]), torch.tensor([1e-9, 1.0, -1e9])):
+        lp.quantize(x, "e5m2", counts=table[1], backend=backend)
+    assert table.tolist() == [[0] * 4, [2, 1, 1, 0], [0] * 4]
+
+
+def test_the_gradient_is_straight_through(backend):
+    x = values(9).requires_grad_()
+    y = lp.quantize(x, "e5m2", counts=zeros(4), backend=backend)
+    g = values(9)
+    (grad,) = torch.autograd.grad(y, x, g)
+    assert_bit_equal(grad, g)
+    assert not lp.count(x, "e5m2", backend=backend).requires_grad
+
+
+def test_stochastic_rounding_counts_its_own_draws():
+    """Half of the values between max and the next one overflow; the count is that of the result."""
+    x = torch.full((4000,), 61440.0)
+    counts = zeros(4)
+    y = lp.quantize(x, "e5m2", "stochastic", generator=torch.tensor(3), counts=counts)
+    assert counts[0] == y.isinf().sum()
+    assert 1800 < counts[0] < 2200
+    torch.manual_seed(5)
+    first = lp.count(x, "e5m2", "stochastic")
+    torch.manual_seed(5)
+    assert_bit_equal(lp.quantize(x, "e5m2", "stochastic").isinf().sum(), first[0])
+
+
+def test_counting_draws_what_plain_rounding_draws():
+    x = values(50)
+    results = []
+    for counts in (None, zeros(4)):
+        torch.manual_seed(1)
+        results.append(lp.quantize(x, "e4m3:stochastic", counts=counts))
+    assert_bit_equal(*results)
+
+
+def test_counts_change_their_version():
+    counts = zeros(4)
+    version = counts._version
+    lp.quantize(torch.ones(3), "e5m2", counts=counts)
+    assert counts._version > version
+
+
+@given(
+    shape=st.lists(st.integers(0, 7), max_size=3),
+    exp_bits=st.integers(2, 8),
+    man_bits=st.integers(0, 10),
+    rounding=st.sampled_from(["nearest_even", "toward_zero", "to_odd", "stochastic"]),
+)
+def test_any_shape_and_format(shape, exp_bits, man_bits, rounding):
+    fmt = lp.FloatFormat(exp_bits, man_bits)
+    x, seed = values(*shape), torch.tensor(SEED)
+    got = lp.count(x, fmt, rounding, histogram=True, generator=seed)
+    want = quantize_counting(x.numpy(), lp.Quantizer(fmt, rounding), seed=SEED)[1]
+    assert got.tolist() == want.tolist()
+
+
+def test_both_compile():
+    def function(x, counts):
+        y = lp.quantize(x, "e5m2:stochastic", generator=torch.tensor(3), counts=counts)
+        out = torch.empty_like(x)
+        lp.quantize(x.detach(), "fixed8_f4", out=out, counts=counts)
+        return y + out, lp.count(x, "e4m3", counts=counts), lp.count(x, "e4m3", histogram=True)
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    results = []
+    for run in (function, compiled):
+        x, counts = values(7).requires_grad_(), zeros(4)
+        torch.manual_seed(2)
+        x = values(7).requires_grad_()
+        y, *rest = run(x, counts)
+        y.sum().backward()
+        results.append((y.detach(), x.grad, counts, *rest))
+    for eager, graph in zip(*results, strict=True):
+        assert_bit_equal(graph, eager)
+
+
+X = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("counts", "error", "message"),
+    [
+        ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
+        (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
+        (zeros(5), ValueError, r"counts has shape \(5,\)"),
+        (
+            zeros(8)[::2],
+            ValueError,
+            r"counts .* strides \(2,\), expected one contiguous",
+        ),
+        (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
+        (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
+    ],
+)
+@pytest.mark.parametrize("function", [lp.quantize, lp.count], ids=["quantize", "count"])
+def test_wrong_counts_are_refused(function, counts, error, message):
+    with pytest.raises(error, match=f"{function.__name__}: {message}"):
+        function(X, "e5m2", counts=counts)
+
+
+def test_count_names_itself_in_messages():
+    for call, message in (
+        (lambda: lp.count(X.int(), "e5m2"), "count: x must be float16"),
+        (lambda: lp.count(X, 3), "count: fmt must be a format"),
+        (lambda: lp.count(X, "e5m2", 3), "count: rounding must be a str"),
+        (lambda: lp.count(X, "e5m2:to_odd", "stochastic"), "count: the Quantizer"),
+        (lambda: lp.count(X, "affine4_axis3"), "count: affine4_axis3 runs along axis 3"),
+        (lambda: lp.count(X, "e5m2", backend="gpu"), "count: unknown backend"),
+        (lambda: lp.count(X, "e5m2", generator=3), "count: generator must be"),
+        (
+            lambda: lp.count(X, "e5m2", counts=zeros(4), histogram=True),
+            "count: histogram=True needs counts of 260 elements, got 4",
+        ),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()
+
+
+def test_counts_stay_where_a_call_is_refused():
+    counts = zeros(4)
+    with pytest.raises(ValueError, match="range"):
+        lp.quantize(X, "e5m2", counts=counts, range=(0.0, 1.0))
+    assert not counts.any()

@@ -1,0 +1,162 @@
+"""Counts of what rounding does: the reference against exact rationals, and the rules by hand."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, parse_format
+from lpkernels.reference import twin
+from lpkernels.reference.counting import quantize_counting
+from lpkernels.rng import SITE_QUANTIZE, draws
+from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values, ids
+from tests.compare import assert_bit_equal
+
+SEED = 5
+
+
+def counts_of(x, fmt, rounding: str = "nearest_even", **rest) -> list[int]:
+    """The four counts of float32 or float64 values."""
+    return quantize_counting(np.asarray(x), Quantizer(fmt, rounding), **rest)[1][:4].tolist()
+
+
+def floor_log2(x: Fraction) -> int:
+    exponent = x.numerator.bit_length() - x.denominator.bit_length()
+    return exponent if x >= Fraction(2) ** exponent else exponent - 1
+
+
+def unbounded(x: float, fmt, rounding: str, draw: int) -> Fraction:
+    """x rounded as if the exponent had no bound above, by the definition of the mode."""
+    a = abs(Fraction(x))
+    if isinstance(fmt, FixedFormat):
+        step, first_code = Fraction(fmt.quantum), 0
+    else:
+        exponent = max(floor_log2(a), fmt.emin) if a else fmt.emin
+        step = Fraction(2) ** (exponent - fmt.man_bits)
+        first_code = (exponent - fmt.emin) * 2**fmt.man_bits
+        if not fmt.subnormals and a < Fraction(2) ** fmt.emin:
+            step, first_code = Fraction(2) ** fmt.emin, 0
+    quanta, rest = divmod(a / step, 1)
+    odd = (quanta + first_code) % 2 == 1
+    if rest:
+        away = {
+            "nearest_even": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and odd),
+            "nearest_away": rest >= Fraction(1, 2),
+            "toward_zero": False,
+            "toward_positive": x > 0,
+            "toward_negative": x < 0,
+            "to_odd": not odd,
+            "stochastic": math.floor(rest * 2**33) + 2 * draw + 1 >= 2**33,
+        }[rounding]
+        quanta += away
+    return quanta * step if x > 0 else -quanta * step
+
+
+def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
+    low, high = (fmt.min, fmt.max) if isinstance(fmt, FixedFormat) else (-fmt.max, fmt.max)
+    draw = draws(SEED, SITE_QUANTIZE, 0, 0, np.arange(x.size), 32, "fast").tolist()
+    counts = [0, 0, 0, 0]
+    for i, value in enumerate(x.tolist()):
+        if not math.isfinite(value):
+            counts[3] += 1
+        elif value == 0:
+            counts[2] += 1
+        else:
+            rounded = unbounded(value, fmt, rounding, draw[i])
+            counts[0] += not Fraction(low) <= rounded <= Fraction(high)
+            counts[1] += rounded == 0
+    return counts
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("fmt", ROUND_FORMATS, ids=ids)
+def test_counts_equal_exact_ones(fmt, rounding):
+    x = hard_values(fmt, count=8)
+    x = x[:: max(1, len(x) // 150)]
+    assert counts_of(x, fmt, rounding, seed=SEED) == exact_counts(x, fmt, rounding)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4_wrap", "affine4_axis0", "block4_e2m1"])
+def test_the_values_are_those_of_quantize(fmt, rounding, rng):
+    x = (rng.standard_normal((6, 9)) * 2.0 ** rng.integers(-9, 9, (6, 9))).astype(np.float32)
+    quantizer = Quantizer(fmt, rounding)
+    got, counts = quantize_counting(x, quantizer, seed=SEED)
+    assert_bit_equal(got, twin.quantize(x, quantizer, seed=SEED))
+    assert counts.dtype == np.int64
+    assert counts[4:].sum() == x.size
+
+
+# e4m3fn ends at 448 = 1.75 2^8, whose code is even: 464 is a tie that stays, 480 the next value.
+@pytest.mark.parametrize(
+    ("rounding", "overflows"),
+    [
+        ("nearest_even", [False, False, True, True]),
+        ("nearest_away", [False, True, True, True]),
+        ("toward_zero", [False, False, False, True]),
+        ("toward_positive", [True, True, True, True]),
+        ("toward_negative", [False, False, False, True]),
+        ("to_odd", [True, True, True, True]),
+    ],
+)
+def test_overflow_at_the_threshold(rounding, overflows):
+    for x, want in zip([449.0, 464.0, 465.0, 480.0], overflows, strict=True):
+        for overflow in ("nan", "saturate"):
+            fmt = FloatFormat(4, 3, specials="fn", overflow=overflow)
+            assert counts_of([x], fmt, rounding) == [int(want), 0, 0, 0], x
+    assert counts_of([448.0], "e4m3fn", rounding) == [0, 0, 0, 0]
+
+
+def test_special_values_and_the_signs_of_zero():
+    x = [0.0, -0.0, math.inf, -math.inf, math.nan, 2.0**-149, -(2.0**-60), 2.0**-16]
+    assert counts_of(x, "e5m2") == [0, 2, 2, 3]
+    assert counts_of(x, "e5m2", "toward_positive") == [0, 1, 2, 3]
+    assert counts_of(x, "fixed8_f4_wrap", "to_odd") == [0, 0, 2, 3]
+
+
+def test_an_element_is_counted_once():
+    """What wraps to zero, or saturates at an end that is zero, overflows and nothing else."""
+    assert counts_of([16.0, 256.0], "fixed8_f4_wrap") == [2, 0, 0, 0]
+    assert counts_of([-5.0, -0.25], FixedFormat(5, 0, signed=False)) == [1, 1, 0, 0]
+
+
+def test_a_block_counts_what_saturates_and_one_of_nan_its_zeros():
+    fmt = BlockFormat("e2m1", 4)
+    # The scale of 7 is 2^0: 7 saturates at 6, and 0.1 is less than half of 0.5.
+    assert counts_of([7.0, 0.1, 0.0, 1.0], fmt) == [1, 1, 1, 0]
+    assert counts_of([7.0, 0.1, 0.0, math.nan], fmt) == [0, 0, 1, 1]
+
+
+def test_an_affine_format_overflows_outside_of_its_range():
+    limits = np.array([[0.0], [3.0]])
+    x = [-1.0, -0.0, 0.2, 3.0, 3.1, 9.0, math.inf, math.nan]
+    assert counts_of(x, "affine2") == [0, 0, 1, 2]
+    assert counts_of(x, "affine2", limits=limits) == [3, 1, 1, 2]
+    assert counts_of(x, "affine2", limits=np.array([[np.nan], [np.nan]])) == [0, 0, 1, 2]
+
+
+def test_a_symmetric_range_reaches_as_far_as_its_further_end():
+    quantizer = Quantizer(AffineFormat(3, symmetric=True))
+    x = np.array([-4.0, -3.0, 1.0, 3.5])
+    got, counts = quantize_counting(x, quantizer, limits=np.array([[-3.0], [1.0]]))
+    assert got.tolist() == [-3.0, -3.0, 1.0, 3.0]
+    assert counts[:4].tolist() == [2, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "bin_"),
+    [
+        (0.0, 0), (-0.0, 0), (2.0**-149, 0), (2.0**-126, 1), (-1.0, 127), (1.999, 127),
+        (3.4e38, 254), (math.inf, 255), (math.nan, 255), (1e-300, 0), (-5e-324, 0), (1e300, 254),
+    ],
+)  # fmt: skip
+def test_the_bin_of_a_value(value, bin_):
+    counts = quantize_counting(np.array([value]), Quantizer("bf16"))[1]
+    assert np.flatnonzero(counts[4:]).tolist() == [bin_]
+
+
+def test_an_empty_array_counts_nothing():
+    fmt = parse_format("e5m2")
+    assert not quantize_counting(np.zeros((0, 3), np.float32), Quantizer(fmt))[1].any()
