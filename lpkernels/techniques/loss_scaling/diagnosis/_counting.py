@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lpkernels.formats import FP32, FloatFormat
-from lpkernels.functional.quantize import quantize
+from lpkernels.functional.count import count
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS
 
 #: Overflow, underflow, zeros, nonfinite; then a bin for each exponent.
@@ -22,15 +21,4 @@ def counted(x: Tensor, fmt: FloatFormat | None, into: Tensor) -> None:
         None: float32's, of which no float32 element does.
     into: (260,) int64: overflow, underflow, zeros, nonfinite, and a `histograms.Histogram`.
     """
-    fmt = FP32 if fmt is None else fmt
-    x = x.detach().float().reshape(-1)
-    q = quantize(x, fmt).float()
-    finite = x.isfinite()
-    events = (
-        finite & ((~q.isfinite()) | (x.abs() > fmt.max) & (q.abs() >= fmt.max)),
-        (x != 0) & (q == 0),
-        x == 0,
-        ~finite,
-    )
-    into[:EVENTS] += torch.stack([e.sum() for e in events])
-    into[EVENTS:] += torch.bincount(((x.view(torch.int32) >> 23) & 255).long(), minlength=BINS)
+    count(x, FP32 if fmt is None else fmt, counts=into)
