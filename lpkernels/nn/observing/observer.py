@@ -124,6 +124,9 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = name_of(func)
+        # Every function that the process calls comes here, whoever calls it.
+        if operation_of(name) not in self._operations:
+            return func(*args, **kwargs)
         if self._by_parts and name in PARTS and name in self._operations:
             return in_parts(self._reporter, name, func, arguments_of(name, args, kwargs))
         return self.see(func, args, kwargs, partial(func, *args, **kwargs))

@@ -18,7 +18,7 @@ def counted(x: Tensor, fmt: FloatFormat | None, into: Tensor) -> None:
 
     x: floating point, dense, any shape and strides.
     fmt: to whose values elements are rounded to nearest even, to see what over- and underflows;
-        None: float32's, of which no float32 element does.
+        None: of a format without a range of its own, of which no element does.
     into: (260,) int64: overflow, underflow, zeros, nonfinite, and a `histograms.Histogram`.
     """
     count(x, FP32 if fmt is None else fmt, counts=into)

@@ -62,7 +62,7 @@ class Formats:
             self._by_kind = dict.fromkeys(KINDS, float_format("diagnose: fmt", asked))
 
     def of(self, kind: str, run: Run) -> Format | None:
-        """The format of a tensor of what `run` computes; None where nothing rounds it."""
+        """The format of a tensor of what `run` computes; None: it is not counted."""
         if self._by_kind is not None:
             return self._by_kind.get(kind)
         inner: Run | None = run

@@ -24,7 +24,7 @@ def cells(row: TensorRow) -> tuple[str, ...]:
     return (
         row.layer,
         row.name,
-        "-" if row.format is None else str(row.format),
+        str(row.format),
         short(row.histogram.elements),
         share(row.zeros),
         share(row.below_normal),

@@ -31,13 +31,13 @@ class Key:
         its own computes in its forward, that name and the function's ("block.matmul").
     kind: one of `_formats.KINDS`.
     tensor: torch's name of the argument, where a function has several of a kind ("query"); else "".
-    format: what it is held against; None: nothing rounds it.
+    format: what it is held against.
     """
 
     layer: str
     kind: str
     tensor: str
-    format: Format | None
+    format: Format
 
     @property
     def float_format(self) -> FloatFormat | None:
@@ -48,6 +48,7 @@ class Key:
 class _Called:
     """A call whose gradients may come: where those of its tensors go. It keeps none alive."""
 
+    layer: str = ""
     keys: dict[str, Key] = field(default_factory=dict)
     of: dict[str, tuple[ref[Tensor], int]] = field(default_factory=dict)
 
@@ -102,26 +103,31 @@ class Watcher(Visitor):
             names = [name for name in kinds if kinds[name] == kind]
             for name in names:
                 shown = name if len(names) > 1 else ""
-                self._enter(called, call.run, name, Key(layer, kind, shown, None), given[name])
-        called.keys["result"] = Key(layer, "output", "", None)
+                self._enter(called, call.run, name, (layer, kind, shown), given[name])
+        called.layer = layer
 
     def after(self, call: Call, result: Any) -> None:
         called = self._called[call]
-        key = called.keys.pop("result")
         found = tensors({"result": result})
         # Others, such as the last state of a recurrent layer, are parts of the first, or weights.
         name = next(iter(found), "")
         if name and found[name].is_floating_point():
-            self._enter(called, call.run, name, key, found[name])
+            self._enter(called, call.run, name, (called.layer, "output", ""), found[name])
 
-    def _enter(self, called: _Called, run: Run, name: str, key: Key, x: Tensor) -> None:
-        own = Key(key.layer, key.kind, key.tensor, self._formats.of(key.kind, run))
-        kind = f"grad_{key.kind}"
-        called.keys[name] = Key(key.layer, kind, key.tensor, self._formats.of(kind, run))
+    def _enter(
+        self, called: _Called, run: Run, name: str, row: tuple[str, str, str], x: Tensor
+    ) -> None:
+        layer, kind, shown = row
         # What changes a tensor in place makes another version, with another gradient.
         version = 0 if x.is_inference() else x._version
-        called.of[name] = ref(x), version
-        self._add(self._forward, self._seen, own, x, x, (version, -1))
+        of_gradient = self._formats.of(f"grad_{kind}", run)
+        if of_gradient is not None and x.requires_grad:
+            called.keys[name] = Key(layer, f"grad_{kind}", shown, of_gradient)
+            called.of[name] = ref(x), version
+        fmt = self._formats.of(kind, run)
+        if fmt is not None:
+            key = Key(layer, kind, shown, fmt)
+            self._add(self._forward, self._seen, key, x, x, (version, -1))
 
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
         called = self._called.get(call)

@@ -108,7 +108,11 @@ class Recommendation:
     formats: tuple[FormatAdvice, ...]
 
     def __str__(self) -> str:
-        scale = "no loss scale: no gradient has a format" if self.scale is None else str(self.scale)
+        scale = (
+            "no loss scale: of no gradient was a format counted"
+            if self.scale is None
+            else str(self.scale)
+        )
         narrow = "narrowest formats by range, and the magnitude that the worst tensor loses:"
         return "\n".join([scale, narrow, *(f"  {advice}" for advice in self.formats)])
 

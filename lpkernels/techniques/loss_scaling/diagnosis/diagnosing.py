@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
 
 from lpkernels.nn._select import check_model
 from lpkernels.nn.observing import observe
@@ -54,9 +55,9 @@ def diagnose(
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
-        fmt: "recipe": the formats of each layer's recipe, for the tensors that it rounds (of others
-            the exponents alone); a float format, its name or a Quantizer; or {kind: format} for
-            some of input, weight, output, grad_output, grad_input, grad_weight.
+        fmt: "recipe": the tensors that each layer's recipe rounds, in its formats; a float format,
+            its name or a Quantizer: all tensors in that; or {kind: format}: those of input, weight,
+            output, grad_output, grad_input, grad_weight alone. What has no format is not read.
         scaler: what multiplies the loss: the rows then have the gradients as seen, scaled, and
             unscaled. A dynamic scale is taken as it is when each backward pass reaches the first
             gradient. The exponents of a scale that is no power of two may be one too high.
@@ -80,7 +81,10 @@ class Diagnosis(Report):
     def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
         check_model("diagnose", model)
         super().__init__(())
-        self._model, self._scale = model, SeenScale(scaler)
+        # Layers have the names that they have without the wrapper.
+        wrapped = isinstance(model, DistributedDataParallel)
+        self._model: Module = model.module if wrapped else model
+        self._scale = SeenScale(scaler)
         self._forward: Counters[Key] = Counters()
         self._backward: Counters[Key] = Counters()
         # Of a scale that changes: all gradients as they were seen, and without it; _backward has

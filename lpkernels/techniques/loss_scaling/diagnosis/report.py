@@ -46,7 +46,8 @@ class Report:
         if not rows:
             raise RuntimeError(
                 "diagnose: nothing was counted yet; run the model, and its backward pass, inside "
-                "`with diagnose(model) as report:`"
+                "`with diagnose(model) as report:`; without a fmt only what a recipe rounds is "
+                'counted: a plain model needs one, as diagnose(model, "fp16")'
             )
         return rows
 

@@ -19,7 +19,7 @@ class TensorRow:
     layer, kind, tensor: whose it is: the layer's name; "input", "weight" (of a product of two
         activations the left and the right one), "output", or these after "grad_"; and the name of
         the argument where there are several of a kind.
-    format: that the recipe, or the caller, gives it; None: nothing rounds it.
+    format: that the recipe, or the caller, gives it.
     calls: tensors counted.
     histogram: of the elements as the layer has them, before they are rounded: gradients times the
         loss scale, if there is one.
@@ -31,7 +31,7 @@ class TensorRow:
     layer: str
     kind: str
     tensor: str
-    format: Format | None
+    format: Format
     calls: int
     histogram: Histogram
     unscaled: Histogram
@@ -60,7 +60,7 @@ class TensorRow:
     @property
     def below_normal(self) -> float | None:
         """The part of the numbers (finite, not zero) below the format's smallest normal value; None
-        without a format."""
+        where its range is not its own."""
         fmt = self.float_format
         return None if fmt is None else self._part(self.histogram.below(fmt.emin))
 
@@ -80,7 +80,7 @@ class TensorRow:
             "layer": self.layer,
             "kind": self.kind,
             "tensor": self.tensor,
-            "format": None if self.format is None else str(self.format),
+            "format": str(self.format),
             "calls": self.calls,
             "elements": of.elements,
             "zeros": of.zeros,
@@ -103,7 +103,7 @@ class TensorRow:
             plain["layer"],
             plain["kind"],
             plain["tensor"],
-            None if plain["format"] is None else parse_format(plain["format"]),
+            parse_format(plain["format"]),
             plain["calls"],
             seen,
             seen if own is None else Histogram.from_pairs(own, *special),
