@@ -82,8 +82,8 @@ class Diagnosis(Report):
         check_model("diagnose", model)
         super().__init__(())
         # Layers have the names that they have without the wrapper.
-        wrapped = isinstance(model, DistributedDataParallel)
-        self._model: Module = model.module if wrapped else model
+        inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
+        self._model: Module = inner
         self._scale = SeenScale(scaler)
         self._forward: Counters[Key] = Counters()
         self._backward: Counters[Key] = Counters()
