@@ -12,7 +12,7 @@ namespace lpk {
 // Of one piece. Neighbours go to different histograms, so that an increment seldom waits for the
 // one before it.
 struct Tally {
-  static constexpr int kHistograms = 4;
+  static constexpr int kHistograms = 8;
   int64_t counts[kCounts] = {};
   bool histogram;
   uint32_t bins[kHistograms][kBins];

@@ -114,71 +114,136 @@ struct CountingRule {
   }
 };
 
-// Exponent fields of words.
-inline void count_bins(const uint32_t* x, int64_t count, Tally* tally) {
-  constexpr int kMany = Tally::kHistograms;
-  int64_t i = 0;
-  for (; i + kMany <= count; i += kMany) {
+// Words that are taken in turn from several pages, as in quantize_kernel.h.
+constexpr int64_t kTurnedWords = kPages * kPageWords;
+
+// Rounds whole groups to look at what happens to them; nothing is written.
+template <class V, class Rule, class Draws, int kPerWord>
+__attribute__((noinline, noclone)) void look_at_groups(const uint32_t* x, int64_t count,
+                                                       const Rule& given, Draws draws,
+                                                       uint64_t index) {
+  constexpr int64_t kStep = kPerWord * V::kWidth, kTurn = std::max(kStep, kTurnWords<V>);
+  const Rule rule = given;
+  const auto look = [&](int64_t at) __attribute__((always_inline)) {
+    draws.fetch(index + static_cast<uint64_t>(at));
 #pragma GCC unroll 4
-    for (int h = 0; h < kMany; ++h) ++tally->bins[h][x[i + h] >> 23 & 0xff];
+    for (int v = 0; v < kPerWord; ++v)
+      rule(load<typename V::U>(x + at + v * V::kWidth), draws.draws(v));
+  };
+  int64_t i = 0;
+  for (; i + kTurnedWords <= count; i += kTurnedWords) {
+    for (int64_t at = i; at < i + kPageWords; at += kTurn) {
+#pragma GCC unroll 4
+      for (int64_t page = 0; page < kPages; ++page) {
+        const int64_t line = at + page * kPageWords;
+        for (int64_t group = line; group < line + kTurn; group += kStep) {
+          for (int v = 0; v < kPerWord; ++v)
+            __builtin_prefetch(x + group + v * V::kWidth + kTurnedWords);
+          look(group);
+        }
+      }
+    }
   }
-  for (; i < count; ++i) ++tally->bins[0][x[i] >> 23 & 0xff];
+  for (; i < count; i += kStep) look(i);
 }
 
+template <class V, class Rule, class Draws, int kPerWord>
+void look_at_words(const uint32_t* x, int64_t count, const Rule& rule, const Draws& draws,
+                   uint64_t index) {
+  const auto run = look_at_groups<V, Rule, Draws, kPerWord>;
+  const int64_t whole = count - count % (kPerWord * V::kWidth);
+  run(x, whole, rule, draws, index);
+  if (whole == count) return;
+  uint32_t last[kGroup] = {};
+  std::memcpy(last, x + whole, (count - whole) * sizeof *last);
+  run(last, kPerWord * V::kWidth, rule, draws, index + static_cast<uint64_t>(whole));
+}
+
+// Exponent fields of words: first a page of them as bytes, then their increments, while the words
+// behind are fetched.
 template <class V>
-void count_job_bins(const ElementBlock& job, Tally* tally) {
-  if (job.x_type == ElementType::kFloat32)
-    return count_bins(static_cast<const uint32_t*>(job.x), job.count, tally);
+void count_bins(const uint32_t* x, int64_t count, Tally* tally) {
+  typedef uint8_t Bytes __attribute__((vector_size(V::kWidth)));
+  constexpr int kMany = Tally::kHistograms;
+  constexpr int64_t kLine = 16;
+  uint8_t fields[kPageWords];
+  for (int64_t i = 0; i < count; i += kPageWords) {
+    const int64_t n = std::min(kPageWords, count - i);
+    int64_t j = 0;
+    if constexpr (V::kWidth > 1) {
+      for (; j + V::kWidth <= n; j += V::kWidth) {
+        const typename V::U shifted = load<typename V::U>(x + i + j) >> 23;
+        const Bytes bytes = __builtin_convertvector(shifted, Bytes);
+        std::memcpy(fields + j, &bytes, sizeof bytes);
+      }
+    }
+    for (; j < n; ++j) fields[j] = static_cast<uint8_t>(x[i + j] >> 23);
+    for (j = 0; j + kLine <= n; j += kLine) {
+      __builtin_prefetch(x + i + j + kTurnedWords);
+#pragma GCC unroll 16
+      for (int h = 0; h < kLine; ++h) ++tally->bins[h % kMany][fields[j + h]];
+    }
+    for (; j < n; ++j) ++tally->bins[0][fields[j]];
+  }
+}
+
+// Runs body(words, count, begin) over the job's elements as words, those of other types by spans.
+template <class V, class Body>
+void for_words(const ElementBlock& job, const Body& body) {
+  if (job.x_type == ElementType::kFloat32) {
+    const auto* x = static_cast<const uint32_t*>(job.x);
+    for (int64_t i = 0; i < job.count; i += kTurnedWords)
+      body(x + i, std::min(kTurnedWords, job.count - i), i);
+    return;
+  }
   alignas(64) uint32_t words[kWordSpan];
   for (int64_t i = 0; i < job.count; i += kWordSpan) {
     const int64_t n = std::min(kWordSpan, job.count - i);
     widen_span<V>(job, i, n, words);
-    count_bins(words, n, tally);
+    body(words, n, i);
   }
 }
 
-// Elements `begin` .. `begin + count` of a job.
-inline ElementBlock part_of(const ElementBlock& job, int64_t begin, int64_t count) {
-  ElementBlock part = job;
-  part.x = static_cast<const char*>(job.x) + begin * element_bytes(job.x_type);
-  part.y = static_cast<char*>(job.y) + begin * element_bytes(job.y_type);
-  part.count = count;
-  part.index = job.index + static_cast<uint64_t>(begin);
-  return part;
-}
-
-// Runs the loops of quantize_kernel.h on parts of the job, with a rule that counts.
+// Runs the loops of quantize_kernel.h with a rule that counts, or looks only.
 template <class V>
 struct CountingRun {
   Tally* tally;
-  bool written;
 
   template <class Rule, class Draws, int kPerWord>
   void run(const ElementBlock& job, const Rule& rule) const {
     const CountingRule<V, Rule> counting(rule, number_format(job.format), tally);
     constexpr int64_t kStep = kPerWord * V::kWidth;
-    // Results that nobody wants stay in the first cache; streamed ones are not cut.
-    const int64_t length = written ? job.count : kWordSpan;
-    alignas(64) uint32_t unwanted[kWordSpan];
-    for (int64_t i = 0; i < job.count; i += length) {
-      ElementBlock part = part_of(job, i, std::min(length, job.count - i));
-      if (!written) part.y = unwanted;
-      if (tally->histogram) count_job_bins<V>(part, tally);
-      run_elements<V, CountingRule<V, Rule>, Draws, kPerWord>(part, counting);
+    if (job.y == nullptr) {
+      look<CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
+    } else {
+      if (tally->histogram) {
+        for_words<V>(job, [&](const uint32_t* words, int64_t count, int64_t) {
+          count_bins<V>(words, count, tally);
+        });
+      }
+      run_elements<V, CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
     }
     // The last group was filled with zeros.
     tally->counts[kZeros] -= (kStep - job.count % kStep) % kStep;
+  }
+
+ private:
+  template <class Rule, class Draws, int kPerWord>
+  void look(const ElementBlock& job, const Rule& rule) const {
+    const Draws draws(job);
+    const auto look_at = look_at_words<V, Rule, Draws, kPerWord>;
+    if (!tally->histogram && job.x_type == ElementType::kFloat32)
+      return look_at(static_cast<const uint32_t*>(job.x), job.count, rule, draws, job.index);
+    for_words<V>(job, [&](const uint32_t* words, int64_t count, int64_t begin) {
+      if (tally->histogram) count_bins<V>(words, count, tally);
+      look_at(words, count, rule, draws, job.index + static_cast<uint64_t>(begin));
+    });
   }
 };
 
 template <class V>
 bool count_elements(const ElementBlock& job, Tally* tally) {
-  ElementBlock seen = job;
-  if (job.y == nullptr) {
-    seen.y_type = ElementType::kFloat32;
-    seen.streamed = false;
-  }
-  return run_format<V>(seen, CountingRun<V>{tally, job.y != nullptr});
+  return run_format<V>(job, CountingRun<V>{tally});
 }
 
 // Values that rounding took as doubles.

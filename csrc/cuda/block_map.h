@@ -72,21 +72,34 @@ LPK_HD Extent extent_of(const BlockSpan& span, int lane, int lanes, const Load& 
   return e;
 }
 
+// One lane's elements rounded: each(index, x, x / 2^X, threshold, rounded x / 2^X, 2^X), both
+// powers NaN in a block with an infinity or NaN. threshold(i) is what the draw of element i asks
+// for.
+template <class Load, class Threshold, class Each>
+LPK_HD void each_rounded(const BlockSpan& span, int lane, int lanes, const Extent& extent,
+                         const BlockElement& element, Rounding rounding, const Load& load,
+                         const Threshold& threshold, const Each& each) {
+  const int exponent = element.exponent_for(extent.largest);
+  const double nan = static_cast<double>(NAN);
+  const double down = extent.special ? nan : power_of_two(-exponent);
+  const double up = extent.special ? nan : power_of_two(exponent);
+  for (int64_t i = lane; i < span.count; i += lanes) {
+    const int64_t index = span.first + i * span.step;
+    const double x = moderated(load(index));
+    const double scaled = x * down, asked = threshold(index);
+    each(index, x, scaled, asked, round_to<double>(scaled, element.format, rounding, asked), up);
+  }
+}
+
 // round(x / 2^X) 2^X of one lane's elements; a block with an infinity or NaN becomes NaN.
-// threshold(i) is what the draw of element i asks for.
 template <class Load, class Threshold>
 LPK_HD void round_block(const BlockSpan& span, int lane, int lanes, const Extent& extent,
                         const BlockElement& element, Rounding rounding, const Load& load,
                         const Threshold& threshold, float* out) {
-  const int exponent = element.exponent_for(extent.largest);
-  const double down = power_of_two(-exponent);
-  const double up = extent.special ? static_cast<double>(NAN) : power_of_two(exponent);
-  for (int64_t i = lane; i < span.count; i += lanes) {
-    const int64_t index = span.first + i * span.step;
-    const double scaled = moderated(load(index)) * down;
-    out[index] =
-        canonical_float(round_to<double>(scaled, element.format, rounding, threshold(index)) * up);
-  }
+  each_rounded(span, lane, lanes, extent, element, rounding, load, threshold,
+               [&](int64_t index, double, double, double, double rounded, double up) {
+                 out[index] = canonical_float(rounded * up);
+               });
 }
 
 }  // namespace lpk::cuda

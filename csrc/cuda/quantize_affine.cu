@@ -50,13 +50,10 @@ __global__ void codes_kernel(const __grid_constant__ SlicePieces pieces, int64_t
 
 }  // namespace
 
-void quantize_affine(const ScaledArgs& args, void* stream) {
-  const int64_t count = args.sizes.outer * args.sizes.length * args.sizes.inner;
-  if (count == 0) return;
+void affine_lines(const ScaledArgs& args, void* stream) {
   const SlicePieces pieces(args.sizes);
   const int64_t slices = pieces.sizes.length;
   const AffineCodes codes(args.quantizer);
-  const ElementRounding rule(args.quantizer + kFormatInts, args.draws);
   const Elements x{args.x, args.x_type};
   auto* ends = reinterpret_cast<Ends*>(args.ends);
   auto* lines = reinterpret_cast<AffineLine<double>*>(args.lines);
@@ -72,8 +69,17 @@ void quantize_affine(const ScaledArgs& args, void* stream) {
   check_launch("the ends of an affine format");
   lines_kernel<<<element_blocks(slices), kElementThreads, 0, queue>>>(ends, lines, slices, codes);
   check_launch("the lines of an affine format");
-  codes_kernel<<<element_blocks(count), kElementThreads, 0, queue>>>(
-      pieces, count, x, lines, args.out, codes, number_format(kAffineIntegers), rule);
+}
+
+void quantize_affine(const ScaledArgs& args, void* stream) {
+  const int64_t count = args.sizes.outer * args.sizes.length * args.sizes.inner;
+  if (count == 0) return;
+  affine_lines(args, stream);
+  const Elements x{args.x, args.x_type};
+  const auto* lines = reinterpret_cast<const AffineLine<double>*>(args.lines);
+  codes_kernel<<<element_blocks(count), kElementThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      SlicePieces(args.sizes), count, x, lines, args.out, AffineCodes(args.quantizer),
+      number_format(kAffineIntegers), ElementRounding(args.quantizer + kFormatInts, args.draws));
   check_launch("quantize to an affine format");
 }
 

@@ -28,6 +28,8 @@ struct ScaledArgs {
 };
 void quantize_blocks(const ScaledArgs& args, void* stream);
 void quantize_affine(const ScaledArgs& args, void* stream);
+// The lines of an affine format alone: between the ends of every slice, which it finds.
+void affine_lines(const ScaledArgs& args, void* stream);
 
 // Dense codes; `format` has 8 integers, 16 of a block format.
 struct CodeArgs {

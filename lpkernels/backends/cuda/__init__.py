@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.cuda import _conv, _packing, _products, _quantize
+from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize
 
 _OPS = (
     "quantize",
@@ -69,6 +69,19 @@ class CudaBackend:
         out: Tensor,
     ) -> None:
         _QUANTIZE[quantizer[0]](x, quantizer, seed, role, site, out)
+
+    def quantize_counting(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor | None,
+        counts: Tensor | None,
+        limits: Tensor | None,
+    ) -> None:
+        _counting.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
 
     def matmul(
         self,

@@ -10,8 +10,8 @@ from lpkernels.backends._layout import AFFINE, axis_sizes
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
 # The order of lpk::cuda::ElementType in csrc/cuda/quantize.h.
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
-_MAX_DIMS = 8
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
+MAX_DIMS = 8
 
 
 def quantize(
@@ -24,7 +24,7 @@ def quantize(
 ) -> None:
     """Round every value of x into out; a float or fixed format."""
     sizes, x_strides, out_strides = collapsed(x, out)
-    if len(sizes) > _MAX_DIMS:
+    if len(sizes) > MAX_DIMS:
         x = x.contiguous()
         dense = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
         quantize(x, quantizer, seed, role, site, dense)
@@ -35,9 +35,9 @@ def quantize(
         draws = Seed(seed, x.device)
         module().cuda_quantize(
             x=x.data_ptr(),
-            x_type=_DTYPES[x.dtype],
+            x_type=DTYPES[x.dtype],
             out=out.data_ptr(),
-            out_type=_DTYPES[out.dtype],
+            out_type=DTYPES[out.dtype],
             sizes=sizes,
             x_strides=x_strides,
             out_strides=out_strides,
@@ -73,7 +73,7 @@ def quantize_scaled(
         lines = torch.empty(slices, 4, dtype=torch.float64, device=x.device)
         module().cuda_quantize_scaled(
             x=x.data_ptr(),
-            x_type=_DTYPES[x.dtype],
+            x_type=DTYPES[x.dtype],
             out=target.data_ptr(),
             sizes=sizes,
             quantizer=list(quantizer),

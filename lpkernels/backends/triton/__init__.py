@@ -19,6 +19,7 @@ from lpkernels.backends.triton import (  # noqa: E402
     _affine,
     _block,
     _conv,
+    _counting,
     _matmul,
     _packing,
     _quantize,
@@ -79,6 +80,19 @@ class TritonBackend:
         out: Tensor,
     ) -> None:
         _QUANTIZE[quantizer[0]](x, quantizer, seed, role, site, out)
+
+    def quantize_counting(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor | None,
+        counts: Tensor | None,
+        limits: Tensor | None,
+    ) -> None:
+        _counting.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
 
     def matmul(
         self,

@@ -208,26 +208,45 @@ def tiles(sizes: list[int], elements: int) -> tuple[Matrices, list[int], int, di
     return matrices, [outer, row_tiles, column_tiles], count, constants
 
 
+def top_code(quantizer: tuple[int, ...]) -> float:
+    """The largest code."""
+    bits, symmetric = quantizer[1], quantizer[2]
+    return 2.0 ** (bits - 1) - 1 if symmetric else 2.0**bits - 1
+
+
+def _keys(x: Tensor, sizes: list[int]) -> Tensor:
+    """What `range_kernel` leaves, (slices, 2); x is contiguous."""
+    ends = torch.full((sizes[1], 2), _LARGEST_KEY.value, dtype=torch.int64, device=x.device)
+    matrices, counts, programs, constants = tiles(sizes, _RANGE_TILE)
+    range_kernel[(programs,)](x, ends, matrices, *counts, **constants, **EXACT)
+    return ends
+
+
+def ends_of(x: Tensor, quantizer: tuple[int, ...]) -> Tensor:
+    """The least and the largest finite value of every slice, float64 (2, slices); where there is
+    none, NaN or lo > hi. x is contiguous."""
+    keys = _keys(x, axis_sizes(x.shape, quantizer)).t()
+    ends = torch.where(keys < 0, keys ^ MAGNITUDE.value, keys).contiguous().view(torch.float64)
+    return torch.stack([ends[0], -ends[1]])
+
+
 def quantize(
     x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
 ) -> None:
     """Every value of x, coded on its slice's line, into out, for an affine format."""
     if x.numel() == 0:
         return
-    bits, symmetric = quantizer[1], bool(quantizer[2])
     sizes = axis_sizes(x.shape, quantizer)
     rule, numbers = rule_of(_INTEGERS, *quantizer[-4:-1])
-    top = 2.0 ** (bits - 1) - 1 if symmetric else 2.0**bits - 1
     x = x.contiguous()
     target = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
-    ends = torch.full((sizes[1], 2), _LARGEST_KEY.value, dtype=torch.int64, device=x.device)
     with on_device(x):
-        matrices, counts, programs, constants = tiles(sizes, _RANGE_TILE)
-        range_kernel[(programs,)](x, ends, matrices, *counts, **constants, **EXACT)
+        ends = _keys(x, sizes)
         matrices, counts, programs, constants = tiles(sizes, _LINE_TILE)
         line_kernel[(programs,)](
-            x, target, ends, top, matrices, *counts, numbers, seed_for(rule, seed, x.device),
-            role, site, R=rule, SYMMETRIC=symmetric, **constants, **EXACT,
+            x, target, ends, top_code(quantizer), matrices, *counts, numbers,
+            seed_for(rule, seed, x.device), role, site, R=rule, SYMMETRIC=bool(quantizer[2]),
+            **constants, **EXACT,
         )  # fmt: skip
     if target is not out:
         out.copy_(target)
