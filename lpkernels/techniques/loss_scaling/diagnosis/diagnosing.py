@@ -99,7 +99,7 @@ class Diagnosis(Report):
         if self._open is not None:
             raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
         with ExitStack() as stack:
-            stack.enter_context(observe(self._model, self._watcher))
+            stack.enter_context(observe(self._model, self._watcher, around=False))
             self._open = stack.pop_all()
         return self
 
