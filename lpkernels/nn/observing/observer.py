@@ -77,7 +77,7 @@ def observe(
         raise ValueError(f"observe: depth must be one of {', '.join(get_args(Depth))}; got {depth}")
     hooks = None
     if type(visitor).gradient is not Visitor.gradient:
-        hooks = GradientHooks(visitor.gradient)
+        hooks = GradientHooks(visitor.gradient, visitor.wants_gradient)
     reporter = Reporter(visitor, hooks)
     if depth == "operators":
         _check_without_gradients(hooks)

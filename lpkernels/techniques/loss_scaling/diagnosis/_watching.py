@@ -49,6 +49,7 @@ class _Called:
     """A call whose gradients may come: where those of its tensors go. It keeps none alive."""
 
     layer: str = ""
+    wants_result: bool = False
     keys: dict[str, Key] = field(default_factory=dict)
     of: dict[str, tuple[ref[Tensor], int]] = field(default_factory=dict)
 
@@ -105,6 +106,7 @@ class Watcher(Visitor):
                 shown = name if len(names) > 1 else ""
                 self._enter(called, call.run, name, (layer, kind, shown), given[name])
         called.layer = layer
+        called.wants_result = self._formats.of("grad_output", call.run) is not None
 
     def after(self, call: Call, result: Any) -> None:
         called = self._called[call]
@@ -128,6 +130,12 @@ class Watcher(Visitor):
         if fmt is not None:
             key = Key(layer, kind, shown, fmt)
             self._add(self._forward, self._seen, key, x, x, (version, -1))
+
+    def wants_gradient(self, call: Call, of: str) -> bool:
+        called = self._called[call]
+        if of == "result" or of.startswith("result."):
+            return called.wants_result
+        return of in called.keys
 
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
         called = self._called.get(call)
