@@ -142,7 +142,7 @@ class PartConfig(Section):
     NAME: ClassVar[str] = ""
     #: Parts of a run are called in this order, smaller numbers first. A schedule of precisions has
     #: 10, what changes the model 30, what replaces the optimizer 70, loss scaling 75, what changes
-    #: the updated weights 90.
+    #: the updated weights 90, what looks on 95.
     ORDER: ClassVar[int] = 50
 
     def build(self) -> Part:
