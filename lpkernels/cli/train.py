@@ -98,7 +98,23 @@ def _fit(trainer: "Trainer", out: Path) -> None:
         stopped(stop, f"{_command(processes)} train --resume --out {out}{fsdp}")
     if processes.first:
         console.print(summary([run]))
+        _show_diagnosis(out)
         console.print(f"records in {out}")
+
+
+def _show_diagnosis(out: Path) -> None:
+    """The table and the picture of a run that was diagnosed."""
+    from lpkernels.report.diagnosis import diagnosis_table, plot_exponents
+    from lpkernels.techniques.loss_scaling import Report
+
+    path = out / "diagnosis.jsonl"
+    if not path.is_file():
+        return
+    found = Report.load(path)
+    console.print(diagnosis_table(found))
+    console.print(str(found.recommend()), highlight=False, soft_wrap=True)
+    picture = plot_exponents(found, out / "diagnosis.png")
+    console.print(f"diagnosis in {path}, picture in {picture}", soft_wrap=True)
 
 
 def _check_options(config: RunConfig, given: dict[str, Any]) -> None:

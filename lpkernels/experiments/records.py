@@ -110,6 +110,12 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
     temporary.replace(path)
 
 
+def write_part(path: Path, lines: list[Record], config: RunConfig, processes: Processes) -> None:
+    """The records that a part of a run has of its own, whose header tells of the run too."""
+    own = {**lines[0], "config": config.to_dict(), **machine(config, processes)}
+    write_records(path, [own, *lines[1:]])
+
+
 def read_records(path: Path) -> list[Record]:
     """All records of a file, without a last line cut short by the end of the process."""
     lines = path.read_text(encoding="utf-8").splitlines()

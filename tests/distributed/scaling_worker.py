@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.processes.replicas import local, sharded, whole
 from lpkernels.experiments.processes.torchrun import Processes, joined
-from lpkernels.techniques.loss_scaling import LossScaler, layer_scales
+from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose, layer_scales
 
 INF = float("inf")
 
@@ -26,6 +26,8 @@ def main(folder: Path) -> None:
             "buckets": buckets(ddp.rank),
             "fsdp": in_shards(fsdp, fused=False),
             "fsdp-fused": in_shards(fsdp, fused=True),
+            "diagnosed": diagnosed(ddp.rank),
+            "diagnosed-fsdp": diagnosed_shards(fsdp),
         }
         torch.save(seen, folder / f"rank{ddp.rank}.pt")
 
@@ -78,6 +80,25 @@ def buckets(rank: int) -> list[Tensor]:
         with scaler.separately(optimizer):
             scaler.scale(network_(batch(rank)).sum() * factor).backward()
     return [p.grad.clone() for p in network_.parameters() if p.grad is not None]
+
+
+def diagnosed(rank: int) -> list[Any]:
+    """What a rank counted under DDP, and all together."""
+    network_ = nn.parallel.DistributedDataParallel(network())
+    with diagnose(network_, "e5m2") as report:
+        network_(batch(rank)).sum().backward()
+    return [plain(report), plain(report.reduce())]
+
+
+def diagnosed_shards(processes: Processes) -> list[Any]:
+    model = sharded(network(), processes, "cpu")
+    with diagnose(model, "e5m2") as report:
+        model(batch(processes.rank)).sum().backward()
+    return [plain(report), plain(report.reduce())]
+
+
+def plain(report: Report) -> list[Any]:
+    return report.to_dicts()
 
 
 def in_shards(processes: Processes, *, fused: bool) -> list[dict[str, Any]]:

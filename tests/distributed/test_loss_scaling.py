@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from lpkernels.techniques.loss_scaling import Report, diagnose
+from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
 from tests.compare import assert_bit_equal
 from tests.distributed.launch import launch
-from tests.distributed.scaling_worker import batch, network
+from tests.distributed.scaling_worker import batch, network, plain
 
 Seen = list[dict[str, Any]]
 
@@ -68,3 +70,26 @@ def test_two_losses_add_up_in_the_buckets_of_ddp(seen: Any) -> None:
         gradients.append([p.grad for p in model.parameters()])
     for got, one, two in zip(seen[1]["buckets"], *gradients, strict=True):
         torch.testing.assert_close(got, (one + two) / 2)
+
+
+@pytest.mark.parametrize("way", ["diagnosed", "diagnosed-fsdp"])
+def test_each_rank_counts_its_own_and_reduce_adds_them(seen: Any, way: str) -> None:
+    """Gradients apart, which DDP's buckets and FSDP2's shards give as means or sums."""
+    alone = []
+    for rank in (0, 1):
+        model = network()
+        with diagnose(model, "e5m2") as report:
+            model(batch(rank)).sum().backward()
+        alone.append(report)
+        own = seen[rank][way][0]
+        named = {(row["layer"], row["kind"]): row for row in own}
+        for row in plain(report):
+            if row["kind"] != "grad_weight":
+                assert named[row["layer"], row["kind"]]["exponents"] == row["exponents"]
+    assert seen[0][way][1] == seen[1][way][1]
+    for row, one, two in zip(seen[0][way][1], *(r[way][0] for r in seen), strict=True):
+        assert row["calls"] == 2
+        assert row["elements"] == one["elements"] + two["elements"]
+        parts = Report(map(TensorRow.from_dict, (one, two))).rows
+        whole = TensorRow.from_dict(row).histogram.counts
+        assert (whole == sum(part.histogram.counts for part in parts)).all()

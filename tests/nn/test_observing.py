@@ -232,3 +232,29 @@ SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.comp
 def test_what_cannot_be_observed_is_refused(model, inputs, options, error, message):
     with pytest.raises(error, match=message):
         watched(model, *inputs, **options)
+
+
+def test_without_what_is_around_only_the_model_is_told():
+    model, seen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), Calls()
+    x = torch.randn(2, 4)
+    with observe(model, seen, around=False):
+        x @ x.mT
+        y = model(x)
+        assert torch._C._len_torch_function_stack() == 0
+        (y @ y.mT).sum().backward()
+        model[1](x)
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            model(torch.randn(2, 3))
+        assert torch._C._len_torch_function_stack() == 0
+    assert seen.names == [(name, "linear") for name in ("0", "1", "1", "0")]
+    assert {*seen.gradients[1]} == {"result", "input", "weight", "bias"}
+
+
+def test_without_what_is_around_an_interrupt_leaves_no_mode():
+    class Interrupted(nn.Module):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), observe(model := Interrupted(), Calls(), around=False):
+        model(torch.ones(1))
+    assert torch._C._len_torch_function_stack() == 0

@@ -157,3 +157,19 @@ def test_a_backward_pass_that_raises_leaves_no_gradient_for_the_next():
     assert "result" in seen.gradients[0] and "weight" not in seen.gradients[0]
     assert "weight" in seen.gradients[1]
     assert not layer.weight._backward_hooks
+
+
+@pytest.mark.parametrize("wanted", ["result", "weight", "input", ""])
+def test_only_wanted_gradients_are_told(wanted: str):
+    class Wanting(Calls):
+        def wants_gradient(self, call: Any, of: str) -> bool:
+            return of == wanted
+
+    model, seen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), Wanting()
+    with observe(model, seen):
+        model(torch.randn(2, 4)).sum().backward()
+    told = [{*gradients} for gradients in seen.gradients]
+    expected = {wanted} if wanted else set()
+    # The model's input requires no gradient.
+    assert told == [expected - {"input"}, expected]
+    assert model[0].weight._backward_hooks in (None, {})

@@ -6,8 +6,9 @@ It knows workloads and parts by their protocols, and no technique.
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,7 @@ class Trainer:
         optimizer = build_optimizer(
             config.optimizer, model.parameters(), device=self.device, sharded=processes.sharded
         )
+        self.parts = [part.build() for part in config.parts]
         context = Context(
             self.workload,
             parameter_names=tuple(name for name, _ in model.named_parameters()),
@@ -146,8 +148,8 @@ class Trainer:
             total_steps=self.total_steps,
             processes=processes,
             device=self.device,
+            parts=self.parts,
         )
-        self.parts = [part.build() for part in config.parts]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "train"))
             for part in self.parts:
@@ -313,9 +315,12 @@ class Trainer:
         number = self._done()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config.optimizer, number, self.total_steps)
-        for part in self.parts:
-            part.before_step(number)
-        self.step(batch, self._draws, self.tally)
+        with ExitStack() as around:
+            for part in self.parts:
+                around.enter_context(part.around_step(number))
+            for part in self.parts:
+                part.before_step(number)
+            self.step(batch, self._draws, self.tally)
         share_buffers(self.model, self.processes)
         self.position.seen += len(batch[0])
 
@@ -360,6 +365,10 @@ class Trainer:
         record["seconds"] = round(done.seconds, 3)
         path = self.folder / records.RECORDS
         self.processes.on_first(lambda: records.append_record(path, record))
+        for part in self.parts:
+            for name, lines in part.files().items():
+                write = partial(records.write_part, self.folder / f"{name}.jsonl", lines)
+                self.processes.on_first(partial(write, self.config, self.processes))
         self.position, self.tally = Position(epoch=done.epoch + 1), Tally()
         self.save()
 

@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from lpkernels.nn.observing.visiting import Call, tensors
 
 Sink = Callable[[Call, str, Tensor], None]
+Wants = Callable[[Call, str], bool]
 
 # Handles of graphs that are gone are looked for when there are this many, or twice the living.
 _FEW_HANDLES = 64
@@ -32,10 +33,11 @@ def unseen() -> Iterator[None]:
 
 
 class GradientHooks:
-    """Puts hooks on the tensors of calls and sends what arrives to sink, until it is closed."""
+    """Puts hooks on the tensors of calls whose gradients are wanted and sends what arrives to sink,
+    until it is closed."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, sink: Sink, wants: Wants) -> None:
+        self._sink, self._wants = sink, wants
         self._handles: list[RemovableHandle] = []
         self._limit = _FEW_HANDLES
         self._is_open = True
@@ -46,7 +48,7 @@ class GradientHooks:
         Hooks on the arguments come first: one that is changed in place has another gradient after.
         """
         entered = tensors(arguments) if torch.is_grad_enabled() else {}
-        wanted = {name: x for name, x in entered.items() if x.requires_grad}
+        wanted = {n: x for n, x in entered.items() if x.requires_grad and self._wants(call, n)}
         inner = {name: x for name, x in wanted.items() if not x.is_leaf}
         handles = [x.register_hook(partial(self._send, call, name)) for name, x in inner.items()]
         recorded = False
@@ -82,6 +84,8 @@ class GradientHooks:
         found = {name: y for name, y in tensors(results).items() if y.grad_fn is not None}
         on_leaves = self._on_leaves(call, arguments)
         for name, y in found.items():
+            if not on_leaves and not self._wants(call, name):
+                continue
             self._keep([y.register_hook(partial(self._arrived, call, name, on_leaves))])
         return bool(found)
 
@@ -94,7 +98,8 @@ class GradientHooks:
     ) -> None:
         if self._is_open:
             self._keep(on_leaves.put())
-        self._send(call, name, gradient)
+        if self._wants(call, name):
+            self._send(call, name, gradient)
 
     def _send(self, call: Call, name: str, gradient: Tensor | None) -> None:
         if self._is_open and gradient is not None:
@@ -123,6 +128,9 @@ class _LeafHooks:
         self._leaves = leaves
         self._handles: list[RemovableHandle] = []
         self._pass = -1
+
+    def __bool__(self) -> bool:
+        return bool(self._leaves)
 
     def put(self) -> list[RemovableHandle]:
         """The new hooks; none where this pass has them already."""

@@ -37,6 +37,7 @@ def observe(
     *,
     operations: Container[str] | None = None,
     depth: Depth = "functions",
+    around: bool = True,
 ) -> Iterator[None]:
     """Inside it the visitor is told what the model, and what runs around it, calls.
 
@@ -61,6 +62,9 @@ def observe(
             are torch's own as their products: "in_proj", "scores", "values", "out_proj"; "ih_l0",
             and "hh_l0" as one product of all steps, told after the layer. "operators": what torch
             runs for them, by names like "aten::mm", also in emulated arithmetic and TorchScript.
+        around: whether what runs around the model, such as the loss, is told too; without it a loop
+            is faster, whose other calls torch then does not show. At depth "operators" it always
+            is.
 
     Raises:
         TypeError, ValueError: model is no Module; unknown depth; a visitor of gradients at depth
@@ -73,7 +77,7 @@ def observe(
         raise ValueError(f"observe: depth must be one of {', '.join(get_args(Depth))}; got {depth}")
     hooks = None
     if type(visitor).gradient is not Visitor.gradient:
-        hooks = GradientHooks(visitor.gradient)
+        hooks = GradientHooks(visitor.gradient, visitor.wants_gradient)
     reporter = Reporter(visitor, hooks)
     if depth == "operators":
         _check_without_gradients(hooks)
@@ -84,8 +88,12 @@ def observe(
     _check_visible(model)
     mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
     try:
-        with reporter.runs.watched(model), watching(mode), mode:
-            yield
+        if around:
+            with reporter.runs.watched(model), watching(mode), mode:
+                yield
+        else:
+            with watching(mode), reporter.runs.watched(model, mode):
+                yield
     finally:
         if hooks is not None:
             hooks.close()
@@ -124,6 +132,9 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = name_of(func)
+        # Every function that the process calls comes here, whoever calls it.
+        if operation_of(name) not in self._operations:
+            return func(*args, **kwargs)
         if self._by_parts and name in PARTS and name in self._operations:
             return in_parts(self._reporter, name, func, arguments_of(name, args, kwargs))
         return self.see(func, args, kwargs, partial(func, *args, **kwargs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +22,15 @@ class Runs:
 
     def __init__(self) -> None:
         self.innermost = Run("", None, None)
+        self._mode: AbstractContextManager[Any] | None = None
+        self._entered = False
 
     @contextmanager
-    def watched(self, model: Module) -> Iterator[None]:
+    def watched(
+        self, model: Module, mode: AbstractContextManager[Any] | None = None
+    ) -> Iterator[None]:
+        """mode: is entered while one of the modules runs, and at no other time."""
+        self._mode = mode
         handles: list[RemovableHandle] = []
         try:
             for name, module in model.named_modules():
@@ -32,16 +38,31 @@ class Runs:
                     handles += self._hooked(name, module)
             yield
         finally:
+            # Still there if what ended the forward pass is no Exception: torch calls no hook then.
+            self._leave()
             for handle in handles:
                 handle.remove()
+
+    def _enter(self) -> None:
+        if self._mode is not None and not self._entered:
+            self._entered = True
+            self._mode.__enter__()
+
+    def _leave(self) -> None:
+        if self._mode is not None and self._entered:
+            self._entered = False
+            self._mode.__exit__(None, None, None)
 
     def _hooked(self, name: str, module: Module) -> list[RemovableHandle]:
         def enter(module: Module, args: Any) -> None:
             self.innermost = Run(name, module, self.innermost)
+            self._enter()
 
         def leave(module: Module, args: Any, result: Any) -> None:
             if self.innermost.outer is not None:
                 self.innermost = self.innermost.outer
+            if self.innermost.outer is None:
+                self._leave()
 
         return [
             module.register_forward_pre_hook(enter, prepend=True),

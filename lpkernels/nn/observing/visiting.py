@@ -74,6 +74,11 @@ class Visitor:
     def after(self, call: Call, result: Any) -> None:
         """It was computed; result is what the model gets. Not called if it raised."""
 
+    def wants_gradient(self, call: Call, of: str) -> bool:
+        """Whether `gradient` is to be told of this one; asked between `before` and `after`, where
+        the tensor requires a gradient. Gradients that nobody wants cost nothing."""
+        return True
+
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
         """A gradient came back, detached; at depth "operators" none ever does.
 

@@ -1,9 +1,10 @@
-"""Mixed precision: scales of the loss, and masters of the weights.
+"""Mixed precision: scales of the loss, masters of the weights, and the diagnosis of what is lost.
 
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 """
 
 from lpkernels.techniques.loss_scaling._record import StepRecord
+from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, Report, diagnose
 from lpkernels.techniques.loss_scaling.layers import LayerScales, layer_scales
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.memory import MemoryRow, memory
@@ -11,12 +12,15 @@ from lpkernels.techniques.loss_scaling.masters.stagnation import Stagnation
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 __all__ = [
+    "Diagnosis",
     "LayerScales",
     "LossScaler",
     "MasterWeights",
     "MemoryRow",
+    "Report",
     "Stagnation",
     "StepRecord",
+    "diagnose",
     "layer_scales",
     "memory",
 ]

@@ -1,6 +1,7 @@
 """The parts that a run may have: importing this package registers those of lpkernels."""
 
 from lpkernels.experiments.training.parts import (
+    diagnosis,
     loss_scale,
     master_weights,
     precision_schedule,
@@ -13,6 +14,7 @@ __all__ = [
     "Context",
     "Part",
     "PartConfig",
+    "diagnosis",
     "loss_scale",
     "master_weights",
     "precision_schedule",

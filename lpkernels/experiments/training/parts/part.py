@@ -2,6 +2,7 @@
 
 The trainer calls the hooks of a run's parts and knows nothing else of them. Within one step:
 
+    around_step(step)        in order, around all that follows
     before_step(step)        in order
     forward pass, loss
     scale_loss(loss)         in order
@@ -15,7 +16,7 @@ With several turns or accumulated gradients, scale_loss is called for each loss;
 step and after_step once for each update.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,7 @@ class Context:
     workload: data, model, loss and metric.
     parameter_names: of the model's parameters, in the order in which the optimizer has them.
     seed, batch, total_steps: of the run.  processes: those that train it.  device: of the model.
+    parts: of the run, in the order in which they are called.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class Context:
         total_steps: int,
         processes: Processes,
         device: str,
+        parts: "Sequence[Part]" = (),
     ) -> None:
         self.workload, self.parameter_names = workload, parameter_names
         self.seed, self.batch = seed, batch
         self.total_steps, self.processes, self.device = total_steps, processes, device
+        self.parts = parts
 
     @cached_property
     def sample(self) -> Batch:
@@ -79,6 +83,10 @@ class Part:
         DDP wraps what is returned. Its draws come from torch's generator.
         """
         return model, optimizer
+
+    def around_step(self, step: int) -> AbstractContextManager[Any]:
+        """What surrounds step number `step` of the run, from 0; its test is outside."""
+        return nullcontext()
 
     def before_step(self, step: int) -> None:
         """Called before the forward pass of step number `step` of the run, from 0."""
@@ -123,6 +131,11 @@ class Part:
         """Plain values for the record of the epoch that ends; the names are the part's own."""
         return {}
 
+    def files(self) -> dict[str, list[dict[str, Any]]]:
+        """Records of the run so far, a header first, by the name of a file <name>.jsonl in its
+        folder, which they replace after every epoch. All processes make this call."""
+        return {}
+
 
 @dataclass(frozen=True)
 class PartConfig(Section):
@@ -136,7 +149,7 @@ class PartConfig(Section):
     NAME: ClassVar[str] = ""
     #: Parts of a run are called in this order, smaller numbers first. A schedule of precisions has
     #: 10, what changes the model 30, what replaces the optimizer 70, loss scaling 75, what changes
-    #: the updated weights 90.
+    #: the updated weights 90, what looks on 95.
     ORDER: ClassVar[int] = 50
 
     def build(self) -> Part:

@@ -1,0 +1,74 @@
+"""``python -m bench.diagnosis``: what a training step costs more when every tensor is counted.
+
+ResNet-8 on digits32, the step of the trainer (`bench.training_loop`) with FP8 operands and emulated
+accumulators (fp8_wang2018) and in float32: without a diagnosis, with one of what the recipe rounds,
+and with one of all tensors in fp16. The runs take turns; the best of each counts, in seconds of the
+processor, so that other work beside it disturbs less. Printed, and appended to
+bench/results/diagnosis.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from bench.timing import OtherWork, interleave
+from bench.training_loop import through_the_loop
+from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.records import append_record
+from lpkernels.experiments.training.config import RunConfig
+
+RESULTS = Path(__file__).resolve().parent / "results" / "diagnosis.jsonl"
+#: What is diagnosed, by recipe: in float32 there is nothing that a recipe rounds.
+DIAGNOSES = {"fp8_wang2018": ("recipe", "fp16"), "fp32": ("fp16",)}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.diagnosis")
+    parser.add_argument("--seconds", type=float, default=30, help="of each comparison")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--data", default="digits32")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    for recipe, diagnoses in DIAGNOSES.items():
+        compare(recipe, diagnoses, options)
+
+
+def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) -> None:
+    """Some lines of the report."""
+    plain = RunConfig.of(data=options.data, model="resnet8", threads=options.threads, recipe=recipe)
+    configs = {"": plain} | {fmt: plain.replace(diagnose=fmt) for fmt in diagnoses}
+    other = OtherWork()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {
+            fmt: through_the_loop(config, Path(folder) / (fmt or "plain"))
+            for fmt, config in configs.items()
+        }
+        found = interleave(runs, options.seconds, clock=time.process_time)
+    for fmt in diagnoses:
+        over = found[fmt].best / found[""].best - 1
+        middle = found[fmt].p50 / found[""].p50 - 1
+        print(
+            f"resnet8 on {options.data} {recipe:12} {1e3 * found[''].best:7.2f} ms a step, "
+            f"diagnosed in {fmt:6} {over:+.1%} (medians {middle:+.1%})"
+        )
+        record = {
+            "type": "diagnosis", "model": "resnet8", "data": options.data, "recipe": recipe,
+            "diagnose": fmt, "batch": plain.batch, "threads": options.threads,
+            "plain_s": found[""].best, "diagnosed_s": found[fmt].best, "over": over,
+            "over_median": middle, "samples": found[""].samples,
+            "other_processors": other.processors(),
+            "when": datetime.now(timezone.utc).isoformat(),
+        }  # fmt: skip
+        append_record(options.out, record | {"environment": environment("cpu")})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The diagnosis of what underflows and overflows in a run."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from lpkernels.experiments.settings import setting
+from lpkernels.experiments.training.parts.loss_scale import ScaledLoss
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, check_formats, diagnose
+
+#: The name of the file without its ending.
+DIAGNOSIS = "diagnosis"
+
+
+@register
+@dataclass(frozen=True)
+class DiagnosisConfig(PartConfig):
+    """The settings of a diagnosis.
+
+    Raises: ValueError: diagnose_every without diagnose.
+    """
+
+    TITLE: ClassVar[str] = "Diagnosis"
+    NAME: ClassVar[str] = DIAGNOSIS
+    # What changes the model comes first: the diagnosis sees the model that is trained.
+    ORDER: ClassVar[int] = 95
+
+    diagnose: str = setting(
+        "",
+        "Count what underflows and overflows in this format, or in those of the recipe: recipe.",
+        check=check_formats,
+    )
+    diagnose_every: int = setting(1, "With --diagnose: count in every so many steps.", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.diagnose_every != 1 and not self.diagnose:
+            raise ValueError(
+                f"DiagnosisConfig: diagnose_every belongs to diagnose, got {self.diagnose_every} "
+                "without; give diagnose a format, or 'recipe'"
+            )
+
+    def build(self) -> Part:
+        return Diagnosing(self.diagnose, self.diagnose_every)
+
+
+class Diagnosing(Part):
+    """Counts the tensors of training steps; its file is the report of all steps and processes."""
+
+    def __init__(self, fmt: str, every: int) -> None:
+        self._fmt, self._every = fmt, every
+        self._report: Diagnosis | None = None
+        self._first = True
+
+    @property
+    def report(self) -> Diagnosis:
+        """Of this process."""
+        assert self._report is not None
+        return self._report
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        scaler = next((p.scaler for p in context.parts if isinstance(p, ScaledLoss)), None)
+        self._report = diagnose(model, self._fmt, scaler=scaler)
+        self._first = context.processes.first
+        return model, optimizer
+
+    def around_step(self, step: int) -> AbstractContextManager[Any]:
+        return nullcontext() if step % self._every else self.report
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.report.reduce().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # The rows are those of all processes: one of them has them from now on.
+        if self._first:
+            self.report.load_state_dict(state)
+
+    def files(self) -> dict[str, list[dict[str, Any]]]:
+        whole = self.report.reduce()
+        return {DIAGNOSIS: whole.records()} if whole.rows else {}

@@ -1,0 +1,127 @@
+"""The table and the picture of a diagnosis: what underflows and overflows, tensor by tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.techniques.loss_scaling.diagnosis import Report, TensorRow
+
+_CAPTION = (
+    "count: elements; zeros: of all of them; < normal, < least: of those finite and not zero, "
+    "below the format's least normal and least value; over: elements that it rounds beyond its "
+    "largest; exponents: of the least and the largest number, without the loss scale"
+)
+_TEXTS = 3
+# The limits of a format, and how they are drawn.
+_LINES = {"least value": ":", "least normal": "--", "largest": "-"}
+# Limits further than so many binades from all numbers are not shown, and numbers that are further
+# below all limits stand in one column.
+_NEAR = 16
+# A row of a panel holds its name.
+_INCHES_PER_ROW = 0.17
+
+
+def diagnosis_table(report: Report, *, title: str = "") -> Table:
+    """A row for every tensor of every layer."""
+    head, *lines = report.cells()
+    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=_CAPTION)
+    table.caption_justify = "left"
+    for number, column in enumerate(head):
+        words = number < _TEXTS
+        # Two lines each: the table fits a terminal of 80 columns. Layers are folded, not cut.
+        table.add_column(
+            column.replace(" ", "\n"),
+            justify="left" if words else "right",
+            overflow="fold",
+            no_wrap=number > 0,
+        )
+    layer = ""
+    for line in lines:
+        table.add_row("" if line[0] == layer else line[0], *line[1:])
+        layer = line[0]
+    return table
+
+
+def plot_exponents(report: Report, path: str | Path, *, title: str = "") -> Path:
+    """A heat map of exponents: a column for each binade, a row for each tensor, in the order of the
+    network; forward left, backward right. The darker, the larger the part of the tensor's numbers.
+
+    Gradients stand where they are under the loss scale, as the layers see them. On each row the
+    limits of its format: the least value, the least normal one, the largest; left of the
+    first numbers underflow, right of the last they overflow. What is more than 16 binades below
+    all limits stands in the first column.
+
+    Raises: ValueError: there is no number to draw, or matplotlib does not write such files.
+    """
+    rows = [row for row in report.rows if row.histogram.numbers]
+    if not rows:
+        raise ValueError("plot_exponents: expected a tensor with a number in it, got none")
+    panels = [
+        ("forward", [row for row in rows if not row.is_gradient]),
+        ("backward", [row for row in rows if row.is_gradient]),
+    ]
+    panels = [(name, of) for name, of in panels if of]
+    most = max(len(of) for _, of in panels)
+    figure = new_figure((6.2 * len(panels), 1.6 + _INCHES_PER_ROW * most))
+    low, high = _span(rows)
+    every = figure.subplots(1, len(panels), squeeze=False, sharex=True)[0]
+    for axes, (name, of) in zip(every, panels, strict=True):
+        _panel(axes, of, low, high)
+        axes.set_title(name, fontsize="medium")
+    drawn = _LINES if any(row.float_format for row in rows) else {}
+    handles = [every[0].plot([], [], style, color="tab:red", lw=1)[0] for style in drawn.values()]
+    if drawn:
+        figure.legend(
+            handles, [f"{name} of the format" for name in drawn], loc="outside lower center",
+            ncols=len(drawn), fontsize="small", frameon=False,
+        )  # fmt: skip
+    return save_figure(figure, path, title)
+
+
+def _span(rows: Sequence[TensorRow]) -> tuple[int, int]:
+    """The binades to show: those of numbers but for a long tail, and of limits that are near."""
+    found = [row.histogram.exponents or (0, 0) for row in rows]
+    low, high = min(f[0] for f in found), max(f[1] for f in found)
+    limits = [limit for row in rows for limit in _limits(row)]
+    near = [limit for limit in limits if low - _NEAR <= limit <= high + _NEAR]
+    low = math.floor(min([low, *near])) - 1
+    if near:
+        low = max(low, math.floor(min(near)) - _NEAR)
+    return low, math.ceil(max([high + 1, *near])) + 1
+
+
+def _limits(row: TensorRow) -> tuple[float, ...]:
+    """Log2 of the least value, the least normal one and the largest."""
+    fmt = row.float_format
+    return (
+        () if fmt is None else tuple(map(math.log2, (fmt.min_subnormal, fmt.min_normal, fmt.max)))
+    )
+
+
+def _panel(axes: Any, rows: Sequence[TensorRow], low: int, high: int) -> None:
+    shares = np.full((len(rows), high - low), np.nan)
+    for at, row in enumerate(rows):
+        for exponent, count in row.histogram.to_pairs():
+            column = max(0, exponent - low)
+            shares[at, column] = np.nansum([shares[at, column], count / row.histogram.numbers])
+    image = axes.imshow(
+        np.log10(shares), aspect="auto", interpolation="nearest", cmap="Blues", vmin=-6, vmax=0,
+        extent=(low, high, len(rows), 0),
+    )  # fmt: skip
+    for at, row in enumerate(rows):
+        for limit, style in zip(_limits(row), _LINES.values(), strict=False):
+            axes.plot([limit, limit], [at, at + 1], style, color="tab:red", lw=1)
+    names = [f"{row.layer} {row.name}" for row in rows]
+    axes.set_yticks([at + 0.5 for at in range(len(rows))], names, fontsize="x-small")
+    axes.set(xlabel="exponent of 2", xlim=(low, high), ylim=(len(rows), 0))
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.01)
+    bar.set_label("log10 of the part of the tensor", fontsize="x-small")
+    bar.ax.tick_params(labelsize="x-small")

@@ -1,0 +1,30 @@
+"""Which tensors of a function of torch are inputs, and which weights."""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor
+
+_LEFT = frozenset("input input1 input2 data mat1 batch1 query key value hx".split())
+_RIGHT = frozenset(
+    "weight other mat2 batch2 vec w_ih w_hh in_proj_weight out_proj_weight q_proj_weight "
+    "k_proj_weight v_proj_weight".split()
+)
+# Functions whose "input" is what is added to their product.
+_ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
+_NUMBER = re.compile(r"\.?\d+$")
+
+
+def kind_of(operation: str, name: str, x: Tensor) -> str:
+    """ "input", "weight" or, for biases, masks and all that no product multiplies, ""."""
+    if name == "input" and operation in _ADDING:
+        return ""
+    bare = _NUMBER.sub("", name)
+    if bare == "params":
+        # Of a recurrent layer: its biases are among them.
+        return "weight" if x.dim() > 1 else ""
+    if bare in _RIGHT:
+        return "weight"
+    # A number is an argument that torch gives no name.
+    return "input" if bare in _LEFT or not bare else ""

@@ -1,0 +1,167 @@
+"""`diagnose`: a report while a model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
+from lpkernels.nn._select import check_model
+from lpkernels.nn.observing import observe
+from lpkernels.techniques.loss_scaling.diagnosis._counters import Counters
+from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS
+from lpkernels.techniques.loss_scaling.diagnosis._formats import RECIPE, AskedFormats, Formats
+from lpkernels.techniques.loss_scaling.diagnosis._scales import SeenScale
+from lpkernels.techniques.loss_scaling.diagnosis._watching import Key, Watcher
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import Counts, Histogram
+from lpkernels.techniques.loss_scaling.diagnosis.report import Report, merged
+from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
+from lpkernels.techniques.loss_scaling.scaler import LossScaler
+
+
+def diagnose(
+    model: Module,
+    fmt: AskedFormats = RECIPE,
+    *,
+    scaler: LossScaler | torch.amp.GradScaler | float | None = None,
+) -> Diagnosis:
+    """What underflows and overflows in a model while your own loop trains or tests it.
+
+        with diagnose(model, "fp16") as report:
+            for x, y in loader:
+                ...
+        print(report)
+        print(report.recommend())
+
+    Inside the block the inputs, weights and outputs of every product that the model computes are
+    counted as they are before they are rounded, and the gradients of each as backward reaches them:
+    the exponents of the elements, and how many over- and underflow in the format. Biases, masks and
+    what is not floating point are left out. Calls of a shared or repeated module are added up under
+    its first name; a tensor that several layers take is in the row of each, but is read once, as is
+    a result that is the next layer's input (the same tensor object, not changed in place since) and
+    its gradient. Any number of steps, forward passes without a backward pass, accumulated
+    gradients and no_grad; the block may be entered again, and adds up.
+
+    It changes nothing: results, gradients, buffers, random draws and hooks are those of a loop
+    without it, also after an error. Counts stay on the device of the tensors; one read for each
+    device when the report is looked at. Stochastic formats are counted as to nearest even. Under
+    `layer_scales` the gradient of an output is seen before its layer's scale.
+
+    Args:
+        model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
+        fmt: "recipe": the tensors that each layer's recipe rounds, in its formats; a float format,
+            its name or a Quantizer: all tensors in that; or {kind: format}: those of input, weight,
+            output, grad_output, grad_input, grad_weight alone. What has no format is not read.
+        scaler: what multiplies the loss: the rows then have the gradients as seen, scaled, and
+            unscaled. A dynamic scale is taken as it is when each backward pass reaches the first
+            gradient. The exponents of a scale that is no power of two may be one too high.
+
+    Returns: a `Diagnosis`, for `with`.
+    Raises:
+        TypeError, ValueError: model is no Module; no such format or kind; a format without
+            exponents, as FixedFormat, AffineFormat and BlockFormat (in a recipe they are shown
+            without shares); a scaler of another type.
+        NotImplementedError: on entering: TorchScript or a compiled module.
+    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2 and figure 3, histograms of
+        gradients. The rows, the rules and how they are counted are ours.
+    """
+    return Diagnosis(model, fmt, scaler)
+
+
+class Diagnosis(Report):
+    """The report of `diagnose`, which grows while its block runs; also outside of it what was
+    counted so far. Looking at it waits for the device."""
+
+    def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
+        check_model("diagnose", model)
+        super().__init__(())
+        # Layers have the names that they have without the wrapper.
+        inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
+        self._model: Module = inner
+        self._scale = SeenScale(scaler)
+        self._forward: Counters[Key] = Counters()
+        self._backward: Counters[Key] = Counters()
+        # Of a scale that changes: all gradients as they were seen, and without it; _backward has
+        # those of the present pass alone.
+        self._seen: Counters[Key] = Counters()
+        self._unscaled: Counters[Key] = Counters()
+        self._exponents: dict[torch.device, Tensor] = {}
+        self._watcher = Watcher(Formats(fmt), self._forward, self._backward, self._new_pass)
+        self._open: ExitStack | None = None
+
+    def __enter__(self) -> Diagnosis:
+        if self._open is not None:
+            raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
+        with ExitStack() as stack:
+            stack.enter_context(observe(self._model, self._watcher, around=False))
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._open is not None
+        stack, self._open = self._open, None
+        stack.__exit__(*error)
+
+    def _new_pass(self, device: torch.device) -> None:
+        """Keeps what the scale is now, after what was counted with the last one."""
+        if self._scale.constant is None:
+            self._flush()
+            self._exponents[device] = self._scale.exponent(device)
+
+    def _flush(self) -> None:
+        if self._exponents:
+            minus = {device: -exponent for device, exponent in self._exponents.items()}
+            self._backward.move(self._unscaled, minus, self._seen)
+
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        self._read()
+        return self._rows
+
+    def _read(self) -> None:
+        """Adds what was counted since the last time; waits for the device."""
+        calls, self._watcher.calls = self._watcher.calls, {}
+        if not calls:
+            return
+        forward = self._forward.take()
+        if self._scale.constant is None:
+            self._flush()
+            seen, unscaled = self._seen.take(), self._unscaled.take()
+        else:
+            seen, unscaled = self._backward.take(), {}
+        fresh = [
+            self._row(key, count, {**forward, **seen}[key], unscaled.get(key))
+            for key, count in calls.items()
+        ]
+        self._rows = tuple(merged([*self._rows, *fresh]))
+
+    def _row(self, key: Key, calls: int, counts: Counts, unscaled: Counts | None) -> TensorRow:
+        overflow, underflow, zeros, _ = (int(n) for n in counts[:EVENTS])
+        seen = Histogram(counts[EVENTS:], zeros)
+        own = seen if unscaled is None else Histogram(unscaled[EVENTS:], zeros)
+        if key.kind.startswith("grad_") and self._scale.constant:
+            own = seen.shifted(-self._scale.constant)
+        if key.float_format is None:
+            overflow = underflow = 0
+        where = (key.layer, key.kind, key.tensor, key.format)
+        return TensorRow(*where, calls, seen, own, overflow, underflow)
+
+    def reduce(self, group: dist.ProcessGroup | None = None) -> Report:
+        """The report of all ranks together, on each of them; all of them make this call. Without
+        torch.distributed that of this process."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return Report(self.rows)
+        every: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(every, list(self.rows), group=group)
+        return Report(merged(row for rows in every for row in rows))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Adds the rows of a `state_dict` to those counted so far."""
+        earlier = [TensorRow.from_dict(row) for row in state["rows"]]
+        self._rows = tuple(merged([*earlier, *self.rows]))

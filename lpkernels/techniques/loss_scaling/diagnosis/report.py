@@ -1,0 +1,164 @@
+"""The report: rows, what follows from them, and its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lpkernels.formats import Format
+from lpkernels.techniques.loss_scaling import _checks
+from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, KINDS, float_format
+from lpkernels.techniques.loss_scaling.diagnosis._text import HEAD, cells, text
+from lpkernels.techniques.loss_scaling.diagnosis.advice import (
+    Recommendation,
+    format_advice,
+    scale_advice,
+)
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
+from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
+from lpkernels.techniques.loss_scaling.diagnosis.rules import MARGIN, THRESHOLD
+
+KIND, SCHEMA = "diagnosis", 1
+#: Formats that hardware has, and some between, by width.
+CANDIDATES = (
+    "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
+    "fp32",
+)  # fmt: skip
+
+
+class Report:
+    """What was counted, one row for every tensor of every layer; ``print`` shows a table.
+
+    rows: layers in the order of their first calls; input, weight, output, then the gradients.
+    """
+
+    def __init__(self, rows: Iterable[TensorRow]) -> None:
+        self._rows = tuple(rows)
+
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        return self._rows
+
+    def _found(self) -> tuple[TensorRow, ...]:
+        rows = self.rows
+        if not rows:
+            raise RuntimeError(
+                "diagnose: nothing was counted yet; run the model, and its backward pass, inside "
+                "`with diagnose(model) as report:`; without a fmt only what a recipe rounds is "
+                'counted: a plain model needs one, as diagnose(model, "fp16")'
+            )
+        return rows
+
+    def recommend(
+        self,
+        fmt: Format | str | None = None,
+        *,
+        candidates: Sequence[Format | str] = CANDIDATES,
+        margin: int = MARGIN,
+        threshold: float = THRESHOLD,
+    ) -> Recommendation:
+        """A static scale of the loss, and the narrowest formats; from the histograms alone.
+
+        Args:
+            fmt: of all gradients, in place of those that they were counted for.
+            candidates: float formats of which the narrowest is looked for, for every kind.
+            margin: binades that stay free above the top of the largest gradient's binade. That top
+                is up to a binade above the gradient: 1 leaves one to two.
+            threshold: how large a part of the sum of a tensor's magnitudes may be lost.
+        Raises:
+            RuntimeError: nothing was counted yet.
+            TypeError, ValueError: a format without exponent, no candidate, a margin below 0, a
+                threshold outside of 0..1.
+        """
+        _checks.count("recommend: margin", margin, 0)
+        if not 0 <= _checks.number("recommend: threshold", threshold) < 1:
+            raise ValueError(f"recommend: threshold: expected a part in 0..1, got {threshold}")
+        formats = [float_format("recommend: candidates", each) for each in candidates]
+        if not formats:
+            raise ValueError("recommend: candidates: expected at least one format, got none")
+        rows = self._found()
+        of = None if fmt is None else float_format("recommend: fmt", fmt)
+        return Recommendation(
+            scale_advice(rows, of, margin, threshold),
+            format_advice(rows, formats, margin, threshold),
+        )
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as plain values."""
+        return [{"type": "tensor", **row.to_dict()} for row in self._found()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far, as plain values, of which there may be none."""
+        return {"rows": [row.to_dict() for row in self.rows]}
+
+    def records(self, header: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The lines of `save`."""
+        first = {"type": "header", "kind": KIND, "schema": SCHEMA, **(header or {})}
+        return [first, *self.to_dicts()]
+
+    def save(self, path: str | Path, header: Mapping[str, Any] | None = None) -> Path:
+        """Writes JSON lines: a header, with what `header` adds, then a line for every row.
+
+        Raises: RuntimeError: nothing was counted yet.
+        """
+        lines = [json.dumps(each, allow_nan=False) for each in self.records(header)]
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    @staticmethod
+    def load(path: str | Path) -> Report:
+        """The report of a file that `save` wrote.
+
+        Raises: ValueError: another file.
+        """
+        lines = [json.loads(x) for x in Path(path).read_text(encoding="utf-8").splitlines()]
+        first = lines[0] if lines else {}
+        if (first.get("kind"), first.get("schema")) != (KIND, SCHEMA):
+            raise ValueError(
+                f"{path}: expected the records of a diagnosis of schema {SCHEMA}, got "
+                f"{first.get('kind')!r} of schema {first.get('schema')}"
+            )
+        return Report(TensorRow.from_dict(line) for line in lines[1:])
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table as texts, its head first."""
+        return [HEAD, *map(cells, self._found())]
+
+    def __str__(self) -> str:
+        return text(self.rows)
+
+
+def merged(rows: Iterable[TensorRow]) -> list[TensorRow]:
+    """Rows of the same tensor and format added up, in the order of a report."""
+    found: dict[tuple[Any, ...], list[TensorRow]] = {}
+    for row in rows:
+        found.setdefault((row.layer, row.kind, row.tensor, row.format), []).append(row)
+    layers: dict[str, int] = {}
+    for layer, kind, *_ in found:
+        if kind not in BACKWARD:
+            layers.setdefault(layer, len(layers))
+    order = sorted(found, key=lambda k: (layers.get(k[0], len(layers)), KINDS.index(k[1])))
+    return [_added(found[key]) for key in order]
+
+
+def _added(rows: list[TensorRow]) -> TensorRow:
+    if len(rows) == 1:
+        return rows[0]
+    seen = Histogram.sum(row.histogram for row in rows)
+    scaled = any(row.unscaled is not row.histogram for row in rows)
+    first = rows[0]
+    return TensorRow(
+        first.layer,
+        first.kind,
+        first.tensor,
+        first.format,
+        sum(row.calls for row in rows),
+        seen,
+        Histogram.sum(row.unscaled for row in rows) if scaled else seen,
+        sum(row.overflow for row in rows),
+        sum(row.underflow for row in rows),
+    )

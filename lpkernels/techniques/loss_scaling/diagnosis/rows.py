@@ -1,0 +1,120 @@
+"""A row of the report: one tensor of one layer, over all calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lpkernels.formats import FloatFormat, Format, parse_format
+from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
+from lpkernels.techniques.loss_scaling.diagnosis.rules import Held, smallest_exponent
+
+
+@dataclass(frozen=True, eq=False)
+class TensorRow:
+    """What was counted of one tensor of one layer, over all its calls.
+
+    layer, kind, tensor: whose it is: the layer's name; "input", "weight" (of a product of two
+        activations the left and the right one), "output", or these after "grad_"; and the name of
+        the argument where there are several of a kind.
+    format: that the recipe, or the caller, gives it.
+    calls: tensors counted.
+    histogram: of the elements as the layer has them, before they are rounded: gradients times the
+        loss scale, if there is one.
+    unscaled: of the gradients without the loss scale; the same where there is none.
+    overflow, underflow: how many elements the format rounds, to nearest even, beyond its largest
+        value or to zero; 0 where the format has no range of its own.
+    """
+
+    layer: str
+    kind: str
+    tensor: str
+    format: Format
+    calls: int
+    histogram: Histogram
+    unscaled: Histogram
+    overflow: int
+    underflow: int
+
+    @property
+    def is_gradient(self) -> bool:
+        return self.kind in BACKWARD
+
+    @property
+    def float_format(self) -> FloatFormat | None:
+        """The format, if its range is its own; formats that take theirs from the tensor lose
+        nothing that a histogram could tell."""
+        return self.format if isinstance(self.format, FloatFormat) else None
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.tensor}".rstrip()
+
+    @property
+    def zeros(self) -> float:
+        """The part of the elements that is zero; 0 without elements."""
+        return self.histogram.zeros / max(1, self.histogram.elements)
+
+    @property
+    def below_normal(self) -> float | None:
+        """The part of the numbers (finite, not zero) below the format's smallest normal value; None
+        where its range is not its own."""
+        fmt = self.float_format
+        return None if fmt is None else self._part(self.histogram.below(fmt.emin))
+
+    @property
+    def below_subnormal(self) -> float | None:
+        """The same below its smallest value: these underflow."""
+        fmt = self.float_format
+        return None if fmt is None else self._part(self.histogram.below(smallest_exponent(fmt)))
+
+    def _part(self, count: int) -> float:
+        return count / max(1, self.histogram.numbers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as records hold them."""
+        of = self.histogram
+        return {
+            "layer": self.layer,
+            "kind": self.kind,
+            "tensor": self.tensor,
+            "format": str(self.format),
+            "calls": self.calls,
+            "elements": of.elements,
+            "zeros": of.zeros,
+            "nonfinite": of.nonfinite,
+            "overflow": self.overflow,
+            "underflow": self.underflow,
+            "below_normal": self.below_normal,
+            "below_subnormal": self.below_subnormal,
+            "exponents": of.to_pairs(),
+            "unscaled": None if self.unscaled is of else self.unscaled.to_pairs(),
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> TensorRow:
+        """The row of `to_dict`."""
+        special = (plain["zeros"], plain["nonfinite"])
+        seen = Histogram.from_pairs(plain["exponents"], *special)
+        own = plain["unscaled"]
+        return cls(
+            plain["layer"],
+            plain["kind"],
+            plain["tensor"],
+            parse_format(plain["format"]),
+            plain["calls"],
+            seen,
+            seen if own is None else Histogram.from_pairs(own, *special),
+            plain["overflow"],
+            plain["underflow"],
+        )
+
+
+def held(rows: list[TensorRow], fmt: FloatFormat | None = None) -> Iterator[tuple[TensorRow, Held]]:
+    """The rows that a format is to hold, their own or `fmt`, with their unscaled histograms."""
+    for row in rows:
+        its = fmt or row.float_format
+        if its is not None and row.histogram.numbers:
+            yield row, (row.unscaled, its)

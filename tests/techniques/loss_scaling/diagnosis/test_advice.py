@@ -1,0 +1,83 @@
+"""What a report recommends, for rows whose numbers are known."""
+
+import torch
+
+from lpkernels.formats import parse_format
+from lpkernels.techniques.loss_scaling import Report
+from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow
+
+
+def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
+    """One number for each exponent."""
+    of = Histogram.of(torch.tensor([2.0**e for e in exponents], dtype=torch.float64).numpy())
+    return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of, 0, 0)
+
+
+def test_a_scale_that_fits() -> None:
+    rows = [row("a", "input", 3), row("a", "grad_output", -26, -20), row("b", "grad_input", -26)]
+    found = Report(rows).recommend()
+    scale = found.scale
+    assert scale is not None and scale.fits
+    # 2**-20 may become 2**13, below the 2**14 that is a binade away from 65504.
+    assert (scale.scale, scale.least) == (2.0**33, 2.0**2)
+    assert (scale.underflow, scale.underflow_unscaled) == (0, 2 / 3)
+    assert (scale.worst.magnitude, scale.worst_unscaled.magnitude) == (0, 1)
+    assert (scale.layers, scale.left) == ({}, ())
+    assert str(found).startswith(
+        "loss scale for gradients in e5m10: 8.58993e+09; 4 is enough\n"
+        "  underflow: 0.00% of the gradients, and of the worst tensor 0.00% of its magnitude\n"
+        "  without a scale: 66.67%, and 100.00%\n"
+    )
+
+
+def test_layers_that_no_one_scale_fits() -> None:
+    rows = [row("a", "grad_output", 10), row("b", "grad_output", -60), row("c", "grad_output", 0)]
+    scale = Report(rows).recommend().scale
+    assert scale is not None and not scale.fits
+    assert (scale.scale, scale.least) == (2.0**3, None)
+    assert scale.layers == {"b": 70} and scale.left == ()
+    assert "no one scale fits: at this one b underflow, larger ones overflow" in str(scale)
+    assert "layer_scales(model, {'b': 70}) beside it" in str(scale)
+
+
+def test_a_layer_that_its_format_does_not_hold() -> None:
+    """Many small numbers that one large one keeps from being scaled."""
+    of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
+    wide = TensorRow("c", "grad_weight", "", parse_format("e4m3fn"), 1, of, of, 0, 0)
+    scale = Report([row("b", "grad_output", 0), wide]).recommend().scale
+    assert scale is not None
+    assert scale.left == ("c",)
+    assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
+
+
+def test_gradients_that_overflow_unscaled() -> None:
+    scale = Report([row("a", "grad_output", 20, 0)]).recommend().scale
+    assert scale is not None
+    assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
+    assert "; 50.00% overflow" in str(scale)
+
+
+def test_another_format_is_asked_for() -> None:
+    report = Report([row("a", "grad_output", -20)])
+    scale = report.recommend("e4m3fn").scale
+    assert scale is not None
+    assert (str(scale.formats[0]), scale.scale) == ("e4m3fn", 2.0**26)
+    margins = [report.recommend("e4m3fn", margin=m).scale for m in (0, 3)]
+    assert [m and m.scale for m in margins] == [2.0**27, 2.0**24]
+
+
+def test_no_gradient_no_scale() -> None:
+    found = Report([row("a", "input", 0)]).recommend()
+    assert found.scale is None
+    assert str(found).startswith("no loss scale: of no gradient was a format counted")
+
+
+def test_the_narrowest_format_of_each_kind() -> None:
+    rows = [row("a", "input", 0, 2), row("b", "input", -9), row("a", "grad_output", -60, -58)]
+    found = Report(rows).recommend(candidates=["fp16", "e5m2", "e4m3fn"])
+    assert [str(each) for each in found.formats] == [
+        "input: e4m3fn, losing at most 0.00%",
+        "grad_output: e4m3fn at a loss scale of 2.2518e+15, losing at most 0.00%",
+    ]
+    none = Report([row("a", "input", 30)]).recommend(candidates=["fp16"]).formats
+    assert [str(each) for each in none] == ["input: none of the candidates"]

@@ -1,0 +1,399 @@
+"""What is counted while a model runs, against NumPy on the tensors themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.nn.observing import observe
+from lpkernels.techniques.loss_scaling import Diagnosis, Report, diagnose
+from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _watching
+from tests.compare import assert_bit_equal
+from tests.nn.observed import Calls
+from tests.reads import Reads
+
+
+class Net(nn.Module):
+    """A convolution, a norm, and two linear layers on one input; dropout draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.left, self.right = nn.Linear(16, 3), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.dropout(self.norm(self.conv(x)).relu().flatten(1), 0.2, self.training)
+        return self.left(x) * self.right(x)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net()
+
+
+def batch(seed: int = 0) -> Tensor:
+    return torch.randn(5, 2, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def train(model: nn.Module, steps: int = 2, scale: float = 1e-4) -> list[Tensor]:
+    """The losses of some steps of SGD."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(batch(step)).square().mean() * scale
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def row_of(report: Report, layer: str, kind: str) -> TensorRow:
+    (found,) = (row for row in report.rows if (row.layer, row.kind) == (layer, kind))
+    return found
+
+
+def assert_counts(row: TensorRow, values: list[Tensor], fmt: str) -> None:
+    """The row has the counts of these tensors, found with NumPy and the reference's rounding."""
+    array = torch.cat([v.reshape(-1).float() for v in values])
+    rounded = lp.quantize(array, fmt, backend="reference").double()
+    expected = Histogram.of(array.numpy())
+    assert np.array_equal(row.histogram.counts, expected.counts)
+    assert row.histogram.zeros == expected.zeros
+    assert row.calls == len(values)
+    finite = array.isfinite()
+    assert row.underflow == int(((array != 0) & (rounded == 0)).sum())
+    most = lp.parse_format(fmt).max
+    assert row.overflow == int((finite & ~(rounded.abs() <= most)).sum())
+    numbers = array[finite & (array != 0)].abs().double()
+    assert row.below_normal == float((numbers < lp.parse_format(fmt).min_normal).double().mean())
+    low = lp.parse_format(fmt).min_subnormal
+    assert row.below_subnormal == float((numbers < low).double().mean())
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "e4m3fn", "e2m1"])
+def test_counts_are_those_of_the_tensors(fmt: str) -> None:
+    model, seen = net(), Calls()
+    with diagnose(model, fmt) as report, observe(model, seen):
+        train(model)
+    layers = ["conv", "left", "right"]
+    kinds = ["input", "weight", "output", "grad_output", "grad_input", "grad_weight"]
+    assert [row.layer for row in report.rows] == ["conv"] * 5 + ["left"] * 6 + ["right"] * 6
+    assert [row.kind for row in report.rows if row.layer == "left"] == kinds
+    for number, layer in enumerate(layers):
+        calls = [number, number + 3]
+        values = {
+            "input": [seen.arguments[i]["input"] for i in calls],
+            "weight": [seen.arguments[i]["weight"] for i in calls],
+            "output": [seen.results[i].detach() for i in calls],
+            "grad_output": [seen.gradients[i]["result"] for i in calls],
+            "grad_weight": [seen.gradients[i]["weight"] for i in calls],
+        }
+        if layer != "conv":
+            values["grad_input"] = [seen.gradients[i]["input"] for i in calls]
+        for kind, tensors in values.items():
+            if kind != "output":
+                assert_counts(row_of(report, layer, kind), tensors, fmt)
+    assert row_of(report, "left", "grad_output").underflow > 0
+
+
+def test_results_are_counted_as_the_layer_has_them() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    model.weight.data.fill_(2.0**15)
+    with diagnose(model, "fp16") as report:
+        model(torch.tensor([[1.0, 0.5], [2.0**-30, -(2.0**-31)], [1.5, 1.0]]))
+    row = row_of(report, "Linear", "output")
+    # 49152, 2**-15 - 2**-16, and 81920, which overflows.
+    assert row.histogram.to_pairs() == [[-16, 1], [15, 1], [16, 1]]
+    assert (row.overflow, row.underflow) == (1, 0)
+    assert row_of(report, "Linear", "input").underflow == 2
+
+
+@pytest.mark.parametrize("recipe", [None, "fp8_wang2018", "stochastic"])
+def test_a_diagnosed_loop_has_the_bits_of_one_that_is_not(recipe: str | None) -> None:
+    found = []
+    for diagnosed in (False, True):
+        model = net()
+        if recipe == "stochastic":
+            lp.convert(model, lp.Recipe(weight="e5m2:stochastic", grad_output="e4m3:stochastic"))
+        elif recipe:
+            lp.convert(model, lp.recipe(recipe))
+        hooks = [dict(m._forward_hooks) for m in model.modules()]
+        torch.manual_seed(7)
+        if diagnosed:
+            with diagnose(model, "recipe" if recipe else "fp16") as report:
+                losses = train(model)
+            assert report.rows
+        else:
+            losses = train(model)
+        state = [torch.get_rng_state().float(), *model.state_dict().values()]
+        gradients = [p.grad for p in model.parameters()]
+        assert [dict(m._forward_hooks) for m in model.modules()] == hooks
+        found.append([*losses, *state, *gradients])
+    for plain, watched in zip(*found, strict=True):
+        assert_bit_equal(plain.float(), watched.float())
+
+
+def test_an_error_leaves_no_trace() -> None:
+    model = net()
+    diagnosis = diagnose(model, "fp16")
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), diagnosis:
+        model(torch.randn(1, 2, 9, 9))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert torch._C._len_torch_function_stack() == 0
+    assert row_of(diagnosis, "conv", "input").calls == 1
+    train(model, 1)
+    assert row_of(diagnosis, "conv", "input").calls == 1
+
+
+def test_nothing_waits_for_the_device_during_steps() -> None:
+    model = net()
+    scaler = lp.techniques.loss_scaling.LossScaler(init_scale=8.0)
+    with diagnose(model, "fp16", scaler=scaler) as report:
+        with Reads() as reads:
+            for step in range(3):
+                scaler.scale(model(batch(step)).mean()).backward()
+        assert reads.count == 0
+        assert report.rows
+
+
+def test_a_block_adds_up_and_may_be_looked_at_inside() -> None:
+    model = net()
+    diagnosis = diagnose(model, "fp16")
+    with diagnosis as report:
+        assert report is diagnosis
+        train(model, 1)
+        assert row_of(report, "conv", "weight").calls == 1
+        train(model, 2)
+    train(model, 1)
+    with diagnosis:
+        train(model, 1)
+    assert row_of(diagnosis, "conv", "weight").calls == 4
+    assert row_of(diagnosis, "conv", "weight").histogram.elements == 4 * 72
+
+
+def test_forward_without_backward() -> None:
+    model = net()
+    with diagnose(model, "fp16") as report:
+        with torch.no_grad():
+            model(batch())
+        model.eval()
+        model(batch())
+        with torch.inference_mode():
+            model(batch())
+        model.train()
+        for seed in (1, 2):
+            model(batch(seed)).mean().backward()
+    assert row_of(report, "conv", "input").calls == 5
+    assert row_of(report, "conv", "grad_output").calls == 2
+    assert not any(row.kind == "grad_input" for row in report.rows if row.layer == "conv")
+
+
+def test_shared_and_repeated_modules_add_up_under_the_first_name() -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    with diagnose(model, "fp16") as report:
+        model(torch.randn(3, 4)).mean().backward()
+    assert {row.layer for row in report.rows} == {"0"}
+    assert row_of(report, "0", "output").calls == 2
+    assert row_of(report, "0", "output").histogram.elements == 24
+
+
+class Products(nn.Module):
+    """Products of its own beside a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.w = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x) @ self.w
+        return torch.addmm(torch.zeros(()), y, self.w) @ x.mT
+
+
+def test_products_of_a_forward_are_named_after_their_functions() -> None:
+    model = nn.Sequential(Products())
+    with diagnose(model, "fp16") as report:
+        model(torch.randn(3, 4)).mean().backward()
+    names = list(dict.fromkeys(row.layer for row in report.rows))
+    assert names == ["0.layer", "0.matmul", "0.addmm", "0.matmul_2"]
+    assert row_of(report, "0.matmul", "grad_weight").histogram.elements == 16
+
+
+def test_attention_and_recurrent_layers_name_their_tensors() -> None:
+    model = nn.ModuleDict({"lstm": nn.LSTM(4, 4), "attention": nn.MultiheadAttention(4, 2)})
+    with diagnose(model, "fp16") as report:
+        x = model["lstm"](torch.randn(3, 2, 4))[0]
+        mask = torch.zeros(3, 3).masked_fill(torch.eye(3) == 1, -torch.inf)
+        model["attention"](x, x.clone(), x, attn_mask=mask)[0].mean().backward()
+    assert not any(row.histogram.nonfinite for row in report.rows)
+    named = {(row.layer, row.name) for row in report.rows}
+    assert ("lstm", "weight params.0") in named and ("lstm", "weight params.2") not in named
+    attention = "attention.multi_head_attention_forward"
+    assert {(attention, f"input {name}") for name in ("query", "key", "value")} <= named
+    assert (attention, "grad_weight in_proj_weight") in named
+
+
+@pytest.fixture
+def times_counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often a tensor is read."""
+    calls = []
+    real = _watching.counted
+
+    def counted(*arguments: Any) -> None:
+        calls.append(arguments)
+        real(*arguments)
+
+    monkeypatch.setattr(_watching, "counted", counted)
+    return lambda: len(calls)
+
+
+def test_a_tensor_in_several_rows_is_read_once(times_counted: Callable[[], int]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with diagnose(model, "fp16") as report:
+        model(torch.randn(3, 4)).mean().backward()
+    # Forward: an input, two weights, two results. Backward: the gradients of all but the input.
+    assert times_counted() == 5 + 4
+    assert sum(row.calls for row in report.rows) == 11
+    first, second = row_of(report, "0", "grad_output"), row_of(report, "1", "grad_input")
+    assert np.array_equal(first.histogram.counts, second.histogram.counts)
+
+
+def test_a_tensor_that_changes_in_place_is_read_again() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
+    seen = Calls()
+    with diagnose(model, "fp16") as report, observe(model, seen):
+        model(torch.randn(3, 4)).mean().backward()
+    assert_counts(row_of(report, "2", "input"), [seen.arguments[1]["input"]], "fp16")
+    assert row_of(report, "0", "output").histogram.zeros == 0
+    assert_counts(row_of(report, "0", "grad_output"), [seen.gradients[0]["result"]], "fp16")
+    assert_counts(row_of(report, "2", "grad_input"), [seen.gradients[1]["input"]], "fp16")
+
+
+def test_formats_of_the_recipe() -> None:
+    model = nn.Sequential(Products(), nn.Linear(3, 3), nn.Linear(3, 3))
+    recipe = lp.Recipe(input="affine8", weight="e4m3fn:stochastic", grad_output="e5m2")
+    lp.convert(model, recipe, exclude="1")
+    with diagnose(model) as report:
+        model(torch.randn(3, 4)).mean().backward()
+    for layer in ("0.layer", "0.matmul", "2"):
+        assert str(row_of(report, layer, "weight").format) == "e4m3fn"
+        assert str(row_of(report, layer, "grad_output").format) == "e5m2"
+        assert not any(row.kind == "output" for row in report.rows)
+    affine = row_of(report, "2", "input")
+    assert (str(affine.format), affine.below_subnormal, affine.overflow) == ("affine8", None, 0)
+    assert "1" not in {row.layer for row in report.rows}
+    assert "affine8" in str(report)
+
+
+def test_formats_by_kind() -> None:
+    model = net()
+    with diagnose(model, {"grad_output": "e5m2", "weight": lp.Quantizer("e4m3fn")}) as report:
+        train(model, 1)
+    formats = {row.kind: str(row.format) for row in report.rows}
+    assert formats == {"grad_output": "e5m2", "weight": "e4m3fn"}
+
+
+def gradients(report: Report) -> list[list[list[int]]]:
+    return [row.unscaled.to_pairs() for row in report.rows if row.is_gradient]
+
+
+def scalers() -> dict[str, Any]:
+    ours = lp.techniques.loss_scaling.LossScaler
+    return {
+        "number": 64.0,
+        "static": ours(static=64.0),
+        "dynamic": ours(init_scale=64.0, growth_interval=1),
+        "disabled": ours(enabled=False),
+        "torch": torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1),
+    }
+
+
+@pytest.mark.parametrize("name", scalers())
+def test_gradients_are_shown_unscaled_too(name: str) -> None:
+    """Also of a scale that doubles after every step."""
+    model = net().eval()
+    with diagnose(model, "fp16") as plain:
+        for seed in range(3):
+            model(batch(seed)).mean().backward()
+    scaler = scalers()[name]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with diagnose(model, "fp16", scaler=scaler) as scaled:
+        for seed in range(3):
+            optimizer.zero_grad()
+            loss = model(batch(seed)).mean()
+            if isinstance(scaler, float):
+                (loss * scaler).backward()
+                continue
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert gradients(scaled) == gradients(plain)
+    seen, own = (row_of(r, "conv", "grad_output").histogram.exponents for r in (scaled, plain))
+    assert seen is not None and own is not None
+    doubled = {"dynamic": 2, "torch": 2}.get(name, 0)
+    times = 0 if name == "disabled" else 6
+    assert own[0] + times <= seen[0] and seen[1] <= own[1] + times + doubled
+    assert seen != own or name == "disabled"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes_are_counted(dtype: torch.dtype) -> None:
+    model = nn.Linear(4, 4, dtype=dtype)
+    with diagnose(model, "e5m2") as report:
+        model(torch.randn(3, 4, dtype=dtype)).mean().backward()
+    assert row_of(report, "Linear", "grad_weight").histogram.elements == 16
+
+
+def test_autocast_is_left_alone() -> None:
+    model = net()
+    with diagnose(model, "fp16") as report, torch.autocast("cpu", torch.bfloat16):
+        y = model(batch())
+        assert y.dtype == torch.bfloat16
+        y.float().mean().backward()
+    assert row_of(report, "right", "grad_output").calls == 1
+
+
+def test_a_report_is_saved_and_read_again(tmp_path: Any) -> None:
+    model = net()
+    with diagnose(model, "e4m3fn", scaler=64.0) as report:
+        train(model)
+    again = Report.load(report.save(tmp_path / "a" / "report.jsonl", {"note": "x"}))
+    assert again.to_dicts() == report.to_dicts()
+    assert str(again) == str(report)
+    assert str(again.recommend()) == str(report.recommend())
+    first = (tmp_path / "a" / "report.jsonl").read_text().splitlines()[0]
+    assert '"kind": "diagnosis"' in first and '"note": "x"' in first
+
+
+def test_a_state_goes_on(tmp_path: Any) -> None:
+    model = net()
+    with diagnose(model, "fp16") as whole:
+        train(model)
+    one, two = diagnose(model, "fp16"), diagnose(model, "fp16")
+    model.load_state_dict(net().state_dict())
+    torch.manual_seed(0)
+    with one:
+        train(model, 1)
+    two.load_state_dict(one.state_dict())
+    assert str(two) == str(one)
+    with two:
+        train(model, 1)
+    assert [row.calls for row in two.rows] == [row.calls for row in whole.rows]
+
+
+def test_reduce_of_one_process_is_the_report() -> None:
+    model = net()
+    with diagnose(model, "fp16") as report:
+        train(model)
+    alone = report.reduce()
+    assert not isinstance(alone, Diagnosis)
+    assert alone.to_dicts() == report.to_dicts()
