@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
             left = (result.values - matrix(*size)[0])[~result.observed]
             record |= {"steps": result.steps, "converged": result.converged}
             record |= {"rmse": float(np.sqrt((left**2).mean()))}
-            how = f", {result.steps} steps{' NOT' * (not result.converged)} converged, "
+            how = f", {result.steps} steps,{' not' * (not result.converged)} converged, "
             how += f"rmse {record['rmse']:.4f}"
         append_record(options.out, record | {"environment": where})
         name = f"{case}, {size[0]} x {size[1]}"
