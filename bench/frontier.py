@@ -59,6 +59,11 @@ def cases(
         return pareto.frontier_band(embedded, asked, x[0, asked], cost, residuals=residuals)
 
     yield "complete", small, lambda: pareto.complete(x, mask, rank=RANK, lam=LAM)
+    yield (
+        "complete, tolerance 1e-6",
+        small,
+        lambda: pareto.complete(x, mask, rank=RANK, lam=LAM, tolerance=1e-6),
+    )
     yield "select greedy", small, lambda: pareto.select(y, n=MEASURED)
     yield "select greedy, budget", small, lambda: pareto.select(y, cost=cost, budget=MEASURED * 1.5)
     yield "select convex", small, lambda: pareto.select(y, n=MEASURED, method="convex")
@@ -99,8 +104,11 @@ def main(arguments: list[str] | None = None) -> None:
         }  # fmt: skip
         how = ""
         if isinstance(result, pareto.Completion):
+            left = (result.values - matrix(*size)[0])[~result.observed]
             record |= {"steps": result.steps, "converged": result.converged}
-            how = f", {result.steps} steps, {'converged' if result.converged else 'NOT converged'}"
+            record |= {"rmse": float(np.sqrt((left**2).mean()))}
+            how = f", {result.steps} steps,{' not' * (not result.converged)} converged, "
+            how += f"rmse {record['rmse']:.4f}"
         append_record(options.out, record | {"environment": where})
         name = f"{case}, {size[0]} x {size[1]}"
         cost = f"median {times.p50:9.4g} s, {spent:.3g} cpu s"

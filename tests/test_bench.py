@@ -176,7 +176,8 @@ def test_frontier_numerics_give_a_record_for_each_case(tmp_path, capsys):
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(r["case"], r["size"]) for r in records if "steps" in r] == [
         ("complete", [20, 30]),
+        ("complete, tolerance 1e-6", [20, 30]),
         ("complete", [40, 30]),
     ]
-    assert len(records) == len(capsys.readouterr().out.splitlines()) == 7
+    assert len(records) == len(capsys.readouterr().out.splitlines()) == 8
     assert all(r["best_s"] > 0 and r["samples"] >= 1 for r in records)

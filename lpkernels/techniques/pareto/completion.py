@@ -52,7 +52,7 @@ def complete(
     propensities: Any = None,
     start: Any = None,
     steps: int = 2500,
-    tolerance: float = 1e-5,
+    tolerance: float = 1e-4,
 ) -> Completion:
     """Estimates every entry of x from those that the mask says were observed.
 
@@ -75,7 +75,8 @@ def complete(
         start: a matrix that stands for what was not observed at first, such as the `values` of an
             earlier completion; None: the means of row and column.
         steps, tolerance: stop after so many, or at a step below the tolerance, relative to the
-            matrix in the Frobenius norm.
+            matrix in the Frobenius norm. A rank above that of what is behind the noise takes many
+            small steps at the end, which fit noise and no longer make estimates better.
 
     Returns:
         A Completion; `.converged` says whether it stopped by the tolerance.

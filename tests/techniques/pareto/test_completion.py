@@ -33,7 +33,7 @@ def test_lam_shrinks_what_was_hidden_as_worked_out():
 
 @pytest.mark.parametrize("rank", [1, 4])
 def test_a_full_matrix_is_shrunk_along_its_singular_values(rank: int):
-    found = complete(RANK_ONE, np.ones_like(MASK), rank=rank, lam=0.1).values
+    found = complete(RANK_ONE, np.ones_like(MASK), rank=rank, lam=0.1, **TO_THE_END).values
     assert found == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
 
 
@@ -129,10 +129,10 @@ def test_clip_bounds_the_estimates():
 def test_convergence_is_told():
     x, mask = low_rank(10, 12, 3, noise=0.05), some_of((10, 12), 0.5)
     short = complete(x, mask, rank=3, lam=0.01, steps=3)
-    assert not short.converged and short.steps == 3 and short.change > 1e-5
+    assert not short.converged and short.steps == 3 and short.change > 1e-4
     assert "NOT converged after 3 steps" in str(short)
     long = complete(x, mask, rank=3, lam=0.01)
-    assert long.converged and long.change <= 1e-5
+    assert long.converged and long.change <= 1e-4
     assert str(long).startswith(f"10 x 12, {mask.mean():.0%} observed: converged after")
 
 
