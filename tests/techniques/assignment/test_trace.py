@@ -177,6 +177,12 @@ def test_parameters_that_share_memory_are_told_apart():
     assert [list(op.params) for op in ops[1:4]] == [[".first"], [], [".second"]]
 
 
+def test_parameters_are_in_the_order_of_the_model():
+    layer = nn.Linear(6, 6)
+    ops = ops_of(lambda m, x: torch.addmm(layer.bias, x, layer.weight), X, layer=layer)
+    assert list(ops[1].params) == ["layer.weight", "layer.bias"]
+
+
 def test_a_module_with_several_operations_names_each():
     ops = ops_of(lambda m, x: m.inner(x), X, inner=Computes(lambda m, x: torch.relu(x) + 1))
     assert [op.name for op in ops] == ["input", "inner.relu", "inner.add"]
