@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from lpkernels.techniques.assignment import Group, Op
+from lpkernels.techniques.assignment import Group, Op, trace
 
 
 def chain(loss_numel: int = 1) -> list[Op]:
@@ -50,3 +53,28 @@ def chain_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
 def homes(groups: tuple[Group, ...]) -> dict[str, int]:
     """The group of every tensor by key."""
     return {tensor.key: tensor.group for each in groups for tensor in each.tensors}
+
+
+class Computes(nn.Module):
+    """A function of the module and its inputs, with whatever submodules it is given."""
+
+    def __init__(self, function: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+def ops_of(function: Callable[..., Any], *inputs: Tensor, **modules: nn.Module) -> list[Op]:
+    """Without the loss, which is a sum."""
+    model = Computes(function, **modules)
+    ops = trace(model, lambda y, target: y.sum(), (inputs, None))
+    assert ops[-1].name == "loss.sum"
+    return list(ops[:-1])
+
+
+def edges(ops: list[Op]) -> dict[str, tuple[str, ...]]:
+    return {op.name: op.inputs for op in ops}
