@@ -112,7 +112,8 @@ class Training:
 
     def __call__(self) -> float:
         x = torch.randn(8, 6) + random.random() + np.random.rand()  # noqa: NPY002
-        self.optimizer.zero_grad()
+        # In place and by new tensors.
+        self.optimizer.zero_grad(set_to_none=self.counter.count % 3 == 2)
         loss = self.model(x).square().mean()
         loss.backward()
         self.optimizer.step()
