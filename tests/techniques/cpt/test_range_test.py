@@ -120,6 +120,7 @@ class Training:
         self.counter.count += 1
         self.model.eval()
         self.optimizer.param_groups[0]["lr"] *= 0.9
+        self.optimizer.param_groups[0]["seen"] = True
         if self.failing and self.counter.count % 7 == 0:
             raise OSError("disk")
         return min(1.0, self.counter.count / 20)
