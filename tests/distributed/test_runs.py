@@ -191,8 +191,9 @@ def test_processes_have_the_schedule_of_one_and_after_a_stop(
     expected = trained_with(scheduled(text, tmp_path))
     assert len(expected) == 12 and len(set(expected)) > 2
     one, two = (seen(made[0], rank)["scheduled"][index] for rank in (0, 1))
-    # The best loss too: that of all processes.
+    # The best loss too: that of all processes, whose sum a checkpoint holds.
     assert one == two and one["whole"] == one["stopped"] == expected
+    assert one["best"][0] == pytest.approx(one["best"][1])
     last = figures(made[0] / text[:3] / "whole")[-1]
     assert last["bits"] == expected[-1] and "test_accuracy_recalibrated" in last
     assert figures(made[0] / text[:3] / "stopped")[-1]["bitops"] == last["bitops"]

@@ -101,12 +101,13 @@ def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
 
 def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str, Any]:
     """The bits that this process saw in a run, and in one that stopped and went on; and, of a
-    plateau, the best loss."""
+    plateau, the best loss of each."""
     whole = scheduled(schedule, folder / "whole", processes)
     stopped = scheduled(schedule, folder / "stopped", processes, steps=5)
     rest = go_on_scheduled(folder / "stopped", processes)
     bits = {"whole": trained_with(whole), "stopped": trained_with(stopped) + trained_with(rest)}
-    return {**bits, "best": whole.parts[0].state_dict()["scheduler"].get("best")}
+    states = [trainer.parts[0].state_dict()["scheduler"] for trainer in (whole, rest)]
+    return {**bits, "best": [state.get("best") for state in states]}
 
 
 def go_on(folder: Path, processes: Processes) -> None:

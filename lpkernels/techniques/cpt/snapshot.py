@@ -71,26 +71,43 @@ def _extra(module: nn.Module) -> Any:
     return copy.deepcopy(module.get_extra_state()) if has else None
 
 
-class _Optimizer:
-    """State and settings as they are: load_state_dict of torch's would change dtypes."""
+class _Groups:
+    """The settings of an optimizer's groups: those that training adds go."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        # Parameters stay themselves, in the keys and wherever a state refers to one.
-        self._memo = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-        self._state = self._copied(dict(optimizer.state))
-        self._settings = [self._copied(_settings(group)) for group in optimizer.param_groups]
+        groups = optimizer.param_groups
+        # Parameters stay themselves, wherever something refers to one.
+        self._memo = {id(p): p for group in groups for p in group["params"]}
+        self._settings = [self.copied(_settings(group)) for group in groups]
 
-    def _copied(self, value: Any) -> Any:
+    def copied(self, value: Any) -> Any:
         return copy.deepcopy(value, dict(self._memo))
 
-    def restore(self) -> None:
-        self._optimizer.state.clear()
-        self._optimizer.state.update(self._copied(self._state))
-        for group, settings in zip(self._optimizer.param_groups, self._settings, strict=True):
+    def restore(self, optimizer: torch.optim.Optimizer) -> None:
+        for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
             for name in group.keys() - settings.keys() - {"params"}:
                 del group[name]
-            group.update(self._copied(settings))
+            group.update(self.copied(settings))
+
+
+class _Optimizer:
+    """State and settings as they are: load_state_dict of torch's would change dtypes. One with a
+    state_dict of its own keeps more than its state, or keeps it elsewhere, and loads it itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer, self._groups = optimizer, _Groups(optimizer)
+        self._plain = type(optimizer).__module__.startswith("torch.optim.")
+        state = dict(optimizer.state) if self._plain else optimizer.state_dict()
+        self._state = self._groups.copied(state)
+
+    def restore(self) -> None:
+        state = self._groups.copied(self._state)
+        if self._plain:
+            self._optimizer.state.clear()
+            self._optimizer.state.update(state)
+        else:
+            self._optimizer.load_state_dict(state)
+        self._groups.restore(self._optimizer)
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
@@ -127,9 +144,7 @@ class Snapshot:
 def _kept(thing: Any) -> _Module | _Optimizer | _Stateful:
     if isinstance(thing, nn.Module):
         return _Module(thing)
-    # One with a state_dict of its own keeps more than its state, or keeps it elsewhere.
-    plain = type(thing).__module__.startswith("torch.optim.")
-    if isinstance(thing, torch.optim.Optimizer) and plain:
+    if isinstance(thing, torch.optim.Optimizer):
         return _Optimizer(thing)
     if not all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
         raise TypeError(

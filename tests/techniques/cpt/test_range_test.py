@@ -112,13 +112,15 @@ class Training:
 
     def __call__(self) -> float:
         x = torch.randn(8, 6) + random.random() + np.random.rand()  # noqa: NPY002
-        self.optimizer.zero_grad()
+        # In place and by new tensors.
+        self.optimizer.zero_grad(set_to_none=self.counter.count % 3 == 2)
         loss = self.model(x).square().mean()
         loss.backward()
         self.optimizer.step()
         self.counter.count += 1
         self.model.eval()
         self.optimizer.param_groups[0]["lr"] *= 0.9
+        self.optimizer.param_groups[0]["seen"] = True
         if self.failing and self.counter.count % 7 == 0:
             raise OSError("disk")
         return min(1.0, self.counter.count / 20)
