@@ -142,6 +142,29 @@ def _quantize(case: Case, device: str, backend: str, *, into: bool) -> Job:
     )
 
 
+def _count(case: Case, device: str, backend: str, *, into: bool, bins: int) -> Job:
+    x = _operand(case, device, *case.shape)
+    fmt, _, rounding = case.spec.partition(":")
+    seed = _seed() if rounding == "stochastic" else None
+    out = torch.empty_like(x)
+    counts = torch.zeros(ops.COUNTS + bins, dtype=torch.int64, device=device)
+    rest = {"generator": seed, "backend": backend}
+
+    def run() -> list[Tensor]:
+        if into:
+            return [lp.quantize(x, fmt, rounding, out=out, counts=counts, **rest), counts]
+        return [lp.count(x, fmt, rounding, counts=counts, **rest)]
+
+    size = x.element_size() * x.numel()
+    baselines: dict[str, Callable[[], object]] = {
+        "torch": (lambda: out.copy_(x)) if into else (lambda: x.sum()),
+        "quantize": lambda: lp.quantize(x, fmt, rounding, out=out, **rest),
+    }
+    # Read once, and written once or not at all.
+    work = 2 * size if into else size
+    return Job(run, baselines, work, "GB/s", {"quantize": 2 * size})
+
+
 def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
     batch, c_in, c_out, image, kernel, step, groups = case.shape
     stride, padding, dilation = [step] * 2, [kernel // 2] * 2, [1, 1]
@@ -256,6 +279,10 @@ _BUILDERS: dict[str, Callable[[Case, str, str], Job]] = {
     "matmul": _matmul,
     "quantize": lambda *call: _quantize(*call, into=False),
     "quantize_out": lambda *call: _quantize(*call, into=True),
+    "quantize_counting": lambda *call: _count(*call, into=True, bins=0),
+    "quantize_histogram": lambda *call: _count(*call, into=True, bins=ops.BINS),
+    "count": lambda *call: _count(*call, into=False, bins=0),
+    "count_histogram": lambda *call: _count(*call, into=False, bins=ops.BINS),
     "conv_fprop": lambda *call: _conv(*call, gemm="fprop"),
     "conv_dgrad": lambda *call: _conv(*call, gemm="dgrad"),
     "conv_wgrad": lambda *call: _conv(*call, gemm="wgrad"),

@@ -11,9 +11,9 @@ class Case:
 
     Attributes:
         op: the name of a builder in bench/ops.py.
-        shape: matmul (M, K, N); quantize (elements,); convolutions (batch, channels in, channels
-            out, image, kernel, stride, groups), padded to keep the image at stride 1; train_step
-            (batch, depth, width, image).
+        shape: matmul (M, K, N); quantize, count (elements,); convolutions (batch, channels in,
+            channels out, image, kernel, stride, groups), padded to keep the image at stride 1;
+            train_step (batch, depth, width, image).
         spec: the text of an Accumulator, a Quantizer or a Recipe, of which bench/ops.py has more.
         operands: the format that the operands are rounded to first; "" leaves them float32.
         baselines: names of what each run of the case is interleaved with.
@@ -132,6 +132,14 @@ _QUANTIZE = [
     )
 ]
 
+_COUNTING = ("quantize_counting", "quantize_histogram", "count", "count_histogram")
+_COUNT = [
+    Case(op, (elements,), spec, baselines=("torch", "quantize"), quick=elements == 1000)
+    for elements in (100_000_000, 65_536, 1000)
+    for op in _COUNTING
+    for spec in ("e5m2:nearest_even", "e6m9:stochastic")
+]
+
 # Layers of ResNet-18 for images of 224 (He et al. 2016, table 1): (channels in, channels out,
 # image, kernel, stride).
 _RESNET18 = (
@@ -182,7 +190,17 @@ _CONV = [
 # ResNet-20 on images of 32x32 (He et al. 2016, section 4.2).
 _TRAIN = [Case("train_step", (128, 20, 16, 32), "fp8_wang2018")]
 
-CASES: tuple[Case, ...] = (*_MATMUL, *_SHAPES, *_SPILL, *_ISA, *_CALL, *_QUANTIZE, *_CONV, *_TRAIN)
+CASES: tuple[Case, ...] = (
+    *_MATMUL,
+    *_SHAPES,
+    *_SPILL,
+    *_ISA,
+    *_CALL,
+    *_QUANTIZE,
+    *_COUNT,
+    *_CONV,
+    *_TRAIN,
+)
 
 
 def gate_case(case: Case) -> Case:
@@ -191,6 +209,7 @@ def gate_case(case: Case) -> Case:
         "matmul": (9, 300, 21),
         "quantize": (1037,),
         "quantize_out": (1037,),
+        **dict.fromkeys(_COUNTING, (1037,)),
         "train_step": (2, 8, 2, 8),
     }
     if case.op.startswith("conv_"):

@@ -155,7 +155,7 @@ def figures(job: Job, times: Summary, baseline: str = "") -> dict[str, Any]:
 
 
 MARK = "*"
-_COMPARED = ("torch", "naive", "gemm", "avx512")
+_COMPARED = ("torch", "naive", "gemm", "avx512", "quantize")
 _COLUMNS = "{:<72} {:>3} {:>10} {:>10} {:>17}" + " {:>9}" * len(_COMPARED)
 HEADER = _COLUMNS.format(
     "case", "thr", "best", "median", "rate", *(f"x {name}" for name in _COMPARED)

@@ -29,7 +29,7 @@ def test_cases_have_names_of_their_own():
 
 def test_cases_have_builders_and_known_baselines():
     assert {case.op for case in CASES} == set(ops._BUILDERS)
-    known = {"torch", "naive", "gemm", *ops._ISAS}
+    known = {"torch", "naive", "gemm", "quantize", *ops._ISAS}
     assert {name for case in CASES for name in case.baselines} <= known
 
 

@@ -13,73 +13,62 @@
 namespace lpk {
 namespace {
 
-// Adds 1 where the condition holds. A mask of AVX-512 costs no vector that way.
+// Which words are zero but for a sign, and which magnitudes are beyond high: a bit for each lane.
 template <class V>
-LPK_HD void tally_zeros(typename V::U* count, typename V::U x) {
+LPK_HD uint32_t zero_lanes(typename V::U x) {
 #if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) {
-    const __mmask16 zero = _mm512_testn_epi32_mask((__m512i)x, (__m512i)x);
-    *count = (typename V::U)_mm512_mask_add_epi32((__m512i)*count, zero, (__m512i)*count,
-                                                  _mm512_set1_epi32(1));
-    return;
-  }
+  if constexpr (V::kWidth == 16)
+    return _mm512_testn_epi32_mask((__m512i)x, _mm512_set1_epi32(0x7fffffff));
 #endif
-  *count += x == 0 ? typename V::U{} + 1 : typename V::U{};
+#if defined(__AVX2__)
+  if constexpr (V::kWidth == 8)
+    return static_cast<uint32_t>(_mm256_movemask_ps((__m256)((x & ~kSignWord) == 0)));
+#endif
+  if constexpr (V::kWidth == 1) return (x & ~kSignWord) == 0;
 }
 
-// How many of the vector's magnitudes are beyond the format's largest once rounded without end, and
-// finite. Out of line: seldom called, and the loops need their registers.
+template <class V>
+LPK_HD uint32_t lanes_above(typename V::U a, uint32_t high) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return _mm512_cmpgt_epi32_mask((__m512i)a, _mm512_set1_epi32(static_cast<int>(high)));
+#endif
+#if defined(__AVX2__)
+  if constexpr (V::kWidth == 8)
+    return static_cast<uint32_t>(_mm256_movemask_ps((__m256)above<V>(a, typename V::U{} + high)));
+#endif
+  if constexpr (V::kWidth == 1) return a > high;
+}
+
+// Which of a vector's finite magnitudes are beyond the format's largest once rounded without end.
 template <class V, class Rule>
 struct Endless {
   Rule rule;
   uint32_t max;
 
-  Endless(const Rule& given, const Format&) : rule(given), max(given.f.max) {
+  explicit Endless(const Rule& given) : rule(given), max(given.f.max) {
     rule.f.max = kInfinityWord - 1;
     rule.f.beyond = kInfinityWord;
     rule.f.beyond_sign = kSignWord;
   }
-  LPK_HD auto beyond(typename V::U x, typename V::U draw) const {
-    return above<V>(rule(x, draw) & ~kSignWord, typename V::U{} + max);
+  LPK_HD uint32_t beyond(typename V::U x, typename V::U draw) const {
+    return lanes_above<V>(rule(x, draw) & ~kSignWord, max);
   }
 };
 
 template <class V>
 struct Endless<V, NearestRule<V>> {
-  uint32_t last, max;
+  uint32_t max;
 
-  Endless(const NearestRule<V>& given, const Format&) : last(given.last), max(given.last) {}
-  LPK_HD auto beyond(typename V::U x, typename V::U) const {
-    return above<V>(x & ~kSignWord, typename V::U{} + last);
+  explicit Endless(const NearestRule<V>& given) : max(given.last) {}
+  LPK_HD uint32_t beyond(typename V::U x, typename V::U) const {
+    return lanes_above<V>(x & ~kSignWord, max);
   }
 };
 
-// What the vectors of one loop have seen: in registers, added to the piece's when the loop ends.
-template <class V>
-struct Seen {
-  using U = typename V::U;
-  U vanished{}, zeros{}, overflowed{}, nonfinite{};
-
-  void add_to(Tally* tally) const {
-    // `vanished` has all results that are zero.
-    tally->counts[kUnderflows] += sum(vanished) - sum(zeros);
-    tally->counts[kZeros] += sum(zeros);
-    tally->counts[kOverflows] += sum(overflowed);
-    tally->counts[kNonfinite] += sum(nonfinite);
-  }
-
- private:
-  static int64_t sum(U lanes) {
-    uint32_t each[V::kWidth];
-    store(each, lanes);
-    int64_t total = 0;
-    for (const uint32_t one : each) total += one;
-    return total;
-  }
-};
-
-// A rule that counts. Every copy starts at nothing and hands over what it has seen when it goes, so
-// a loop over a copy of its own keeps the counts in registers.
+// A rule that counts. A vector that has neither a result of zero nor a magnitude beyond the largest
+// is two comparisons more. Every copy starts at nothing and hands over what it has seen when it
+// goes, so a loop over a copy of its own keeps the counts in registers.
 template <class V, class Rule>
 struct CountingRule {
   using U = typename V::U;
@@ -87,30 +76,35 @@ struct CountingRule {
   Rule rule;
   Endless<V, Rule> endless;
   Tally* tally;
-  mutable Seen<V> seen;
+  mutable int64_t zeros = 0, zero_results = 0;
 
-  CountingRule(const Rule& r, const Format& f, Tally* t) : rule(r), endless(r, f), tally(t) {}
+  CountingRule(const Rule& r, Tally* t) : rule(r), endless(r), tally(t) {}
   CountingRule(const CountingRule& from)
       : rule(from.rule), endless(from.endless), tally(from.tally) {}
   CountingRule& operator=(const CountingRule&) = delete;
-  ~CountingRule() { seen.add_to(tally); }
+  ~CountingRule() {
+    tally->counts[kUnderflows] += zero_results - zeros;
+    tally->counts[kZeros] += zeros;
+  }
 
   LPK_HD U operator()(U x, U draw) const {
     const U a = x & ~kSignWord;
     const U r = rule(x, draw);
-    tally_zeros<V>(&seen.zeros, a);
-    tally_zeros<V>(&seen.vanished, r & ~kSignWord);
-    if (!none_above<V>(a, endless.max)) look(x, a, draw);
+    const uint32_t zero = zero_lanes<V>(r), large = lanes_above<V>(a, endless.max);
+    if ((zero | large) != 0) {
+      zero_results += __builtin_popcount(zero);
+      zeros += __builtin_popcount(zero_lanes<V>(x));
+      if (large != 0) look(x, draw);
+    }
     return r;
   }
 
  private:
-  LPK_HD void look(U x, U a, U draw) const {
-    const U one = U{} + 1;
-    const auto strange = above<V>(a, U{} + (kInfinityWord - 1));
-    const U over = endless.beyond(x, draw) ? one : U{};
-    seen.nonfinite += strange ? one : U{};
-    seen.overflowed += strange ? U{} : over;
+  // Out of line: the loops need their registers.
+  __attribute__((noinline)) void look(U x, U draw) const {
+    const uint32_t strange = lanes_above<V>(x & ~kSignWord, kInfinityWord - 1);
+    tally->counts[kNonfinite] += __builtin_popcount(strange);
+    tally->counts[kOverflows] += __builtin_popcount(endless.beyond(x, draw) & ~strange);
   }
 };
 
@@ -211,7 +205,7 @@ struct CountingRun {
 
   template <class Rule, class Draws, int kPerWord>
   void run(const ElementBlock& job, const Rule& rule) const {
-    const CountingRule<V, Rule> counting(rule, number_format(job.format), tally);
+    const CountingRule<V, Rule> counting(rule, tally);
     constexpr int64_t kStep = kPerWord * V::kWidth;
     if (job.y == nullptr) {
       look<CountingRule<V, Rule>, Draws, kPerWord>(job, counting);

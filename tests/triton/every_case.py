@@ -300,6 +300,25 @@ def slice_calls() -> Iterator[Call]:
         yield partial(_quantize, Quantizer(fmt, "stochastic"), source, (64, 4000))
 
 
+def counting_calls() -> Iterator[Call]:
+    """Counts alone and beside values, with a histogram and without, of every kind of format; given
+    ranges."""
+    affine = [AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1)]
+    blocks = [BlockFormat("e4m3"), BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096)]
+    x, counts = torch.zeros(64, 4000), torch.zeros(260, dtype=torch.int64)
+    for fmt, mode in itertools.product((*affine, *blocks, *_FEW), ROUNDINGS):
+        ints = Quantizer(fmt, mode).to_ints()
+        yield partial(BACKEND.quantize_counting, x, ints, _SEED, 1, 2, x.clone(), counts[:4], None)
+    for fmt, source in itertools.product((affine[0], blocks[0], _FEW[0]), _TYPES):
+        ints, out = Quantizer(fmt).to_ints(), torch.zeros(64, 4000)
+        for into, added in ((out, counts), (None, counts), (None, counts[:4])):
+            call = (x.to(source), ints, None, 1, 2, into, added, None)
+            yield partial(BACKEND.quantize_counting, *call)
+    limits = torch.zeros(2, 1, dtype=torch.float64)
+    ints = Quantizer(affine[0]).to_ints()
+    yield partial(BACKEND.quantize_counting, x, ints, None, 1, 2, x.clone(), None, limits)
+
+
 def code_calls() -> Iterator[Call]:
     """pack and unpack."""
     formats: list[Any] = [
@@ -347,6 +366,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
     "native": (("native_kernel",), native_calls),
     "quantize": (("quantize_kernel",), quantize_calls),
     "slices": (("range_kernel", "line_kernel", "quantize_blocks_kernel"), slice_calls),
+    "counting": (("count_kernel", "count_blocks_kernel", "count_lines_kernel"), counting_calls),
     "codes": (
         ("pack_kernel", "unpack_kernel", "pack_blocks_kernel", "unpack_blocks_kernel"), code_calls,
     ),
