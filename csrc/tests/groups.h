@@ -24,5 +24,6 @@ void test_matmul();
 void test_fused();
 void test_conv();
 void test_events();
+void test_update();
 
 }  // namespace lpk_test
