@@ -1,10 +1,10 @@
 """``python -m bench.updates``: an optimizer's step in one pass, against a copy of as many bytes.
 
 Each case first has to give the reference's bits on a small parameter; then it runs in turns with
-torch's copy_ of as many bytes as the pass reads and writes, the general path, and torch's own fused
-optimizer in float32. Times are the process's own processor time, of all its threads: other work on
-the machine takes turns with it, but does not count. Then a model of sixty small parameters, against torch's fused and foreach
-steps. Printed, and appended to bench/results/updates.jsonl.
+torch's copy_ of as many bytes as the pass reads and writes, and torch's own fused optimizer in
+float32. Then a model of sixty small parameters, against torch's fused and foreach
+steps. Times are the process's own processor time, of all its threads: other work on the machine
+takes turns with it, but does not count. Printed, and appended to bench/results/updates.jsonl.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def _cases() -> tuple[Case, ...]:
 CASES = _cases()
 
 
-def prepared(case: Case, elements: int, fused: bool) -> tuple[nn.Parameter, MasterWeights]:
+def prepared(case: Case, elements: int) -> tuple[nn.Parameter, MasterWeights]:
     """A parameter in the midst of training."""
     generator = torch.Generator().manual_seed(SEED)
     p = nn.Parameter(torch.randn(elements, generator=generator).to(case.dtype))
     optimizer = MasterWeights(
-        OPTIMIZERS[case.optimizer]([p]), **case.formats, fused=fused, generator=torch.tensor(SEED)
+        OPTIMIZERS[case.optimizer]([p]), **case.formats, fused=True, generator=torch.tensor(SEED)
     )
     p.grad = torch.randn(elements, generator=generator).to(case.dtype)
     for _ in range(2):
@@ -91,7 +91,7 @@ def gate(case: Case) -> None:
     for backend in ("cpu", "reference"):
         os.environ["LPKERNELS_BACKEND"] = backend
         try:
-            p, optimizer = prepared(case, 1037, True)
+            p, optimizer = prepared(case, 1037)
         finally:
             del os.environ["LPKERNELS_BACKEND"]
         ends.append({"weight": p.detach(), **optimizer.state[p]})
@@ -108,7 +108,7 @@ def moved(p: nn.Parameter, optimizer: MasterWeights) -> int:
 
 def compare(case: Case, options: argparse.Namespace, threads: int) -> dict[str, Any]:
     """One line of the report."""
-    p, optimizer = prepared(case, options.elements, True)
+    p, optimizer = prepared(case, options.elements)
     size = moved(p, optimizer)
     source = torch.zeros(size // 8, dtype=torch.float32)
     target = torch.zeros_like(source)
@@ -122,24 +122,18 @@ def compare(case: Case, options: argparse.Namespace, threads: int) -> dict[str, 
     }
     others = OtherWork()
     found = interleave(runs, options.seconds, clock=process_time)
-    if threads == 1:
-        general = prepared(case, options.elements, False)[1].step
-        found |= interleave({"general": general}, 0, clock=process_time)
     ratio = found["copy"].best / found["fused"].best
     print(
         f"{case.name:62} {threads} {size / options.elements:5.1f} B "
         f"{1e9 * found['fused'].best / options.elements:7.3f} ns  of copy_ {ratio:5.2f}  "
-        + "  ".join(
-            f"{name} {found[name].best / found['fused'].best:5.2f}"
-            for name in ("torch", "general")
-            if name in found
-        ),
+        f"torch {found['torch'].best / found['fused'].best:5.2f}",
         flush=True,
     )
     return {
         "type": "update", "case": case.name, "optimizer": case.optimizer,
         "dtype": str(case.dtype), "formats": case.formats, "elements": options.elements,
-        "threads": threads, "clock": "processor", "bytes_per_element": size / options.elements, "of_copy": ratio,
+        "threads": threads, "clock": "processor", "bytes_per_element": size / options.elements,
+        "of_copy": ratio,
         **{f"{name}_s": times(summary) for name, summary in found.items()},
         "others": others.processors(),
     }  # fmt: skip

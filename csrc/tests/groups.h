@@ -25,5 +25,6 @@ void test_matmul();
 void test_fused();
 void test_conv();
 void test_events();
+void test_update();
 
 }  // namespace lpk_test

@@ -25,6 +25,7 @@ constexpr Group kGroups[] = {
     {"fused", lpk_test::test_fused},
     {"conv", lpk_test::test_conv},
     {"events", lpk_test::test_events},
+    {"update", lpk_test::test_update},
     {"cuda", lpk_test::test_cuda},
     {"cuda_banks", lpk_test::test_cuda_banks},
     {"cuda_certified", lpk_test::test_cuda_certified},
