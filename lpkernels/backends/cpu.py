@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import COUNTS, NOT_FUSED, Fused, UpdateTensors, broadcast_batch
+from lpkernels.backends import (
+    NOT_FUSED,
+    Fused,
+    UpdateTensors,
+    _cpu_counting,
+    broadcast_batch,
+)
+from lpkernels.backends._cpu_counting import DTYPES, STOCHASTIC
 from lpkernels.backends._layout import (
     AFFINE,
     BLOCK,
@@ -30,10 +37,7 @@ from lpkernels.backends._layout import (
     update_parameters,
 )
 
-# The order of lpk::ElementType in csrc/cpu/element_types.h.
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
-_LIES = {**_DTYPES, torch.uint8: CODES}
-_STOCHASTIC = 6
+_LIES = {**DTYPES, torch.uint8: CODES}
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
 _BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
@@ -97,15 +101,15 @@ class CpuBackend:
     ) -> None:
         if x.numel() == 0:
             return
-        by_position = quantizer[0] in (AFFINE, BLOCK) or quantizer[-4] == _STOCHASTIC
+        by_position = quantizer[0] in (AFFINE, BLOCK) or quantizer[-4] == STOCHASTIC
         if by_position or x.stride() != out.stride() or not dense(x):
             x = x.contiguous()
         target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
         self._c().quantize(
             x.data_ptr(),
             target.data_ptr(),
-            _DTYPES[x.dtype],
-            _DTYPES[target.dtype],
+            DTYPES[x.dtype],
+            DTYPES[target.dtype],
             axis_sizes(x.shape, quantizer),
             quantizer,
             _int(seed),
@@ -128,31 +132,9 @@ class CpuBackend:
         counts: Tensor | None,
         limits: Tensor | None,
     ) -> None:
-        by_position = quantizer[0] in (AFFINE, BLOCK) or quantizer[-4] == _STOCHASTIC
-        other_order = out is not None and x.stride() != out.stride()
-        if by_position or other_order or not dense(x):
-            x = x.contiguous()
-        target = out
-        if out is not None and out.stride() != x.stride():
-            target = torch.empty_like(x, dtype=out.dtype)
-        self._c().quantize_counting(
-            x.data_ptr(),
-            0 if target is None else target.data_ptr(),
-            _DTYPES[x.dtype],
-            0 if target is None else _DTYPES[target.dtype],
-            axis_sizes(x.shape, quantizer),
-            quantizer,
-            _int(seed),
-            role,
-            site,
-            torch.get_num_threads(),
-            STREAM_BYTES,
-            0 if counts is None else counts.data_ptr(),
-            0 if counts is None else counts.numel() - COUNTS,
-            0 if limits is None else limits.data_ptr(),
+        _cpu_counting.quantize_counting(
+            self._c(), x, quantizer, _int(seed), role, site, out, counts, limits, STREAM_BYTES
         )
-        if out is not None and target is not None and target is not out:
-            out.copy_(target)
 
     def matmul(
         self,
