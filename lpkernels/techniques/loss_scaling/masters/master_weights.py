@@ -50,7 +50,7 @@ class MasterWeights(Optimizer):
     A step of a parameter: its gradient is unscaled and rounded to `grad`, the optimizer steps on
     the master in float32, the result is rounded to `master` and the optimizer's states to `state`,
     and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
-    of their formats; one parameter at a time is unpacked.
+    of their formats; one parameter at a time is unpacked, or none (`fused`).
 
     With weight, master and state fp32, and fused=False, the bits are those of the optimizer alone.
     Where weight and master are one float or fixed format the parameter is the master, and nothing
@@ -77,10 +77,9 @@ class MasterWeights(Optimizer):
             else those that the optimizer was made with, else positions "0", "1", ...
         exceptions: {glob of names: {argument: another value}} of weight, master, state, grad,
             compensation and split; the first that matches holds.
-        fused: a step is one pass over each parameter, of SGD, Adam and AdamW without amsgrad, with
-            float formats whose codes are kept in 8, 16 or 32 bits (docs/master-weights.md). None:
-            wherever it can be; True: always, or an error; False: never, the optimizer's own step.
-            Both take the same steps but for the last places of float32, from the same draws.
+        fused: one pass over each parameter (docs/master-weights.md), of SGD, Adam and AdamW, with
+            float formats whose codes have 8, 16 or 32 bits. None: wherever it can be; True: always,
+            or an error; False: never. The steps and draws are the same, but for last places.
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
