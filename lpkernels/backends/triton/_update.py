@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from lpkernels.backends._layout import add_steps
 from lpkernels.backends.triton._bits import narrow, single, value_of, wide, widened
 from lpkernels.backends.triton._codes import codec_of, decode, encode
 from lpkernels.backends.triton._draws import draw_of, lift_of_draw, mix64
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
 from lpkernels.backends.triton._quantize import (
     BY_EVEN_FLOAT32,
     BY_FLOAT64,
@@ -49,9 +49,9 @@ class Place(NamedTuple):
     by: int
     #: The width of codes, 0 where the tensor has the values themselves.
     width: int
-    #: A Rule and a Codec, each a constexpr, which a nested tuple would not be by itself.
-    rule: tl.constexpr
-    codec: tl.constexpr
+    #: A Rule and a Codec, each a constexpr (`_nested`).
+    rule: Any
+    codec: Any
 
 
 class Options(NamedTuple):
@@ -284,7 +284,12 @@ def _place(part: tuple[int, ...], kind: Sequence[Tensor]) -> tuple[Place, Number
     codec = codec_of(part[2:10])
     by = way(part[2:10], torch.float32, torch.float32)
     width = codec.width if coded else 0
-    return Place(bool(part[1]), by, width, tl.constexpr(rule), tl.constexpr(codec)), numbers
+    return Place(bool(part[1]), by, width, _nested(rule), _nested(codec)), numbers
+
+
+def _nested(value: Any) -> Any:
+    """A tuple within one that is compiled in; the interpreter takes it as it is."""
+    return value if interpreting() else tl.constexpr(value)
 
 
 def _words(kept: Tensor, place: Place) -> Tensor:
