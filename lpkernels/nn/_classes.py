@@ -72,6 +72,7 @@ _WITHOUT_PRODUCTS: tuple[type, ...] = (
 _EMULATED: dict[type, type] = {
     getattr(torch.nn, cls.__name__): cls for cls in (*_CLASSES, *_WITHOUT_PRODUCTS)
 }
+_SETTERS = ("set_precision", "set_accumulator")
 _REPLACED = "its forward was replaced on the object"
 # Their forward is a graph, which no class can change.
 TRACED = torch.jit.ScriptModule | torch.fx.GraphModule
@@ -213,9 +214,11 @@ def emulated_class(original: Any) -> Any:
 
 @functools.cache
 def calling_class(original: Any) -> Any:
-    """original with a forward that emulates the products it calls, by the module's recipe."""
+    """original with a forward that emulates the products it calls, by the module's recipe; where it
+    sets a precision itself, its own way of doing so stays."""
     forward = wrapped_forward(original, lambda module: module._arithmetic)
-    return _made("calling_class", original, (EmulatesCalls, original), forward=forward)
+    kept = {name: getattr(original, name) for name in _SETTERS if hasattr(original, name)}
+    return _made("calling_class", original, (EmulatesCalls, original), forward=forward, **kept)
 
 
 @functools.cache

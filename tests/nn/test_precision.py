@@ -121,6 +121,28 @@ def _accumulators(sums: dict[str, Any]) -> dict[str, Any]:
     return {name: getattr(made, name) for name in sums}
 
 
+class OwnPrecision(nn.Module):
+    """Multiplies in its forward, and has a way of its own to set a precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+        self.asked: list[tuple[int, int]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+    def set_precision(self, forward_bits: int, backward_bits: int) -> None:
+        self.asked.append((forward_bits, backward_bits))
+
+
+def test_a_users_own_way_to_set_a_precision_stays() -> None:
+    module: Any = lp.convert(OwnPrecision(), AFFINE, functions=True)
+    assert isinstance(module.recipe, lp.Recipe)
+    module.set_precision(3, 6)
+    assert module.asked == [(3, 6)]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
