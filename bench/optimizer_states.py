@@ -78,9 +78,7 @@ ARMS = {
     "e4m3 and e5m2 in blocks, stochastic": _both(
         "block32_e4m3:stochastic", "block32_e5m2:stochastic"
     ),
-    "e4m3 in blocks and e6m1, stochastic": _both(
-        "block32_e4m3:stochastic", "e6m1_b50:stochastic"
-    ),
+    "e4m3 in blocks and e6m1, stochastic": _both("block32_e4m3:stochastic", "e6m1_b50:stochastic"),
     "e2m1 in blocks": _both("block32_e2m1", "block32_e2m1"),
     "e2m1 and e5m2 in blocks": _both("block32_e2m1", "block32_e5m2"),
     # A second moment that is rounded up is never 0 where gradients were not.
@@ -204,7 +202,9 @@ def show(path: Path, print_: Callable[[str], None] = print) -> None:
     for task in TASKS:
         seeds = sorted({s for t, arm, s in runs if t == task and arm == "fp32"})
         for arm in ARMS:
-            both = [(runs[task, arm, s], runs[task, "fp32", s]) for s in seeds if (task, arm, s) in runs]
+            both = [
+                (runs[task, arm, s], runs[task, "fp32", s]) for s in seeds if (task, arm, s) in runs
+            ]
             if not both:
                 continue
             figures = [own["figure"] for own, _ in both]
@@ -214,7 +214,8 @@ def show(path: Path, print_: Callable[[str], None] = print) -> None:
             of = f"[{interval.low:+.4f}, {interval.high:+.4f}]" if interval else ""
             print_(
                 f"{task:14} {arm:36} {both[0][0]['bytes_a_value']:6.3f} bytes  "
-                f"{both[0][0]['metric']} {mean:.4f}  {statistics.fmean(gaps):+.4f} {of} ({len(both)})"
+                f"{both[0][0]['metric']} {mean:.4f}  "
+                f"{statistics.fmean(gaps):+.4f} {of} ({len(both)})"
             )
 
 
@@ -234,7 +235,10 @@ def main() -> None:
                     continue
                 run = {"type": "optimizer states", "task": name, "arm": title, "seed": seed}
                 run |= trained(TASKS[name], arm, seed)
-                run |= {"when": datetime.now(timezone.utc).isoformat(), "environment": environment("cpu")}
+                run |= {
+                    "when": datetime.now(timezone.utc).isoformat(),
+                    "environment": environment("cpu"),
+                }
                 append_record(asked.out, run)
     show(asked.out)
 
