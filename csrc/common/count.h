@@ -1,5 +1,6 @@
 // What rounding did to values, as counts: docs/contract.md, "Counts". Every finite value is counted
-// in at most one of the first three places, every other value in the fourth.
+// in at most one of the first three places, but a zero outside of a given range in two; every other
+// value in the fourth.
 #pragma once
 
 #include "round.h"

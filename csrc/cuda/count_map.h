@@ -6,14 +6,13 @@
 
 namespace lpk::cuda {
 
-constexpr int kUncounted = -1;
-
-// over: whether a finite value overflows; result: what it became.
-LPK_HD int counted_as(double x, bool over, double result) {
-  if (!(fabs(x) < HUGE_VAL)) return kNonfinite;
-  if (x == 0.0) return kZeros;
-  if (over) return kOverflows;
-  return result == 0.0 ? kUnderflows : kUncounted;
+// The counts that an element belongs to, a bit for each: none, one, or two for a zero that lies
+// outside of a given range. over: whether a finite value overflows; result: what it became.
+LPK_HD uint32_t counted_as(double x, bool over, double result) {
+  if (!(fabs(x) < HUGE_VAL)) return 1u << kNonfinite;
+  const uint32_t beyond = over ? 1u << kOverflows : 0u;
+  if (x == 0.0) return beyond | 1u << kZeros;
+  return !over && result == 0.0 ? 1u << kUnderflows : beyond;
 }
 
 // Of a value as rounding to a float or fixed format sees it; only beyond the ends it is rounded

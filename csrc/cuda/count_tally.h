@@ -25,12 +25,12 @@ class BlockTally {
   }
 
   __device__ __forceinline__ void add(double x, bool over, double result) {
-    const int place = counted_as(x, over, result);
+    const uint32_t places = counted_as(x, over, result);
     // No indexed array: that would lie in memory.
-    overflows_ += place == kOverflows;
-    underflows_ += place == kUnderflows;
-    zeros_ += place == kZeros;
-    nonfinite_ += place == kNonfinite;
+    overflows_ += places >> kOverflows & 1;
+    underflows_ += places >> kUnderflows & 1;
+    zeros_ += places >> kZeros & 1;
+    nonfinite_ += places >> kNonfinite & 1;
     if constexpr (kHistogram) atomicAdd(bins_ + exponent_bin(x), 1u);
   }
 

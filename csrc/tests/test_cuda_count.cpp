@@ -25,10 +25,10 @@ Places counted_here(const std::vector<double>& x, const lpk::Format& f, Rounding
       threshold = lpk::stochastic_threshold<double>(draw, kBits);
     }
     const double value = lpk::moderated(x[i]);
-    const int place =
+    const uint32_t counted =
         lpk::cuda::counted_as(value, lpk::cuda::overflows(value, f, rounding, threshold),
                               lpk::round_to<double>(value, f, rounding, threshold));
-    if (place != lpk::cuda::kUncounted) ++places[place];
+    for (int place = 0; place < lpk::kCounts; ++place) places[place] += counted >> place & 1;
     ++places[lpk::kCounts + lpk::exponent_bin(value)];
   }
   return places;
@@ -82,6 +82,9 @@ void test_cuda_count() {
   const lpk::AffineCodes codes(FormatInts{2, 4, 0}.data()), symmetric(FormatInts{2, 4, 1}.data());
   CHECK(lpk::cuda::outside(1.5, -2, 1, codes) && !lpk::cuda::outside(1.5, -2, 1, symmetric));
   CHECK(!lpk::cuda::outside(1.5, NAN, NAN, codes) && !lpk::cuda::outside(NAN, -2, 1, codes));
+  // A zero outside of a range is both.
+  CHECK(lpk::cuda::counted_as(0.0, true, 1.0) == (1u << lpk::kOverflows | 1u << lpk::kZeros));
+  CHECK(lpk::cuda::counted_as(-0.0, false, 0.0) == 1u << lpk::kZeros);
 }
 
 }  // namespace lpk_test

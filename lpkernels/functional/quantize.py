@@ -63,7 +63,8 @@ def quantize(
             resized). It may share memory with x. Gradients are not recorded.
         counts: int64, one contiguous dimension of 4 or 4 + 256 elements on x's device, to which
             the call adds [overflow, underflow, zeros, nonfinite] of x's elements, counted while
-            they are rounded, and behind them a histogram. An element is counted once at most.
+            they are rounded, and behind them a histogram. An element is counted once at most, but a
+            zero outside of the range twice.
             Overflow: finite, and beyond the largest value once rounded as if the exponent had no
             bound, whatever overflow or a directed mode makes of it (Fixed: beyond either end;
             Affine: outside of the range; Block: an element that saturates). Underflow: finite and

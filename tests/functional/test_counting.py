@@ -107,6 +107,12 @@ def test_the_gradient_is_straight_through(backend):
     assert not lp.count(x, "e5m2", backend=backend).requires_grad
 
 
+def test_a_zero_outside_of_the_range_is_both(backend):
+    x = torch.tensor([0.0, -0.0, 0.5, 1.5, 3.0])
+    assert lp.count(x, "affine8", range=(1.0, 2.0), backend=backend).tolist() == [4, 0, 2, 0]
+    assert lp.count(x, "affine8", range=(-1.0, 2.0), backend=backend).tolist() == [1, 0, 2, 0]
+
+
 def test_stochastic_rounding_counts_its_own_draws():
     """Half of the values between max and the next one overflow; the count is that of the result."""
     x = torch.full((4000,), 61440.0)
