@@ -16,15 +16,16 @@ demo: $(VENV)/.has-lab $(VENV)/.has-native
 	$(BIN)/lpkernels demo
 
 # Most tests are one thread of Python: two processes fill two cores, and one OpenMP thread in each keeps
-# them from fighting. Tests of the thread count set it themselves. Where Triton is, its kernels run in
+# them from fighting. Tests of the thread count set it themselves. Who has nothing left takes tests of the
+# other: kernels are compiled in a row, which one process alone would end with. Where Triton is, its kernels run in
 # its interpreter, which must be chosen before Triton is imported: a run of its own.
 test: $(VENV)/.has-lab,dev $(VENV)/.has-native
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
 	$(BIN)/ctest --test-dir $$build --output-on-failure
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 	! $(BIN)/python -c 'import triton' 2>/dev/null || \
-		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/triton
+		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/triton
 
 check: $(VENV)/.has-lab,dev
 	$(BIN)/ruff check .
