@@ -16,9 +16,9 @@ demo: $(VENV)/.has-lab $(VENV)/.has-native
 	$(BIN)/lpkernels demo
 
 # Most tests are one thread of Python: two processes fill two cores, and one OpenMP thread in each keeps
-# them from fighting. Tests of the thread count set it themselves. Who has nothing left takes tests of the
-# other: kernels are compiled in a row, which one process alone would end with. Where Triton is, its kernels run in
-# its interpreter, which must be chosen before Triton is imported: a run of its own.
+# them from fighting; the one that is done first takes tests of the other. Tests of the thread count set
+# it themselves. Where Triton is, its kernels run in its interpreter, which must be chosen before Triton
+# is imported: a run of its own.
 test: $(VENV)/.has-lab,dev $(VENV)/.has-native
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
