@@ -237,7 +237,7 @@ def test_wrong_input_runs_nothing(
 
 def test_a_step_that_is_no_function_is_refused() -> None:
     made = Synthetic(ENDS)
-    with pytest.raises(TypeError, match="step_fn: expected a function .*, got float 0.5"):
+    with pytest.raises(TypeError, match=r"step_fn: expected a function .*, got float 0.5"):
         precision_range_test(0.5, made.set_bits)  # type: ignore[arg-type]
     assert made.asked == []
 
