@@ -150,6 +150,17 @@ def copied(tensors: UpdateTensors) -> UpdateTensors:
     return UpdateTensors(*([x.clone() for x in kind] for kind in tensors))
 
 
+def parts_of(tensors: UpdateTensors, part: slice) -> UpdateTensors:
+    """Of 1-D parameters some neighbours, with their codes."""
+    sizes = [weight.numel() for weight in tensors.weights]
+    kinds = tensors._asdict()
+    for name in ("gradients", "weights", "masters", "first", "second"):
+        kinds[name] = [
+            x.view(size, -1)[part].reshape(-1) for x, size in zip(kinds[name], sizes, strict=False)
+        ]
+    return UpdateTensors(**kinds)
+
+
 def call_of(
     step: Step,
     formats: Formats,
@@ -158,6 +169,7 @@ def call_of(
     begins: bool = False,
     found: bool | None = None,
     scale: float | None = None,
+    origins: Sequence[int] | None = None,
     device: str = "cpu",
 ) -> tuple[Any, ...]:
     """The arguments of `Backend.update` behind the tensors."""
@@ -166,6 +178,7 @@ def call_of(
         None if found is None else torch.tensor(found, device=device),
         None if scale is None else torch.tensor(scale, dtype=torch.float32, device=device),
         [3 * i + 1 for i in range(count)],
+        [0] * count if origins is None else list(origins),
         rounding_of(formats).to_ints(),
         step.to_numbers(),
         begins,

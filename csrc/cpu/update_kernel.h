@@ -86,16 +86,19 @@ class UpdateRun {
   }
 
   void run() {
-    int64_t i = piece_.begin;
     void* memory[kPlaces];
-    for (; i < piece_.end; i += kUpdateSpan) {
-      const int64_t count = std::min(kUpdateSpan, piece_.end - i);
+    // Elements before the first whose draws begin the word that it has a draw of.
+    int64_t lead = piece_.place(piece_.begin) % kMostPerWord;
+    for (int64_t i = piece_.begin; i < piece_.end;) {
+      const int64_t count = std::min(kUpdateSpan - lead, piece_.end - i);
       for (int place = 0; place < kPlaces; ++place) memory[place] = piece_.at(place, i);
-      if (count % kLanes == 0) {
-        run_span(memory, i, count, count);
+      if (lead == 0 && count % kLanes == 0) {
+        run_span(memory, piece_.place(i), count, 0, count);
       } else {
-        run_padded(memory, i, count);
+        run_padded(memory, piece_.place(i) - lead, lead, count);
       }
+      i += count;
+      lead = 0;
     }
     if (piece_.streamed) end_stream();
   }
@@ -103,30 +106,35 @@ class UpdateRun {
  private:
   static constexpr int64_t kLanes = V::kWidth;
 
-  // Through copies, the last vector filled up with zeros.
-  void run_padded(void* const* memory, int64_t index, int64_t count) {
+  static constexpr int64_t kMostPerWord = 4;
+
+  // Through copies, with zeros before the first element and behind the last, up to whole vectors.
+  void run_padded(void* const* memory, int64_t index, int64_t lead, int64_t count) {
     alignas(64) char copies[kPlaces][kUpdateSpan * 4] = {};
     void* at[kPlaces];
     for (int place = 0; place < kPlaces; ++place) {
       at[place] = memory[place] == nullptr ? nullptr : copies[place];
       if (at[place] != nullptr)
-        std::memcpy(at[place], memory[place], static_cast<size_t>(count * lying_[place].bytes));
+        std::memcpy(copies[place] + lead * lying_[place].bytes, memory[place],
+                    static_cast<size_t>(count * lying_[place].bytes));
     }
     if (piece_.args->working_is_master) at[kWeight] = at[kMaster];
-    run_span(at, index, (count + kLanes - 1) / kLanes * kLanes, count);
+    run_span(at, index, (lead + count + kLanes - 1) / kLanes * kLanes, lead, count);
     for (int place = kMaster; place < kPlaces; ++place) {
       if (at[place] != nullptr)
-        std::memcpy(memory[place], at[place], static_cast<size_t>(count * lying_[place].bytes));
+        std::memcpy(memory[place], static_cast<char*>(at[place]) + lead * lying_[place].bytes,
+                    static_cast<size_t>(count * lying_[place].bytes));
     }
   }
 
-  // count: whole vectors; the first `valid` elements are the parameter's.
-  void run_span(void* const* memory, int64_t index, int64_t count, int64_t valid) {
+  // index: of the first in the whole. count: whole vectors; those from `lead` on are the
+  // parameter's, `valid` of them.
+  void run_span(void* const* memory, int64_t index, int64_t count, int64_t lead, int64_t valid) {
     const uint32_t* gradient = read_gradient(memory[kGrad], index, count);
     const uint32_t* before = read(kMaster, memory[kMaster], count, span_.before);
     if (kind_ != StateKind::kOther) {
       step_where_they_lie(gradient, before, memory, count);
-      finish_span(before, memory, index, count, valid);
+      finish_span(before, memory, index, count, lead, valid);
       return;
     }
     uint32_t* states[2];
@@ -143,14 +151,15 @@ class UpdateRun {
     }
     step(gradient, before, states, memory, count);
     for (int s = 0; s < states_; ++s) write(kFirst + s, states[s], index, count, memory, false);
-    finish_span(before, memory, index, count, valid);
+    finish_span(before, memory, index, count, lead, valid);
   }
 
   // From the master after the step on.
   void finish_span(const uint32_t* before, void* const* memory, int64_t index, int64_t count,
-                   int64_t valid) {
+                   int64_t lead, int64_t valid) {
     if (rounders_[kMaster].rounds()) rounders_[kMaster](span_.after, count, index);
-    std::fill(span_.asked + valid, span_.asked + count, 0u);
+    std::fill(span_.asked, span_.asked + lead, 0u);
+    std::fill(span_.asked + lead + valid, span_.asked + count, 0u);
     count_span(before, count);
     store_values<V>(lying_[kMaster], span_.after, count, memory[kMaster], false);
     if (!piece_.args->working_is_master)

@@ -24,7 +24,7 @@ class Rounder {
     job.rng = quantizer[kFormatInts + 2];
     job.seed = piece.seed(place);
     job.site = kSiteQuantize;
-    job.index = static_cast<uint64_t>(piece.begin);
+    job.index = static_cast<uint64_t>(piece.place(piece.begin));
     const Format f = number_format(quantizer);
     if (WordFormat(f).evenly_spaced) {
       choose<false>(job, f);

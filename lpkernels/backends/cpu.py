@@ -395,12 +395,13 @@ class CpuBackend:
         found: Tensor | None,
         scale: Tensor | None,
         positions: Sequence[int],
+        origins: Sequence[int],
         rounding: tuple[int, ...],
         numbers: tuple[float, ...],
         begins: bool,
     ) -> None:
         self._c().update(
-            update_parameters(tensors, positions),
+            update_parameters(tensors, positions, origins),
             [_LIES[dtype] for dtype in update_dtypes(tensors)],
             not tensors.masters,
             begins,
