@@ -18,6 +18,7 @@ struct UpdateSpan {
   alignas(64) uint32_t gradient[kUpdateSpan];
   alignas(64) uint32_t before[kUpdateSpan];
   alignas(64) uint32_t after[kUpdateSpan];
+  alignas(64) uint32_t draws[kUpdateSpan];  // of the master
   alignas(64) uint32_t states[2][kUpdateSpan];
   uint32_t asked[kUpdateSpan];  // a bit for each lane of a vector
 };
@@ -58,11 +59,18 @@ class UpdateSpans {
             {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}},
         rounders_{
             {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}},
+        rules_{
+            {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}},
         draws_{
             {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}},
         scale_(piece.args->scale) {
     choose_step();
     choose_finish();
+    gradient_in_loop_ =
+        lies_of(*piece.args, kGrad) == Lies::kBrain && !scale_.scaled && !rounders_[kGrad].rounds();
+    draws_in_loop_ = finish_ != nullptr && rounds_of<V>(*piece.args, kMaster) == Rounds::kDrawn;
+    master_lies_ = lies_of(*piece.args, kMaster);
+    if (master_lies_ == Lies::kOther) master_lies_ = Lies::kFloat;
   }
 
   void run() {
@@ -91,8 +99,11 @@ class UpdateSpans {
   // index: of the first in the whole. count: whole vectors; those from `lead` on are the
   // parameter's, `valid` of them.
   void run_span(void* const* memory, int64_t index, int64_t count, int64_t lead, int64_t valid) {
-    const uint32_t* gradient = read_gradient(memory[kGrad], index, count);
-    const uint32_t* before = read(kMaster, memory[kMaster], count, span_.before);
+    const uint32_t* gradient = gradient_in_loop_ ? static_cast<const uint32_t*>(memory[kGrad])
+                                                 : read_gradient(memory[kGrad], index, count);
+    const uint32_t* before = master_lies_ == Lies::kFloat
+                                 ? read(kMaster, memory[kMaster], count, span_.before)
+                                 : span_.before;
     if (step_ != nullptr) {
       (this->*step_)(gradient, before, memory, index, count);
     } else {
@@ -129,7 +140,7 @@ class UpdateSpans {
         load_values<V>(lying_[place], memory[place], count, states[s]);
       }
     }
-    step(gradient, before, states, memory, count);
+    step(gradient, before, states, memory, index, count);
     for (int s = 0; s < states_; ++s) write(kFirst + s, states[s], index, count, memory, false);
   }
 
@@ -179,9 +190,9 @@ class UpdateSpans {
   }
 
   void step(const uint32_t* gradient, const uint32_t* before, uint32_t* const* states,
-            void* const* memory, int64_t count) {
+            void* const* memory, int64_t index, int64_t count) {
     if (piece_.constants->adam) {
-      step_by(gradient, before, memory, count,
+      step_by(gradient, before, memory, index, count,
               [&](const StepConstants& c, int64_t i, F g, F& w) __attribute__((always_inline)) {
                 F m = as_floats<V>(load<U>(states[0] + i));
                 F v = as_floats<V>(load<U>(states[1] + i));
@@ -191,7 +202,7 @@ class UpdateSpans {
               });
     } else {
       const bool has_state = states_ > 0;
-      step_by(gradient, before, memory, count,
+      step_by(gradient, before, memory, index, count,
               [&](const StepConstants& c, int64_t i, F g, F& w) __attribute__((always_inline)) {
                 F buffer = F{};
                 if (has_state) buffer = as_floats<V>(load<U>(states[0] + i));
@@ -201,10 +212,15 @@ class UpdateSpans {
     }
   }
 
+  // gradient: the floats, or the memory of bf16. before: the floats that the master was; from
+  // memory that is decoded here they are put there.
   template <class One>
   LPK_HD void step_by(const uint32_t* gradient, const uint32_t* before, void* const* memory,
-                      int64_t count, const One& one) {
+                      int64_t index, int64_t count, const One& one) {
     const StepConstants c = *piece_.constants;
+    const bool brain = gradient_in_loop_, draws = draws_in_loop_;
+    const Lies lies = master_lies_;
+    const void* const master = memory[kMaster];
     const char* next[kWeight];
     for (int place = 0; place < kWeight; ++place) {
       // What is not there is fetched as another once more, which costs nothing.
@@ -214,12 +230,44 @@ class UpdateSpans {
     for (int64_t i = 0; i < count; i += kLanes) {
       for (int place = 0; place < kWeight; ++place)
         __builtin_prefetch(next[place] + i * lying_[place].bytes);
-      const F g = as_floats<V>(load<U>(gradient + i));
-      const F old = as_floats<V>(load<U>(before + i));
+      U gradient_words;
+      if (brain) {
+        const void* at = reinterpret_cast<const uint16_t*>(gradient) + i;
+        gradient_words = words_of<V, ElementType::kBfloat16>(load<H>(at));
+      } else {
+        gradient_words = load<U>(gradient + i);
+      }
+      const F g = as_floats<V>(gradient_words);
+      U old_words;
+      if (lies == Lies::kFloat) {
+        old_words = load<U>(before + i);
+      } else {
+        old_words = load_master(lies, master, i);
+        store(span_.before + i, old_words);
+      }
+      const F old = as_floats<V>(old_words);
       F w = old;
       one(c, i, g, w);
       span_.asked[i / kLanes] = lanes_unlike<V>(g, F{}) | lanes_unlike<V>(w, old);
       store(span_.after + i, canonical_words<V>(w));
+      if (draws)
+        store(span_.draws + i, draws_[kMaster].at(static_cast<uint64_t>(index + i), i / kLanes));
+    }
+  }
+
+  LPK_HD U load_master(Lies lies, const void* memory, int64_t i) const {
+    const WayRules<V>& rules = rules_[kMaster];
+    switch (lies) {
+      case Lies::kBrain:
+        return load_by<V, Lies::kBrain>(rules, memory, i);
+      case Lies::kHalf:
+        return load_by<V, Lies::kHalf>(rules, memory, i);
+      case Lies::kHalfByte:
+        return load_by<V, Lies::kHalfByte>(rules, memory, i);
+      case Lies::kByte:
+        return load_by<V, Lies::kByte>(rules, memory, i);
+      default:
+        return load_by<V, Lies::kTwoBytes>(rules, memory, i);
     }
   }
 
@@ -272,9 +320,7 @@ class UpdateSpans {
   template <Lies kLies, Rounds kRounds>
   __attribute__((noinline)) void step_states(const uint32_t* gradient, const uint32_t* before,
                                              void* const* memory, int64_t index, int64_t count) {
-    const UpdateArgs& args = *piece_.args;
-    const Way<V, kLies, kRounds> way(args, states_ > 0 ? kFirst : kGrad);
-    const Way<V, kLies, kRounds> second(args, states_ > 1 ? kSecond : kGrad);
+    const Way<V, kLies, kRounds> way(rules_[kFirst]), second(rules_[kSecond]);
     void* const m_memory = memory[kFirst];
     void* const v_memory = memory[kSecond];
     const bool begins = piece_.constants->begins, has_state = states_ > 0;
@@ -283,7 +329,7 @@ class UpdateSpans {
       return draws_[place].at(static_cast<uint64_t>(index + i), i / kLanes);
     };
     if (piece_.constants->adam) {
-      step_by(gradient, before, memory, count,
+      step_by(gradient, before, memory, index, count,
               [&](const StepConstants& c, int64_t i, F g, F& w) __attribute__((always_inline)) {
                 F m = F{}, v = F{};
                 if (!begins) {
@@ -295,7 +341,7 @@ class UpdateSpans {
                 second.round_to(v_memory, i, as_words<V>(v), draw(kSecond, i));
               });
     } else {
-      step_by(gradient, before, memory, count,
+      step_by(gradient, before, memory, index, count,
               [&](const StepConstants& c, int64_t i, F g, F& w) __attribute__((always_inline)) {
                 F buffer = F{};
                 if (has_state && !begins) buffer = as_floats<V>(way.load_from(m_memory, i));
@@ -309,17 +355,15 @@ class UpdateSpans {
   template <Lies kLies, Rounds kRounds, bool kCopies>
   __attribute__((noinline)) void finish_master(const uint32_t* before, void* const* memory,
                                                int64_t index, int64_t count, bool streamed) {
-    const UpdateArgs& args = *piece_.args;
-    const Way<V, kLies, kRounds> way(args, kMaster);
-    const Way<V, Lies::kBrain, Rounds::kEven> copy(args, kWeight);
+    const Way<V, kLies, kRounds> way(rules_[kMaster]);
+    const Way<V, Lies::kBrain, Rounds::kEven> copy(rules_[kWeight]);
     void* const master = memory[kMaster];
     char* const weight = static_cast<char*>(memory[kWeight]);
     const bool past = streamed && reinterpret_cast<uintptr_t>(weight) % sizeof(H) == 0;
     int64_t asked = 0, unchanged = 0;
     for (int64_t i = 0; i < count; i += kLanes) {
       U draw{};
-      if constexpr (kRounds == Rounds::kDrawn)
-        draw = draws_[kMaster].at(static_cast<uint64_t>(index + i), i / kLanes);
+      if constexpr (kRounds == Rounds::kDrawn) draw = load<U>(span_.draws + i);
       const U now = way.rounded(load<U>(span_.after + i), draw);
       const uint32_t mine = span_.asked[i / kLanes];
       const F old = as_floats<V>(load<U>(before + i));
@@ -335,7 +379,7 @@ class UpdateSpans {
     }
     counts_->asked += asked;
     counts_->unchanged += unchanged;
-    if (!kCopies && !args.working_is_master)
+    if (!kCopies && !piece_.args->working_is_master)
       write(kWeight, span_.after, index, count, memory, streamed);
   }
 
@@ -344,9 +388,12 @@ class UpdateSpans {
   int states_;
   Lying lying_[kPlaces];
   Rounder<V> rounders_[kPlaces];
+  WayRules<V> rules_[kPlaces];
   WayDraws<V> draws_[kPlaces];
   Step step_ = nullptr;
   Finish finish_ = nullptr;
+  bool gradient_in_loop_, draws_in_loop_;
+  Lies master_lies_;  // kFloat: not decoded in the loop of the step
   GradientScale scale_;
   UpdateSpan span_;
 };

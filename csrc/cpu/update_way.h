@@ -86,18 +86,55 @@ Rounds rounds_of(const UpdateArgs& args, int place) {
   return WordFormat(f).evenly_spaced && f.man_bits > 0 ? Rounds::kEven : Rounds::kOther;
 }
 
-template <class V, Rounds kRounds>
-struct RuleOf {
-  using Rule = NearestRule<V>;
-};
+// What rounding and coding at one place needs, made once for a piece.
 template <class V>
-struct RuleOf<V, Rounds::kEven> {
-  using Rule = WordRule<V, Rounding::kNearestEven, false>;
+struct WayRules {
+  WordCodes codes;
+  NearestRule<V> nearest;
+  WordRule<V, Rounding::kNearestEven, false> even;
+  WordRule<V, Rounding::kStochastic, true> drawn;
+  uint32_t last_code;  // of finite magnitudes
+
+  WayRules(const UpdatePiece& piece, int place)
+      : WayRules(number_format(piece.args->quantizer(place)),
+                 static_cast<int>(piece.args->quantizer(place)[kFormatInts + 1])) {}
+  WayRules(const Format& f, int random_bits)
+      : codes(f),
+        nearest(f, 0),
+        even(f, 0),
+        drawn(f, random_bits),
+        last_code(codes.infinity == kNoCode ? codes.last_number : codes.infinity - 1) {}
 };
+
 template <class V>
-struct RuleOf<V, Rounds::kDrawn> {
-  using Rule = WordRule<V, Rounding::kStochastic, true>;
-};
+LPK_HD typename V::U value_of(const WayRules<V>& by, typename V::U code) {
+  const typename V::U magnitude = code & ((1u << (by.codes.bits - 1)) - 1);
+  if (by.codes.subnormals && none_above<V>(magnitude, by.last_code))
+    return finite_value_of_code<V>(by.codes, code);
+  return value_of_code<V>(by.codes, code);
+}
+
+// A vector of values from element i on.
+template <class V, Lies kLies>
+LPK_HD typename V::U load_by(const WayRules<V>& by, const void* memory, int64_t i) {
+  using U = typename V::U;
+  using H = typename V::H;
+  using B = typename Bytes<V::kWidth>::B;
+  const char* p = static_cast<const char*>(memory);
+  if constexpr (kLies == Lies::kFloat) {
+    return load<U>(p + 4 * i);
+  } else if constexpr (kLies == Lies::kBrain) {
+    return words_of<V, ElementType::kBfloat16>(load<H>(p + 2 * i));
+  } else if constexpr (kLies == Lies::kHalf) {
+    return words_of<V, ElementType::kFloat16>(load<H>(p + 2 * i));
+  } else if constexpr (kLies == Lies::kHalfByte) {
+    return words_of<V, ElementType::kFloat16>(bytes_as_upper_halves<V>(load<B>(p + i)));
+  } else if constexpr (kLies == Lies::kByte) {
+    return value_of<V>(by, bytes_as_words<V>(load<B>(p + i)));
+  } else {
+    return value_of<V>(by, halves_as_words<V>(load<H>(p + 2 * i)));
+  }
+}
 
 template <class V, Lies kLies, Rounds kRounds>
 struct Way {
@@ -105,33 +142,12 @@ struct Way {
   using H = typename V::H;
   using B = typename Bytes<V::kWidth>::B;
 
-  WordCodes codes;
-  typename RuleOf<V, kRounds>::Rule rule;
-  uint32_t last_code;  // of finite magnitudes
-  uint32_t last;       // the largest magnitude that rounds to a finite one, to nearest
+  WayRules<V> by;
 
-  Way(const UpdateArgs& args, int place)
-      : codes(number_format(args.quantizer(place))),
-        rule(number_format(args.quantizer(place)),
-             static_cast<int>(args.quantizer(place)[kFormatInts + 1])),
-        last_code(codes.infinity == kNoCode ? codes.last_number : codes.infinity - 1),
-        last(NearestRule<V>(number_format(args.quantizer(place)), 0).last) {}
+  explicit Way(const WayRules<V>& rules) : by(rules) {}
 
   LPK_HD U load_from(const void* memory, int64_t i) const {
-    const char* p = static_cast<const char*>(memory);
-    if constexpr (kLies == Lies::kFloat) {
-      return load<U>(p + 4 * i);
-    } else if constexpr (kLies == Lies::kBrain) {
-      return words_of<V, ElementType::kBfloat16>(load<H>(p + 2 * i));
-    } else if constexpr (kLies == Lies::kHalf) {
-      return words_of<V, ElementType::kFloat16>(load<H>(p + 2 * i));
-    } else if constexpr (kLies == Lies::kHalfByte) {
-      return words_of<V, ElementType::kFloat16>(bytes_as_upper_halves<V>(load<B>(p + i)));
-    } else if constexpr (kLies == Lies::kByte) {
-      return value_of(bytes_as_words<V>(load<B>(p + i)));
-    } else {
-      return value_of(halves_as_words<V>(load<H>(p + 2 * i)));
-    }
+    return load_by<V, kLies>(by, memory, i);
   }
 
   // draw: of kDrawn.
@@ -139,7 +155,9 @@ struct Way {
     if constexpr (kRounds == Rounds::kNot) {
       return above<V>(x & ~kSignWord, U{} + kInfinityWord) ? U{} + kNanWord : x;
     } else {
-      return rule(x, draw);
+      if constexpr (kRounds == Rounds::kNearest) return by.nearest(x, U{});
+      if constexpr (kRounds == Rounds::kEven) return by.even(x, U{});
+      if constexpr (kRounds == Rounds::kDrawn) return by.drawn(x, draw);
     }
   }
 
@@ -166,9 +184,9 @@ struct Way {
     constexpr bool kCoded = kLies == Lies::kByte || kLies == Lies::kTwoBytes ||
                             (kLies == Lies::kBrain && kRounds == Rounds::kEven);
     if constexpr (kCoded && (kRounds == Rounds::kNearest || kRounds == Rounds::kEven)) {
-      if (none_above<V>(x & ~kSignWord, last)) {
+      if (none_above<V>(x & ~kSignWord, by.nearest.last)) {
         char* p = static_cast<char*>(memory);
-        const U code = nearest_code_of<V, kRounds == Rounds::kNearest>(codes, x);
+        const U code = nearest_code_of<V, kRounds == Rounds::kNearest>(by.codes, x);
         if constexpr (kLies == Lies::kByte) {
           store(p + i, words_as_bytes<V>(code));
         } else {
@@ -181,15 +199,9 @@ struct Way {
   }
 
  private:
-  LPK_HD U value_of(U code) const {
-    const U magnitude = code & ((1u << (codes.bits - 1)) - 1);
-    if (codes.subnormals && none_above<V>(magnitude, last_code))
-      return finite_value_of_code<V>(codes, code);
-    return value_of_code<V>(codes, code);
-  }
   LPK_HD U code_of_value(U x) const {
-    if (none_above<V>(x & ~kSignWord, codes.f.max)) return finite_code_of<V>(codes, x);
-    return code_of<V>(codes, x);
+    if (none_above<V>(x & ~kSignWord, by.codes.f.max)) return finite_code_of<V>(by.codes, x);
+    return code_of<V>(by.codes, x);
   }
 };
 
