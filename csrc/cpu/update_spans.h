@@ -69,6 +69,7 @@ class UpdateSpans {
     gradient_in_loop_ =
         lies_of(*piece.args, kGrad) == Lies::kBrain && !scale_.scaled && !rounders_[kGrad].rounds();
     draws_in_loop_ = finish_ != nullptr && rounds_of<V>(*piece.args, kMaster) == Rounds::kDrawn;
+    copy_is_exact_ = holds_all(number_format(piece.args->quantizer(kWeight)), kMaster);
     master_lies_ = lies_of(*piece.args, kMaster);
     if (master_lies_ == Lies::kOther) master_lies_ = Lies::kFloat;
   }
@@ -148,6 +149,8 @@ class UpdateSpans {
   void finish_stages(const uint32_t* before, void* const* memory, int64_t index, int64_t count,
                      bool streamed) {
     if (rounders_[kMaster].rounds()) rounders_[kMaster](span_.after, count, index);
+    for (int64_t i = 0; !rounders_[kMaster].rounds() && i < count; i += kLanes)
+      store(span_.after + i, canonical_words<V>(as_floats<V>(load<U>(span_.after + i))));
     for (int64_t i = 0; i < count; i += kLanes)
       tally(i, as_floats<V>(load<U>(span_.after + i)), as_floats<V>(load<U>(before + i)));
     store_values<V>(lying_[kMaster], span_.after, count, memory[kMaster], false);
@@ -159,6 +162,15 @@ class UpdateSpans {
     const uint32_t asked = span_.asked[i / kLanes];
     counts_->asked += __builtin_popcount(asked);
     counts_->unchanged += __builtin_popcount(asked & ~lanes_unlike<V>(now, before));
+  }
+
+  // Whether a place is rounded to values of a format with float32's exponents.
+  bool holds_all(const Format& wide, int place) const {
+    const Format f = number_format(piece_.args->quantizer(place));
+    const int quantum = f.emin - (f.subnormals ? f.man_bits : 0);
+    return piece_.args->rounds(place) && WordFormat(wide).evenly_spaced &&
+           wide.overflow == Overflow::kInfinity && f.man_bits <= wide.man_bits &&
+           quantum >= wide.emin - wide.man_bits && f.max <= wide.max;
   }
 
   bool lies_open(int place) const {
@@ -249,7 +261,7 @@ class UpdateSpans {
       F w = old;
       one(c, i, g, w);
       span_.asked[i / kLanes] = lanes_unlike<V>(g, F{}) | lanes_unlike<V>(w, old);
-      store(span_.after + i, canonical_words<V>(w));
+      store(span_.after + i, as_words<V>(w));
       if (draws)
         store(span_.draws + i, draws_[kMaster].at(static_cast<uint64_t>(index + i), i / kLanes));
     }
@@ -371,7 +383,8 @@ class UpdateSpans {
       unchanged += __builtin_popcount(mine & ~lanes_unlike<V>(as_floats<V>(now), old));
       way.store_to(master, i, now);
       if constexpr (kCopies) {
-        const H rounded = halves_of<V, ElementType::kBfloat16>(copy.rounded(now, U{}));
+        const H rounded =
+            copy_is_exact_ ? halves_of<V, ElementType::kBfloat16>(now) : copy.half(now);
         past ? stream(weight + 2 * i, rounded) : store(weight + 2 * i, rounded);
       } else {
         store(span_.after + i, now);
@@ -393,7 +406,8 @@ class UpdateSpans {
   Step step_ = nullptr;
   Finish finish_ = nullptr;
   bool gradient_in_loop_, draws_in_loop_;
-  Lies master_lies_;  // kFloat: not decoded in the loop of the step
+  bool copy_is_exact_;  // of the master into bf16: nothing is rounded
+  Lies master_lies_;    // kFloat: not decoded in the loop of the step
   GradientScale scale_;
   UpdateSpan span_;
 };

@@ -20,22 +20,26 @@ LPK_HD typename V::H bytes_as_upper_halves(typename Bytes<V::kWidth>::B b) {
 
 template <class V>
 LPK_HD typename Bytes<V::kWidth>::B upper_halves_as_bytes(typename V::H h) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return (typename Bytes<16>::B)_mm256_cvtepi16_epi8(_mm256_srli_epi16((__m256i)h, 8));
+#endif
   return words_as_bytes<V>(halves_as_words<V>(h) >> 8);
 }
 
 // The code of a value rounded to nearest even: the shift that makes the code of a value of the
-// format also cuts off what half a unit, added before, has carried out of.
+// format also cuts off what half a unit, added before, has carried out of. kSmall as in WordRule;
+// without it the exponents are float32's, and codes its upper bits.
 template <class V, bool kSmall>
 LPK_HD typename V::U nearest_code_of(const WordCodes& codes, typename V::U x) {
   using U = typename V::U;
+  const uint32_t half_less = (1u << codes.f.dropped >> 1) - 1;
+  if constexpr (!kSmall) return (x + half_less + ((x >> codes.f.dropped) & 1)) >> codes.f.dropped;
   const U a = x & ~kSignWord;
   const U lowest = (a >> codes.f.dropped) & 1;
-  const uint32_t half_less = (1u << codes.f.dropped >> 1) - 1;
-  U code = ((a + half_less + lowest) >> codes.f.dropped) - codes.offset;
-  if constexpr (kSmall) {
-    const U small = as_words<V>(as_floats<V>(a) + codes.f.magic) - codes.magic_bits;
-    code = above<V>(U{} + codes.f.floor, a) ? small : code;
-  }
+  const U normal = ((a + half_less + lowest) >> codes.f.dropped) - codes.offset;
+  const U small = as_words<V>(as_floats<V>(a) + codes.f.magic) - codes.magic_bits;
+  const U code = above<V>(U{} + codes.f.floor, a) ? small : normal;
   return code | (x & kSignWord) >> (32 - codes.bits);
 }
 
@@ -181,12 +185,13 @@ struct Way {
 
   // Rounds and stores.
   LPK_HD void round_to(void* memory, int64_t i, U x, U draw) const {
-    constexpr bool kCoded = kLies == Lies::kByte || kLies == Lies::kTwoBytes ||
-                            (kLies == Lies::kBrain && kRounds == Rounds::kEven);
-    if constexpr (kCoded && (kRounds == Rounds::kNearest || kRounds == Rounds::kEven)) {
+    char* p = static_cast<char*>(memory);
+    if constexpr (kLies == Lies::kBrain && kRounds == Rounds::kEven)
+      return store(p + 2 * i, half(x));
+    constexpr bool kCoded = kLies == Lies::kByte || kLies == Lies::kTwoBytes;
+    if constexpr (kCoded && kRounds == Rounds::kNearest) {
       if (none_above<V>(x & ~kSignWord, by.nearest.last)) {
-        char* p = static_cast<char*>(memory);
-        const U code = nearest_code_of<V, kRounds == Rounds::kNearest>(by.codes, x);
+        const U code = nearest_code_of<V, true>(by.codes, x);
         if constexpr (kLies == Lies::kByte) {
           store(p + i, words_as_bytes<V>(code));
         } else {
@@ -196,6 +201,14 @@ struct Way {
       }
     }
     store_to(memory, i, rounded(x, draw));
+  }
+
+  // Of kBrain and kEven: rounds to bf16's upper halves.
+  LPK_HD H half(U x) const {
+    if (none_above<V>(x & ~kSignWord, by.nearest.last))
+      return words_as_halves<V>(nearest_code_of<V, false>(by.codes, x)
+                                << (by.codes.f.dropped - 16));
+    return halves_of<V, ElementType::kBfloat16>(rounded(x, U{}));
   }
 
  private:
