@@ -34,6 +34,20 @@ LPK_HD typename V::U canonical_words(typename V::F x) {
   return above<V>(words & ~kSignWord, U{} + kInfinityWord) ? U{} + kNanWord : words;
 }
 
+// A bit for each lane where floats are not equal.
+template <class V>
+LPK_HD uint32_t lanes_unlike(typename V::F a, typename V::F b) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16) return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ);
+#endif
+#if defined(__AVX2__)
+  if constexpr (V::kWidth == 8)
+    return static_cast<uint32_t>(
+        _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NEQ_UQ)));
+#endif
+  if constexpr (V::kWidth == 1) return a != b;
+}
+
 // What gradients are still multiplied by.
 struct GradientScale {
   bool scaled = false, inverted = false;

@@ -23,26 +23,6 @@ struct UpdateSpan {
   uint32_t asked[kUpdateSpan];  // a bit for each lane of a vector
 };
 
-// A bit for each lane where floats are not equal.
-template <class V>
-LPK_HD uint32_t lanes_unlike(typename V::F a, typename V::F b) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ);
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8)
-    return static_cast<uint32_t>(
-        _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NEQ_UQ)));
-#endif
-  if constexpr (V::kWidth == 1) return a != b;
-}
-
-template <Lies kWayLies, Rounds kWayRounds>
-struct WayTag {
-  static constexpr Lies kLies = kWayLies;
-  static constexpr Rounds kRounds = kWayRounds;
-};
-
 // What a piece needs for each of its spans.
 template <class V>
 class UpdateSpans {
@@ -287,31 +267,12 @@ class UpdateSpans {
                                      int64_t);
   using Finish = void (UpdateSpans::*)(const uint32_t*, void* const*, int64_t, int64_t, bool);
 
-  // Calls make(Way) for how a place lies and is rounded, if there are loops for that.
-  template <class Make>
-  void with_way(int place, const Make& make) {
-    const Lies lies = lies_of(*piece_.args, place);
-    const Rounds rounds = rounds_of<V>(*piece_.args, place);
-    const auto is = [&](Lies l, Rounds r) { return lies == l && rounds == r; };
-    if (is(Lies::kFloat, Rounds::kNot)) make(WayTag<Lies::kFloat, Rounds::kNot>{});
-    if (is(Lies::kBrain, Rounds::kEven)) make(WayTag<Lies::kBrain, Rounds::kEven>{});
-    if (is(Lies::kBrain, Rounds::kDrawn)) make(WayTag<Lies::kBrain, Rounds::kDrawn>{});
-    if (is(Lies::kHalf, Rounds::kNearest)) make(WayTag<Lies::kHalf, Rounds::kNearest>{});
-    if (is(Lies::kHalf, Rounds::kDrawn)) make(WayTag<Lies::kHalf, Rounds::kDrawn>{});
-    if (is(Lies::kHalfByte, Rounds::kNearest)) make(WayTag<Lies::kHalfByte, Rounds::kNearest>{});
-    if (is(Lies::kHalfByte, Rounds::kDrawn)) make(WayTag<Lies::kHalfByte, Rounds::kDrawn>{});
-    if (is(Lies::kByte, Rounds::kNearest)) make(WayTag<Lies::kByte, Rounds::kNearest>{});
-    if (is(Lies::kByte, Rounds::kDrawn)) make(WayTag<Lies::kByte, Rounds::kDrawn>{});
-    if (is(Lies::kTwoBytes, Rounds::kNearest)) make(WayTag<Lies::kTwoBytes, Rounds::kNearest>{});
-    if (is(Lies::kTwoBytes, Rounds::kDrawn)) make(WayTag<Lies::kTwoBytes, Rounds::kDrawn>{});
-  }
-
   void choose_step() {
     const UpdateArgs& args = *piece_.args;
     const bool alike = states_ < 2 || (lies_of(args, kFirst) == lies_of(args, kSecond) &&
                                        rounds_of<V>(args, kFirst) == rounds_of<V>(args, kSecond));
     if (!alike) return;
-    with_way(states_ > 0 ? kFirst : kGrad, [this](auto way) {
+    with_way<V>(args, states_ > 0 ? kFirst : kGrad, [this](auto way) {
       using Tag = decltype(way);
       step_ = &UpdateSpans::template step_states<Tag::kLies, Tag::kRounds>;
     });
@@ -322,7 +283,7 @@ class UpdateSpans {
     const UpdateArgs& args = *piece_.args;
     const bool copies = !args.working_is_master && lies_of(args, kWeight) == Lies::kBrain &&
                         rounds_of<V>(args, kWeight) == Rounds::kEven;
-    with_way(kMaster, [&](auto way) {
+    with_way<V>(args, kMaster, [&](auto way) {
       using Tag = decltype(way);
       finish_ = copies ? &UpdateSpans::template finish_master<Tag::kLies, Tag::kRounds, true>
                        : &UpdateSpans::template finish_master<Tag::kLies, Tag::kRounds, false>;

@@ -90,6 +90,31 @@ Rounds rounds_of(const UpdateArgs& args, int place) {
   return WordFormat(f).evenly_spaced && f.man_bits > 0 ? Rounds::kEven : Rounds::kOther;
 }
 
+template <Lies kWayLies, Rounds kWayRounds>
+struct WayTag {
+  static constexpr Lies kLies = kWayLies;
+  static constexpr Rounds kRounds = kWayRounds;
+};
+
+// Calls make(WayTag) for how a place lies and is rounded, if there are loops for that.
+template <class V, class Make>
+void with_way(const UpdateArgs& args, int place, const Make& make) {
+  const Lies lies = lies_of(args, place);
+  const Rounds rounds = rounds_of<V>(args, place);
+  const auto is = [&](Lies l, Rounds r) { return lies == l && rounds == r; };
+  if (is(Lies::kFloat, Rounds::kNot)) make(WayTag<Lies::kFloat, Rounds::kNot>{});
+  if (is(Lies::kBrain, Rounds::kEven)) make(WayTag<Lies::kBrain, Rounds::kEven>{});
+  if (is(Lies::kBrain, Rounds::kDrawn)) make(WayTag<Lies::kBrain, Rounds::kDrawn>{});
+  if (is(Lies::kHalf, Rounds::kNearest)) make(WayTag<Lies::kHalf, Rounds::kNearest>{});
+  if (is(Lies::kHalf, Rounds::kDrawn)) make(WayTag<Lies::kHalf, Rounds::kDrawn>{});
+  if (is(Lies::kHalfByte, Rounds::kNearest)) make(WayTag<Lies::kHalfByte, Rounds::kNearest>{});
+  if (is(Lies::kHalfByte, Rounds::kDrawn)) make(WayTag<Lies::kHalfByte, Rounds::kDrawn>{});
+  if (is(Lies::kByte, Rounds::kNearest)) make(WayTag<Lies::kByte, Rounds::kNearest>{});
+  if (is(Lies::kByte, Rounds::kDrawn)) make(WayTag<Lies::kByte, Rounds::kDrawn>{});
+  if (is(Lies::kTwoBytes, Rounds::kNearest)) make(WayTag<Lies::kTwoBytes, Rounds::kNearest>{});
+  if (is(Lies::kTwoBytes, Rounds::kDrawn)) make(WayTag<Lies::kTwoBytes, Rounds::kDrawn>{});
+}
+
 // What rounding and coding at one place needs, made once for a piece.
 template <class V>
 struct WayRules {
