@@ -18,7 +18,12 @@ from lpkernels.functional.updating import UpdateTensors, update
 from lpkernels.techniques.loss_scaling.masters.formats import Formats
 from lpkernels.techniques.loss_scaling.masters.fused import STATES
 from lpkernels.techniques.loss_scaling.masters.rules import Rule
-from lpkernels.techniques.loss_scaling.masters.sharding import Layout, add_up, here
+from lpkernels.techniques.loss_scaling.masters.sharding import (
+    Layout,
+    add_up,
+    here,
+    is_placed,
+)
 from lpkernels.techniques.loss_scaling.masters.states import COUNTS, MASTER, state_key
 from lpkernels.techniques.loss_scaling.masters.storage import is_coded, zeros
 from lpkernels.techniques.loss_scaling.masters.updates import Key
@@ -45,17 +50,17 @@ class Batch:
     def add(
         self,
         parameter: Tensor,
-        layout: Layout,
+        layout: Layout | None,
         position: int,
         kept: Mapping[str, Any],
         count: Tensor,
     ) -> None:
         """A parameter that has a gradient, its number in the draws' keys, what is kept of it, and
-        where its updates are counted."""
+        where its updates are counted. layout: None, if all of it is here."""
         gradients, weights, masters, first, second, steps, counts = self.tensors
         gradient = parameter.grad
         assert gradient is not None
-        held = here if layout.mesh is not None else _as_it_is
+        held = _as_it_is if layout is None else here
         gradients.append(held(gradient).contiguous())
         weights.append(held(parameter))
         if not self.formats.working_is_master:
@@ -66,7 +71,7 @@ class Batch:
             steps.append(kept[STEP])
         counts.append(count)
         self.positions.append(position)
-        self.origins.append(layout.origin)
+        self.origins.append(0 if layout is None else layout.origin)
 
     def run(self, seed: Tensor | None, found: Tensor | None, scale: Any) -> None:
         """Makes the updates; see `Batches.run`."""
@@ -104,14 +109,17 @@ class Batches:
         if step is None:
             step = self._steps[id(group)] = _step_of(self._kind, group)
         names = STATES[self._kind][: step.states]
-        gradient, layout = parameter.grad, Layout.of(parameter)
+        gradient = parameter.grad
         assert gradient is not None
+        layout = Layout.of(parameter) if is_placed(parameter) else None
         began = [name for name in names if name not in kept]
         for name in began:
             fmt = rule.formats.of_state(name).fmt
             assert isinstance(fmt, FloatFormat)
             nothing = zeros(here(parameter).shape, fmt, parameter.device)
-            kept[name] = nothing if is_coded(fmt) else layout.placed(nothing)
+            if layout is not None and not is_coded(fmt):
+                nothing = layout.placed(nothing)
+            kept[name] = nothing
         if isinstance(step, arithmetic.Adam):
             began += _count_steps(kept, parameter)
         key = (
@@ -123,7 +131,7 @@ class Batches:
             kinds: tuple[list[Tensor], ...] = tuple([] for _ in UpdateTensors._fields)
             batch = self._batches[key] = Batch(step, rule.formats, bool(began), names, kinds)
         count = kept[COUNTS]
-        if layout.group is not None:
+        if layout is not None and layout.group is not None:
             count = torch.zeros_like(count)
             self._counted.append((kept[COUNTS], count, layout.group))
         batch.add(parameter, layout, rule.number, kept, count)

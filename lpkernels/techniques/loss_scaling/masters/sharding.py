@@ -84,6 +84,11 @@ class Layout:
         return [i for i, placement in enumerate(self.placements) if not placement.is_replicate()]
 
 
+def is_placed(tensor: Tensor) -> bool:
+    """Whether a tensor is one of which a process may hold a part."""
+    return hasattr(tensor, "device_mesh")
+
+
 def whole(tensor: Tensor) -> Tensor:
     """All processes: the whole of a tensor of which each may hold a part."""
     gathered = getattr(tensor, "full_tensor", None)
