@@ -5,7 +5,17 @@ import torch
 
 from lpkernels.backends import cpu
 from tests.processor import isa
-from tests.updates import FORMATS, STEPS, Formats, assert_same, copied, parts_of, run, tensors_of
+from tests.updates import (
+    FORMATS,
+    LOOPS,
+    STEPS,
+    Formats,
+    assert_same,
+    copied,
+    parts_of,
+    run,
+    tensors_of,
+)
 
 __all__ = ["isa"]
 
@@ -15,12 +25,15 @@ SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
 # a border of what a thread takes and of a row key.
 ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
 
+all_formats = pytest.mark.parametrize(
+    "formats", [*FORMATS.values(), *LOOPS.values()], ids=[*FORMATS, *LOOPS]
+)
 pytestmark = pytest.mark.skipif(
     bool(cpu.BACKEND.why_not()), reason="the cpu backend is not built here"
 )
 
 
-@pytest.mark.parametrize("formats", FORMATS.values(), ids=list(FORMATS))
+@all_formats
 @pytest.mark.parametrize("name", STEPS)
 def test_bits_of_the_reference(name: str, formats: Formats) -> None:
     step = STEPS[name]
@@ -29,7 +42,7 @@ def test_bits_of_the_reference(name: str, formats: Formats) -> None:
     assert_same(run(tensors, step, formats, "cpu", scale=1024.0), expected)
 
 
-@pytest.mark.parametrize("formats", FORMATS.values(), ids=list(FORMATS))
+@all_formats
 def test_bits_of_the_reference_on_every_instruction_set(isa: str, formats: Formats) -> None:
     for step in (STEPS["adamw"], STEPS["momentum"]):
         tensors = tensors_of(step, formats, SHAPES, special=True)
@@ -37,7 +50,7 @@ def test_bits_of_the_reference_on_every_instruction_set(isa: str, formats: Forma
         assert_same(run(tensors, step, formats, "cpu", scale=3.0), expected)
 
 
-@pytest.mark.parametrize("formats", FORMATS.values(), ids=list(FORMATS))
+@all_formats
 def test_parts_of_a_tensor_draw_what_the_whole_does(isa: str, formats: Formats) -> None:
     step = STEPS["adamw"]
     tensors = tensors_of(step, formats, SHAPES, special=True)
