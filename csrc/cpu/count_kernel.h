@@ -40,6 +40,23 @@ LPK_HD uint32_t lanes_above(typename V::U a, uint32_t high) {
   if constexpr (V::kWidth == 1) return a > high;
 }
 
+// Whether every magnitude is in low .. high.
+template <class V>
+LPK_HD bool all_inside(typename V::U a, uint32_t low, uint32_t high) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return _mm512_cmpgt_epu32_mask((__m512i)(a - low),
+                                   _mm512_set1_epi32(static_cast<int>(high - low))) == 0;
+#endif
+#if defined(__AVX2__)
+  if constexpr (V::kWidth == 8) {
+    using U = typename V::U;
+    return _mm256_movemask_ps((__m256)(above<V>(U{} + low, a) | above<V>(a, U{} + high))) == 0;
+  }
+#endif
+  if constexpr (V::kWidth == 1) return a - low <= high - low;
+}
+
 // Which of a vector's finite magnitudes are beyond the format's largest once rounded without end.
 template <class V, class Rule>
 struct Endless {
@@ -66,21 +83,42 @@ struct Endless<V, NearestRule<V>> {
   }
 };
 
-// A rule that counts. A vector that has neither a result of zero nor a magnitude beyond the largest
-// is two comparisons more. Every copy starts at nothing and hands over what it has seen when it
-// goes, so a loop over a copy of its own keeps the counts in registers.
+// Draws that a rule rounds by an addition alone, from a magnitude on: such vectors, which have no
+// zeros, are not looked at twice.
+template <class Rule>
+struct PlainFrom {
+  static constexpr bool kExists = false;
+  static uint32_t least(const Rule&, uint32_t least) { return least; }
+};
+template <class V, bool kSmall>
+struct PlainFrom<WordRule<V, Rounding::kStochastic, kSmall>> {
+  static constexpr bool kExists = true;
+  static uint32_t least(const WordRule<V, Rounding::kStochastic, kSmall>& rule, uint32_t least) {
+    return kSmall ? rule.f.floor : least;
+  }
+};
+
+// A rule that counts. A vector that has neither a magnitude below the format's smallest, which
+// alone can become zero, nor one beyond its largest is a comparison more. Every copy starts at
+// nothing and hands over what it has seen when it goes, so a loop over a copy of its own keeps the
+// counts in registers.
 template <class V, class Rule>
 struct CountingRule {
   using U = typename V::U;
 
   Rule rule;
   Endless<V, Rule> endless;
+  uint32_t least;  // the format's smallest magnitude, or that from which draws are plain
   Tally* tally;
   mutable int64_t zeros = 0, zero_results = 0;
 
-  CountingRule(const Rule& r, Tally* t) : rule(r), endless(r), tally(t) {}
+  CountingRule(const Rule& r, const WordFormat& f, Tally* t)
+      : rule(r),
+        endless(r),
+        least(PlainFrom<Rule>::least(r, bits_of_float(std::ldexp(f.magic, -23)))),
+        tally(t) {}
   CountingRule(const CountingRule& from)
-      : rule(from.rule), endless(from.endless), tally(from.tally) {}
+      : rule(from.rule), endless(from.endless), least(from.least), tally(from.tally) {}
   CountingRule& operator=(const CountingRule&) = delete;
   ~CountingRule() {
     tally->counts[kUnderflows] += zero_results - zeros;
@@ -89,10 +127,14 @@ struct CountingRule {
 
   LPK_HD U operator()(U x, U draw) const {
     const U a = x & ~kSignWord;
+    const bool plain = all_inside<V>(a, least, endless.max);
+    if constexpr (PlainFrom<Rule>::kExists) {
+      if (plain) return rule.plain(x, draw);
+    }
     const U r = rule(x, draw);
-    const uint32_t zero = zero_lanes<V>(r), large = lanes_above<V>(a, endless.max);
-    if ((zero | large) != 0) {
-      zero_results += __builtin_popcount(zero);
+    if (!plain) {
+      const uint32_t large = lanes_above<V>(a, endless.max);
+      zero_results += __builtin_popcount(zero_lanes<V>(r));
       zeros += __builtin_popcount(zero_lanes<V>(x));
       if (large != 0) look(x, draw);
     }
@@ -205,7 +247,8 @@ struct CountingRun {
 
   template <class Rule, class Draws, int kPerWord>
   void run(const ElementBlock& job, const Rule& rule) const {
-    const CountingRule<V, Rule> counting(rule, tally);
+    const WordFormat format(number_format(job.format));
+    const CountingRule<V, Rule> counting(rule, format, tally);
     constexpr int64_t kStep = kPerWord * V::kWidth;
     if (job.y == nullptr) {
       look<CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
