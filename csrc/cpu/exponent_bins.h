@@ -111,8 +111,8 @@ template <class V>
 LPK_HD uint32_t lanes_outside(typename V::U field, typename V::U base) {
 #if defined(__AVX512F__)
   if constexpr (V::kWidth == 16) {
-    const __mmask16 some = _mm512_test_epi32_mask((__m512i)field, (__m512i)field);
-    return _mm512_mask_cmpgt_epu32_mask(some, (__m512i)(field - base), _mm512_set1_epi32(31));
+    return _mm512_test_epi32_mask((__m512i)field, (__m512i)field) &
+           _mm512_cmpgt_epu32_mask((__m512i)(field - base), _mm512_set1_epi32(31));
   }
 #endif
 #if defined(__AVX2__)
