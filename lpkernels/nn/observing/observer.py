@@ -109,14 +109,16 @@ def _check_without_gradients(hooks: GradientHooks | None) -> None:
 
 def _check_visible(model: Module) -> None:
     for name, module in model.named_modules():
-        where = f"module {name!r} ({type(module).__name__})"
+        kind = type(module).__name__
         if isinstance(module, torch.jit.ScriptModule):
             raise NotImplementedError(
-                f"{where} is TorchScript, whose functions are not seen; take the Python model"
+                f"module {name!r} ({kind}) is TorchScript, whose functions are not seen; take the "
+                "Python model"
             )
-        if type(module).__name__ == "OptimizedModule":
+        if kind == "OptimizedModule":
             raise NotImplementedError(
-                f"{where} is compiled by torch.compile; take the module it was made from"
+                f"module {name!r} ({kind}) is compiled by torch.compile; take the module it was "
+                "made from"
             )
 
 
