@@ -7,8 +7,7 @@ backward never reaches is not told of gradients that other calls gave the leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,14 +24,14 @@ Wants = Callable[[Call, str], bool]
 _FEW_HANDLES = 64
 
 
-class unseen:  # noqa: N801
+class unseen:
     """What a visitor computes is torch's own, is not recorded and is not observed."""
 
     __slots__ = ("_recording", "_torch")
 
     # Entered several times for each tensor: a generator would take three times as long.
     def __enter__(self) -> None:
-        self._torch = torch._C.DisableTorchFunction()
+        self._torch: Any = torch._C.DisableTorchFunction()
         self._torch.__enter__()
         self._recording = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
