@@ -133,7 +133,7 @@ def test_summary_orders_its_figures():
 
 
 def test_rounds_are_compared_one_by_one():
-    """Medians would say 3 / 2; of the rounds each but the first takes twice as long."""
+    """The medians are 3 and 4; twice as long as the other in two of three rounds."""
     slow, quick = Summary.of([3.0, 2.0, 8.0], 1), Summary.of([9.0, 1.0, 4.0], 1)
     assert slow.ratio(quick) == 2.0
 
