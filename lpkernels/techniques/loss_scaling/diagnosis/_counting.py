@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from torch import Tensor
 
-from lpkernels import ops
-from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FP32, FloatFormat
-from lpkernels.rng import Role
+from lpkernels.functional.count import count_to_nearest
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS
 
 #: Overflow, underflow, zeros, nonfinite; then a bin for each exponent.
@@ -25,10 +21,4 @@ def counted(x: Tensor, fmt: FloatFormat | None, into: Tensor) -> None:
         None: of a format without a range of its own, of which no element does.
     into: (260,) int64: overflow, underflow, zeros, nonfinite, and a `histograms.Histogram`.
     """
-    # The operator itself: `lp.count` would check anew in every call what holds for all of them.
-    ops.count(x, _to_nearest(fmt), into, None, None, Role.DIRECT)
-
-
-@lru_cache(maxsize=256)
-def _to_nearest(fmt: FloatFormat | None) -> tuple[int, ...]:
-    return Quantizer(FP32 if fmt is None else fmt).to_ints()
+    count_to_nearest(x, FP32 if fmt is None else fmt, into)
