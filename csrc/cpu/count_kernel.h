@@ -2,13 +2,14 @@
 // what it did. Overflow is seen by rounding once more without the format's end, and only in vectors
 // that have a magnitude beyond it.
 //
-// The histogram goes one element at a time, over a piece that the rounding then reads in a cache:
-// an increment is a load and a store, of which there is no vector form that is faster.
+// The histogram is a pass of its own (exponent_bins.h) over a piece that the rounding then reads in
+// a cache.
 #pragma once
 
 #include "affine_kernel.h"
 #include "count.h"
-#include "quantize_kernel.h"
+#include "exponent_bins.h"
+#include "nearest_counts.h"
 
 namespace lpk {
 namespace {
@@ -150,9 +151,6 @@ struct CountingRule {
   }
 };
 
-// Words that are taken in turn from several pages, as in quantize_kernel.h.
-constexpr int64_t kTurnedWords = kPages * kPageWords;
-
 // Rounds whole groups to look at what happens to them; nothing is written.
 template <class V, class Rule, class Draws, int kPerWord>
 __attribute__((noinline, noclone)) void look_at_groups(const uint32_t* x, int64_t count,
@@ -195,51 +193,6 @@ void look_at_words(const uint32_t* x, int64_t count, const Rule& rule, const Dra
   run(last, kPerWord * V::kWidth, rule, draws, index + static_cast<uint64_t>(whole));
 }
 
-// Exponent fields of words: first a page of them as bytes, then their increments, while the words
-// behind are fetched.
-template <class V>
-void count_bins(const uint32_t* x, int64_t count, Tally* tally) {
-  typedef uint8_t Bytes __attribute__((vector_size(V::kWidth)));
-  constexpr int kMany = Tally::kHistograms;
-  constexpr int64_t kLine = 16;
-  uint8_t fields[kPageWords];
-  for (int64_t i = 0; i < count; i += kPageWords) {
-    const int64_t n = std::min(kPageWords, count - i);
-    int64_t j = 0;
-    if constexpr (V::kWidth > 1) {
-      for (; j + V::kWidth <= n; j += V::kWidth) {
-        const typename V::U shifted = load<typename V::U>(x + i + j) >> 23;
-        const Bytes bytes = __builtin_convertvector(shifted, Bytes);
-        std::memcpy(fields + j, &bytes, sizeof bytes);
-      }
-    }
-    for (; j < n; ++j) fields[j] = static_cast<uint8_t>(x[i + j] >> 23);
-    for (j = 0; j + kLine <= n; j += kLine) {
-      __builtin_prefetch(x + i + j + kTurnedWords);
-#pragma GCC unroll 16
-      for (int h = 0; h < kLine; ++h) ++tally->bins[h % kMany][fields[j + h]];
-    }
-    for (; j < n; ++j) ++tally->bins[0][fields[j]];
-  }
-}
-
-// Runs body(words, count, begin) over the job's elements as words, those of other types by spans.
-template <class V, class Body>
-void for_words(const ElementBlock& job, const Body& body) {
-  if (job.x_type == ElementType::kFloat32) {
-    const auto* x = static_cast<const uint32_t*>(job.x);
-    for (int64_t i = 0; i < job.count; i += kTurnedWords)
-      body(x + i, std::min(kTurnedWords, job.count - i), i);
-    return;
-  }
-  alignas(64) uint32_t words[kWordSpan];
-  for (int64_t i = 0; i < job.count; i += kWordSpan) {
-    const int64_t n = std::min(kWordSpan, job.count - i);
-    widen_span<V>(job, i, n, words);
-    body(words, n, i);
-  }
-}
-
 // Runs the loops of quantize_kernel.h with a rule that counts, or looks only.
 template <class V>
 struct CountingRun {
@@ -254,9 +207,9 @@ struct CountingRun {
       look<CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
     } else {
       if (tally->histogram) {
-        for_words<V>(job, [&](const uint32_t* words, int64_t count, int64_t) {
-          count_bins<V>(words, count, tally);
-        });
+        ExponentBins<V> bins(tally);
+        for_words<V>(
+            job, [&](const uint32_t* words, int64_t count, int64_t) { bins.add(words, count); });
       }
       run_elements<V, CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
     }
@@ -271,8 +224,9 @@ struct CountingRun {
     const auto look_at = look_at_words<V, Rule, Draws, kPerWord>;
     if (!tally->histogram && job.x_type == ElementType::kFloat32)
       return look_at(static_cast<const uint32_t*>(job.x), job.count, rule, draws, job.index);
+    ExponentBins<V> bins(tally);
     for_words<V>(job, [&](const uint32_t* words, int64_t count, int64_t begin) {
-      if (tally->histogram) count_bins<V>(words, count, tally);
+      if (tally->histogram) bins.add(words, count);
       look_at(words, count, rule, draws, job.index + static_cast<uint64_t>(begin));
     });
   }
@@ -280,6 +234,13 @@ struct CountingRun {
 
 template <class V>
 bool count_elements(const ElementBlock& job, Tally* tally) {
+  const Format f = number_format(job.format);
+  const bool to_nearest = static_cast<Rounding>(job.rounding) == Rounding::kNearestEven;
+  if (job.y == nullptr && tally->histogram && to_nearest && NearestEnds::fits(f) &&
+      job.x_type != ElementType::kFloat64) {
+    look_at_nearest<V>(job, NearestEnds(f), tally);
+    return true;
+  }
   return run_format<V>(job, CountingRun<V>{tally});
 }
 
