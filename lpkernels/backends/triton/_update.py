@@ -206,9 +206,14 @@ def update_kernel(
     """
     aligned = origin - tl.cast(origin, tl.int64) % BLOCK
     first = tl.cast(tl.program_id(0), tl.int64) * BLOCK + aligned
-    place = first + tl.arange(0, BLOCK)
-    index = place - origin
-    inside = (index >= 0) & (index < count)
+    index = first + tl.arange(0, BLOCK)
+    # Pointers to where the whole would begin: one index is that of memory and of draws.
+    g_ptr, master_ptr = g_ptr - origin, master_ptr - origin
+    if S.states > 0:
+        first_ptr = first_ptr - origin
+    if S.states > 1:
+        second_ptr = second_ptr - origin
+    inside = (index >= origin) & (index < origin + tl.cast(count, tl.int64))
     if found_ptr is not None:
         inside = inside & (tl.load(found_ptr) == 0)
     seed = tl.cast(tl.full([], 0, tl.int64), tl.uint64)
@@ -217,7 +222,7 @@ def update_kernel(
     g = load_values(g_ptr, index, inside, P0)
     if scale_ptr is not None:
         g = tl.div_rn(g, tl.load(scale_ptr) + tl.zeros_like(g))
-    g = rounded(g, place, first, seed, k0, n0, P0)
+    g = rounded(g, index, first, seed, k0, n0, P0)
     before = load_values(master_ptr, index, inside, P1)
     zero = before * 0.0
     m = load_values(first_ptr, index, inside, P2) if S.states > 0 and not S.begins else zero
@@ -231,16 +236,16 @@ def update_kernel(
     else:
         after, m = sgd_step(signed, before, m, C, S)
     asked = inside & (((g == 0.0) & (after == before)) == 0)
-    master = rounded(after, place, first, seed, k1, n1, P1)
+    master = rounded(after, index, first, seed, k1, n1, P1)
     unchanged = asked & (master == before)
     if S.states > 0:
-        store_values(first_ptr, index, rounded(m, place, first, seed, k2, n2, P2), inside, P2)
+        store_values(first_ptr, index, rounded(m, index, first, seed, k2, n2, P2), inside, P2)
     if S.states > 1:
-        store_values(second_ptr, index, rounded(v, place, first, seed, k3, n3, P3), inside, P3)
+        store_values(second_ptr, index, rounded(v, index, first, seed, k3, n3, P3), inside, P3)
     store_values(master_ptr, index, master, inside, P1)
     if w_ptr is not None:
-        working = rounded(master, place, first, seed, k4, n4, P4)
-        store_values(w_ptr, index, working, inside, P4)
+        working = rounded(master, index, first, seed, k4, n4, P4)
+        store_values(w_ptr - origin, index, working, inside, P4)
     tl.atomic_add(counts_ptr, tl.sum(asked.to(tl.int64), axis=0), sem="relaxed")
     tl.atomic_add(counts_ptr + 1, tl.sum(unchanged.to(tl.int64), axis=0), sem="relaxed")
 
