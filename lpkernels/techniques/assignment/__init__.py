@@ -6,6 +6,7 @@ arXiv 2301.13464.
 
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.baselines import amp_like, operator_based, uniform
+from lpkernels.techniques.assignment.curve import Point, curve
 from lpkernels.techniques.assignment.demotion import demote
 from lpkernels.techniques.assignment.grouping import Group, TensorSpec, group
 from lpkernels.techniques.assignment.ops import Op
@@ -22,11 +23,13 @@ __all__ = [
     "Group",
     "Op",
     "Pins",
+    "Point",
     "Promoter",
     "Promotion",
     "Scores",
     "TensorSpec",
     "amp_like",
+    "curve",
     "demote",
     "group",
     "operator_based",
