@@ -13,6 +13,7 @@ from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
+from lpkernels.techniques.assignment.scoring import score
 from lpkernels.techniques.assignment.sensitivity import Scores
 from lpkernels.techniques.assignment.tracing import trace
 
@@ -33,6 +34,7 @@ __all__ = [
     "demote",
     "group",
     "operator_based",
+    "score",
     "trace",
     "uniform",
 ]
