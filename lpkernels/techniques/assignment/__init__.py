@@ -12,24 +12,42 @@ from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
+from lpkernels.techniques.assignment.running import (
+    Assigned,
+    Audit,
+    Count,
+    Memory,
+    StepResult,
+    assign,
+    audit,
+    train_with_assignment,
+)
 from lpkernels.techniques.assignment.sensitivity import Scores
 from lpkernels.techniques.assignment.tracing import trace
 
 __all__ = [
     "PAPER",
+    "Assigned",
     "Assignment",
+    "Audit",
+    "Count",
     "Formats",
     "Group",
+    "Memory",
     "Op",
     "Pins",
     "Promoter",
     "Promotion",
     "Scores",
+    "StepResult",
     "TensorSpec",
     "amp_like",
+    "assign",
+    "audit",
     "demote",
     "group",
     "operator_based",
     "trace",
+    "train_with_assignment",
     "uniform",
 ]
