@@ -61,8 +61,8 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
         for p in assigned.model.parameters():
             p.grad = None
         with observe(assigned.model, watch, operations=EVERYTHING):
-            value = assigned(*batch)
-        value.backward()
+            # The gradients are observed too, while it lasts.
+            assigned(*batch).backward()
     finally:
         table.told = table.read_in_parts = None
     for name, p in assigned.model.named_parameters():
