@@ -13,28 +13,46 @@ from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
+from lpkernels.techniques.assignment.running import (
+    Assigned,
+    Audit,
+    Count,
+    Memory,
+    StepResult,
+    assign,
+    audit,
+    train_with_assignment,
+)
 from lpkernels.techniques.assignment.scoring import score
 from lpkernels.techniques.assignment.sensitivity import Scores
 from lpkernels.techniques.assignment.tracing import trace
 
 __all__ = [
     "PAPER",
+    "Assigned",
     "Assignment",
+    "Audit",
+    "Count",
     "Formats",
     "Group",
+    "Memory",
     "Op",
     "Pins",
     "Point",
     "Promoter",
     "Promotion",
     "Scores",
+    "StepResult",
     "TensorSpec",
     "amp_like",
+    "assign",
+    "audit",
     "curve",
     "demote",
     "group",
     "operator_based",
     "score",
     "trace",
+    "train_with_assignment",
     "uniform",
 ]

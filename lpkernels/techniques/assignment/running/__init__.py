@@ -3,5 +3,16 @@
 from lpkernels.techniques.assignment.running._keeping import Memory
 from lpkernels.techniques.assignment.running._table import Count
 from lpkernels.techniques.assignment.running.assigned import Assigned, assign
+from lpkernels.techniques.assignment.running.audit import Audit, audit
+from lpkernels.techniques.assignment.running.loop import StepResult, train_with_assignment
 
-__all__ = ["Assigned", "Count", "Memory", "assign"]
+__all__ = [
+    "Assigned",
+    "Audit",
+    "Count",
+    "Memory",
+    "StepResult",
+    "assign",
+    "audit",
+    "train_with_assignment",
+]

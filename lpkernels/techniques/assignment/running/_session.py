@@ -36,7 +36,7 @@ class Session:
         keeper: Keeper | None,
         branches: bool,
     ) -> None:
-        self._table, self._plan = table, plan
+        self._table, self.plan = table, plan
         self._keeper, self._branches = keeper, branches
         # By id, the keys of the parameters that the plan reads.
         self._keys = {
@@ -46,6 +46,8 @@ class Session:
         }
         self._rounded: dict[str, Tensor] = {}
         self._met = 0
+        # The call that is being computed; an audit reads it.
+        self.computes: Planned | None = None
         self._records = torch.is_grad_enabled()
 
     @contextmanager
@@ -59,14 +61,14 @@ class Session:
             stack.enter_context(mode)
             yield
         self._rounded.clear()
-        if self._met != len(self._plan.calls):
+        if self._met != len(self.plan.calls):
             raise self._departs("ended")
 
     def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The network's inputs, rounded."""
 
         def of(number: int, x: Tensor) -> Tensor:
-            op = self._plan.inputs[number]
+            op = self.plan.inputs[number]
             return x if op is None else self.result(x, op)
 
         return changed((tuple(args), dict(kwargs)), of)
@@ -76,7 +78,7 @@ class Session:
         key, gradient = key_of(op, "activation"), key_of(op, "grad_activation")
         node = RoundedInPlace if in_place else Rounded
         with torch._C.DisableTorchFunction():
-            if self._branches and key in self._plan.consumed:
+            if self._branches and key in self.plan.consumed:
                 gradient = ""
             y: Tensor = node.apply(x, self._table, key, gradient)
             if self._keeper is not None:
@@ -104,9 +106,15 @@ class Session:
             def store(x: Tensor, part: str) -> Tensor:
                 return self.result(x, parts[part]) if part in parts else x
 
+            if self._table.read_in_parts is not None:
+                self._table.read_in_parts(planned, (args, kwargs))
             result = in_parts(name, function, args, kwargs, compute, store)
         else:
-            result = compute(*args, **kwargs)
+            self.computes = planned
+            try:
+                result = compute(*args, **kwargs)
+            finally:
+                self.computes = None
             if planned.results:
                 result = self._results(planned, args, kwargs, result)
             elif planned.copies is not None and isinstance(result, Tensor):
@@ -124,14 +132,14 @@ class Session:
         return function(self._parameter(args[0])) if isinstance(found, Tensor) else found
 
     def _next(self, operation: str) -> Planned:
-        calls = self._plan.calls
+        calls = self.plan.calls
         if self._met == len(calls) or calls[self._met].operation != operation:
             raise self._departs(f"calls {operation!r}")
         self._met += 1
         return calls[self._met - 1]
 
     def _departs(self, what: str) -> RuntimeError:
-        calls = self._plan.calls
+        calls = self.plan.calls
         expected = "ended" if self._met == len(calls) else f"called {calls[self._met].operation!r}"
         return RuntimeError(
             f"assign: the model {what} where its trace {expected}, at call {self._met}; a model "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from lpkernels import functional
 from lpkernels.arithmetic import Quantizer
 from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.running._plan import Planned
 
 # What `lp.quantize` counts: overflow, underflow, zeros, nonfinite.
 _COUNTS = 4
@@ -66,8 +68,10 @@ class Table:
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.quantizers: list[Quantizer] = []
         self.counting = counting
-        # Is told of every rounding: key, values before, values after. The audit sets it.
+        # The audit sets these. One is told of every rounding: key, values before, values after; the
+        # other of what a call of several operations reads, which no observer sees inside.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
+        self.read_in_parts: Callable[[Planned, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
         self._numel = [0] * len(self.keys)
         self.write(assignment)

@@ -103,6 +103,8 @@ class Assigned:
         self._counts: dict[str, Count] = {}
         self._removed = False
         self._loss_key = ""
+        # The last forward pass, at which an audit looks.
+        self._running: Session | None = None
 
     @property
     def assignment(self) -> Assignment:
@@ -148,7 +150,7 @@ class Assigned:
         if self._flag is None:
             self._flag = torch.zeros((), dtype=torch.bool, device=self._device(input))
         keeper = self._keeper(args, kwargs, target)
-        session = self._session(plan, keeper)
+        session = self._running = self._session(plan, keeper)
         with session.running():
             args, kwargs = session.inputs(args, kwargs)
             value = self.loss(self.model(*args, **kwargs), target)
