@@ -44,6 +44,7 @@ COMMANDS = [
     "bench",
     "accumulate",
     "schedule",
+    "assign",
     "sweep",
 ]
 
