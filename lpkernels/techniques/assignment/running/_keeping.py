@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from lpkernels import functional
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
+from lpkernels.functional._nodes import packed, unpacked
 
 _WHOLE = 32
 
@@ -48,6 +48,8 @@ class Meter:
     def __init__(self) -> None:
         self.packed = self.whole = 0
         self.most = Memory()
+        # What was unpacked last, and from which codes.
+        self.last: tuple[Codes, Tensor] | None = None
         self._users: dict[StorageWeakRef, int] = {}
 
     def reset(self) -> None:
@@ -78,7 +80,7 @@ class Codes:
     """The codes of one memory, made when the first operation keeps it."""
 
     def __init__(self, quantizer: Quantizer, meter: Meter) -> None:
-        self._fmt: Any = quantizer.fmt
+        self._fmt = quantizer.fmt.to_ints()
         self._meter = meter
         self._codes: Tensor | None = None
         self._numel = 0
@@ -90,7 +92,7 @@ class Codes:
         numel = x.untyped_storage().nbytes() // x.element_size()
         flat = x.detach().as_strided((numel,), (1,), 0)
         try:
-            self._codes = functional.pack(flat, self._fmt)
+            self._codes = packed(flat, self._fmt)
         except ValueError:
             return False
         self._numel = numel
@@ -98,9 +100,12 @@ class Codes:
         return True
 
     def view(self, like: View) -> Tensor:
-        assert self._codes is not None
-        flat = functional.unpack(self._codes, self._fmt, (self._numel,))
-        return like.within(flat.to(like.dtype))
+        last = self._meter.last
+        if last is None or last[0] is not self:
+            assert self._codes is not None
+            # The operation before may have asked for the same: backward goes back the same way.
+            last = self._meter.last = (self, unpacked(self._codes, self._fmt, self._numel))
+        return like.within(last[1].to(like.dtype))
 
     def __del__(self) -> None:
         if self._codes is not None:
@@ -188,6 +193,7 @@ class Keeper:
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """Around the forward pass."""
+        self.meter.last = None
         with torch.autograd.graph.saved_tensors_hooks(self._keep, Kept.tensor):
             yield
         self.meter.note()

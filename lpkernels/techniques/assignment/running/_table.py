@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels import functional
 from lpkernels.arithmetic import Quantizer
+from lpkernels.functional._nodes import rounded
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.running._plan import Planned
 
@@ -79,6 +79,7 @@ class Table:
     def write(self, assignment: Assignment) -> None:
         """Takes over the formats of the assignment."""
         self.quantizers = [assignment.format_of(key) for key in self.keys]
+        self._lowered = [(q.to_ints(), q.is_stochastic) for q in self.quantizers]
 
     def rounded(self, x: Tensor, key: str, *, in_place: bool = False) -> Tensor:
         """x in its format, float32 where x's dtype does not hold it; in_place: in x's memory."""
@@ -91,7 +92,7 @@ class Table:
         with torch._C.DisableTorchFunction():
             before = x.clone() if in_place and self.told is not None else x
             out = x if in_place else None
-            y = functional.quantize(x, self.quantizers[row], counts=counts, out=out)
+            y = rounded(x, *self._lowered[row], counts, out)
             if self.told is not None:
                 self.told(key, before, y)
         return y

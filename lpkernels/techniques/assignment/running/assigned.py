@@ -184,6 +184,7 @@ class Assigned:
         """
         self._check_there()
         self._stepped = True
+        self._meter.last = None
         if not self._table.counting:
             return ()
         before, self._copied = self._copied, self._table.copied()
