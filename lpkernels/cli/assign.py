@@ -72,8 +72,14 @@ def assign(
     Example: `lpkernels assign --model resnet18 --width 16 --batch 128 --ratio 0.6 --save a.json`
     """
     request = _request(order, ratio, bits, seed)
-    made, scores = _made(request, _workload(data, data_dir, model, width), batch, lr, seed, score)
+    workload = _workload(data, data_dir, model, width)
+    made, scores, kept = _made(request, workload, batch, lr, seed, score)
     _show(made, scores, f"{model} on {data}, batches of {batch}")
+    console.print(
+        f"kept for backward, as the trace predicts: {kept.bytes / 2**20:,.1f} MiB, of which "
+        f"{kept.packed / 2**20:,.1f} MiB are codes",
+        highlight=False,
+    )
     if save is not None:
         made.save(save)
         console.print(f"assignment in {save}", soft_wrap=True)
@@ -117,13 +123,14 @@ def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
 
 def _made(
     request: Request, workload: Any, batch: int, lr: float, seed: int, told: bool
-) -> tuple[Any, Any]:
-    """The assignment of the network with weights of the seed, and scores where they are wanted."""
+) -> tuple[Any, Any, Any]:
+    """The assignment of the network with weights of the seed, scores where they are wanted, and
+    what is kept for backward."""
     import torch
 
     from lpkernels.experiments.workloads.streams import stream_seed
     from lpkernels.experiments.workloads.traced import mean_loss, output_loss
-    from lpkernels.techniques.assignment import group, score, trace
+    from lpkernels.techniques.assignment import group, kept_memory, score, trace
 
     if batch > len(workload.train):
         raise typer.BadParameter(
@@ -140,15 +147,14 @@ def _made(
     pair = (first[0], first)
     try:
         loss = mean_loss(output_loss(workload, first))
-        scores = None
+        scores, ops = None, trace(network, loss, pair)
         if told or request.needs_scores:
-            groups = group(trace(network, loss, pair))
-            scores = score(network, loss, pair, groups, request.formats, lr=lr)
+            scores = score(network, loss, pair, group(ops), request.formats, lr=lr)
         made = request.assignment(network, loss, pair, lr=lr, scores=scores)
     except (ValueError, NotImplementedError) as error:
         hint = "--bits" if str(error).startswith("demote: bits") else "--model"
         raise typer.BadParameter(str(error), param_hint=hint) from error
-    return made, scores if told else None
+    return made, scores if told else None, kept_memory(ops, made)
 
 
 def _show(made: Any, scores: Any, title: str) -> None:

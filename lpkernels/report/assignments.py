@@ -44,8 +44,8 @@ def _caption(assignment: Assignment) -> str:
     low = len(assignment.low_groups)
     demoted = f"{low} of {len(assignment.groups)} groups demoted: " if low else ""
     return (
-        f"{demoted}low-precision ratio {assignment.ratio:.4f}, bit ratio {assignment.bit_ratio:.4f}, "
-        f"{assignment.bits:,} of {assignment.high_bits:,} bits"
+        f"{demoted}low-precision ratio {assignment.ratio:.4f}, bit ratio "
+        f"{assignment.bit_ratio:.4f}, {assignment.bits:,} of {assignment.high_bits:,} bits"
     )
 
 

@@ -9,6 +9,7 @@ from lpkernels.techniques.assignment.baselines import amp_like, operator_based, 
 from lpkernels.techniques.assignment.curve import Point, curve
 from lpkernels.techniques.assignment.demotion import demote
 from lpkernels.techniques.assignment.grouping import Group, TensorSpec, group
+from lpkernels.techniques.assignment.keeping import kept_memory
 from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
@@ -50,6 +51,7 @@ __all__ = [
     "curve",
     "demote",
     "group",
+    "kept_memory",
     "operator_based",
     "score",
     "trace",
