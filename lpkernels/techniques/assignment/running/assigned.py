@@ -159,6 +159,14 @@ class Assigned:
         result: Tensor = Flagged.apply(value, flag)
         return result
 
+    def check(self, input: Any, target: Any) -> None:
+        """Traces this batch, as the first call would: the assignment must be of it.
+
+        Raises: ValueError: the assignment is of another model, loss or batch.
+        """
+        self._check_there()
+        self._plan(self.loss, input, target)
+
     def output(self, input: Any) -> Any:
         """The model's output under the current formats, to evaluate it; the loss is not computed.
 
