@@ -211,6 +211,9 @@ class Keeper:
         with torch.autograd.graph.saved_tensors_hooks(self._keep, Kept.tensor):
             yield
         self.meter.note()
+        # From here on codes live as long as the graph.
+        self._stored.clear()
+        self._pending.clear()
 
     def starts(self) -> None:
         """A call starts."""
