@@ -47,6 +47,8 @@ class Session:
         }
         self._rounded: dict[str, Tensor] = {}
         self._met = 0
+        # Whether the call that runs keeps its result for a gradient that is a function of it.
+        self._settles = False
         # The call that is being computed; an audit reads it.
         self.computes: Planned | None = None
         self._records = torch.is_grad_enabled()
@@ -84,7 +86,8 @@ class Session:
             y: Tensor = node.apply(x, self._table, key, gradient)
             if self._keeper is not None:
                 self._keeper.stores(y, self._table.quantizers[self._table.rows[key]])
-                self._keeper.settles(x, y)
+                if self._settles:
+                    self._keeper.settles(x, y)
         return y
 
     def call(
@@ -99,6 +102,7 @@ class Session:
         planned = self._next(operation_of(name))
         if self._replaces(planned):
             args, kwargs = changed((args, kwargs), self._replacing(planned))
+        self._settles = planned.parts is not None or planned.by_its_result
         if self._keeper is not None:
             self._keeper.starts()
         if planned.parts is not None:
