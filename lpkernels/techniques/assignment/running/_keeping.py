@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
 from lpkernels.functional._nodes import packed, unpacked
-
-_WHOLE = 32
+from lpkernels.techniques.assignment.running._compact import Indices, Mask, compact
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,21 @@ class Codes:
             self._meter.packed -= self._codes.nbytes
 
 
+class Whole:
+    """A tensor that is none of the assignment, in fewer bits."""
+
+    def __init__(self, smaller: Mask | Indices, meter: Meter) -> None:
+        self._smaller, self._meter = smaller, meter
+        meter.whole += smaller.nbytes
+
+    def view(self, like: View) -> Tensor:
+        """The tensor, contiguous."""
+        return self._smaller.tensor()
+
+    def __del__(self) -> None:
+        self._meter.whole -= self._smaller.nbytes
+
+
 @dataclass(frozen=True)
 class View:
     """A place in a memory."""
@@ -134,7 +148,7 @@ class View:
 class Kept:
     """What autograd holds in place of one tensor: itself, or codes."""
 
-    def __init__(self, x: Tensor, meter: Meter | None, codes: Codes | None = None) -> None:
+    def __init__(self, x: Tensor, meter: Meter | None, codes: Codes | Whole | None = None) -> None:
         self.value = x if codes is None else None
         self._codes, self._view = codes, View.of(x)
         self._where = StorageWeakRef(x.untyped_storage())
@@ -197,6 +211,9 @@ class Keeper:
         with torch.autograd.graph.saved_tensors_hooks(self._keep, Kept.tensor):
             yield
         self.meter.note()
+        # From here on codes live as long as the graph.
+        self._stored.clear()
+        self._pending.clear()
 
     def starts(self) -> None:
         """A call starts."""
@@ -227,6 +244,30 @@ class Keeper:
             elif result.stride() == y.stride():
                 view = View.of(kept.value)
                 kept.become(self._kept(view.within(y.detach()), self.meter))
+
+    def ends(self, operation: str, quantizers: Iterable[Quantizer], product: bool) -> None:
+        """A call ends, which read tensors in these formats; what it still keeps gets smaller.
+
+        A product may keep copies of its operands in another order, which fit in their formats.
+        """
+        for each in self._pending if self.packs else ():
+            kept = each()
+            x = None if kept is None else kept.value
+            if kept is None or x is None:
+                continue
+            smaller = compact(operation, x)
+            if smaller is not None:
+                kept.become(Kept(x, self.meter, Whole(smaller, self.meter)))
+            elif product and x.dtype == torch.float32 and x.device.type == "cpu":
+                self._copied(kept, x, quantizers)
+        self._pending.clear()
+
+    def _copied(self, kept: Kept, x: Tensor, quantizers: Iterable[Quantizer]) -> None:
+        for quantizer in sorted(set(quantizers), key=lambda each: int(each.fmt.bits)):
+            codes = Codes(quantizer, self.meter)
+            if _packs(x, quantizer) and codes.make(x):
+                kept.become(Kept(x, self.meter, codes))
+                return
 
     def _keep(self, x: Tensor) -> Kept:
         if StorageWeakRef(x.untyped_storage()) in self.there:

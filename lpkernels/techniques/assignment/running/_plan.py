@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.techniques.assignment.grouping import key_of
-from lpkernels.techniques.assignment.operations import SAME_VALUES, canonical
+from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, SAME_VALUES, canonical
 from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.tracing._calls import Met, Place
 from lpkernels.techniques.assignment.tracing._finishing import finished
@@ -50,6 +50,11 @@ class Planned:
     parts: Mapping[str, str] | None
     copies: str | None
     last: tuple[str, ...]
+
+    @cached_property
+    def by_its_result(self) -> bool:
+        """Whether its gradient is a function of its result."""
+        return canonical(self.operation) in BY_THEIR_RESULT
 
 
 @dataclass(frozen=True)

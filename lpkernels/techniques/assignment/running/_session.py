@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+from lpkernels.arithmetic import Quantizer
 from lpkernels.functional._torch import watching
-from lpkernels.nn.observing.functions import name_of, operation_of
+from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.running._keeping import Keeper
 from lpkernels.techniques.assignment.running._nodes import Branch, Rounded, RoundedInPlace
@@ -46,6 +47,8 @@ class Session:
         }
         self._rounded: dict[str, Tensor] = {}
         self._met = 0
+        # Whether the call that runs keeps its result for a gradient that is a function of it.
+        self._settles = False
         # The call that is being computed; an audit reads it.
         self.computes: Planned | None = None
         self._records = torch.is_grad_enabled()
@@ -83,7 +86,8 @@ class Session:
             y: Tensor = node.apply(x, self._table, key, gradient)
             if self._keeper is not None:
                 self._keeper.stores(y, self._table.quantizers[self._table.rows[key]])
-                self._keeper.settles(x, y)
+                if self._settles:
+                    self._keeper.settles(x, y)
         return y
 
     def call(
@@ -98,6 +102,7 @@ class Session:
         planned = self._next(operation_of(name))
         if self._replaces(planned):
             args, kwargs = changed((args, kwargs), self._replacing(planned))
+        self._settles = planned.parts is not None or planned.by_its_result
         if self._keeper is not None:
             self._keeper.starts()
         if planned.parts is not None:
@@ -119,9 +124,21 @@ class Session:
                 result = self._results(planned, args, kwargs, result)
             elif planned.copies is not None and isinstance(result, Tensor):
                 self._copied(planned.copies, result)
+        if self._keeper is not None:
+            # What it computes is none of the model's, and kept by nobody.
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                product = planned.operation in PRODUCTS
+                self._keeper.ends(planned.operation, self._read(planned), product)
         for parameter in planned.last:
             self._rounded.pop(key_of(parameter, "weight"), None)
         return result
+
+    def _read(self, planned: Planned) -> list[Quantizer]:
+        """The formats of the tensors that a call reads, and of those inside it."""
+        rows, quantizers = self._table.rows, self._table.quantizers
+        inside = (planned.parts or {}).values()
+        keys = [*planned.reads, *(key_of(op, "activation") for op in inside)]
+        return [quantizers[rows[key]] for key in keys if key is not None and key in rows]
 
     def attribute(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """An attribute of a tensor; what shares a parameter's values has the rounded ones."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import Formats, assign, demote, group, trace
+from lpkernels.techniques.assignment import Formats, Pins, assign, demote, group, trace
 from tests.compare import assert_bit_equal
 from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
 from tests.techniques.assignment.running.runs import assigned_of, chain_by_hand, gradients
@@ -211,3 +211,16 @@ def test_cross_entropy_in_two_is_torchs(name: str, target: str) -> None:
     (value * 1024).backward()
     torch.testing.assert_close(found[0], value.detach())
     torch.testing.assert_close(found[1]["weight"], model.weight.grad)
+
+
+@PACKED
+def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to(pack: bool) -> None:
+    torch.manual_seed(2)
+    model = Computes(lambda m, x: m.linear(x).amax(0, keepdim=True), linear=nn.Linear(6, 5))
+    batch = (torch.randn(7, 6), torch.zeros(1, dtype=torch.int64, device="cpu"))
+    made = demote(group(trace(model, F.cross_entropy, batch)), 1.0, pins=Pins(high="linear.Y"))
+    assigned = assign(model, F.cross_entropy, made, pack=pack)
+    assert made.is_low("amax.Y") and not made.is_low("linear.Y")
+    gradient = gradients(assigned, batch)[1]["linear.bias"]
+    assert gradient.isfinite().all()
+    assert (gradient != 0).all()
