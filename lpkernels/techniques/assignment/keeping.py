@@ -9,7 +9,7 @@ from lpkernels.techniques.assignment.grouping import group, key_of
 from lpkernels.techniques.assignment.ops import Op, checked_ops
 from lpkernels.techniques.assignment.running._keeping import Memory
 
-_FLOAT, _INDEX = 4, 8
+_FLOAT, _INDEX = 4, 2
 
 # Operations whose backward reads their result, their inputs, or neither.
 _RESULT = frozenset(
@@ -46,13 +46,13 @@ def kept_memory(ops: Sequence[Op], assignment: Assignment) -> Memory:
     operation: a matrix product or convolution keeps its inputs and its weight; a norm its input,
     its scale and float32 statistics; ReLU, sigmoid, tanh and softmax their result; other
     activations, products, average pooling and losses their inputs; max pooling its input and its
-    indices, 8 bytes each; dropout a mask in float32; sums, concatenations, moves and means nothing.
-    As torch's operations do on the CPU in training, the network's input without a gradient.
+    indices, 2 bytes each; dropout a mask of bits; sums, concatenations, moves and means nothing. As
+    torch's operations do on the CPU in training, the network's input without a gradient, and
+    `assign` stores it.
 
-    What a trace does not tell is left out: copies of the same values in another order, buffers,
-    what is kept by operations that are not known and by layers of lpkernels in emulated arithmetic,
-    and statistics of norms without a scale. So convolutional networks and perceptrons come out
-    exact, and attention with several heads too low, for it copies its operands, in float32.
+    What a trace does not tell is left out: masks of attention, what is kept by operations that are
+    not known and by layers of lpkernels in emulated arithmetic, statistics of norms without a
+    scale. Indices count as if every plane that is pooled had less than 2^15 elements.
 
     Args:
         ops: of `trace`.
@@ -117,7 +117,7 @@ def _whole(op: Op, learning: set[str]) -> int:
     if op.operation in _CHANNEL_NORMS and op.params:
         return 2 * _FLOAT * max(op.params.values())
     if op.operation.endswith("dropout"):
-        return _FLOAT * op.numel
+        return -(-op.numel // 8)
     if op.operation == "nll_loss":
         return _FLOAT
     if op.operation == "layer_norm" and op.params:

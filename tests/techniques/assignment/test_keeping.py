@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import Task, build_model
@@ -83,6 +83,11 @@ def smooth() -> nn.Sequential:
     )  # fmt: skip
 
 
+def encoder() -> nn.Sequential:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.Sequential(nn.Linear(12, 16), layer, nn.Flatten(), nn.Linear(160, 10))
+
+
 IMAGES, SMALL = (3, 32, 32), (3, 16, 16)
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "chain": (chain_model, (1, 8, 8)),
@@ -97,6 +102,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "signals": (lambda: network("cnn3", (1, 40), 8), (1, 40)),
     "pooled": (pooled, SMALL),
     "smooth": (smooth, (20,)),
+    "encoder": (encoder, (10, 12)),
 }
 
 
@@ -129,6 +135,24 @@ each_network = pytest.mark.parametrize(
 def test_it_is_what_a_step_keeps(name: str):
     for ratio, (predicted, kept) in zip(RATIOS, measured(name), strict=True):
         assert predicted == kept, ratio
+
+
+def test_attention_has_masks_that_a_trace_does_not_tell():
+    torch.manual_seed(0)
+    model = build_model("gpt2", Task("text", (16,), 20), width=16)
+    batch = (torch.randint(0, 20, (4, 16)), torch.randint(0, 20, (4, 16)))
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return cross_entropy(output.transpose(1, 2), target)
+
+    ops = trace(model, loss, batch)
+    for ratio in RATIOS:
+        made = demote(group(ops), ratio)
+        with assign(model, loss, made, promote=None) as assigned:
+            assigned(*batch).backward()
+            kept, predicted = assigned.memory(), kept_memory(ops, made)
+        assert predicted.packed == kept.packed
+        assert 0.97 * kept.bytes <= predicted.bytes <= kept.bytes
 
 
 @each_network
