@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,9 +45,10 @@ def score(
     The score of a group is the sum of c * c over its elements: the variance of the change if the
     errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
     are. It adds over elements, tensors and groups, so the knapsack's sum is that of the whole
-    assignment. Two other forms rank groups worse by how much the loss of other batches really
-    changes: the sum of |c| lets many small errors, which cancel, outweigh few large ones, and
-    |sum of c|, exact for this batch to first order, is luck for another.
+    assignment. Two other forms, the sum of |c| and |sum of c|, rank groups worse by how much the
+    loss of other batches really changes, as `python -m bench.assignment_scores` measures: in the
+    first many small errors, which cancel, outweigh few large ones; the second is exact to first
+    order for this batch, and luck for another.
 
     The loss itself is no cost: nothing is computed from its value. Nor is the gradient of the
     network's input. lr is that of plain gradient descent, without momentum or decay; it is what
@@ -69,6 +70,28 @@ def score(
             overflows to infinity in one of the formats; lr or loss_scale out of range.
         NotImplementedError: as `trace`.
     """
+    found = changes(model, loss, batch, groups, formats, lr=lr, loss_scale=loss_scale)
+    costs = {key: float(change.square().sum()) for key, change in found}
+    return Scores.of(
+        groups,
+        {each.index: math.fsum(costs.get(t.key, 0.0) for t in each.tensors) for each in groups},
+    )
+
+
+def changes(
+    model: Module,
+    loss: Loss,
+    batch: tuple[Any, Any],
+    groups: Sequence[Group],
+    formats: Formats = PAPER,
+    *,
+    lr: float = 0.1,
+    loss_scale: float | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """By key, the change c that each element makes, in float64; arguments and errors as of `score`.
+
+    Tensors that change nothing are left out.
+    """
     _check_positive("lr", lr)
     if loss_scale is not None:
         _check_positive("loss_scale", loss_scale)
@@ -78,15 +101,9 @@ def score(
     tensors = {tensor.key: tensor for each in groups for tensor in each.tensors}
     if loss_scale is None:
         loss_scale = _largest_scale(step.tensors, tensors, formats)
-    slopes = _slopes(step, tensors, lr)
-    costs = {
-        key: _cost(tensors[key], step.tensors[key], slope, formats, loss_scale)
-        for key, slope in slopes.items()
-    }
-    return Scores.of(
-        groups,
-        {each.index: math.fsum(costs.get(t.key, 0.0) for t in each.tensors) for each in groups},
-    )
+    for key, slope in _slopes(step, tensors, lr).items():
+        error = _error(tensors[key], step.tensors[key], formats, loss_scale)
+        yield key, slope.double() * error
 
 
 def _slopes(step: Step, tensors: Mapping[str, TensorSpec], lr: float) -> dict[str, Tensor]:
@@ -108,13 +125,12 @@ def _slopes(step: Step, tensors: Mapping[str, TensorSpec], lr: float) -> dict[st
     return found
 
 
-def _cost(
-    tensor: TensorSpec, values: Tensor, slope: Tensor, formats: Formats, loss_scale: float
-) -> float:
+def _error(tensor: TensorSpec, values: Tensor, formats: Formats, loss_scale: float) -> Tensor:
+    """What low precision is off from high precision, for each element."""
     scale = loss_scale if tensor.kind in _BACKWARD else 1.0
     high, low = (_rounded(values * scale, tensor, formats, low) for low in (False, True))
-    found = float((slope.double() * (low - high)).square().sum()) / scale**2
-    if not math.isfinite(found):
+    found = (low - high) / scale
+    if not bool(found.isfinite().all()):
         what = f" times the loss scale {scale:g}" if tensor.kind in _BACKWARD else ""
         raise ValueError(
             f"score: {tensor.key!r}{what} is not finite in {formats.of(tensor.kind, True)} or "
