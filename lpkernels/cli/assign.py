@@ -6,11 +6,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 from lpkernels.cli._options import Seed, console, valid
-from lpkernels.techniques.assignment.asking import Request
+from lpkernels.techniques.assignment.asking import BASELINES, Request
 from lpkernels.techniques.assignment.demotion import Order
 
-_BASELINES = ("uniform", "operator_based", "amp_like")
-_ORDERS = (*get_args(Order), *_BASELINES)
+_ORDERS = (*get_args(Order), *BASELINES)
 
 
 def _order(name: str) -> None:
@@ -95,7 +94,7 @@ def assign(
 
 def _request(order: Any, ratio: float | None, bits: int | None, seed: int) -> Request:
     """What the options ask for."""
-    if order in _BASELINES:
+    if order in BASELINES:
         for name, value in {"--ratio": ratio, "--bits": bits}.items():
             if value is not None:
                 raise typer.BadParameter(
@@ -131,6 +130,7 @@ def _made(
     from lpkernels.experiments.workloads.streams import stream_seed
     from lpkernels.experiments.workloads.traced import mean_loss, output_loss
     from lpkernels.techniques.assignment import group, kept_memory, score, trace
+    from lpkernels.techniques.assignment.scoring import requested
 
     if batch > len(workload.train):
         raise typer.BadParameter(
@@ -150,7 +150,7 @@ def _made(
         scores, ops = None, trace(network, loss, pair)
         if told or request.needs_scores:
             scores = score(network, loss, pair, group(ops), request.formats, lr=lr)
-        made = request.assignment(network, loss, pair, lr=lr, scores=scores)
+        made = requested(request, network, loss, pair, lr=lr, scores=scores)
     except (ValueError, NotImplementedError) as error:
         hint = "--bits" if str(error).startswith("demote: bits") else "--model"
         raise typer.BadParameter(str(error), param_hint=hint) from error

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import Tensor
-from torch.nn import Module
-
-from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.baselines import amp_like, operator_based, uniform
-from lpkernels.techniques.assignment.demotion import Order, demote
-from lpkernels.techniques.assignment.grouping import group
+from lpkernels.techniques.assignment.demotion import SCORED, Order
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
-from lpkernels.techniques.assignment.scoring import score
-from lpkernels.techniques.assignment.sensitivity import Scores
-from lpkernels.techniques.assignment.tracing import trace
 
 Rule = Literal["demote", "uniform", "operator_based", "amp_like", "file"]
-_BASELINES = {"uniform": uniform, "operator_based": operator_based, "amp_like": amp_like}
-_SCORED = ("sensitivity", "sensitivity_prefix")
+#: Rules that need no budget.
+BASELINES = {"uniform": uniform, "operator_based": operator_based, "amp_like": amp_like}
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class Request:
             return
         if sum(each is not None for each in asked) != 1:
             raise ValueError(
-                f"assignment: give ratio or bits, one of them, or {', '.join(_BASELINES)} or "
+                f"assignment: give ratio or bits, one of them, or {', '.join(BASELINES)} or "
                 f"file=<path>; got ratio={self.ratio} and bits={self.bits}"
             )
         if self.ratio is not None and not 0 <= self.ratio <= 1:
@@ -92,7 +83,7 @@ class Request:
             )
 
     def __str__(self) -> str:
-        words: list[str] = [self.rule] if self.rule in _BASELINES else []
+        words: list[str] = [self.rule] if self.rule in BASELINES else []
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if value != field.default:
@@ -115,36 +106,7 @@ class Request:
     @property
     def needs_scores(self) -> bool:
         """Whether groups are scored for it."""
-        return self.rule == "demote" and self.order in _SCORED
-
-    def assignment(
-        self,
-        model: Module,
-        loss: Callable[[Any, Any], Tensor],
-        batch: tuple[Any, Any],
-        *,
-        lr: float = 0.1,
-        scores: Scores | Mapping[int, float] | None = None,
-    ) -> Assignment:
-        """The assignment of this model, loss and batch.
-
-        lr: of `score`, for an order by sensitivity. scores: those, if they are there already.
-        Raises: as `trace`, `demote`, `Assignment.load` and `score` do.
-        """
-        ops = trace(model, loss, batch)
-        if self.rule in _BASELINES:
-            return _BASELINES[self.rule](ops, formats=self.formats)
-        groups = group(ops)
-        if self.rule == "file":
-            return Assignment.load(Path(self.file), groups)
-        if not self.needs_scores:
-            scores = None
-        elif scores is None:
-            scores = score(model, loss, batch, groups, self.formats, lr=lr)
-        return demote(
-            groups, self.ratio, bits=self.bits, order=self.order, seed=self.seed,
-            formats=self.formats, scores=scores,
-        )  # fmt: skip
+        return self.rule == "demote" and self.order in SCORED
 
 
 def parse_assignment(text: str) -> Request:
@@ -159,13 +121,13 @@ def parse_assignment(text: str) -> Request:
     found: dict[str, Any] = {}
     for word in text.split(","):
         name, _, value = (part.strip() for part in word.strip().partition("="))
-        if not value and name in _BASELINES:
+        if not value and name in BASELINES:
             found.setdefault("rule", name)
             continue
         if name not in _READ or not value:
             raise ValueError(
                 f"assignment: expected words such as ratio=0.6, of {', '.join(_READ)}, or one of "
-                f"{', '.join(_BASELINES)}; got {word.strip()!r} in {text!r}"
+                f"{', '.join(BASELINES)}; got {word.strip()!r} in {text!r}"
             )
         if name in found:
             raise ValueError(f"assignment: {name} is there twice in {text!r}; give it once")

@@ -17,7 +17,8 @@ from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.sensitivity import Scores, scores_of
 
 Order = Literal["decreasing", "increasing", "random", "sensitivity", "sensitivity_prefix"]
-_SCORED = ("sensitivity", "sensitivity_prefix")
+#: Orders that take scores.
+SCORED = ("sensitivity", "sensitivity_prefix")
 
 
 def demote(
@@ -144,7 +145,7 @@ def _enough(walk: Walk, ratio: float | Fraction | None, bits: int | None) -> Cal
 def _costs(
     order: Order, scores: Scores | Mapping[int, float] | None, groups: Sequence[Group]
 ) -> Mapping[int, float]:
-    if (scores is not None) != (order in _SCORED):
+    if (scores is not None) != (order in SCORED):
         raise ValueError(
             f"demote: scores go with order='sensitivity' or 'sensitivity_prefix', got {order=} and "
             f"{'no scores' if scores is None else 'scores'}"

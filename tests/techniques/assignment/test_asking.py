@@ -18,6 +18,7 @@ from lpkernels.techniques.assignment import (
     uniform,
 )
 from lpkernels.techniques.assignment.asking import Request, parse_assignment
+from lpkernels.techniques.assignment.scoring import requested
 from tests.techniques.assignment.networks import chain_batch, chain_model
 
 
@@ -103,10 +104,14 @@ def test_each_text_gives_what_its_function_gives(tmp_path: Path) -> None:
         "ratio=1,low=e3m2none_sat,low_grad=e4m1none:toward_zero": demote(groups, 1, formats=harsh),
     }
     for text, assignment in expected.items():
-        made = parse_assignment(text).assignment(model, cross_entropy, batch, lr=0.5)
+        made = requested(parse_assignment(text), model, cross_entropy, batch, lr=0.5)
         assert made == assignment, text
-    given = parse_assignment("ratio=0.6,order=sensitivity").assignment(
-        model, cross_entropy, batch, scores={0: 1.0, 1: 9.0, 2: 1.0, 3: 1.0}
+    given = requested(
+        parse_assignment("ratio=0.6,order=sensitivity"),
+        model,
+        cross_entropy,
+        batch,
+        scores={0: 1.0, 1: 9.0, 2: 1.0, 3: 1.0},
     )
     assert given.low_groups == demote(
         groups, 0.6, order="sensitivity", scores={0: 1.0, 1: 9.0, 2: 1.0, 3: 1.0}

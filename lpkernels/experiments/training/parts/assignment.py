@@ -14,6 +14,7 @@ from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
 from lpkernels.techniques.assignment import assign
 from lpkernels.techniques.assignment.asking import Request, parse_assignment
+from lpkernels.techniques.assignment.scoring import requested
 
 #: The file of a run's promotions, without its ending.
 PROMOTIONS = "promotions"
@@ -64,9 +65,8 @@ class AssignedTraining(Part):
         self._model, sample = model, context.sample
         try:
             self._losses = output_loss(context.workload, sample)
-            made = self.request.assignment(
-                model, self._mean, (sample[0], sample), lr=optimizer.param_groups[0]["lr"]
-            )
+            lr = optimizer.param_groups[0]["lr"]
+            made = requested(self.request, model, self._mean, (sample[0], sample), lr=lr)
         except (ValueError, FileNotFoundError, NotImplementedError) as error:
             raise ValueError(f"assignment: {error}") from error
         self.assigned = assign(
