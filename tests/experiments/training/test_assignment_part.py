@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,6 +160,10 @@ def test_what_cannot_be_assigned_is_refused(tmp_path: Path) -> None:
         trainer_in(tmp_path / "b", "file=missing.json")
     with pytest.raises(ValueError, match="assignment: a step of gan has 2 turns"):
         Trainer(BASE.replace(data="gan", model="gan", assignment="ratio=0.5"), tmp_path / "c")
+    part: Any = AssignmentConfig("ratio=0.5").build()
+    several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
+    with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):
+        part.prepare(Strange(), None, several)
     config = BASE.replace(assignment="ratio=0.5")
     workload = tiny_workload(config.workload)
     strange = type(workload)(**{**vars(workload), "model": Strange})

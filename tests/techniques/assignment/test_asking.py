@@ -106,13 +106,6 @@ def test_each_text_gives_what_its_function_gives(tmp_path: Path) -> None:
     for text, assignment in expected.items():
         made = requested(parse_assignment(text), model, cross_entropy, batch, lr=0.5)
         assert made == assignment, text
-    given = requested(
-        parse_assignment("ratio=0.6,order=sensitivity"),
-        model,
-        cross_entropy,
-        batch,
-        scores={0: 1.0, 1: 9.0, 2: 1.0, 3: 1.0},
-    )
-    assert given.low_groups == demote(
-        groups, 0.6, order="sensitivity", scores={0: 1.0, 1: 9.0, 2: 1.0, 3: 1.0}
-    ).low_groups  # fmt: skip
+    request, costs = Request(ratio=0.6, order="sensitivity"), {0: 1.0, 1: 9.0, 2: 1.0, 3: 1.0}
+    given = requested(request, model, cross_entropy, batch, scores=costs)
+    assert given == demote(groups, 0.6, order="sensitivity", scores=costs)
