@@ -136,7 +136,7 @@ class Traced(TorchFunctionMode):
         if planned.parts is not None:
             return self._in_parts(planned, args, kwargs)
         name = canonical(planned.operation)
-        if name in _BY_RESULT and planned.results and planned.results[0].place == "result":
+        if name in _BY_RESULT and planned.results:
             return self._by_its_result(planned, name, func, args, kwargs)
         result = func(*args, **kwargs)
         return self._results(planned, args, kwargs, result) if planned.results else result
@@ -188,10 +188,15 @@ class Traced(TorchFunctionMode):
     def _by_its_result(
         self, planned: Planned, name: str, func: Any, args: Any, kwargs: Any
     ) -> Tensor:
+        x, *rest = args
+        in_place = planned.results[0].place == "argument"
         with torch.no_grad():
-            result = func(*args, **kwargs)
-        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-        return self._of_result(args[0], result, planned.results[0].op, name, dim or 0)
+            result = func(x.clone() if in_place else x, *rest, **kwargs)
+        dim = kwargs.get("dim", 0)
+        if rest and name.endswith("softmax"):
+            dim = rest[0]
+        y = self._of_result(x, result, planned.results[0].op, name, dim or 0)
+        return x.copy_(y) if in_place else y
 
     def _of_result(self, x: Tensor, result: Tensor, op: str, name: str, dim: int) -> Tensor:
         ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))

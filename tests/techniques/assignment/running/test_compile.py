@@ -34,7 +34,7 @@ def functions(m: Any, x: Tensor) -> Tensor:
     y = m.first(x)
     y = torch.sigmoid(y) + torch.tanh(y).softmax(-1)
     y += 1
-    return m.head(torch.relu_(y - 1.5)) @ m.head.weight
+    return m.head(nn.functional.relu(y - 1.5, inplace=True)) @ m.head.weight
 
 
 NETWORKS: dict[str, Any] = {
@@ -89,6 +89,24 @@ def test_inductor_compiles_it_too():
     eager, compiled = (assigned_of(model, batch, 1.0) for _ in range(2))
     one, other = (step(eager, eager, batch), step(compiled.compiled(*batch), compiled, batch))
     torch.testing.assert_close(other[0], one[0], rtol=0.1, atol=0.1)
+
+
+def test_what_the_compiler_does_not_show_is_an_error():
+    # Dynamo (torch 2.13) tells a mode of no torch.relu_.
+    model = Computes(lambda m, x: torch.relu_(m.linear(x) + 1), linear=nn.Linear(6, 5))
+    batch = (torch.randn(4, 6), torch.arange(4))
+    run = assigned_of(model, batch, 0.6).compiled(*batch, backend="eager")
+    with pytest.raises(Exception, match=r"torch\.compile does not call 'relu_' as the model does"):
+        run(*batch)
+
+
+def test_attention_in_one_call_is_refused():
+    model = Computes(lambda m, x: nn.functional.scaled_dot_product_attention(x, m.linear(x), x),
+                     linear=nn.Linear(6, 6))  # fmt: skip
+    batch = (torch.randn(2, 4, 6), torch.zeros(2, 6, dtype=torch.int64, device="cpu"))
+    run = assigned_of(model, batch, 0.6).compiled(*batch, backend="eager")
+    with pytest.raises(Exception, match="scaled_dot_product_attention in one call is not compiled"):
+        run(*batch)
 
 
 def test_what_is_compiled_is_for_batches_such_as_the_first():
