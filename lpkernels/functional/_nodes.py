@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from lpkernels import ops
@@ -38,3 +42,21 @@ def packed(x: Tensor, fmt: Ints) -> Tensor:
 def unpacked(codes: Tensor, fmt: Ints, numel: int) -> Tensor:
     """`unpack` of what `packed` made, without its checks."""
     return ops.unpack(codes, fmt, (numel,))
+
+
+def rows_of(quantizers: Sequence[Ints]) -> Tensor:
+    """The quantizers as rows of a table that a compiled graph reads when it runs, int64 on the
+    CPU."""
+    rows = [[len(ints), *ints, *[0] * (ops.ROW - 1 - len(ints))] for ints in quantizers]
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, ops.ROW)
+
+
+def rounded_by_row(
+    x: Tensor, table: Tensor, number: int, stochastic: bool, counts: Tensor | None
+) -> Tensor:
+    """`rounded` by a row of `rows_of`, where torch.compile traces."""
+    row: Any = ops.Row(table, number, False, 0)
+    call = (seed_for(stochastic, None), Role.DIRECT, SITE_QUANTIZE, "auto")
+    if counts is None:
+        return ops.quantize(x, row, *call)
+    return ops.quantize_counting(x, row, counts, None, *call)

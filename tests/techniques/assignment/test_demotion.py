@@ -131,7 +131,17 @@ def test_sensitivity_takes_the_cheapest_set():
     # 101 of 1110 elements: the first two have 110 and cost 9, the last alone costs 20.
     made = demote(groups, Fraction(101, 1110), order="sensitivity", scores=scores)
     assert made.low_groups == (0, 1)
+    # A hundredth of an element more than the first has.
+    made = demote(groups, Fraction(10001, 111000), order="sensitivity", scores=scores)
+    assert made.low_groups == (0, 1)
     assert demote(groups, 0, order="sensitivity", scores=dict.fromkeys(range(3), 0)).bits == most
+
+
+def test_what_is_held_low_counts_for_a_ratio_by_sensitivity():
+    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
+    pins = Pins(low="t0.Y")
+    made = demote(groups, Fraction(110, 1110), order="sensitivity", scores=scores, pins=pins)
+    assert (made.low_groups, made.low) == ((1,), {"t0.Y", "t1.Y"})
 
 
 def test_sensitivity_takes_everything_where_pins_keep_a_ratio_from_being_reached():

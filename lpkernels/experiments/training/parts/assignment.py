@@ -14,6 +14,7 @@ from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
 from lpkernels.techniques.assignment import assign
 from lpkernels.techniques.assignment.asking import Request, parse_assignment
+from lpkernels.techniques.assignment.running.checking import check_batch
 from lpkernels.techniques.assignment.scoring import requested
 
 #: The file of a run's promotions, without its ending.
@@ -73,7 +74,7 @@ class AssignedTraining(Part):
             model, self._mean, made, promote=self.request.promote, fan_out=self.request.fan_out
         )
         # A resumed run may begin with a shorter batch than the one it is made of.
-        self.assigned.check(sample[0], sample)
+        check_batch(self.assigned, sample[0], sample)
         return model, optimizer
 
     def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:

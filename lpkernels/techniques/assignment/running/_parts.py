@@ -33,7 +33,7 @@ def in_parts(
     with storing(store), torch._C.DisableTorchFunction():
         recipe = kwargs.get("recipe")
         if name == "cross_entropy":
-            return _cross_entropy(*args, **kwargs)
+            return stored(cross_entropy(_logs, *args, **kwargs), "nll_loss")
         if recipe is not None and not recipe.is_torch:
             return compute(*args, **kwargs)
         of = {k: v for k, v in arguments_of(name, args, kwargs).items() if k != "recipe"}
@@ -52,7 +52,12 @@ def _linear(x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
     return F.linear(x, w, b)
 
 
-def _cross_entropy(
+def _logs(x: Tensor, axis: int) -> Tensor:
+    return stored(torch.log_softmax(x, axis), "log_softmax")
+
+
+def cross_entropy(
+    logs_of: Callable[[Tensor, int], Tensor],
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
@@ -62,11 +67,11 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """torch's, with the rounded logarithms in it."""
+    """torch's, of the logarithms that logs_of(input, axis) gives."""
     if size_average is not None or reduce is not None:
         reduction = _reduction.legacy_get_string(size_average, reduce)
     axis = 0 if input.dim() == 1 else 1
-    logs = stored(torch.log_softmax(input, axis), "log_softmax")
+    logs = logs_of(input, axis)
     if target.is_floating_point():
         classes = input.shape[axis]
         shares = target * (1 - label_smoothing) + label_smoothing / classes
@@ -76,7 +81,7 @@ def _cross_entropy(
         loss = _smoothed(logs, target, weight, ignore_index, reduction, label_smoothing, axis)
     else:
         loss = F.nll_loss(logs, target, weight, ignore_index=ignore_index, reduction=reduction)
-    return stored(loss, "nll_loss")
+    return loss
 
 
 def _smoothed(

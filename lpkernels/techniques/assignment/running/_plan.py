@@ -6,7 +6,7 @@ same ones, so what to do at each is decided once, from the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -60,18 +60,38 @@ class Planned:
 @dataclass(frozen=True)
 class Plan:
     """ops: what the trace found. inputs: the Op of each of the network's tensors, None of those
-    that nothing rounds. calls: all calls in order. parameters: those that are read, by name."""
+    that nothing rounds. calls: all calls in order. parameters: those that are read, by name.
+    operations: the functions that are called, with their operations."""
 
     ops: tuple[Op, ...]
     inputs: tuple[str | None, ...]
     calls: tuple[Planned, ...]
     parameters: tuple[str, ...]
+    operations: Mapping[Callable[..., Any], str]
 
     @cached_property
     def consumed(self) -> frozenset[str]:
         """The keys of results that other calls compute with."""
         computing = [call for call in self.calls if call.results or call.parts is not None]
         return frozenset(key for call in computing for key in call.reads if key is not None)
+
+    def elements(self, trained: Container[str]) -> dict[str, int]:
+        """How many elements of each tensor a step rounds where gradients are rounded at their
+        sums, if these parameters have gradients: what depends on no such has none."""
+        found: dict[str, int] = {}
+        reached: set[str] = set()
+        for op in self.ops:
+            found[key_of(op.name, "activation")] = op.numel
+            for name, numel in op.full_params.items():
+                found[key_of(name, "weight")] = numel
+                if name in trained:
+                    found[key_of(name, "grad_weight")] = numel
+                    reached.add(op.name)
+            if not reached.isdisjoint(op.inputs):
+                reached.add(op.name)
+            if op.name in reached:
+                found[key_of(op.name, "grad_activation")] = op.numel
+        return found
 
 
 def planned(
@@ -95,7 +115,8 @@ def planned(
         for number, met in enumerate(recorder.calls)
     )
     inputs = tuple(None if step is None else names.get(step) for step in recorder.inputs)
-    return Plan(ops, inputs, calls, parameters)
+    functions = {met.function: met.operation for met in recorder.calls}
+    return Plan(ops, inputs, calls, parameters, functions)
 
 
 def _call(met: Met, names: Mapping[Step, str], last: tuple[str, ...]) -> Planned:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.functional._nodes import rounded
+from lpkernels.functional._nodes import rounded, rows_of
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.running._plan import Planned
 
@@ -68,6 +68,8 @@ class Table:
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.quantizers: list[Quantizer] = []
         self.counting = counting
+        # The same as a tensor, which compiled graphs read when they run.
+        self.compiled: Tensor | None = None
         # The audit sets these. One is told of every rounding: key, values before, values after; the
         # other of what a call of several operations reads, which no observer sees inside.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
@@ -80,6 +82,22 @@ class Table:
         """Takes over the formats of the assignment."""
         self.quantizers = [assignment.format_of(key) for key in self.keys]
         self._lowered = [(q.to_ints(), q.is_stochastic) for q in self.quantizers]
+        if self.compiled is not None:
+            self.compiled.copy_(rows_of([ints for ints, _ in self._lowered]))
+
+    def for_compilers(self, device: torch.device) -> tuple[Tensor, Tensor | None, list[bool]]:
+        """The formats as a tensor, the counters of that device, and who draws random bits."""
+        if self.compiled is None:
+            self.compiled = rows_of([ints for ints, _ in self._lowered])
+        if self.counting:
+            self._counts(device)
+        counters = self._counters[device][0] if self.counting else None
+        return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
+
+    def add_elements(self, numel: Mapping[str, int]) -> None:
+        """So many elements of these tensors were rounded by a compiled graph."""
+        for key, elements in numel.items() if self.counting else ():
+            self._numel[self.rows[key]] += elements
 
     def rounded(self, x: Tensor, key: str, *, in_place: bool = False) -> Tensor:
         """x in its format, float32 where x's dtype does not hold it; in_place: in x's memory."""

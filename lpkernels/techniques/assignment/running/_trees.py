@@ -19,24 +19,25 @@ class _Walk:
     def __init__(self, change: Change) -> None:
         self._change = change
         self._number = -1
+        # Tensors so far that became another one.
+        self._others = 0
 
     def of(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             self._number += 1
-            return self._change(self._number, value)
+            new = self._change(self._number, value)
+            self._others += new is not value
+            return new
         if isinstance(value, Mapping):
-            return self._mapping(value)
-        if isinstance(value, list | tuple):
-            found = [self.of(each) for each in value]
-            if all(new is old for new, old in zip(found, value, strict=True)):
+            before = self._others
+            found = {key: self.of(each) for key, each in value.items()}
+            if self._others == before:
                 return value
-            if hasattr(value, "_fields"):
-                return type(value)(*found)
-            return type(value)(found)
+            return found if type(value) is dict else type(value)(**found)
+        if isinstance(value, list | tuple):
+            before = self._others
+            listed = [self.of(each) for each in value]
+            if self._others == before:
+                return value
+            return type(value)(*listed) if hasattr(value, "_fields") else type(value)(listed)
         return value
-
-    def _mapping(self, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        found = {key: self.of(each) for key, each in value.items()}
-        if all(found[key] is value[key] for key in found):
-            return value
-        return found if type(value) is dict else type(value)(**found)

@@ -20,6 +20,7 @@ from lpkernels.techniques.assignment.running._nodes import Flagged
 from lpkernels.techniques.assignment.running._plan import Plan, planned
 from lpkernels.techniques.assignment.running._session import Session
 from lpkernels.techniques.assignment.running._table import Copied, Count, Table, ratios
+from lpkernels.techniques.assignment.running._traced import Traced
 from lpkernels.techniques.assignment.tracing._calls import all_tensors
 from lpkernels.techniques.assignment.tracing.tracing import arguments
 
@@ -145,27 +146,64 @@ class Assigned:
         self._check_there()
         plan = self._plan(self.loss, input, target)
         args, kwargs = arguments(input)
-        if self._stepped:
-            self._flag, self._stepped = None, False
-        if self._flag is None:
-            self._flag = torch.zeros((), dtype=torch.bool, device=self._device(input))
+        flag = self._started(input)
         keeper = self._keeper(args, kwargs, target)
         session = self._running = self._session(plan, keeper)
         with session.running():
             args, kwargs = session.inputs(args, kwargs)
             value = self.loss(self.model(*args, **kwargs), target)
-        flag = self._flag
         flag |= ~value.detach().isfinite().all()
         result: Tensor = Flagged.apply(value, flag)
         return result
 
-    def check(self, input: Any, target: Any) -> None:
-        """Traces this batch, as the first call would: the assignment must be of it.
+    def compiled(self, input: Any, target: Any, **options: Any) -> Callable[[Any, Any], Tensor]:
+        """What to call in place of this object for batches of these sizes: one graph, compiled when
+        it is first called. The bits are those of the call itself as far as torch's compiled
+        arithmetic is torch's own.
 
-        Raises: ValueError: the assignment is of another model, loss or batch.
+        A promotion writes into a table that the graph reads, and compiles nothing anew. What
+        operations keep for backward is not packed. Gradients are rounded at the sum of a fan-out;
+        attention in one call is refused.
+
+        Args: options: of torch.compile; fullgraph is True.
+        Raises:
+            ValueError: as a call of this object, and with fan_out="branches"; later, batches of
+                other sizes and other modes of the modules.
         """
+        if self.fan_out == "branches":
+            raise ValueError('Assigned: compiled needs fan_out="sum", got "branches"')
         self._check_there()
-        self._plan(self.loss, input, target)
+        plan = self._plan(self.loss, input, target)
+        traced = Traced(self._table, plan, self._device(input))
+        expected = self._kind(self.loss, input, target)
+
+        def forward(input: Any, target: Any) -> Tensor:
+            args, kwargs = arguments(input)
+            mode = traced.started()
+            args, kwargs = mode.inputs(args, kwargs)
+            with mode:
+                value = self.loss(self.model(*args, **kwargs), target)
+            mode.ended()
+            return value
+
+        graph = torch.compile(forward, fullgraph=True, **options)
+        numel = plan.elements({n for n, p in self.model.named_parameters() if p.requires_grad})
+
+        def run(input: Any, target: Any) -> Tensor:
+            self._check_there()
+            if self._kind(self.loss, input, target) != expected:
+                raise ValueError(
+                    "Assigned: compiled for batches of other sizes, or for other modes of the "
+                    "modules (train, eval); call compiled() for these as well"
+                )
+            flag = self._started(input)
+            value = graph(input, target)
+            self._table.add_elements(numel)
+            flag |= ~value.detach().isfinite().all()
+            result: Tensor = Flagged.apply(value, flag)
+            return result
+
+        return run
 
     def output(self, input: Any) -> Any:
         """The model's output under the current formats, to evaluate it; the loss is not computed.
@@ -271,6 +309,13 @@ class Assigned:
         known = {StorageWeakRef(x.untyped_storage()) for x in there}
         return Keeper(self._meter, known, self._flag, self.packs)
 
+    def _started(self, input: Any) -> Tensor:
+        """The flag of this step."""
+        if self._stepped or self._flag is None:
+            self._stepped = False
+            self._flag = torch.zeros((), dtype=torch.bool, device=self._device(input))
+        return self._flag
+
     def _device(self, input: Any) -> torch.device:
         known = [*self.model.parameters(), *all_tensors({"": input}).values()]
         return known[0].device if known else torch.device("cpu")
@@ -281,14 +326,16 @@ class Assigned:
 
     def _plan(self, loss: Callable[[Any, Any], Tensor] | None, input: Any, target: Any) -> Plan:
         """Of batches of these sizes, in the modes that the modules are in."""
-        modes = tuple(module.training for module in self.model.modules())
-        grad = torch.is_grad_enabled()
-        kind = (loss is None, grad, modes, _kind(input), _kind(target))
+        kind = self._kind(loss, input, target)
         if kind not in self._plans:
-            plan = planned(self.model, loss, (input, target), grad)
+            plan = planned(self.model, loss, (input, target), torch.is_grad_enabled())
             self._check(plan, loss is None)
             self._plans[kind] = plan
         return self._plans[kind]
+
+    def _kind(self, loss: Any, input: Any, target: Any) -> Any:
+        modes = tuple(module.training for module in self.model.modules())
+        return (loss is None, torch.is_grad_enabled(), modes, _kind(input), _kind(target))
 
     def _check(self, plan: Plan, is_output: bool) -> None:
         groups = group(plan.ops)

@@ -155,16 +155,10 @@ def _expected(assigned: Assigned, plan: Plan) -> dict[str, int]:
             if call.results or call.parts is not None:
                 edges.update(key for key in call.reads if key is not None)
     found = dict.fromkeys(assigned.assignment.tensors, 0)
-    reached: set[str] = set()
+    found |= dict.fromkeys(plan.elements(trained), 1)
     for op in plan.ops:
-        key = key_of(op.name, "activation")
-        found[key] = 1
-        for name in op.full_params:
-            found[key_of(name, "weight")] = 1
-            found[key_of(name, "grad_weight")] = int(name in trained)
-        if not reached.isdisjoint(op.inputs) or not trained.isdisjoint(op.full_params):
-            reached.add(op.name)
-            found[key_of(op.name, "grad_activation")] = edges[key] or 1
+        gradient = key_of(op.name, "grad_activation")
+        found[gradient] *= edges[key_of(op.name, "activation")] or 1
     return found
 
 

@@ -83,8 +83,8 @@ class Step:
         found: dict[str, Tensor] = {}
 
         def told(key: str, before: Tensor, _: Tensor) -> None:
-            # A copy: what works in place changes it later.
-            found[key] = before.detach().float().clone()
+            # Nothing changes it later: what goes on is what was rounded.
+            found[key] = before.detach().float()
 
         with left_as_found(self._model, [*args, *kwargs.values()]), torch.enable_grad():
             change()

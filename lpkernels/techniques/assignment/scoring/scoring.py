@@ -56,7 +56,7 @@ def score(
 
     One forward and one backward pass in full precision give all but how results move, which is a
     second forward pass a small step further. The model, its buffers and gradients and the random
-    state are left as found. A copy of every tensor of the assignment is held meanwhile.
+    state are left as found. All tensors of the assignment are held meanwhile, in float32.
 
     Args:
         model, loss, batch: as for `trace`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ class Met:
     """
 
     operation: str
+    function: Callable[..., Any]
     reads: list[Maker | None]
     made: list[Made] = field(default_factory=list)
     parts: Mapping[str, Step] | None = None

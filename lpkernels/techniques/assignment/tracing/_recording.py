@@ -83,7 +83,7 @@ class Recorder(Visitor):
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         found = all_tensors(arguments)
         makers = {name: self._maker(x) for name, x in found.items()}
-        self.calls.append(Met(call.operation, list(makers.values())))
+        self.calls.append(Met(call.operation, call.function, list(makers.values())))
         reads = Reads(dict(arguments), {n: m for n, m in makers.items() if m is not None})
         kept = list(found.values())
         self._entered[call.number] = (kept, [x._version for x in kept], reads)
