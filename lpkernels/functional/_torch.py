@@ -18,9 +18,9 @@ class Watcher(Protocol):
         function: Callable[..., Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        compute: Callable[[], Any],
+        compute: Callable[..., Any],
     ) -> Any:
-        """Returns compute()."""
+        """Returns compute(*args, **kwargs), which may be of others than these."""
         ...
 
 
@@ -62,12 +62,22 @@ def _unseen(
             return computing(*args, **kwargs)
         count = torch._C._len_torch_function_stack()
         entered = [id(torch._C._get_function_stack_at(i)) for i in range(count)]
-        compute: Callable[[], Any] = partial(computing, *args, **kwargs)
+        compute: Callable[..., Any] = computing
         # The modes of this thread; the innermost comes last and is told first.
         for watcher in _watchers:
             if id(watcher) in entered:
-                compute = partial(watcher.see, function, args, kwargs, compute)
-        return compute()
+                compute = partial(_told, watcher, function, compute)
+        return compute(*args, **kwargs)
+
+
+def _told(
+    watcher: Watcher,
+    function: Callable[..., Any],
+    compute: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    return watcher.see(function, args, kwargs, compute)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional._stored import masked, stored
 from lpkernels.functional._torch import own
 from lpkernels.functional.products import product
 from lpkernels.recipes import as_recipe
@@ -110,15 +111,17 @@ def attended(
     first, second = seed, seeds.seed_of_product(seed, 1)
     scores = product(_NAME, query, key.mT, None, 1.0, recipe, first, backend) * scale
     if mask is None:
-        weights = scores.softmax(-1)
+        weights = stored(stored(scores, "scores").softmax(-1), "softmax")
     else:
-        scores = scores + mask
+        scores = masked(scores, mask)
         # Where no key is left the softmax is 0 / 0, and its gradient NaN: it must not be taken.
         empty = (scores == -math.inf).all(-1, keepdim=True)
         weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
+        weights = stored(weights, "softmax")
     if dropout_p > 0:
-        weights = F.dropout(weights, dropout_p)
-    return product(_NAME, weights, value, None, 1.0, recipe, second, backend), weights
+        weights = stored(F.dropout(weights, dropout_p), "dropout")
+    y = product(_NAME, weights, value, None, 1.0, recipe, second, backend)
+    return stored(y, "values"), weights
 
 
 def additive_mask(function: str, name: str, mask: Tensor | None, hides: bool) -> Tensor | None:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._layer import emulated_layer, widened
+from lpkernels.functional._stored import stored
 from lpkernels.functional._torch import own
 from lpkernels.functional.attention import additive_mask, attended
 from lpkernels.functional.linear import LinearGeometry
@@ -130,12 +131,12 @@ def multi_head_attention_forward(
     empty = math.nan if need_weights else 0.0
     y, shares = attended(q, k, v, mask, p, scale, recipe, seed, backend, empty)
     y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * num_heads)
-    y = call.linear(_OUT, y, out_proj_weight, out_proj_bias)
+    y = stored(call.linear(_OUT, y, out_proj_weight, out_proj_bias), "out_proj")
     y = y if batched else y.squeeze(1)
     if not need_weights:
         return y, None
     shares = shares.unflatten(0, (batch, num_heads))
-    shares = shares.mean(1) if average_attn_weights else shares
+    shares = stored(shares.mean(1) if average_attn_weights else shares, "mean")
     return y, shares if batched else shares.squeeze(0)
 
 
@@ -170,7 +171,10 @@ def _projected(
     results: list[Tensor] = []
     for i, w in enumerate(_weights(inputs, weights, rows)):
         x = inputs[i] if inputs[i].dim() == 3 else inputs[i].unsqueeze(1)
-        results += call.linear(i, x, w, biases[i]).chunk(counts[i], -1)
+        y = call.linear(i, x, w, biases[i])
+        results += stored(y, "in_proj").chunk(3, -1) if counts[i] == 3 else y.chunk(counts[i], -1)
+    if len(counts) > 1:
+        results = [stored(y, f"in_proj_{x}") for x, y in zip("qkv", results, strict=True)]
     return results
 
 

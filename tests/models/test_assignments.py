@@ -7,7 +7,17 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import Op, demote, group, operator_based, trace
+from lpkernels.techniques.assignment import (
+    Op,
+    assign,
+    audit,
+    demote,
+    group,
+    operator_based,
+    trace,
+    train_with_assignment,
+)
+from lpkernels.techniques.loss_scaling import LossScaler
 from tests.models.architectures import ARCHITECTURES, Architecture
 from tests.models.test_models import RECIPES, each_architecture
 
@@ -61,3 +71,20 @@ def test_models_are_assigned_and_left_as_found(architecture: Architecture) -> No
     assert 0.6 <= demote(group(ops), 0.6).ratio
     assert 0 < operator_based(ops).ratio < 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("converted", [False, True], ids=["plain", "converted"])
+@each_architecture
+def test_models_train_under_an_assignment(architecture: Architecture, converted: bool) -> None:
+    model = architecture.model()
+    if converted:
+        lp.convert(model, RECIPES["fp8"])
+    made = demote(group(traced(model, architecture)), 0.6)
+    assigned = assign(model, lambda output, _: output.loss, made)
+    batch = (architecture.batch(), None)
+    assert audit(assigned, batch).departures == ()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    # The gradients of these small models fit without a scale.
+    scaler = LossScaler(init_scale=1.0)
+    found = list(train_with_assignment(assigned, optimizer, [batch] * 2, scaler=scaler))
+    assert all(result.loss.isfinite() and not result.skipped for result in found)

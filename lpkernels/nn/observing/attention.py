@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpkernels.functional._stored import masked, stored
+
 # (left, right, name) -> left @ right;  (x, w, b, name) -> x @ w.T + b.
 Matmul = Callable[[Tensor, Tensor, str], Tensor]
 Linear = Callable[[Tensor, Tensor, Tensor | None, str], Tensor]
@@ -32,15 +34,20 @@ def dot_product_attention(
         key, value = (x.repeat_interleave(repeats, dim=-3) for x in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = matmul(query, key.mT, "scores") * factor
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        scores = masked(scores, attn_mask)
+    else:
+        scores = stored(scores, "scores")
     if is_causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    weights = torch.softmax(scores, dim=-1)
-    return matmul(torch.dropout(weights, dropout_p, True), value, "values"), weights
+    weights = stored(torch.softmax(scores, dim=-1), "softmax")
+    dropped = weights
+    if dropout_p > 0:
+        dropped = stored(torch.dropout(weights, dropout_p, True), "dropout")
+    return stored(matmul(dropped, value, "values"), "values"), weights
 
 
 def multi_head_attention(
@@ -63,9 +70,11 @@ def multi_head_attention(
         matmul=matmul,
     )  # fmt: skip
     y = y.permute(2, 0, 1, 3).reshape(length, batch, width)
-    y = linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj")
+    y = stored(linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj"), "out_proj")
     if of["average_attn_weights"]:
         weights = weights.mean(dim=1)
+    if of["need_weights"]:
+        weights = stored(weights, "mean")
     if not batched:
         y, weights = y.squeeze(1), weights.squeeze(0)
     return y, weights if of["need_weights"] else None
@@ -76,14 +85,15 @@ def _projections(
 ) -> tuple[Tensor, ...]:
     weight, bias = of["in_proj_weight"], of["in_proj_bias"]
     if not of["use_separate_proj_weight"] and query is key and key is value:
-        return linear(query, weight, bias, "in_proj").chunk(3, dim=-1)
+        return stored(linear(query, weight, bias, "in_proj"), "in_proj").chunk(3, dim=-1)
     if of["use_separate_proj_weight"]:
         weights = tuple(of[f"{x}_proj_weight"] for x in "qkv")
     else:
         weights = weight.chunk(3)
     biases = (None,) * 3 if bias is None else bias.chunk(3)
     inputs = zip("qkv", (query, key, value), weights, biases, strict=True)
-    return tuple(linear(x, w, b, f"in_proj_{name}") for name, x, w, b in inputs)
+    parts = ((f"in_proj_{name}", x, w, b) for name, x, w, b in inputs)
+    return tuple(stored(linear(x, w, b, part), part) for part, x, w, b in parts)
 
 
 def _mask(of: dict[str, Any], batch: int, heads: int, like: Tensor) -> Tensor | None:

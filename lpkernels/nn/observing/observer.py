@@ -156,21 +156,22 @@ class _Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         if self._by_parts and name in PARTS and name in self._operations:
             return in_parts(self._reporter, name, func, arguments_of(name, args, kwargs))
-        return self.see(func, args, kwargs, partial(func, *args, **kwargs))
+        return self.see(func, args, kwargs, func)
 
     def see(
         self,
         function: Callable[..., Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        compute: Callable[[], Any],
+        compute: Callable[..., Any],
     ) -> Any:
         name = name_of(function)
         operation = operation_of(name)
         if operation not in self._operations:
-            return compute()
+            return compute(*args, **kwargs)
         arguments = arguments_of(name, args, kwargs)
-        return self._reporter.report(operation, function, arguments, compute)
+        called = partial(compute, *args, **kwargs)
+        return self._reporter.report(operation, function, arguments, called)
 
 
 class _Operators(TorchDispatchMode):

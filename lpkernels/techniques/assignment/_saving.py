@@ -91,8 +91,11 @@ def from_json(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path}: a field is missing or of another type: {error}") from error
 
 
-def check_same(mine: Sequence[Group], model: Sequence[Group]) -> None:
-    """Raises: ValueError: the groups do not hold the same tensors, of the same sizes."""
+def check_same(
+    mine: Sequence[Group], model: Sequence[Group], *, kinds: Sequence[Kind] = get_args(Kind)
+) -> None:
+    """Raises: ValueError: the groups do not hold the same tensors; those of these kinds, of the
+    same sizes."""
     of_mine, of_model = (_sizes(groups) for groups in (mine, model))
     missing, extra = of_model.keys() - of_mine.keys(), of_mine.keys() - of_model.keys()
     if missing or extra:
@@ -101,7 +104,7 @@ def check_same(mine: Sequence[Group], model: Sequence[Group]) -> None:
             f"{' and ' if missing and extra else ''}{_some('the model lacks', extra)}; trace the "
             "model and demote its own groups"
         )
-    other = [key for key, size in of_model.items() if of_mine[key] != size]
+    other = [key for key, size in of_model.items() if of_mine[key] != size and size[0] in kinds]
     if other:
         key = other[0]
         weights = any(of_model[each][0] in ("weight", "grad_weight") for each in other)

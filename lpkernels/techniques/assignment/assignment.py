@@ -117,6 +117,13 @@ class Assignment:
         """
         _saving.check_same(self.groups, groups)
 
+    def check_keys(self, groups: Sequence[Group]) -> None:
+        """Whether it is one of the network with these groups, at whatever batch size.
+
+        Raises: ValueError: tensors that only one of the two has, or parameters of other sizes.
+        """
+        _saving.check_same(self.groups, groups, kinds=("weight", "grad_weight"))
+
     def save(self, path: str | Path) -> None:
         """Writes it as JSON."""
         _saving.write(path, _saving.to_json(self))

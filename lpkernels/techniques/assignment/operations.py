@@ -56,6 +56,15 @@ SAME_VALUES = frozenset(
 )
 """Operations whose result holds the values of their argument, and is no tensor of its own."""
 
+BY_THEIR_RESULT = frozenset(
+    """
+    relu relu6 elu selu celu leaky_relu threshold sigmoid tanh exp expm1 sqrt rsqrt reciprocal
+    softmax log_softmax softmin
+    """.split()
+)
+"""Operations whose gradient is a function of their result. (That of a maximum compares the result
+with what it is the maximum of, and one rounded to another format would be equal to nothing.)"""
+
 _PYTHONS = {
     "truediv": "div",
     "itruediv": "div",

@@ -108,6 +108,11 @@ class Promoter:
         self.assignment = self.assignment.promoted(order)
         return tuple(order)
 
+    @property
+    def measures_error(self) -> bool:
+        """Whether a rounding error may promote."""
+        return self._thresholds["error"] is not None
+
     def _free(self) -> frozenset[str]:
         return self.assignment.low - self.assignment.held.keys
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.tracing._flow import Step
 
 
-def finished(steps: Sequence[Step], loss: Step) -> tuple[tuple[Op, ...], list[str]]:
+def named(steps: Sequence[Step], ends: Iterable[Step]) -> dict[Step, str]:
+    """The steps that these ends depend on, in order, and their names."""
+    return _names(_needed(steps, ends))
+
+
+def finished(names: Mapping[Step, str]) -> tuple[tuple[Op, ...], list[str]]:
     """The Ops, and the operations among them that are not known, with where they are."""
-    kept = _needed(steps, loss)
-    names = _names(kept)
     ops = tuple(
         Op(
             names[step], step.is_gemm, tuple(names[each] for each in step.inputs), _params(step),
             step.numel, step.operation, step.known,
         )
-        for step in kept
+        for step in names
     )  # fmt: skip
-    unknown = [f"{s.operation} ({names[s]})" for s in kept if not s.known]
+    unknown = [f"{step.operation} ({name})" for step, name in names.items() if not step.known]
     return ops, unknown
 
 
@@ -33,9 +36,10 @@ def _params(step: Step) -> dict[str, int]:
     }
 
 
-def _needed(steps: Sequence[Step], loss: Step) -> list[Step]:
-    """What the loss depends on, and the network's inputs of that."""
-    found, waiting = {loss}, [loss]
+def _needed(steps: Sequence[Step], ends: Iterable[Step]) -> list[Step]:
+    """What the ends depend on, and the network's inputs of that."""
+    waiting = list(ends)
+    found = set(waiting)
     while waiting:
         new = [step for step in waiting.pop().inputs if step not in found]
         found.update(new)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor, tensors
+from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor
 from lpkernels.techniques.assignment.operations import KNOWN, SAME_VALUES, canonical
+from lpkernels.techniques.assignment.tracing._calls import Made, Met, Place, all_tensors
 from lpkernels.techniques.assignment.tracing._flow import Flow, Maker, Parameter, Step, memory
 from lpkernels.techniques.assignment.tracing._parts import PARTS, Reads, give
 
@@ -33,10 +34,13 @@ _SIZED_BY_VALUES = frozenset("nonzero argwhere unique unique_consecutive".split(
 
 
 class Recorder(Visitor):
-    """steps: the operations so far, in order, whether the loss depends on them or not."""
+    """steps: the operations so far, in order, whether the loss depends on them or not.
+    calls: all calls of functions so far, whether they are operations or not.
+    """
 
     def __init__(self, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.steps: list[Step] = []
+        self.calls: list[Met] = []
         self._flow = Flow()
         self._entered: dict[int, tuple[list[Tensor], list[int], Reads]] = {}
         self._parameters = {
@@ -48,12 +52,17 @@ class Recorder(Visitor):
         self._add_inputs(args, kwargs)
 
     def _add_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        given = _all_tensors({str(i): x for i, x in enumerate(args)} | dict(kwargs))
+        given = all_tensors({str(i): x for i, x in enumerate(args)} | dict(kwargs))
         floats = {name: x for name, x in given.items() if x.is_floating_point()}
-        for name, x in floats.items():
+        self.inputs: list[Step | None] = []
+        for name, x in given.items():
+            if name not in floats:
+                self.inputs.append(None)
+                continue
             part = name if len(floats) > 1 else ""
             step = Step(None, "input", part, False, True, x.numel())
             self.steps.append(step)
+            self.inputs.append(step)
             self._flow.made(x, step)
 
     def step_of(self, loss: Tensor) -> Step:
@@ -66,9 +75,15 @@ class Recorder(Visitor):
             )
         return maker
 
+    def steps_of(self, output: Any) -> list[Step]:
+        """The makers of what the model returns."""
+        makers = [self._flow.maker(x) for x in all_tensors({"": output}).values()]
+        return [maker for maker in makers if isinstance(maker, Step)]
+
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        found = _all_tensors(arguments)
+        found = all_tensors(arguments)
         makers = {name: self._maker(x) for name, x in found.items()}
+        self.calls.append(Met(call.operation, call.function, list(makers.values())))
         reads = Reads(dict(arguments), {n: m for n, m in makers.items() if m is not None})
         kept = list(found.values())
         self._entered[call.number] = (kept, [x._version for x in kept], reads)
@@ -85,7 +100,23 @@ class Recorder(Visitor):
             for x in made:
                 self._flow.note_dependent(x)
         if floats and reads.makers:
+            before = len(self.steps)
             self._record(call, name, reads, result, floats)
+            if len(self.steps) > before:
+                self._place(result, entered, floats)
+
+    def _place(self, result: Any, entered: list[Tensor], made: list[Tensor]) -> None:
+        """Where the call that was met last has its new values."""
+        met = self.calls[-1]
+        # What works in place may return what it changed.
+        places: tuple[tuple[Place, Any], ...] = (("argument", entered), ("result", result))
+        for place, given in places:
+            for index, x in enumerate(all_tensors({"": given}).values()):
+                step = self._flow.maker(x)
+                if any(x is each for each in made) and isinstance(step, Step):
+                    met.made.append(Made(step, place, index))
+            if met.made:
+                return
 
     def _maker(self, x: Tensor) -> Maker | None:
         # Parameters may share one storage, of which each is a part.
@@ -107,7 +138,7 @@ class Recorder(Visitor):
     ) -> list[Tensor]:
         """The tensors with new values: new memory, else what was changed in place."""
         places = {memory(x) for x in entered}
-        results = _all_tensors({"result": result}).values()
+        results = all_tensors({"result": result}).values()
         new = {memory(x): x for x in results if memory(x) not in places}
         if new:
             return list(new.values())
@@ -126,7 +157,8 @@ class Recorder(Visitor):
             steps = PARTS[name](call.run, reads, result)
             if steps is not None:
                 self.steps += steps.all
-                for x, step in zip(_all_tensors({"": result}).values(), steps.results, strict=True):
+                self.calls[-1].parts = {step.part or step.operation: step for step in steps.all}
+                for x, step in zip(all_tensors({"": result}).values(), steps.results, strict=True):
                     self._flow.made(x, step)
                 return
         gemm = name in _GEMMS
@@ -156,16 +188,3 @@ def _takes_no_values(name: str) -> bool:
 def where(run: Run) -> str:
     """A module as errors name it."""
     return "the loss, or what runs around the model," if run.module is None else str(run)
-
-
-def _all_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """As `tensors`, inside mappings too (a model's output may be one)."""
-    found: dict[str, Tensor] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _all_tensors({f"{name}.{key}": each for key, each in value.items()})
-        elif isinstance(value, list | tuple):
-            found |= _all_tensors({f"{name}.{i}": each for i, each in enumerate(value)})
-        else:
-            found |= tensors({name: value})
-    return found

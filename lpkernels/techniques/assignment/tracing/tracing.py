@@ -14,7 +14,8 @@ from lpkernels.nn._select import check_model
 from lpkernels.nn.observing import EVERYTHING, observe
 from lpkernels.nn.observing.tracing import left_as_found
 from lpkernels.techniques.assignment.ops import Op
-from lpkernels.techniques.assignment.tracing._finishing import finished
+from lpkernels.techniques.assignment.tracing._finishing import finished, named
+from lpkernels.techniques.assignment.tracing._flow import Step
 from lpkernels.techniques.assignment.tracing._recording import Recorder
 
 
@@ -68,22 +69,8 @@ def trace(
         ValueError: a loss that is no scalar, or does not depend on what the model computes.
         NotImplementedError: control flow by values, TorchScript, a compiled module; it says where.
     """
-    check_model("trace", model)
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise TypeError(
-            f"trace: batch must be (input, target), got {type(batch).__name__}"
-            f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}"
-        )
-    given, target = batch
-    args, kwargs = _arguments(given)
-    recorder = Recorder(model, args, kwargs)
-    with (
-        left_as_found(model, [*args, *kwargs.values()]),
-        torch.enable_grad(),
-        observe(model, recorder, operations=EVERYTHING),
-    ):
-        value = loss(model(*args, **kwargs), target)
-    ops, unknown = finished(recorder.steps, recorder.step_of(_checked(value)))
+    names = followed(model, loss, batch)[1]
+    ops, unknown = finished(names)
     if unknown:
         warnings.warn(
             "trace: held in high precision, for what they compute is not known: "
@@ -93,7 +80,42 @@ def trace(
     return ops
 
 
-def _arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def followed(
+    model: Module,
+    loss: Callable[[Any, Any], Tensor] | None,
+    batch: tuple[Any, Any],
+    *,
+    grad: bool = True,
+) -> tuple[Recorder, dict[Step, str]]:
+    """One run as `trace` describes it: all that was met, and the names of the steps.
+
+    Without a loss the model runs alone, and its steps are those that its output depends on.
+    """
+    check_model("trace", model)
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise TypeError(
+            f"trace: batch must be (input, target), got {type(batch).__name__}"
+            f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}"
+        )
+    given, target = batch
+    args, kwargs = arguments(given)
+    recorder = Recorder(model, args, kwargs)
+    with (
+        left_as_found(model, [*args, *kwargs.values()]),
+        torch.set_grad_enabled(grad),
+        observe(model, recorder, operations=EVERYTHING),
+    ):
+        output = model(*args, **kwargs)
+        value = None if loss is None else loss(output, target)
+    if loss is None:
+        ends = recorder.steps_of(output)
+    else:
+        ends = [recorder.step_of(_checked(value))]
+    return recorder, named(recorder.steps, ends)
+
+
+def arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """A model's arguments: a mapping by name, a tuple or list in order, or one alone."""
     if isinstance(given, Mapping):
         return (), given
     return (given if isinstance(given, tuple | list) else (given,)), {}

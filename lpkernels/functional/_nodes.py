@@ -1,0 +1,62 @@
+"""Rounding for callers that checked everything once, and round many tensors a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.functional.seeds import seed_for
+from lpkernels.ops import Ints
+from lpkernels.rng import SITE_QUANTIZE, Role
+
+
+def rounded(
+    x: Tensor, quantizer: Ints, stochastic: bool, counts: Tensor | None, out: Tensor | None
+) -> Tensor:
+    """`quantize` of a floating tensor that needs no gradient, without its checks.
+
+    counts: int64, 4 elements on x's device, to which the call adds; out may be x.
+    """
+    seed = seed_for(stochastic, None)
+    call = (seed, Role.DIRECT, SITE_QUANTIZE, "auto")
+    if out is not None:
+        ops.quantize_counting_out(x, out, quantizer, counts, None, *call)
+        return out
+    if counts is None:
+        return ops.quantize(x, quantizer, *call)
+    return ops.quantize_counting(x, quantizer, counts, None, *call)
+
+
+def packed(x: Tensor, fmt: Ints) -> Tensor:
+    """`pack` of a tensor without gradient, without its checks.
+
+    Raises: ValueError: a value without a code.
+    """
+    return ops.pack(x, fmt)
+
+
+def unpacked(codes: Tensor, fmt: Ints, numel: int) -> Tensor:
+    """`unpack` of what `packed` made, without its checks."""
+    return ops.unpack(codes, fmt, (numel,))
+
+
+def rows_of(quantizers: Sequence[Ints]) -> Tensor:
+    """The quantizers as rows of a table that a compiled graph reads when it runs, int64 on the
+    CPU."""
+    rows = [[len(ints), *ints, *[0] * (ops.ROW - 1 - len(ints))] for ints in quantizers]
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, ops.ROW)
+
+
+def rounded_by_row(
+    x: Tensor, table: Tensor, number: int, stochastic: bool, counts: Tensor | None
+) -> Tensor:
+    """`rounded` by a row of `rows_of`, where torch.compile traces."""
+    row: Any = ops.Row(table, number, False, 0)
+    call = (seed_for(stochastic, None), Role.DIRECT, SITE_QUANTIZE, "auto")
+    if counts is None:
+        return ops.quantize(x, row, *call)
+    return ops.quantize_counting(x, row, counts, None, *call)

@@ -1,0 +1,300 @@
+"""What is kept for backward under an assignment: codes, one set for each tensor of it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import AffineFormat, BlockFormat
+from lpkernels.functional._nodes import packed, unpacked
+from lpkernels.techniques.assignment.running._compact import Indices, Mask, compact
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes kept for backward at the moment of a step when they were most.
+
+    packed: codes of tensors of the assignment. whole: all else that operations keep (statistics of
+    norms, masks, indices, results that are no tensor of the assignment), each memory once.
+    The parameters themselves, buffers and the network's inputs are there anyway, and not counted.
+    """
+
+    packed: int = 0
+    whole: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.packed + self.whole
+
+    @property
+    def bits(self) -> int:
+        """All of it."""
+        return 8 * self.bytes
+
+
+class Meter:
+    """What is kept now, and at most so far."""
+
+    def __init__(self) -> None:
+        self.packed = self.whole = 0
+        self.most = Memory()
+        # What was unpacked last, and from which codes.
+        self.last: tuple[Codes, Tensor] | None = None
+        self._users: dict[StorageWeakRef, int] = {}
+
+    def reset(self) -> None:
+        """The most is sought anew."""
+        self.most = Memory(self.packed, self.whole)
+
+    def add_codes(self, size: int) -> None:
+        self.packed += size
+
+    def add_whole(self, where: StorageWeakRef, size: int) -> None:
+        if where not in self._users:
+            self.whole += size
+        self._users[where] = self._users.get(where, 0) + 1
+
+    def drop_whole(self, where: StorageWeakRef, size: int) -> None:
+        self._users[where] -= 1
+        if not self._users[where]:
+            del self._users[where]
+            self.whole -= size
+
+    def note(self) -> None:
+        """Between two calls: what one holds of its result until that is rounded is not kept."""
+        if self.packed + self.whole > self.most.bytes:
+            self.most = Memory(self.packed, self.whole)
+
+
+class Codes:
+    """The codes of one memory, made when the first operation keeps it."""
+
+    def __init__(self, quantizer: Quantizer, meter: Meter) -> None:
+        self._fmt = quantizer.fmt.to_ints()
+        self._meter = meter
+        self._codes: Tensor | None = None
+        self._numel = 0
+
+    def make(self, x: Tensor) -> bool:
+        """Of all of x's memory, unless they are there; False where a value has no code."""
+        if self._codes is not None:
+            return True
+        numel = x.untyped_storage().nbytes() // x.element_size()
+        flat = x.detach().as_strided((numel,), (1,), 0)
+        try:
+            self._codes = packed(flat, self._fmt)
+        except ValueError:
+            return False
+        self._numel = numel
+        self._meter.add_codes(self._codes.nbytes)
+        return True
+
+    def view(self, like: View) -> Tensor:
+        last = self._meter.last
+        if last is None or last[0] is not self:
+            assert self._codes is not None
+            # The operation before may have asked for the same: backward goes back the same way.
+            last = self._meter.last = (self, unpacked(self._codes, self._fmt, self._numel))
+        return like.within(last[1].to(like.dtype))
+
+    def __del__(self) -> None:
+        if self._codes is not None:
+            self._meter.packed -= self._codes.nbytes
+
+
+class Whole:
+    """A tensor that is none of the assignment, in fewer bits."""
+
+    def __init__(self, smaller: Mask | Indices, meter: Meter) -> None:
+        self._smaller, self._meter = smaller, meter
+        meter.whole += smaller.nbytes
+
+    def view(self, like: View) -> Tensor:
+        """The tensor, contiguous."""
+        return self._smaller.tensor()
+
+    def __del__(self) -> None:
+        self._meter.whole -= self._smaller.nbytes
+
+
+@dataclass(frozen=True)
+class View:
+    """A place in a memory."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, x: Tensor) -> View:
+        """x's."""
+        return cls(x.shape, x.stride(), int(x.storage_offset()), x.dtype)
+
+    def within(self, x: Tensor) -> Tensor:
+        """That place in x's memory."""
+        return x.as_strided(self.size, self.stride, self.offset)
+
+
+class Kept:
+    """What autograd holds in place of one tensor: itself, or codes."""
+
+    def __init__(self, x: Tensor, meter: Meter | None, codes: Codes | Whole | None = None) -> None:
+        self.value = x if codes is None else None
+        self._codes, self._view = codes, View.of(x)
+        self._where = StorageWeakRef(x.untyped_storage())
+        self._size = x.untyped_storage().nbytes()
+        self._meter = meter if codes is None else None
+        if self._meter is not None:
+            self._meter.add_whole(self._where, self._size)
+
+    def is_in(self, where: StorageWeakRef) -> bool:
+        """Whether it is held itself, in this memory."""
+        return self.value is not None and self._where == where
+
+    def become(self, other: Kept) -> None:
+        """From now on it stands for the other's tensor."""
+        mine = dict(vars(self))
+        vars(self).update(vars(other))
+        # What the other no longer is, it drops.
+        vars(other).update(mine)
+
+    def tensor(self) -> Tensor:
+        """What stands here."""
+        if self._codes is None:
+            assert self.value is not None
+            return self.value
+        return self._codes.view(self._view)
+
+    def __del__(self) -> None:
+        if self._meter is not None:
+            self._meter.drop_whole(self._where, self._size)
+
+
+@dataclass
+class Stored:
+    """A tensor of the assignment in memory: its version there, and its codes."""
+
+    version: int
+    codes: Codes
+
+
+@dataclass
+class Keeper:
+    """Decides for one forward pass what stands for each tensor that an operation keeps.
+
+    there: memories that are there anyway. flag: becomes True where a value has no code. packs:
+    whether codes stand for anything; without, operations keep the rounded tensors.
+    """
+
+    meter: Meter
+    there: set[StorageWeakRef]
+    flag: Tensor
+    packs: bool
+    _stored: dict[StorageWeakRef, Stored] = field(default_factory=dict)
+    # Of the call that runs: what may be its own result.
+    _pending: list[weakref.ref[Kept]] = field(default_factory=list)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Around the forward pass."""
+        self.meter.last = None
+        with torch.autograd.graph.saved_tensors_hooks(self._keep, Kept.tensor):
+            yield
+        self.meter.note()
+        # From here on codes live as long as the graph.
+        self._stored.clear()
+        self._pending.clear()
+
+    def starts(self) -> None:
+        """A call starts."""
+        self._pending.clear()
+        self.meter.note()
+
+    def stores(self, y: Tensor, quantizer: Quantizer) -> None:
+        """y is a tensor of the assignment, rounded."""
+        if self.packs and _packs(y, quantizer):
+            where = StorageWeakRef(y.untyped_storage())
+            self._stored[where] = Stored(y._version, Codes(quantizer, self.meter))
+
+    def copies(self, y: Tensor, quantizer: Quantizer) -> None:
+        """y holds the values of such a tensor, as a view or in memory of its own."""
+        where = StorageWeakRef(y.untyped_storage())
+        if where not in self._stored and where not in self.there:
+            self.stores(y, quantizer)
+
+    def settles(self, result: Tensor, y: Tensor) -> None:
+        """What the call kept of its result is what was stored of it: y, the rounded one."""
+        where = StorageWeakRef(result.untyped_storage())
+        for each in self._pending:
+            kept = each()
+            if kept is None or kept.value is None or not kept.is_in(where):
+                continue
+            if kept.value.shape == y.shape:
+                kept.become(self._kept(y.detach(), self.meter))
+            elif result.stride() == y.stride():
+                view = View.of(kept.value)
+                kept.become(self._kept(view.within(y.detach()), self.meter))
+
+    def ends(self, operation: str, quantizers: Iterable[Quantizer], product: bool) -> None:
+        """A call ends, which read tensors in these formats; what it still keeps gets smaller.
+
+        A product may keep copies of its operands in another order, which fit in their formats.
+        """
+        for each in self._pending if self.packs else ():
+            kept = each()
+            x = None if kept is None else kept.value
+            if kept is None or x is None:
+                continue
+            smaller = compact(operation, x)
+            if smaller is not None:
+                kept.become(Kept(x, self.meter, Whole(smaller, self.meter)))
+            elif product and x.dtype == torch.float32 and x.device.type == "cpu":
+                self._copied(kept, x, quantizers)
+        self._pending.clear()
+
+    def _copied(self, kept: Kept, x: Tensor, quantizers: Iterable[Quantizer]) -> None:
+        for quantizer in sorted(set(quantizers), key=lambda each: int(each.fmt.bits)):
+            codes = Codes(quantizer, self.meter)
+            if _packs(x, quantizer) and codes.make(x):
+                kept.become(Kept(x, self.meter, codes))
+                return
+
+    def _keep(self, x: Tensor) -> Kept:
+        if StorageWeakRef(x.untyped_storage()) in self.there:
+            return Kept(x, None)
+        kept = self._kept(x, self.meter)
+        if kept.value is not None:
+            self._pending.append(weakref.ref(kept))
+        return kept
+
+    def _kept(self, x: Tensor, meter: Meter) -> Kept:
+        stored = self._stored.get(StorageWeakRef(x.untyped_storage()))
+        if stored is None or stored.version != x._version or not self._coded(stored, x):
+            return Kept(x, meter)
+        return Kept(x, meter, stored.codes)
+
+    def _coded(self, stored: Stored, x: Tensor) -> bool:
+        if stored.codes.make(x):
+            return True
+        self.flag.fill_(True)
+        return False
+
+
+def _packs(y: Tensor, quantizer: Quantizer) -> bool:
+    """Whether codes can stand for y's memory, and are smaller."""
+    fmt: Any = quantizer.fmt
+    if isinstance(fmt, AffineFormat | BlockFormat) or not y.numel():
+        return False
+    if fmt.bits >= 8 * y.element_size() or y.layout is not torch.strided:
+        return False
+    return y.numel() * y.element_size() == y.untyped_storage().nbytes()

@@ -1,0 +1,141 @@
+"""What a run under an assignment does at each call: which tensors it replaces, and which it rounds.
+
+A trace met every call of a function in order. A run of the same model on such a batch meets the
+same ones, so what to do at each is decided once, from the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.nn import Module
+
+from lpkernels.techniques.assignment.grouping import key_of
+from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, SAME_VALUES, canonical
+from lpkernels.techniques.assignment.ops import Op
+from lpkernels.techniques.assignment.tracing._calls import Met, Place
+from lpkernels.techniques.assignment.tracing._finishing import finished
+from lpkernels.techniques.assignment.tracing._flow import Parameter, Step
+from lpkernels.techniques.assignment.tracing.tracing import followed
+
+
+class Result(NamedTuple):
+    """An Op's values in a call: tensor `number` of its result, or of its arguments, in place."""
+
+    op: str
+    place: Place
+    number: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One call.
+
+    operation: its function's name.
+    reads: for each tensor among its arguments the parameter or the Op whose values it is, as the
+        key of a parameter's or a result's tensor; None of others.
+    results: what it makes for the assignment.
+    parts: the Ops inside it by their names there, where it is several.
+    copies: the key of the tensor whose values its result holds, where it makes none itself.
+    last: the parameters that no later call reads.
+    """
+
+    operation: str
+    reads: tuple[str | None, ...]
+    results: tuple[Result, ...]
+    parts: Mapping[str, str] | None
+    copies: str | None
+    last: tuple[str, ...]
+
+    @cached_property
+    def by_its_result(self) -> bool:
+        """Whether its gradient is a function of its result."""
+        return canonical(self.operation) in BY_THEIR_RESULT
+
+
+@dataclass(frozen=True)
+class Plan:
+    """ops: what the trace found. inputs: the Op of each of the network's tensors, None of those
+    that nothing rounds. calls: all calls in order. parameters: those that are read, by name.
+    operations: the functions that are called, with their operations."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[str | None, ...]
+    calls: tuple[Planned, ...]
+    parameters: tuple[str, ...]
+    operations: Mapping[Callable[..., Any], str]
+
+    @cached_property
+    def consumed(self) -> frozenset[str]:
+        """The keys of results that other calls compute with."""
+        computing = [call for call in self.calls if call.results or call.parts is not None]
+        return frozenset(key for call in computing for key in call.reads if key is not None)
+
+    def elements(self, trained: Container[str]) -> dict[str, int]:
+        """How many elements of each tensor a step rounds where gradients are rounded at their
+        sums, if these parameters have gradients: what depends on no such has none."""
+        found: dict[str, int] = {}
+        reached: set[str] = set()
+        for op in self.ops:
+            found[key_of(op.name, "activation")] = op.numel
+            for name, numel in op.full_params.items():
+                found[key_of(name, "weight")] = numel
+                if name in trained:
+                    found[key_of(name, "grad_weight")] = numel
+                    reached.add(op.name)
+            if not reached.isdisjoint(op.inputs):
+                reached.add(op.name)
+            if op.name in reached:
+                found[key_of(op.name, "grad_activation")] = op.numel
+        return found
+
+
+def planned(
+    model: Module,
+    loss: Callable[[Any, Any], Tensor] | None,
+    batch: tuple[Any, Any],
+    grad: bool,
+) -> Plan:
+    """The plan for batches such as this one; the model is left as found."""
+    recorder, names = followed(model, loss, batch, grad=grad)
+    ops, _ = finished(names)
+    parameters = tuple(dict.fromkeys(name for op in ops for name in op.full_params))
+    readers = {
+        maker.name: number
+        for number, met in enumerate(recorder.calls)
+        for maker in met.reads
+        if isinstance(maker, Parameter)
+    }
+    calls = tuple(
+        _call(met, names, tuple(name for name in parameters if readers.get(name) == number))
+        for number, met in enumerate(recorder.calls)
+    )
+    inputs = tuple(None if step is None else names.get(step) for step in recorder.inputs)
+    functions = {met.function: met.operation for met in recorder.calls}
+    return Plan(ops, inputs, calls, parameters, functions)
+
+
+def _call(met: Met, names: Mapping[Step, str], last: tuple[str, ...]) -> Planned:
+    results = tuple(
+        Result(names[made.step], made.place, made.number) for made in met.made if made.step in names
+    )
+    parts = None
+    if met.parts is not None and any(step in names for step in met.parts.values()):
+        parts = {part: names[step] for part, step in met.parts.items() if step in names}
+    reads = tuple(_key(x, names) for x in met.reads)
+    copied = None
+    if canonical(met.operation) in SAME_VALUES:
+        copied = next((key for key in reads if key is not None), None)
+    return Planned(met.operation, reads, results, parts, copied, last)
+
+
+def _key(maker: object, names: Mapping[Step, str]) -> str | None:
+    if isinstance(maker, Parameter):
+        return key_of(maker.name, "weight")
+    if isinstance(maker, Step) and maker in names:
+        return key_of(names[maker], "activation")
+    return None

@@ -1,0 +1,248 @@
+"""One forward pass under an assignment: every call is met, and its tensors are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.functional._torch import watching
+from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
+from lpkernels.techniques.assignment.grouping import key_of
+from lpkernels.techniques.assignment.running._keeping import Keeper
+from lpkernels.techniques.assignment.running._nodes import Branch, Rounded, RoundedInPlace
+from lpkernels.techniques.assignment.running._parts import in_parts
+from lpkernels.techniques.assignment.running._plan import Plan, Planned
+from lpkernels.techniques.assignment.running._table import Table
+from lpkernels.techniques.assignment.running._trees import changed
+
+# What reads a tensor's attribute, and gives other values than the parameter's.
+_APART = frozenset("grad grad_fn".split())
+
+
+class Session:
+    """One forward pass; `running` is around it."""
+
+    def __init__(
+        self,
+        table: Table,
+        plan: Plan,
+        parameters: Mapping[int, str],
+        keeper: Keeper | None,
+        branches: bool,
+    ) -> None:
+        self._table, self.plan = table, plan
+        self._keeper, self._branches = keeper, branches
+        # By id, the keys of the parameters that the plan reads.
+        self._keys = {
+            number: key_of(name, "weight")
+            for number, name in parameters.items()
+            if name in plan.parameters
+        }
+        self._rounded: dict[str, Tensor] = {}
+        self._met = 0
+        # Whether the call that runs keeps its result for a gradient that is a function of it.
+        self._settles = False
+        # The call that is being computed; an audit reads it.
+        self.computes: Planned | None = None
+        self._records = torch.is_grad_enabled()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Raises: RuntimeError: the model called others than the trace met."""
+        mode = _Mode(self)
+        with ExitStack() as stack:
+            if self._keeper is not None:
+                stack.enter_context(self._keeper.keeping())
+            stack.enter_context(watching(mode))
+            stack.enter_context(mode)
+            yield
+        self._rounded.clear()
+        if self._met != len(self.plan.calls):
+            raise self._departs("ended")
+
+    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The network's inputs, rounded."""
+
+        def of(number: int, x: Tensor) -> Tensor:
+            op = self.plan.inputs[number]
+            return x if op is None else self.result(x, op)
+
+        return changed((tuple(args), dict(kwargs)), of)
+
+    def result(self, x: Tensor, op: str, *, in_place: bool = False) -> Tensor:
+        """An Op's result, rounded."""
+        key, gradient = key_of(op, "activation"), key_of(op, "grad_activation")
+        node = RoundedInPlace if in_place else Rounded
+        with torch._C.DisableTorchFunction():
+            if self._branches and key in self.plan.consumed:
+                gradient = ""
+            y: Tensor = node.apply(x, self._table, key, gradient)
+            if self._keeper is not None:
+                self._keeper.stores(y, self._table.quantizers[self._table.rows[key]])
+                if self._settles:
+                    self._keeper.settles(x, y)
+        return y
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        compute: Callable[..., Any],
+    ) -> Any:
+        """A function's result under the assignment."""
+        name = name_of(function)
+        planned = self._next(operation_of(name))
+        if self._replaces(planned):
+            args, kwargs = changed((args, kwargs), self._replacing(planned))
+        self._settles = planned.parts is not None or planned.by_its_result
+        if self._keeper is not None:
+            self._keeper.starts()
+        if planned.parts is not None:
+            parts = planned.parts
+
+            def store(x: Tensor, part: str) -> Tensor:
+                return self.result(x, parts[part]) if part in parts else x
+
+            if self._table.read_in_parts is not None:
+                self._table.read_in_parts(planned, (args, kwargs))
+            result = in_parts(name, function, args, kwargs, compute, store)
+        else:
+            self.computes = planned
+            try:
+                result = compute(*args, **kwargs)
+            finally:
+                self.computes = None
+            if planned.results:
+                result = self._results(planned, args, kwargs, result)
+            elif planned.copies is not None and isinstance(result, Tensor):
+                self._copied(planned.copies, result)
+        if self._keeper is not None:
+            # What it computes is none of the model's, and kept by nobody.
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                product = planned.operation in PRODUCTS
+                self._keeper.ends(planned.operation, self._read(planned), product)
+        for parameter in planned.last:
+            self._rounded.pop(key_of(parameter, "weight"), None)
+        return result
+
+    def _read(self, planned: Planned) -> list[Quantizer]:
+        """The formats of the tensors that a call reads, and of those inside it."""
+        rows, quantizers = self._table.rows, self._table.quantizers
+        inside = (planned.parts or {}).values()
+        keys = [*planned.reads, *(key_of(op, "activation") for op in inside)]
+        return [quantizers[rows[key]] for key in keys if key is not None and key in rows]
+
+    def attribute(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """An attribute of a tensor; what shares a parameter's values has the rounded ones."""
+        name = getattr(getattr(function, "__self__", None), "__name__", "")
+        if name in _APART or id(args[0]) not in self._keys:
+            return function(*args)
+        found = function(*args)
+        return function(self._parameter(args[0])) if isinstance(found, Tensor) else found
+
+    def _next(self, operation: str) -> Planned:
+        calls = self.plan.calls
+        if self._met == len(calls) or calls[self._met].operation != operation:
+            raise self._departs(f"calls {operation!r}")
+        self._met += 1
+        return calls[self._met - 1]
+
+    def _departs(self, what: str) -> RuntimeError:
+        calls = self.plan.calls
+        expected = "ended" if self._met == len(calls) else f"called {calls[self._met].operation!r}"
+        return RuntimeError(
+            f"assign: the model {what} where its trace {expected}, at call {self._met}; a model "
+            "that computes other operations from step to step cannot run under one assignment"
+        )
+
+    def _replaces(self, planned: Planned) -> bool:
+        if self._branches:
+            return any(planned.reads)
+        return any(key is not None and key.endswith(".P") for key in planned.reads)
+
+    def _replacing(self, planned: Planned) -> Callable[[int, Tensor], Tensor]:
+        dirty = {each.number for each in planned.results if each.place == "argument"}
+
+        def replaced(number: int, x: Tensor) -> Tensor:
+            if isinstance(x, Parameter) and id(x) in self._keys:
+                return self._parameter(x)
+            key = planned.reads[number]
+            makes = planned.results or planned.parts is not None
+            if not self._branches or not makes or key is None or not key.endswith(".Y"):
+                return x
+            if not x.requires_grad or not torch.is_grad_enabled():
+                return x
+            gradient = key_of(key.removesuffix(".Y"), "grad_activation")
+            with torch._C.DisableTorchFunction():
+                branch: Tensor = Branch.apply(x, self._table, gradient, number in dirty)
+            return branch
+
+        return replaced
+
+    def _parameter(self, p: Tensor) -> Tensor:
+        """The rounded copy, one for all that read it."""
+        key = self._keys[id(p)]
+        if key not in self._rounded:
+            gradient = key_of(key.removesuffix(".P"), "grad_weight")
+            with torch._C.DisableTorchFunction(), torch.set_grad_enabled(self._records):
+                y: Tensor = Rounded.apply(p, self._table, key, gradient)
+                if self._keeper is not None:
+                    self._keeper.stores(y, self._table.quantizers[self._table.rows[key]])
+            self._rounded[key] = y
+        return self._rounded[key]
+
+    def _copied(self, key: str, y: Tensor) -> None:
+        """y holds the values of that tensor, maybe in memory of its own."""
+        if self._keeper is not None and key in self._table.rows:
+            self._keeper.copies(y, self._table.quantizers[self._table.rows[key]])
+
+    def _results(self, planned: Planned, args: Any, kwargs: Any, result: Any) -> Any:
+        ops = {(each.place, each.number): each.op for each in planned.results}
+
+        def in_place(number: int, x: Tensor) -> Tensor:
+            if ("argument", number) in ops:
+                self.result(x, ops["argument", number], in_place=True)
+            return x
+
+        if any(place == "argument" for place, _ in ops):
+            changed((args, kwargs), in_place)
+            return result
+
+        def new(number: int, x: Tensor) -> Tensor:
+            op = ops.get(("result", number))
+            return x if op is None else self.result(x, op)
+
+        return changed(result, new)
+
+
+class _Mode(TorchFunctionMode):
+    """Meets the functions that the model calls, and those that layers compute in their place."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = name_of(func)
+        if name == "get" and not kwargs:
+            return self._session.attribute(func, args)
+        if name in ("set", "delete"):
+            return func(*args, **(kwargs or {}))
+        return self.see(func, args, kwargs or {}, func)
+
+    def see(
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        compute: Callable[..., Any],
+    ) -> Any:
+        return self._session.call(function, tuple(args), dict(kwargs), compute)

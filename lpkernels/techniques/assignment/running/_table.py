@@ -1,0 +1,186 @@
+"""The formats of all tensors of an assignment while it runs, and what rounding to them did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.functional._nodes import rounded, rows_of
+from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.running._plan import Planned
+
+# What `lp.quantize` counts: overflow, underflow, zeros, nonfinite.
+_COUNTS = 4
+
+
+@dataclass(frozen=True)
+class Count:
+    """What rounding did to the elements of one tensor in one step.
+
+    overflow: of a magnitude of at least the overflow threshold of the format, infinities among
+        them, and NaN. underflow: not zero, and rounded to it.
+    nonfinite: infinities and NaN alone.
+    numel: elements rounded; those of all batches of the step, where it has several.
+    """
+
+    overflow: int
+    underflow: int
+    nonfinite: int
+    numel: int
+
+    @property
+    def overflow_ratio(self) -> float:
+        """Share of the elements."""
+        return self.overflow / self.numel if self.numel else 0.0
+
+    @property
+    def underflow_ratio(self) -> float:
+        """Share of the elements."""
+        return self.underflow / self.numel if self.numel else 0.0
+
+
+@dataclass
+class Copied:
+    """The counts of one step on their way to the host.
+
+    rows: for each device's counters their copy, and what tells that it has arrived.
+    """
+
+    rows: list[tuple[Tensor, torch.cuda.Event | None]]
+    numel: list[int]
+
+
+class Table:
+    """How each tensor is rounded, by key; a promotion writes here, and nothing else changes.
+
+    quantizers is the mirror of the host, which eager calls read; counters are one tensor on each
+    device, a row of four for each key.
+    """
+
+    def __init__(self, assignment: Assignment, counting: bool) -> None:
+        self.keys = tuple(assignment.tensors)
+        self.rows = {key: row for row, key in enumerate(self.keys)}
+        self.quantizers: list[Quantizer] = []
+        self.counting = counting
+        # The same as a tensor, which compiled graphs read when they run.
+        self.compiled: Tensor | None = None
+        # The audit sets these. One is told of every rounding: key, values before, values after; the
+        # other of what a call of several operations reads, which no observer sees inside.
+        self.told: Callable[[str, Tensor, Tensor], None] | None = None
+        self.read_in_parts: Callable[[Planned, Any], None] | None = None
+        self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
+        self._numel = [0] * len(self.keys)
+        self.write(assignment)
+
+    def write(self, assignment: Assignment) -> None:
+        """Takes over the formats of the assignment."""
+        self.quantizers = [assignment.format_of(key) for key in self.keys]
+        self._lowered = [(q.to_ints(), q.is_stochastic) for q in self.quantizers]
+        if self.compiled is not None:
+            self.compiled.copy_(rows_of([ints for ints, _ in self._lowered]))
+
+    def for_compilers(self, device: torch.device) -> tuple[Tensor, Tensor | None, list[bool]]:
+        """The formats as a tensor, the counters of that device, and who draws random bits."""
+        if self.compiled is None:
+            self.compiled = rows_of([ints for ints, _ in self._lowered])
+        if self.counting:
+            self._counts(device)
+        counters = self._counters[device][0] if self.counting else None
+        return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
+
+    def add_elements(self, numel: Mapping[str, int]) -> None:
+        """So many elements of these tensors were rounded by a compiled graph."""
+        for key, elements in numel.items() if self.counting else ():
+            self._numel[self.rows[key]] += elements
+
+    def rounded(self, x: Tensor, key: str, *, in_place: bool = False) -> Tensor:
+        """x in its format, float32 where x's dtype does not hold it; in_place: in x's memory."""
+        row = self.rows[key]
+        x = x.detach()
+        counts = None
+        if self.counting:
+            counts = self._counts(x.device)[row]
+            self._numel[row] += x.numel()
+        with torch._C.DisableTorchFunction():
+            before = x.clone() if in_place and self.told is not None else x
+            out = x if in_place else None
+            y = rounded(x, *self._lowered[row], counts, out)
+            if self.told is not None:
+                self.told(key, before, y)
+        return y
+
+    def _counts(self, device: torch.device) -> list[Tensor]:
+        if device not in self._counters:
+            rows = torch.zeros((len(self.keys), _COUNTS), dtype=torch.int64, device=device)
+            self._counters[device] = (rows, list(rows.unbind()))
+        return self._counters[device][1]
+
+    def copied(self) -> Copied:
+        """The counts so far, as a copy that nothing waits for; counting starts anew."""
+        rows: list[tuple[Tensor, torch.cuda.Event | None]] = []
+        for counters, _ in self._counters.values():
+            if counters.is_cuda:
+                there = torch.empty(
+                    counters.shape, dtype=counters.dtype, device="cpu", pin_memory=True
+                )
+                there.copy_(counters, non_blocking=True)
+                arrived = torch.cuda.Event()
+                arrived.record(torch.cuda.current_stream(counters.device))
+                rows.append((there, arrived))
+            else:
+                rows.append((counters.clone(), None))
+            counters.zero_()
+        numel, self._numel = self._numel, [0] * len(self.keys)
+        return Copied(rows, numel)
+
+    def as_copied(self, counts: Mapping[str, Count]) -> Copied:
+        """A copy that reads as these."""
+        rows = torch.zeros((len(self.keys), _COUNTS), dtype=torch.int64, device="cpu")
+        numel = [0] * len(self.keys)
+        for key, c in counts.items():
+            values = [c.overflow - c.nonfinite, c.underflow, 0, c.nonfinite]
+            rows[self.rows[key]] = torch.tensor(values, dtype=torch.int64, device="cpu")
+            numel[self.rows[key]] = c.numel
+        return Copied([(rows, None)], numel)
+
+    @contextmanager
+    def not_counting(self) -> Iterator[None]:
+        """Inside it, rounding counts nothing."""
+        before, self.counting = self.counting, False
+        try:
+            yield
+        finally:
+            self.counting = before
+
+    def read(self, copied: Copied) -> dict[str, Count]:
+        """A copy as numbers; it has had a step's time to arrive."""
+        total = torch.zeros((len(self.keys), _COUNTS), dtype=torch.int64, device="cpu")
+        for there, arrived in copied.rows:
+            if arrived is not None:
+                arrived.synchronize()
+            total += there
+        lists = total.tolist()
+        return {
+            key: Count(overflow + nonfinite, underflow, nonfinite, numel)
+            for key, (overflow, underflow, _, nonfinite), numel in zip(
+                self.keys, lists, copied.numel, strict=True
+            )
+            if numel
+        }
+
+
+def ratios(
+    counts: Mapping[str, Count], keys: Callable[[str], bool]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The overflow and the underflow ratios of some tensors."""
+    chosen = {key: count for key, count in counts.items() if keys(key)}
+    return (
+        {key: count.overflow_ratio for key, count in chosen.items()},
+        {key: count.underflow_ratio for key, count in chosen.items()},
+    )

@@ -1,0 +1,237 @@
+"""A step under an assignment where torch.compile traces it: the same bits, in one graph.
+
+Formats stand in a table that the graph reads when it runs, so a promotion changes numbers in memory
+and no code. What operations keep for backward is torch's own choice here, in float32.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+
+from lpkernels.functional._autograd import first_order
+from lpkernels.functional._nodes import rounded_by_row
+from lpkernels.techniques.assignment.grouping import key_of
+from lpkernels.techniques.assignment.operations import canonical
+from lpkernels.techniques.assignment.running._parts import cross_entropy
+from lpkernels.techniques.assignment.running._plan import Plan, Planned
+from lpkernels.techniques.assignment.running._table import Table
+from lpkernels.techniques.assignment.running._trees import changed
+
+Way = tuple[int, bool]
+
+# The gradients of what reads its result: (gradient, result, dimension) -> gradient of the operand.
+_BY_RESULT: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "relu": lambda g, y, dim: torch.where(y > 0, g, 0),
+    "sigmoid": lambda g, y, dim: torch.ops.aten.sigmoid_backward(g, y),
+    "tanh": lambda g, y, dim: torch.ops.aten.tanh_backward(g, y),
+    "exp": lambda g, y, dim: g * y,
+    "softmax": lambda g, y, dim: torch.ops.aten._softmax_backward_data(g, y, dim, y.dtype),
+    "log_softmax": lambda g, y, dim: torch.ops.aten._log_softmax_backward_data(g, y, dim, y.dtype),
+}
+
+# What the compiler calls for Python's operators, whichever method of a tensor the trace has met.
+_OPERATORS: dict[Callable[..., Any], str] = {
+    **{getattr(operator, f"{i}{name}"): name for name in ("add", "sub", "mul") for i in ("", "i")},
+    operator.truediv: "div",
+    operator.itruediv: "div",
+    operator.matmul: "matmul",
+    operator.neg: "neg",
+    operator.pow: "pow",
+}
+
+
+class _Rounded(torch.autograd.Function):
+    """x by one row of the table, its gradient by another; each a number, and whether it draws."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, rows: Tensor, counts: Tensor | None, there: Way, back: Way
+    ) -> Tensor:
+        ctx.save_for_backward(rows, counts)
+        ctx.back = back
+        return _by_row(x, rows, counts, there)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, counts = ctx.saved_tensors
+        return _by_row(grad, rows, counts, ctx.back), None, None, None, None
+
+
+class _OfResult(torch.autograd.Function):
+    """`_Rounded` of a result whose gradient is a function of it; x is the operand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        result: Tensor,
+        rows: Tensor,
+        counts: Tensor | None,
+        there: Way,
+        back: Way,
+        name: str,
+        dim: int,
+    ) -> Tensor:
+        y = _by_row(result, rows, counts, there)
+        ctx.save_for_backward(rows, counts, y)
+        ctx.back, ctx.name, ctx.dim = back, name, dim
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, counts, y = ctx.saved_tensors
+        grad = _by_row(grad, rows, counts, ctx.back)
+        return _BY_RESULT[ctx.name](grad, y, ctx.dim), *[None] * 7
+
+
+def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, way: Way) -> Tensor:
+    number, stochastic = way
+    return rounded_by_row(x, rows, number, stochastic, None if counts is None else counts[number])
+
+
+class Traced(TorchFunctionMode):
+    """Meets the functions that the model calls while the compiler follows it."""
+
+    def __init__(self, table: Table, plan: Plan, device: torch.device) -> None:
+        super().__init__()
+        self._plan = plan
+        self._rows = table.rows
+        self._table, self._counts, self._draws = table.for_compilers(device)
+        self._rounded: dict[str, Tensor] = {}
+        self._met = 0
+        self._names = [canonical(call.operation) for call in plan.calls]
+        self._functions = _OPERATORS | {
+            function: canonical(name) for function, name in plan.operations.items()
+        }
+
+    def started(self) -> Traced:
+        """One of the same for another pass."""
+        self._rounded, self._met = {}, 0
+        return self
+
+    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The network's inputs, rounded."""
+
+        def of(number: int, x: Tensor) -> Tensor:
+            op = self._plan.inputs[number]
+            return x if op is None else self._result(x, op)
+
+        return changed((tuple(args), dict(kwargs)), of)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        planned = self._next(func)
+        if planned is None:
+            return func(*args, **kwargs)
+        args, kwargs = changed((tuple(args), dict(kwargs)), self._replacing(planned))
+        if planned.parts is not None:
+            return self._in_parts(planned, args, kwargs)
+        name = canonical(planned.operation)
+        if name in _BY_RESULT and planned.results:
+            return self._by_its_result(planned, name, func, args, kwargs)
+        result = func(*args, **kwargs)
+        return self._results(planned, args, kwargs, result) if planned.results else result
+
+    def _next(self, func: Any) -> Planned | None:
+        """None: a call that the trace has not met, which makes no tensor of the assignment."""
+        name = self._functions.get(func)
+        calls, at = self._plan.calls, self._met
+        while at < len(calls):
+            if self._names[at] == name:
+                self._met = at + 1
+                return calls[at]
+            if calls[at].results or calls[at].parts is not None:
+                return None
+            at += 1
+        return None
+
+    def ended(self) -> None:
+        """Raises: RuntimeError: not all that the plan has was met."""
+        for call in self._plan.calls[self._met :]:
+            if call.results or call.parts is not None:
+                raise RuntimeError(
+                    f"assign: torch.compile does not call {call.operation!r} as the model does; "
+                    "run it without compiling"
+                )
+
+    def _way(self, key: str) -> Way:
+        number = self._rows[key]
+        return number, self._draws[number]
+
+    def _result(self, x: Tensor, op: str) -> Tensor:
+        ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))
+        y: Tensor = _Rounded.apply(x, self._table, self._counts, *ways)
+        return y
+
+    def _replacing(self, planned: Planned) -> Callable[[int, Tensor], Tensor]:
+        def replaced(number: int, x: Tensor) -> Tensor:
+            key = planned.reads[number]
+            if not isinstance(x, Parameter) or key is None or key not in self._rows:
+                return x
+            if key not in self._rounded:
+                gradient = key_of(key.removesuffix(".P"), "grad_weight")
+                ways = self._way(key), self._way(gradient)
+                self._rounded[key] = _Rounded.apply(x, self._table, self._counts, *ways)
+            return self._rounded[key]
+
+        return replaced
+
+    def _by_its_result(
+        self, planned: Planned, name: str, func: Any, args: Any, kwargs: Any
+    ) -> Tensor:
+        x, *rest = args
+        in_place = planned.results[0].place == "argument"
+        with torch.no_grad():
+            result = func(x.clone() if in_place else x, *rest, **kwargs)
+        dim = kwargs.get("dim", 0)
+        if rest and name.endswith("softmax"):
+            dim = rest[0]
+        y = self._of_result(x, result, planned.results[0].op, name, dim or 0)
+        return x.copy_(y) if in_place else y
+
+    def _of_result(self, x: Tensor, result: Tensor, op: str, name: str, dim: int) -> Tensor:
+        ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))
+        y: Tensor = _OfResult.apply(x, result, self._table, self._counts, *ways, name, dim)
+        return y
+
+    def _results(self, planned: Planned, args: Any, kwargs: Any, result: Any) -> Any:
+        ops = {(each.place, each.number): each.op for each in planned.results}
+
+        def in_place(number: int, x: Tensor) -> Tensor:
+            if ("argument", number) in ops:
+                x.copy_(self._result(x, ops["argument", number]))
+            return x
+
+        if planned.results[0].place == "argument":
+            changed((args, kwargs), in_place)
+            return result
+
+        def new(number: int, x: Tensor) -> Tensor:
+            op = ops.get(("result", number))
+            return x if op is None else self._result(x, op)
+
+        return changed(result, new)
+
+    def _in_parts(self, planned: Planned, args: Any, kwargs: Mapping[str, Any]) -> Tensor:
+        parts = planned.parts or {}
+        if planned.operation != "cross_entropy":
+            raise NotImplementedError(
+                f"assign: {planned.operation} in one call is not compiled under an assignment; "
+                "compute attention operation by operation, or run without compiling"
+            )
+
+        def logs(x: Tensor, axis: int) -> Tensor:
+            with torch.no_grad():
+                result = torch.log_softmax(x, axis)
+            return self._of_result(x, result, parts["log_softmax"], "log_softmax", axis)
+
+        return self._result(cross_entropy(logs, *args, **kwargs), parts["nll_loss"])

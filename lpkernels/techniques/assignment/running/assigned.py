@@ -1,0 +1,398 @@
+"""Training under an assignment: every tensor of it is rounded, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import Module
+
+from lpkernels.nn._select import check_model
+from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.grouping import group
+from lpkernels.techniques.assignment.promotion import FORWARD, Promoter, Promotion
+from lpkernels.techniques.assignment.running._keeping import Keeper, Memory, Meter
+from lpkernels.techniques.assignment.running._nodes import Flagged
+from lpkernels.techniques.assignment.running._plan import Plan, planned
+from lpkernels.techniques.assignment.running._session import Session
+from lpkernels.techniques.assignment.running._table import Copied, Count, Table, ratios
+from lpkernels.techniques.assignment.running._traced import Traced
+from lpkernels.techniques.assignment.tracing._calls import all_tensors
+from lpkernels.techniques.assignment.tracing.tracing import arguments
+
+FanOut = Literal["sum", "branches"]
+
+
+def assign(
+    model: Module,
+    loss: Callable[[Any, Any], Tensor],
+    assignment: Assignment,
+    *,
+    promote: float | Promoter | None = 0.01,
+    fan_out: FanOut = "sum",
+    pack: bool = True,
+    counts: bool = True,
+) -> Assigned:
+    """A model and its loss to be trained under an assignment; the model itself is not changed.
+
+        assigned = assign(model, loss, assignment)
+        for input, target in loader:
+            value = assigned(input, target)
+            scaler.scale(value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assigned.step()
+            optimizer.zero_grad()
+
+    Every tensor of the assignment is rounded once: a result when it is made, a parameter when it is
+    first read (the optimizer keeps the values it has, as master weights), a gradient when backward
+    has summed it. What an operation computes, it computes as it would: in float32, or by the recipe
+    of the model's layers. Operations read rounded tensors alone, also where backward reads the
+    operation's own result (ReLU, softmax, sigmoid): that is the stored one.
+
+    Args:
+        model, loss: as for `trace`.
+        assignment: of this model, this loss and this batch size.
+        promote: the share of a tensor's elements that overflow from which `Assigned.step` promotes
+            it; None: none is promoted. Or a Promoter of this assignment.
+        fan_out: how the gradient of a tensor that several operations read is rounded: "sum", the
+            sum of their shares, which is one stored tensor; or "branches", as the paper's released
+            code does: each share, and not their sum. Parameters: always the sum.
+        pack: whether what operations keep for backward is kept as codes, bit for bit the same:
+            a tensor of the assignment once, in its format, however many operations keep it.
+        counts: whether overflow and underflow are counted; without it nothing is promoted.
+
+    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), and their released code for when tensors are
+        rounded. Ours: fan_out="sum", and ReLU's backward, which reads its rounded result (in the
+        release the one before rounding).
+    Raises:
+        TypeError: no module, no Assignment, another type of an option.
+        ValueError: a promoter of another assignment, or promotion without counts. Another model,
+            loss or batch is found by the first call.
+    """
+    return Assigned(model, loss, assignment, promote, fan_out, pack, counts)
+
+
+class Assigned:
+    """What `assign` makes."""
+
+    def __init__(
+        self,
+        model: Module,
+        loss: Callable[[Any, Any], Tensor],
+        assignment: Assignment,
+        promote: float | Promoter | None,
+        fan_out: FanOut,
+        pack: bool,
+        counts: bool,
+    ) -> None:
+        check_model("assign", model)
+        self._promoter = _promoter(assignment, promote, counts)
+        _check_options(fan_out, pack, counts)
+        self.model, self.loss = model, loss
+        self.fan_out, self.packs = fan_out, pack
+        self._table = Table(assignment, counts)
+        self._plans: dict[Any, Plan] = {}
+        self._meter = Meter()
+        self._flag: Tensor | None = None
+        self._stepped = True
+        self._copied: Copied | None = None
+        self._counts: dict[str, Count] = {}
+        self._removed = False
+        self._loss_key = ""
+        # The last forward pass, at which an audit looks.
+        self._running: Session | None = None
+
+    @property
+    def assignment(self) -> Assignment:
+        """The one that the next step runs under."""
+        return self._promoter.assignment
+
+    @property
+    def promotions(self) -> list[Promotion]:
+        """So far, in order; step counts calls of `step`."""
+        return self._promoter.promotions
+
+    @property
+    def counts(self) -> Mapping[str, Count]:
+        """What rounding did in the step that `step` looked at last, by key; of tensors that were
+        rounded in it. Empty before the second call of `step`."""
+        return self._counts
+
+    @property
+    def overflowed(self) -> Tensor:
+        """A 0-d bool tensor on the device: whether, since `step`, the loss was not finite or a
+        tensor that is kept for backward held a value without a code. Gradients are then NaN, so
+        that a loss scaler skips the step."""
+        if self._flag is None:
+            return torch.zeros((), dtype=torch.bool, device="cpu")
+        return self._flag
+
+    def __call__(self, input: Any, target: Any) -> Tensor:
+        """The loss of one batch, rounded.
+
+        Several calls before `step` are one step (their gradients add up).
+
+        Args: input, target: as for `trace`. A later batch may have another size (the last of an
+            epoch, say): the operations must be the same.
+        Raises:
+            ValueError: the assignment is of another model, loss or batch; nothing is changed then.
+            RuntimeError: the model calls other functions than on the batch before, or `remove`.
+        """
+        self._check_there()
+        plan = self._plan(self.loss, input, target)
+        args, kwargs = arguments(input)
+        flag = self._started(input)
+        keeper = self._keeper(args, kwargs, target)
+        session = self._running = self._session(plan, keeper)
+        with session.running():
+            args, kwargs = session.inputs(args, kwargs)
+            value = self.loss(self.model(*args, **kwargs), target)
+        flag |= ~value.detach().isfinite().all()
+        result: Tensor = Flagged.apply(value, flag)
+        return result
+
+    def compiled(self, input: Any, target: Any, **options: Any) -> Callable[[Any, Any], Tensor]:
+        """What to call in place of this object for batches of these sizes: one graph, compiled when
+        it is first called. The bits are those of the call itself as far as torch's compiled
+        arithmetic is torch's own.
+
+        A promotion writes into a table that the graph reads, and compiles nothing anew. What
+        operations keep for backward is not packed. Gradients are rounded at the sum of a fan-out;
+        attention in one call is refused.
+
+        Args: options: of torch.compile; fullgraph is True.
+        Raises:
+            ValueError: as a call of this object, and with fan_out="branches"; later, batches of
+                other sizes and other modes of the modules.
+        """
+        if self.fan_out == "branches":
+            raise ValueError('Assigned: compiled needs fan_out="sum", got "branches"')
+        self._check_there()
+        plan = self._plan(self.loss, input, target)
+        traced = Traced(self._table, plan, self._device(input))
+        expected = self._kind(self.loss, input, target)
+
+        def forward(input: Any, target: Any) -> Tensor:
+            args, kwargs = arguments(input)
+            mode = traced.started()
+            args, kwargs = mode.inputs(args, kwargs)
+            with mode:
+                value = self.loss(self.model(*args, **kwargs), target)
+            mode.ended()
+            return value
+
+        graph = torch.compile(forward, fullgraph=True, **options)
+        numel = plan.elements({n for n, p in self.model.named_parameters() if p.requires_grad})
+
+        def run(input: Any, target: Any) -> Tensor:
+            self._check_there()
+            if self._kind(self.loss, input, target) != expected:
+                raise ValueError(
+                    "Assigned: compiled for batches of other sizes, or for other modes of the "
+                    "modules (train, eval); call compiled() for these as well"
+                )
+            flag = self._started(input)
+            value = graph(input, target)
+            self._table.add_elements(numel)
+            flag |= ~value.detach().isfinite().all()
+            result: Tensor = Flagged.apply(value, flag)
+            return result
+
+        return run
+
+    def output(self, input: Any) -> Any:
+        """The model's output under the current formats, to evaluate it; the loss is not computed.
+
+        Without gradients and counts. The model's output in float32 is model(input).
+
+        Raises: ValueError: operations that the assignment has no tensors for.
+        """
+        self._check_there()
+        args, kwargs = arguments(input)
+        with torch.no_grad(), self._table.not_counting():
+            session = self._session(self._plan(None, input, None), None)
+            with session.running():
+                args, kwargs = session.inputs(args, kwargs)
+                return self.model(*args, **kwargs)
+
+    def step(self) -> tuple[str, ...]:
+        """After the optimizer: the keys that are in high precision from the next step on.
+
+        The counts of this step start on their way to the host, and those of the step before, which
+        have arrived, decide: so what overflows in step t is promoted when step t + 1 ends, and is
+        in high precision from step t + 2 on, on every device. The paper's rule is one step faster.
+        A step whose loss was not finite promotes nothing.
+        """
+        self._check_there()
+        self._stepped = True
+        self._meter.last = None
+        if not self._table.counting:
+            return ()
+        before, self._copied = self._copied, self._table.copied()
+        return () if before is None else self._decided(self._table.read(before))
+
+    def memory(self) -> Memory:
+        """What was kept for backward when it was most, since the last call of `memory`."""
+        most = self._meter.most
+        self._meter.reset()
+        return most
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values: the promotions, and the counts that wait for the next step."""
+        waiting = None
+        if self._copied is not None:
+            read = self._table.read(self._copied)
+            waiting = {
+                key: (c.overflow, c.underflow, c.nonfinite, c.numel) for key, c in read.items()
+            }
+        return {"promoter": self._promoter.state_dict(), "waiting": waiting}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another one of the same assignment was; between steps.
+
+        Raises: ValueError: of another assignment, or this one has promoted already.
+        """
+        waiting = state["waiting"]
+        unknown = [key for key in waiting or () if key not in self._table.rows]
+        if unknown:
+            raise ValueError(
+                f"Assigned: the state counts {unknown[0]!r}, which the assignment lacks; load it "
+                "for the assignment it was saved with"
+            )
+        self._promoter.load_state_dict(state["promoter"])
+        self._table.write(self.assignment)
+        counts = {key: Count(*values) for key, values in (waiting or {}).items()}
+        self._copied = None if waiting is None else self._table.as_copied(counts)
+
+    def remove(self) -> None:
+        """Ends it; the model is, and was at all times, the one that was given."""
+        self._removed = True
+        self._plans.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    def _decided(self, counts: dict[str, Count]) -> tuple[str, ...]:
+        self._counts = counts
+        tensors = self.assignment.tensors
+        last = counts.get(self._loss_key)
+        if last is not None and last.nonfinite:
+            counts = {}
+        overflow, underflow = ratios(counts, lambda key: tensors[key].kind in FORWARD)
+        promoted = self._promoter.update(overflow, underflow=underflow)
+        if promoted:
+            self._table.write(self.assignment)
+        return promoted
+
+    def _session(self, plan: Plan, keeper: Keeper | None) -> Session:
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        return Session(self._table, plan, names, keeper, self.fan_out == "branches")
+
+    def _keeper(self, args: Any, kwargs: Any, target: Any) -> Keeper | None:
+        if self._flag is None or not torch.is_grad_enabled():
+            return None
+        there = [*self.model.parameters(), *self.model.buffers()]
+        there += all_tensors({"": [*args, *kwargs.values(), target]}).values()
+        known = {StorageWeakRef(x.untyped_storage()) for x in there}
+        return Keeper(self._meter, known, self._flag, self.packs)
+
+    def _started(self, input: Any) -> Tensor:
+        """The flag of this step."""
+        if self._stepped or self._flag is None:
+            self._stepped = False
+            self._flag = torch.zeros((), dtype=torch.bool, device=self._device(input))
+        return self._flag
+
+    def _device(self, input: Any) -> torch.device:
+        known = [*self.model.parameters(), *all_tensors({"": input}).values()]
+        return known[0].device if known else torch.device("cpu")
+
+    def _check_there(self) -> None:
+        if self._removed:
+            raise RuntimeError("Assigned: it was removed; make another one with assign()")
+
+    def _plan(self, loss: Callable[[Any, Any], Tensor] | None, input: Any, target: Any) -> Plan:
+        """Of batches of these sizes, in the modes that the modules are in."""
+        kind = self._kind(loss, input, target)
+        if kind not in self._plans:
+            plan = planned(self.model, loss, (input, target), torch.is_grad_enabled())
+            self._check(plan, loss is None)
+            self._plans[kind] = plan
+        return self._plans[kind]
+
+    def _kind(self, loss: Any, input: Any, target: Any) -> Any:
+        modes = tuple(module.training for module in self.model.modules())
+        return (loss is None, torch.is_grad_enabled(), modes, _kind(input), _kind(target))
+
+    def _check(self, plan: Plan, is_output: bool) -> None:
+        groups = group(plan.ops)
+        if not self._plans and not is_output:
+            self.assignment.check(groups)
+            self._loss_key = f"{plan.ops[-1].name}.Y"
+            return
+        found = {tensor.key for each in groups for tensor in each.tensors}
+        if not is_output:
+            self.assignment.check_keys(groups)
+        unknown = found - self._table.rows.keys()
+        if unknown:
+            raise ValueError(
+                f"assign: in this mode the model has tensors that the assignment lacks, such as "
+                f"{min(unknown)!r}; it was made of a trace of other operations"
+            )
+
+
+def _kind(value: Any) -> Any:
+    """What decides on the operations: sizes and types of tensors, and what else is given."""
+    if isinstance(value, Tensor):
+        return (value.shape, value.dtype)
+    if isinstance(value, Mapping):
+        return tuple((key, _kind(each)) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_kind(each) for each in value)
+    return repr(value) if isinstance(value, bool | int | float | str) else type(value)
+
+
+def _promoter(assignment: Any, promote: Any, counts: Any) -> Promoter:
+    if not isinstance(assignment, Assignment):
+        raise TypeError(
+            f"assign: expected an Assignment, such as demote(...), got {type(assignment).__name__}"
+        )
+    if promote is not None and counts is False:
+        raise ValueError(
+            "assign: promotion needs counts; give promote=None, or leave counts=False away"
+        )
+    if not isinstance(promote, Promoter):
+        return Promoter(assignment, promote)
+    if promote.assignment != assignment:
+        raise ValueError(
+            "assign: the Promoter is of another assignment; make it of the one that is given"
+        )
+    if promote.measures_error:
+        raise ValueError(
+            "assign: rounding errors are not measured, so the Promoter's error= would never count; "
+            "make it without"
+        )
+    return promote
+
+
+def _check_options(fan_out: Any, pack: Any, counts: Any) -> None:
+    if fan_out not in get_args(FanOut):
+        raise ValueError(
+            f"assign: fan_out must be one of {', '.join(get_args(FanOut))}; got {fan_out!r}"
+        )
+    for name, value in {"pack": pack, "counts": counts}.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"assign: {name} must be True or False, got {value!r}")

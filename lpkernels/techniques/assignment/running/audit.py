@@ -1,0 +1,172 @@
+"""Whether a step does what its assignment says: looked at from outside, call by call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from lpkernels import functional
+from lpkernels.arithmetic import Quantizer
+from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
+from lpkernels.techniques.assignment.grouping import key_of
+from lpkernels.techniques.assignment.running._plan import Plan, Planned
+from lpkernels.techniques.assignment.running.assigned import Assigned
+from lpkernels.techniques.assignment.tracing._calls import all_tensors
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What one step did.
+
+    rounded: how often each tensor of the assignment was rounded. departures: one line for each
+    thing that is not as the assignment says; () where all is.
+    """
+
+    rounded: Mapping[str, int]
+    departures: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raises: RuntimeError: there are departures; it names the first ones."""
+        if self.departures:
+            shown = "; ".join(self.departures[:5])
+            raise RuntimeError(f"audit: {len(self.departures)} departures: {shown}")
+
+
+def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
+    """Runs one forward and backward pass and compares it with the assignment.
+
+    An observer around the run looks at every call of a function that the operations themselves
+    make: each tensor of the assignment that one reads, and each gradient that comes back to a
+    result, must be in its format, and no other tensor may have been rounded. Every tensor must have
+    been rounded as often as `fan_out` says: once, or a gradient once for each consumer; those of
+    the network's inputs, whose gradient nobody computes, not at all.
+
+    It counts as a batch: gradients are added to those that are there, buffers and random states
+    change as in training. Call it between steps.
+
+    Args: batch: (input, target), as `assigned` takes them.
+    Raises: as assigned(input, target) does.
+    """
+    plan, table = assigned._plan(assigned.loss, *batch), assigned._table
+    watch = _Watch(assigned, plan)
+    table.told, table.read_in_parts = watch.told, watch.reads
+    try:
+        before = {n: p.grad for n, p in assigned.model.named_parameters()}
+        for p in assigned.model.parameters():
+            p.grad = None
+        with observe(assigned.model, watch, operations=EVERYTHING):
+            # The gradients are observed too, while it lasts.
+            assigned(*batch).backward()
+    finally:
+        table.told = table.read_in_parts = None
+    for name, p in assigned.model.named_parameters():
+        gradient, earlier = p.grad, before[name]
+        if gradient is not None:
+            watch.check_gradient(key_of(name, "grad_weight"), gradient)
+        if earlier is not None:
+            p.grad = earlier if gradient is None else earlier.add_(gradient)
+    watch.check_numbers()
+    return Audit(dict(watch.rounded), tuple(watch.departures))
+
+
+class _Watch(Visitor):
+    """Looks at the tensors of one step."""
+
+    def __init__(self, assigned: Assigned, plan: Plan) -> None:
+        self.rounded: Counter[str] = Counter()
+        self.departures: list[str] = []
+        self._assigned, self._plan = assigned, plan
+        self._assignment = assigned.assignment
+        self._memories: dict[StorageWeakRef, str] = {}
+        self._results: dict[Call, str] = {}
+
+    def told(self, key: str, before: Tensor, after: Tensor) -> None:
+        """A tensor was rounded."""
+        self.rounded[key] += 1
+        self._memories[StorageWeakRef(after.untyped_storage())] = key
+        with torch._C.DisableTorchFunction():
+            expected = functional.quantize(before, self._assignment.format_of(key))
+        if not self._assignment.format_of(key).is_stochastic and not _same(expected, after):
+            self.departures.append(f"{key} was not rounded to {self._assignment.format_of(key)}")
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        session = self._assigned._running
+        planned = None if session is None else session.computes
+        if planned is None:
+            return
+        if len(planned.results) == 1 and planned.results[0].place == "result":
+            self._results[call] = planned.results[0].op
+        self.reads(planned, arguments)
+
+    def reads(self, planned: Planned, arguments: Any) -> None:
+        """What a call is given."""
+        if not planned.results and planned.parts is None:
+            return
+        what = planned.results[0].op if planned.results else planned.operation
+        for x, key in zip(all_tensors({"": arguments}).values(), planned.reads, strict=True):
+            found = self._memories.get(StorageWeakRef(x.untyped_storage()))
+            if key is None or key not in self._assignment.tensors:
+                if found is not None:
+                    self.departures.append(f"{what} reads {found} in place of another tensor")
+            elif not self._is_in_format(x, key):
+                self.departures.append(f"{what} reads {key}, which is not in its format")
+
+    def wants_gradient(self, call: Call, of: str) -> bool:
+        return of == "result" and call in self._results
+
+    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+        op = self._results[call]
+        shared = (
+            self._assigned.fan_out == "branches" and key_of(op, "activation") in self._plan.consumed
+        )
+        if not shared:
+            self.check_gradient(key_of(op, "grad_activation"), gradient)
+
+    def check_gradient(self, key: str, gradient: Tensor) -> None:
+        """It must be in its format."""
+        if key in self._assignment.tensors and not self._is_in_format(gradient, key):
+            self.departures.append(f"{key} is not in its format")
+
+    def check_numbers(self) -> None:
+        """How often each tensor was rounded."""
+        for key, times in _expected(self._assigned, self._plan).items():
+            if self.rounded[key] != times:
+                self.departures.append(f"{key} was rounded {self.rounded[key]} times, not {times}")
+
+    def _is_in_format(self, x: Tensor, key: str) -> bool:
+        quantizer = self._assignment.format_of(key)
+        if x.is_floating_point() and _is_elementwise(quantizer):
+            with torch._C.DisableTorchFunction():
+                return _same(functional.quantize(x, quantizer.fmt), x)
+        return True
+
+
+def _expected(assigned: Assigned, plan: Plan) -> dict[str, int]:
+    trained = {name for name, p in assigned.model.named_parameters() if p.requires_grad}
+    edges: Counter[str] = Counter()
+    if assigned.fan_out == "branches":
+        for call in plan.calls:
+            if call.results or call.parts is not None:
+                edges.update(key for key in call.reads if key is not None)
+    found = dict.fromkeys(assigned.assignment.tensors, 0)
+    found |= dict.fromkeys(plan.elements(trained), 1)
+    for op in plan.ops:
+        gradient = key_of(op.name, "grad_activation")
+        found[gradient] *= edges[key_of(op.name, "activation")] or 1
+    return found
+
+
+def _is_elementwise(quantizer: Quantizer) -> bool:
+    """Whether a value is in the format whatever tensor it is in."""
+    return type(quantizer.fmt).__name__ in ("FloatFormat", "FixedFormat")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    a, b = a.detach(), b.detach()
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())

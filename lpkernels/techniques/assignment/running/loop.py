@@ -1,0 +1,94 @@
+"""A training loop under an assignment, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels.techniques.assignment.running.assigned import Assigned
+from lpkernels.techniques.loss_scaling import LossScaler
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step.
+
+    loss: a 0-d tensor on the device, without a graph.
+    skipped: whether the loss scaler left the weights as they were; False without one.
+    promoted: keys that are in high precision from the next step on.
+    ratio, bit_ratio: of the assignment that the step ran under.
+    """
+
+    loss: Tensor
+    skipped: bool
+    promoted: tuple[str, ...]
+    ratio: float
+    bit_ratio: float
+
+
+def train_with_assignment(
+    assigned: Assigned,
+    optimizer: torch.optim.Optimizer,
+    loader: Iterable[tuple[Any, Any]],
+    *,
+    scaler: LossScaler | torch.amp.GradScaler | None = None,
+    steps: int | None = None,
+) -> Iterator[StepResult]:
+    """Trains while it is iterated over, and gives the result of every step.
+
+    Each batch (input, target) is one step: loss, backward, optimizer, promotion; gradients are set
+    to None before. The mean of bit_ratio over the steps is what the paper plots as memory.
+
+    Args:
+        scaler: a loss scaler, which formats of gradients as narrow as the paper's need.
+        steps: ends after so many, before the loader does if it has more; None: with the loader.
+    Raises: ValueError: steps below 0; and as `assigned` does.
+    """
+    if steps is not None and steps < 0:
+        raise ValueError(f"train_with_assignment: steps must be at least 0, or None, got {steps}")
+    return _steps(assigned, optimizer, loader, scaler, steps)
+
+
+def _steps(
+    assigned: Assigned,
+    optimizer: torch.optim.Optimizer,
+    loader: Iterable[tuple[Any, Any]],
+    scaler: LossScaler | torch.amp.GradScaler | None,
+    steps: int | None,
+) -> Iterator[StepResult]:
+    if steps == 0:
+        return
+    for number, (input, target) in enumerate(loader, 1):
+        optimizer.zero_grad()
+        value = assigned(input, target)
+        skipped = _update(value, optimizer, scaler)
+        ratio, bit_ratio = assigned.assignment.ratio, assigned.assignment.bit_ratio
+        yield StepResult(value.detach(), skipped, assigned.step(), ratio, bit_ratio)
+        if number == steps:
+            return
+
+
+def _update(
+    value: Tensor,
+    optimizer: torch.optim.Optimizer,
+    scaler: LossScaler | torch.amp.GradScaler | None,
+) -> bool:
+    """Whether the step was skipped."""
+    if scaler is None:
+        value.backward()
+        optimizer.step()
+        return False
+    scaler.scale(value).backward()
+    scaler.step(optimizer)
+    if isinstance(scaler, LossScaler):
+        ran = scaler.ran
+        scaler.update()
+        return ran is not None and not bool(ran)
+    before = scaler.get_scale()
+    scaler.update()
+    # torch's scaler tells of a step that it left out by its smaller scale alone.
+    return scaler.get_scale() < before

@@ -1,0 +1,344 @@
+"""A model under an assignment in a training loop: promotion, skipping, states, errors."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from lpkernels.techniques.assignment import (
+    Assigned,
+    Assignment,
+    Count,
+    Promoter,
+    assign,
+    demote,
+    group,
+    trace,
+)
+from lpkernels.techniques.loss_scaling import LossScaler
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of, gradients
+
+
+def chain() -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
+    torch.manual_seed(1)
+    return chain_model(), chain_batch()
+
+
+def made(ratio: float = 0.6) -> Assignment:
+    model, batch = chain()
+    return demote(group(trace(model, F.cross_entropy, batch)), ratio)
+
+
+def widened(assigned: Assigned, **elements: int) -> None:
+    """Weights by which so many elements of the results overflow that a ratio is what is asked."""
+    norm = assigned.model.get_submodule("1")
+    with torch.no_grad():
+        for name, value in elements.items():
+            norm.get_parameter(name).fill_(value)
+
+
+def test_an_overflow_promotes_one_tensor_two_steps_later():
+    model, batch = chain()
+    assigned = assigned_of(model, batch, 0.6)
+    # Results of mean 20 and deviation 20; what is behind them reads the saturated ones.
+    widened(assigned, weight=20, bias=20)
+    before = assigned.assignment
+    overflowing = norm_overflows(assigned, batch)
+    assert 100 < overflowing < 900
+    gradients(assigned, batch)
+    assert assigned.step() == ()
+    assert assigned.assignment == before
+    assert assigned.counts == {}
+    widened(assigned, weight=1, bias=0)
+    gradients(assigned, batch)
+    # The second call decides by the first step; the third step is the first in high precision.
+    assert assigned.step() == ("1.Y",)
+    assert [(p.step, p.key, p.trigger) for p in assigned.promotions] == [(0, "1.Y", "overflow")]
+    assert assigned.promotions[0].value == overflowing / 1024
+    assert assigned.counts["1.Y"] == Count(overflowing, assigned.counts["1.Y"].underflow, 0, 1024)
+    assert assigned.assignment == before.promoted(["1.Y"])
+    assert assigned.assignment.bits == before.bits + 8 * 1024
+    assert assigned.assignment.is_low("1.GY")
+    seen: dict[str, Tensor] = {}
+    assigned._table.told = lambda key, before, after: seen.update({key: before.clone()})
+    gradients(assigned, batch)
+    high = lp.quantize(seen["1.Y"], before.formats.activation.high)
+    assert_bit_equal(assigned._table.rounded(seen["1.Y"], "1.Y"), high)
+
+
+def norm_overflows(assigned: Assigned, batch: tuple[Tensor, Tensor]) -> int:
+    """The elements of the first norm's results that are beyond FP_4_3_4."""
+    weight = quantized(assigned.model.get_parameter("0.weight"), assigned, "0.weight.P")
+    x = F.conv2d(quantized(batch[0], assigned, "input.Y"), weight, padding=1)
+    affine = torch.full((4,), 20.0, dtype=torch.float32, device="cpu")
+    y = F.batch_norm(quantized(x, assigned, "0.Y"), None, None, affine, affine, training=True)
+    return int((y.abs() >= 31).sum())
+
+
+def quantized(x: Tensor, assigned: Assigned, key: str) -> Tensor:
+    return lp.quantize(x.detach(), assigned.assignment.format_of(key))
+
+
+def test_two_of_two_hundred_promote_and_one_does_not():
+    model = Computes(lambda m, x: m.linear(x), linear=nn.Linear(1, 1))
+    with torch.no_grad():
+        model.linear.weight.fill_(1)
+        model.linear.bias.fill_(0)
+
+    def after(overflowing: int) -> tuple[str, ...]:
+        x = torch.full((200, 1), 30.99)
+        x[:overflowing] = 31
+        batch = (x, None)
+        assigned = assigned_of(model, batch, 1.0, lambda y, _: y.mean())
+        for _ in range(2):
+            assigned(*batch).backward()
+            promoted = assigned.step()
+        return promoted
+
+    # What the input holds saturates, so nothing behind it overflows.
+    assert after(1) == ()
+    assert after(2) == ("input.Y",)
+
+
+def test_gradients_never_promote_and_skip_the_step():
+    model, batch = chain()
+    assigned = assigned_of(model, batch, 1.0)
+    scaler = LossScaler(init_scale=2.0**40)
+    optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.1)
+    before = [p.clone() for p in assigned.model.parameters()]
+    for _ in range(2):
+        scaler.scale(assigned(*batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert assigned.step() == ()
+    assert scaler.get_scale() == 2.0**38
+    assert not assigned.overflowed
+    assert assigned.counts["8.GY"].overflow > 0
+    for p, old in zip(assigned.model.parameters(), before, strict=True):
+        assert_bit_equal(p, old)
+
+
+@pytest.mark.parametrize("pack", [True, False], ids=["packed", "whole"])
+def test_a_value_without_a_code_makes_the_gradients_nan_and_promotes_nothing(pack: bool) -> None:
+    model, (x, target) = chain()
+    x[0, 0, 0, 0] = torch.nan
+    assigned = assigned_of(model, (x, target), 1.0, pack=pack)
+    for _ in range(2):
+        found = gradients(assigned, (x, target))[1]
+        assert assigned.overflowed
+        assert all(gradient.isnan().any() for gradient in found.values())
+        assert assigned.step() == ()
+    assert assigned.counts["8.Y"].nonfinite > 0
+    gradients(assigned, (x.nan_to_num(), target))
+    assert not assigned.overflowed
+
+
+def test_a_nan_that_does_not_reach_the_loss_skips_the_step():
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.linear(x)
+        # The product keeps both; its NaN is taken out again.
+        return torch.where(torch.isnan(y * y), 0.0, y)
+
+    torch.manual_seed(1)
+    model = Computes(forward, linear=nn.Linear(3, 3))
+    x = torch.randn(4, 3)
+    x[0] = torch.nan
+    batch = (x, torch.arange(4) % 3)
+    assigned = assigned_of(model, batch, 1.0)
+    value, found = gradients(assigned, batch)
+    assert value.isfinite()
+    assert assigned.overflowed
+    assert found["linear.bias"].isnan().any()
+
+
+def test_the_batches_of_a_step_are_counted_together():
+    model, batch = chain()
+    assigned = assigned_of(model, batch, 1.0)
+    for _ in range(3):
+        assigned(*batch).backward()
+    assigned.step()
+    assigned(*batch).backward()
+    assigned.step()
+    assert assigned.counts["0.Y"].numel == 3 * 1024
+
+
+def test_the_model_is_changed_by_the_optimizer_alone():
+    model, batch = chain()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    classes = [type(module) for module in model.modules()]
+    hooks = [dict(module._forward_hooks) for module in model.modules()]
+    assignment = made()
+    with assign(model, F.cross_entropy, assignment) as assigned:
+        assigned(*batch)
+        # Batch norm updates its statistics in training; all else is as it was.
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]) != ("running" in name or "num" in name)
+    assert [type(module) for module in model.modules()] == classes
+    assert [dict(module._forward_hooks) for module in model.modules()] == hooks
+    with pytest.raises(RuntimeError, match="it was removed; make another one with assign"):
+        assigned(*batch)
+
+
+def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
+    model, batch = chain()
+    assigned = assigned_of(model, batch, 1.0)
+    gradients(assigned, batch)
+    assigned.step()
+    assigned.model.eval()
+    y = assigned.output(batch[0])
+    assert not y.requires_grad
+    assert_bit_equal(y, quantized(y, assigned, "8.Y"))
+    plain = assigned.model(batch[0])
+    assert not torch.equal(y, plain)
+    torch.testing.assert_close(y, plain.detach(), rtol=0.2, atol=0.2)
+    # Any size, and nothing of it is counted.
+    assert assigned.output(torch.randn(7, 1, 8, 8)).shape == (7, 10)
+    assigned.model.train()
+    gradients(assigned, batch)
+    assigned.step()
+    gradients(assigned, batch)
+    assigned.step()
+    assert assigned.counts["0.Y"].numel == 1024
+
+
+def test_a_state_goes_on_where_it_was():
+    model, batch = chain()
+
+    def start() -> Assigned:
+        assigned = assigned_of(model, batch, 0.6)
+        widened(assigned, weight=20, bias=20)
+        return assigned
+
+    one = start()
+    for _ in range(2):
+        gradients(one, batch)
+        one.step()
+    other = start()
+    gradients(other, batch)
+    other.step()
+    again = start()
+    again.load_state_dict(other.state_dict())
+    gradients(again, batch)
+    again.step()
+    assert again.promotions == one.promotions != []
+    assert again.assignment == one.assignment
+    assert_bit_equal(gradients(again, batch)[0], gradients(one, batch)[0])
+    with pytest.raises(ValueError, match="which the assignment lacks"):
+        again.load_state_dict({"promoter": {}, "waiting": {"other.Y": (0, 0, 0, 1)}})
+
+
+def test_a_promoter_with_options_decides():
+    model, batch = chain()
+    assignment = made(1.0)
+    promoter = Promoter(assignment, 0.01, underflow=0.0)
+    assigned = assign(model, F.cross_entropy, assignment, promote=promoter)
+    for _ in range(2):
+        gradients(assigned, batch)
+        promoted = assigned.step()
+    assert "0.weight.P" in promoted
+    assert {p.trigger for p in promoter.promotions} == {"underflow"}
+    assert assigned.assignment is promoter.assignment
+
+
+def test_another_batch_size_may_follow_the_first():
+    model, (x, target) = chain()
+    assigned = assigned_of(model, (x, target), 0.6)
+    gradients(assigned, (x, target))
+    value = assigned(x[:2], target[:2])
+    assert value.isfinite()
+
+
+def test_without_counts_nothing_is_promoted():
+    model, batch = chain()
+    counted = gradients(assigned_of(model, batch, 0.6), batch)
+    assigned = assigned_of(model, batch, 0.6, counts=False, promote=None)
+    found = gradients(assigned, batch)
+    assert_bit_equal(found[0], counted[0])
+    assert assigned.step() == assigned.step() == ()
+    assert assigned.counts == {}
+
+
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "no module": (lambda m, a: assign(1, F.cross_entropy, a), TypeError, "Module"),
+    "no assignment": (
+        lambda m, a: assign(m, F.cross_entropy, "all"), TypeError,
+        r"expected an Assignment, such as demote\(...\), got str",
+    ),
+    "another fan-out": (
+        lambda m, a: assign(m, F.cross_entropy, a, fan_out="each"), ValueError,
+        "fan_out must be one of sum, branches; got 'each'",
+    ),
+    "no flag": (
+        lambda m, a: assign(m, F.cross_entropy, a, pack=1), TypeError,
+        "pack must be True or False, got 1",
+    ),
+    "promotion without counts": (
+        lambda m, a: assign(m, F.cross_entropy, a, counts=False), ValueError,
+        "promotion needs counts; give promote=None",
+    ),
+    "a threshold": (
+        lambda m, a: assign(m, F.cross_entropy, a, promote=2.0), ValueError,
+        "threshold must be from 0 to 1",
+    ),
+    "another promoter": (
+        lambda m, a: assign(m, F.cross_entropy, a, promote=Promoter(made(1.0))), ValueError,
+        "the Promoter is of another assignment",
+    ),
+    "a promoter by errors": (
+        lambda m, a: assign(m, F.cross_entropy, a, promote=Promoter(a, error=0.1)), ValueError,
+        "rounding errors are not measured",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    call, error, message = REFUSED[name]
+    with pytest.raises(error, match=message):
+        call(chain()[0], made())
+
+
+def test_an_assignment_of_something_else_is_found_before_anything_changes():
+    model, batch = chain()
+    before = copy.deepcopy(model.state_dict())
+    small = (batch[0][:2], batch[1][:2])
+    with pytest.raises(ValueError, match="it is of another batch"):
+        assign(model, F.cross_entropy, made())(*small)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ValueError, match="it is of another model"):
+        assign(other, F.cross_entropy, made())(*batch)
+    with pytest.raises(ValueError, match="it is of another model: it lacks"):
+        assign(model, lambda y, t: (y * y).sum(), made())(*batch)
+    for name, value in model.state_dict().items():
+        assert_bit_equal(value, before[name])
+
+
+def test_a_model_that_computes_others_from_step_to_step_is_refused():
+    calls: list[int] = []
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        calls.append(1)
+        y = m.linear(x)
+        return torch.relu(y) if len(calls) < 4 else torch.tanh(y)
+
+    batch = (torch.randn(4, 6), torch.arange(4) % 3)
+    assigned = assigned_of(Computes(forward, linear=nn.Linear(6, 3)), batch, 1.0)
+    assigned(*batch)
+    with pytest.raises(RuntimeError, match="calls 'tanh' where its trace called 'relu', at call 1"):
+        assigned(*batch)
+
+
+def test_second_derivatives_are_refused():
+    model, batch = chain()
+    assigned = assigned_of(model, batch, 0.6)
+    value = assigned(*batch)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(value, list(assigned.model.parameters()), create_graph=True)

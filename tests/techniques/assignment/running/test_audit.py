@@ -1,0 +1,149 @@
+"""The audit: it finds nothing in a step that is right, and what is wrong in one that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.techniques.assignment import audit
+from lpkernels.techniques.assignment.running._nodes import Rounded
+from lpkernels.techniques.assignment.running._session import Session
+from lpkernels.techniques.assignment.running._table import Table
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of
+
+FAN_OUT = pytest.mark.parametrize("fan_out", ["sum", "branches"])
+
+
+def residual(m: Any, x: Tensor) -> Tensor:
+    y = torch.relu_(m.norm(m.first(x)))
+    y += m.second(x)
+    return m.head(torch.cat([y, y.flip(1)], 1).transpose(0, 1).contiguous().T)
+
+
+def attention(m: Any, x: Tensor) -> Tensor:
+    y = m.attention(x, x, x, need_weights=False)[0]
+    return m.head(m.dropout(m.norm(y + x))).mean(1)
+
+
+NETWORKS: dict[str, Any] = {
+    "chain": lambda: (chain_model(), chain_batch()),
+    "residual": lambda: (
+        Computes(residual, norm=nn.BatchNorm1d(6), head=nn.Linear(12, 3),
+                 **{n: nn.Linear(5, 6) for n in ("first", "second")}),
+        (torch.randn(8, 5), torch.arange(8) % 3),
+    ),
+    "attention": lambda: (
+        Computes(attention, attention=nn.MultiheadAttention(8, 2, 0.1, batch_first=True),
+                 norm=nn.LayerNorm(8), head=nn.Linear(8, 3), dropout=nn.Dropout(0.2)),
+        (torch.randn(4, 5, 8), torch.arange(4) % 3),
+    ),
+    "lstm": lambda: (
+        Computes(lambda m, x: m.head(m.lstm(x)[0][:, -1]), lstm=nn.LSTM(5, 6, batch_first=True),
+                 head=nn.Linear(6, 3)),
+        (torch.randn(4, 7, 5), torch.arange(4) % 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:trace. held in high precision")
+@FAN_OUT
+@pytest.mark.parametrize("converted", [False, True], ids=["plain", "converted"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_step_departs_in_nothing(name: str, converted: bool, fan_out: Any) -> None:
+    torch.manual_seed(4)
+    model, batch = NETWORKS[name]()
+    if converted:
+        lp.convert(model, lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9"))
+    assigned = assigned_of(model, batch, 0.6, fan_out=fan_out)
+    found = audit(assigned, batch)
+    assert found.departures == ()
+    found.check()
+    never = {key for key in assigned.assignment.tensors if key not in found.rounded}
+    assert never <= {"input.GY"}
+
+
+def test_what_a_residual_reads_twice_is_rounded_once_or_for_each_reader():
+    torch.manual_seed(4)
+    model, batch = NETWORKS["residual"]()
+    once, each = (
+        audit(assigned_of(model, batch, 0.6, fan_out=fan_out), batch).rounded
+        for fan_out in ("sum", "branches")
+    )
+    assert (once["add.GY"], each["add.GY"]) == (1, 2)
+    assert once["norm.GY"] == each["norm.GY"] == 1
+
+
+def test_an_audit_adds_its_gradients_to_those_that_are_there():
+    torch.manual_seed(4)
+    model, batch = chain_model(), chain_batch()
+    assigned = assigned_of(model, batch, 0.6)
+    audit(assigned, batch)
+    once = {n: p.grad.clone() for n, p in assigned.model.named_parameters() if p.grad is not None}
+    audit(assigned, batch)
+    assert len(once) == 8
+    for name, gradient in once.items():
+        assert_bit_equal(assigned.model.get_parameter(name).grad, 2 * gradient)
+
+
+def skipping(key: str) -> Any:
+    """Tables that leave one tensor as it is."""
+    rounded = Table.rounded
+
+    def broken(self: Table, x: Tensor, of: str, **options: Any) -> Tensor:
+        return x.detach().clone() if of == key else rounded(self, x, of, **options)
+
+    return broken
+
+
+@pytest.mark.parametrize("key", ["0.Y", "2.Y", "3.weight.P", "0.GY", "8.bias.GP", "6.GY"])
+def test_a_tensor_that_is_not_rounded_is_found(key: str, monkeypatch: Any) -> None:
+    torch.manual_seed(4)
+    model, batch = chain_model(), chain_batch()
+    assigned = assigned_of(model, batch, 0.6)
+    monkeypatch.setattr(Table, "rounded", skipping(key))
+    departures = audit(assigned, batch).departures
+    assert any(key in each and "was rounded 0 times" in each for each in departures)
+    # And from outside, whoever reads it or gets it sees it; but a ReLU of what is in the format is.
+    if key != "2.Y":
+        assert any(key in each and "is not in its format" in each for each in departures)
+
+
+def test_a_rounding_too_many_is_found(monkeypatch: Any) -> None:
+    torch.manual_seed(4)
+    model, batch = chain_model(), chain_batch()
+    assigned = assigned_of(model, batch, 0.6)
+    result = Session.result
+
+    def twice(self: Session, x: Tensor, op: str, **options: Any) -> Tensor:
+        y = result(self, x, op, **options)
+        return Rounded.apply(y, self._table, "1.Y", "") if op == "1" else y
+
+    monkeypatch.setattr(Session, "result", twice)
+    with pytest.raises(RuntimeError, match=r"audit: 1 departures: 1.Y was rounded 2 times, not 1"):
+        audit(assigned, batch).check()
+
+
+def test_rounding_something_else_is_found(monkeypatch: Any) -> None:
+    torch.manual_seed(4)
+    target = torch.randn(4, 10)
+    model, batch = chain_model(), (chain_batch()[0], target)
+
+    def loss(y: Tensor, t: Tensor) -> Tensor:
+        return (y * t).sum()
+
+    assigned = assigned_of(model, batch, 0.6, loss)
+    session_call = Session.call
+
+    def call(self: Session, function: Any, args: Any, kwargs: Any, compute: Any) -> Any:
+        args = tuple(self._table.rounded(x, "8.Y") if x is target else x for x in args)
+        return session_call(self, function, args, kwargs, compute)
+
+    monkeypatch.setattr(Session, "call", call)
+    departures = audit(assigned, batch).departures
+    assert "loss.mul reads 8.Y in place of another tensor" in departures

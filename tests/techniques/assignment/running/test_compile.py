@@ -1,0 +1,123 @@
+"""A step under an assignment in one compiled graph: the same bits, and no compiling anew."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from lpkernels.techniques.assignment import Assigned
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
+from tests.techniques.assignment.running.runs import SCALE, assigned_of
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def step(run: Any, assigned: Assigned, batch: Any) -> tuple[Tensor, tuple[str, ...]]:
+    assigned.model.zero_grad()
+    value = run(*batch)
+    (value * SCALE).backward()
+    return value.detach(), assigned.step()
+
+
+def functions(m: Any, x: Tensor) -> Tensor:
+    y = m.first(x)
+    y = torch.sigmoid(y) + torch.tanh(y).softmax(-1)
+    y += 1
+    return m.head(nn.functional.relu(y - 1.5, inplace=True)) @ m.head.weight
+
+
+NETWORKS: dict[str, Any] = {
+    "chain": lambda: (chain_model(), chain_batch()),
+    "functions": lambda: (
+        Computes(functions, first=nn.Linear(6, 5), head=nn.Linear(5, 5)),
+        (torch.randn(4, 6), torch.arange(4)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_compiled_step_has_the_bits_of_the_step(name: str) -> None:
+    torch.manual_seed(1)
+    model, batch = NETWORKS[name]()
+    eager, compiled = (assigned_of(model, batch, 0.6) for _ in range(2))
+    run = compiled.compiled(*batch, backend="aot_eager")
+    for _ in range(2):
+        one, other = step(eager, eager, batch), step(run, compiled, batch)
+        assert_bit_equal(other[0], one[0])
+    for p, q in zip(eager.model.parameters(), compiled.model.parameters(), strict=True):
+        assert_bit_equal(q.grad, p.grad)
+    assert compiled.counts == eager.counts
+
+
+def test_a_promotion_compiles_nothing_and_changes_the_formats():
+    torch.manual_seed(1)
+    model, batch = chain_model(), chain_batch()
+    with torch.no_grad():
+        model[1].weight.fill_(20)
+        model[1].bias.fill_(20)
+    eager, compiled = (assigned_of(model, batch, 0.6) for _ in range(2))
+    counter = CompileCounterWithBackend("aot_eager")
+    run = compiled.compiled(*batch, backend=counter)
+    overflowing = []
+    for _ in range(4):
+        one, other = step(eager, eager, batch), step(run, compiled, batch)
+        assert_bit_equal(other[0], one[0])
+        assert other[1] == one[1]
+        overflowing.append(compiled.counts["1.Y"].overflow if compiled.counts else -1)
+    assert compiled.promotions == eager.promotions != []
+    # Of the steps before; the third is the first in another format.
+    assert overflowing[0] == -1
+    assert overflowing[1] == overflowing[2] > overflowing[3] == 0
+    assert counter.frame_count == 1
+
+
+@pytest.mark.slow
+def test_inductor_compiles_it_too():
+    torch.manual_seed(1)
+    model, batch = chain_model(), chain_batch()
+    eager, compiled = (assigned_of(model, batch, 1.0) for _ in range(2))
+    one, other = (step(eager, eager, batch), step(compiled.compiled(*batch), compiled, batch))
+    torch.testing.assert_close(other[0], one[0], rtol=0.1, atol=0.1)
+
+
+def test_what_the_compiler_does_not_show_is_an_error():
+    # Dynamo (torch 2.13) tells a mode of no torch.relu_.
+    model = Computes(lambda m, x: torch.relu_(m.linear(x) + 1), linear=nn.Linear(6, 5))
+    batch = (torch.randn(4, 6), torch.arange(4))
+    run = assigned_of(model, batch, 0.6).compiled(*batch, backend="eager")
+    with pytest.raises(Exception, match=r"torch\.compile does not call 'relu_' as the model does"):
+        run(*batch)
+
+
+def test_attention_in_one_call_is_refused():
+    model = Computes(lambda m, x: nn.functional.scaled_dot_product_attention(x, m.linear(x), x),
+                     linear=nn.Linear(6, 6))  # fmt: skip
+    batch = (torch.randn(2, 4, 6), torch.zeros(2, 6, dtype=torch.int64, device="cpu"))
+    run = assigned_of(model, batch, 0.6).compiled(*batch, backend="eager")
+    with pytest.raises(Exception, match="scaled_dot_product_attention in one call is not compiled"):
+        run(*batch)
+
+
+def test_what_is_compiled_is_for_batches_such_as_the_first():
+    model, (x, target) = chain_model(), chain_batch()
+    assigned = assigned_of(model, (x, target), 0.6)
+    run = assigned.compiled(x, target, backend="eager")
+    with pytest.raises(ValueError, match="compiled for batches of other sizes"):
+        run(x[:2], target[:2])
+    assigned.model.eval()
+    with pytest.raises(ValueError, match="or for other modes"):
+        run(x, target)
+    branches = assigned_of(copy.deepcopy(model), (x, target), 0.6, fan_out="branches")
+    with pytest.raises(ValueError, match='compiled needs fan_out="sum", got "branches"'):
+        branches.compiled(x, target)

@@ -1,0 +1,179 @@
+"""What is kept for backward: codes, one set for each tensor, and the same bits as without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.experiments.workloads.models import Task, build_model
+from lpkernels.techniques.assignment import Formats, assign, demote, group, trace
+from lpkernels.techniques.assignment.running import _compact
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of, gradients
+
+
+def image_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(5)
+    return torch.randn(examples, 3, 32, 32), torch.arange(examples) % 4
+
+
+def pooled(m: Any, x: Tensor) -> Tensor:
+    y = torch.max_pool2d(torch.sigmoid(m.conv(x)), 2)
+    return m.head(m.dropout(torch.tanh(y).mul(y).flatten(1)))
+
+
+def attending(m: Any, x: Tensor) -> Tensor:
+    q = m.proj(x).unflatten(-1, (2, 4)).transpose(1, 2)
+    y = nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.3, is_causal=True)
+    return m.head(nn.functional.gelu(y.transpose(1, 2).flatten(-2))).mean(1)
+
+
+NETWORKS: dict[str, Any] = {
+    "chain": lambda: (chain_model(), chain_batch()),
+    "pooled": lambda: (
+        Computes(pooled, conv=nn.Conv2d(3, 4, 3), head=nn.Linear(900, 4), dropout=nn.Dropout(0.3)),
+        image_batch(),
+    ),
+    "attending": lambda: (
+        Computes(attending, proj=nn.Linear(8, 8), head=nn.Linear(8, 4)),
+        (torch.randn(4, 6, 8), torch.arange(4)),
+    ),
+    "residual": lambda: (build_model("resnet8", Task("images", (3, 32, 32), 10)), image_batch(2)),
+}
+
+
+@pytest.mark.parametrize("converted", [False, True], ids=["plain", "converted"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> None:
+    torch.manual_seed(6)
+    model, batch = NETWORKS[name]()
+    if converted:
+        lp.convert(model, lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9"))
+    packed, whole = (assigned_of(model, batch, 0.6, pack=pack) for pack in (True, False))
+    one, other = gradients(packed, batch), gradients(whole, batch)
+    assert_bit_equal(one[0], other[0])
+    for key, gradient in other[1].items():
+        assert_bit_equal(one[1][key], gradient, key)
+    # Sixteen bits at most in place of 32, and but for statistics of norms nothing whole.
+    assert packed.memory().bytes < 0.5 * whole.memory().bytes
+
+
+def test_the_chain_keeps_each_tensor_once_in_its_bits():
+    model, batch = chain_model(), chain_batch()
+    assigned = assigned_of(model, batch, 0.6)
+    made = assigned.assignment
+    assigned(*batch)
+    memory = assigned.memory()
+    # Convolutions keep input and weight, norms input and scale, ReLU its result, the pool its
+    # input, the linear layer input and weight, the loss the logarithms.
+    kept = "input.Y 0.weight.P 0.Y 1.weight.P 2.Y 3.weight.P 3.Y 4.weight.P 5.Y 6.Y 8.weight.P"
+    keys = [*kept.split(), "loss.log_softmax.Y"]
+    bits = sum(made.formats.bits(made.tensors[key], key in made.low) for key in keys)
+    assert memory.packed == bits // 8
+    # Mean and deviation of each channel, and the number of examples.
+    assert memory.whole == 2 * (4 + 8) * 4 + 4
+    assert memory.bits == 8 * memory.bytes
+
+
+def test_the_memory_of_a_step_really_falls():
+    torch.manual_seed(6)
+    model, batch = build_model("resnet8", Task("images", (3, 32, 32), 10)), image_batch(16)
+    packed, whole = (
+        held_by_the_graph(assigned_of(model, batch, 1.0, pack=pack), batch)
+        for pack in (True, False)
+    )
+    assert packed < 0.3 * whole
+
+
+def held_by_the_graph(assigned: Any, batch: Any) -> int:
+    """The bytes that torch allocated in a forward pass and has not freed, while its graph lives."""
+    assigned(*batch)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        value = assigned(*batch)
+    held = sum(event.self_cpu_memory_usage for event in profile.key_averages())
+    del value
+    return int(held)
+
+
+def test_a_lower_ratio_keeps_more():
+    model, batch = chain_model(), chain_batch()
+    kept = []
+    for ratio in (1.0, 0.9, 0.6, 0.0):
+        assigned = assigned_of(model, batch, ratio)
+        assigned(*batch).backward()
+        kept.append(assigned.memory().bytes)
+    assert kept == sorted(kept)
+    assert kept[0] < 0.6 * kept[-1]
+
+
+def test_memory_is_given_back_with_the_graph():
+    model, batch = chain_model(), chain_batch()
+    assigned = assigned_of(model, batch, 0.6)
+    for backward in (True, False):
+        value = assigned(*batch)
+        if backward:
+            value.backward()
+        del value
+        assigned.step()
+        assert (assigned._meter.packed, assigned._meter.whole) == (0, 0)
+        assert assigned.memory().bytes > 0
+        assert assigned.memory().bytes == 0
+
+
+def test_without_gradients_nothing_is_kept():
+    model, batch = chain_model(), chain_batch()
+    assigned = assigned_of(model, batch, 0.6)
+    with torch.no_grad():
+        value = assigned(*batch)
+    assert not value.requires_grad
+    assert assigned.memory().bytes == 0
+
+
+@pytest.mark.parametrize("low", ["affine8", "fp32", "fp8_e4m3", "fixed8_f4"])
+def test_formats_of_all_kinds_are_kept(low: str) -> None:
+    formats = Formats(activation=("fp32", low)) if low != "fp32" else Formats.same("fp32")
+    torch.manual_seed(6)
+    model, batch = chain_model(), chain_batch()
+    made = demote(group(trace(model, nn.functional.cross_entropy, batch)), 1.0, formats=formats)
+    found = [
+        gradients(assign(model, nn.functional.cross_entropy, made, pack=pack, promote=None), batch)
+        for pack in (True, False)
+    ]
+    for key, gradient in found[1][1].items():
+        assert_bit_equal(found[0][1][key], gradient)
+
+
+COMPACT: dict[str, tuple[str, Tensor]] = {
+    "a mask": ("masked_fill", torch.rand(3, 7) > 0.5),
+    "noise of dropout": ("dropout", (torch.rand(5, 9) > 0.3).float() / 0.7),
+    "all dropped": ("dropout", torch.zeros(4)),
+    "indices": ("max_pool2d", torch.randint(0, 2**15 - 1, (4, 5))),
+}
+
+
+@pytest.mark.parametrize("name", COMPACT)
+def test_what_is_compact_is_the_same(name: str) -> None:
+    operation, x = COMPACT[name]
+    found = _compact.compact(operation, x)
+    assert found is not None
+    assert found.nbytes <= max(1, x.nbytes // 4)
+    assert_bit_equal(found.tensor(), x)
+
+
+@pytest.mark.parametrize(
+    ("operation", "x"),
+    [
+        ("dropout", torch.tensor([0.0, 1.0, 2.0])),
+        ("relu", torch.tensor([0.0, 1.0])),
+        ("max_pool2d", torch.tensor([2**15])),
+        ("embedding", torch.tensor([1])),
+    ],
+    ids=["three values", "no dropout", "a large index", "no pool"],
+)
+def test_what_needs_its_bits_keeps_them(operation: str, x: Tensor) -> None:
+    assert _compact.compact(operation, x) is None

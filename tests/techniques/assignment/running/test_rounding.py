@@ -1,0 +1,226 @@
+"""What is rounded in a step, against steps written out by hand."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lpkernels as lp
+from lpkernels.techniques.assignment import Formats, Pins, assign, demote, group, trace
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of, chain_by_hand, gradients
+
+PACKED = pytest.mark.parametrize("pack", [True, False], ids=["packed", "whole"])
+
+
+def seeded(make: Any) -> Any:
+    torch.manual_seed(1)
+    return make()
+
+
+@PACKED
+@pytest.mark.parametrize("ratio", [0.0, 0.6, 1.0])
+def test_a_step_of_the_chain_is_the_one_written_by_hand(ratio: float, pack: bool) -> None:
+    model, batch = seeded(chain_model), seeded(chain_batch)
+    assigned = assigned_of(model, batch, ratio, pack=pack)
+    found, found_gradients = gradients(assigned, batch)
+    expected, expected_gradients = chain_by_hand(copy.deepcopy(model), batch, assigned.assignment)
+    assert_bit_equal(found, expected)
+    assert found_gradients.keys() == expected_gradients.keys()
+    for name, gradient in expected_gradients.items():
+        assert_bit_equal(found_gradients[name], gradient)
+
+
+INF = torch.inf
+VECTORS = [
+    ("input.Y", [1.0625, 1.1875, 29.0, 30.9, 31.0, -100.0], [1.125, 1.25, 30, 30, 30, -30]),
+    ("input.Y", [2**-13, 2**-14, 0.999 * 2**-14, 0.00137], [2**-13, 2**-13, 0, 0.0013427734375]),
+    ("mul.GY", [1.125, 1.375, 122879.0, 122880.0, -1e9], [1.25, 1.5, 114688, INF, -INF]),
+    ("mul.GY", [2**-17, 3 * 2**-17], [2**-16, 2**-15]),
+    ("scale.GP", [1 + 2**-10, 1 + 2**-11, 2**33, 2**-40], [1 + 2**-9, 1, INF, 2**-39]),
+    ("scale.GP", [1 / 3, -1.0], [0.33349609375, -1]),
+]
+
+
+class Scaled(nn.Module):
+    """A parameter times the input."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(size, dtype=torch.float32, device="cpu"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+@pytest.mark.parametrize(("key", "x", "expected"), VECTORS)
+def test_the_vectors_of_rounding_hold_in_a_step(
+    key: str, x: list[float], expected: list[float]
+) -> None:
+    values = torch.tensor(x, dtype=torch.float32, device="cpu")
+    ones = torch.ones_like(values)
+    batch = (values, ones) if key == "input.Y" else (ones, values)
+    # In high precision the gradient reaches the parameter in the format that it is rounded to.
+    ratio = 0.0 if key == "scale.GP" else 1.0
+    model = Scaled(len(x))
+    assigned = assigned_of(model, batch, ratio, lambda y, factor: (y * factor).sum())
+    seen: dict[str, Tensor] = {}
+    assigned._table.told = lambda key, before, after: seen.update({key: after.clone()})
+    assigned(*batch).backward()
+    assert seen[key].tolist() == expected
+
+
+def shared(m: Any, x: Tensor) -> Tensor:
+    y = m.first(x)
+    return m.second(y) + m.third(y)
+
+
+def fan_out_by_hand(model: Any, x: Tensor, made: Any, branches: bool) -> dict[str, Tensor]:
+    """The gradients of `shared`, under the loss (y * y).sum()."""
+
+    def q(t: Tensor, key: str) -> Tensor:
+        return lp.quantize(t.detach(), made.format_of(key))
+
+    weights = {n: q(p, f"{n}.P") for n, p in model.named_parameters()}
+    w1, w2, w3 = (weights[f"{n}.weight"] for n in ("first", "second", "third"))
+    x = q(x, "input.Y")
+    y = q(F.linear(x, w1), "first.Y")
+    a, b = q(F.linear(y, w2), "second.Y"), q(F.linear(y, w3), "third.Y")
+    total = q(a + b, "add.Y")
+    square = q(total * total, "loss.mul.Y")
+    g = q(torch.tensor(1024.0, device="cpu"), "loss.sum.GY").expand_as(square)
+    g = q(g, "loss.mul.GY")
+    # total is read twice by one product.
+    share = g * total
+    if branches:
+        g = q(share, "add.GY") + q(share, "add.GY")
+    else:
+        g = q(share + share, "add.GY")
+    ga, gb = q(g, "second.GY"), q(g, "third.GY")
+    shares = [ga @ w2, gb @ w3]
+    if branches:
+        gy = q(shares[0], "first.GY") + q(shares[1], "first.GY")
+    else:
+        gy = q(shares[0] + shares[1], "first.GY")
+    found = {"first": gy.T @ x, "second": ga.T @ y, "third": gb.T @ y}
+    return {f"{n}.weight": q(v, f"{n}.weight.GP") for n, v in found.items()}
+
+
+@PACKED
+@pytest.mark.parametrize("fan_out", ["sum", "branches"])
+def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
+    torch.manual_seed(2)
+    layers = {n: nn.Linear(6, 6, bias=False) for n in ("first", "second", "third")}
+    model, x = Computes(shared, **layers), torch.randn(5, 6)
+    batch = (x, None)
+    options: Any = {"fan_out": fan_out, "pack": pack}
+    assigned = assigned_of(model, batch, 1.0, lambda y, _: (y * y).sum(), **options)
+    found = gradients(assigned, batch)[1]
+    branches = fan_out == "branches"
+    expected = fan_out_by_hand(model, x, assigned.assignment, branches)
+    for name, gradient in expected.items():
+        assert_bit_equal(found[name], gradient)
+    other = fan_out_by_hand(model, x, assigned.assignment, not branches)
+    assert not torch.equal(found["first.weight"], other["first.weight"])
+
+
+@PACKED
+def test_what_works_in_place_is_rounded_in_place(pack: bool) -> None:
+    def inside(m: Any, x: Tensor) -> Tensor:
+        y = m.linear(x)
+        # The results are not used: y is changed.
+        y.add_(1)
+        torch.relu_(y)
+        return m.head(y)
+
+    def outside(m: Any, x: Tensor) -> Tensor:
+        return m.head(torch.relu(m.linear(x) + 1))
+
+    torch.manual_seed(2)
+    layers = {"linear": nn.Linear(6, 5), "head": nn.Linear(5, 3)}
+    batch = (torch.randn(4, 6), torch.arange(4) % 3)
+    one, other = (
+        gradients(assigned_of(Computes(f, **layers), batch, 1.0, pack=pack), batch)
+        for f in (inside, outside)
+    )
+    assert_bit_equal(one[0], other[0])
+    for name, gradient in other[1].items():
+        assert_bit_equal(one[1][name], gradient)
+
+
+@PACKED
+def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient(pack: bool) -> None:
+    torch.manual_seed(2)
+    layer = nn.Linear(6, 6, bias=False)
+    model = Computes(lambda m, x: m.layer(torch.relu(m.layer(x))) @ m.layer.weight.T, layer=layer)
+    batch = (torch.randn(4, 6), torch.arange(4) % 3)
+    assigned = assigned_of(model, batch, 1.0, pack=pack)
+    seen: list[str] = []
+    assigned._table.told = lambda key, before, after: seen.append(key)
+    gradient = gradients(assigned, batch)[1]["layer.weight"]
+    assert seen.count("layer.weight.P") == seen.count("layer.weight.GP") == 1
+    assert_bit_equal(gradient, lp.quantize(gradient, "fp_6_9_0:nearest_away"))
+
+
+def test_high_precision_of_float32_is_plain_training():
+    model, batch = seeded(chain_model), seeded(chain_batch)
+    made = demote(group(trace(model, F.cross_entropy, batch)), 1.0, formats=Formats.same("fp32"))
+    assigned = assign(copy.deepcopy(model), F.cross_entropy, made)
+    value, found = gradients(assigned, batch)
+    plain = F.cross_entropy(model(batch[0]), batch[1])
+    (plain * 1024).backward()
+    assert_bit_equal(value, plain.detach())
+    for name, p in model.named_parameters():
+        assert_bit_equal(found[name], p.grad)
+
+
+CROSS_ENTROPIES: dict[str, Any] = {
+    "mean": {},
+    "sum": {"reduction": "sum"},
+    "weighted": {"weight": torch.tensor([1.0, 0.5, 2.0])},
+    "ignored": {"ignore_index": 1},
+    "smoothed": {"label_smoothing": 0.1},
+    "smoothed and weighted": {"label_smoothing": 0.1, "weight": torch.tensor([1.0, 0.5, 2.0])},
+    "smoothed and ignored": {"label_smoothing": 0.2, "ignore_index": 2},
+    "smoothed sum": {"label_smoothing": 0.2, "reduction": "sum"},
+}
+
+
+@pytest.mark.parametrize("target", ["classes", "shares"])
+@pytest.mark.parametrize("name", CROSS_ENTROPIES)
+def test_cross_entropy_in_two_is_torchs(name: str, target: str) -> None:
+    options = CROSS_ENTROPIES[name]
+    torch.manual_seed(2)
+    model, x = nn.Linear(6, 3), torch.randn(5, 6)
+    labels = torch.randn(5, 3).softmax(1) if target == "shares" else torch.arange(5) % 3
+    if target == "shares":
+        options = {k: v for k, v in options.items() if k != "ignore_index"}
+
+    def loss(y: Tensor, t: Tensor) -> Tensor:
+        return F.cross_entropy(y, t, **options)
+
+    made = demote(group(trace(model, loss, (x, labels))), 1.0, formats=Formats.same("fp32"))
+    found = gradients(assign(copy.deepcopy(model), loss, made), (x, labels))
+    value = loss(model(x), labels)
+    (value * 1024).backward()
+    torch.testing.assert_close(found[0], value.detach())
+    torch.testing.assert_close(found[1]["weight"], model.weight.grad)
+
+
+@PACKED
+def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to(pack: bool) -> None:
+    torch.manual_seed(2)
+    model = Computes(lambda m, x: m.linear(x).amax(0, keepdim=True), linear=nn.Linear(6, 5))
+    batch = (torch.randn(7, 6), torch.zeros(1, dtype=torch.int64, device="cpu"))
+    made = demote(group(trace(model, F.cross_entropy, batch)), 1.0, pins=Pins(high="linear.Y"))
+    assigned = assign(model, F.cross_entropy, made, pack=pack)
+    assert made.is_low("amax.Y") and not made.is_low("linear.Y")
+    gradient = gradients(assigned, batch)[1]["linear.bias"]
+    assert gradient.isfinite().all()
+    assert (gradient != 0).all()
