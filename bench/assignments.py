@@ -90,7 +90,8 @@ def compare(sums: str, ratio: float, options: argparse.Namespace) -> None:
     made = demote(group(ops), ratio)
     layers = quantised(model, ops, made, ACCUMULATORS[sums])
     if ACCUMULATORS[sums]:
-        lp.convert(model, lp.Recipe(**ACCUMULATORS[sums]))
+        recipe = lp.Recipe(**ACCUMULATORS[sums])
+        lp.convert(model, {op.name: recipe for op in ops if op.is_gemm})
     runs = {
         "quantised": plain(layers, batch),
         "assigned": under(model, made, batch),
