@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -285,7 +285,7 @@ class Assigned:
         self._removed = True
         self._plans.clear()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Assigned:
         return self
 
     def __exit__(
