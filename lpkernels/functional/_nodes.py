@@ -60,3 +60,31 @@ def rounded_by_row(
     if counts is None:
         return ops.quantize(x, row, *call)
     return ops.quantize_counting(x, row, counts, None, *call)
+
+
+def through_codes(x: Tensor, flag: Tensor, table: Tensor, number: int, bits: int) -> Tensor:
+    """x, whose values are in the format of a row, out of its codes, which have room for `bits`.
+
+    flag: becomes True where a value has no code; x is then lost.
+    """
+    row = ops.Row(table, number, False, bits)
+    return ops.unpack(ops.encode(x, flag, row), row, x.shape)
+
+
+class KeepsCodes:
+    """A partitioner for torch.compile: what was `through_codes` is kept for backward as codes."""
+
+    def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        # The compiler takes seconds to import.
+        from torch._functorch.partitioners import min_cut_rematerialization_partition
+        from torch.utils.checkpoint import CheckpointPolicy
+
+        for node in graph.graph.nodes:
+            if ops.is_decoding(node.target):
+                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                node.meta["ac_graph_id"] = 0
+        return min_cut_rematerialization_partition(graph, inputs, **options)
+
+    def uuid(self) -> str:
+        """What the compiler's cache knows it by."""
+        return "lpkernels.KeepsCodes.1"

@@ -13,7 +13,9 @@ from lpkernels.ops._counting import count, quantize_counting, quantize_counting_
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
     code_bits,
+    encode,
     has_every_code,
+    is_decoding,
     pack,
     packed_bytes,
     packs_at_once,
@@ -51,9 +53,11 @@ __all__ = [
     "conv_wgrad",
     "count",
     "draw_seed",
+    "encode",
     "finite_range",
     "fuses",
     "has_every_code",
+    "is_decoding",
     "matmul",
     "pack",
     "packed_bytes",

@@ -1,7 +1,7 @@
 """A step under an assignment where torch.compile traces it: the same bits, in one graph.
 
 Formats stand in a table that the graph reads when it runs, so a promotion changes numbers in memory
-and no code. What operations keep for backward is torch's own choice here, in float32.
+and no code. Codes that are kept for backward have the width of high precision for the same reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lpkernels.functional._autograd import first_order
-from lpkernels.functional._nodes import rounded_by_row
+from lpkernels.functional._nodes import rounded_by_row, through_codes
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.operations import canonical
 from lpkernels.techniques.assignment.running._parts import cross_entropy
@@ -24,7 +24,8 @@ from lpkernels.techniques.assignment.running._plan import Plan, Planned
 from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running._trees import changed
 
-Way = tuple[int, bool]
+# A row's number, whether it draws random bits, and the bits of its codes, 0 where none are made.
+Way = tuple[int, bool, int]
 
 # The gradients of what reads its result: (gradient, result, dimension) -> gradient of the operand.
 _BY_RESULT: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
@@ -48,21 +49,27 @@ _OPERATORS: dict[Callable[..., Any], str] = {
 
 
 class _Rounded(torch.autograd.Function):
-    """x by one row of the table, its gradient by another; each a number, and whether it draws."""
+    """x by one row of the table, its gradient by another."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, rows: Tensor, counts: Tensor | None, there: Way, back: Way
+        ctx: Any,
+        x: Tensor,
+        rows: Tensor,
+        counts: Tensor | None,
+        flag: Tensor,
+        there: Way,
+        back: Way,
     ) -> Tensor:
         ctx.save_for_backward(rows, counts)
         ctx.back = back
-        return _by_row(x, rows, counts, there)
+        return _stored(x, rows, counts, flag, there)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, counts = ctx.saved_tensors
-        return _by_row(grad, rows, counts, ctx.back), None, None, None, None
+        return _by_row(grad, rows, counts, ctx.back), *[None] * 5
 
 
 class _OfResult(torch.autograd.Function):
@@ -75,12 +82,13 @@ class _OfResult(torch.autograd.Function):
         result: Tensor,
         rows: Tensor,
         counts: Tensor | None,
+        flag: Tensor,
         there: Way,
         back: Way,
         name: str,
         dim: int,
     ) -> Tensor:
-        y = _by_row(result, rows, counts, there)
+        y = _stored(result, rows, counts, flag, there)
         ctx.save_for_backward(rows, counts, y)
         ctx.back, ctx.name, ctx.dim = back, name, dim
         return y
@@ -90,21 +98,30 @@ class _OfResult(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, counts, y = ctx.saved_tensors
         grad = _by_row(grad, rows, counts, ctx.back)
-        return _BY_RESULT[ctx.name](grad, y, ctx.dim), *[None] * 7
+        return _BY_RESULT[ctx.name](grad, y, ctx.dim), *[None] * 8
 
 
 def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, way: Way) -> Tensor:
-    number, stochastic = way
+    number, stochastic, _ = way
     return rounded_by_row(x, rows, number, stochastic, None if counts is None else counts[number])
+
+
+def _stored(x: Tensor, rows: Tensor, counts: Tensor | None, flag: Tensor, way: Way) -> Tensor:
+    """x rounded, and out of the codes that are kept of it."""
+    number, _, bits = way
+    y = _by_row(x, rows, counts, way)
+    return through_codes(y, flag, rows, number, bits) if bits else y
 
 
 class Traced(TorchFunctionMode):
     """Meets the functions that the model calls while the compiler follows it."""
 
-    def __init__(self, table: Table, plan: Plan, device: torch.device) -> None:
+    def __init__(
+        self, table: Table, plan: Plan, device: torch.device, room: Mapping[str, int]
+    ) -> None:
         super().__init__()
         self._plan = plan
-        self._rows = table.rows
+        self._rows, self._room = table.rows, room
         self._table, self._counts, self._draws = table.for_compilers(device)
         self._rounded: dict[str, Tensor] = {}
         self._met = 0
@@ -113,8 +130,9 @@ class Traced(TorchFunctionMode):
             function: canonical(name) for function, name in plan.operations.items()
         }
 
-    def started(self) -> Traced:
-        """One of the same for another pass."""
+    def started(self, flag: Tensor) -> Traced:
+        """For one pass, which raises the flag where a value has no code."""
+        self._flag = flag
         self._rounded, self._met = {}, 0
         return self
 
@@ -165,11 +183,11 @@ class Traced(TorchFunctionMode):
 
     def _way(self, key: str) -> Way:
         number = self._rows[key]
-        return number, self._draws[number]
+        return number, self._draws[number], self._room.get(key, 0)
 
     def _result(self, x: Tensor, op: str) -> Tensor:
         ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))
-        y: Tensor = _Rounded.apply(x, self._table, self._counts, *ways)
+        y: Tensor = _Rounded.apply(x, self._table, self._counts, self._flag, *ways)
         return y
 
     def _replacing(self, planned: Planned) -> Callable[[int, Tensor], Tensor]:
@@ -180,7 +198,7 @@ class Traced(TorchFunctionMode):
             if key not in self._rounded:
                 gradient = key_of(key.removesuffix(".P"), "grad_weight")
                 ways = self._way(key), self._way(gradient)
-                self._rounded[key] = _Rounded.apply(x, self._table, self._counts, *ways)
+                self._rounded[key] = _Rounded.apply(x, self._table, self._counts, self._flag, *ways)
             return self._rounded[key]
 
         return replaced
@@ -200,7 +218,9 @@ class Traced(TorchFunctionMode):
 
     def _of_result(self, x: Tensor, result: Tensor, op: str, name: str, dim: int) -> Tensor:
         ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))
-        y: Tensor = _OfResult.apply(x, result, self._table, self._counts, *ways, name, dim)
+        y: Tensor = _OfResult.apply(
+            x, result, self._table, self._counts, self._flag, *ways, name, dim
+        )
         return y
 
     def _results(self, planned: Planned, args: Any, kwargs: Any, result: Any) -> Any:

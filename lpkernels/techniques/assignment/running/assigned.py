@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
 
+from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.functional._nodes import KeepsCodes
 from lpkernels.nn._select import check_model
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.grouping import group
 from lpkernels.techniques.assignment.promotion import FORWARD, Promoter, Promotion
+from lpkernels.techniques.assignment.running._checks import (
+    FanOut,
+    check_options,
+    kind_of,
+    promoter_of,
+)
 from lpkernels.techniques.assignment.running._keeping import Keeper, Memory, Meter
 from lpkernels.techniques.assignment.running._nodes import Flagged
 from lpkernels.techniques.assignment.running._plan import Plan, planned
@@ -23,8 +31,6 @@ from lpkernels.techniques.assignment.running._table import Copied, Count, Table,
 from lpkernels.techniques.assignment.running._traced import Traced
 from lpkernels.techniques.assignment.tracing._calls import all_tensors
 from lpkernels.techniques.assignment.tracing.tracing import arguments
-
-FanOut = Literal["sum", "branches"]
 
 
 def assign(
@@ -91,8 +97,8 @@ class Assigned:
         counts: bool,
     ) -> None:
         check_model("assign", model)
-        self._promoter = _promoter(assignment, promote, counts)
-        _check_options(fan_out, pack, counts)
+        self._promoter = promoter_of(assignment, promote, counts)
+        check_options(fan_out, pack, counts)
         self.model, self.loss = model, loss
         self.fan_out, self.packs = fan_out, pack
         self._table = Table(assignment, counts)
@@ -162,7 +168,8 @@ class Assigned:
         arithmetic is torch's own.
 
         A promotion writes into a table that the graph reads, and compiles nothing anew. What
-        operations keep for backward is not packed. Gradients are rounded at the sum of a fan-out;
+        operations keep for backward is kept as codes of the width of high precision, with the
+        compiler's own backend ("inductor"). Gradients are rounded at the sum of a fan-out;
         attention in one call is refused.
 
         Args: options: of torch.compile; fullgraph is True.
@@ -174,18 +181,22 @@ class Assigned:
             raise ValueError('Assigned: compiled needs fan_out="sum", got "branches"')
         self._check_there()
         plan = self._plan(self.loss, input, target)
-        traced = Traced(self._table, plan, self._device(input))
+        packs = self.packs and options.get("backend", "inductor") == "inductor"
+        traced = Traced(self._table, plan, self._device(input), self._room() if packs else {})
         expected = self._kind(self.loss, input, target)
 
-        def forward(input: Any, target: Any) -> Tensor:
+        def forward(input: Any, target: Any, flag: Tensor) -> Tensor:
             args, kwargs = arguments(input)
-            mode = traced.started()
+            mode = traced.started(flag)
             args, kwargs = mode.inputs(args, kwargs)
             with mode:
                 value = self.loss(self.model(*args, **kwargs), target)
             mode.ended()
             return value
 
+        if packs:
+            extra = {"custom_partitioner_fn": KeepsCodes()}
+            options = options | {"options": extra | (options.get("options") or {})}
         graph = torch.compile(forward, fullgraph=True, **options)
         numel = plan.elements({n for n, p in self.model.named_parameters() if p.requires_grad})
 
@@ -197,7 +208,7 @@ class Assigned:
                     "modules (train, eval); call compiled() for these as well"
                 )
             flag = self._started(input)
-            value = graph(input, target)
+            value = graph(input, target, flag)
             self._table.add_elements(numel)
             flag |= ~value.detach().isfinite().all()
             result: Tensor = Flagged.apply(value, flag)
@@ -274,7 +285,7 @@ class Assigned:
         self._removed = True
         self._plans.clear()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Assigned:
         return self
 
     def __exit__(
@@ -309,6 +320,17 @@ class Assigned:
         known = {StorageWeakRef(x.untyped_storage()) for x in there}
         return Keeper(self._meter, known, self._flag, self.packs)
 
+    def _room(self) -> dict[str, int]:
+        """The bits of a code of each tensor that may be kept, in high precision."""
+        made = self.assignment
+        found = {}
+        for key, tensor in made.tensors.items():
+            formats = [made.formats.of(tensor.kind, low).fmt for low in (True, False)]
+            plain = all(isinstance(fmt, FloatFormat | FixedFormat) for fmt in formats)
+            if tensor.kind in FORWARD and plain and int(formats[1].bits) < 32:
+                found[key] = int(formats[1].bits)
+        return found
+
     def _started(self, input: Any) -> Tensor:
         """The flag of this step."""
         if self._stepped or self._flag is None:
@@ -335,7 +357,7 @@ class Assigned:
 
     def _kind(self, loss: Any, input: Any, target: Any) -> Any:
         modes = tuple(module.training for module in self.model.modules())
-        return (loss is None, torch.is_grad_enabled(), modes, _kind(input), _kind(target))
+        return (loss is None, torch.is_grad_enabled(), modes, kind_of(input), kind_of(target))
 
     def _check(self, plan: Plan, is_output: bool) -> None:
         groups = group(plan.ops)
@@ -352,47 +374,3 @@ class Assigned:
                 f"assign: in this mode the model has tensors that the assignment lacks, such as "
                 f"{min(unknown)!r}; it was made of a trace of other operations"
             )
-
-
-def _kind(value: Any) -> Any:
-    """What decides on the operations: sizes and types of tensors, and what else is given."""
-    if isinstance(value, Tensor):
-        return (value.shape, value.dtype)
-    if isinstance(value, Mapping):
-        return tuple((key, _kind(each)) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(_kind(each) for each in value)
-    return repr(value) if isinstance(value, bool | int | float | str) else type(value)
-
-
-def _promoter(assignment: Any, promote: Any, counts: Any) -> Promoter:
-    if not isinstance(assignment, Assignment):
-        raise TypeError(
-            f"assign: expected an Assignment, such as demote(...), got {type(assignment).__name__}"
-        )
-    if promote is not None and counts is False:
-        raise ValueError(
-            "assign: promotion needs counts; give promote=None, or leave counts=False away"
-        )
-    if not isinstance(promote, Promoter):
-        return Promoter(assignment, promote)
-    if promote.assignment != assignment:
-        raise ValueError(
-            "assign: the Promoter is of another assignment; make it of the one that is given"
-        )
-    if promote.measures_error:
-        raise ValueError(
-            "assign: rounding errors are not measured, so the Promoter's error= would never count; "
-            "make it without"
-        )
-    return promote
-
-
-def _check_options(fan_out: Any, pack: Any, counts: Any) -> None:
-    if fan_out not in get_args(FanOut):
-        raise ValueError(
-            f"assign: fan_out must be one of {', '.join(get_args(FanOut))}; got {fan_out!r}"
-        )
-    for name, value in {"pack": pack, "counts": counts}.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"assign: {name} must be True or False, got {value!r}")

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from lpkernels.functional._nodes import KeepsCodes
 from lpkernels.techniques.assignment import Assigned
+from lpkernels.techniques.assignment.running import assigned as module
+from lpkernels.techniques.assignment.running._traced import Traced
 from tests.compare import assert_bit_equal
 from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
 from tests.techniques.assignment.running.runs import SCALE, assigned_of
@@ -58,6 +63,50 @@ def test_a_compiled_step_has_the_bits_of_the_step(name: str) -> None:
     for p, q in zip(eager.model.parameters(), compiled.model.parameters(), strict=True):
         assert_bit_equal(q.grad, p.grad)
     assert compiled.counts == eager.counts
+
+
+def codes_kept_by(partition: Any) -> Any:
+    """A backend that runs the graphs as they are, cut by this partitioner."""
+    return aot_autograd(
+        fw_compiler=lambda graph, _: make_boxed_func(graph.forward),
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+
+
+@pytest.mark.parametrize("value", [0.5, torch.nan], ids=["finite", "nan"])
+def test_what_a_compiled_step_keeps_are_codes_as_wide_as_high_precision(
+    value: float, monkeypatch: Any
+) -> None:
+    torch.manual_seed(1)
+    model, (x, target) = chain_model(), chain_batch()
+    x[0, 0, 0, 0] = value
+    eager, compiled = (assigned_of(model, (x, target), 0.6) for _ in range(2))
+    room = compiled._room()
+    assert set(room.values()) == {16}
+    monkeypatch.setattr(module, "Traced", lambda *given: Traced(*given[:-1], room))
+    run = compiled.compiled(x, target, backend=codes_kept_by(KeepsCodes()))
+    kept: list[Tensor] = []
+
+    def keep(t: Tensor) -> Tensor:
+        kept.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        loss = run(x, target)
+    (loss * SCALE).backward()
+    if value != value:
+        assert compiled.overflowed
+        assert compiled.model[8].bias.grad.isnan().any()
+        return
+    assert not compiled.overflowed
+    one = step(eager, eager, (x, target))
+    assert_bit_equal(loss.detach(), one[0])
+    for p, q in zip(eager.model.parameters(), compiled.model.parameters(), strict=True):
+        assert_bit_equal(q.grad, p.grad)
+    # Two bytes an element, and in float32 nothing larger than the statistics of a norm.
+    assert sum(t.numel() for t in kept if t.dtype == torch.uint8) > 2 * 3000
+    assert max(t.numel() for t in kept if t.is_floating_point()) == 8
 
 
 def test_a_promotion_compiles_nothing_and_changes_the_formats():
