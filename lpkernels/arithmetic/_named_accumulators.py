@@ -49,6 +49,9 @@ _KEYS = (
     "order",
     "block",
     "aligned_bits",
+    "operands",
+    "least_exponent",
+    "interleaved",
     "bits",
 )
 
@@ -84,6 +87,7 @@ def _named_or_parsed(name: str) -> Accumulator:
             f"{', '.join(NAMED_ACCUMULATORS)}, native[_chunk<n>...] or <format>[_chunk<n>]"
             "[:<rounding>][:product=<format>][:product_rounding=<mode>][:outer=<format>]"
             "[:outer_rounding=<mode>][:order=pairwise|compensated][:block=<n>:aligned_bits=<w>]"
+            "[:operands=<left>[,<right>]][:least_exponent=<L>][:interleaved=<m>]"
             f"[:bits=<n>][:philox] ({error})"
         ) from error
     return Accumulator(
@@ -97,6 +101,9 @@ def _named_or_parsed(name: str) -> Accumulator:
         order="native" if native else options.get("order", "sequential"),
         block=_number(options, "block"),
         aligned_bits=_number(options, "aligned_bits"),
+        operands=options.get("operands"),
+        least_exponent=_number(options, "least_exponent"),
+        interleaved=_number(options, "interleaved") or 1,
         random_bits=int(options.get("bits", 8)),
         rng=options.get("rng", "fast"),
     )
