@@ -132,6 +132,12 @@ def integers(acc: Accumulator) -> tuple[int, ...]:
     return (*left.to_ints(), *right.to_ints(), int(least is not None), least or 0, acc.interleaved)
 
 
+def exchanged(ints: tuple[int, ...]) -> tuple[int, ...]:
+    """The integers of an accumulator after `Accumulator.exchanged`."""
+    left, right, rest = START + 8, START + 16, END
+    return (*ints[:START], *ints[left:right], *ints[START:left], *ints[right:rest])
+
+
 def from_integers(ints: tuple[int, ...]) -> dict[str, Any]:
     """The arguments of an Accumulator."""
     if not ints:
