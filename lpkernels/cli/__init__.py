@@ -117,7 +117,7 @@ def _unit(name: str) -> None:
 def units(
     name: Annotated[str, typer.Argument(callback=valid(_unit), help="A unit; none: all.")] = "",
 ) -> None:
-    """Tensor cores that are accumulators by name, or one in detail: what is known of it, and what not.
+    """The tensor cores that have names, or one in detail: what is known of it, and what not.
 
     Example: `lpkernels units h100_e4m3`
     """
