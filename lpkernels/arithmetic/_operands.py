@@ -29,9 +29,13 @@ def checked_formats(given: Given) -> tuple[FloatFormat, FloatFormat] | None:
     """The pair (left, right) of one format, of two, or of a text "left,right"."""
     if given is None:
         return None
-    if isinstance(given, str):
-        given = given.split(",")
-    each = (given,) if isinstance(given, Format) else tuple(given)
+    each = tuple(given.split(",")) if isinstance(given, str) else given
+    each = (each,) if isinstance(each, Format) else each
+    if not isinstance(each, Sequence):
+        raise TypeError(
+            f"Accumulator: operands must be a format, its name, or two of them, got {given!r} "
+            f"({type(given).__name__})"
+        )
     if len(each) not in (1, 2):
         raise ValueError(
             f"Accumulator: operands={given!r}: expected a format, or two: (left, right), for "
