@@ -98,7 +98,7 @@ _BLOCK = {"block": 8, "aligned_bits": 20}
         (
             lambda: accumulator("fp32:least_exponent=x"),
             ValueError,
-            "cannot read 'least_exponent=x'",
+            "cannot read 'least_",
         ),
         (lambda: accumulator("h100_fp17"), ValueError, "did you mean h100_fp16"),
         (lambda: Accumulator("e6m9", chunk=0), ValueError, "chunk must be at least 1, got 0"),

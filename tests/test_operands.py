@@ -83,6 +83,10 @@ def test_units_are_accumulators_by_name(unit) -> None:
 
 # --- backends ---
 
+needs_cpu = pytest.mark.skipif(
+    lp.backends.status()["cpu"] != "available", reason=lp.backends.status()["cpu"]
+)
+
 
 @pytest.mark.parametrize("op", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"])
 @pytest.mark.parametrize("name", ["cpu", "cuda", "triton"])
@@ -98,12 +102,10 @@ def test_backends_without_the_step_name_one_that_has_it(name: str, op: str) -> N
         assert "by their operands" in reason
 
 
-@pytest.mark.usefixtures("cpu_backend")
+@needs_cpu
 def test_an_explicit_backend_raises_and_auto_takes_the_reference() -> None:
     a, b = torch.randn(3, 40), torch.randn(40, 5)
-    with pytest.raises(
-        NotImplementedError, match=r"'cpu' cannot .* do not align .* 'reference'|.*"
-    ):
+    with pytest.raises(NotImplementedError, match=r'operands .* backend="reference" does'):
         lp.matmul(a, b, MIXED, backend="cpu")
     with pytest.raises(NotImplementedError, match='start every sum at zero; backend="reference"'):
         lp.matmul(a, b, "fp16", initial=torch.zeros(5), backend="cpu")
@@ -112,7 +114,7 @@ def test_an_explicit_backend_raises_and_auto_takes_the_reference() -> None:
 
 def test_measure_and_masks_refuse_them_by_name() -> None:
     a, b = torch.randn(3, 40), torch.randn(40, 5)
-    with pytest.raises(NotImplementedError, match="measure: no kernel looks .* counted=0"):
+    with pytest.raises(NotImplementedError, match=r"measure: no kernel looks .* counted=0"):
         measure(a, b, MIXED)
     assert measure(a, b, MIXED, counted=0).swamped is None
     layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(fprop=MIXED))

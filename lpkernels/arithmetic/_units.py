@@ -36,7 +36,7 @@ _V100, _A100, _ADA = ("v100", "V100"), ("a100", "A100, A2"), ("ada", "Ada, L40S"
 _H100, _B200 = ("h100", "H100, H200"), ("b200", "B200")
 
 _COMMON = "operand alignment, the cut toward zero, the rounding, c in the alignment"
-_BITS = f"aligned_bits, {_COMMON}"
+_BITS = f"aligned_bits, no shorter block, {_COMMON}"
 _BLOCK = "block (one was recorded; MATLAB-tensor-core and MMA-Sim"
 _BLOCK_TF32 = (
     "block (wmma has steps of 4, which were recorded: use block=4 for it; MATLAB-tensor-core and "
@@ -81,14 +81,16 @@ def _sixteen_bits(
         wide = f"{open_block}; {_LEAST}; {_REST}"
         yield Unit(f"{name}_bf16", _full("bf16", block, bits, least), *recorded, wide)
         narrow = wide if block == 8 else f"{_BLOCK_TF32}; {_LEAST}; {_REST}"
-        yield Unit(f"{name}_tf32", _full("tf32", block // 2, bits, least), *recorded, narrow)
+        steps = _BITS if block == 8 else f"aligned_bits, {_COMMON}"
+        tf32 = _full("tf32", block // 2, bits, least)
+        yield Unit(f"{name}_tf32", tf32, hardware, "wmma", steps, narrow)
     yield Unit(
         f"{name}_fp16_fp16",
         _half(block, bits, 4 - bits),
         hardware,
         "wmma",
-        f"{_COMMON}; aligned_bits: {half_bits}",
-        f"{open_block}; {_LEAST_HALF}; {_REST}",
+        f"no shorter block, the rounding, c in the alignment; aligned_bits: {half_bits}",
+        f"operand alignment (that of {name}_fp16); {open_block}; {_LEAST_HALF}; {_REST}",
     )
 
 
@@ -104,7 +106,8 @@ def _fp8(operands: str) -> Iterator[Unit]:
         e8m13(16),
         _ADA[1],
         "mma.sync (QMMA)",
-        f"block, 13 places of a result, {_BITS}; mixed formats too (mmaemu, 1.06e8 outputs)",
+        f"block, 13 places of a result, aligned_bits, {_COMMON}; mixed formats too (mmaemu, "
+        "1.06e8 outputs)",
         _REST,
     )
     yield Unit(
@@ -112,7 +115,7 @@ def _fp8(operands: str) -> Iterator[Unit]:
         Accumulator("fp16", block=16, aligned_bits=13, operands=both),
         _ADA[1],
         "mma.sync (QMMA)",
-        f"block, {_BITS}",
+        f"block, aligned_bits, {_COMMON}",
         _REST,
     )
     yield Unit(
@@ -120,7 +123,8 @@ def _fp8(operands: str) -> Iterator[Unit]:
         e8m13(32),
         _H100[1],
         "wgmma",
-        "13 places of a result, aligned_bits, operand alignment, the cut, the rounding; c was +0",
+        "13 places of a result, aligned_bits, no shorter block, operand alignment, the cut, the "
+        "rounding; c was +0",
         f"c in the alignment (mmaemu's recordings, MMA-Sim, Hawkeye); {_BLOCK}); {_REST}",
     )
 
@@ -206,10 +210,10 @@ _ASSUMED = Unit(
 
 def _all() -> Iterator[Unit]:
     yield from _sixteen_bits(_V100, 4, 23, None, "22 to 28 fit", "")
-    for gpu, fitting in ((_A100, "24 or more fit"), (_ADA, "22 to 29 fit")):
-        yield from _sixteen_bits(gpu, 8, 24, -132, fitting, ", Hawkeye")
-    for gpu in (_H100, _B200):
-        yield from _sixteen_bits(gpu, 16, 25, -133, "25 alone fits both GPUs", ", Hawkeye")
+    yield from _sixteen_bits(_A100, 8, 24, -132, "24 or more fit", ", Hawkeye")
+    yield from _sixteen_bits(_ADA, 8, 24, -132, "22 to 29 fit", "")
+    for gpu, models in ((_H100, ", Hawkeye"), (_B200, "")):
+        yield from _sixteen_bits(gpu, 16, 25, -133, "25 alone fits H100 and B200", models)
     for operands in ("e4m3", "e5m2"):
         yield from _fp8(operands)
     for gpu in (_H100, _B200):

@@ -26,6 +26,9 @@ def unit_table() -> Table:
 def unit_details(unit: Unit) -> Table:
     """What one unit is, where that is known from, and what is not."""
     table = Table(title=unit.name, show_header=False)
+    table.add_column("what", no_wrap=True)
+    # An accumulator is one long word.
+    table.add_column("known", overflow="fold")
     for row in (
         ("accumulator", str(unit.accumulator)),
         ("recorded on", unit.hardware),
