@@ -4,8 +4,6 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels import ops
-from lpkernels.rng import Role
 from tests.compare import assert_bit_equal
 
 ORDERS = [
@@ -107,16 +105,6 @@ def test_a_stochastic_start_is_drawn_once_a_call() -> None:
     assert_bit_equal(draws, again)
     assert set(draws.unique().tolist()) == {1.0, 1.25}
     assert abs((draws == 1.25).float().mean().item() - 0.25) < 0.03
-
-
-def test_the_operator_is_one_of_torch() -> None:
-    acc = lp.Accumulator("e6m9").to_ints()
-    arguments = (numbers(5, 12), numbers(12, 3), numbers(5, 3), acc, None, 0, "auto", [], [], [])
-    torch.library.opcheck(torch.ops.lpkernels._matmul_initial.default, arguments)
-    assert_bit_equal(
-        ops.matmul_initial(*arguments[:4], None, Role.DIRECT),
-        lp.matmul(*arguments[:2], "e6m9", initial=arguments[2]),
-    )
 
 
 def test_it_compiles() -> None:
