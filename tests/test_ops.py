@@ -107,12 +107,12 @@ def test_opcheck_matmul_initial(acc, fused):
 
 
 def test_rows_of_a_table_hold_operands_and_exchange_them():
-    acc = Accumulator("fp16", block=4, aligned_bits=5, operands=("e5m2", "e4m3fn"))
+    acc = Accumulator("fp16", block=4, aligned_bits=2, operands=("e5m2", "e4m3fn"))
     x, w, g, numbers = convolution("conv2d_groups")
     table, call = table_of(acc.to_ints()), (SEED, 4, "reference", [], [], [])
     for op, operands in (
-        (OP._matmul, (torch.randn(3, 9) * 2.0**-7, torch.randn(9, 2), None)),
-        (OP._conv_wgrad, (x * 2.0**-7, g, list(w.shape), *numbers)),
+        (OP._matmul, (torch.randn(3, 9) * 2.0**-9, torch.randn(9, 2), None)),
+        (OP._conv_wgrad, (x * 2.0**-9, g, list(w.shape), *numbers)),
     ):
         got = [op(*operands, [row], *call, table) for row in (0, ~0)]
         want = [op(*operands, each.to_ints(), *call) for each in (acc, acc.exchanged())]

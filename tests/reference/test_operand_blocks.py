@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator
 from lpkernels.reference import exact, twin
+from lpkernels.reference.operand_blocks import exponents_of
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.cases import CONV_CASES, ids
@@ -121,9 +122,23 @@ ONE = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands="e4m
 
 
 def summed(products, acc=ONE, **options):
-    """Products (a, b) or None for an absent tap."""
+    """Products (a, b), or None for an absent tap, by the exact way, which the twin equals."""
     terms = [None if p is None else exact.summand(*map(float, p), acc) for p in products]
-    return exact.accumulate(terms, acc, row=3, col=4, seed=5, **options)
+    want = exact.accumulate(terms, acc, row=3, col=4, seed=5, **options)
+    key = {"row": np.array([3]), "col": np.array([4]), "seed": 5}
+    initial = options.get("initial")
+    start = None if initial is None else np.array([initial])
+    pushed = [of_twin(p, acc) for p in products]
+    got = twin.accumulate(pushed, (1,), acc, **key, initial=start)
+    assert_bit_equal(got, np.array([want]))
+    return want
+
+
+def of_twin(pair, acc):
+    """The product of a pair, whether it is there, and the exponents of its factors."""
+    factors = [np.array([x], np.float64) for x in pair or (7.0, 7.0)]
+    exponents = sum(exponents_of(*each) for each in zip(factors, acc.operands, strict=True))
+    return factors[0] * factors[1], np.array([pair is not None]), exponents
 
 
 def test_the_cut_is_toward_zero_of_each_by_itself() -> None:
@@ -151,9 +166,9 @@ def test_every_zero_is_positive(rounding: str) -> None:
     acc = replace(ONE, rounding=rounding)
     assert math.copysign(1, summed([(-0.0, 1), (-1, 0.0)], acc)) == 1
     assert math.copysign(1, summed([(-1, 1), (1, 1)], acc)) == 1
-    # Of -2^-160 every mode but those away from zero leaves nothing.
-    tiny = replace(acc, fmt=accumulator("fp32").fmt)
-    got = summed([(-(2.0**-80), 2.0**-80)], tiny)
+    # Of -2^-8 in steps of 2^-4 most modes leave nothing.
+    coarse = Accumulator("e3m2", rounding, block=4, aligned_bits=9, operands="fp16")
+    got = summed([(-(2.0**-8), 1)], coarse)
     assert math.copysign(1, got) == (1 if got == 0 else -1)
 
 
@@ -234,9 +249,11 @@ def test_initial_is_rounded_to_the_format_first() -> None:
     assert exact.accumulate([], Accumulator("e6m9", "toward_positive"), initial=1 + 2**-11) > 1
     assert exact.accumulate([], Accumulator("fp16", "toward_zero"), initial=1e30) == 65504
     acc = Accumulator("e6m9", "stochastic", chunk=4, outer="e5m2")
+    acc = replace(acc, block=4, aligned_bits=9, operands="fp16")
     bits = draw(5, SITE_BIAS, 3, 4, 1, 8)
-    want = round_scalar(1.0625, acc.outermost, "stochastic", draw=bits, random_bits=8)
-    assert exact.accumulate([], acc, row=3, col=4, seed=5, initial=1.0625) == want
+    for x in (1 + i / 64 for i in range(16)):
+        want = round_scalar(x, acc.outermost, "stochastic", draw=bits, random_bits=8)
+        assert summed([], acc, initial=x) == want
 
 
 # --- the twin ---
