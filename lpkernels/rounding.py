@@ -81,6 +81,7 @@ def round_scalar(
     *,
     draw: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
+    always_overflows: bool = False,
 ) -> float:
     """``value`` rounded once to ``fmt``, exactly: the definition of every rounding here.
 
@@ -89,6 +90,7 @@ def round_scalar(
                      counts as +0.
         draw:        0 .. 2^random_bits - 1; used by "stochastic" alone.
         random_bits: 1..32.
+        always_overflows: beyond max every mode gives what ``overflow`` says, directed ones too.
 
     Returns:  a value of the format, an infinity or NaN.
     Raises:   TypeError, ValueError: a format whose values depend on the tensor, an unknown
@@ -113,7 +115,7 @@ def round_scalar(
     if isinstance(fmt, FixedFormat):
         return _into_word(-low if negative else low, fmt)
     if low > Fraction(fmt.max):
-        stops = _stops_at_max(rounding, negative)
+        stops = _stops_at_max(rounding, negative) and not always_overflows
         return (
             math.copysign(fmt.max, -1.0 if negative else 1.0)
             if stops
@@ -203,6 +205,7 @@ def round_array(
     *,
     draws: np.ndarray | None = None,
     random_bits: int = MAX_RANDOM_BITS,
+    always_overflows: bool = False,
 ) -> np.ndarray:
     """Every element of ``x`` rounded once to ``fmt``: the bits of :func:`round_scalar`.
 
@@ -210,6 +213,7 @@ def round_array(
         x:           float64, any shape; exact values, or exact values rounded to odd in float64.
         draws:       integers 0 .. 2^random_bits - 1, broadcastable to x; needed by "stochastic".
         random_bits: 1..32.
+        always_overflows: as in :func:`round_scalar`.
 
     Returns:  float64, x's shape.
     Raises:   TypeError: x is not float64, or draws are missing or no integers.  ValueError: unknown
@@ -220,7 +224,9 @@ def round_array(
     if isinstance(fmt, FixedFormat):
         rounded = _array_into_word(np.where(negative, -count, count), fmt)
     else:
-        rounded = _array_overflow(count, step, exponent, negative, fmt, rounding)
+        # Like overflow under a mode that stops nowhere.
+        mode = "nearest_even" if always_overflows else rounding
+        rounded = _array_overflow(count, step, exponent, negative, fmt, mode)
     infinite = np.where(
         negative, _infinite_input(fmt, negative=True), _infinite_input(fmt, negative=False)
     )

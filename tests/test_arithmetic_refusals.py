@@ -16,6 +16,8 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import AffineFormat
 from lpkernels.recipes import as_recipe, describe, recipe
 
+_BLOCK = {"block": 8, "aligned_bits": 20}
+
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
@@ -50,6 +52,55 @@ from lpkernels.recipes import as_recipe, describe, recipe
             ValueError,
             "Accumulator product: rounding 'nearest' does not say where ties go",
         ),
+        (lambda: Accumulator(operands="fp16"), ValueError, "pass block and aligned_bits too"),
+        (lambda: Accumulator(operands="fp16", order="pairwise"), ValueError, "pass block"),
+        (lambda: Accumulator(operands="fp16", product="fp16", **_BLOCK), ValueError, "exact prod"),
+        (lambda: Accumulator("fixed8_f3", operands="fp16", **_BLOCK), ValueError, "fmt=fixed8_f3"),
+        (lambda: Accumulator(operands="fixed8_f3", **_BLOCK), ValueError, "no exponents to align"),
+        (lambda: Accumulator(operands="affine8", **_BLOCK), ValueError, "no exponents to align by"),
+        (lambda: Accumulator(operands="fp16,fp32,bf16", **_BLOCK), ValueError, "a format, or two"),
+        (lambda: Accumulator(operands=(), **_BLOCK), ValueError, "expected a format, or two"),
+        (lambda: Accumulator(operands="fp17", **_BLOCK), ValueError, "unknown format 'fp17'"),
+        (lambda: Accumulator(operands=3, **_BLOCK), TypeError, "operands must be a format"),
+        (
+            lambda: Accumulator(operands=(8, 8), **_BLOCK),
+            TypeError,
+            "expected a format or its name",
+        ),
+        (lambda: Accumulator(least_exponent=-4), ValueError, "least_exponent=-4 needs operands"),
+        (
+            lambda: Accumulator(operands="fp16", least_exponent=301, **_BLOCK),
+            ValueError,
+            r"in -300\.\.300, got 301",
+        ),
+        (
+            lambda: Accumulator(operands="fp16", least_exponent=1.5, **_BLOCK),
+            TypeError,
+            "least_exponent must be an int",
+        ),
+        (lambda: Accumulator(chunk=8, interleaved=2), ValueError, "interleaved=2 needs operands"),
+        (
+            lambda: Accumulator(operands="fp16", interleaved=2, **_BLOCK),
+            ValueError,
+            "needs chunk, a multiple of 16, got chunk=None; pass chunk=16",
+        ),
+        (
+            lambda: Accumulator(operands="fp16", interleaved=2, chunk=24, **_BLOCK),
+            ValueError,
+            "a multiple of 16, got chunk=24",
+        ),
+        (
+            lambda: Accumulator(operands="fp16", interleaved=2, chunk=6, block=3, aligned_bits=9),
+            ValueError,
+            "in pairs, got block=3; use an even block",
+        ),
+        (lambda: Accumulator(interleaved=0), ValueError, "interleaved must be at least 1, got 0"),
+        (
+            lambda: accumulator("fp32:least_exponent=x"),
+            ValueError,
+            "cannot read 'least_",
+        ),
+        (lambda: accumulator("h100_fp17"), ValueError, "did you mean h100_fp16"),
         (lambda: Accumulator("e6m9", chunk=0), ValueError, "chunk must be at least 1, got 0"),
         (lambda: Accumulator("e6m9", chunk=2**63), ValueError, r"chunk must be at most 2\^62"),
         (lambda: Accumulator("e6m9", chunk=True), TypeError, "chunk must be an int, got True"),

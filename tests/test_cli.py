@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from lpkernels.arithmetic import UNITS
 from lpkernels.cli import app, main
 from lpkernels.cli._options import console
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
@@ -37,6 +38,7 @@ def call(*arguments: object) -> Any:
 COMMANDS = [
     "demo",
     "formats",
+    "units",
     "quantize",
     "train",
     "report",
@@ -66,6 +68,15 @@ def test_formats_lists_all_and_details_one() -> None:
     result = call("formats", "e4m3fn")
     assert result.exit_code == 0
     assert "448" in result.output
+
+
+def test_units_lists_all_and_details_one() -> None:
+    listed = call("units")
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in UNITS)
+    detailed = call("units", "h100_e4m3")
+    assert str(UNITS["h100_e4m3"].accumulator) in detailed.output
+    assert "wgmma" in detailed.output and "not known" in detailed.output
 
 
 def test_quantize_shows_codes() -> None:
@@ -102,6 +113,7 @@ def test_doctor_names_backends_and_versions() -> None:
     ("arguments", "option", "message"),
     [
         (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
+        (["units", "h100_e4m"], "name", "did you mean h100_e4m3"),
         (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
         (["quantize", "1", "--rounding", "nearest"], "--rounding", "nearest_even, nearest_away"),
         (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.arithmetic import Accumulator, Quantizer, accumulator
 from lpkernels.backends import native
 from lpkernels.formats import parse_format
 from lpkernels.reference import twin
@@ -97,6 +97,30 @@ def test_opcheck_matmul(kind, fused, backend):
     check(OP._matmul, torch.randn(9, 3).t(), torch.randn(9, 4)[:, ::2], bias, *rest)
     check(OP._matmul, torch.randn(3, 0), torch.randn(0, 2), None, *rest)
     check(OP._matmul, torch.randn(0, 9), torch.randn(9, 2), None, *rest)
+
+
+@pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
+@pytest.mark.parametrize("acc", ["e6m9", "h100_fp8_mma"])
+def test_opcheck_matmul_initial(acc, fused):
+    rest = (accumulator(acc).to_ints(), SEED, 4, "reference", *fused)
+    for a, b in ((3, 9), (9, 2)), ((2, 1, 3, 9), (4, 9, 2)), ((3, 0), (0, 2)), ((0, 9), (9, 2)):
+        a, b = torch.randn(a), torch.randn(b)
+        check(OP._matmul_initial, a, b, torch.randn((a @ b).shape), *rest)
+
+
+def test_rows_of_a_table_hold_operands_and_exchange_them():
+    acc = Accumulator("fp16", block=4, aligned_bits=2, operands=("e5m2", "e4m3fn"))
+    x, w, g, numbers = convolution("conv2d_groups")
+    table, call = table_of(acc.to_ints()), (SEED, 4, "reference", [], [], [])
+    for op, operands in (
+        (OP._matmul, (torch.randn(3, 9) * 2.0**-9, torch.randn(9, 2), None)),
+        (OP._conv_wgrad, (x * 2.0**-9, g, list(w.shape), *numbers)),
+    ):
+        got = [op(*operands, [row], *call, table) for row in (0, ~0)]
+        want = [op(*operands, each.to_ints(), *call) for each in (acc, acc.exchanged())]
+        assert_bit_equal(got[0], want[0])
+        assert_bit_equal(got[1], want[1])
+        assert not torch.equal(*got)
 
 
 @pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
@@ -241,7 +265,14 @@ def test_opcheck_update(name, backend):
 def test_every_operator_is_checked_here():
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
-    products = {"_matmul", "_conv_fprop", "_conv_dgrad", "_conv_wgrad", "_add_bias"}
+    products = {
+        "_matmul",
+        "_matmul_initial",
+        "_conv_fprop",
+        "_conv_dgrad",
+        "_conv_wgrad",
+        "_add_bias",
+    }
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_encode_row"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
     rounding |= {f"{name}_out" for name in rounding - {"_count"}}

@@ -19,6 +19,8 @@ from lpkernels.arithmetic._named_accumulators import (
     accumulator,
     as_accumulator,
 )
+from lpkernels.arithmetic._operands import START as PLAIN_INTS
+from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._precision import (
     Precision,
     checked_formats,
@@ -29,6 +31,7 @@ from lpkernels.arithmetic._precision import (
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._units import UNITS, Unit
 from lpkernels.arithmetic._update import (
     Adam,
     Keyed,
@@ -46,8 +49,10 @@ __all__ = [
     "NAMED_ACCUMULATORS",
     "NATIVE",
     "ORDERS",
+    "PLAIN_INTS",
     "PRODUCTS",
     "QUANTIZERS",
+    "UNITS",
     "Accumulator",
     "Adam",
     "Keyed",
@@ -57,6 +62,7 @@ __all__ = [
     "RunningRange",
     "Sgd",
     "Step",
+    "Unit",
     "UpdateRounding",
     "accumulator",
     "accumulator_from_ints",
@@ -65,6 +71,7 @@ __all__ = [
     "as_running_range",
     "bits_without_overflow",
     "checked_formats",
+    "exchanged",
     "max_l1_norm",
     "never_overflows",
     "precision",

@@ -1,9 +1,10 @@
 """Accumulator: how a sum of products is formed and rounded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from lpkernels.arithmetic import _operands
 from lpkernels.formats import (
     FP32,
     AffineFormat,
@@ -42,8 +43,9 @@ class Accumulator:
 
     Text form: ``<fmt>[_chunk<n>][:<rounding>][:product=<fmt>][:product_rounding=<mode>]
     [:outer=<fmt>][:outer_rounding=<mode>][:order=pairwise|compensated]
-    [:block=<n>:aligned_bits=<w>][:bits=<random_bits>][:philox]``; "native" in place of the format
-    for order "native".
+    [:block=<n>:aligned_bits=<w>][:operands=<left>[,<right>]][:least_exponent=<L>]
+    [:interleaved=<m>][:bits=<random_bits>][:philox]``; "native" in place of the format for order
+    "native".
 
     Args:
         fmt:              FloatFormat or FixedFormat of the running sum, or its name.
@@ -65,6 +67,18 @@ class Accumulator:
                           leading bit of the largest, added exactly and rounded once. Needs
                           aligned_bits and order "sequential".
         aligned_bits:     1..40 places kept below that leading bit.
+        operands:         a FloatFormat or its name, or two, of the left and the right factor:
+                          blocks are aligned by the sum of their operands' exponents instead, as in
+                          tensor cores. The formats only bound exponents from below (a subnormal
+                          counts with the least one); operands are not rounded or checked. left and
+                          right are those of the product at hand: fprop (input, weight), dgrad
+                          (grad_output, weight), wgrad (grad_output, input). Needs block, a float
+                          fmt and no product.
+        least_exponent:   -300..300, the least exponent that a block is aligned to; None: none.
+                          Needs operands.
+        interleaved:      blocks that take turns in pairs of positions: in every run of interleaved
+                          * block positions block j has those with (position // 2) % interleaved ==
+                          j. Needs operands, an even block, and chunk, a multiple of that run.
         random_bits:      1..24, of every stochastic rounding.
         rng:              "fast" or "philox".
 
@@ -86,6 +100,10 @@ class Accumulator:
     rng: str
     if TYPE_CHECKING:
         _ints: tuple[int, ...]
+    # Defaults for what was pickled before these were fields.
+    operands: tuple[FloatFormat, FloatFormat] | None = None
+    least_exponent: int | None = None
+    interleaved: int = 1
 
     def __init__(
         self,
@@ -100,6 +118,9 @@ class Accumulator:
         order: str = "sequential",
         block: int | None = None,
         aligned_bits: int | None = None,
+        operands: _operands.Given = None,
+        least_exponent: int | None = None,
+        interleaved: int = 1,
         random_bits: int = 8,
         rng: str = "fast",
     ) -> None:
@@ -131,6 +152,9 @@ class Accumulator:
                 "Accumulator", "random_bits", random_bits, 1, MAX_ACCUMULATOR_RANDOM_BITS
             ),
             rng=check_rng(rng, "Accumulator"),
+            operands=_operands.checked_formats(operands),
+            least_exponent=_operands.checked_least_exponent(least_exponent),
+            interleaved=checked_int("Accumulator", "interleaved", interleaved, 1),
         )
         self._check_combination()
         object.__setattr__(self, "_ints", self._integers())
@@ -158,6 +182,7 @@ class Accumulator:
             )
         if self.order == "native":
             self._check_native()
+        _operands.check_combination(self)
 
     def _check_native(self) -> None:
         if self.fmt != FP32:
@@ -192,6 +217,12 @@ class Accumulator:
         """Whether each product is rounded into the running sum by itself: a step has a meaning."""
         return self.order == "sequential" and self.block is None
 
+    def exchanged(self) -> "Accumulator":
+        """The same sums for products whose factors are written the other way round."""
+        if self.operands is None or self.operands[0] == self.operands[1]:
+            return self
+        return replace(self, operands=self.operands[::-1])
+
     @property
     def is_stochastic(self) -> bool:
         """Whether it draws random bits."""
@@ -224,6 +255,7 @@ class Accumulator:
             parts.append(f"order={self.order}")
         if self.block is not None:
             parts.append(f"block={self.block}:aligned_bits={self.aligned_bits}")
+        parts.extend(_operands.text(self))
         if self.random_bits != 8:
             parts.append(f"bits={self.random_bits}")
         if self.rng != "fast":
@@ -233,7 +265,8 @@ class Accumulator:
     def to_ints(self) -> tuple[int, ...]:
         """35 integers: order, chunk (0: none), rounding, product_rounding, random_bits, rng,
         has_product, has_outer, then the eight each of fmt, product (zeros if none), outermost,
-        then block (0: none), aligned_bits, outermost_rounding."""
+        then block (0: none), aligned_bits, outermost_rounding; with operands 19 more: the eight
+        each of left and right, has_least_exponent, least_exponent, interleaved."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
@@ -252,6 +285,7 @@ class Accumulator:
             self.block or 0,
             self.aligned_bits or 0,
             ROUNDINGS.index(self.outermost_rounding),
+            *_operands.integers(self),
         )
 
 
@@ -283,12 +317,13 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
 
     Raises:  ValueError: the integers describe no Accumulator.
     """
-    if len(ints) != 35:
+    if len(ints) not in (_operands.START, _operands.END):
         raise ValueError(
-            f"accumulator_from_ints: expected the 35 integers of Accumulator.to_ints(), got {ints}"
+            f"accumulator_from_ints: expected the 35 integers of Accumulator.to_ints(), or "
+            f"{_operands.END} with operands, got {ints}"
         )
     order, chunk, rounding, product_rounding, random_bits, rng, has_product, has_outer = ints[:8]
-    block, aligned_bits, outer_rounding = ints[32:]
+    block, aligned_bits, outer_rounding = ints[32 : _operands.START]
     return Accumulator(
         format_from_ints(ints[8:16]),
         ROUNDINGS[rounding],
@@ -300,6 +335,7 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
         order=ORDERS[order],
         block=block or None,
         aligned_bits=aligned_bits or None,
+        **_operands.from_integers(ints[_operands.START :]),
         random_bits=random_bits,
         rng=RNGS[rng],
     )

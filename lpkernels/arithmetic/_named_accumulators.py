@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._text import parse_options
+from lpkernels.arithmetic._units import UNITS
 from lpkernels.formats import Format, as_format
 from lpkernels.formats._named import did_you_mean
 
@@ -25,19 +26,8 @@ NAMED_ACCUMULATORS: dict[str, Accumulator] = {
         product_rounding="toward_zero",
         chunk=16,
     ),
-    # Assumed, not measured: DeepSeek-V3 (arXiv 2412.19437, section 3.3) reports that FP8 tensor
-    # cores of Hopper keep about 14 bits of a sum, and promotes it to fp32 every 128 products.
-    # Blocks of 32, e8m13, truncation at 13 places and when a block is written are this package's
-    # reading of it. The promotion is an ordinary fp32 addition: it rounds to nearest even.
-    "hopper_fp8": Accumulator(
-        "e8m13",
-        "toward_zero",
-        chunk=128,
-        outer="fp32",
-        outer_rounding="nearest_even",
-        block=32,
-        aligned_bits=13,
-    ),
+    # Tensor cores as they are: `lpkernels units` says where each is known from.
+    **{name: unit.accumulator for name, unit in UNITS.items()},
 }
 
 _HEAD = re.compile(r"(.+?)(?:_chunk(\d+))?")
@@ -49,6 +39,9 @@ _KEYS = (
     "order",
     "block",
     "aligned_bits",
+    "operands",
+    "least_exponent",
+    "interleaved",
     "bits",
 )
 
@@ -81,9 +74,11 @@ def _named_or_parsed(name: str) -> Accumulator:
         known = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
         raise ValueError(
             f"accumulator: unknown name {name!r}{did_you_mean(name, known)} Names are "
-            f"{', '.join(NAMED_ACCUMULATORS)}, native[_chunk<n>...] or <format>[_chunk<n>]"
+            f"{', '.join(n for n in NAMED_ACCUMULATORS if n not in UNITS)}, those of `lpkernels "
+            "units` (v100_fp16, h100_e4m3, ...), native[_chunk<n>...] or <format>[_chunk<n>]"
             "[:<rounding>][:product=<format>][:product_rounding=<mode>][:outer=<format>]"
             "[:outer_rounding=<mode>][:order=pairwise|compensated][:block=<n>:aligned_bits=<w>]"
+            "[:operands=<left>[,<right>]][:least_exponent=<L>][:interleaved=<m>]"
             f"[:bits=<n>][:philox] ({error})"
         ) from error
     return Accumulator(
@@ -97,6 +92,9 @@ def _named_or_parsed(name: str) -> Accumulator:
         order="native" if native else options.get("order", "sequential"),
         block=_number(options, "block"),
         aligned_bits=_number(options, "aligned_bits"),
+        operands=options.get("operands"),
+        least_exponent=_number(options, "least_exponent"),
+        interleaved=_number(options, "interleaved") or 1,
         random_bits=int(options.get("bits", 8)),
         rng=options.get("rng", "fast"),
     )

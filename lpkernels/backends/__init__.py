@@ -33,6 +33,7 @@ from lpkernels.backends._protocol import (
     Backend,
     Fused,
     UpdateTensors,
+    only_reference,
 )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "gpu_choices",
     "gpu_orders",
     "names",
+    "only_reference",
     "select",
     "status",
     "take_tiers",

@@ -47,6 +47,18 @@ class UpdateTensors(NamedTuple):
     counts: Sequence[Tensor] = ()
 
 
+def only_reference(op: str) -> str:
+    """Why kernels that know neither operands nor initial cannot do op; "" if they can."""
+    if op.endswith("_operands"):
+        return (
+            "its kernels do not align blocks by their operands (Accumulator(operands=...)) yet; "
+            'backend="reference" does'
+        )
+    if op.startswith("matmul_initial"):
+        return 'its kernels start every sum at zero; backend="reference" has initial='
+    return ""
+
+
 class Backend(Protocol):
     """What an adapter offers. All tensors are already checked.
 
@@ -77,7 +89,8 @@ class Backend(Protocol):
         """Why it has no `op` for tensors on `device`; "" if it has.
 
         op is the name of a method, "quantize_affine" and "quantize_block" for those formats, and
-        that of a product with "_ordered" behind it for trees, compensated sums and aligned blocks.
+        that of a product with "_ordered" behind it for trees, compensated sums and aligned blocks,
+        with "_operands" for blocks aligned by their operands.
         """
         ...
 
@@ -129,6 +142,19 @@ class Backend(Protocol):
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
         """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,)."""
+        ...
+
+    def matmul_initial(
+        self,
+        a: Tensor,
+        b: Tensor,
+        initial: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        """`matmul` without a bias, whose outermost sums start at initial, of the result's shape."""
         ...
 
     def conv_fprop(

@@ -118,6 +118,15 @@ class ReferenceBackend:
         result = twin.matmul(_array(a), _array(b), addend, parsed, seed=start)
         return torch.from_numpy(result).to(a.device)
 
+    def matmul_initial(
+        self, a: Tensor, b: Tensor, initial: Tensor, acc: Ints, seed: Tensor | None, role: int
+    ) -> Tensor:
+        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
+        result = twin.matmul(
+            _array(a), _array(b), None, parsed, seed=start, initial=_array(initial)
+        )
+        return torch.from_numpy(result).to(a.device)
+
     def matmul_events(
         self,
         a: Tensor,

@@ -23,6 +23,7 @@ from lpkernels.backends import (
     _cpu_events,
     _cpu_update,
     broadcast_batch,
+    only_reference,
 )
 from lpkernels.backends._cpu_counting import DTYPES, STOCHASTIC
 from lpkernels.backends._layout import (
@@ -86,7 +87,9 @@ class CpuBackend:
         return {tier: count / total for tier, count in counts.items()}
 
     def unsupported(self, op: str, device: torch.device) -> str:
-        return "" if device.type == "cpu" else f"it takes tensors on the CPU, these are on {device}"
+        if device.type != "cpu":
+            return f"it takes tensors on the CPU, these are on {device}"
+        return only_reference(op)
 
     def quantize(
         self,

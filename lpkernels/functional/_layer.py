@@ -151,6 +151,8 @@ def bias_gradient(
         return g.sum(0)
     ones = g.new_ones(1, g.shape[0])
     fused = Fused(right=quantizer)
+    # g, the left factor of wgrad, stands on the right.
+    acc = acc.exchanged()
     return ops.matmul(ones, g, None, acc, seed, Role.GRAD_BIAS, backend, fused).reshape(-1)
 
 

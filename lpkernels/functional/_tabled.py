@@ -64,6 +64,9 @@ class _Accumulator:
     def to_ints(self) -> Row:
         return self.row
 
+    def exchanged(self) -> _Accumulator:
+        return _Accumulator(self.row.exchanged(), self.is_stochastic, self.order)
+
 
 @dataclass(frozen=True, init=False)
 class TabledRecipe(Recipe):

@@ -122,6 +122,8 @@ class ConvTransposeGeometry:
         # The convolution's input is g.
         swapped = Fused(fused.right, fused.left, fused.result)
         numbers = self._numbers()
+        # That product's left factor is x, here it is g.
+        acc = acc.exchanged()
         return ops.conv_wgrad(g, x, shape, *numbers, acc, seed, Role.WGRAD, backend, swapped)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:

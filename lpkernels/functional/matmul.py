@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
+from lpkernels.arithmetic import (
+    NATIVE,
+    Accumulator,
+    Quantizer,
+    Recipe,
+    as_accumulator,
+    exchanged,
+)
 from lpkernels.functional import _checks
 from lpkernels.functional._autograd import first_order, is_recorded
 from lpkernels.functional._batches import one_sum, result_shape
@@ -28,6 +35,7 @@ def matmul(
     b: Tensor,
     acc: Accumulator | str | None = None,
     *,
+    initial: Tensor | None = None,
     output: Quantizer | str | None = None,
     out: Tensor | None = None,
     recipe: Recipe | str | None = None,
@@ -47,6 +55,12 @@ def matmul(
             float16 and bfloat16, which are widened exactly, also under autocast.
         acc: an Accumulator or its name; None or lp.NATIVE: the sums are torch.matmul's own, and
             without `output` so is everything else (any dtype, autocast).
+        initial: what the sum that is the result starts from, with chunks the outer one, instead of
+            +0: any shape that broadcasts to the result's, float32, float16 or bfloat16, rounded
+            first to that sum's format by its rounding, as `lpkernels.quantize` rounds. It is the C
+            of a tensor core, D = A B + C; K = 0 gives it back. Its gradient is the result's, in
+            float32 summed over the dimensions in which it was broadcast. Not with order "native",
+            nor with a tree without chunks.
         output: the Quantizer of the result, or its text.
         out: the tensor to write, of the result's shape (or empty) and float32. Gradients are not
             recorded.
@@ -63,26 +77,31 @@ def matmul(
         TypeError: float64 (round it first: ``lp.quantize(a, fmt).float()``), integer or complex
             operands.
         ValueError: shapes that do not fit, tensors on different devices, unknown names, an out that
-            does not fit.
+            does not fit, an initial that no running sum of acc could start from.
+        NotImplementedError: the backend asked for has no such sums.
     """
     if recipe is not None:
-        _check_only_recipe(acc, output, out)
+        _check_only_recipe(acc=acc, initial=initial, output=output, out=out)
         return _matmul_by_recipe(a, b, as_recipe(recipe), generator, backend)
     sums = _lowered(NATIVE if acc is None else acc)
     quantizer, stochastic = (None, False) if output is None else lowered_quantizer(output)
     _checks.backend("matmul", backend)
     _checks.generator("matmul", generator)
+    if initial is not None:
+        _check_starts(sums)
     if sums.is_native and quantizer is None:
         return own(torch.matmul, a, b, out=out)
     _checks.operands("matmul", a=a, b=b)
     shape = result_shape(a, b)
+    if initial is not None:
+        _check_initial(initial, shape, a)
     if out is not None:
         _checks.out("matmul", out, shape, (torch.float32,), a=a, b=b)
     seed = seed_for(stochastic or sums.is_stochastic, generator)
     fused = ops.NOT_FUSED
     if quantizer is not None and not sums.is_native and ops.fuses(quantizer):
         fused, quantizer = ops.Fused(result=quantizer), None
-    result = _product(a, b, sums, seed, backend, fused)
+    result = _product(a, b, initial, sums, seed, backend, fused)
     if result.shape != shape:
         result = result.reshape(shape)
     if quantizer is not None:
@@ -90,12 +109,31 @@ def matmul(
     return result if out is None else out.copy_(result)
 
 
-def _check_only_recipe(acc: object, output: object, out: object) -> None:
-    given = {"acc": acc, "output": output, "out": out}
+def _check_only_recipe(**given: object) -> None:
     if any(value is not None for value in given.values()):
         raise ValueError(
-            "matmul: a recipe brings its own accumulators and output quantizer, and has no out=; "
-            f"got {', '.join(name for name, v in given.items() if v is not None)} as well"
+            "matmul: a recipe brings its own accumulators and output quantizer, and has no out= or "
+            f"initial=; got {', '.join(name for name, v in given.items() if v is not None)} as well"
+        )
+
+
+def _check_starts(sums: _Sums) -> None:
+    if not sums.starts:
+        raise ValueError(
+            "matmul: initial= needs a running sum that could start there, which order 'native' and "
+            "a tree without chunks have not; use another accumulator, or for torch's own sums "
+            "torch.addmm or torch.baddbmm"
+        )
+
+
+def _check_initial(initial: Tensor, shape: tuple[int, ...], a: Tensor) -> None:
+    _checks.operands("matmul", initial=initial, a=a)
+    padded = (1,) * (len(shape) - initial.dim()) + tuple(initial.shape)
+    sizes = zip(padded, shape, strict=False)
+    if len(padded) > len(shape) or any(n not in (1, size) for n, size in sizes):
+        raise ValueError(
+            f"matmul: initial has shape {tuple(initial.shape)}, which does not broadcast to the "
+            f"result's {tuple(shape)}"
         )
 
 
@@ -122,6 +160,8 @@ class _Sums(NamedTuple):
     ints: tuple[int, ...]
     is_native: bool
     is_stochastic: bool
+    # Whether the outermost sum has a running total, which could start anywhere.
+    starts: bool
 
 
 def _lowered(acc: Accumulator | str) -> _Sums:
@@ -130,21 +170,50 @@ def _lowered(acc: Accumulator | str) -> _Sums:
 
 def _lower(acc: Accumulator | str) -> _Sums:
     acc = as_accumulator(acc)
-    return _Sums(acc.to_ints(), acc.is_native, acc.is_stochastic)
+    starts = acc.order != "native" and (acc.order != "pairwise" or acc.chunk is not None)
+    return _Sums(acc.to_ints(), acc.is_native, acc.is_stochastic, starts)
 
 
 def _product(
-    a: Tensor, b: Tensor, sums: _Sums, seed: Tensor | None, backend: str, fused: ops.Fused
+    a: Tensor,
+    b: Tensor,
+    initial: Tensor | None,
+    sums: _Sums,
+    seed: Tensor | None,
+    backend: str,
+    fused: ops.Fused,
 ) -> Tensor:
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
     if sums.is_native:
         with torch.autocast(a.device.type, enabled=False):
             return own(torch.matmul, left.float(), right.float())
-    if is_recorded(a, b):
-        return _Matmul.apply(left, right, sums.ints, seed, backend, fused)
-    call = (None, sums.ints, seed, Role.DIRECT, backend, fused)
-    return ops.matmul(widened(left), widened(right), *call)
+    start = None if initial is None else _expanded(initial, a, b)
+    if is_recorded(a, b, initial):
+        return _Matmul.apply(left, right, start, sums.ints, seed, backend, fused)
+    return _sums(widened(left), widened(right), start, sums.ints, seed, backend, fused)
+
+
+def _expanded(initial: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """initial in float32 and in the shape that the operator gives, whose operands are matrices."""
+    start = initial.float().expand(result_shape(a, b))
+    start = start.unsqueeze(-1) if b.dim() == 1 else start
+    return start.unsqueeze(-2) if a.dim() == 1 else start
+
+
+def _sums(
+    left: Tensor,
+    right: Tensor,
+    start: Tensor | None,
+    acc: tuple[int, ...],
+    seed: Tensor | None,
+    backend: str,
+    fused: ops.Fused,
+) -> Tensor:
+    call = (acc, seed, Role.DIRECT, backend, fused)
+    if start is None:
+        return ops.matmul(left, right, None, *call)
+    return ops.matmul_initial(left, right, start, *call)
 
 
 class _Matmul(torch.autograd.Function):
@@ -155,6 +224,7 @@ class _Matmul(torch.autograd.Function):
         ctx: Any,
         a: Tensor,
         b: Tensor,
+        start: Tensor | None,
         acc: tuple[int, ...],
         seed: Tensor | None,
         backend: str,
@@ -164,7 +234,7 @@ class _Matmul(torch.autograd.Function):
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, seed)
         ctx.shapes, ctx.dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
         ctx.acc, ctx.backend = acc, backend
-        return ops.matmul(widened(a), widened(b), None, acc, seed, Role.DIRECT, backend, fused)
+        return _sums(widened(a), widened(b), start, acc, seed, backend, fused)
 
     @staticmethod
     @first_order
@@ -177,6 +247,9 @@ class _Matmul(torch.autograd.Function):
             grad_a = grad_a.reshape(ctx.shapes[0]).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
             left, right = one_sum(a.float().mT, grad, ctx.shapes[1])
-            grad_b = ops.matmul(left, right, None, ctx.acc, seed, Role.WGRAD, ctx.backend)
+            # The left factor of wgrad is grad, which stands on the right here.
+            acc = exchanged(ctx.acc)
+            grad_b = ops.matmul(left, right, None, acc, seed, Role.WGRAD, ctx.backend)
             grad_b = grad_b.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
-        return grad_a, grad_b, None, None, None, None
+        grad_start = grad if ctx.needs_input_grad[2] else None
+        return grad_a, grad_b, grad_start, None, None, None, None

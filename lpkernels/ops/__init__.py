@@ -21,7 +21,14 @@ from lpkernels.ops._packing import (
     packs_at_once,
     unpack,
 )
-from lpkernels.ops._products import add_bias, conv_dgrad, conv_fprop, conv_wgrad, matmul
+from lpkernels.ops._products import (
+    add_bias,
+    conv_dgrad,
+    conv_fprop,
+    conv_wgrad,
+    matmul,
+    matmul_initial,
+)
 from lpkernels.ops._quantize import AFFINE, BLOCK, axis, fuses, quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
@@ -59,6 +66,7 @@ __all__ = [
     "has_every_code",
     "is_decoding",
     "matmul",
+    "matmul_initial",
     "pack",
     "packed_bytes",
     "packs_at_once",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import backends
-from lpkernels.arithmetic import NATIVE, Accumulator
+from lpkernels.arithmetic import NATIVE, PLAIN_INTS, Accumulator
 from lpkernels.backends import NOT_FUSED, Fused, native
 from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._quantize import rounded
@@ -37,6 +37,8 @@ def _apart(
 
 def _suffix(acc: Sequence[int]) -> str:
     """What `Backend.unsupported` wants behind the name of a product; the integers of to_ints."""
+    if len(acc) > PLAIN_INTS:
+        return "_operands"
     return "_ordered" if acc[0] > _NATIVE or acc[_BLOCK] else ""
 
 
@@ -103,6 +105,7 @@ def _given_shape(first: Tensor, second: Tensor, shape: Sequence[int], *_: Any) -
 
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
 _matmul = _define_sum("matmul", "Tensor a, Tensor b, Tensor? bias", _matmul_shape)
+_matmul_initial = _define_sum("matmul_initial", "Tensor a, Tensor b, Tensor initial", _matmul_shape)
 _conv_fprop = _define_sum(
     "conv_fprop", f"Tensor x, Tensor w, Tensor? bias, {_GEOMETRY}", _conv_shape
 )
@@ -138,7 +141,9 @@ def _add_bias_impl(
     addend = without_grad(bias)
     if addend.dim() > 1:
         addend = addend.expand(moved.shape).reshape(rows.shape)
-    chosen.accumulate(rows, addend, (0, 0), tuple(acc), seed, role, SITE_BIAS, 0)
+    # This addition has no operands, and every backend makes it.
+    plain = tuple(acc)[:PLAIN_INTS]
+    chosen.accumulate(rows, addend, (0, 0), plain, seed, role, SITE_BIAS, 0)
     out.copy_(sums.movedim(-1, channels))
     return rounded(out, tuple(result), None, role, SITE_QUANTIZE, backend) if result else out
 
@@ -182,6 +187,23 @@ def matmul(
 ) -> Tensor:
     """(..., M, K) times (..., K, N), float32, leading dimensions broadcast, summed by acc."""
     return _matmul(a, b, bias, as_ints(acc), seed, int(role), backend, *fused)
+
+
+def matmul_initial(
+    a: Tensor,
+    b: Tensor,
+    initial: Tensor,
+    acc: Accumulator | Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str = "auto",
+    fused: Fused = NOT_FUSED,
+) -> Tensor:
+    """`matmul` whose outermost sums start at initial, float32 of the result's shape, rounded once.
+
+    acc: any order but "native", nor a tree without chunks.
+    """
+    return _matmul_initial(a, b, initial, as_ints(acc), seed, int(role), backend, *fused)
 
 
 def conv_fprop(

@@ -13,13 +13,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from lpkernels.arithmetic import exchanged
+
 Ints: TypeAlias = tuple[int, ...]
 
 TABLE = "table"
 # The arguments of operators that describe arithmetic.
 DESCRIPTIONS = ("quantizer", "acc", "left", "right", "result")
-# The length of a row: how many integers its description has, these, and zeros.
-ROW = 36
+# The length of a row: how many integers its description has, these, and zeros. The longest is that
+# of an accumulator with operands.
+ROW = 55
 
 
 class Row(NamedTuple):
@@ -33,6 +36,10 @@ class Row(NamedTuple):
     kept_bits: int
     block_size: int = 0
     axis: int = 0
+
+    def exchanged(self) -> Row:
+        """The row of an accumulator, read as `Accumulator.exchanged`."""
+        return self._replace(number=~self.number)
 
 
 def with_table(schema: str) -> str:
@@ -61,5 +68,6 @@ def with_rows(args: Sequence[Any], described: Sequence[int], table: Tensor) -> l
 
 
 def row_ints(table: Tensor, number: int) -> Ints:
-    count, *ints = table[number].tolist()
-    return tuple(ints[:count])
+    count, *ints = table[max(number, ~number)].tolist()
+    description = tuple(ints[:count])
+    return exchanged(description) if number < 0 else description

@@ -172,6 +172,8 @@ def conv_wgrad(
     per_group_in, per_group_out = weight_shape[1], weight_shape[0] // groups
     image = _channels_first(x, groups)
     right = widen(_channels_first(grad_output, groups).transpose(0, 2, 1))
+    # x stands on the left here, and its format on the right.
+    acc = acc.exchanged()
     group = np.arange(groups)[:, None, None]
     # The roles of row and column are exchanged: c_out, the row of the key, runs along the last
     # dimension here.

@@ -288,8 +288,10 @@ def matmul_events(
         first_col: the key of the first column's draws.
         bits: also keep the bits of every product, which trees do not have.
 
-    Raises: ValueError: bits of a tree.
+    Raises: ValueError: bits of a tree; an accumulator with operands, which has no events defined.
     """
+    if acc.operands is not None:
+        raise ValueError(f"matmul_events: {acc} aligns by operands, whose events are not defined")
     if bits and acc.order == "pairwise":
         raise ValueError("matmul_events: the products of a tree have no bits of their own")
     length, cols = b.shape

@@ -17,7 +17,7 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.reference.exact_quantize import quantize
-from lpkernels.reference.exact_sums import Real, accumulate, add, product
+from lpkernels.reference.exact_sums import Summand, accumulate, add, product, summand
 from lpkernels.reference.geometry import output_size
 from lpkernels.reference.values import Float32, narrow, widen
 
@@ -30,15 +30,25 @@ __all__ = [
     "matmul",
     "product",
     "quantize",
+    "summand",
 ]
 
 Sizes = Sequence[int]
 
 
 def matmul(
-    a: Float32, b: Float32, bias: Float32 | None, acc: Accumulator, *, seed: int = 0
+    a: Float32,
+    b: Float32,
+    bias: Float32 | None,
+    acc: Accumulator,
+    *,
+    seed: int = 0,
+    initial: Float32 | None = None,
 ) -> Float32:
-    """(..., M, K) @ (..., K, N) + bias (N,): k = 0..K-1; row = batch * M + m, col = n. float32."""
+    """(..., M, K) @ (..., K, N) + bias (N,): k = 0..K-1; row = batch * M + m, col = n. float32.
+
+    initial, broadcastable to the result: where the outermost sum starts; None: +0.
+    """
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
     left, right = (
@@ -46,10 +56,14 @@ def matmul(
         for x in (a, b)
     )
     out = np.zeros((len(left), rows, cols))
+    starts = None
+    if initial is not None:
+        starts = np.broadcast_to(widen(initial), (*lead, rows, cols)).reshape(out.shape)
     for i, m, n in np.ndindex(out.shape):
-        terms = [product(float(left[i, m, k]), float(right[i, k, n])) for k in range(length)]
+        terms = [summand(float(left[i, m, k]), float(right[i, k, n]), acc) for k in range(length)]
+        start = None if starts is None else float(starts[i, m, n])
         out[i, m, n] = accumulate(
-            terms, acc, seed=seed, row=i * rows + m, col=n, bias=_item(bias, n)
+            terms, acc, seed=seed, row=i * rows + m, col=n, bias=_item(bias, n), initial=start
         )
     return narrow(out.reshape(*lead, rows, cols))
 
@@ -109,13 +123,13 @@ def conv_fprop(
     for row, (n, *at) in enumerate(_positions((x.shape[0], *spatial))):
         for co in range(w.shape[0]):
             first = co // per_group_out * per_group_in
-            terms: list[Real | None] = []
+            terms: list[Summand | None] = []
             for c, *tap in _positions((per_group_in, *kernel)):
                 i = geometry.source(at, tap, size)
                 value = (
                     None
                     if i is None
-                    else product(float(xs[(n, first + c, *i)]), float(ws[(co, c, *tap)]))
+                    else summand(float(xs[(n, first + c, *i)]), float(ws[(co, c, *tap)]), acc)
                 )
                 terms.append(value)
             out[(n, co, *at)] = accumulate(
@@ -148,12 +162,14 @@ def conv_dgrad(
     for row, (n, *at) in enumerate(_positions((input_shape[0], *input_shape[2:]))):
         for ci in range(input_shape[1]):
             group, c = divmod(ci, per_group_in)
-            terms: list[Real | None] = []
+            terms: list[Summand | None] = []
             for o, *tap in _positions((per_group_out, *kernel)):
                 co = group * per_group_out + o
                 j = geometry.target(at, tap, spatial)
                 value = (
-                    None if j is None else product(float(gs[(n, co, *j)]), float(ws[(co, c, *tap)]))
+                    None
+                    if j is None
+                    else summand(float(gs[(n, co, *j)]), float(ws[(co, c, *tap)]), acc)
                 )
                 terms.append(value)
             out[(n, ci, *at)] = accumulate(terms, acc, seed=seed, row=row, col=ci)
@@ -184,11 +200,11 @@ def conv_wgrad(
     out = np.zeros(tuple(weight_shape))
     for co, c, *tap in _positions(weight_shape):
         ci = co // per_group_out * per_group_in + c
-        terms: list[Real | None] = []
+        terms: list[Summand | None] = []
         for n, *at in _positions((x.shape[0], *spatial)):
             i = geometry.source(at, tap, size)
             terms.append(
-                None if i is None else product(float(xs[(n, ci, *i)]), float(gs[(n, co, *at)]))
+                None if i is None else summand(float(gs[(n, co, *at)]), float(xs[(n, ci, *i)]), acc)
             )
         col = columns.index((ci, *tap))
         out[(co, c, *tap)] = accumulate(terms, acc, seed=seed, row=co, col=col)

@@ -14,8 +14,21 @@ from lpkernels.rounding import floor_log2, round_scalar
 
 Number = FloatFormat | FixedFormat
 Real = Fraction | float
-# A position and its product; None is an absent tap.
-Term = tuple[int, Real | None]
+
+
+@dataclass(frozen=True)
+class Factored:
+    """A product and the exponents of its factors together; None: it is zero or not finite."""
+
+    value: Real
+    exponent: int | None
+
+
+# What an accumulator adds: Factored if it has operands.
+Summand = Real | Factored
+# A position and its summand; None is an absent tap.
+Term = tuple[int, Summand | None]
+RealTerm = tuple[int, Real | None]
 
 
 def product(a: float, b: float) -> Real:
@@ -23,6 +36,22 @@ def product(a: float, b: float) -> Real:
     if a == 0 or b == 0 or not (math.isfinite(a) and math.isfinite(b)):
         return a * b
     return Fraction(a) * Fraction(b)
+
+
+def summand(a: float, b: float, acc: Accumulator) -> Summand:
+    """a * b without rounding as acc takes it, the left factor first."""
+    value = product(a, b)
+    if acc.operands is None:
+        return value
+    if not isinstance(value, Fraction):
+        return Factored(value, None)
+    pairs = zip((a, b), acc.operands, strict=True)
+    return Factored(value, sum(_exponent(Fraction(x), fmt) for x, fmt in pairs))
+
+
+def _exponent(x: Fraction, fmt: FloatFormat) -> int:
+    """floor(log2 |x|) of x != 0, a subnormal's that of the smallest normal value."""
+    return max(floor_log2(abs(x)), fmt.emin)
 
 
 def _sum(total: Real, addend: Real, rounding: str) -> Real:
@@ -78,7 +107,21 @@ class _Output:
         """An exact sum in the inner accumulator."""
         acc = self.acc
         bits = self._draw(acc.rounding, SITE_SUM, k)
-        return round_scalar(exact, acc.fmt, acc.rounding, draw=bits, random_bits=acc.random_bits)
+        return round_scalar(
+            exact,
+            acc.fmt,
+            acc.rounding,
+            draw=bits,
+            random_bits=acc.random_bits,
+            always_overflows=acc.operands is not None,
+        )
+
+    def initial(self, value: float) -> float:
+        """Where the outermost sum starts."""
+        acc = self.acc
+        rounding = acc.outermost_rounding
+        bits = self._draw(rounding, SITE_BIAS, 1)
+        return round_scalar(value, acc.outermost, rounding, draw=bits, random_bits=acc.random_bits)
 
     def add(self, total: Real, addend: Real, k: int) -> float:
         return self.round(_sum(total, addend, self.acc.rounding), k)
@@ -89,26 +132,28 @@ class _Output:
         bits = self._draw(rounding, site, k)
         return add(total, addend, acc.outermost, rounding, draw=bits, random_bits=acc.random_bits)
 
-    def sum(self, products: Sequence[Term]) -> float:
-        """Terms (k, product) of one sum in acc.fmt, in the accumulator's order."""
+    def sum(self, summands: Sequence[Term], start: float = 0.0) -> float:
+        """Terms (k, product) of one sum in acc.fmt from start, in the accumulator's order."""
+        if self.acc.operands is not None:
+            return self._by_operands(summands, self.acc.block or 1, start)
+        products = [(k, p) for k, p in summands if not isinstance(p, Factored)]
         terms = [(k, p if p is None else self.rounded_product(p, k)) for k, p in products]
         if self.acc.order == "pairwise":
             return self._pairwise(terms)
         if self.acc.order == "compensated":
-            return self._compensated(terms)
+            return self._compensated(terms, start)
         if self.acc.block is not None:
-            return self._aligned(terms, self.acc.block)
-        return self._sequential(terms)
+            return self._aligned(terms, self.acc.block, start)
+        return self._sequential(terms, start)
 
-    def _sequential(self, terms: Sequence[Term]) -> float:
-        """round(total + p) for every product in turn, from +0."""
-        total = 0.0
+    def _sequential(self, terms: Sequence[RealTerm], total: float) -> float:
+        """round(total + p) for every product in turn."""
         for k, value in terms:
             if value is not None:
                 total = self.add(total, value, k)
         return total
 
-    def _pairwise(self, terms: Sequence[Term]) -> float:
+    def _pairwise(self, terms: Sequence[RealTerm]) -> float:
         """A tree: products 2i and 2i + 1, then neighbours of each level, until one node is left."""
         first = terms[0][0] if terms else 0
         nodes: list[float | None] = []
@@ -130,9 +175,9 @@ class _Output:
             return self.add(present[0], present[1], k)
         return present[0] if present else None
 
-    def _compensated(self, terms: Sequence[Term]) -> float:
+    def _compensated(self, terms: Sequence[RealTerm], total: float) -> float:
         """Kahan's sum; x - y is x + (-y), zeros included."""
-        total = correction = 0.0
+        correction = 0.0
         for k, value in terms:
             if value is not None:
                 addend = self.add(-correction, value, k)
@@ -142,9 +187,8 @@ class _Output:
                 total = following
         return total
 
-    def _aligned(self, terms: Sequence[Term], block: int) -> float:
+    def _aligned(self, terms: Sequence[RealTerm], block: int, total: float) -> float:
         """round(total + the products of a block) for every block, all cut to a common place."""
-        total = 0.0
         for start in range(0, len(terms), block):
             present = [value for _, value in terms[start : start + block] if value is not None]
             if present:
@@ -168,15 +212,47 @@ class _Output:
             return -0.0
         return -0.0 if self.acc.rounding == "toward_negative" and any(negative) else 0.0
 
+    def _by_operands(self, terms: Sequence[Term], block: int, total: float) -> float:
+        """As _aligned, but the place follows from the exponents of the factors."""
+        turns = self.acc.interleaved
+        for start in range(0, len(terms), turns * block):
+            run = terms[start : start + turns * block]
+            for turn in range(turns):
+                mine = [term for i, term in enumerate(run) if i // 2 % turns == turn]
+                present = [value for _, value in mine if isinstance(value, Factored)]
+                if present:
+                    exact = self._sum_by_operands(total, present)
+                    # Every zero is +0, also one that a tiny sum was rounded to.
+                    total = self.round(exact, mine[0][0]) or 0.0
+        return total
+
+    def _sum_by_operands(self, total: float, products: Sequence[Factored]) -> Real:
+        values: list[Real] = [total, *(p.value for p in products)]
+        special = [v for v in values if isinstance(v, float) and not math.isfinite(v)]
+        if special:
+            return sum(special[1:], special[0])
+        acc = self.acc
+        exponents = [p.exponent for p in products if p.exponent is not None]
+        if total and isinstance(acc.fmt, FloatFormat):
+            exponents.append(_exponent(Fraction(total), acc.fmt))
+        if acc.least_exponent is not None:
+            exponents.append(acc.least_exponent)
+        if not exponents:
+            return 0.0
+        unit = Fraction(2) ** (max(exponents) - (acc.aligned_bits or 0))
+        # int() drops the fraction: toward zero.
+        return sum((int(Fraction(v) / unit) * unit for v in values), Fraction(0))
+
 
 def accumulate(
-    products: Sequence[Real | None],
+    products: Sequence[Summand | None],
     acc: Accumulator,
     *,
     seed: int = 0,
     row: int = 0,
     col: int = 0,
     bias: float | None = None,
+    initial: float | None = None,
 ) -> float:
     """One output element: the products in order, summed as ``acc`` says.
 
@@ -186,16 +262,18 @@ def accumulate(
     (seed, site, row, col, k); for a chunk k is its index.
 
     Args:
-        products: exact products, see product(); None where a tap falls on padding or between
-            strides: it adds nothing, but its position counts.
+        products: exact products, see product(), with operands summand(); None where a tap falls on
+            padding or between strides: it adds nothing, but its position counts.
         acc: any order but "native". seed: already derived for its role. row, col: the output's key.
+        initial: where the outermost sum starts, rounded to its format first; None: +0. A tree that
+            is the result has no such place.
     """
     out = _Output(acc, seed, row, col)
     terms = list(enumerate(products))
+    total = 0.0 if initial is None else out.initial(initial)
     if acc.chunk is None:
-        total = out.sum(terms)
+        total = out.sum(terms, total)
     else:
-        total = 0.0
         for index, start in enumerate(range(0, len(terms), acc.chunk)):
             partial = out.sum(terms[start : start + acc.chunk])
             total = out.add_outermost(total, partial, SITE_OUTER, index)

@@ -14,7 +14,7 @@ from lpkernels import rng
 from lpkernels.arithmetic import Accumulator
 from lpkernels.reference.addition import add, add_products
 from lpkernels.reference.values import Float64
-from lpkernels.rng import SITE_PRODUCT, SITE_SUM
+from lpkernels.rng import SITE_BIAS, SITE_PRODUCT, SITE_SUM
 from lpkernels.rounding import round_array
 
 Integers = NDArray[np.integer]
@@ -51,7 +51,22 @@ class Rounds:
         """A sum that float64 holds, in the inner accumulator."""
         acc = self.acc
         bits = self.draws(acc.rounding, SITE_SUM, k)
-        return round_array(exact, acc.fmt, acc.rounding, draws=bits, random_bits=acc.random_bits)
+        return round_array(
+            exact,
+            acc.fmt,
+            acc.rounding,
+            draws=bits,
+            random_bits=acc.random_bits,
+            always_overflows=acc.operands is not None,
+        )
+
+    def initial(self, values: Float64) -> Float64:
+        """What the sum that is the result starts from: its draws are those behind the bias's."""
+        acc = self.acc
+        bits = self.draws(acc.outermost_rounding, SITE_BIAS, 1)
+        return round_array(
+            values, acc.outermost, acc.outermost_rounding, draws=bits, random_bits=acc.random_bits
+        )
 
     def add(self, total: Float64, addend: Float64, k: int) -> Float64:
         """total, a value of the inner accumulator, and a product or such a value."""
@@ -80,7 +95,11 @@ class Rounds:
 
 
 class InnerSum(Protocol):
-    """One sum of every output: of a chunk, or of all of K."""
+    """One sum of every output: of a chunk, or of all of K.
+
+    All but trees have what was summed so far, in blocks as of the last one that is complete, as
+    ``total``.
+    """
 
     def push(self, product: Float64, present: Present, k: int) -> None:
         """The products at position k, rounded already; absent ones only count."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.reference.orders import InnerSum, Integers, Present, Rounds, inner_sum
+from lpkernels.reference.operand_blocks import ByOperands, Exponents, exponents_of
+from lpkernels.reference.orders import InnerSum, Integers, Pairwise, Present, Rounds, inner_sum
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
+
+# Of one k: the products, which are present, and, with operands, the exponents of their factors.
+Product = tuple[Float64, Present] | tuple[Float64, Present, Exponents]
 
 
 class Sums:
@@ -21,15 +26,34 @@ class Sums:
 
     def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: InnerSum | None = None):
         self.acc, self.rounds = rounds.acc, rounds
-        self.inner = inner_sum(rounds, shape) if inner is None else inner
+        self.inner = _inner_sum(rounds, shape) if inner is None else inner
         self.outer: Float64 = np.zeros(shape)
         self.k = 0
 
-    def push(self, product: Float64, present: Present) -> None:
-        """One exact product for every output; where ``present`` is False it only counts."""
-        if present is None or present.any():
-            product = self.rounds.product(product, self.k)
-        self.inner.push(product, present, self.k)
+    def start(self, initial: Float64) -> None:
+        """Before any product: the sum that is the result starts from there, rounded to its format.
+
+        Raises: ValueError: a tree, which has no running sum.
+        """
+        total = np.broadcast_to(self.rounds.initial(initial), self.outer.shape).copy()
+        if self.acc.chunk is not None:
+            self.outer = total
+        elif isinstance(self.inner, Pairwise):
+            raise ValueError("a sum of order 'pairwise' has nothing that could start elsewhere")
+        else:
+            cast(Any, self.inner).total = total
+
+    def push(self, product: Float64, present: Present, exponents: Exponents | None = None) -> None:
+        """One exact product for every output; where ``present`` is False it only counts.
+
+        exponents: those of its factors together, for an accumulator with operands.
+        """
+        if isinstance(self.inner, ByOperands):
+            self.inner.push(product, present, self.k, exponents)
+        else:
+            if present is None or present.any():
+                product = self.rounds.product(product, self.k)
+            self.inner.push(product, present, self.k)
         self.k += 1
         if self.acc.chunk is not None and self.k % self.acc.chunk == 0:
             self._close_chunk()
@@ -46,8 +70,12 @@ class Sums:
         return total if bias is None else self.rounds.add_outermost(total, bias, SITE_BIAS, 0)
 
 
+def _inner_sum(rounds: Rounds, shape: tuple[int, ...]) -> InnerSum:
+    return inner_sum(rounds, shape) if rounds.acc.operands is None else ByOperands(rounds, shape)
+
+
 def accumulate(
-    products: Iterable[tuple[Float64, Present]],
+    products: Iterable[Product],
     shape: tuple[int, ...],
     acc: Accumulator,
     *,
@@ -55,21 +83,26 @@ def accumulate(
     row: Integers,
     col: Integers,
     bias: NDArray[np.floating] | None = None,
+    initial: NDArray[np.floating] | None = None,
 ) -> Float64:
     """Sums of exact products, k by k, every output at once: the twin of exact.accumulate.
 
     Args:
-        products: for every k the float64 products, broadcastable to ``shape``, and which are
-            present (None: all).
+        products: for every k the float64 products, broadcastable to ``shape``, which are present
+            (None: all) and, for an accumulator with operands, the exponents of their factors
+            together, `exponents_of` both.
         shape: of the outputs. acc: any order but "native". seed: already derived for its role.
         row, col: the outputs' keys for draws, broadcastable to ``shape``.
         bias: float32 values broadcastable to ``shape``, one more addition in the outermost
             accumulator.
+        initial: float32 values broadcastable to ``shape``, where the outermost sum starts.
     Returns: float64 array of ``shape`` holding values of the outermost format.
     """
     sums = Sums(shape, Rounds(acc, seed, row, col))
-    for product, present in products:
-        sums.push(product, present)
+    if initial is not None:
+        sums.start(widen(initial))
+    for product in products:
+        sums.push(*product)
     return sums.result(None if bias is None else widen(bias))
 
 
@@ -83,6 +116,7 @@ def accumulate_tile(
     row: Integers,
     col: Integers,
     bias: NDArray[np.floating] | None,
+    initial: NDArray[np.floating] | None = None,
 ) -> Float64:
     """Outputs (G, M, N) of G products of matrices, sum over k of left[g, k, m] * right[g, k, n].
 
@@ -92,15 +126,24 @@ def accumulate_tile(
             None: all.
     """
     groups, length, rows = left.shape
+    exponents = None
+    if acc.operands is not None:
+        exponents = exponents_of(left, acc.operands[0]), exponents_of(right, acc.operands[1])
 
-    def products() -> Iterator[tuple[Float64, Present]]:
+    def products() -> Iterator[Product]:
         for k in range(length):
             with np.errstate(invalid="ignore"):
                 product = left[:, k, :, None] * right[:, k, None, :]
-            yield product, None if present is None else present[k % len(present)][:, None]
+            here = None if present is None else present[k % len(present)][:, None]
+            if exponents is None:
+                yield product, here
+            else:
+                yield product, here, exponents[0][:, k, :, None] + exponents[1][:, k, None, :]
 
     shape = (groups, rows, right.shape[2])
-    return accumulate(products(), shape, acc, seed=seed, row=row, col=col, bias=bias)
+    return accumulate(
+        products(), shape, acc, seed=seed, row=row, col=col, bias=bias, initial=initial
+    )
 
 
 # Elements of an output tile: a few arrays of that many float64 fit in a second-level cache. Results

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends import NOT_FUSED, Fused, only_reference
 from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize, _update
 
 _OPS = (
@@ -56,9 +56,8 @@ class CudaBackend:
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cuda":
             return f"it takes tensors on a CUDA device, these are on {device}"
-        return (
-            "" if op.removesuffix("_ordered") in _OPS else f"csrc/cuda has no kernel yet for {op}"
-        )
+        known = op.removesuffix("_ordered") in _OPS
+        return "" if known else only_reference(op) or f"csrc/cuda has no kernel yet for {op}"
 
     def quantize(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends import NOT_FUSED, Fused, only_reference
 from lpkernels.backends.triton import _launch
 
 _launch.require_version()
@@ -70,7 +70,8 @@ class TritonBackend:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
         if op in ("matmul_events", "masked_gradients"):
             return "its kernels count no events; those of the cpu backend do"
-        return "" if op.removesuffix("_ordered") in _OPS else f"it has no kernel yet for {op}"
+        known = op.removesuffix("_ordered") in _OPS
+        return "" if known else only_reference(op) or f"it has no kernel yet for {op}"
 
     def quantize(
         self,

@@ -67,7 +67,8 @@ def mask_gradients(
         TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer whose dgrad or
             wgrad is not native, because masked gradients are float32 sums, or whose fprop sums in
             trees.
-        NotImplementedError: a layer other than Linear and Conv1d to Conv3d.
+        NotImplementedError: a layer other than Linear and Conv1d to Conv3d, or whose fprop sums
+            in blocks aligned by operands.
     """
     if not isinstance(model, Module):
         raise TypeError(
@@ -115,6 +116,11 @@ def _check_sums(what: str, recipe: Recipe) -> None:
         raise ValueError(
             f"{what} sums fprop in {recipe.fprop}; a tree loses whole partial sums, which no mask "
             "of products says: use another order"
+        )
+    if recipe.fprop.operands is not None:
+        raise NotImplementedError(
+            f"{what} sums fprop in {recipe.fprop}, whose blocks are aligned by their operands; no "
+            "kernel says which of their products are lost: use an accumulator without operands"
         )
 
 

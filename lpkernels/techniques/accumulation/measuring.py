@@ -83,9 +83,15 @@ def measure(
 
     Raises:
         TypeError, ValueError: operands of other shapes or dtypes, infinite, NaN or empty.
+        NotImplementedError: acc has operands, whose additions nothing counts, and counted is not 0.
     """
     _check(a, b)
     acc = as_accumulator(acc)
+    if acc.operands is not None and counted != 0:
+        raise NotImplementedError(
+            f"measure: no kernel looks at the additions of {acc}, whose blocks are aligned by "
+            "their operands; pass counted=0 for its variance and error alone"
+        )
     a, b = a.detach().float(), b.detach().float()
     seed = _seed(acc, generator)
     events = shares(a, b, acc, seed, counted, backend)
@@ -154,7 +160,8 @@ def with_mantissa(acc: Accumulator, man_bits: int) -> Accumulator:
         width(acc.fmt), acc.rounding, product=acc.product, product_rounding=acc.product_rounding,
         chunk=acc.chunk, outer=width(acc.outer) if acc.chunk else None,
         outer_rounding=acc.outer_rounding, order=acc.order, block=acc.block,
-        aligned_bits=acc.aligned_bits,
+        aligned_bits=acc.aligned_bits, operands=acc.operands, least_exponent=acc.least_exponent,
+        interleaved=acc.interleaved,
         random_bits=acc.random_bits, rng=acc.rng,
     )  # fmt: skip
 

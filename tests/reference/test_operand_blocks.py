@@ -1,0 +1,346 @@
+"""Blocks aligned by their operands: recordings, worked cases, the twin against the exact way."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpkernels.arithmetic import UNITS, Accumulator, accumulator
+from lpkernels.reference import exact, twin
+from lpkernels.reference.operand_blocks import exponents_of
+from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
+from lpkernels.rounding import ROUNDINGS, round_scalar
+from tests.cases import CONV_CASES, ids
+from tests.compare import assert_bit_equal
+from tests.recordings import Group, groups
+
+INF, NAN = math.inf, math.nan
+GROUPS = list(groups())
+
+
+def both_ways(a, b, acc, **options):
+    """a (M, K) @ b (K, N) by the exact way, which the twin equals."""
+    with np.errstate(over="ignore"):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    want = exact.matmul(a, b, None, acc, **options)
+    assert_bit_equal(twin.matmul(a, b, None, acc, **options), want, str(acc))
+    return want
+
+
+def unit_sum(unit: str, pairs: dict[int, tuple[float, float]], c: float = 0.0, length: int = 32):
+    a, b = np.zeros((1, length), np.float32), np.zeros((length, 1), np.float32)
+    for k, (left, right) in pairs.items():
+        a[0, k], b[k, 0] = left, right
+    start = np.array([[c]], np.float32)
+    return both_ways(a, b, accumulator(unit), initial=start)[0, 0]
+
+
+# --- recordings ---
+
+
+@pytest.mark.parametrize("way", [exact, twin], ids=["exact", "twin"])
+@pytest.mark.parametrize("group", GROUPS, ids=[g.name for g in GROUPS])
+def test_recorded_cases_come_out_to_the_bit(group: Group, way) -> None:
+    got = way.matmul(
+        group.a[:, None, :],
+        group.b[:, :, None],
+        None,
+        group.accumulator,
+        initial=group.c[:, None, None],
+    )
+    assert_bit_equal(got[:, 0, 0], group.d, group.name)
+
+
+def test_recordings_tell_the_alignments_apart() -> None:
+    # What aligns products by their own leading bits fits some cases and not others.
+    group = next(g for g in GROUPS if g.unit == "h100_e4m3")
+    acc = replace(group.accumulator, operands=None)
+    got = twin.matmul(group.a[:, None, :], group.b[:, :, None], None, acc)[:, 0, 0]
+    assert 0 < (got != group.d).sum() < len(group.d)
+
+
+# --- worked cases ---
+
+E = 2.0**-149
+
+
+@pytest.mark.parametrize(
+    ("unit", "c", "pairs", "want"),
+    [
+        # 2.25 counts as 2^0: the cut at 2^-13 keeps what one at 2^-12 would lose.
+        ("h100_e4m3", 0, {0: (1.5, 1.5), 1: (2**-6, 2**-7), 2: (2**-6, 2**-7)}, 2.25 + 2**-12),
+        # The subnormal 2^-9 counts as 2^-6.
+        ("h100_e4m3", 0, {0: (2**-9, 16), 1: (2**-8, 2**-8)}, 2**-5),
+        ("h100_e4m3", 0, {0: (1, 1), 1: (1, 1), 2: (1, 1), 3: (2**-6, 2**-7)}, 3),
+        ("ada_e4m3", 0, {0: (8, 8), 1: (-8, 8), 16: (2**-8, 1)}, 2**-8),
+        ("h100_e4m3", 0, {0: (8, 8), 1: (-8, 8), 16: (2**-8, 1)}, 0),
+        ("v100_fp16", 0, {0: (1, 1), 1: (2**-12, 2**-12), 2: (2**-12, 2**-12)}, 1),
+        ("a100_fp16", 0, {0: (1, 1), 1: (2**-12, 2**-12), 2: (2**-12, 2**-12)}, 1 + 2**-23),
+        ("a100_fp16", 0, {0: (1, 1)} | dict.fromkeys(range(1, 5), (2**-12, 2**-13)), 1),
+        ("h100_fp16", 0, {0: (1, 1)} | dict.fromkeys(range(1, 5), (2**-12, 2**-13)), 1 + 2**-23),
+        ("h100_fp16", 0, {0: (1, 1), 1: (1.5 * 2**-12, 2**-12)}, 1),
+        ("a100_fp16", 1 + 2**-23, {0: (2, 2), 1: (-2, 2)}, 1),
+        ("h100_fp16", 1 + 2**-23, {0: (2, 2), 1: (-2, 2)}, 1 + 2**-23),
+        ("h100_fp16_fp16", 0, {0: (1, 1), 1: (2**-6, 2**-5)}, 1),
+        ("h100_fp16_fp16", 0, {0: (1, 1), 1: (2**-6, 2**-5), 2: (2**-10, 2**-10)}, 1 + 2**-10),
+        ("h100_fp8_mma", 1.5 * 2**-24, {0: (1, 1)}, 1 + 2**-23),
+        ("h100_fp8_mma_fp16", 0, {0: (64, 32), 2: (1, 1), 4: (1, 1)}, 2048),
+        ("h100_fp8_mma_fp16", 0, {0: (64, 32), 1: (1, 1), 4: (1, 1)}, 2050),
+        ("h100_bf16", 2.0**127, {0: (2.0**127, 1)}, INF),
+        ("h100_bf16", 0, {0: (2.0**127, 2), 1: (-(2.0**127), 2), 2: (2.0**127, 1)}, 2.0**127),
+        ("h100_bf16", 0, {0: (2**-75, 2**-74), 1: (-(2**-80), 2**-78)}, 0),
+        ("a100_bf16", 0, {0: (2**-75, 2**-74), 1: (-(2**-80), 2**-78)}, E),
+        ("h100_bf16", 0, {0: (2**-75, 2**-74), 1: (-(2**-80), 2**-77)}, 0),
+        ("a100_bf16", 0, {0: (2**-75, 2**-74), 1: (-(2**-80), 2**-77)}, E),
+        ("h100_fp16_fp16", 0, {0: (2**-10, 2**-15), 1: (2**-23, 2**-24)}, 0),
+        ("h100_fp16_fp16", 0, {0: (2**-10, 2**-15), 1: (2**-23, 2**-23)}, 2**-24),
+        ("h100_fp16", 0, {0: (INF, 0)}, NAN),
+        ("h100_fp16", -INF, {0: (INF, 1)}, NAN),
+        ("h100_fp16", INF, {0: (1, 1)}, INF),
+        ("h100_fp16", -0.0, {0: (-0.0, 1)}, 0.0),
+        ("h100_bf16", 0, {0: (-(2**-76), 2**-76)}, 0.0),
+    ],
+)
+def test_units_compute_the_worked_cases(unit: str, c: float, pairs: dict, want: float) -> None:
+    assert repr(float(unit_sum(unit, pairs, c))) == repr(float(want))
+
+
+def test_promotion_keeps_what_one_chain_loses() -> None:
+    a = np.full((1, 4096), 2.0**-7, np.float32)
+    a[0, 0] = 1
+    assert both_ways(a, a.T, accumulator("h100_e4m3")).item() == 1
+    assert both_ways(a, a.T, accumulator("h100_e4m3_promoted")).item() == 1.2421875
+
+
+# --- the rule, piece by piece ---
+
+ONE = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands="e4m3fn")
+
+
+def summed(products, acc=ONE, **options):
+    """Products (a, b), or None for an absent tap, by the exact way, which the twin equals."""
+    terms = [None if p is None else exact.summand(*map(float, p), acc) for p in products]
+    want = exact.accumulate(terms, acc, row=3, col=4, seed=5, **options)
+    key = {"row": np.array([3]), "col": np.array([4]), "seed": 5}
+    initial = options.get("initial")
+    start = None if initial is None else np.array([initial])
+    pushed = [of_twin(p, acc) for p in products]
+    got = twin.accumulate(pushed, (1,), acc, **key, initial=start)
+    assert_bit_equal(got, np.array([want]))
+    return want
+
+
+def of_twin(pair, acc):
+    """The product of a pair, whether it is there, and the exponents of its factors."""
+    factors = [np.array([x], np.float64) for x in pair or (7.0, 7.0)]
+    exponents = sum(exponents_of(*each) for each in zip(factors, acc.operands, strict=True))
+    return factors[0] * factors[1], np.array([pair is not None]), exponents
+
+
+def test_the_cut_is_toward_zero_of_each_by_itself() -> None:
+    # 2^-6 stays of 1.75 * 2^-6 either way.
+    assert summed([(1, 1), (1.75, 2**-6)]) == 1 + 2**-6
+    assert summed([(-1, 1), (-1.75, 2**-6)]) == -1 - 2**-6
+    assert summed([(1, 1), (1, 2**-7), (1, 2**-7)]) == 1
+
+
+def test_zero_products_have_no_say() -> None:
+    assert summed([(64, 0), (2**-6, 1), (2**-6, 2**-6)]) == 2**-6 + 2**-12
+
+
+def test_absent_taps_have_no_say_and_no_block() -> None:
+    # Of the running sum 1 + 2^-13 a block of absent taps leaves all; a zero that is there cuts it.
+    start = 1 + 2**-13
+    assert summed([None] * 8, initial=start) == start
+    assert summed([None] * 4 + [(0, 1)], initial=start) == 1
+    assert math.copysign(1, summed([None], initial=-0.0)) == -1
+    assert math.copysign(1, summed([(0, 1)], initial=-0.0)) == 1
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_every_zero_is_positive(rounding: str) -> None:
+    acc = replace(ONE, rounding=rounding)
+    assert math.copysign(1, summed([(-0.0, 1), (-1, 0.0)], acc)) == 1
+    assert math.copysign(1, summed([(-1, 1), (1, 1)], acc)) == 1
+    # Of -2^-8 in steps of 2^-4 most modes leave nothing.
+    coarse = Accumulator("e3m2", rounding, block=4, aligned_bits=9, operands="fp16")
+    got = summed([(-(2.0**-8), 1)], coarse)
+    assert math.copysign(1, got) == (1 if got == 0 else -1)
+
+
+@pytest.mark.parametrize("rounding", [r for r in ROUNDINGS if r != "stochastic"])
+@pytest.mark.parametrize(
+    ("fmt", "want"), [("fp16", INF), ("e5m10_sat", 65504), ("e5m10_nan", NAN)], ids=str
+)
+def test_sums_beyond_max_overflow_in_every_mode(rounding: str, fmt: str, want: float) -> None:
+    acc = Accumulator(fmt, rounding, block=2, aligned_bits=24, operands="fp16")
+    assert repr(float(summed([(32768, 1), (32768, 1)], acc))) == repr(float(want))
+    assert repr(float(summed([(-32768, 1), (-32768, 1)], acc))) == repr(
+        want if math.isnan(want) else -float(want)
+    )
+
+
+def test_outer_sums_keep_the_ordinary_overflow() -> None:
+    acc = Accumulator(
+        "fp32", "toward_zero", chunk=2, outer="fp16", block=2, aligned_bits=24, operands="fp16"
+    )
+    assert summed([(32768, 1)] * 4, acc) == 65504
+
+
+def test_least_exponent_bounds_the_place() -> None:
+    acc = replace(ONE, least_exponent=-5)
+    assert summed([(2**-6, 2**-5)], acc) == 2**-11
+    assert summed([(2**-6, 2**-6)], acc) == 0
+
+
+def test_each_side_has_its_own_format() -> None:
+    acc = replace(ONE, operands=("e5m2", "e4m3fn"))
+    # 2^-8 is subnormal in e4m3 alone: its exponent is -6 there, and the cut lies at 2^-12.
+    assert summed([(2**-8, 1), (2**-7, 2**-6)], acc) == 2**-8 + 2**-13
+    assert summed([(1, 2**-8), (2**-7, 2**-6)], acc) == 2**-8
+
+
+def test_interleaved_blocks_take_turns_in_pairs() -> None:
+    acc = Accumulator("fp32", chunk=8, block=4, aligned_bits=4, operands="fp16", interleaved=2)
+    # The first block has positions 0, 1, 4, 5, the second 2, 3, 6, 7 with the first's sum.
+    assert summed([(8, 1), (-8, 1), (2**-3, 1)] + [None] * 5, acc) == 2**-3
+    assert summed([(8, 1), None, None, None, (-8, 1), (2**-3, 1)], acc) == 0
+    assert summed([(8, 1), None, (2**-3, 1), None, (-8, 1), None], acc) == 2**-3
+    # A short run: of three positions the second block has one.
+    assert summed([(8, 1), (-8, 1), (2**-3, 1)], acc) == 2**-3
+
+
+def test_draws_have_the_first_position_of_their_block() -> None:
+    acc = Accumulator(
+        "e5m2", "stochastic", chunk=8, outer="fp32", outer_rounding="nearest_even", block=4,
+        aligned_bits=20, operands="fp16", interleaved=2,
+    )  # fmt: skip
+
+    def rounded(value: Fraction, k: int) -> Fraction:
+        bits = draw(5, SITE_SUM, 3, 4, k, 8)
+        return Fraction(round_scalar(value, acc.fmt, "stochastic", draw=bits, random_bits=8))
+
+    nine = Fraction(9, 8)
+    for chunks in (1, 2):
+        total = Fraction(0)
+        for first in range(0, 8 * chunks, 8):
+            total += rounded(rounded(4 * nine, first) + 4 * nine, first + 2)
+        assert summed([(9 / 8, 1)] * 8 * chunks, acc) == total
+
+
+# --- initial ---
+
+
+@pytest.mark.parametrize("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
+def test_the_outermost_sum_starts_at_initial(order: dict) -> None:
+    options = {"chunk": 2, "outer": "fp32"}
+    assert exact.accumulate([Fraction(1)] * 2, Accumulator("e6m9", **order), initial=5.0) == 7
+    # 1024 + 1 is lost in e6m9, but chunks start at zero.
+    acc = Accumulator("e6m9", **order, **options)
+    assert exact.accumulate([Fraction(1)] * 3, acc, initial=2048.0) == 2051
+
+
+def test_initial_is_rounded_to_the_format_first() -> None:
+    assert exact.accumulate([], Accumulator("e6m9"), initial=1 + 2**-11) == 1
+    assert exact.accumulate([], Accumulator("e6m9", "toward_positive"), initial=1 + 2**-11) > 1
+    assert exact.accumulate([], Accumulator("fp16", "toward_zero"), initial=1e30) == 65504
+    acc = Accumulator("e6m9", "stochastic", chunk=4, outer="e5m2")
+    acc = replace(acc, block=4, aligned_bits=9, operands="fp16")
+    bits = draw(5, SITE_BIAS, 3, 4, 1, 8)
+    for x in (1 + i / 64 for i in range(16)):
+        want = round_scalar(x, acc.outermost, "stochastic", draw=bits, random_bits=8)
+        assert summed([], acc, initial=x) == want
+
+
+# --- the twin ---
+
+_FORMATS = ["fp32", "bf16", "fp16", "e8m13", "e4m3fn", "e4m3none_sat", "e5m2_nosub", "e3m0"]
+_OPERANDS = ["fp16", "bf16", "e4m3fn", "e5m2", "tf32", "e2m1_nosub"]
+
+
+@st.composite
+def accumulators(draws) -> Accumulator:
+    block = draws(st.integers(1, 9))
+    interleaved = draws(st.sampled_from([1, 2, 3])) if block % 2 == 0 else 1
+    chunk = draws(st.sampled_from([None, 1, 2])) if interleaved == 1 else draws(st.integers(1, 2))
+    chunk = chunk and chunk * interleaved * block
+    return Accumulator(
+        draws(st.sampled_from(_FORMATS)),
+        draws(st.sampled_from(ROUNDINGS)),
+        chunk=chunk,
+        outer=chunk and draws(st.sampled_from([*_FORMATS, "fixed12_f3"])),
+        block=block,
+        aligned_bits=draws(st.integers(1, 40)),
+        operands=draws(st.tuples(*[st.sampled_from(_OPERANDS)] * 2)),
+        least_exponent=draws(st.sampled_from([None, -140, -21, -3, 4])),
+        interleaved=interleaved,
+        random_bits=draws(st.sampled_from([1, 8, 24])),
+    )
+
+
+def operand(rng: np.random.Generator, shape: tuple[int, ...], spread: int, special: bool):
+    """Random values over 2^-spread .. 2^spread, with zeros of both signs, and specials if asked."""
+    x = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)
+    x[rng.random(shape) < 0.1] = 0.0
+    x[rng.random(shape) < 0.05] = -0.0
+    if special:
+        x[rng.random(shape) < 0.03] = np.inf
+        x[rng.random(shape) < 0.02] = np.nan
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32)
+
+
+@given(
+    accumulators(), st.integers(0, 20), st.sampled_from([2, 14, 40, 126]), st.booleans(),
+    st.integers(0, 2**32),
+)  # fmt: skip
+def test_the_twin_has_the_bits_of_the_exact_way(acc, length, spread, special, seed) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = (operand(rng, shape, spread, special) for shape in ((2, length), (length, 2)))
+    initial = operand(rng, (2,), spread, special) if seed % 2 else None
+    both_ways(a, b, acc, seed=seed, initial=initial)
+
+
+CONVOLVED = [
+    Accumulator("e8m13", "toward_zero", block=5, aligned_bits=7, operands=("e5m2", "e4m3fn")),
+    Accumulator(
+        "fp16", "stochastic", chunk=8, outer="e6m9", block=2, aligned_bits=9,
+        operands=("e2m1", "fp16"), interleaved=2,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("acc", CONVOLVED, ids=ids)
+@pytest.mark.parametrize("case", CONV_CASES.values(), ids=CONV_CASES)
+def test_convolutions_take_the_sides_of_their_products(case, acc: Accumulator) -> None:
+    rng = np.random.default_rng(1)
+    x, w = (operand(rng, shape, 9, False) for shape in case[:2])
+    how = (case.stride, case.padding, case.dilation, case.groups, acc)
+    y = twin.conv_fprop(x, w, None, *how, seed=7)
+    assert_bit_equal(y, exact.conv_fprop(x, w, None, *how, seed=7), "fprop")
+    g = operand(rng, y.shape, 9, False)
+    for name, operands, shape in (("dgrad", (g, w), x.shape), ("wgrad", (x, g), w.shape)):
+        got, want = (
+            getattr(way, f"conv_{name}")(*operands, shape, *how, seed=7) for way in (twin, exact)
+        )
+        assert_bit_equal(got, want, name)
+
+
+def test_wgrad_of_a_convolution_has_the_gradient_on_the_left() -> None:
+    acc = replace(CONVOLVED[0], block=2, aligned_bits=6)
+    x, g = np.ones((1, 1, 2), np.float32), np.zeros((1, 1, 2), np.float32)
+    # As a product of g and x: 2^-8 counts as it is on the left, where formats reach 2^-14.
+    g[0, 0] = 2**-8, 2**-14
+    how = ((1,), (0,), (1,), 1)
+    assert exact.conv_wgrad(x, g, (1, 1, 1), *how, acc).item() == 2**-8 + 2**-14
+    assert exact.conv_wgrad(x, g, (1, 1, 1), *how, acc.exchanged()).item() == 2**-8
+
+
+def test_units_of_one_table_are_one_object_apart_from_names() -> None:
+    same = [("a100_fp16", "ada_fp16"), ("h100_bf16", "b200_bf16"), ("h100_fp8_mma", "b200_fp8_mma")]
+    for one, other in same:
+        assert UNITS[one].accumulator == UNITS[other].accumulator

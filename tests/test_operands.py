@@ -1,0 +1,198 @@
+"""Accumulators with operands: fields and integers, and layers and backends that meet them."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels import ops
+from lpkernels.arithmetic import (
+    UNITS,
+    Accumulator,
+    accumulator,
+    accumulator_from_ints,
+    exchanged,
+)
+from lpkernels.formats import parse_format
+from lpkernels.rng import Role
+from lpkernels.techniques.accumulation import mask_gradients, measure
+from tests.compare import assert_bit_equal
+
+MIXED = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"))
+TURNS = Accumulator(
+    "fp16", chunk=32, block=16, aligned_bits=25, operands="fp16", least_exponent=-21, interleaved=2
+)
+
+# --- fields ---
+
+
+def test_the_text_form_names_the_fields() -> None:
+    assert str(MIXED) == "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
+    assert str(TURNS).endswith(":operands=e5m10:least_exponent=-21:interleaved=2")
+    assert accumulator(f"{MIXED}:least_exponent=-132") == replace(MIXED, least_exponent=-132)
+
+
+def test_one_format_stands_for_both_sides() -> None:
+    fp16 = parse_format("fp16")
+    assert TURNS.operands == (fp16, fp16)
+    for given in (fp16, "fp16,fp16", ["fp16", fp16], (fp16,)):
+        assert replace(TURNS, operands=given) == TURNS
+
+
+def test_integers_stand_behind_those_of_every_accumulator() -> None:
+    plain = replace(MIXED, operands=None)
+    left, right = (fmt.to_ints() for fmt in MIXED.operands)
+    assert MIXED.to_ints() == (*plain.to_ints(), *left, *right, 0, 0, 1)
+    assert TURNS.to_ints()[-3:] == (1, -21, 2)
+    assert len(plain.to_ints()) == 35 and accumulator_from_ints(plain.to_ints()) == plain
+
+
+def test_exchanged_swaps_the_sides() -> None:
+    swapped = MIXED.exchanged()
+    assert swapped.operands == MIXED.operands[::-1] and swapped.exchanged() == MIXED
+    assert exchanged(MIXED.to_ints()) == swapped.to_ints()
+    plain = lp.accumulator("e6m9_chunk64")
+    assert plain.exchanged() is plain and exchanged(plain.to_ints()) == plain.to_ints()
+
+
+def test_what_was_pickled_before_the_fields_reads() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    state = dict(acc.__dict__)
+    for name in ("operands", "least_exponent", "interleaved"):
+        del state[name]
+    old = object.__new__(Accumulator)
+    old.__dict__.update(state)
+    read = pickle.loads(pickle.dumps(old))
+    assert read == acc and hash(read) == hash(acc) and str(read) == str(acc)
+
+
+def test_a_recipe_names_them() -> None:
+    recipe = lp.Recipe(fprop="h100_e4m3", dgrad=MIXED, wgrad=str(MIXED))
+    assert recipe.dgrad == recipe.wgrad == MIXED
+    assert f"fprop='{UNITS['h100_e4m3'].accumulator}'" in str(recipe)
+
+
+@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+def test_units_are_accumulators_by_name(unit) -> None:
+    assert accumulator(unit.name) == unit.accumulator
+    assert (unit.accumulator.operands is None) == (unit.name == "hopper_fp8")
+    assert unit.decided and unit.unknown
+
+
+# --- backends ---
+
+needs_cpu = pytest.mark.skipif(
+    lp.backends.status()["cpu"] != "available", reason=lp.backends.status()["cpu"]
+)
+
+
+@pytest.mark.parametrize("op", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"])
+@pytest.mark.parametrize("name", ["cpu", "cuda", "triton"])
+def test_backends_without_the_step_name_one_that_has_it(name: str, op: str) -> None:
+    try:
+        backend = lp.backends.get(name)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    home = "cuda" if backend.unsupported("matmul", torch.device("cpu")) else "cpu"
+    reason = backend.unsupported(f"{op}_operands", torch.device(home))
+    assert 'backend="reference" does' in reason or "takes tensors on" in reason
+    if name == "cpu":
+        assert "by their operands" in reason
+
+
+@needs_cpu
+def test_an_explicit_backend_raises_and_auto_takes_the_reference() -> None:
+    a, b = torch.randn(3, 40), torch.randn(40, 5)
+    with pytest.raises(NotImplementedError, match=r'operands .* backend="reference" does'):
+        lp.matmul(a, b, MIXED, backend="cpu")
+    with pytest.raises(NotImplementedError, match='start every sum at zero; backend="reference"'):
+        lp.matmul(a, b, "fp16", initial=torch.zeros(5), backend="cpu")
+    assert_bit_equal(lp.matmul(a, b, MIXED), lp.matmul(a, b, MIXED, backend="reference"))
+
+
+def test_measure_and_masks_refuse_them_by_name() -> None:
+    a, b = torch.randn(3, 40), torch.randn(40, 5)
+    with pytest.raises(NotImplementedError, match=r"measure: no kernel looks .* counted=0"):
+        measure(a, b, MIXED)
+    assert measure(a, b, MIXED, counted=0).swamped is None
+    layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(fprop=MIXED))
+    with pytest.raises(NotImplementedError, match="aligned by their operands"):
+        mask_gradients(layer)
+
+
+# --- sides of layers ---
+
+# Each product of it is one of the two pairs below: 2^-8 keeps its exponent in e5m2 alone.
+TINY, TINIER = 2.0**-8, 2.0**-14
+
+
+def pair(first: float, second: float) -> torch.Tensor:
+    return torch.tensor([[first, second]])
+
+
+# A sum over (TINY, TINIER) with ones: on the left all of it, on the right, where 2^-8 counts as
+# 2^-6 and the cut lies at 2^-12, the first alone.
+LEFT, RIGHT = TINY + TINIER, TINY
+PAIRS = replace(MIXED, block=2, aligned_bits=6)
+
+
+def test_matmul_has_the_gradient_on_the_left_in_backward() -> None:
+    ones = torch.ones(2, 1)
+    assert lp.matmul(pair(TINY, TINIER), ones, PAIRS).item() == LEFT
+    assert lp.matmul(ones.T, pair(TINY, TINIER).T, PAIRS).item() == RIGHT
+    a, b = torch.ones(1, 1, requires_grad=True), torch.ones(1, 2, requires_grad=True)
+    lp.matmul(a, b, PAIRS).backward(pair(TINY, TINIER))
+    assert a.grad.item() == LEFT
+    a, b = torch.ones(2, 1, requires_grad=True), torch.ones(1, 1, requires_grad=True)
+    lp.matmul(a, b, PAIRS).backward(pair(TINY, TINIER).T)
+    assert b.grad.item() == LEFT
+
+
+def recipe_of(acc: Accumulator) -> lp.Recipe:
+    return lp.Recipe(fprop=acc, dgrad=acc, wgrad=acc)
+
+
+def layers(recipe: lp.Recipe) -> dict[str, torch.nn.Module]:
+    return {
+        "linear": lp.nn.Linear(1, 1, recipe=recipe),
+        "conv": lp.nn.Conv1d(1, 1, 1, recipe=recipe),
+        "conv_transpose": lp.nn.ConvTranspose1d(1, 1, 1, recipe=recipe),
+    }
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("kind", ["linear", "conv", "conv_transpose"])
+def test_layers_have_the_gradient_on_the_left(kind: str, compiled: bool) -> None:
+    layer = layers(recipe_of(PAIRS))[kind]
+    torch.nn.init.ones_(layer.weight)
+    shape = (2, 1) if kind == "linear" else (2, 1, 1)
+    call = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
+    call(torch.ones(shape)).backward(pair(TINY, TINIER).reshape(shape))
+    assert layer.weight.grad.item() == LEFT
+    # grad_output * 1 in wgrad's accumulator.
+    assert layer.bias.grad.item() == LEFT
+
+
+def test_a_bias_is_an_ordinary_addition() -> None:
+    acc = replace(PAIRS, fmt=parse_format("fp16"))
+    layer = lp.nn.Linear(1, 1, recipe=recipe_of(acc))
+    torch.nn.init.constant_(layer.weight, 65504.0)
+    torch.nn.init.constant_(layer.bias, 65504.0)
+    # Toward zero it stops at max, where a block would overflow.
+    assert layer(torch.ones(1, 1)).item() == 65504
+    total = ops.add_bias(torch.ones(1, 2), torch.ones(2), 1, acc, None, Role.FPROP)
+    assert total.tolist() == [[2, 2]]
+
+
+def test_attention_and_recurrent_layers_run_in_them() -> None:
+    recipe = recipe_of(UNITS["h100_bf16"].accumulator)
+    for module, x in (
+        (lp.nn.MultiheadAttention(4, 2, recipe=recipe), (torch.randn(3, 2, 4),) * 3),
+        (lp.nn.LSTM(3, 2, recipe=recipe), (torch.randn(3, 2, 3),)),
+        (lp.nn.Bilinear(2, 3, 2, recipe=recipe), (torch.randn(4, 2), torch.randn(4, 3))),
+    ):
+        out = module(*x)
+        (out[0] if isinstance(out, tuple) else out).sum().backward()
+        assert all(p.grad.isfinite().all() for p in module.parameters())
