@@ -24,6 +24,7 @@ from lpkernels.cli._options import (
     valid,
 )
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
+from lpkernels.cli.frontier import app as frontier_app
 from lpkernels.cli.schedule import schedule
 from lpkernels.cli.sweep import app as sweep_app
 from lpkernels.cli.train import train
@@ -240,3 +241,4 @@ def doctor() -> None:
 app.command()(accumulate)
 app.command()(schedule)
 app.add_typer(sweep_app)
+app.add_typer(frontier_app)

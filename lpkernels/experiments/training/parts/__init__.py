@@ -2,6 +2,7 @@
 
 from lpkernels.experiments.training.parts import (
     diagnosis,
+    every_tensor,
     loss_scale,
     master_weights,
     precision_schedule,
@@ -15,6 +16,7 @@ __all__ = [
     "Part",
     "PartConfig",
     "diagnosis",
+    "every_tensor",
     "loss_scale",
     "master_weights",
     "precision_schedule",
