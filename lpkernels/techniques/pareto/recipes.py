@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.nn import GELU
+
 from lpkernels.arithmetic import (
     NATIVE,
     Accumulator,
@@ -18,7 +20,7 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import Format
 from lpkernels.formats._checks import set_fields
 from lpkernels.nn import FIRST, LAST
-from lpkernels.nn.policies import Policy
+from lpkernels.nn.policies import REDUCING, Policy
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
 from lpkernels.techniques.pareto import _checks
 
@@ -42,12 +44,13 @@ class TrainingRecipe:
     Source: the code published with Yang et al. 2021 (PEPPP).
 
     Args:
-        low, high: formats or their names, which round stochastically as in the paper; a Quantizer
-            or text such as "e4m3_sat:nearest_even" rounds as it says.
+        low, high: formats or their names, which round as `rounding` says; a Quantizer rounds as it
+            says itself.
         accumulator: of all three products of a layer; the default is torch's own sums.
+        rounding: of formats; the paper's is stochastic.
         loss_scale: the constant that the loss is multiplied by; the paper's is 1000.
 
-    Raises: TypeError, ValueError: no format, no accumulator, a scale that is not above 0.
+    Raises: TypeError, ValueError: no format, rounding or accumulator, a scale that is not above 0.
     """
 
     low: Quantizer
@@ -61,13 +64,14 @@ class TrainingRecipe:
         high: Quantizer | Format | str,
         accumulator: Accumulator | str = NATIVE,
         *,
+        rounding: str = "stochastic",
         loss_scale: float = LOSS_SCALE,
     ) -> None:
         scale = _checks.number("TrainingRecipe", "loss_scale", loss_scale, least=0, above=True)
         set_fields(
             self,
-            low=_stochastic(low),
-            high=_stochastic(high),
+            low=_quantizer(low, rounding),
+            high=_quantizer(high, rounding),
             accumulator=as_accumulator(accumulator),
             loss_scale=scale,
         )
@@ -76,12 +80,13 @@ class TrainingRecipe:
     def policy(self) -> Policy:
         """What ``lpkernels.convert`` and ``set_recipe`` take: the arithmetic of the layers.
 
-        Every layer rounds what it reads and what it returns, and the gradients of both; products
-        and statistics inside are float32. So every tensor of a network is rounded whose layers are
-        all convertible and have only ReLU, pooling by maximum and views between them, of which a
-        rounded tensor gives one in the same format. Sums of branches, means and activations that
-        are called as functions stay float32 until the next layer reads them; to round these as well
-        takes `assignment`. A model's single layer counts as its last: its input is low.
+        Every layer, norms and GELU among them, rounds what it reads and what it returns, and the
+        gradients of both; products and statistics inside are float32. So every tensor of a network
+        is rounded whose layers are all convertible and have only ReLU, pooling by maximum and views
+        between them, of which a rounded tensor gives one in the same format. Sums of branches,
+        means and activations that are called as functions stay float32 until the next layer reads
+        them: `assignment` has these too. A model's single layer counts as its last: its input is
+        low.
         """
         low, high = self.low, self.high
         # MasterWeights has rounded them: to nearest, which draws nothing, moves no value of low.
@@ -89,10 +94,14 @@ class TrainingRecipe:
         sums = {"fprop": self.accumulator, "dgrad": self.accumulator, "wgrad": self.accumulator}
 
         def layer(input: Quantizer, output: Quantizer) -> Recipe:
-            ends = {"input": input, "output": output, "grad_output": output, "grad_input": input}
-            return Recipe(**ends, weight=weight, **sums)  # type: ignore[arg-type]
+            both = {"input": input, "output": output, "grad_output": output, "grad_input": input}
+            return Recipe(**both, weight=weight, **sums)  # type: ignore[arg-type]
 
-        return Policy({LAST: layer(low, high), FIRST: layer(high, low), "*": layer(low, low)})
+        policy = Policy({LAST: layer(low, high), FIRST: layer(high, low)})
+        for cls in (*REDUCING, GELU):
+            policy[cls] = Recipe(input=low, output=low, grad_output=low, grad_input=low)
+        policy["*"] = layer(low, low)
+        return policy
 
     @property
     def masters(self) -> dict[str, Quantizer]:
@@ -153,14 +162,9 @@ class TrainingRecipe:
                 f"{path}: expected version {VERSION} of a recipe, got {found.get('version')!r}; "
                 "read it with the lpkernels that wrote it"
             )
-        scale = found["loss_scale"]
-        return cls(found["low"], found["high"], found["accumulator"], loss_scale=scale)
+        low, high = as_quantizer(found["low"]), as_quantizer(found["high"])
+        return cls(low, high, found["accumulator"], loss_scale=found["loss_scale"])
 
 
-def _stochastic(given: Quantizer | Format | str) -> Quantizer:
-    """A format alone rounds stochastically; what says how it rounds does as it says."""
-    if isinstance(given, Format):
-        return Quantizer(given, "stochastic")
-    if isinstance(given, str) and ":" not in given:
-        return Quantizer(given, "stochastic")
-    return as_quantizer(given)
+def _quantizer(given: Quantizer | Format | str, rounding: str) -> Quantizer:
+    return given if isinstance(given, Quantizer) else Quantizer(given, rounding)

@@ -9,7 +9,7 @@ from torch import nn
 from lpkernels.arithmetic import NATIVE, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
-from lpkernels.nn import set_recipe
+from lpkernels.nn import convert
 from lpkernels.nn.policies import Policy
 from lpkernels.techniques.pareto import TrainingRecipe
 
@@ -66,4 +66,10 @@ class EveryTensor(Part):
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        return set_recipe(model, self.policy), optimizer
+        if context.processes.sharded:
+            raise ValueError(
+                "tensors: layers whose weights are sharded (--fsdp) keep their classes, and norms "
+                "would stay float32; leave --fsdp out"
+            )
+        # Norms are torch's own until a recipe rounds them: set_recipe would not find them.
+        return convert(model, self.policy), optimizer
