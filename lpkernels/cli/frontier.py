@@ -282,8 +282,7 @@ def plot(
             size = bytes_from(cap) if cap else None
             picture = pictures.plot_frontiers(each, out, truth=true, cap=size)
     else:
-        studies = {path: _measured(path) for path in sources}
-        matrices = {found.spec.name or path.name: found.matrix for path, found in studies.items()}
+        matrices = {path.name: _measured(path).matrix for path in sources}
         draw = pictures.plot_error_matrix if what == "matrix" else pictures.plot_singular_values
         with _named_options("--out"):
             picture = draw(matrices, out)
@@ -302,7 +301,7 @@ def _to_draw(
             with _named_options("--truth"):
                 check_space(truth, study.spec)
         for name, frontier in own.items():
-            label = name if len(sources) == 1 else f"{study.spec.name or path.name}: {name}"
+            label = name if len(sources) == 1 else f"{path.name}: {name}"
             each[label] = frontier
             if truth is not None and name in truth.tasks:
                 true[label] = truth.mean[truth.tasks.index(name)]

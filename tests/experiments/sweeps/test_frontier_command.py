@@ -90,6 +90,21 @@ def test_run_status_table_predict_plot(spec: Path, tmp_path: Path) -> None:
         assert picture.stat().st_size > 1000
 
 
+def test_studies_of_one_name_stand_side_by_side(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels.report import frontiers as pictures
+
+    drawn: list[str] = []
+    monkeypatch.setattr(pictures, "plot_frontiers", lambda each, *_, **__: drawn.extend(each))
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        run = call("run", spec, "--out", folder, "--all", "--task", "clean", "--jobs", 1)
+        assert run.exit_code == 0
+    assert call("plot", *folders, "--out", tmp_path / "x.png").exit_code == 0
+    assert drawn == ["one: clean", "two: clean"]
+
+
 def test_choose_says_and_saves_a_recipe(spec: Path, known: Path, tmp_path: Path) -> None:
     out, saved = tmp_path / "out", tmp_path / "recipe.json"
     options = ("--known", known, "--rank", 2)
