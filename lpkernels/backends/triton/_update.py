@@ -173,6 +173,7 @@ def update_kernel(
     found_ptr,
     scale_ptr,
     count,
+    origin,
     position,
     lr,
     beta1,
@@ -198,12 +199,16 @@ def update_kernel(
 ):
     """One parameter. A program owns BLOCK neighbouring elements; grid: all of them.
 
+    origin: of its first element, in the whole of which it is a part. Draws are those of the whole,
+    and so are the bounds of blocks, so that the random words of a block have one row key.
     Where working copy and master are one, w_ptr is None and master_ptr the parameter. lr, beta1 and
     beta2 are the bits of float64 numbers.
     """
-    first = tl.cast(tl.program_id(0), tl.int64) * BLOCK
-    index = first + tl.arange(0, BLOCK)
-    inside = index < count
+    aligned = origin - tl.cast(origin, tl.int64) % BLOCK
+    first = tl.cast(tl.program_id(0), tl.int64) * BLOCK + aligned
+    place = first + tl.arange(0, BLOCK)
+    index = place - origin
+    inside = (index >= 0) & (index < count)
     if found_ptr is not None:
         inside = inside & (tl.load(found_ptr) == 0)
     seed = tl.cast(tl.full([], 0, tl.int64), tl.uint64)
@@ -212,7 +217,7 @@ def update_kernel(
     g = load_values(g_ptr, index, inside, P0)
     if scale_ptr is not None:
         g = tl.div_rn(g, tl.load(scale_ptr) + tl.zeros_like(g))
-    g = rounded(g, index, first, seed, k0, n0, P0)
+    g = rounded(g, place, first, seed, k0, n0, P0)
     before = load_values(master_ptr, index, inside, P1)
     zero = before * 0.0
     m = load_values(first_ptr, index, inside, P2) if S.states > 0 and not S.begins else zero
@@ -226,15 +231,15 @@ def update_kernel(
     else:
         after, m = sgd_step(signed, before, m, C, S)
     asked = inside & (((g == 0.0) & (after == before)) == 0)
-    master = rounded(after, index, first, seed, k1, n1, P1)
+    master = rounded(after, place, first, seed, k1, n1, P1)
     unchanged = asked & (master == before)
     if S.states > 0:
-        store_values(first_ptr, index, rounded(m, index, first, seed, k2, n2, P2), inside, P2)
+        store_values(first_ptr, index, rounded(m, place, first, seed, k2, n2, P2), inside, P2)
     if S.states > 1:
-        store_values(second_ptr, index, rounded(v, index, first, seed, k3, n3, P3), inside, P3)
+        store_values(second_ptr, index, rounded(v, place, first, seed, k3, n3, P3), inside, P3)
     store_values(master_ptr, index, master, inside, P1)
     if w_ptr is not None:
-        working = rounded(master, index, first, seed, k4, n4, P4)
+        working = rounded(master, place, first, seed, k4, n4, P4)
         store_values(w_ptr, index, working, inside, P4)
     tl.atomic_add(counts_ptr, tl.sum(asked.to(tl.int64), axis=0), sem="relaxed")
     tl.atomic_add(counts_ptr + 1, tl.sum(unchanged.to(tl.int64), axis=0), sem="relaxed")
@@ -246,6 +251,7 @@ def update(
     found: Tensor | None,
     scale: Tensor | None,
     positions: Sequence[int],
+    origins: Sequence[int],
     rounding: tuple[int, ...],
     numbers: tuple[float, ...],
     begins: bool,
@@ -269,11 +275,11 @@ def update(
             for kind, place in zip(kinds[1:4], places[1:4], strict=True)
         ]
         with on_device(weight):
-            update_kernel[(triton.cdiv(count, _BLOCK),)](
+            update_kernel[(triton.cdiv(origins[i] % _BLOCK + count, _BLOCK),)](
                 tensors.gradients[i], weight if tensors.masters else None, *kept,
                 tensors.steps[i] if tensors.steps else None, tensors.counts[i], seed, found, scale,
-                count, positions[i], *doubles, *(part[0] for part in parts), *values, constants,
-                S=options, **named, BLOCK=_BLOCK, **EXACT,
+                count, origins[i], positions[i], *doubles, *(part[0] for part in parts), *values,
+                constants, S=options, **named, BLOCK=_BLOCK, **EXACT,
             )  # fmt: skip
     add_steps(tensors.steps, found)
 
