@@ -25,6 +25,7 @@ from lpkernels.cli._options import (
 )
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
 from lpkernels.cli.assign import assign
+from lpkernels.cli.frontier import app as frontier_app
 from lpkernels.cli.schedule import schedule
 from lpkernels.cli.sweep import app as sweep_app
 from lpkernels.cli.train import train
@@ -261,3 +262,4 @@ app.command()(accumulate)
 app.command()(schedule)
 app.command()(assign)
 app.add_typer(sweep_app)
+app.add_typer(frontier_app)

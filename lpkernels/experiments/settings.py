@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 import lpkernels
@@ -69,7 +70,7 @@ class Section:
     RENAMED: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = _hints(type(self))  # type: ignore[arg-type]
         for field in dataclasses.fields(self):
             if _TEXT in field.metadata:
                 value = _typed(self._label(field), getattr(self, field.name), hints[field.name])
@@ -92,6 +93,12 @@ class Section:
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, as JSON and checkpoints hold them."""
         return {field.name: plain(getattr(self, field.name)) for field in settings(type(self))}
+
+
+@cache
+def _hints(section: type) -> dict[str, Any]:
+    """Found once: a sweep makes thousands of sections."""
+    return get_type_hints(section)
 
 
 def settings(section: type[Section]) -> list["dataclasses.Field[Any]"]:

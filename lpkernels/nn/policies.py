@@ -24,8 +24,8 @@ from lpkernels.recipes import as_recipe, recipe
 _QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 _PRODUCTS = ("fprop", "dgrad", "wgrad")
 _RANGE = ("input_range",)
-# Layers that reduce: mean and variance, or the sum of exponentials.
-_REDUCING: tuple[type[torch.nn.Module], ...] = (
+#: Layers that reduce: mean and variance, or the sum of exponentials.
+REDUCING: tuple[type[torch.nn.Module], ...] = (
     torch.nn.BatchNorm1d,
     torch.nn.BatchNorm2d,
     torch.nn.BatchNorm3d,
@@ -210,19 +210,19 @@ def cpt_fu2021() -> Policy:
     """
     body = recipe("cpt_fu2021")
     transposed = _all(_TRANSPOSED, _with(body, weight="affine8_axis1"))
-    apart = _all((torch.nn.Embedding, *_REDUCING), Recipe())
+    apart = _all((torch.nn.Embedding, *REDUCING), Recipe())
     return Policy({LAST: Recipe(), **apart, **transposed, "*": body})
 
 
 def _mixed(name: str, fmt: str) -> Policy:
     reducing = Recipe(input=fmt, output=fmt, grad_output=fmt, grad_input=fmt)
-    return Policy({**_all(_REDUCING, reducing), "*": recipe(name)})
+    return Policy({**_all(REDUCING, reducing), "*": recipe(name)})
 
 
 def _with_ends(last: Recipe, first: Recipe, body: Recipe) -> Policy:
     # LAST comes first: of a single layer all operands are 16-bit, what enters it among them.
     # Torch's own recipe is written out: to be edited, and for models converted otherwise before.
-    apart = _all((torch.nn.Embedding, *_REDUCING), Recipe())
+    apart = _all((torch.nn.Embedding, *REDUCING), Recipe())
     return Policy({LAST: last, FIRST: first, **apart, "*": body})
 
 

@@ -12,7 +12,8 @@ from lpkernels.experiments.training.config import RunConfig
 
 # What only reads results; a change there retrains nothing.
 _STATISTICS = ("statistics", "groups", "paired", "student", "results")
-_READERS = ("report/", "cli/", *(f"experiments/sweeps/{name}.py" for name in _STATISTICS))
+_FOLDERS = ("report/", "cli/", "experiments/sweeps/frontiers/")
+_READERS = (*_FOLDERS, *(f"experiments/sweeps/{name}.py" for name in _STATISTICS))
 
 
 @cache

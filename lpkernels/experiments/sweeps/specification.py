@@ -4,10 +4,10 @@ A cell is one training run: an arm, a value of each axis, and a seed.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lpkernels.experiments.settings import plain, unknown
 from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten
@@ -132,6 +132,14 @@ def read_spec(path: str | Path) -> SweepSpec:
         FileNotFoundError: no such file.
         TypeError, ValueError: no TOML, or no specification.
     """
+    return read_toml(path, SweepSpec.from_dict)
+
+
+T = TypeVar("T")
+
+
+def read_toml(path: str | Path, make: Callable[[Mapping[str, Any]], T]) -> T:
+    """What `make` makes of the tables of a TOML file; errors name the file, as in `read_spec`."""
     try:
         import tomllib
     except ModuleNotFoundError:
@@ -141,7 +149,7 @@ def read_spec(path: str | Path) -> SweepSpec:
     if not path.is_file():
         raise FileNotFoundError(f"expected a specification (a TOML file) at {str(path)!r}")
     try:
-        return SweepSpec.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        return make(tomllib.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from error
 

@@ -25,8 +25,8 @@ class WorkloadConfig(Section):
 
     data: str = setting(
         "digits",
-        "digits, digits32, mnist1d, cifar10, cifar100, text, gan, or module:function, which "
-        "returns a Workload.",
+        "digits, digits32, mnist1d, iris, wine, breast_cancer, cifar10, cifar100, text, gan, or "
+        "module:function, which returns a Workload.",
     )
     data_dir: str = setting("", "Folder of CIFAR's extracted binary files.")
     model: str = setting(

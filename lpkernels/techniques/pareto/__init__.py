@@ -18,6 +18,7 @@ from lpkernels.techniques.pareto.frontier import (
     pareto_front,
 )
 from lpkernels.techniques.pareto.memory import training_memory
+from lpkernels.techniques.pareto.recipes import TrainingRecipe
 from lpkernels.techniques.pareto.results import ErrorMatrix
 from lpkernels.techniques.pareto.selection import relaxed, select
 from lpkernels.techniques.pareto.spaces import FormatSpace
@@ -34,6 +35,7 @@ __all__ = [
     "ErrorMatrix",
     "FormatSpace",
     "FrontierBand",
+    "TrainingRecipe",
     "averages",
     "choose",
     "cold_start",

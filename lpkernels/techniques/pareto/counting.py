@@ -1,4 +1,4 @@
-"""What a model stores in a forward pass, counted: the only file here that knows torch."""
+"""What a model stores in a forward pass, counted."""
 
 from __future__ import annotations
 

@@ -15,7 +15,18 @@ from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
 from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
 
-NAMES = ["cifar10", "cifar100", "digits", "digits32", "gan", "mnist1d", "text"]
+NAMES = [
+    "breast_cancer",
+    "cifar10",
+    "cifar100",
+    "digits",
+    "digits32",
+    "gan",
+    "iris",
+    "mnist1d",
+    "text",
+]
+NAMES += ["wine"]
 
 # What the documentation shows: ten lines of a file beside the user's.
 OWN = """

@@ -3,6 +3,7 @@
 from lpkernels.experiments.training.parts import (
     assignment,
     diagnosis,
+    every_tensor,
     loss_scale,
     master_weights,
     precision_schedule,
@@ -24,6 +25,7 @@ __all__ = [
     "PartConfig",
     "assignment",
     "diagnosis",
+    "every_tensor",
     "loss_scale",
     "master_weights",
     "precision_schedule",

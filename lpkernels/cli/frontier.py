@@ -1,0 +1,347 @@
+"""`lpkernels frontier`: which precision is worth its memory, from a few measurements of a task."""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from lpkernels.cli._options import check_one_process, console, stopped, valid
+from lpkernels.cli._settings import wrong_option
+from lpkernels.experiments.sweeps.engines import ENGINES
+from lpkernels.experiments.sweeps.frontiers.choosing import Frontier
+from lpkernels.experiments.sweeps.frontiers.predicting import best, frontiers, read_choices
+from lpkernels.experiments.sweeps.frontiers.specification import (
+    FrontierSpec,
+    read_frontier_spec,
+    settings_of,
+)
+from lpkernels.experiments.sweeps.frontiers.store import Measured, check_space, read_measured
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.report.sizes import bytes_from, bytes_text
+from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
+from lpkernels.techniques.pareto.selection import METHODS
+
+_NAMES = ("cap", "engine", "jobs", "known", "measure", "rank", "task", "truth")
+_PICTURES = ("frontier", "matrix", "singular-values", "choices")
+
+app = typer.Typer(
+    name="frontier",
+    help="Which precision is worth its memory, from a few measurements: run, status, table, "
+    "predict, choose, plot.\n\n"
+    "Example: `lpkernels frontier run task.toml --known errors.json --out results/frontier`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+def _method(name: str) -> None:
+    if name not in METHODS:
+        raise ValueError(f"expected one of {', '.join(METHODS)}, got {name!r}")
+
+
+def _picture(name: str) -> None:
+    if name not in _PICTURES:
+        raise ValueError(f"expected one of {', '.join(_PICTURES)}, got {name!r}")
+
+
+Folder = Annotated[Path, typer.Argument(help="The folder of a study.")]
+KnownFile = Annotated[
+    Path | None,
+    typer.Option("--known", help="Errors of other tasks, a file of `lpkernels frontier table`."),
+]
+Task = Annotated[str, typer.Option(help="Only this task; default: all.")]
+Rank = Annotated[int, typer.Option(min=1, help="With --known: dimensions of the embeddings.")]
+Cap = Annotated[
+    str, typer.Option(callback=valid(bytes_from), help="Memory of a training step: 64KiB, 1.5MiB.")
+]
+
+
+@app.command()
+def run(
+    spec: Annotated[Path, typer.Argument(help="Tasks and configurations, a TOML file.")],
+    out: Annotated[Path, typer.Option(help="Folder of the study, made or continued.")],
+    known: KnownFile = None,
+    measure: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Configurations of each task to train; default: 8, without --known 5 more than "
+            "cover every format.",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Train all configurations: a matrix for --known.")
+    ] = False,
+    task: Task = "",
+    rank: Rank = 3,
+    cap: Annotated[
+        str,
+        typer.Option(
+            callback=valid(bytes_from), help="With --known: train none above this memory, as 64KiB."
+        ),
+    ] = "",
+    method: Annotated[
+        str,
+        typer.Option(
+            callback=valid(_method), help=f"With --known: choice, one of {', '.join(METHODS)}."
+        ),
+    ] = "greedy",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time; default: processors by the threads of a run."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "processes",
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
+    ] = False,
+) -> None:
+    """Train a few configurations of each task: those that say most of all others.
+
+    With --known by what earlier tasks teach, else by the task's own measurements, one after the
+    other. Stopped or killed at any moment, the same command goes on with the same choice; several
+    such commands, on several machines, may share the folder.
+
+    Example: `lpkernels frontier run task.toml --known errors.json --measure 8 --out results/task`
+    """
+    check_one_process("frontier run")
+    from lpkernels.experiments.sweeps.frontiers.measuring import Engine, run_study
+
+    others = _matrix(known, "--known")
+    try:
+        with _named_options():
+            found = run_study(
+                _tasks(read_frontier_spec(spec), task),
+                out,
+                known=others,
+                n=measure,
+                everything=every,
+                rank=rank,
+                cap=bytes_from(cap) if cap else None,
+                method=method,
+                engine=Engine(jobs, engine, retry_failed, console),
+            )
+    except Interrupted as stop:
+        stopped(stop, _command())
+    except OSError as error:
+        console.print(error.strerror or str(error), soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(1) from error
+    _show_lost(found)
+    console.print(f"results in {out}; next: lpkernels frontier predict {out}", soft_wrap=True)
+
+
+def _command() -> str:
+    """This command again; it goes on with what it chose."""
+    return " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
+
+
+def _tasks(spec: FrontierSpec, task: str) -> FrontierSpec:
+    if not task:
+        return spec
+    spec.config(task)
+    return dataclasses.replace(spec, tasks={task: spec.tasks[task]})
+
+
+@app.command()
+def status(folder: Folder) -> None:
+    """How many of the chosen cells are done, which run, which failed and why.
+
+    Example: `lpkernels frontier status results/frontier`
+    """
+    from lpkernels.cli.sweep import status as show_sweep
+
+    found = _measured(folder)
+    for name, asked in found.asked.items():
+        console.print(f"{name}: {len(asked)} of {len(found.spec.space)} configurations chosen")
+    if any(found.asked.values()):
+        show_sweep(folder)
+
+
+@app.command()
+def table(
+    folder: Folder,
+    export: Annotated[
+        Path | None, typer.Option(help="Also write the errors into this file, for --known.")
+    ] = None,
+) -> None:
+    """What is measured of each task.
+
+    Example: `lpkernels frontier table results/frontier --export errors.json`
+    """
+    from lpkernels.report.frontiers import matrix_table
+
+    found = _measured(folder)
+    console.print(matrix_table(found.matrix, title=found.spec.name))
+    _show_lost(found)
+    if export is not None:
+        console.print(f"errors in {found.matrix.save(export)}")
+
+
+@app.command()
+def predict(folder: Folder, known: KnownFile = None, task: Task = "", rank: Rank = 3) -> None:
+    """The frontier of memory and error of each task, measured or predicted, with its band.
+
+    Example: `lpkernels frontier predict results/frontier --known errors.json`
+    """
+    from lpkernels.report.frontiers import frontier_table
+
+    found, each = _frontiers(folder, known, task, rank)
+    for name, frontier in each.items():
+        console.print(frontier_table(frontier, found.spec.space, title=name))
+    _show_lost(found)
+
+
+@app.command()
+def choose(
+    folder: Folder,
+    cap: Cap,
+    known: KnownFile = None,
+    task: Task = "",
+    rank: Rank = 3,
+    save: Annotated[Path | None, typer.Option(help="Write the recipe into this file.")] = None,
+) -> None:
+    """The configuration of least error under a memory cap, and the recipe that trains in it.
+
+    Example: `lpkernels frontier choose results/frontier --cap 64KiB --save recipe.json`
+    """
+    found, each = _frontiers(folder, known, task, rank)
+    if len(each) > 1:
+        raise typer.BadParameter(
+            f"expected one of {', '.join(each)}: a recipe is for one task", param_hint="--task"
+        )
+    (name, frontier), size = next(iter(each.items())), bytes_from(cap)
+    with _named_options():
+        index = best(frontier, size)
+    configuration = found.spec.space[index]
+    recipe = TrainingRecipe(*configuration)
+    _show_choice(name, frontier, index, found)
+    console.print(str(recipe.policy), highlight=False, soft_wrap=True, markup=False)
+    options = [
+        f"--{field.replace('_', '-')} {value}"
+        for field, value in settings_of(configuration).items()
+        if value
+    ]
+    console.print(f"lpkernels train {' '.join(options)}", highlight=False, soft_wrap=True)
+    if save is not None:
+        console.print(f"recipe in {recipe.save(save)}")
+
+
+def _show_choice(name: str, frontier: Frontier, index: int, found: Measured) -> None:
+    measured = frontier.measured[index] == frontier.measured[index]
+    low, high = frontier.band.error_low[index], frontier.band.error_high[index]
+    band = "measured" if measured else f"predicted, {low:.4f} .. {high:.4f}"
+    console.print(
+        f"{name}: {found.spec.space.name(index)}, {bytes_text(frontier.memory[index])}, error "
+        f"{frontier.predicted[index]:.4f} ({band})",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def plot(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of studies; for choices records of bench.frontier_study."),
+    ],
+    out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
+    what: Annotated[
+        str, typer.Option(callback=valid(_picture), help=f"One of {', '.join(_PICTURES)}.")
+    ] = "frontier",
+    known: KnownFile = None,
+    task: Task = "",
+    rank: Rank = 3,
+    truth: Annotated[
+        Path | None, typer.Option(help="Errors in which the true frontiers are, where known.")
+    ] = None,
+    cap: Annotated[
+        str, typer.Option(callback=valid(bytes_from), help="A memory cap to draw: 64KiB.")
+    ] = "",
+) -> None:
+    """Draw frontiers, the error matrix, its singular values, or what ways of choosing are worth.
+
+    Several studies are drawn on one picture.
+
+    Example: `lpkernels frontier plot results/frontier --known errors.json --out frontier.png`
+    """
+    from lpkernels.report import frontiers as pictures
+
+    if what == "choices":
+        with _named_options():
+            rows = {path.stem: read_choices(path) for path in sources}
+        with _named_options("--out"):
+            picture = pictures.plot_counts(rows, out)
+    elif what == "frontier":
+        each, true = _to_draw(sources, known, task, rank, _matrix(truth, "--truth"))
+        with _named_options("--out"):
+            size = bytes_from(cap) if cap else None
+            picture = pictures.plot_frontiers(each, out, truth=true, cap=size)
+    else:
+        matrices = {path.name: _measured(path).matrix for path in sources}
+        draw = pictures.plot_error_matrix if what == "matrix" else pictures.plot_singular_values
+        with _named_options("--out"):
+            picture = draw(matrices, out)
+    console.print(f"picture in {picture}")
+
+
+def _to_draw(
+    sources: list[Path], known: Path | None, task: str, rank: int, truth: ErrorMatrix | None
+) -> tuple[dict[str, Frontier], dict[str, np.ndarray]]:
+    """Frontiers by label, and true errors by the same labels where they are known."""
+    each: dict[str, Frontier] = {}
+    true: dict[str, np.ndarray] = {}
+    for path in sources:
+        study, own = _frontiers(path, known, task, rank)
+        if truth is not None:
+            with _named_options("--truth"):
+                check_space(truth, study.spec)
+        for name, frontier in own.items():
+            label = name if len(sources) == 1 else f"{path.name}: {name}"
+            each[label] = frontier
+            if truth is not None and name in truth.tasks:
+                true[label] = truth.mean[truth.tasks.index(name)]
+    return each, true
+
+
+@contextmanager
+def _named_options(option: str = "") -> Iterator[None]:
+    """What is wrong with the input is a message that names its option: this one, or the one with
+    which the error begins."""
+    try:
+        yield
+    except (ModuleNotFoundError, FileNotFoundError, TypeError, ValueError) as error:
+        if option:
+            raise typer.BadParameter(str(error), param_hint=option) from error
+        raise wrong_option(error, _NAMES) from error
+
+
+def _measured(folder: Path) -> Measured:
+    with _named_options():
+        return read_measured(folder)
+
+
+def _matrix(path: Path | None, option: str) -> ErrorMatrix | None:
+    with _named_options(option):
+        return None if path is None else ErrorMatrix.load(path)
+
+
+def _frontiers(
+    folder: Path, known: Path | None, task: str, rank: int
+) -> tuple[Measured, dict[str, Frontier]]:
+    found, others = _measured(folder), _matrix(known, "--known")
+    with _named_options():
+        if task:
+            found.spec.config(task)
+        return found, frontiers(found, task=task, known=others, rank=rank)
+
+
+def _show_lost(found: Measured) -> None:
+    if found.lost:
+        console.print(f"{len(found.lost)} runs gave no error and count as missing:")
+    for text in found.lost:
+        console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,1 @@
+"""Frontiers of memory and error: what a study trains, what it measures first, what it predicts."""

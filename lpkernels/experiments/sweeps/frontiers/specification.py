@@ -1,0 +1,168 @@
+"""What a study of frontiers is: tasks, the configurations they train in, and seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lpkernels.arithmetic import NATIVE
+from lpkernels.experiments.settings import unknown
+from lpkernels.experiments.sweeps.specification import SweepSpec, read_toml
+from lpkernels.experiments.training.config import RunConfig, flatten
+from lpkernels.experiments.workloads.registry import find
+from lpkernels.techniques.pareto import (
+    FormatSpace,
+    TrainingRecipe,
+    count_tensors,
+    training_memory,
+)
+from lpkernels.techniques.pareto._checks import Floats
+from lpkernels.techniques.pareto.spaces import Configuration
+
+_AXES = ("low", "high", "accumulators")
+_KEYS = ("name", "seeds", *_AXES, "base", "tasks")
+
+
+def settings_of(configuration: Configuration) -> dict[str, Any]:
+    """The fields of a RunConfig that train as the configuration says: the one place that knows.
+
+    Layers round every tensor that they read or return (`TrainingRecipe.policy`).
+    """
+    recipe = TrainingRecipe(*configuration)
+    masters = {name: str(fmt) for name, fmt in recipe.masters.items()}
+    return {
+        "tensors": str(recipe.low),
+        "ends": str(recipe.high),
+        "tensor_sums": "" if recipe.accumulator == NATIVE else str(recipe.accumulator),
+        "working": masters["weight"],
+        "master": masters["master"],
+        "opt_state": masters["state"],
+        "opt_grad": masters["grad"],
+        "loss_scale": recipe.loss_scale,
+    }
+
+
+@dataclass(frozen=True)
+class FrontierSpec:
+    """Tasks x configurations x seeds.
+
+    space: the configurations; the default is the paper's.
+    base: fields of every run, as in a sweep's specification; none that a configuration says.
+    tasks: fields of each task by its name, instead of the base's; none: one task called "task".
+    seeds: of each cell; a number n means 0..n-1, as in a sweep.
+    name: what tables and pictures call the study.
+    Raises: TypeError, ValueError: as SweepSpec; a field that the configuration says.
+    """
+
+    space: FormatSpace = field(default_factory=FormatSpace.peppp)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seeds: Sequence[int] = (0, 1)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        fix = object.__setattr__
+        fix(self, "base", _fields("[base]", self.base))
+        tasks = self.tasks or {"task": {}}
+        fix(self, "tasks", {task: _fields(f"[tasks.{task}]", tasks[task]) for task in tasks})
+        fix(self, "seeds", self.sweep((task, 0) for task in self.tasks).seeds)
+
+    def arm(self, task: str, index: int) -> str:
+        """What the arm of a task in a configuration is called in the sweep."""
+        return f"{task}: {self.space.name(index)}"
+
+    def sweep(self, cells: Iterable[tuple[str, int]]) -> SweepSpec:
+        """The sweep that trains these tasks in these configurations, for all seeds."""
+        arms = {
+            self.arm(task, index): {**self.tasks[task], **settings_of(self.space[index])}
+            for task, index in cells
+        }
+        return SweepSpec(base=self.base, arms=arms, seeds=self.seeds, name=self.name)
+
+    def config(self, task: str) -> RunConfig:
+        """The run of a task, in no configuration yet.
+
+        Raises: ValueError: no such task.
+        """
+        if task not in self.tasks:
+            raise ValueError(f"task: expected one of {', '.join(self.tasks)}, got {task!r}")
+        return RunConfig.of(**{**self.base, **self.tasks[task]})
+
+    def memory(self, task: str, *, count: str = "tensors") -> Floats:
+        """Bytes of a training step of the task in each configuration: `training_memory`.
+
+        Args:
+            count: as `count_tensors`. The model runs on the meta device, with a batch of the run.
+        """
+        config = self.config(task)
+        work = find(config.workload)
+        with torch.random.fork_rng(devices=[]):
+            model = work.model().to("meta")
+        size = min(config.batch, len(work.train))
+        batch = work.train.plan(0, 0).batch(0, size)
+        counts = count_tensors(model, batch[0].to("meta"), count=count)
+        return training_memory(counts, self.space.low_bits, self.space.high_bits)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        space = json.loads(self.space.to_json())
+        return {
+            "name": self.name,
+            "seeds": list(self.seeds),
+            **{axis: space[axis] for axis in _AXES},
+            "base": dict(self.base),
+            "tasks": {task: dict(fields) for task, fields in self.tasks.items()},
+        }
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> FrontierSpec:
+        """The inverse of `to_dict`; also what a TOML file holds, which may leave out what it likes.
+
+        Raises: TypeError, ValueError: as the constructor; a key that no specification has.
+        """
+        others = sorted(set(values) - set(_KEYS))
+        if others:
+            raise unknown("specification", others, list(_KEYS))
+        for key in ("base", "tasks"):
+            if not isinstance(values.get(key, {}), Mapping):
+                raise TypeError(f"specification: {key}: expected a table [{key}]")
+        axes = {axis: values[axis] for axis in _AXES if axis in values}
+        if axes and not {"low", "high"} <= set(axes):
+            raise ValueError(
+                f"specification: expected low and high, lists of formats, got {', '.join(axes)} "
+                "alone; without any of them the configurations are the paper's"
+            )
+        given = {key: values[key] for key in ("name", "seeds", "base", "tasks") if key in values}
+        return FrontierSpec(FormatSpace(**axes) if axes else FormatSpace.peppp(), **given)
+
+
+def read_frontier_spec(path: str | Path) -> FrontierSpec:
+    """The specification in a TOML file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        TypeError, ValueError: no TOML, or no specification.
+    """
+    return read_toml(path, FrontierSpec.from_dict)
+
+
+def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of fields, flat.
+
+    Raises: TypeError, ValueError: no table, an unknown field, one that the configuration says.
+    """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{where}: expected a table of fields, got {values!r}")
+    try:
+        flat = flatten(values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    said = sorted(flat.keys() & settings_of(FormatSpace.peppp()[0]).keys())
+    if said:
+        raise ValueError(f"{where}: {', '.join(said)}: the configuration says it; leave it out")
+    return flat

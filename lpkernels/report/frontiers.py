@@ -1,0 +1,229 @@
+"""Frontiers of memory and error: tables, and pictures of matrices, frontiers and choices."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from lpkernels.experiments.sweeps.frontiers.choosing import Frontier
+from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.sizes import bytes_text
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
+
+# Beyond so many marks an axis names no tasks or configurations.
+_MOST_NAMES = 40
+# Panels stand side by side up to so many.
+_ACROSS = 3
+#: How ways of choosing are called in pictures; others by their own names.
+LABELS = {
+    "greedy": "D-optimal",
+    "column_mean": "mean of the other tasks",
+    "cold_start": "cold start",
+}
+
+
+def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -> Table:
+    """The configurations on the frontier, the cheapest first."""
+    caption = {
+        "measured": "every configuration is measured",
+        "known": "predicted from other tasks",
+        "alone": "predicted from the task's own measurements",
+    }[frontier.how]
+    share = f"{frontier.band.level:.0%}"
+    table = Table(title=title or None, caption=f"{caption}; band: {share} of the draws")
+    for column in ("memory", "error", "band"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    table.add_column("configuration")
+    for index in pareto_front(frontier.memory, frontier.predicted):
+        known = not np.isnan(frontier.measured[index])
+        low, high = frontier.band.error_low[index], frontier.band.error_high[index]
+        table.add_row(
+            bytes_text(frontier.memory[index]),
+            f"{frontier.predicted[index]:.4f}",
+            "" if known else f"{low:.4f} .. {high:.4f}",
+            "measured" if known else "predicted",
+            space.name(int(index)),
+        )
+    return table
+
+
+def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
+    """What is measured of each task, and its least and largest error."""
+    table = Table(title=title or None)
+    table.add_column("task")
+    for column in ("measured", "of", "least error", "largest"):
+        table.add_column(column, justify="right")
+    for task, errors in zip(matrix.tasks, matrix.mean, strict=True):
+        seen = errors[~np.isnan(errors)]
+        ends = (f"{seen.min():.4f}", f"{seen.max():.4f}") if len(seen) else ("", "")
+        table.add_row(task, str(len(seen)), str(len(errors)), *ends)
+    return table
+
+
+def plot_error_matrix(
+    matrices: Mapping[str, ErrorMatrix], path: str | Path, *, title: str = ""
+) -> Path:
+    """Draws errors of tasks x configurations as colours, a panel for each label; white: missing.
+
+    Raises: ValueError: no error at all, or a file of a kind that matplotlib does not know.
+    """
+    _check_some("plot_error_matrix", [matrix.mean for matrix in matrices.values()])
+    sizes = [matrix.mean.shape for matrix in matrices.values()]
+    width = sum(3.0 + 0.11 * columns for _, columns in sizes)
+    height = 2.2 + 0.14 * max(rows for rows, _ in sizes)
+    figure = new_figure((width, height))
+    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
+    top = max(float(np.nanmax(matrix.mean)) for matrix in matrices.values())
+    for axes, (label, matrix) in zip(panels, matrices.items(), strict=True):
+        drawn = axes.imshow(matrix.mean, aspect="auto", vmin=0, vmax=top, interpolation="nearest")
+        _names(axes.set_yticks, axes.set_ylabel, matrix.tasks, "task", 0)
+        names = [matrix.space.name(i).replace("_sat", "") for i in range(len(matrix.space))]
+        _names(axes.set_xticks, axes.set_xlabel, names, "configuration", 90)
+        axes.set_title(label, fontsize="small")
+    figure.colorbar(drawn, ax=list(panels), label="error")
+    return save_figure(figure, path, title)
+
+
+def _names(ticks: Any, label: Any, names: Sequence[str], what: str, rotation: int) -> None:
+    if len(names) <= _MOST_NAMES:
+        ticks(range(len(names)), names, rotation=rotation, fontsize=5)
+    label(what)
+
+
+def plot_singular_values(
+    matrices: Mapping[str, ErrorMatrix], path: str | Path, *, title: str = ""
+) -> Path:
+    """Draws the singular values of error matrices, as shares of the largest; a line for each label.
+
+    Tasks that lack an error are left out: what completes a matrix chooses its singular values.
+
+    Raises: ValueError: a matrix without a whole row, none at all, or a file of a kind that
+        matplotlib does not know.
+    """
+    _check_some("plot_singular_values", [matrix.mean for matrix in matrices.values()])
+    figure = new_figure((6.0, 4.0))
+    axes = figure.subplots()
+    for label, matrix in matrices.items():
+        whole = matrix.mean[~np.isnan(matrix.mean).any(axis=1)]
+        if not len(whole):
+            raise ValueError(
+                f"plot_singular_values: {label}: expected a task with all errors, got none; "
+                "`lpkernels frontier run --all` measures them"
+            )
+        values = np.linalg.svd(whole, compute_uv=False)
+        text = f"{label}, {len(whole)} tasks"
+        axes.plot(range(1, len(values) + 1), values / values[0], "o-", ms=3, lw=1, label=text)
+    axes.set(xlabel="number", ylabel="singular value over the first", yscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return save_figure(figure, path, title)
+
+
+def plot_frontiers(
+    frontiers: Mapping[str, Frontier],
+    path: str | Path,
+    *,
+    truth: Mapping[str, np.ndarray] | None = None,
+    cap: float | None = None,
+    title: str = "",
+) -> Path:
+    """Draws frontiers of memory and error, a panel for each label.
+
+    Predicted with its band, what was measured as points, the true one where it is known, the cap.
+
+    truth: (configurations,) errors by label, where they are known; NaN is left out.
+
+    Raises: ValueError: no frontier, or a file of a kind that matplotlib does not know.
+    """
+    if not frontiers:
+        raise ValueError("plot_frontiers: expected at least one frontier, got none")
+    across = min(_ACROSS, len(frontiers))
+    down = -(-len(frontiers) // across)
+    figure = new_figure((4.4 * across + 0.6, 3.4 * down + 0.4))
+    panels = figure.subplots(down, across, squeeze=False)
+    for axes, (label, frontier) in zip(panels.flat, frontiers.items(), strict=False):
+        _draw_frontier(axes, frontier, (truth or {}).get(label), cap)
+        axes.set_title(label, fontsize="small")
+    for axes in panels.flat[len(frontiers) :]:
+        axes.set_visible(False)
+    panels.flat[0].legend(fontsize="x-small")
+    return save_figure(figure, path, title)
+
+
+def _draw_frontier(
+    axes: Any, frontier: Frontier, truth: np.ndarray | None, cap: float | None
+) -> None:
+    band, unit = frontier.band, 1024.0
+    at, every = band.memory / unit, frontier.memory / unit
+    if frontier.how != "measured":
+        axes.fill_between(at, band.low, band.high, step="post", alpha=0.25, lw=0, label="band")
+    name = "frontier" if frontier.how == "measured" else "predicted frontier"
+    axes.step(at, band.error, where="post", lw=1.5, label=name)
+    if truth is not None:
+        seen = ~np.isnan(truth)
+        front = pareto_front(frontier.memory[seen], truth[seen])
+        x, y = every[seen][front], truth[seen][front]
+        ends = np.append(x, at[-1]), np.append(y, y[-1])
+        axes.step(*ends, where="post", lw=1.2, ls="--", color="k", label="true frontier")
+    axes.plot(every, frontier.measured, "o", ms=4, label="measured")
+    if cap is not None:
+        axes.axvline(cap / unit, color="0.4", ls=":", label="cap")
+    axes.set(xlabel="memory of a step, KiB", ylabel="error")
+    axes.grid(alpha=0.3)
+
+
+def plot_counts(
+    studies: Mapping[str, Sequence[Mapping[str, Any]]],
+    path: str | Path,
+    *,
+    figure_name: str = "rmse",
+    title: str = "",
+) -> Path:
+    """Draws how far off predictions are against the number of measurements, with standard errors, a
+    line for each way of choosing; the noise of the seeds as a line across. A panel for each study.
+
+    studies: rows as `averages` makes them, by label.
+    figure_name: of these, one of `evaluation.FIGURES`.
+
+    Raises: ValueError: no row has that figure, or matplotlib does not write files of that ending.
+    """
+    if not any(row.get(figure_name) is not None for rows in studies.values() for row in rows):
+        raise ValueError(f"plot_counts: expected rows with {figure_name!r}, got none")
+    figure = new_figure((4.8 * len(studies) + 0.6, 4.0))
+    panels = figure.subplots(1, len(studies), squeeze=False, sharey=True)[0]
+    for axes, (label, rows) in zip(panels, studies.items(), strict=True):
+        for number, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
+            own = [r for r in rows if r["method"] == method and r[figure_name] is not None]
+            _draw_method(axes, method, own, figure_name, f"C{number}")
+        noise = [row["noise"] for row in rows if row.get("noise") is not None]
+        if noise and figure_name == "rmse":
+            axes.axhline(float(np.mean(noise)), color="0.5", ls=":", label="noise of the seeds")
+        axes.set_title(label, fontsize="small")
+        axes.set(xlabel="measurements", yscale="log")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(figure_name)
+    panels[0].legend(fontsize="x-small")
+    return save_figure(figure, path, title)
+
+
+def _draw_method(
+    axes: Any, method: str, rows: Sequence[Mapping[str, Any]], name: str, colour: str
+) -> None:
+    if not rows:
+        return
+    label = LABELS.get(method, method)
+    means = [row[name] for row in rows]
+    spread = [row[f"{name}_error"] or 0.0 for row in rows]
+    if len(rows) == 1 and rows[0]["count"] == 0:
+        axes.axhline(means[0], color=colour, ls="--", lw=1.2, label=label)
+        return
+    counts = [row["count"] for row in rows]
+    axes.errorbar(counts, means, spread, color=colour, marker="o", ms=3, lw=1.2, label=label)
+
+
+def _check_some(function: str, matrices: Sequence[np.ndarray]) -> None:
+    if not matrices or all(np.isnan(matrix).all() for matrix in matrices):
+        raise ValueError(f"{function}: expected a matrix with at least one error, got none")

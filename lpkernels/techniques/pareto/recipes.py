@@ -1,0 +1,170 @@
+"""How a configuration trains: in the forms that layers, optimizer and assignments take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.nn import GELU
+
+from lpkernels.arithmetic import (
+    NATIVE,
+    Accumulator,
+    Quantizer,
+    Recipe,
+    as_accumulator,
+    as_quantizer,
+)
+from lpkernels.formats import Format
+from lpkernels.formats._checks import set_fields
+from lpkernels.nn import FIRST, LAST
+from lpkernels.nn.policies import REDUCING, Policy
+from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
+from lpkernels.techniques.pareto import _checks
+
+#: Of the file.
+VERSION = 1
+KIND = "training recipe"
+#: What the paper's code multiplies the loss by.
+LOSS_SCALE = 1000.0
+
+
+@dataclass(frozen=True, init=False)
+class TrainingRecipe:
+    """A configuration of a FormatSpace as it trains.
+
+    In the low format are the activations with their gradients, the weights that layers compute
+    with, and the weights' gradients as they enter the optimizer; in the high format the input of
+    the network, the logits with their gradient, and the optimizer's momentum and masters. In the
+    order of QPyTorch's OptimLP: the gradient is unscaled and rounded, the optimizer steps on the
+    master, momentum and master are rounded, and the weight is the master in the low format.
+
+    Source: the code published with Yang et al. 2021 (PEPPP).
+
+    Args:
+        low, high: formats or their names, which round as `rounding` says; a Quantizer rounds as it
+            says itself.
+        accumulator: of all three products of a layer; the default is torch's own sums.
+        rounding: of formats; the paper's is stochastic.
+        loss_scale: the constant that the loss is multiplied by; the paper's is 1000.
+
+    Raises: TypeError, ValueError: no format, rounding or accumulator, a scale that is not above 0.
+    """
+
+    low: Quantizer
+    high: Quantizer
+    accumulator: Accumulator
+    loss_scale: float
+
+    def __init__(
+        self,
+        low: Quantizer | Format | str,
+        high: Quantizer | Format | str,
+        accumulator: Accumulator | str = NATIVE,
+        *,
+        rounding: str = "stochastic",
+        loss_scale: float = LOSS_SCALE,
+    ) -> None:
+        scale = _checks.number("TrainingRecipe", "loss_scale", loss_scale, least=0, above=True)
+        set_fields(
+            self,
+            low=_quantizer(low, rounding),
+            high=_quantizer(high, rounding),
+            accumulator=as_accumulator(accumulator),
+            loss_scale=scale,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """What ``lpkernels.convert`` and ``set_recipe`` take: the arithmetic of the layers.
+
+        Every layer, norms and GELU among them, rounds what it reads and what it returns, and the
+        gradients of both; products and statistics inside are float32. So every tensor of a network
+        is rounded whose layers are all convertible and have only ReLU, pooling by maximum and views
+        between them, of which a rounded tensor gives one in the same format. Sums of branches,
+        means and activations that are called as functions stay float32 until the next layer reads
+        them: `assignment` has these too. A model's single layer counts as its last: its input is
+        low.
+        """
+        low, high = self.low, self.high
+        # MasterWeights has rounded them: to nearest, which draws nothing, moves no value of low.
+        weight = Quantizer(low.fmt, "nearest_even")
+        sums = {"fprop": self.accumulator, "dgrad": self.accumulator, "wgrad": self.accumulator}
+
+        def layer(input: Quantizer, output: Quantizer) -> Recipe:
+            both = {"input": input, "output": output, "grad_output": output, "grad_input": input}
+            return Recipe(**both, weight=weight, **sums)  # type: ignore[arg-type]
+
+        policy = Policy({LAST: layer(low, high), FIRST: layer(high, low)})
+        for cls in (*REDUCING, GELU):
+            policy[cls] = Recipe(input=low, output=low, grad_output=low, grad_input=low)
+        policy["*"] = layer(low, low)
+        return policy
+
+    @property
+    def masters(self) -> dict[str, Quantizer]:
+        """The formats that `lpkernels.techniques.loss_scaling.MasterWeights` takes, by keyword."""
+        return {"weight": self.low, "master": self.high, "state": self.high, "grad": self.low}
+
+    def assignment(self, ops: Sequence[Op]) -> Assignment:
+        """The precision of every tensor of a network, as data (`lpkernels.techniques.assignment`).
+
+        Low everywhere but for the network's inputs and all from the result of the last GEMM on,
+        with their gradients. Differs from the paper behind the logits: it leaves the loss float32.
+
+        Args:
+            ops: as from ``trace(model, loss, batch)``.
+        Raises: TypeError, ValueError: Ops that do not fit together, none of them a GEMM; a format
+            whose bits depend on the shape, a low one of more bits than the high one.
+        """
+        gemms = [i for i, op in enumerate(ops) if op.is_gemm]
+        if not gemms:
+            raise ValueError(
+                f"TrainingRecipe.assignment: expected a GEMM, whose result is the logits, among "
+                f"{len(ops)} operations; got none"
+            )
+        inputs = [op.name for op in ops if not op.inputs and not op.params]
+        high = [*inputs, *(op.name for op in ops[gemms[-1] :])]
+        keys = [f"{name}.{kind}" for name in dict.fromkeys(high) for kind in ("Y", "GY")]
+        return uniform(ops, "low", formats=Formats.same(self.high, self.low), pins=Pins(high=keys))
+
+    def __str__(self) -> str:
+        sums = "" if self.accumulator == NATIVE else f", sums in {self.accumulator}"
+        return f"{self.low} and {self.high}{sums}, loss x {self.loss_scale:g}"
+
+    def save(self, path: str | Path) -> Path:
+        """Writes one JSON object that `load` reads back."""
+        path = Path(path)
+        found = {"type": KIND, "version": VERSION, "low": str(self.low), "high": str(self.high)}
+        found |= {"accumulator": str(self.accumulator)}
+        path.write_text(json.dumps(found | {"loss_scale": self.loss_scale}) + "\n", "utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> TrainingRecipe:
+        """The recipe of a file.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not such a recipe, or one of another version.
+        """
+        path = Path(path)
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}: expected a recipe, got no JSON: {error}") from error
+        if not isinstance(found, dict) or found.get("type") != KIND:
+            raise ValueError(f"{path}: expected a recipe, as TrainingRecipe.save writes it")
+        if found.get("version") != VERSION:
+            raise ValueError(
+                f"{path}: expected version {VERSION} of a recipe, got {found.get('version')!r}; "
+                "read it with the lpkernels that wrote it"
+            )
+        low, high = as_quantizer(found["low"]), as_quantizer(found["high"])
+        return cls(low, high, found["accumulator"], loss_scale=found["loss_scale"])
+
+
+def _quantizer(given: Quantizer | Format | str, rounding: str) -> Quantizer:
+    return given if isinstance(given, Quantizer) else Quantizer(given, rounding)

@@ -1,0 +1,69 @@
+"""Studies whose cells train nothing: their errors are a formula of task and configuration."""
+
+from pathlib import Path
+
+import numpy as np
+
+from lpkernels.arithmetic import as_quantizer
+from lpkernels.experiments import records
+from lpkernels.experiments.sweeps.frontiers.measuring import Engine
+from lpkernels.experiments.sweeps.frontiers.specification import FrontierSpec
+from lpkernels.experiments.sweeps.worker import Progress
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
+from tests.experiments.sweeps import toy
+
+SPACE = FormatSpace(
+    ["e3m1_sat", "e4m2_sat", "e5m2_sat", "e4m3_sat"], ["e6m7_sat", "e6m9_sat", "e6m11_sat"]
+)
+
+
+def error_of(noise: float, low: str, high: str) -> float:
+    """Of a task with that much label noise: of rank two over tasks and configurations."""
+    bits = [as_quantizer(name).fmt.man_bits for name in (low, high)]  # type: ignore[union-attr]
+    return 0.1 + 0.4 * noise + (0.2 + noise) * 2.0 ** -bits[0] * 0.5 + 0.3 * 2.0 ** -bits[1]
+
+
+def train(config: RunConfig, folder: Path, progress: Progress) -> None:
+    """One epoch whose accuracy is the rest of `error_of`; 0.001 of it belongs to the seed."""
+    fields = config.flat()
+    error = error_of(fields["label_noise"], fields["tensors"], fields["ends"])
+    header = {"type": "header", "kind": "run", "schema": records.SCHEMA}
+    header |= {"config": config.to_dict(), "environment": {}}
+    line = toy.record_of(1, 1 - error - 0.001 * config.seed)
+    records.write_records(folder / records.RECORDS, [header, line])
+    progress(1, 1)
+
+
+def diverging(config: RunConfig, folder: Path, progress: Progress) -> None:
+    """Without an accuracy in the lowest format."""
+    train(config, folder, progress)
+    if "e3m1" in config.flat()["tensors"]:
+        found = records.read_records(folder / records.RECORDS)
+        records.write_records(folder / records.RECORDS, [found[0], toy.record_of(1, None)])
+
+
+def failing(config: RunConfig, folder: Path, progress: Progress) -> None:
+    """Fails in the lowest format."""
+    if "e3m1" in config.flat()["tensors"]:
+        raise ValueError("this cell cannot train")
+    train(config, folder, progress)
+
+
+ENGINE = Engine(jobs=1, train=train)
+
+
+def spec(*noises: float, seeds: int = 1, space: FormatSpace = SPACE) -> FrontierSpec:
+    """A task for each share of wrong labels, "noise 0.1" or so."""
+    tasks = {f"noise {noise}": {"label_noise": noise} for noise in noises}
+    base = {"data": "iris", "epochs": 1, "batch": 32, "width": 4}
+    return FrontierSpec(space, base, tasks, seeds, "synthetic")
+
+
+def truth(*noises: float) -> ErrorMatrix:
+    """The errors of such tasks in all configurations."""
+    errors = [[error_of(noise, *map(str, c)) for c in SPACE] for noise in noises]
+    return ErrorMatrix(SPACE, [f"noise {noise}" for noise in noises], np.array(errors))
+
+
+KNOWN = truth(0.0, 0.2, 0.3, 0.6, 0.8)

@@ -1,0 +1,152 @@
+"""Studies on the sweep engine: by known tasks, from a cold start, stopped and refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lpkernels.experiments.sweeps.frontiers import measuring
+from lpkernels.experiments.sweeps.frontiers.choosing import Known
+from lpkernels.experiments.sweeps.frontiers.measuring import Engine, run_study
+from lpkernels.experiments.sweeps.frontiers.predicting import frontiers
+from lpkernels.experiments.sweeps.frontiers.store import read_measured
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, select
+from tests.experiments.sweeps.frontiers.synthetic import (
+    ENGINE,
+    KNOWN,
+    SPACE,
+    diverging,
+    failing,
+    spec,
+    train,
+    truth,
+)
+
+
+def test_everything_is_measured(tmp_path: Path) -> None:
+    found = run_study(spec(0.1, 0.4, seeds=2), tmp_path, everything=True, engine=ENGINE)
+    expected = truth(0.1, 0.4).mean
+    np.testing.assert_allclose(found.matrix.errors[..., 0], expected)
+    np.testing.assert_allclose(found.matrix.errors[..., 1], expected + 0.001)
+    assert found.lost == [] and read_measured(tmp_path).asked == found.asked
+
+
+def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
+    found = run_study(spec(0.4), tmp_path, known=KNOWN, n=4, rank=2, engine=ENGINE)
+    chosen = select(Known.of(KNOWN, "noise 0.4", 2).embeddings, n=4)
+    assert found.asked["noise 0.4"] == list(chosen)
+    assert sorted(np.flatnonzero(~np.isnan(found.matrix.mean[0]))) == sorted(chosen)
+
+
+def test_more_measurements_keep_those_there_are(tmp_path: Path) -> None:
+    few = run_study(spec(0.4), tmp_path, known=KNOWN, n=3, rank=2, engine=ENGINE)
+    more = run_study(spec(0.4), tmp_path, known=KNOWN, n=5, rank=2, engine=ENGINE)
+    first, embeddings = few.asked["noise 0.4"], Known.of(KNOWN, "noise 0.4", 2).embeddings
+    further = select(embeddings, n=2, measured=first)
+    assert more.asked["noise 0.4"] == [*first, *further]
+
+
+def test_a_study_that_was_stopped_goes_on_with_its_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_study(spec(0.4), tmp_path / "whole", known=KNOWN, n=5, rank=2, engine=ENGINE)
+    cells = iter(range(2))
+
+    def stopping(*arguments: object) -> None:
+        if next(cells, None) is None:
+            raise KeyboardInterrupt
+        train(*arguments)  # type: ignore[arg-type]
+
+    folder = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        run_study(spec(0.4), folder, known=KNOWN, n=5, rank=2, engine=Engine(1, train=stopping))
+    assert (~np.isnan(read_measured(folder).matrix.mean)).sum() == 2
+    again = run_study(spec(0.4), folder, known=KNOWN, n=5, rank=2, engine=ENGINE)
+    assert again.asked == whole.asked
+    np.testing.assert_array_equal(again.matrix.errors, whole.matrix.errors)
+
+
+def test_a_cap_leaves_out_what_is_above(tmp_path: Path) -> None:
+    study = spec(0.4)
+    memory = study.memory("noise 0.4")
+    cap = float(np.median(memory))
+    found = run_study(study, tmp_path, known=KNOWN, n=4, rank=2, cap=cap, engine=ENGINE)
+    assert (memory[found.asked["noise 0.4"]] <= cap).all()
+
+
+def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -> None:
+    found = run_study(spec(0.5), tmp_path, n=6, engine=ENGINE)
+    asked = found.asked["noise 0.5"]
+    rows, columns = np.unravel_index(asked[:4], SPACE.shape)
+    assert set(rows) == set(range(4)) and set(columns) == set(range(3))
+    assert 4 <= len(asked) <= 6
+    # Asked again it measures nothing more.
+    again = run_study(spec(0.5), tmp_path, n=6, engine=Engine(1, train=failing))
+    np.testing.assert_array_equal(again.matrix.errors, found.matrix.errors)
+
+
+@pytest.mark.parametrize(("how", "words"), [(diverging, "diverged"), (failing, "cannot train")])
+def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path: Path) -> None:
+    engine = Engine(1, train=how)  # type: ignore[arg-type]
+    found = run_study(spec(0.4), tmp_path, everything=True, engine=engine)
+    assert np.isnan(found.matrix.mean[0, :3]).all() and not np.isnan(found.matrix.mean[0, 3:]).any()
+    assert len(found.lost) == 3 and all(words in text for text in found.lost)
+
+
+@pytest.mark.filterwarnings("ignore:.*count as missing")
+def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> None:
+    found = run_study(spec(0.4), tmp_path, n=5, engine=Engine(1, train=diverging))
+    assert found.asked["noise 0.4"][:4] == [0, 4, 8, 9] and found.lost
+    with pytest.raises(ValueError, match="row 0 or column 0 of the 4 x 3 grid has no error"):
+        frontiers(found)
+
+
+OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
+        ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
+        ({"known": KNOWN, "cap": 1.0}, "cap: 1 bytes are below the cheapest configuration's"),
+        ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
+        ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
+        ({"cap": 1e9}, "cap: of the choice by known tasks"),
+        ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
+    ],
+    ids=["space", "rank", "cap", "too many", "none", "cap without known", "no cover"],
+)
+def test_wrong_choices_are_refused_before_anything_runs(
+    options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_study(spec(0.4), tmp_path / "out", engine=ENGINE, **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_that_no_known_task_has_is_refused(tmp_path: Path) -> None:
+    errors = KNOWN.mean.copy()
+    errors[:, 2] = np.nan
+    known = ErrorMatrix(SPACE, KNOWN.tasks, errors)
+    with pytest.raises(ValueError, match=r"in 1 of the 12 configurations, such as 'e3m1_sat e6m11"):
+        run_study(spec(0.4), tmp_path, known=known, n=4, rank=2, engine=ENGINE)
+
+
+def test_other_figures_than_shares_are_refused(tmp_path: Path) -> None:
+    study = replace(spec(0.4), base={"data": "gan"}, tasks={"gan": {}})
+    with pytest.raises(ValueError, match="a frontier needs a share such as accuracy"):
+        run_study(study, tmp_path, everything=True, engine=ENGINE)
+
+
+def test_a_task_is_not_known_to_itself() -> None:
+    known = Known.of(KNOWN, "noise 0.2", 2)
+    assert len(known.errors) == 4
+    assert not (known.errors == KNOWN.mean[1]).all(axis=1).any()
+
+
+def test_defaults_cover_the_grid() -> None:
+    assert measuring._count(spec(0.1), None) == 9
+    assert measuring._count(spec(0.1, space=OTHERS), None) == 4

@@ -1,0 +1,174 @@
+"""`lpkernels frontier`: real runs, small ones."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lpkernels.cli import app
+from lpkernels.cli._options import console
+from lpkernels.experiments.records import write_records
+from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
+
+TOML = """
+name = "tables"
+seeds = 1
+low = ["e3m1_sat", "e4m2_sat"]
+high = ["e6m7_sat", "e6m11_sat"]
+[base]
+data = "iris"
+width = 4
+epochs = 1
+batch = 64
+[tasks.clean]
+[tasks.noisy]
+label_noise = 0.5
+"""
+SPACE = FormatSpace(["e3m1_sat", "e4m2_sat"], ["e6m7_sat", "e6m11_sat"])
+COMMANDS = ("run", "status", "table", "predict", "choose", "plot")
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console was made when its module was imported, perhaps in a narrow terminal."""
+    monkeypatch.setattr(console, "_width", 200)
+    monkeypatch.setattr(console, "_height", 50)
+
+
+def call(*arguments: object) -> Any:
+    environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, ["frontier", *map(str, arguments)], env=environment)
+
+
+def fails(option: str, message: str, *arguments: object) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    text = re.sub(r"[\s│]+", " ", result.output).replace("'--", "--")
+    assert f"Invalid value for {option}" in text and message in text, text
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "tables.toml"
+    path.write_text(TOML)
+    return path
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    errors = np.random.default_rng(0).uniform(0.2, 0.6, (4, 4))
+    return ErrorMatrix(SPACE, list("abcd"), errors).save(tmp_path / "known.json")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    result = call(command, "--help")
+    assert result.exit_code == 0
+    assert f"lpkernels frontier {command}" in result.output.split("Example:")[1]
+
+
+def test_run_status_table_predict_plot(spec: Path, tmp_path: Path) -> None:
+    out, errors = tmp_path / "out", tmp_path / "errors.json"
+    result = call("run", spec, "--out", out, "--all", "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "8 finished" in result.output and f"lpkernels frontier predict {out}" in result.output
+    status = call("status", out).output
+    assert "noisy: 4 of 4 configurations chosen" in status and "8 finished, 0 diverged" in status
+    assert call("table", out, "--export", errors).exit_code == 0
+    assert ErrorMatrix.load(errors, SPACE).tasks == ("clean", "noisy")
+    predicted = call("predict", out, "--task", "noisy").output
+    assert "every configuration is measured" in predicted and "clean" not in predicted
+    for what in ("frontier", "matrix", "singular-values"):
+        picture = tmp_path / f"{what}.png"
+        drawn = call("plot", out, "--what", what, "--truth", errors, "--out", picture)
+        assert drawn.exit_code == 0, drawn.output
+        assert picture.stat().st_size > 1000
+
+
+def test_studies_of_one_name_stand_side_by_side(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels.report import frontiers as pictures
+
+    drawn: list[str] = []
+    monkeypatch.setattr(pictures, "plot_frontiers", lambda each, *_, **__: drawn.extend(each))
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        run = call("run", spec, "--out", folder, "--all", "--task", "clean", "--jobs", 1)
+        assert run.exit_code == 0
+    assert call("plot", *folders, "--out", tmp_path / "x.png").exit_code == 0
+    assert drawn == ["one: clean", "two: clean"]
+
+
+def test_choose_says_and_saves_a_recipe(spec: Path, known: Path, tmp_path: Path) -> None:
+    out, saved = tmp_path / "out", tmp_path / "recipe.json"
+    options = ("--known", known, "--rank", 2)
+    how = ("--task", "noisy", "--measure", 3, "--jobs", 1)
+    assert call("run", spec, "--out", out, *options, *how).exit_code == 0
+    assert "3 of 4" in call("status", out).output
+    result = call("choose", out, "--cap", "1MiB", *options, "--save", saved)
+    assert result.exit_code == 0, result.output
+    recipe = TrainingRecipe.load(saved)
+    index = SPACE.index((recipe.low.fmt, recipe.high.fmt))
+    assert f"noisy: {SPACE.name(index)}" in result.output
+    # The command that is printed trains in this configuration.
+    line = next(line for line in result.output.splitlines() if line.startswith("lpkernels train"))
+    given = re.findall(r"--([a-z-]+) (\S+)", line)
+    fields = {name.replace("-", "_"): value for name, value in given}
+    config = RunConfig.of(**{**fields, "loss_scale": float(fields["loss_scale"])})
+    assert config.flat()["tensors"] == str(recipe.low) and config.flat()["master"] == str(
+        recipe.high
+    )
+
+
+def test_choices_are_drawn_from_their_records(tmp_path: Path) -> None:
+    path, out = tmp_path / "choices.jsonl", tmp_path / "choices.png"
+    row = {"type": "average", "method": "greedy", "count": 3, "rmse": 0.1, "rmse_error": 0.01}
+    write_records(path, [{"type": "header", "kind": CHOICES}, row | {"noise": 0.02}])
+    assert call("plot", path, "--what", "choices", "--out", out).exit_code == 0
+    assert out.stat().st_size > 1000
+
+
+def test_wrong_options_are_named(spec: Path, known: Path, tmp_path: Path) -> None:
+    run = ("run", spec, "--out", tmp_path / "out")
+    other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
+    path = other.save(tmp_path / "other.json")
+    fails("--known", "its errors are of other configurations", *run, "--known", path)
+    fails("--known", "No such file", *run, "--known", tmp_path / "none.json")
+    fails("--rank", "expected 1 to 3, for 4 known tasks", *run, "--known", known, "--rank", 4)
+    given = ("--known", known, "--rank", 2)
+    fails("--cap", "below the cheapest configuration's", *run, *given, "--cap", "1B")
+    fails("--cap", "expected a size such as 64KiB", *run, "--cap", "much")
+    fails("--cap", "of the choice by known tasks", *run, "--cap", "1MiB")
+    fails("--measure", "expected at most 4, all that there are", *run, *given, "--measure", 5)
+    fails("--task", "expected one of clean, noisy, got 'other'", *run, "--task", "other")
+    fails("--method", "expected one of greedy", *run, *given, "--method", "best")
+    fails("--engine", "expected one of", *run, "--all", "--engine", "none")
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").glob("cells/*"))
+
+
+def test_wrong_folders_and_pictures_are_named(spec: Path, tmp_path: Path) -> None:
+    result = call("predict", tmp_path / "none")
+    assert result.exit_code == 2 and "expected the folder of a study" in result.output
+    fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
+
+
+def test_a_stopped_run_says_how_to_go_on(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels.experiments.sweeps.frontiers import measuring
+    from lpkernels.experiments.training.interrupts import Interrupted
+
+    def stop(*_: object, **__: object) -> None:
+        raise Interrupted("stopped; 0 of 8 cells are finished")
+
+    monkeypatch.setattr(measuring, "run_sweep", stop)
+    monkeypatch.setattr("sys.argv", ["lpkernels", "frontier", "run", "a b.toml", "--all"])
+    result = call("run", spec, "--out", tmp_path / "out", "--all")
+    assert result.exit_code == 130
+    assert "resume with: lpkernels frontier run 'a b.toml' --all" in result.output

@@ -1,0 +1,146 @@
+"""A configuration as it trains: layers, optimizer, assignment, file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import lpkernels as lp
+from lpkernels.arithmetic import NATIVE, Quantizer
+from lpkernels.techniques.assignment import trace
+from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
+from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe
+
+RECIPE = TrainingRecipe("e4m2_sat", "e6m9_sat")
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    hidden = torch.nn.Linear(7, 5, device="cpu", dtype=torch.float32)
+    middle = torch.nn.Linear(5, 5, device="cpu", dtype=torch.float32)
+    head = torch.nn.Linear(5, 3, device="cpu", dtype=torch.float32)
+    return torch.nn.Sequential(hidden, torch.nn.ReLU(), middle, torch.nn.ReLU(), head)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(11, 7, generator=generator, dtype=torch.float32, device="cpu")
+    return x, torch.arange(11, device="cpu", dtype=torch.int64) % 3
+
+
+def is_in(x: Tensor, fmt: str) -> bool:
+    return torch.equal(x, lp.quantize(x, fmt))
+
+
+def test_formats_alone_round_stochastically_and_others_as_they_say() -> None:
+    assert RECIPE.low == Quantizer("e4m2_sat", "stochastic")
+    assert RECIPE.accumulator == NATIVE and RECIPE.loss_scale == 1000.0
+    assert TrainingRecipe("e4m2", "fp16", rounding="to_odd").high == Quantizer("fp16", "to_odd")
+    assert TrainingRecipe(Quantizer("e4m2"), "fp16").low == Quantizer("e4m2", "nearest_even")
+
+
+def test_every_configuration_of_the_paper_makes_a_recipe() -> None:
+    for configuration in FormatSpace.peppp():
+        recipe = TrainingRecipe(*configuration)
+        assert (recipe.low.fmt, recipe.high.fmt) == configuration
+
+
+def test_every_tensor_of_a_perceptron_is_in_its_format() -> None:
+    """The input and the logits in the high one, all else in the low one, gradients as well."""
+    model = lp.convert(network(), RECIPE.policy)
+    optimizer = MasterWeights(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **RECIPE.masters
+    )
+    seen: dict[str, Tensor] = {}
+
+    def note(name: str, x: Tensor) -> None:
+        seen[name] = x.detach()
+        if x.requires_grad:
+            x.register_hook(lambda gradient: seen.update({f"{name}'s gradient": gradient}))
+
+    for name, module in model.named_children():
+        module.register_forward_hook(lambda m, x, y, name=name: note(name, y))
+    scaler = LossScaler(static=RECIPE.loss_scale)
+    x, labels = batch()
+    scaler.scale(torch.nn.functional.cross_entropy(model(x), labels)).backward()
+    for name in ("0", "1", "2", "3"):
+        assert is_in(seen[name], "e4m2_sat"), name
+    assert not is_in(seen["4"], "e4m2_sat") and is_in(seen["4"], "e6m9_sat")
+    # What the layer is given is the softmax's, in float32; what it computes with is rounded inside.
+    for name in ("1", "3"):
+        assert is_in(seen[f"{name}'s gradient"], "e4m2_sat"), name
+    scaler.step(optimizer)
+    for parameter in model.parameters():
+        assert is_in(parameter.detach(), "e4m2_sat")
+    with optimizer.masters():
+        masters = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert is_in(masters, "e6m9_sat") and not is_in(masters, "e4m2_sat")
+
+
+def test_the_ends_read_and_return_the_high_format() -> None:
+    model = lp.convert(network(), RECIPE.policy)
+    first, middle, last = (model[i].recipe for i in (0, 2, 4))
+    low, high = RECIPE.low, RECIPE.high
+    assert (first.input, first.output, first.grad_output) == (high, low, low)
+    assert (middle.input, middle.output, middle.grad_input) == (low, low, low)
+    assert (last.input, last.output, last.grad_output, last.grad_input) == (low, high, high, low)
+    assert {r.weight for r in (first, middle, last)} == {Quantizer("e4m2_sat", "nearest_even")}
+
+
+def test_an_accumulator_sums_all_three_products() -> None:
+    recipe = TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5_chunk16").policy["*"]
+    assert {str(acc) for acc in (recipe.fprop, recipe.dgrad, recipe.wgrad)} == {"e6m5_chunk16"}
+
+
+def test_the_assignment_is_low_but_for_input_and_logits() -> None:
+    x, labels = batch()
+    ops = trace(network(), torch.nn.functional.cross_entropy, (x, labels))
+    found = RECIPE.assignment(ops)
+    last = [op.name for op in ops if op.is_gemm][-1]
+    after = [op.name for op in ops][[op.name for op in ops].index(last) :]
+    start = next(op.name for op in ops if not op.inputs)
+    high = {f"{name}.{kind}" for name in (start, *after) for kind in ("Y", "GY")}
+    assert found.tensors.keys() - found.low == high
+    assert {str(found.format_of(key).fmt) for key in high} == {"e6m9_sat"}
+    assert {str(found.format_of(key)) for key in found.low} == {"e4m2_sat:stochastic"}
+
+
+def test_without_a_gemm_there_are_no_logits() -> None:
+    with pytest.raises(ValueError, match="expected a GEMM, whose result is the logits, among 0"):
+        RECIPE.assignment([])
+
+
+def test_a_recipe_comes_back_from_its_file(tmp_path: Path) -> None:
+    recipe = TrainingRecipe(Quantizer("e4m2_sat"), "fp16", "e6m5_chunk16", loss_scale=8.0)
+    assert TrainingRecipe.load(recipe.save(tmp_path / "recipe.json")) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "expected a recipe, got no JSON"),
+        ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
+        ('{"type": "training recipe", "version": 2}', "expected version 1 of a recipe, got 2"),
+    ],
+    ids=["no JSON", "something else", "another version"],
+)
+def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        TrainingRecipe.load(path)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf")])
+def test_a_scale_must_be_above_zero(scale: float) -> None:
+    with pytest.raises(ValueError, match="loss_scale must be finite and above 0"):
+        TrainingRecipe("e4m2_sat", "e6m9_sat", loss_scale=scale)
+
+
+def test_the_file_is_plain(tmp_path: Path) -> None:
+    found = json.loads(RECIPE.save(tmp_path / "recipe.json").read_text())
+    assert found["low"] == "e4m2_sat:stochastic" and found["accumulator"] == "native"

@@ -1,0 +1,130 @@
+"""The benchmarks of frontiers: on small matrices, and on cells of a step or two."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import frontier_coinciding, frontier_optimizers, frontier_study
+from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
+from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
+from tests.experiments.sweeps.frontiers.synthetic import SPACE, error_of
+
+NOISES = np.linspace(0, 0.9, 5)
+MEMORY = np.tile(100 * SPACE.low_bits + 10 * SPACE.high_bits, (len(NOISES), 1))
+
+
+def matrix(*, seeds: int = 2) -> ErrorMatrix:
+    exact = np.array([[error_of(noise, *map(str, c)) for c in SPACE] for noise in NOISES])
+    drawn = 0.002 * np.random.default_rng(0).standard_normal((len(NOISES), 12, seeds))
+    return ErrorMatrix(SPACE, [f"task {i}" for i in range(len(NOISES))], exact[..., None] + drawn)
+
+
+def one_by_one(
+    space: FormatSpace, memory: np.ndarray, measure: Callable[[int], float], n: int, seed: int
+) -> list[int]:
+    """A search that measures in the order of the numbers."""
+    for index in range(n):
+        measure(index)
+    return list(range(n))
+
+
+def test_every_way_of_choosing_has_its_rows() -> None:
+    rows = frontier_study.study(
+        matrix(), MEMORY, counts=(3, 5), rank=2, draws=4, others={"in order": one_by_one}
+    )
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row["method"], []).append(row)
+    counts = {name: [row["count"] for row in own] for name, own in found.items()}
+    # The cover of the grid takes 4.
+    assert counts == {
+        "greedy": [3, 5], "random": [3, 5], "cheapest": [3, 5], "column_mean": [0],
+        "cold_start": [5], "in order": [3, 5],
+    }  # fmt: skip
+    assert all(row["tasks"] == len(NOISES) for row in rows)
+    # A rank-two matrix with little noise is predicted to about that noise, its mean is far off.
+    assert found["greedy"][1]["rmse"] < 0.005 < 0.05 < found["column_mean"][0]["rmse"]
+    assert found["greedy"][1]["rmse_error"] > 0
+    assert 0.0005 < found["greedy"][0]["noise"] < 0.003
+
+
+def test_what_a_search_measured_is_all_that_counts() -> None:
+    found = frontier_study.searched_records(matrix(), MEMORY, (3, 12), "it", one_by_one, 1)
+    few, every = found[:2]
+    assert few["measured"] == [0, 1, 2]
+    assert few["rmse"] is None and few["hypervolume"] < 1 and few["regret"] > 0
+    assert every["hypervolume"] == pytest.approx(1) and every["regret"] == pytest.approx(0)
+
+
+def test_a_matrix_with_gaps_has_no_cold_start() -> None:
+    gaps = matrix().errors.copy()
+    gaps[2, 3] = np.nan
+    known = ErrorMatrix(SPACE, matrix().tasks, gaps)
+    rows = frontier_study.study(known, MEMORY, counts=(3,), rank=2, draws=1)
+    assert {row["method"] for row in rows} == {"greedy", "random", "cheapest", "column_mean"}
+
+
+def test_main_writes_what_the_pictures_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, out = tmp_path / "study.toml", tmp_path / "choices.jsonl"
+    axes = json.dumps({"low": [str(f) for f in SPACE.low], "high": [str(f) for f in SPACE.high]})
+    lines = [f"{key} = {value}" for key, value in json.loads(axes).items()]
+    tasks = [f'[tasks."task {i}"]\nlabel_noise = {NOISES[i]}' for i in range(len(NOISES))]
+    base = '[base]\ndata = "iris"\nwidth = 4'
+    study.write_text("\n".join(['name = "five"', *lines, base, *tasks]))
+    path = matrix().save(tmp_path / "errors.json")
+    monkeypatch.setattr(frontier_study, "searches", lambda: ({}, {"tpe": "not installed"}))
+    options = ["--matrix", path, "--study", study, "--out", out, "--rank", 2, "--draws", 1]
+    frontier_study.main([*map(str, options), "--counts", "4"])
+    printed = capsys.readouterr().out
+    assert "without tpe: not installed" in printed and "noise of the seeds: 0.00" in printed
+    rows = read_choices(out)
+    assert {row["method"] for row in rows} >= {"greedy", "cold_start"}
+
+
+def test_optimizers_that_are_not_installed_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontier_optimizers.importlib.util, "find_spec", lambda name: None)
+    found, lacking = frontier_optimizers.searches()
+    assert found == {} and lacking["qnehvi"] == "botorch is not installed"
+    assert set(lacking) == {"tpe", "nsga2", "qnehvi"}
+
+
+@pytest.mark.parametrize("name", ["tpe", "nsga2", "qnehvi"])
+def test_an_optimizer_measures_so_many_configurations(name: str) -> None:
+    found, lacking = frontier_optimizers.searches()
+    if name not in found:
+        pytest.skip(lacking[name])
+    truth, asked = matrix().mean[3], list[int]()
+
+    def measure(index: int) -> float:
+        asked.append(index)
+        return float(truth[index])
+
+    order = found[name](SPACE, MEMORY[0], measure, 6, 0)
+    assert len(set(order)) == len(order) == 6 and set(order[:-1]) <= set(asked)
+
+
+def test_formats_with_the_same_bits_are_grouped(tmp_path: Path) -> None:
+    study, out = tmp_path / "study.toml", tmp_path / "out.jsonl"
+    study.write_text('[base]\ndata = "iris"\nwidth = 4\nepochs = 1\nlr = 0.02\n[tasks.iris]\n')
+    high = ["e6m7_sat", "e8m7_sat", "e8m9_sat"]
+    options = ["--study", study, "--tasks", "iris", "--low", "e4m2_sat", "--high", *high]
+    frontier_coinciding.main([*map(str, options), "--out", str(out)])
+    record = json.loads(out.read_text())
+    assert record["groups"] == [["e6m7_sat", "e8m7_sat"], ["e8m9_sat"]]
+    # Nothing that is kept is below the least normal value of six exponent bits, 2^-30.
+    assert all(cell["least"] > -30 for cell in record["cells"].values())
+
+
+def test_the_study_of_the_repository_has_tasks_enough() -> None:
+    spec = read_frontier_spec(frontier_study.STUDY)
+    assert len(spec.tasks) >= 30 and len(spec.seeds) == 2
+    paper = {(str(low), str(high)) for low, high in FormatSpace.peppp()}
+    assert {(str(low), str(high)) for low, high in spec.space} <= paper
+    assert len(spec.space) == 33
