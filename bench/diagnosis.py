@@ -55,15 +55,16 @@ def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) 
     for fmt in diagnoses:
         over = found[fmt].best / found[""].best - 1
         middle = found[fmt].p50 / found[""].p50 - 1
+        paired = found[fmt].ratio(found[""]) - 1
         print(
             f"resnet8 on {options.data} {recipe:12} {1e3 * found[''].best:7.2f} ms a step, "
-            f"diagnosed in {fmt:6} {over:+.1%} (medians {middle:+.1%})"
+            f"diagnosed in {fmt:6} {over:+.1%} (medians {middle:+.1%}, of rounds {paired:+.1%})"
         )
         record = {
             "type": "diagnosis", "model": "resnet8", "data": options.data, "recipe": recipe,
             "diagnose": fmt, "batch": plain.batch, "threads": options.threads,
             "plain_s": found[""].best, "diagnosed_s": found[fmt].best, "over": over,
-            "over_median": middle, "samples": found[""].samples,
+            "over_median": middle, "over_rounds": paired, "samples": found[""].samples,
             "other_processors": other.processors(),
             "when": datetime.now(timezone.utc).isoformat(),
         }  # fmt: skip

@@ -21,7 +21,8 @@ Runs = dict[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Summary:
-    """Seconds of one call: the best sample, and 20, 50 and 80 percent of the samples."""
+    """Seconds of one call: the best sample, 20, 50 and 80 percent of the samples, and each of them
+    in the order of the rounds."""
 
     best: float
     p20: float
@@ -29,11 +30,17 @@ class Summary:
     p80: float
     samples: int
     calls_per_sample: int
+    each: tuple[float, ...]
 
     @classmethod
     def of(cls, samples: list[float], calls: int) -> Summary:
         p20, p50, p80 = np.percentile(samples, [20, 50, 80])
-        return cls(min(samples), float(p20), float(p50), float(p80), len(samples), calls)
+        found = float(p20), float(p50), float(p80)
+        return cls(min(samples), *found, len(samples), calls, tuple(samples))
+
+    def ratio(self, other: Summary) -> float:
+        """The median ratio to the other's sample of the same round."""
+        return float(np.median(np.divide(self.each, other.each)))
 
 
 def interleave(

@@ -16,16 +16,16 @@ void register_cuda_update(pybind11::module_& module);
 
 // An update as Python gives it.
 //
-// parameters: of each, nine integers: gradient, weight, master, both states, step, counts,
-// elements, number; lies: of each place; shared: seed, found, scale. Addresses are 0 for what is
-// not there.
+// parameters: of each, ten integers: gradient, weight, master, both states, step, counts,
+// elements, number, origin; lies: of each place; shared: seed, found, scale. Addresses are 0 for
+// what is not there.
 class Update {
  public:
   Update(const std::vector<int64_t>& parameters, const std::vector<int>& lies,
          bool working_is_master, bool begins, const std::vector<int64_t>& rounding,
          const std::vector<double>& numbers, const std::vector<int64_t>& shared)
       : rounding_(rounding), numbers_(numbers) {
-    LPK_CHECK(parameters.size() % kParameterInts == 0, "a parameter of an update has 9 integers");
+    LPK_CHECK(parameters.size() % kParameterInts == 0, "a parameter of an update has 10 integers");
     LPK_CHECK(lies.size() == kPlaces && shared.size() == 3, "an update has 5 places, 3 tensors");
     LPK_CHECK(rounding.size() == kPlaces * kRoundingInts, "roundings of an update: 70 integers");
     LPK_CHECK(numbers.size() == kUpdateNumbers, "the options of an update are 8 numbers");
@@ -38,7 +38,8 @@ class Update {
                              at<float>(own[5]),
                              at<int64_t>(own[6]),
                              own[7],
-                             own[8]});
+                             own[8],
+                             own[9]});
     }
     for (int place = 0; place < kPlaces; ++place)
       args.lies[place] = lies[static_cast<size_t>(place)];
@@ -59,7 +60,7 @@ class Update {
   UpdateArgs args{};
 
  private:
-  static constexpr size_t kParameterInts = 9;
+  static constexpr size_t kParameterInts = 10;
 
   template <class T>
   static T* at(int64_t address) {

@@ -132,6 +132,12 @@ def test_summary_orders_its_figures():
     assert summary.best < summary.p20 < summary.p50 < summary.p80
 
 
+def test_rounds_are_compared_one_by_one():
+    """The medians are 3 and 4; twice as long as the other in two of three rounds."""
+    slow, quick = Summary.of([3.0, 2.0, 8.0], 1), Summary.of([9.0, 1.0, 4.0], 1)
+    assert slow.ratio(quick) == 2.0
+
+
 def test_other_work_is_a_number_of_processors_or_unknown():
     others = OtherWork().processors()
     assert others is None or others >= 0

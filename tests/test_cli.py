@@ -44,6 +44,7 @@ COMMANDS = [
     "bench",
     "accumulate",
     "schedule",
+    "assign",
     "sweep",
 ]
 
@@ -130,6 +131,8 @@ def test_doctor_names_backends_and_versions() -> None:
         (["schedule", "cpt:3-8/8", "--plot", "a.doc"], "--plot", "doc"),
         (["train", "--schedule", "cpt:3-8/8,cycle=3"], "--schedule", "cpt has the options cycles"),
         (["train", "--schedule", "cpt:3-8/8"], "--schedule", "a precision to set"),
+        (["train", "--assignment", "ratio=2"], "--assignment", "from 0 to 1, got 2"),
+        (["train", "--assignment", "bits=5"], "--assignment", "bits=5 cannot be met"),
         (["bench", "everything"], "what", "expected product or accumulate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

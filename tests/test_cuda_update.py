@@ -11,6 +11,8 @@ from tests.updates import FORMATS, STEPS, Formats, assert_same, copied, run, ten
 from tests.updates import call_of as call
 
 SHAPES = ((7, 5), (1,), (0,), (300,))
+# Anywhere in a word of draws, and before a border of a row key.
+ORIGINS = (6, 3, 1, (1 << 34) - 7)
 PLACES = ["host", "device"]
 
 
@@ -37,6 +39,14 @@ def test_bits_of_the_reference(name: str, formats: Formats, device: str) -> None
     tensors = tensors_of(step, formats, SHAPES, special=True)
     expected = run(tensors, step, formats, "reference", scale=3.0)
     assert_same(updated(tensors, device, step, formats, len(SHAPES), scale=3.0), expected)
+
+
+@pytest.mark.parametrize("formats", ["fp32", "drawn", "bytes", "beyond_lanes"])
+def test_parts_of_a_tensor_draw_what_the_whole_does(formats: str, device: str) -> None:
+    step, formats = STEPS["adamw"], FORMATS[formats]
+    tensors = tensors_of(step, formats, SHAPES, special=True)
+    expected = run(tensors, step, formats, "reference", origins=ORIGINS)
+    assert_same(updated(tensors, device, step, formats, len(SHAPES), origins=ORIGINS), expected)
 
 
 @pytest.mark.parametrize("begins", [False, True])

@@ -234,7 +234,7 @@ def test_opcheck_ranges():
 def test_opcheck_update(name, backend):
     step, formats = STEPS[name], FORMATS["bytes"]
     tensors = tensors_of(step, formats, [(3, 5), (7,)])
-    rest = ([0, 1], rounding_of(formats).to_ints(), step.to_numbers(), False, backend)
+    rest = ([0, 1], [0, 6], rounding_of(formats).to_ints(), step.to_numbers(), False, backend)
     check(OP._update, *tensors, SEED, torch.tensor(False), torch.tensor(2.0), *rest)
 
 

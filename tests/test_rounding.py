@@ -267,6 +267,15 @@ def test_stochastic_reaches_exactly_the_two_neighbours():
         assert set(round_array(x, E4M3, "stochastic", draws=draws, random_bits=8)) == {low, high}
 
 
+def test_stochastic_sees_32_bits_below_the_step_and_no_more():
+    # The top draw carries a value of 2^-33 steps, and nothing below.
+    fmt, top = FloatFormat(4, 3), np.array([2**32 - 1] * 4, dtype=np.uint32)
+    step = 2.0 ** (fmt.emin - fmt.man_bits)
+    x = step * 2.0 ** np.array([-33.0, -34.0, -60.0, -800.0])
+    rounded = round_array(x, fmt, "stochastic", draws=top)
+    assert_bit_equal(rounded, np.array([step, 0.0, 0.0, 0.0]))
+
+
 def test_stochastic_without_subnormals_is_random_below_min_normal():
     fmt = FloatFormat(5, 2, subnormals=False)
     draws = np.arange(256, dtype=np.uint32)

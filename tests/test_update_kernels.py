@@ -5,19 +5,35 @@ import torch
 
 from lpkernels.backends import cpu
 from tests.processor import isa
-from tests.updates import FORMATS, STEPS, Formats, assert_same, copied, run, tensors_of
+from tests.updates import (
+    FORMATS,
+    LOOPS,
+    STEPS,
+    Formats,
+    assert_same,
+    copied,
+    parts_of,
+    run,
+    tensors_of,
+)
 
 __all__ = ["isa"]
 
 # A group of lanes and a bit, several spans and a bit, a few elements, none.
 SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
+# Where these may begin in tensors of which they are parts: anywhere in a word of draws, and before
+# a border of what a thread takes and of a row key.
+ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
 
+all_formats = pytest.mark.parametrize(
+    "formats", [*FORMATS.values(), *LOOPS.values()], ids=[*FORMATS, *LOOPS]
+)
 pytestmark = pytest.mark.skipif(
     bool(cpu.BACKEND.why_not()), reason="the cpu backend is not built here"
 )
 
 
-@pytest.mark.parametrize("formats", FORMATS.values(), ids=list(FORMATS))
+@all_formats
 @pytest.mark.parametrize("name", STEPS)
 def test_bits_of_the_reference(name: str, formats: Formats) -> None:
     step = STEPS[name]
@@ -26,12 +42,31 @@ def test_bits_of_the_reference(name: str, formats: Formats) -> None:
     assert_same(run(tensors, step, formats, "cpu", scale=1024.0), expected)
 
 
-@pytest.mark.parametrize("formats", FORMATS.values(), ids=list(FORMATS))
+@all_formats
 def test_bits_of_the_reference_on_every_instruction_set(isa: str, formats: Formats) -> None:
     for step in (STEPS["adamw"], STEPS["momentum"]):
         tensors = tensors_of(step, formats, SHAPES, special=True)
         expected = run(tensors, step, formats, "reference", scale=3.0)
         assert_same(run(tensors, step, formats, "cpu", scale=3.0), expected)
+
+
+@all_formats
+def test_parts_of_a_tensor_draw_what_the_whole_does(isa: str, formats: Formats) -> None:
+    step = STEPS["adamw"]
+    tensors = tensors_of(step, formats, SHAPES, special=True)
+    expected = run(tensors, step, formats, "reference", origins=ORIGINS)
+    assert_same(run(tensors, step, formats, "cpu", origins=ORIGINS), expected)
+
+
+@pytest.mark.parametrize("cut", [1, 6, 64, 513])
+def test_two_parts_are_the_whole(cut: int) -> None:
+    step, formats = STEPS["adamw"], FORMATS["drawn"]
+    whole = tensors_of(step, formats, [(600,)])
+    want = run(whole, step, formats, "cpu")
+    for part, origin in ((slice(cut), 0), (slice(cut, 600), cut)):
+        own = parts_of(whole, part)
+        got = run(own, step, formats, "cpu", origins=[origin])
+        assert_same(got._replace(counts=()), parts_of(want, part)._replace(counts=()))
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -86,6 +86,29 @@ FORMATS: dict[str, Formats] = {
         for mode in ROUNDINGS
     },
 }
+# Beside FORMATS: states of one kind, and masters, that have loops of their own on the CPU.
+LOOPS: dict[str, Formats] = {
+    "drawn_brain": Formats(
+        "", "bf16:stochastic", "bf16:stochastic", "bf16:stochastic:bits=8", "bf16",
+        torch.bfloat16, torch.bfloat16, True,
+    ),
+    "drawn_half": Formats("", "fp16:stochastic", "fp16:stochastic", "fp16:stochastic:bits=16"),
+    "drawn_half_bytes": Formats(
+        "", "fp8_e5m2:stochastic", "fp8_e5m2:stochastic", "fp8_e5m2:stochastic:bits=3", "bf16",
+        torch.bfloat16, torch.bfloat16,
+    ),
+    "drawn_bytes": Formats(
+        "", "fp8_e4m3:stochastic:bits=8", "e4m3fn:stochastic", "e3m4:stochastic:philox", "e8m7_sat",
+        weights=torch.bfloat16,
+    ),
+    "drawn_words": Formats(
+        "", "e6m9:stochastic:bits=16", "e6m9:stochastic", "e5m10_nosub:stochastic", "bf16",
+        weights=torch.bfloat16,
+    ),
+    "half_bytes": Formats(
+        "", "fp8_e5m2", "fp8_e5m2", "e5m2_sat", "e8m3", torch.bfloat16, torch.bfloat16
+    ),
+}  # fmt: skip
 KEYS = (1, 2, (1 << 32) + 77, (1 << 32) + 78, 3)
 _KEPT = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 
@@ -150,6 +173,17 @@ def copied(tensors: UpdateTensors) -> UpdateTensors:
     return UpdateTensors(*([x.clone() for x in kind] for kind in tensors))
 
 
+def parts_of(tensors: UpdateTensors, part: slice) -> UpdateTensors:
+    """Of 1-D parameters some neighbours, with their codes."""
+    sizes = [weight.numel() for weight in tensors.weights]
+    kinds = tensors._asdict()
+    for name in ("gradients", "weights", "masters", "first", "second"):
+        kinds[name] = [
+            x.view(size, -1)[part].reshape(-1) for x, size in zip(kinds[name], sizes, strict=False)
+        ]
+    return UpdateTensors(**kinds)
+
+
 def call_of(
     step: Step,
     formats: Formats,
@@ -158,6 +192,7 @@ def call_of(
     begins: bool = False,
     found: bool | None = None,
     scale: float | None = None,
+    origins: Sequence[int] | None = None,
     device: str = "cpu",
 ) -> tuple[Any, ...]:
     """The arguments of `Backend.update` behind the tensors."""
@@ -166,6 +201,7 @@ def call_of(
         None if found is None else torch.tensor(found, device=device),
         None if scale is None else torch.tensor(scale, dtype=torch.float32, device=device),
         [3 * i + 1 for i in range(count)],
+        [0] * count if origins is None else list(origins),
         rounding_of(formats).to_ints(),
         step.to_numbers(),
         begins,

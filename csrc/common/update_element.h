@@ -22,6 +22,7 @@ struct UpdateParameter {
   int64_t* counts;  // asked, unchanged
   int64_t count;
   int64_t number;
+  int64_t origin;  // of the first element, among those of the whole of which these are a part
 };
 
 struct UpdateArgs {
@@ -105,7 +106,7 @@ struct UpdateJob {
   const float* scale;
   const float* step;
   int64_t* counts;
-  int64_t count, number;
+  int64_t count, number, origin;
 
   UpdateJob(const UpdateArgs& args, const UpdateParameter& parameter)
       : options(update_options(args.numbers)),
@@ -117,7 +118,8 @@ struct UpdateJob {
         step(parameter.step),
         counts(parameter.counts),
         count(parameter.count),
-        number(parameter.number) {
+        number(parameter.number),
+        origin(parameter.origin) {
     for (int place = 0; place < kPlaces; ++place) {
       places[place] = UpdatePlace(args, parameter, place);
       rules[place] = ElementRule(args.rounding + place * kRoundingInts);
@@ -136,9 +138,10 @@ struct UpdateJob {
 LPK_HD void update_element(const UpdateJob& job, const StepConstants& c, const uint64_t* seeds,
                            int64_t i, int64_t* asked, int64_t* unchanged) {
   const int states = job.options.states();
+  const int64_t place = job.origin + i;  // what a draw depends on
   float g = job.places[kGrad].load(i);
   if (job.scale != nullptr) g = g / *job.scale;
-  g = job.rules[kGrad](g, i, seeds[kGrad]);
+  g = job.rules[kGrad](g, place, seeds[kGrad]);
   const float before = job.places[kMaster].load(i);
   float w = before;
   float first = states > 0 && !job.begins ? job.places[kFirst].load(i) : 0.0f;
@@ -149,14 +152,14 @@ LPK_HD void update_element(const UpdateJob& job, const StepConstants& c, const u
     sgd_step<float>(c, g, w, first);
   }
   const bool counts = g != 0.0f || !(w == before);
-  const float master = job.rules[kMaster](w, i, seeds[kMaster]);
+  const float master = job.rules[kMaster](w, place, seeds[kMaster]);
   *asked += counts ? 1 : 0;
   *unchanged += counts && master == before ? 1 : 0;
-  if (states > 0) job.places[kFirst].store(i, job.rules[kFirst](first, i, seeds[kFirst]));
-  if (states > 1) job.places[kSecond].store(i, job.rules[kSecond](second, i, seeds[kSecond]));
+  if (states > 0) job.places[kFirst].store(i, job.rules[kFirst](first, place, seeds[kFirst]));
+  if (states > 1) job.places[kSecond].store(i, job.rules[kSecond](second, place, seeds[kSecond]));
   job.places[kMaster].store(i, master);
   if (!job.working_is_master)
-    job.places[kWeight].store(i, job.rules[kWeight](master, i, seeds[kWeight]));
+    job.places[kWeight].store(i, job.rules[kWeight](master, place, seeds[kWeight]));
 }
 
 }  // namespace lpk

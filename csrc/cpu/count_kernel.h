@@ -2,13 +2,14 @@
 // what it did. Overflow is seen by rounding once more without the format's end, and only in vectors
 // that have a magnitude beyond it.
 //
-// The histogram goes one element at a time, over a piece that the rounding then reads in a cache:
-// an increment is a load and a store, of which there is no vector form that is faster.
+// The histogram is a pass of its own (exponent_bins.h) over a piece that the rounding then reads in
+// a cache.
 #pragma once
 
 #include "affine_kernel.h"
 #include "count.h"
-#include "quantize_kernel.h"
+#include "exponent_bins.h"
+#include "nearest_counts.h"
 
 namespace lpk {
 namespace {
@@ -40,6 +41,23 @@ LPK_HD uint32_t lanes_above(typename V::U a, uint32_t high) {
   if constexpr (V::kWidth == 1) return a > high;
 }
 
+// Whether every magnitude is in low .. high.
+template <class V>
+LPK_HD bool all_inside(typename V::U a, uint32_t low, uint32_t high) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return _mm512_cmpgt_epu32_mask((__m512i)(a - low),
+                                   _mm512_set1_epi32(static_cast<int>(high - low))) == 0;
+#endif
+#if defined(__AVX2__)
+  if constexpr (V::kWidth == 8) {
+    using U = typename V::U;
+    return _mm256_movemask_ps((__m256)(above<V>(U{} + low, a) | above<V>(a, U{} + high))) == 0;
+  }
+#endif
+  if constexpr (V::kWidth == 1) return a - low <= high - low;
+}
+
 // Which of a vector's finite magnitudes are beyond the format's largest once rounded without end.
 template <class V, class Rule>
 struct Endless {
@@ -66,21 +84,42 @@ struct Endless<V, NearestRule<V>> {
   }
 };
 
-// A rule that counts. A vector that has neither a result of zero nor a magnitude beyond the largest
-// is two comparisons more. Every copy starts at nothing and hands over what it has seen when it
-// goes, so a loop over a copy of its own keeps the counts in registers.
+// Draws that a rule rounds by an addition alone, from a magnitude on: such vectors, which have no
+// zeros, are not looked at twice.
+template <class Rule>
+struct PlainFrom {
+  static constexpr bool kExists = false;
+  static uint32_t least(const Rule&, uint32_t least) { return least; }
+};
+template <class V, bool kSmall>
+struct PlainFrom<WordRule<V, Rounding::kStochastic, kSmall>> {
+  static constexpr bool kExists = true;
+  static uint32_t least(const WordRule<V, Rounding::kStochastic, kSmall>& rule, uint32_t least) {
+    return kSmall ? rule.f.floor : least;
+  }
+};
+
+// A rule that counts. A vector that has neither a magnitude below the format's smallest, which
+// alone can become zero, nor one beyond its largest is a comparison more. Every copy starts at
+// nothing and hands over what it has seen when it goes, so a loop over a copy of its own keeps the
+// counts in registers.
 template <class V, class Rule>
 struct CountingRule {
   using U = typename V::U;
 
   Rule rule;
   Endless<V, Rule> endless;
+  uint32_t least;  // the format's smallest magnitude, or that from which draws are plain
   Tally* tally;
   mutable int64_t zeros = 0, zero_results = 0;
 
-  CountingRule(const Rule& r, Tally* t) : rule(r), endless(r), tally(t) {}
+  CountingRule(const Rule& r, const WordFormat& f, Tally* t)
+      : rule(r),
+        endless(r),
+        least(PlainFrom<Rule>::least(r, bits_of_float(std::ldexp(f.magic, -23)))),
+        tally(t) {}
   CountingRule(const CountingRule& from)
-      : rule(from.rule), endless(from.endless), tally(from.tally) {}
+      : rule(from.rule), endless(from.endless), least(from.least), tally(from.tally) {}
   CountingRule& operator=(const CountingRule&) = delete;
   ~CountingRule() {
     tally->counts[kUnderflows] += zero_results - zeros;
@@ -89,10 +128,14 @@ struct CountingRule {
 
   LPK_HD U operator()(U x, U draw) const {
     const U a = x & ~kSignWord;
+    const bool plain = all_inside<V>(a, least, endless.max);
+    if constexpr (PlainFrom<Rule>::kExists) {
+      if (plain) return rule.plain(x, draw);
+    }
     const U r = rule(x, draw);
-    const uint32_t zero = zero_lanes<V>(r), large = lanes_above<V>(a, endless.max);
-    if ((zero | large) != 0) {
-      zero_results += __builtin_popcount(zero);
+    if (!plain) {
+      const uint32_t large = lanes_above<V>(a, endless.max);
+      zero_results += __builtin_popcount(zero_lanes<V>(r));
       zeros += __builtin_popcount(zero_lanes<V>(x));
       if (large != 0) look(x, draw);
     }
@@ -107,9 +150,6 @@ struct CountingRule {
     tally->counts[kOverflows] += __builtin_popcount(endless.beyond(x, draw) & ~strange);
   }
 };
-
-// Words that are taken in turn from several pages, as in quantize_kernel.h.
-constexpr int64_t kTurnedWords = kPages * kPageWords;
 
 // Rounds whole groups to look at what happens to them; nothing is written.
 template <class V, class Rule, class Draws, int kPerWord>
@@ -153,51 +193,6 @@ void look_at_words(const uint32_t* x, int64_t count, const Rule& rule, const Dra
   run(last, kPerWord * V::kWidth, rule, draws, index + static_cast<uint64_t>(whole));
 }
 
-// Exponent fields of words: first a page of them as bytes, then their increments, while the words
-// behind are fetched.
-template <class V>
-void count_bins(const uint32_t* x, int64_t count, Tally* tally) {
-  typedef uint8_t Bytes __attribute__((vector_size(V::kWidth)));
-  constexpr int kMany = Tally::kHistograms;
-  constexpr int64_t kLine = 16;
-  uint8_t fields[kPageWords];
-  for (int64_t i = 0; i < count; i += kPageWords) {
-    const int64_t n = std::min(kPageWords, count - i);
-    int64_t j = 0;
-    if constexpr (V::kWidth > 1) {
-      for (; j + V::kWidth <= n; j += V::kWidth) {
-        const typename V::U shifted = load<typename V::U>(x + i + j) >> 23;
-        const Bytes bytes = __builtin_convertvector(shifted, Bytes);
-        std::memcpy(fields + j, &bytes, sizeof bytes);
-      }
-    }
-    for (; j < n; ++j) fields[j] = static_cast<uint8_t>(x[i + j] >> 23);
-    for (j = 0; j + kLine <= n; j += kLine) {
-      __builtin_prefetch(x + i + j + kTurnedWords);
-#pragma GCC unroll 16
-      for (int h = 0; h < kLine; ++h) ++tally->bins[h % kMany][fields[j + h]];
-    }
-    for (; j < n; ++j) ++tally->bins[0][fields[j]];
-  }
-}
-
-// Runs body(words, count, begin) over the job's elements as words, those of other types by spans.
-template <class V, class Body>
-void for_words(const ElementBlock& job, const Body& body) {
-  if (job.x_type == ElementType::kFloat32) {
-    const auto* x = static_cast<const uint32_t*>(job.x);
-    for (int64_t i = 0; i < job.count; i += kTurnedWords)
-      body(x + i, std::min(kTurnedWords, job.count - i), i);
-    return;
-  }
-  alignas(64) uint32_t words[kWordSpan];
-  for (int64_t i = 0; i < job.count; i += kWordSpan) {
-    const int64_t n = std::min(kWordSpan, job.count - i);
-    widen_span<V>(job, i, n, words);
-    body(words, n, i);
-  }
-}
-
 // Runs the loops of quantize_kernel.h with a rule that counts, or looks only.
 template <class V>
 struct CountingRun {
@@ -205,15 +200,16 @@ struct CountingRun {
 
   template <class Rule, class Draws, int kPerWord>
   void run(const ElementBlock& job, const Rule& rule) const {
-    const CountingRule<V, Rule> counting(rule, tally);
+    const WordFormat format(number_format(job.format));
+    const CountingRule<V, Rule> counting(rule, format, tally);
     constexpr int64_t kStep = kPerWord * V::kWidth;
     if (job.y == nullptr) {
       look<CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
     } else {
       if (tally->histogram) {
-        for_words<V>(job, [&](const uint32_t* words, int64_t count, int64_t) {
-          count_bins<V>(words, count, tally);
-        });
+        ExponentBins<V> bins(tally);
+        for_words<V>(
+            job, [&](const uint32_t* words, int64_t count, int64_t) { bins.add(words, count); });
       }
       run_elements<V, CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
     }
@@ -228,8 +224,9 @@ struct CountingRun {
     const auto look_at = look_at_words<V, Rule, Draws, kPerWord>;
     if (!tally->histogram && job.x_type == ElementType::kFloat32)
       return look_at(static_cast<const uint32_t*>(job.x), job.count, rule, draws, job.index);
+    ExponentBins<V> bins(tally);
     for_words<V>(job, [&](const uint32_t* words, int64_t count, int64_t begin) {
-      if (tally->histogram) count_bins<V>(words, count, tally);
+      if (tally->histogram) bins.add(words, count);
       look_at(words, count, rule, draws, job.index + static_cast<uint64_t>(begin));
     });
   }
@@ -237,6 +234,13 @@ struct CountingRun {
 
 template <class V>
 bool count_elements(const ElementBlock& job, Tally* tally) {
+  const Format f = number_format(job.format);
+  const bool to_nearest = static_cast<Rounding>(job.rounding) == Rounding::kNearestEven;
+  if (job.y == nullptr && tally->histogram && to_nearest && NearestEnds::fits(f) &&
+      job.x_type != ElementType::kFloat64) {
+    look_at_nearest<V>(job, NearestEnds(f), tally);
+    return true;
+  }
   return run_format<V>(job, CountingRun<V>{tally});
 }
 

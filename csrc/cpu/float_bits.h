@@ -50,6 +50,10 @@ template <class V>
 LPK_HD typename V::U halves_as_words(typename V::H h) {
   if constexpr (V::kWidth == 1) {
     return h;
+#if defined(__AVX512F__)
+  } else if constexpr (V::kWidth == 16) {
+    return (typename V::U)_mm512_cvtepu16_epi32((__m256i)h);
+#endif
   } else {
     return __builtin_convertvector(h, typename V::U);
   }
@@ -59,6 +63,10 @@ template <class V>
 LPK_HD typename V::H words_as_halves(typename V::U x) {
   if constexpr (V::kWidth == 1) {
     return static_cast<uint16_t>(x);
+#if defined(__AVX512F__)
+  } else if constexpr (V::kWidth == 16) {
+    return (typename V::H)_mm512_cvtepi32_epi16((__m512i)x);
+#endif
   } else {
     return __builtin_convertvector(x, typename V::H);
   }
@@ -155,6 +163,10 @@ LPK_HD void end_stream() {
 // cycles.
 template <class V>
 LPK_HD typename V::U words_of_float16(typename V::H half) {
+#if defined(__AVX512F__)
+  // Exact, subnormals too, in every mode of the processor.
+  if constexpr (V::kWidth == 16) return (typename V::U)_mm512_cvtph_ps((__m256i)half);
+#endif
   using U = typename V::U;
   const U h = halves_as_words<V>(half);
   const U a = h & 0x7fff;
@@ -169,6 +181,10 @@ LPK_HD typename V::U words_of_float16(typename V::H half) {
 // Values that half holds, NaN canonical.
 template <class V>
 LPK_HD typename V::H float16_of_words(typename V::U x) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return (typename V::H)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#endif
   using U = typename V::U;
   const U a = x & 0x7fffffffu;
   const U normal = (a - (112u << 23)) >> 13;

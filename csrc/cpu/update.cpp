@@ -10,7 +10,8 @@
 namespace lpk {
 namespace {
 
-// Elements a thread takes at a time: a multiple of what shares a word of draws and of a byte.
+// Elements a thread takes at a time, of the whole of which a parameter may be a part: their words
+// of draws have one row key.
 constexpr int64_t kGrain = 65536;
 // Fewer elements are stepped sooner than another thread is woken.
 constexpr int64_t kWorthThreads = 2 * kGrain;
@@ -38,6 +39,11 @@ struct Work {
   int64_t begin;
 };
 
+int64_t grain_end(const UpdateParameter& parameter, int64_t begin) {
+  const int64_t behind = (parameter.origin + begin) % kGrain;
+  return std::min(begin + kGrain - behind, parameter.count);
+}
+
 int64_t bytes_moved(const UpdateArgs& args, int64_t elements) {
   const UpdatePiece piece{&args, args.parameters, nullptr, 0, 0, false};
   int64_t bytes = 0;
@@ -60,7 +66,8 @@ void update(const UpdateArgs& args) {
     const int64_t made = parameter.step == nullptr ? 0 : static_cast<int64_t>(*parameter.step);
     constants.push_back(step_constants(options, args.begins, made + 1));
     elements += parameter.count;
-    for (int64_t begin = 0; begin < parameter.count; begin += kGrain) work.push_back({p, begin});
+    for (int64_t begin = 0; begin < parameter.count; begin = grain_end(parameter, begin))
+      work.push_back({p, begin});
   }
   const bool streamed = bytes_moved(args, elements) >= args.stream_bytes;
   const int threads = elements < kWorthThreads ? 1 : args.threads;
@@ -72,7 +79,7 @@ void update(const UpdateArgs& args) {
                             &parameter,
                             &constants[static_cast<size_t>(mine.parameter)],
                             mine.begin,
-                            std::min(mine.begin + kGrain, parameter.count),
+                            grain_end(parameter, mine.begin),
                             streamed};
     UpdateCounts counts;
     if (!kernel(piece, &counts)) update_elements(piece, &counts);

@@ -16,6 +16,8 @@ struct UpdatePiece {
   int64_t begin, end;
   bool streamed;
 
+  // What an element's draws depend on.
+  int64_t place(int64_t index) const { return parameter->origin + index; }
   uint64_t seed(int place) const {
     return args->seed == nullptr ? 0
                                  : update_seed(*args->seed, parameter->number, args->key(place));

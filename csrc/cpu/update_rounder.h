@@ -10,22 +10,28 @@
 namespace lpk {
 namespace {
 
+// What the rounding of a piece needs to know.
+inline ElementBlock block_of(const UpdatePiece& piece, int place) {
+  const int64_t* quantizer = piece.args->quantizer(place);
+  ElementBlock job{};
+  job.format = quantizer;
+  job.rounding = quantizer[kFormatInts];
+  job.random_bits = quantizer[kFormatInts + 1];
+  job.rng = quantizer[kFormatInts + 2];
+  job.seed = piece.seed(place);
+  job.site = kSiteQuantize;
+  job.index = static_cast<uint64_t>(piece.place(piece.begin));
+  return job;
+}
+
 template <class V>
 class Rounder {
  public:
   Rounder() = default;
   Rounder(const UpdatePiece& piece, int place) {
     if (!piece.args->rounds(place)) return;
-    const int64_t* quantizer = piece.args->quantizer(place);
-    ElementBlock job{};
-    job.format = quantizer;
-    job.rounding = quantizer[kFormatInts];
-    job.random_bits = quantizer[kFormatInts + 1];
-    job.rng = quantizer[kFormatInts + 2];
-    job.seed = piece.seed(place);
-    job.site = kSiteQuantize;
-    job.index = static_cast<uint64_t>(piece.begin);
-    const Format f = number_format(quantizer);
+    const ElementBlock job = block_of(piece, place);
+    const Format f = number_format(job.format);
     if (WordFormat(f).evenly_spaced) {
       choose<false>(job, f);
     } else {

@@ -37,7 +37,7 @@ struct WordRule {
     if constexpr (kMode == Rounding::kStochastic) {
       // Nothing but an addition from the floor up to max, and for zeros; elsewhere the rule is
       // worth a branch.
-      if (all_between<V>(a, kSmall ? f.floor : 0, f.max)) return carried(x, draw) & ~mask;
+      if (all_between<V>(a, kSmall ? f.floor : 0, f.max)) return plain(x, draw);
     }
     const U sign = x & kSignWord;
     U r = rounded(a, sign, draw);
@@ -45,6 +45,9 @@ struct WordRule {
     const U signed_r = above<V>(r, U{} + f.max) ? overflowed(a, sign) : r | sign;
     return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : signed_r;
   }
+
+  // The same for such magnitudes, stochastic.
+  LPK_HD U plain(U x, U draw) const { return carried(x, draw) & ~mask; }
 
  private:
   LPK_HD U carried(U x, U draw) const { return x + shift_right<V>(draw, U{} + (32 - f.dropped)); }

@@ -21,6 +21,7 @@ void test_cuda_ends();
 void test_cuda_tensor();
 // What csrc/cpu compiles for each instruction set.
 void test_quantize();
+void test_count();
 void test_matmul();
 void test_fused();
 void test_conv();

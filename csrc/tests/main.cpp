@@ -21,6 +21,7 @@ constexpr Group kGroups[] = {
     {"dtypes", lpk_test::test_dtypes},
     {"pack", lpk_test::test_pack},
     {"quantize", lpk_test::test_quantize},
+    {"count", lpk_test::test_count},
     {"matmul", lpk_test::test_matmul},
     {"fused", lpk_test::test_fused},
     {"conv", lpk_test::test_conv},

@@ -41,7 +41,7 @@ std::vector<int64_t> rounding_of(const Case& c) {
   return ints;
 }
 
-void check_case(const Case& c, int64_t count, bool adam) {
+void check_case(const Case& c, int64_t count, int64_t origin, bool adam) {
   const std::vector<int64_t> rounding = rounding_of(c);
   const double numbers[] = {adam ? 1.0 : 0.0, 0.01, 0.1, 0.9, 0.99, 1e-8, 0.0, 1.0};
   const int64_t seed = 77;
@@ -72,7 +72,8 @@ void check_case(const Case& c, int64_t count, bool adam) {
                                          &v.step,
                                          v.counts,
                                          count,
-                                         5};
+                                         5,
+                                         origin};
     args.parameters = &parameter;
     if (side == 0) {
       lpk::update(args);
@@ -113,8 +114,11 @@ void test_update() {
   };
   for (const Case& c : cases) {
     for (const int64_t count : {1, 15, 16, 17, 511, 513, 1100, 70001}) {
-      check_case(c, count, true);
-      check_case(c, count, false);
+      // Parts of a tensor from any element on, past a border of row keys too.
+      for (const int64_t origin : {int64_t{0}, int64_t{3}, (int64_t{1} << 34) - 518}) {
+        check_case(c, count, origin, true);
+        check_case(c, count, origin, false);
+      }
     }
   }
 }

@@ -105,16 +105,14 @@ def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
     return [kind[0].dtype if kind else torch.float32 for kind in kinds]
 
 
-def update_parameters(tensors: UpdateTensors, positions: Sequence[int]) -> list[int]:
-    """Nine integers for every parameter, as csrc/bindings_update.cpp reads them: addresses, 0 for
-    what is not there, elements and position."""
-    gradients, weights, masters, first, second, steps, counts = (
-        [x.data_ptr() for x in kind] or [0] * len(positions) for kind in tensors
-    )
+def update_parameters(
+    tensors: UpdateTensors, positions: Sequence[int], origins: Sequence[int]
+) -> list[int]:
+    """Ten integers for every parameter, as csrc/bindings_update.h reads them: addresses, 0 for
+    what is not there, elements, position and origin."""
+    addresses = [[x.data_ptr() for x in kind] or [0] * len(positions) for kind in tensors]
     elements = [x.numel() for x in tensors.weights]
-    rows = zip(
-        gradients, weights, masters, first, second, steps, counts, elements, positions, strict=True
-    )
+    rows = zip(*addresses, elements, positions, origins, strict=True)
     return [value for row in rows for value in row]
 
 

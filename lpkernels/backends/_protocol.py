@@ -251,6 +251,7 @@ class Backend(Protocol):
         found: Tensor | None,
         scale: Tensor | None,
         positions: Sequence[int],
+        origins: Sequence[int],
         rounding: tuple[int, ...],
         numbers: tuple[float, ...],
         begins: bool,
@@ -258,6 +259,7 @@ class Backend(Protocol):
         """`reference.updates.update` of every parameter where it lies; its counts and steps grow.
 
         seed: 0-d int64, of the step; a parameter's is ``rng.derive_seed(seed, position + 1)``.
+        origins: of each, the index of its first element in the whole of which it is a part.
         found: 0-d bool; where it is true nothing changes, and nobody waits to know. scale: 0-d
         float32. These three lie on the tensors' device or are None. rounding, numbers: of
         `arithmetic.UpdateRounding` and of the step. begins: states are not read.

@@ -273,6 +273,7 @@ class ReferenceBackend:
         found: Tensor | None,
         scale: Tensor | None,
         positions: Sequence[int],
+        origins: Sequence[int],
         rounding: Ints,
         numbers: tuple[float, ...],
         begins: bool,
@@ -304,6 +305,7 @@ class ReferenceBackend:
                 number=made + 1,
                 scale=factor,
                 seed=derive_seed(start, positions[i] + 1),
+                origin=origins[i],
             )
             weight.detach().copy_(_typed(result.working, weight.dtype))
             if tensors.masters:

@@ -20,24 +20,22 @@ from lpkernels.backends import (
     Fused,
     UpdateTensors,
     _cpu_counting,
+    _cpu_events,
+    _cpu_update,
     broadcast_batch,
 )
 from lpkernels.backends._cpu_counting import DTYPES, STOCHASTIC
 from lpkernels.backends._layout import (
     AFFINE,
     BLOCK,
-    CODES,
     NO_OFFSET,
     axis_sizes,
     batch_offsets,
     dense,
     geometry,
     strides,
-    update_dtypes,
-    update_parameters,
 )
 
-_LIES = {**DTYPES, torch.uint8: CODES}
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
 _BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
@@ -190,16 +188,7 @@ class CpuBackend:
         row: Tensor,
         bits: bool,
     ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
-        (m, k), n, chunk = a.shape, b.shape[1], acc[1]
-        sums = torch.empty(m, n, **_FLOAT32)
-        products = torch.zeros(m, k, n, **_BYTES) if bits else None
-        chunks = torch.zeros(m, -(-k // chunk), n, **_BYTES) if bits and chunk else None
-        outputs = [0 if x is None else x.data_ptr() for x in (sums, products, chunks)]
-        lying = [*a.stride(), *b.stride()]
-        operands = (a.data_ptr(), b.data_ptr(), outputs, [m, n, k], lying, [row.data_ptr(), 0])
-        threads = torch.get_num_threads()
-        counts = self._c().matmul_events(*operands, acc, _int(seed), role, threads)
-        return sums, tuple(counts), products, chunks
+        return _cpu_events.matmul_events(self._c(), a, b, acc, _int(seed), role, row, bits)
 
     def masked_gradients(
         self,
@@ -213,18 +202,8 @@ class CpuBackend:
         bits: int,
         recursive: bool,
     ) -> tuple[Tensor, Tensor]:
-        (m, k), n = a.shape, b.shape[1]
-        left, right = torch.zeros(m, k, **_FLOAT32), torch.zeros(k, n, **_FLOAT32)
-        if not (m and n and k):
-            return left, right
-        g, row = g.contiguous(), torch.arange(m, dtype=torch.int64, device="cpu")
-        tensors = [x.data_ptr() for x in (a, b, g, left, right)]
-        lying = [*a.stride(), *b.stride()]
-        keys, threads = [row.data_ptr(), first_col], torch.get_num_threads()
-        self._c().masked_gradients(
-            *tensors, [m, n, k], lying, keys, acc, _int(seed), role, bits, recursive, threads
-        )
-        return left, right
+        call = (acc, _int(seed), role, first_col, bits, recursive)
+        return _cpu_events.masked_gradients(self._c(), a, b, g, *call)
 
     def conv_fprop(
         self,
@@ -395,21 +374,13 @@ class CpuBackend:
         found: Tensor | None,
         scale: Tensor | None,
         positions: Sequence[int],
+        origins: Sequence[int],
         rounding: tuple[int, ...],
         numbers: tuple[float, ...],
         begins: bool,
     ) -> None:
-        self._c().update(
-            update_parameters(tensors, positions),
-            [_LIES[dtype] for dtype in update_dtypes(tensors)],
-            not tensors.masters,
-            begins,
-            rounding,
-            numbers,
-            [0 if x is None else x.data_ptr() for x in (seed, found, scale)],
-            torch.get_num_threads(),
-            STREAM_BYTES,
-        )
+        keys, call = (positions, origins), (rounding, numbers, begins, STREAM_BYTES)
+        _cpu_update.update(self._c(), tensors, (seed, found, scale), keys, *call)
 
 
 def _int(seed: Tensor | None) -> int:

@@ -24,6 +24,7 @@ from lpkernels.cli._options import (
     valid,
 )
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
+from lpkernels.cli.assign import assign
 from lpkernels.cli.schedule import schedule
 from lpkernels.cli.sweep import app as sweep_app
 from lpkernels.cli.train import train
@@ -239,4 +240,5 @@ def doctor() -> None:
 
 app.command()(accumulate)
 app.command()(schedule)
+app.command()(assign)
 app.add_typer(sweep_app)

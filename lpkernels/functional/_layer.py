@@ -4,8 +4,8 @@ A geometry says how the three products are taken (``LinearGeometry`` in linear.p
 in conv.py, and others); this file says what happens around them:
 
     forward     xq = input(x), wq = weight(w), bq = bias(b);  y = output(fprop(xq, wq, bq))
-    backward    g = grad_output(dy), once;  dx = grad_input(dgrad(g, wq));  dw =
-    grad_weight(wgrad(xq, g));
+    backward    g = grad_output(dy), once
+                dx = grad_input(dgrad(g, wq));  dw = grad_weight(wgrad(xq, g))
                 db = sum of g * 1, in the accumulator and the order of wgrad
 
 Every quantizer is straight-through: its own gradient is the identity. Products apply those that

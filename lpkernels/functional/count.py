@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from lpkernels import ops
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import FloatFormat
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, limits_of
 from lpkernels.functional.quantize import FormatLike, check_axis, lowered
@@ -63,3 +67,14 @@ def count(
         counts = torch.zeros(length, dtype=torch.int64, device=x.device)
     ops.count(x.detach(), quantizer, counts, limits, seed, Role.DIRECT, SITE_QUANTIZE, backend)
     return counts
+
+
+def count_to_nearest(x: Tensor, fmt: FloatFormat, counts: Tensor) -> None:
+    """`count` to nearest even, for callers that know their arguments: nothing is checked, which for
+    a small tensor takes as long as counting it."""
+    ops.count(x, _to_nearest(fmt), counts, None, None, Role.DIRECT)
+
+
+@lru_cache(maxsize=256)
+def _to_nearest(fmt: FloatFormat) -> tuple[int, ...]:
+    return Quantizer(fmt).to_ints()

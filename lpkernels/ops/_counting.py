@@ -11,7 +11,7 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer
 from lpkernels.ops._operator import as_ints, define, without_grad
-from lpkernels.ops._quantize import METHODS, may_overlap, quantized_like
+from lpkernels.ops._quantize import METHODS, quantized_like, write_into
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE
 
@@ -22,15 +22,8 @@ def _rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     return out
 
 
-def _round_into(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
-    if may_overlap(x, out):
-        target = torch.empty_like(out)
-        _run(x, target, quantizer, *call)
-        out.detach().copy_(target)
-    else:
-        _run(x, out, quantizer, *call)
-    # Backends write through pointers, so autograd learns of the change only here.
-    torch.autograd.graph.increment_version(out)
+def _round_into(x: Tensor, out: Tensor, *call: Any) -> None:
+    write_into(out, x, lambda target: _run(x, target, *call))
 
 
 def _run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,14 +52,15 @@ def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     return out
 
 
-def _quantize_out_impl(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
+def write_into(out: Tensor, x: Tensor, write: Callable[[Tensor], None]) -> None:
+    """write(out), where out may share memory with x, of which write makes what it writes."""
     if may_overlap(x, out):
         # Values, and what a scale is taken from, are read while out is written.
         target = torch.empty_like(out)
-        _round_into(target, x, quantizer, *call)
+        write(target)
         out.detach().copy_(target)
     else:
-        _round_into(out, x, quantizer, *call)
+        write(out)
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(out)
 
@@ -100,7 +102,7 @@ _quantize_out = define(
     "_quantize_out(Tensor x, Tensor(a!) out, int[] quantizer, Tensor? seed, int role, int site,"
     " str backend) -> ()",
     lambda x, out, quantizer, *call: None,
-    _quantize_out_impl,
+    lambda x, out, *call: write_into(out, x, lambda target: _round_into(target, x, *call)),
 )
 
 

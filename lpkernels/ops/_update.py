@@ -26,6 +26,7 @@ def _update_impl(
     found: Tensor | None,
     scale: Tensor | None,
     positions: Sequence[int],
+    origins: Sequence[int],
     rounding: Sequence[int],
     numbers: Sequence[float],
     begins: bool,
@@ -35,7 +36,8 @@ def _update_impl(
         return
     chosen = backends.select(backend, "update", weights[0].device)
     tensors = UpdateTensors(gradients, weights, masters, first, second, steps, counts)
-    chosen.update(tensors, seed, found, scale, positions, tuple(rounding), tuple(numbers), begins)
+    call = (positions, origins, tuple(rounding), tuple(numbers), begins)
+    chosen.update(tensors, seed, found, scale, *call)
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(weights)
 
@@ -43,8 +45,8 @@ def _update_impl(
 _update = define(
     "_update(Tensor[] gradients, Tensor(a!)[] weights, Tensor(b!)[] masters, Tensor(c!)[] first,"
     " Tensor(d!)[] second, Tensor(e!)[] steps, Tensor(f!)[] counts, Tensor? seed, Tensor? found,"
-    " Tensor? scale, int[] positions, int[] rounding, float[] numbers, bool begins,"
-    " str backend) -> ()",
+    " Tensor? scale, int[] positions, int[] origins, int[] rounding, float[] numbers,"
+    " bool begins, str backend) -> ()",
     lambda *args: None,
     _update_impl,
 )
@@ -55,6 +57,7 @@ def update(
     step: Step,
     rounding: UpdateRounding,
     positions: Sequence[int],
+    origins: Sequence[int],
     *,
     begins: bool,
     seed: Tensor | None = None,
@@ -63,5 +66,6 @@ def update(
     backend: str = "auto",
 ) -> None:
     """An optimizer's step of every parameter, in place; `lpkernels.backends.Backend.update`."""
-    call: tuple[Any, ...] = (list(positions), rounding.to_ints(), step.to_numbers(), begins)
+    keys = (list(positions), list(origins))
+    call: tuple[Any, ...] = (*keys, rounding.to_ints(), step.to_numbers(), begins)
     _update(*map(list, tensors), seed, found, scale, *call, backend)

@@ -21,24 +21,31 @@ _SMALLEST_STEP = 1e-8
 
 
 class _Rounding:
-    """A Quantizer's mode with the draws of one call, keyed by each value's row-major index.
+    """A Quantizer's mode with the draws of one call, keyed by each value's row-major index, from
+    `origin` on.
 
     overflowed: where not None, becomes True at the indices of finite values beyond their format.
     """
 
     def __init__(
-        self, quantizer: Quantizer, seed: int, site: int, overflowed: NDArray[np.bool_] | None
+        self,
+        quantizer: Quantizer,
+        seed: int,
+        site: int,
+        overflowed: NDArray[np.bool_] | None,
+        origin: int,
     ):
         self.mode, self.rng = quantizer.rounding, quantizer.rng
         self.random_bits = 32 if quantizer.random_bits is None else quantizer.random_bits
-        self.seed, self.site, self.overflowed = seed, site, overflowed
+        self.seed, self.site, self.overflowed, self.origin = seed, site, overflowed, origin
 
     def __call__(
         self, x: Float64, fmt: FloatFormat | FixedFormat, index: NDArray[np.int64]
     ) -> Float64:
         bits = None
         if self.mode == "stochastic":
-            bits = draws(self.seed, self.site, 0, 0, index, self.random_bits, self.rng)
+            places = index + self.origin
+            bits = draws(self.seed, self.site, 0, 0, places, self.random_bits, self.rng)
         if self.overflowed is not None:
             beyond = overflows_array(x, fmt, self.mode, draws=bits, random_bits=self.random_bits)
             self.overflowed[index[beyond]] = True
@@ -53,6 +60,7 @@ def quantize(
     site: int = SITE_QUANTIZE,
     limits: Float64 | None = None,
     overflowed: NDArray[np.bool_] | None = None,
+    origin: int = 0,
 ) -> Float32:
     """x rounded once to the Quantizer's format.
 
@@ -61,11 +69,12 @@ def quantize(
         site: SITE_QUANTIZE or SITE_OUTPUT; draws are keyed (seed, site, 0, 0, row-major index).
         limits: of an affine format the low and the high end of every slice, (2, slices), in place
             of the least and the largest value; NaN where a slice has none, which becomes all NaN.
+        origin: the index that draws take for that of x's first value.
         overflowed: (x.size,), False on entry; becomes True where `counting` counts an overflow.
     Returns: float32, C-contiguous, of x's shape; NaN is 0x7fc00000.
     """
     fmt = quantizer.fmt
-    rounding = _Rounding(quantizer, seed, site, overflowed)
+    rounding = _Rounding(quantizer, seed, site, overflowed, origin)
     if x.size == 0:
         return np.empty(x.shape, dtype=np.float32)
     if isinstance(fmt, BlockFormat):

@@ -66,6 +66,7 @@ def update(
     number: int = 1,
     scale: float | None = None,
     seed: int = 0,
+    origin: int = 0,
 ) -> Updated:
     """One step of one parameter.
 
@@ -76,12 +77,13 @@ def update(
         scale: what the gradient is still multiplied by, a float32 number.
         seed: of the parameter in this step; a rounding draws from ``derive_seed(seed, key)`` with
             the row-major index.
+        origin: that index of the first element, where these are a part of a tensor.
     """
 
     def rounded(values: Float32, how: Keyed) -> Float32:
         if how.quantizer is None:
             return _canonical(values)
-        return quantize(values, how.quantizer, seed=derive_seed(seed, how.key))
+        return quantize(values, how.quantizer, seed=derive_seed(seed, how.key), origin=origin)
 
     values = gradient if scale is None else _divided(gradient, np.float32(scale))
     values = rounded(values, rounding.grad)

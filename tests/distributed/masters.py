@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from lpkernels.experiments.processes.replicas import like, local, sharded, whole
 from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import MasterWeights
+from lpkernels.techniques.loss_scaling.masters.sharding import Layout
 from tests.distributed.runs import ALIGNED, data, start_and_stop
 from tests.techniques.loss_scaling.optimizers import OPTIMIZERS, gradient
 
@@ -30,11 +33,22 @@ _NARROW: dict[str, Any] = {
 }
 # Shards are rows of matrices, and elements of biases, in which blocks of 8 would be cut.
 _BLOCKS = {**_NARROW, "weight": "block4_axis0_e4m3", "state": "block4_e4m3:stochastic"}
+_FUSED: dict[str, Any] = {
+    "weight": "e4m3fn:stochastic:bits=8",
+    "master": "e6m9:stochastic",
+    "state": "fp8_e5m2:stochastic:bits=8",
+    "grad": "e5m2:stochastic:bits=16",
+    "exceptions": {"*bias": {"state": "bf16:stochastic"}},
+    "fused": True,
+}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}),
     "blocks": ("adam", {**_BLOCKS, "exceptions": {"*bias": {"state": "bf16"}}}),
     # nothing is drawn, and no seed is sent
     "fp32": ("adam", {"weight": "fp32", "generator": torch.tensor(3)}),
+    # in one pass; shards begin anywhere in a word of draws
+    "fused": ("adamw", _FUSED),
+    "fused-copies": ("momentum", {"weight": "bf16", "master": "fp16:stochastic", "fused": True}),
     "split": ("adamw", {"weight": "bf16:stochastic", "split": True}),
     "factored": ("adafactor", {"weight": "bf16", "master": "e8m12:stochastic", "state": "e8m9"}),
 }
@@ -60,7 +74,7 @@ def main(folder: Path) -> None:
     with joined() as ddp:
         fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
         before = torch.load(folder / "alone.pt", weights_only=True)
-        seen: dict[str, Any] = {"refused": refused(fsdp)}
+        seen: dict[str, Any] = {"refused": refused(fsdp), "columns": columns(fsdp)}
         for way, processes in (("ddp", ddp), ("fsdp", fsdp)):
             for name in RUNS:
                 seen[f"{way}-{name}"] = run(name, processes)
@@ -107,6 +121,11 @@ def run(name: str, processes: Processes, half: dict[str, Any] | None = None) -> 
         take(optimizer, held, step)
     seen["end"] = state(optimizer, held)
     seen["held"] = [local(p.detach()).numel() for p in held]
+    layouts = [Layout.of(p) for p in held]
+    seen["origins"] = [layout.origin for layout in layouts]
+    seen["places"] = [
+        each.part(torch.arange(each.shape.numel()).view(each.shape)) for each in layouts
+    ]
     with optimizer.masters():
         seen["masters"] = [whole(p.detach()).clone() for p in held]
     return seen
@@ -138,6 +157,21 @@ def refused(processes: Processes) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def columns(processes: Processes) -> list[Any]:
+    """Of a parameter whose columns are sharded: what the fused pass says of it, and its weights
+    after a step of the general path."""
+    mesh = init_device_mesh("cpu", (processes.count,))
+    p = nn.Parameter(distribute_tensor(torch.ones(4, 8), mesh, [Shard(1)]))
+    p.grad = distribute_tensor(torch.arange(32.0).view(4, 8), mesh, [Shard(1)])
+    try:
+        MasterWeights(torch.optim.SGD([p], lr=0.5), weight="fp32", fused=True)
+    except ValueError as error:
+        optimizer = MasterWeights(torch.optim.SGD([p], lr=0.5), weight="fp32")
+        optimizer.step()
+        return [str(error), whole(p.detach())]
+    return []
 
 
 if __name__ == "__main__":

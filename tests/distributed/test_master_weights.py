@@ -48,6 +48,25 @@ def test_sharded_processes_keep_a_part_each(masters: Path) -> None:
     assert parts[0][0] < 42
 
 
+@runs
+def test_a_part_begins_where_the_processes_before_end(masters: Path, name: str) -> None:
+    for got in seen(masters):
+        for way in WAYS:
+            run = got[f"{way}-{name}"]
+            for origin, places in zip(run["origins"], run["places"], strict=True):
+                want = torch.arange(origin, origin + places.numel())
+                assert torch.equal(places.view(-1), want)
+
+
+def test_columns_take_the_general_path(masters: Path) -> None:
+    for got in seen(masters):
+        message, weights = got["columns"]
+        assert (
+            "it steps rows of a sharded parameter, and this one lies as (Shard(dim=1),)" in message
+        )
+        assert torch.equal(weights, 1 - torch.arange(32.0).view(4, 8) / 2)
+
+
 def test_blocks_in_two_shards_are_refused_by_name(masters: Path) -> None:
     for got in seen(masters):
         assert got["refused"].startswith(

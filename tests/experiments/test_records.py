@@ -32,6 +32,22 @@ def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0
     return path
 
 
+def test_a_write_that_ends_early_leaves_the_old_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    records.write_records(path, [{"step": 1}])
+
+    def half(self: Path, text: str, **options: object) -> None:
+        self.write_bytes(text[:4].encode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(KeyboardInterrupt):
+        records.write_records(path, [{"step": 2}, {"step": 3}])
+    assert records.read_records(path) == [{"step": 1}]
+
+
 def test_read_run_returns_what_was_written(tmp_path: Path) -> None:
     write_run(tmp_path)
     run = records.read_run(tmp_path)

@@ -258,3 +258,20 @@ def test_without_what_is_around_an_interrupt_leaves_no_mode():
     with pytest.raises(KeyboardInterrupt), observe(model := Interrupted(), Calls(), around=False):
         model(torch.ones(1))
     assert torch._C._len_torch_function_stack() == 0
+
+
+def test_layers_that_multiply_nothing_are_left_alone_unless_a_user_is_in_them():
+    """Whose hook may compute a product, which then is theirs."""
+    plain, hooked = nn.BatchNorm1d(4), nn.ReLU()
+    model = nn.Sequential(nn.Linear(4, 4), plain, hooked)
+    hooked.register_forward_hook(lambda module, args, result: result @ result.T)
+    seen = Calls()
+    with observe(model, seen, around=False):
+        assert not plain._forward_hooks and not plain._forward_pre_hooks
+        assert model[0]._forward_hooks and model[0]._forward_pre_hooks
+        model(torch.randn(3, 4))
+    assert [call.module for call in seen.calls] == ["0", "2"]
+    every = Calls()
+    with observe(model, every, operations=EVERYTHING, around=False):
+        model(torch.randn(3, 4))
+    assert {call.module for call in every.calls} >= {"0", "1", "2"}

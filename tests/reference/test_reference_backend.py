@@ -143,3 +143,5 @@ def test_backend_leaves_numpy_error_state_alone() -> None:
     with np.errstate(all="raise"):
         x = torch.tensor([[torch.inf, torch.nan, 3e38, 1e-45]])
         BACKEND.matmul(x, -x.t(), None, Accumulator("e4m3fn").to_ints(), None, 0)
+        BACKEND.quantize(x, Quantizer("e4m3fn").to_ints(), None, 0, 0, torch.empty_like(x))
+        assert set(np.geterr().values()) == {"raise"}

@@ -141,6 +141,21 @@ def test_a_share_of_zero_products_shortens_the_sum():
     assert min_mantissa_bits(2**16, 5, chunk=64, nzr=0.5) == 7
 
 
+def test_a_share_gives_the_nearest_whole_length():
+    assert vrr(3, 5, 100, nzr=0.026) == vrr(3, 5, 3) != vrr(3, 5, 2)
+
+
+# In chunks of 48 of 150 products, of which the last has 6. Losses of m_acc bits by both levels:
+# 192 (l1 + l2 - l1 l2), l1 of 48 products of 5 bits, l2 of 4 sums of 5 + floor(log2 48) bits.
+@pytest.mark.parametrize(
+    ("cutoff", "bits"),
+    [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)],
+)
+def test_a_short_last_chunk_is_a_sum_of_the_outer_level(cutoff: float, bits: int):
+    found = min_mantissa_bits(150, 5, chunk=48, criterion="total", cutoff=math.exp(cutoff))
+    assert found == bits
+
+
 def test_one_product_loses_nothing():
     assert vrr(1, 5, 1) == (1.0, 0.0)
     assert min_mantissa_bits(1, 5) == 1

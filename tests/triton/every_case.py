@@ -350,7 +350,7 @@ def update_calls() -> Iterator[Call]:
         tensors = tensors_of(step, formats, [(64, 33)])
         rounding, numbers = rounding_of(formats).to_ints(), step.to_numbers()
         found, scale = torch.tensor(False), torch.tensor(2.0)
-        rest = ([3], rounding, numbers, bool(begins))
+        rest = ([3], [0], rounding, numbers, bool(begins))
         yield partial(BACKEND.update, tensors, _SEED, found, scale, *rest)
     yield partial(BACKEND.update, tensors, None, None, None, *rest)
 

@@ -6,6 +6,8 @@ import torch
 from tests.updates import FORMATS, STEPS, Formats, assert_same, run, tensors_of
 
 SHAPES = ((7, 5), (1,), (0,), (1030,))
+# Anywhere in a word of draws and in a block, and before a border of a row key.
+ORIGINS = (6, 1023, 1, (1 << 34) - 7)
 
 
 @pytest.mark.parametrize("formats", FORMATS.values(), ids=list(FORMATS))
@@ -15,6 +17,14 @@ def test_bits_of_the_reference(name: str, formats: Formats, device: str) -> None
     tensors = tensors_of(step, formats, SHAPES, special=True)
     expected = run(tensors, step, formats, "reference", scale=3.0)
     assert_same(run(tensors, step, formats, "triton", scale=3.0), expected)
+
+
+@pytest.mark.parametrize("formats", ["fp32", "drawn", "bytes", "beyond_lanes"])
+def test_parts_of_a_tensor_draw_what_the_whole_does(formats: str, device: str) -> None:
+    step, formats = STEPS["adamw"], FORMATS[formats]
+    tensors = tensors_of(step, formats, SHAPES, special=True)
+    expected = run(tensors, step, formats, "reference", origins=ORIGINS)
+    assert_same(run(tensors, step, formats, "triton", origins=ORIGINS), expected)
 
 
 @pytest.mark.parametrize("begins", [False, True])

@@ -16,6 +16,7 @@
 #define __AVX512DQ__ 1
 #define __AVX512VL__ 1
 
+#define _mm256_cvtepi16_epi8 software_mm256_cvtepi16_epi8
 #define _mm256_rorv_epi32 software_mm256_rorv_epi32
 #define _mm256_ternarylogic_epi32 software_mm256_ternarylogic_epi32
 #define _mm512_abs_pd software_mm512_abs_pd
@@ -43,11 +44,14 @@
 #define _mm512_cmp_ps_mask software_mm512_cmp_ps_mask
 #define _mm512_cmpgt_epi32_mask software_mm512_cmpgt_epi32_mask
 #define _mm512_cmpgt_epu32_mask software_mm512_cmpgt_epu32_mask
+#define _mm512_cvtepi32_epi16 software_mm512_cvtepi32_epi16
+#define _mm512_cvtepi32_epi8 software_mm512_cvtepi32_epi8
 #define _mm512_cvtepi32_pd software_mm512_cvtepi32_pd
 #define _mm512_cvtepi32_ps software_mm512_cvtepi32_ps
 #define _mm512_cvtepu16_epi32 software_mm512_cvtepu16_epi32
 #define _mm512_cvtepu32_pd software_mm512_cvtepu32_pd
 #define _mm512_cvtpd_ps software_mm512_cvtpd_ps
+#define _mm512_cvtepu8_epi32 software_mm512_cvtepu8_epi32
 #define _mm512_cvtph_ps software_mm512_cvtph_ps
 #define _mm512_cvtps_pd software_mm512_cvtps_pd
 #define _mm512_cvtps_ph software_mm512_cvtps_ph
@@ -117,6 +121,7 @@
 #define _mm512_slli_epi32 software_mm512_slli_epi32
 #define _mm512_slli_epi64 software_mm512_slli_epi64
 #define _mm512_sllv_epi32 software_mm512_sllv_epi32
+#define _mm512_sqrt_ps software_mm512_sqrt_ps
 #define _mm512_srl_epi32 software_mm512_srl_epi32
 #define _mm512_srli_epi32 software_mm512_srli_epi32
 #define _mm512_srli_epi64 software_mm512_srli_epi64

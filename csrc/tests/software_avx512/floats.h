@@ -98,6 +98,11 @@ SOFTWARE __m512d _mm512_abs_pd(__m512d x) {
   return (__m512d)((SoftwareLongs)x & 0x7fffffffffffffffu);
 }
 
+SOFTWARE __m512 _mm512_sqrt_ps(__m512 x) {
+  return software_whole<__m512>(_mm256_sqrt_ps(software_half<__m256>(x, 0)),
+                                _mm256_sqrt_ps(software_half<__m256>(x, 1)));
+}
+
 // The second where the two are equal or one is NaN.
 SOFTWARE __m512 _mm512_max_ps(__m512 a, __m512 b) {
   return software_by_halves(a, b, [](__m256 x, __m256 y) { return _mm256_max_ps(x, y); });

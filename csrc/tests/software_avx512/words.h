@@ -164,3 +164,20 @@ SOFTWARE __m512i _mm512_cvtepu16_epi32(__m256i x) {
   typedef uint16_t Halves __attribute__((vector_size(32)));
   return (__m512i) __builtin_convertvector((Halves)x, SoftwareWords);
 }
+SOFTWARE __m512i _mm512_cvtepu8_epi32(__m128i x) {
+  typedef uint8_t Sixteen __attribute__((vector_size(16)));
+  return (__m512i) __builtin_convertvector((Sixteen)x, SoftwareWords);
+}
+SOFTWARE __m128i _mm512_cvtepi32_epi8(__m512i x) {
+  typedef uint8_t Sixteen __attribute__((vector_size(16)));
+  return (__m128i) __builtin_convertvector((SoftwareWords)x, Sixteen);
+}
+SOFTWARE __m256i _mm512_cvtepi32_epi16(__m512i x) {
+  typedef uint16_t Halves __attribute__((vector_size(32)));
+  return (__m256i) __builtin_convertvector((SoftwareWords)x, Halves);
+}
+SOFTWARE __m128i _mm256_cvtepi16_epi8(__m256i x) {
+  typedef uint16_t Halves __attribute__((vector_size(32)));
+  typedef uint8_t Sixteen __attribute__((vector_size(16)));
+  return (__m128i) __builtin_convertvector((Halves)x, Sixteen);
+}

@@ -20,6 +20,7 @@ def update(
     found: Tensor | None,
     scale: Tensor | None,
     positions: Sequence[int],
+    origins: Sequence[int],
     rounding: tuple[int, ...],
     numbers: tuple[float, ...],
     begins: bool,
@@ -28,7 +29,7 @@ def update(
     weight = tensors.weights[0]
     with on_device(weight):
         module().cuda_update(
-            update_parameters(tensors, positions),
+            update_parameters(tensors, positions, origins),
             [_LIES[dtype] for dtype in update_dtypes(tensors)],
             not tensors.masters,
             begins,

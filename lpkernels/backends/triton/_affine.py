@@ -141,6 +141,24 @@ def line_of(lo, hi, top, SYMMETRIC: tl.constexpr):
     return start, tl.where(floored, smallest, exact), floored
 
 
+@triton.jit
+def value_on_line(x, lo, hi, top, lifts, N, R: tl.constexpr, SYMMETRIC: tl.constexpr):
+    """code * step + lo in float32, of x in float64. Code `top` is hi, unless the step is the
+    smallest; a slice without ends is NaN."""
+    last = wide(top)
+    start, step, floored = line_of(lo, hi, last, SYMMETRIC)
+    u = (x - start) / step
+    first = -last if SYMMETRIC else last * 0.0
+    u = tl.where(u < first, first, u)
+    u = tl.where(u > last, last, u)
+    code = round_to(u, lifts, N, R)
+    value = code * step + start
+    if not SYMMETRIC:
+        value = tl.where((code == last) & (floored == 0), hi, value)
+    r = tl.where(lo <= hi, value, float("nan")).to(tl.float32)
+    return tl.where(r == 0.0, 0.0, r)
+
+
 @triton.jit(do_not_specialize=["rows", "row_tiles", "column_tiles", "role", "site"])
 def line_kernel(
     x_ptr,
@@ -161,10 +179,8 @@ def line_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """out = code * step + lo of every element, its slice's ends as `range_kernel` leaves them.
-
-    Programs and grid as there. Code `top` is hi, unless the step is the smallest.
-    """
+    """Each element's `value_on_line`, its slice's ends as `range_kernel` leaves them; where nothing
+    is finite, lo is infinity and hi its negative. Programs and grid as there."""
     offset, inside, slices, column = tile_places(
         M, rows, row_tiles, column_tiles, MANY, ROWS, COLUMNS
     )
@@ -175,20 +191,10 @@ def line_kernel(
     else:
         lo = keyed_value(tl.load(ends_ptr + 2 * slices))
         hi = -keyed_value(tl.load(ends_ptr + 2 * slices + 1))
-    last = wide(top)
-    start, step, floored = line_of(lo, hi, last, SYMMETRIC)
-    u = (load_wide(x_ptr + offset, inside) - start) / step
-    first = -last if SYMMETRIC else last * 0.0
-    u = tl.where(u < first, first, u)
-    u = tl.where(u > last, last, u)
-    code = round_to(u, element_lifts(offset, offset, seed_ptr, role, site, R), N, R)
-    value = code * step + start
-    if not SYMMETRIC:
-        value = tl.where((code == last) & (floored == 0), hi, value)
-    # Nothing is finite: lo is infinity and hi its negative.
-    value = tl.where(hi < lo, float("nan"), value)
-    r = value.to(tl.float32)
-    store_rounded(out_ptr + offset, tl.where(r == 0.0, 0.0, r), inside)
+    x = load_wide(x_ptr + offset, inside)
+    lifts = element_lifts(offset, offset, seed_ptr, role, site, R)
+    r = value_on_line(x, lo, hi, top, lifts, N, R, SYMMETRIC)
+    store_rounded(out_ptr + offset, r, inside)
 
 
 def tiles(sizes: list[int], elements: int) -> tuple[Matrices, list[int], int, dict[str, int]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from lpkernels.backends import COUNTS
 from lpkernels.backends._layout import AFFINE, BLOCK, axis_sizes, dense
 from lpkernels.backends.triton import _affine, _block
-from lpkernels.backends.triton._affine import line_of, tile_places
+from lpkernels.backends.triton._affine import tile_places, value_on_line
 from lpkernels.backends.triton._bits import (
     EXPONENT,
     MAGNITUDE,
@@ -244,28 +244,19 @@ def count_lines_kernel(
     else:
         lo = tl.load(limits_ptr + which)
         hi = tl.load(limits_ptr + slices + which)
-    last = wide(top)
-    start, step, floored = line_of(lo, hi, last, SYMMETRIC)
     x = load_wide(x_ptr + offset, inside)
-    u = (x - start) / step
-    first = -last if SYMMETRIC else last * 0.0
-    u = tl.where(u < first, first, u)
-    u = tl.where(u > last, last, u)
-    code = round_to(u, element_lifts(offset, offset, seed_ptr, role, site, R), N, R)
-    value = code * step + start
+    lifts = element_lifts(offset, offset, seed_ptr, role, site, R)
+    r = value_on_line(x, lo, hi, top, lifts, N, R, SYMMETRIC)
     if SYMMETRIC:
         a, b = magnitude_of(lo), magnitude_of(hi)
         high = tl.where(a > b, a, b)
         low = -high
     else:
-        value = tl.where((code == last) & (floored == 0), hi, value)
         high, low = hi, lo
-    # A slice without ends becomes NaN, and nothing is outside of it.
-    value = tl.where(lo <= hi, value, float("nan"))
+    # Nothing is outside of a slice without ends.
     low, high = tl.where(lo <= hi, low, float("nan")), tl.where(lo <= hi, high, float("nan"))
-    r = value.to(tl.float32)
     if W.values:
-        store_rounded(out_ptr + offset, tl.where(r == 0.0, 0.0, r), inside)
+        store_rounded(out_ptr + offset, r, inside)
     add_counts(counts_ptr, x, (x < low) | (x > high), r == 0.0, inside, W)
 
 

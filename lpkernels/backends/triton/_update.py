@@ -173,6 +173,7 @@ def update_kernel(
     found_ptr,
     scale_ptr,
     count,
+    origin,
     position,
     lr,
     beta1,
@@ -198,12 +199,21 @@ def update_kernel(
 ):
     """One parameter. A program owns BLOCK neighbouring elements; grid: all of them.
 
+    origin: of its first element, in the whole of which it is a part. Draws are those of the whole,
+    and so are the bounds of blocks, so that the random words of a block have one row key.
     Where working copy and master are one, w_ptr is None and master_ptr the parameter. lr, beta1 and
     beta2 are the bits of float64 numbers.
     """
-    first = tl.cast(tl.program_id(0), tl.int64) * BLOCK
+    aligned = origin - tl.cast(origin, tl.int64) % BLOCK
+    first = tl.cast(tl.program_id(0), tl.int64) * BLOCK + aligned
     index = first + tl.arange(0, BLOCK)
-    inside = index < count
+    # Pointers to where the whole would begin: one index is that of memory and of draws.
+    g_ptr, master_ptr = g_ptr - origin, master_ptr - origin
+    if S.states > 0:
+        first_ptr = first_ptr - origin
+    if S.states > 1:
+        second_ptr = second_ptr - origin
+    inside = (index >= origin) & (index < origin + tl.cast(count, tl.int64))
     if found_ptr is not None:
         inside = inside & (tl.load(found_ptr) == 0)
     seed = tl.cast(tl.full([], 0, tl.int64), tl.uint64)
@@ -235,7 +245,7 @@ def update_kernel(
     store_values(master_ptr, index, master, inside, P1)
     if w_ptr is not None:
         working = rounded(master, index, first, seed, k4, n4, P4)
-        store_values(w_ptr, index, working, inside, P4)
+        store_values(w_ptr - origin, index, working, inside, P4)
     tl.atomic_add(counts_ptr, tl.sum(asked.to(tl.int64), axis=0), sem="relaxed")
     tl.atomic_add(counts_ptr + 1, tl.sum(unchanged.to(tl.int64), axis=0), sem="relaxed")
 
@@ -246,6 +256,7 @@ def update(
     found: Tensor | None,
     scale: Tensor | None,
     positions: Sequence[int],
+    origins: Sequence[int],
     rounding: tuple[int, ...],
     numbers: tuple[float, ...],
     begins: bool,
@@ -269,11 +280,11 @@ def update(
             for kind, place in zip(kinds[1:4], places[1:4], strict=True)
         ]
         with on_device(weight):
-            update_kernel[(triton.cdiv(count, _BLOCK),)](
+            update_kernel[(triton.cdiv(origins[i] % _BLOCK + count, _BLOCK),)](
                 tensors.gradients[i], weight if tensors.masters else None, *kept,
                 tensors.steps[i] if tensors.steps else None, tensors.counts[i], seed, found, scale,
-                count, positions[i], *doubles, *(part[0] for part in parts), *values, constants,
-                S=options, **named, BLOCK=_BLOCK, **EXACT,
+                count, origins[i], positions[i], *doubles, *(part[0] for part in parts), *values,
+                constants, S=options, **named, BLOCK=_BLOCK, **EXACT,
             )  # fmt: skip
     add_steps(tensors.steps, found)
 

@@ -31,7 +31,7 @@ from lpkernels.experiments.training.checkpoints import CHECKPOINT, read_checkpoi
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
-from lpkernels.experiments.training.parts import Context
+from lpkernels.experiments.training.parts import Context, turns_of
 from lpkernels.experiments.training.progress import progress
 from lpkernels.experiments.training.step import Step
 from lpkernels.experiments.training.tally import Tally
@@ -156,7 +156,7 @@ class Trainer:
                 model, optimizer = part.prepare(model, optimizer, context)
             self._rng_state = torch.get_rng_state()
         self.model, self.optimizer = model, optimizer
-        turns = self.workload.turns
+        turns = turns_of(self.parts, self.workload.turns)
         self.step = Step(
             model,
             replicated(model, processes, partly=len(turns) > 1),

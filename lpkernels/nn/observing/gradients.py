@@ -7,8 +7,7 @@ backward never reaches is not told of gradients that other calls gave the leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,11 +24,21 @@ Wants = Callable[[Call, str], bool]
 _FEW_HANDLES = 64
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
+class unseen:
     """What a visitor computes is torch's own, is not recorded and is not observed."""
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        yield
+
+    __slots__ = ("_recording", "_torch")
+
+    # Entered several times for each tensor: a generator would take three times as long.
+    def __enter__(self) -> None:
+        self._torch: Any = torch._C.DisableTorchFunction()
+        self._torch.__enter__()
+        self._recording = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self._recording)
+        self._torch.__exit__(*error)
 
 
 class GradientHooks:
@@ -66,6 +75,7 @@ class GradientHooks:
         """Hooks on results that are one together; backward reaches the first step last."""
         gradients: list[Tensor | None] = [None] * len(steps)
         on_leaves = self._on_leaves(call, {"weight": weight})
+        wanted = self._wants(call, "result")
 
         def arrived(step: int, gradient: Tensor) -> None:
             gradients[step] = gradient.detach()
@@ -73,7 +83,7 @@ class GradientHooks:
             if step == 0:
                 known = [torch.zeros_like(gradient) if g is None else g for g in gradients]
                 gradients[:] = [None] * len(steps)
-                self._arrived(call, "result", on_leaves, torch.cat(known))
+                self._arrived(call, "result", on_leaves, wanted, torch.cat(known))
 
         self._keep(
             [y.register_hook(partial(arrived, i)) for i, y in enumerate(steps) if y.requires_grad]
@@ -84,9 +94,10 @@ class GradientHooks:
         found = {name: y for name, y in tensors(results).items() if y.grad_fn is not None}
         on_leaves = self._on_leaves(call, arguments)
         for name, y in found.items():
-            if not on_leaves and not self._wants(call, name):
-                continue
-            self._keep([y.register_hook(partial(self._arrived, call, name, on_leaves))])
+            wanted = self._wants(call, name)
+            if on_leaves or wanted:
+                hook = partial(self._arrived, call, name, on_leaves, wanted)
+                self._keep([y.register_hook(hook)])
         return bool(found)
 
     def _on_leaves(self, call: Call, arguments: dict[str, Tensor]) -> _LeafHooks:
@@ -94,11 +105,11 @@ class GradientHooks:
         return _LeafHooks([(x, partial(self._send, call, name)) for name, x in leaves.items()])
 
     def _arrived(
-        self, call: Call, name: str, on_leaves: _LeafHooks, gradient: Tensor | None
+        self, call: Call, name: str, on_leaves: _LeafHooks, wanted: bool, gradient: Tensor | None
     ) -> None:
         if self._is_open:
             self._keep(on_leaves.put())
-        if self._wants(call, name):
+        if wanted:
             self._send(call, name, gradient)
 
     def _send(self, call: Call, name: str, gradient: Tensor | None) -> None:

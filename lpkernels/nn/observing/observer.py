@@ -82,17 +82,21 @@ def observe(
     if depth == "operators":
         _check_without_gradients(hooks)
         names = SIZES if operations is None else operations
-        with reporter.runs.watched(model), _Operators(reporter, names):
+        with reporter.runs.watched(model.named_modules()), _Operators(reporter, names):
             yield
         return
-    _check_visible(model)
+    modules = list(model.named_modules())
+    _check_visible(modules)
+    if operations is None:
+        # Half of many a model, each with two hooks to put on, to call and to take off.
+        modules = [(name, module) for name, module in modules if not _is_without_products(module)]
     mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
     try:
         if around:
-            with reporter.runs.watched(model), watching(mode), mode:
+            with reporter.runs.watched(modules), watching(mode), mode:
                 yield
         else:
-            with watching(mode), reporter.runs.watched(model, mode):
+            with watching(mode), reporter.runs.watched(modules, mode):
                 yield
     finally:
         if hooks is not None:
@@ -107,16 +111,31 @@ def _check_without_gradients(hooks: GradientHooks | None) -> None:
         )
 
 
-def _check_visible(model: Module) -> None:
-    for name, module in model.named_modules():
-        where = f"module {name!r} ({type(module).__name__})"
+# Files of torch.nn whose classes multiply nothing, but for attention.
+_FILES = "activation batchnorm dropout flatten instancenorm normalization padding pooling"
+_WITHOUT_PRODUCTS = frozenset(f"torch.nn.modules.{name}" for name in _FILES.split())
+
+
+def _is_without_products(module: Module) -> bool:
+    """Whether it is a layer of torch's own that calls no product, nor does a user's code in it."""
+    if type(module).__module__ not in _WITHOUT_PRODUCTS or "forward" in vars(module):
+        return False
+    hooked = module._forward_pre_hooks or module._forward_hooks
+    return not hooked and not isinstance(module, torch.nn.MultiheadAttention)
+
+
+def _check_visible(modules: Sequence[tuple[str, Module]]) -> None:
+    for name, module in modules:
+        kind = type(module).__name__
         if isinstance(module, torch.jit.ScriptModule):
             raise NotImplementedError(
-                f"{where} is TorchScript, whose functions are not seen; take the Python model"
+                f"module {name!r} ({kind}) is TorchScript, whose functions are not seen; take the "
+                "Python model"
             )
-        if type(module).__name__ == "OptimizedModule":
+        if kind == "OptimizedModule":
             raise NotImplementedError(
-                f"{where} is compiled by torch.compile; take the module it was made from"
+                f"module {name!r} ({kind}) is compiled by torch.compile; take the module it was "
+                "made from"
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -27,13 +27,16 @@ class Runs:
 
     @contextmanager
     def watched(
-        self, model: Module, mode: AbstractContextManager[Any] | None = None
+        self,
+        modules: Iterable[tuple[str, Module]],
+        mode: AbstractContextManager[Any] | None = None,
     ) -> Iterator[None]:
-        """mode: is entered while one of the modules runs, and at no other time."""
+        """mode: is entered while one of the modules runs, given with their names, and at no other
+        time."""
         self._mode = mode
         handles: list[RemovableHandle] = []
         try:
-            for name, module in model.named_modules():
+            for name, module in modules:
                 if not isinstance(module, torch.jit.ScriptModule):
                     handles += self._hooked(name, module)
             yield

@@ -89,12 +89,18 @@ class Visitor:
         """
 
 
+_NO_TENSORS = frozenset({int, float, bool, str, type(None)})
+
+
 def tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors among values and in their lists and tuples, these as "name.0", "name.1"."""
     found: dict[str, Tensor] = {}
     for name, value in values.items():
+        # Asking whether an int or None is a Tensor takes longer than all else here.
+        if type(value) in _NO_TENSORS:
+            continue
         if isinstance(value, Tensor):
             found[name] = value
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple) and not _NO_TENSORS.issuperset(map(type, value)):
             found |= tensors({f"{name}.{i}": each for i, each in enumerate(value)})
     return found

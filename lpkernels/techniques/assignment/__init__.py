@@ -6,8 +6,10 @@ arXiv 2301.13464.
 
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.baselines import amp_like, operator_based, uniform
+from lpkernels.techniques.assignment.curve import Point, curve
 from lpkernels.techniques.assignment.demotion import demote
 from lpkernels.techniques.assignment.grouping import Group, TensorSpec, group
+from lpkernels.techniques.assignment.keeping import kept_memory
 from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
@@ -22,6 +24,7 @@ from lpkernels.techniques.assignment.running import (
     audit,
     train_with_assignment,
 )
+from lpkernels.techniques.assignment.scoring import score
 from lpkernels.techniques.assignment.sensitivity import Scores
 from lpkernels.techniques.assignment.tracing import trace
 
@@ -36,6 +39,7 @@ __all__ = [
     "Memory",
     "Op",
     "Pins",
+    "Point",
     "Promoter",
     "Promotion",
     "Scores",
@@ -44,9 +48,12 @@ __all__ = [
     "amp_like",
     "assign",
     "audit",
+    "curve",
     "demote",
     "group",
+    "kept_memory",
     "operator_based",
+    "score",
     "trace",
     "train_with_assignment",
     "uniform",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +10,15 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.grouping import Group
+from lpkernels.techniques.assignment.grouping import Group, TensorSpec
+from lpkernels.techniques.assignment.knapsack import by_cost_per_gain, cheapest, items_of
 from lpkernels.techniques.assignment.pins import NONE, Pins, held, tie
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.sensitivity import Scores, scores_of
 
-Order = Literal["decreasing", "increasing", "random", "sensitivity"]
+Order = Literal["decreasing", "increasing", "random", "sensitivity", "sensitivity_prefix"]
+#: Orders that take scores.
+SCORED = ("sensitivity", "sensitivity_prefix")
 
 
 def demote(
@@ -37,10 +41,14 @@ def demote(
     everything.
 
     Orders, equal ones by index: "decreasing" size, the paper's; "increasing"; "random" by seed,
-    the same on every machine; "sensitivity", ours: by score over the bits that the group saves,
-    least first. That last one is the greedy way to fill a knapsack, best where groups could be
-    demoted in part; with whole ones it demotes at most one group more than that. Scores do not
-    depend on the budget, so those of one pass serve for the whole curve.
+    the same on every machine; "sensitivity_prefix", ours: by score over the bits that the group
+    saves, least first.
+
+    "sensitivity", ours, is no prefix: of all sets of groups that are enough it takes one with the
+    least sum of scores, and of these one that is low most; an exact knapsack (`front` says what
+    that costs), whose sets of two demands need not lie in one another. The prefix is its greedy
+    approximation, best where groups could be demoted in part. Scores do not depend on the demand,
+    so those of one pass serve for the whole `curve`.
 
     What pins hold high, and tensors of operations that are not known, stay high; so a ratio above
     what the others make up is not reached, and `Assignment.ratio` says what is. The size of a
@@ -55,7 +63,7 @@ def demote(
         formats: what high and low are.
         pins: tensors held or tied.
         bits: instead of the ratio: the most bits that all tensors may have together, ours.
-        scores: for "sensitivity": of each group, what its demotion costs.
+        scores: for the orders by sensitivity: of each group, what its demotion costs (`score`).
 
     Raises:
         TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
@@ -66,11 +74,16 @@ def demote(
     _check(groups, ratio, bits, order, seed)
     kept = held(groups, pins)
     groups = tie(groups, pins)
-    walk = _Walk(formats, kept.high, sum(group.numel for group in groups))
+    walk = Walk(formats, kept.high, sum(group.numel for group in groups))
     for group in groups:
         walk.start(group, kept.low)
     enough = _enough(walk, ratio, bits)
-    for group in _ordered(groups, order, seed, walk, scores):
+    costs = _costs(order, scores, groups)
+    if order == "sensitivity":
+        ordered = _least(groups, walk, costs, ratio, bits)
+    else:
+        ordered = _ordered(groups, order, seed, walk, costs)
+    for group in ordered:
         if enough():
             break
         walk.lower(group)
@@ -83,8 +96,8 @@ def demote(
 
 
 @dataclass
-class _Walk:
-    """How far the demotion is."""
+class Walk:
+    """How far a demotion is."""
 
     formats: Formats
     high: frozenset[str]
@@ -104,7 +117,7 @@ class _Walk:
                 self.low_numel += tensor.numel
 
     def lower(self, group: Group) -> None:
-        left = [t for t in group.tensors if t.key not in self.low and t.key not in self.high]
+        left = self.left(group)
         if left:
             self.lowered.append(group.index)
         self.bits -= self.saved(group)
@@ -112,48 +125,72 @@ class _Walk:
             self.low.add(tensor.key)
             self.low_numel += tensor.numel
 
+    def left(self, group: Group) -> list[TensorSpec]:
+        """The tensors that its demotion would take to low precision."""
+        return [t for t in group.tensors if t.key not in self.low and t.key not in self.high]
+
     def saved(self, group: Group) -> int:
         """Bits that its demotion would save."""
-        left = [t for t in group.tensors if t.key not in self.low and t.key not in self.high]
+        left = self.left(group)
         return sum(self.formats.bits(t, False) - self.formats.bits(t, True) for t in left)
 
 
-def _enough(walk: _Walk, ratio: float | Fraction | None, bits: int | None) -> Callable[[], bool]:
+def _enough(walk: Walk, ratio: float | Fraction | None, bits: int | None) -> Callable[[], bool]:
     if bits is not None:
         return lambda: walk.bits <= bits
     share = Fraction(ratio or 0)
     return lambda: walk.low_numel * share.denominator >= share.numerator * walk.numel
 
 
-def _ordered(
-    groups: Sequence[Group],
-    order: Order,
-    seed: int | None,
-    walk: _Walk,
-    scores: Scores | Mapping[int, float] | None,
-) -> list[Group]:
-    if (scores is not None) != (order == "sensitivity"):
+def _costs(
+    order: Order, scores: Scores | Mapping[int, float] | None, groups: Sequence[Group]
+) -> Mapping[int, float]:
+    if (scores is not None) != (order in SCORED):
         raise ValueError(
-            f"demote: scores go with order='sensitivity', got order={order!r} and "
+            f"demote: scores go with order='sensitivity' or 'sensitivity_prefix', got {order=} and "
             f"{'no scores' if scores is None else 'scores'}"
         )
+    return {} if scores is None else scores_of(scores, groups)
+
+
+def _ordered(
+    groups: Sequence[Group], order: Order, seed: int | None, walk: Walk, costs: Mapping[int, float]
+) -> list[Group]:
     if order == "random":
         # random() is the method of which Python promises the same numbers in every version.
         draw = random.Random(seed)
         drawn = {group.index: draw.random() for group in groups}
         return sorted(groups, key=lambda group: drawn[group.index])
-    if scores is not None:
-        costs = scores_of(scores, groups)
-
-        def cost_per_bit(group: Group) -> tuple[bool, Fraction, int]:
-            saved = walk.saved(group)
-            cost = Fraction(costs[group.index])
-            # What saves nothing comes last: only a ratio can ask for it.
-            return not saved, cost / saved if saved else cost, group.index
-
-        return sorted(groups, key=cost_per_bit)
+    if order == "sensitivity_prefix":
+        return _by_cost(groups, {group.index: walk.saved(group) for group in groups}, costs)
     sign = -1 if order == "decreasing" else 1
     return sorted(groups, key=lambda group: (sign * group.numel, group.index))
+
+
+def _by_cost(
+    groups: Sequence[Group], gains: Mapping[int, int], costs: Mapping[int, float]
+) -> list[Group]:
+    by_index = {group.index: group for group in groups}
+    return [by_index[item.key] for item in by_cost_per_gain(items_of(gains, costs))]
+
+
+def _least(
+    groups: Sequence[Group],
+    walk: Walk,
+    costs: Mapping[int, float],
+    ratio: float | Fraction | None,
+    bits: int | None,
+) -> list[Group]:
+    """The groups of the least sum of costs that are enough; all, if these are not."""
+    saved = {group.index: walk.saved(group) for group in groups}
+    if bits is not None:
+        gains, need = saved, walk.bits - bits
+    else:
+        gains = {group.index: sum(t.numel for t in walk.left(group)) for group in groups}
+        need = math.ceil(Fraction(ratio or 0) * walk.numel) - walk.low_numel
+    found = cheapest(items_of(gains, costs), need)
+    taken = set(gains if found is None else found.keys)
+    return [each for each in _by_cost(groups, saved, costs) if each.index in taken]
 
 
 def _check(

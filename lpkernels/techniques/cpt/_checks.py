@@ -51,6 +51,14 @@ def choice(label: str, value: Any, names: Collection[str]) -> str:
     return str(value)
 
 
+def function(label: str, value: Any, called: str) -> None:
+    """Something that is called as `called` says."""
+    if not callable(value):
+        raise TypeError(
+            f"{label}: expected a function {called}, got {type(value).__name__} {value!r}"
+        )
+
+
 def share(label: str, value: Any) -> float:
     """A finite number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -89,6 +89,8 @@ def precision_range_test(
         it, not the numbers: window, steps and threshold are ours, and so is the rule for the
         highest.
     """
+    _checks.function("step_fn", step_fn, "step_fn() -> accuracy")
+    _checks.function("set_bits", set_bits, "set_bits(bits)")
     levels = _candidates(candidates)
     _checks.whole("window", window, 1)
     _checks.whole("steps_per_level", steps_per_level, 1)

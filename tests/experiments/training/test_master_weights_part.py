@@ -36,8 +36,8 @@ def figures(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_float32_masters_train_to_the_bits_of_no_part(tmp_path: Path) -> None:
-    """A gradient format of fp32 makes the part; it rounds nothing."""
-    one, two = trainer_in(tmp_path / "plain"), trainer_in(tmp_path / "part", opt_grad="fp32")
+    """The optimizer's own step makes the part; it rounds nothing."""
+    one, two = trainer_in(tmp_path / "plain"), trainer_in(tmp_path / "part", opt_pass="general")
     one.fit()
     two.fit()
     assert isinstance(two.optimizer, MasterWeights)
@@ -52,7 +52,20 @@ def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> 
         assert torch.equal(values, lp.quantize(values, "fp8_e4m3"))
     shares = [epoch["stagnation"] for epoch in run.epochs]
     assert all(0 < share < 1 for share in shares)
-    assert run.header["config"]["parts"]["master_weights"] == NARROW
+    assert run.header["config"]["parts"]["master_weights"] == {**NARROW, "opt_pass": "fused"}
+
+
+def test_records_without_a_pass_are_read() -> None:
+    values = BASE.replace(**NARROW).to_dict()
+    del values["parts"]["master_weights"]["opt_pass"]
+    assert RunConfig.from_dict(values) == BASE.replace(**NARROW)
+
+
+@pytest.mark.parametrize(("opt_pass", "fused"), [("fused", None), ("general", False)])
+def test_the_pass_is_chosen(opt_pass: str, fused: bool | None, tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, master="fp16", opt_pass=opt_pass)
+    assert isinstance(trainer.optimizer, MasterWeights)
+    assert trainer.optimizer._fused is fused
 
 
 def test_a_master_too_narrow_stagnates(tmp_path: Path) -> None:
@@ -85,4 +98,6 @@ def test_settings_are_checked() -> None:
         MasterWeightsConfig(opt_state="exp_avg=bf16,=fp16")
     with pytest.raises(ValueError, match=r"MasterWeightsConfig: working: .* unknown format 'fp17'"):
         MasterWeightsConfig(working="fp17")
+    with pytest.raises(ValueError, match="opt_pass: expected one of fused, general, got 'own'"):
+        MasterWeightsConfig(opt_pass="own")
     assert BASE.replace(master="").parts == ()

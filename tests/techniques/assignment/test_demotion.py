@@ -114,18 +114,50 @@ def test_random_order_is_the_seeds_own():
     assert orders[0] == (5, 0, 1, 3, 7, 2, 6, 4)
 
 
-def test_sensitivity_takes_the_cheapest_bits_first():
+def test_a_prefix_by_sensitivity_takes_the_cheapest_bits_first():
     groups = tensors(100, 10, 1000)
     # 0.04, 0.5 and 0.02 a saved bit, over 8.
-    made = demote(groups, 0.95, order="sensitivity", scores={0: 4, 1: 5, 2: 20})
+    made = demote(groups, 0.95, order="sensitivity_prefix", scores={0: 4, 1: 5, 2: 20})
     assert made.low_groups == (2, 0)
+
+
+def test_sensitivity_takes_the_cheapest_set():
+    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
+    most = 16 * 1110
+    saves = {1: (0,), 801: (0, 1), 881: (2,), 8001: (2, 0), 8801: (2, 0, 1)}
+    for need, low in saves.items():
+        made = demote(groups, bits=most - need, order="sensitivity", scores=scores)
+        assert made.low_groups == low
+    # 101 of 1110 elements: the first two have 110 and cost 9, the last alone costs 20.
+    made = demote(groups, Fraction(101, 1110), order="sensitivity", scores=scores)
+    assert made.low_groups == (0, 1)
+    # A hundredth of an element more than the first has.
+    made = demote(groups, Fraction(10001, 111000), order="sensitivity", scores=scores)
+    assert made.low_groups == (0, 1)
+    assert demote(groups, 0, order="sensitivity", scores=dict.fromkeys(range(3), 0)).bits == most
+
+
+def test_what_is_held_low_counts_for_a_ratio_by_sensitivity():
+    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
+    pins = Pins(low="t0.Y")
+    made = demote(groups, Fraction(110, 1110), order="sensitivity", scores=scores, pins=pins)
+    assert (made.low_groups, made.low) == ((1,), {"t0.Y", "t1.Y"})
+
+
+def test_sensitivity_takes_everything_where_pins_keep_a_ratio_from_being_reached():
+    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
+    pins = Pins(high="t2.Y")
+    made = demote(groups, 0.5, order="sensitivity", scores=scores, pins=pins)
+    assert made.low_groups == (0, 1)
+    with pytest.raises(ValueError, match=r"bits=16,879 cannot be met.* there are 16,880"):
+        demote(groups, bits=16_879, order="sensitivity", scores=scores, pins=pins)
 
 
 def test_a_budget_of_bits_stops_where_it_is_met():
     groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
     most = 16 * 1110
     made = [
-        demote(groups, bits=budget, order="sensitivity", scores=scores)
+        demote(groups, bits=budget, order="sensitivity_prefix", scores=scores)
         for budget in (most, most - 1, most - 8000, most - 8001, most - 8880)
     ]
     assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
@@ -146,8 +178,14 @@ def test_scores_are_kept_for_every_budget(tmp_path):
     scores.save(tmp_path / "scores.json")
     loaded = Scores.load(tmp_path / "scores.json", GROUPS)
     assert loaded == scores
-    made = [demote(GROUPS, r, order="sensitivity", scores=loaded).low_groups for r in (0.1, 0.5, 1)]
-    assert made == [(2,), (2, 1), (2, 1, 0, 3)]
+    orders: Any = ("sensitivity", "sensitivity_prefix")
+    made = {
+        o: [demote(GROUPS, r, order=o, scores=loaded).low_groups for r in (0.1, 0.5, 1)]
+        for o in orders
+    }
+    # Group 1 alone is enough for a half, and a billionth less than with group 2.
+    assert made["sensitivity"] == [(2,), (1,), (2, 1, 0, 3)]
+    assert made["sensitivity_prefix"] == [(2,), (2, 1), (2, 1, 0, 3)]
 
 
 def test_scores_of_other_groups_are_refused(tmp_path):
@@ -177,6 +215,7 @@ def test_scores_of_other_groups_are_refused(tmp_path):
         (0.5, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
         (0.5, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
         (0.5, {"order": "sensitivity"}, ValueError, "scores go with order='sensitivity'.* no"),
+        (0.5, {"order": "sensitivity_prefix"}, ValueError, "scores go with .*_prefix' and no"),
         (0.5, {"scores": {0: 1.0}}, ValueError, "got order='decreasing' and scores"),
     ],
 )
@@ -237,7 +276,8 @@ def test_budgets_of_bits_nest_and_are_met(ops: list[Op], data: st.DataObject):
     scores = {each.index: data.draw(st.floats(0, 1e6)) for each in groups}
     most, least = demote(groups, 0.0).bits, demote(groups, 1.0).bits
     budgets = sorted(data.draw(st.integers(least, most)) for _ in range(2))
-    tight, loose = (demote(groups, bits=b, order="sensitivity", scores=scores) for b in budgets)
+    order: Any = "sensitivity_prefix"
+    tight, loose = (demote(groups, bits=b, order=order, scores=scores) for b in budgets)
     assert tight.bits <= budgets[0]
     assert loose.bits <= budgets[1]
     assert tight.low_groups[: len(loose.low_groups)] == loose.low_groups

@@ -91,3 +91,11 @@ class Named:
 def small_model(layer: type[Quantized] = Quantized) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(layer(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), layer(8, 3))
+
+
+def layers_of(model: nn.Module) -> list[Any]:
+    return [m for m in model.modules() if isinstance(m, Quantized)]
+
+
+def bits_of(model: nn.Module) -> list[tuple[int, int]]:
+    return [layer.bits for layer in layers_of(model)]

@@ -221,6 +221,7 @@ def test_continue_goes_on_from_level_to_level() -> None:
         ({"window": 300}, ValueError, "steps_per_level: expected at least window=300, got 200"),
         ({"threshold": -0.1}, ValueError, "threshold: expected a finite number of at least 0"),
         ({"mode": "once"}, ValueError, "mode: expected one of within, continue"),
+        ({"set_bits": 8}, TypeError, r"set_bits: expected a function set_bits\(bits\), got int 8"),
         ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
     ],
     ids=str,
@@ -230,7 +231,14 @@ def test_wrong_input_runs_nothing(
 ) -> None:
     made = Synthetic(ENDS)
     with pytest.raises(error, match=match):
-        precision_range_test(made, made.set_bits, **options)
+        precision_range_test(made, **{"set_bits": made.set_bits, **options})
+    assert made.asked == []
+
+
+def test_a_step_that_is_no_function_is_refused() -> None:
+    made = Synthetic(ENDS)
+    with pytest.raises(TypeError, match=r"step_fn: expected a function .*, got float 0.5"):
+        precision_range_test(0.5, made.set_bits)  # type: ignore[arg-type]
     assert made.asked == []
 
 

@@ -1,8 +1,5 @@
-"""PrecisionScheduler: habits of torch's schedulers, targets, tables, accumulators, state, cost."""
+"""PrecisionScheduler: habits of torch's schedulers, targets, layers, cost."""
 
-import copy
-import pickle
-import threading
 from typing import Any
 
 import numpy as np
@@ -11,18 +8,18 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.cpt import Precision, PrecisionScheduler, Schedule, bitops, bits_at
-from tests.techniques.cpt.fakes import Emulating, Named, Quantized, Separate, Summing, small_model
+from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops, bits_at
+from tests.techniques.cpt.fakes import (
+    Emulating,
+    Named,
+    Quantized,
+    Separate,
+    bits_of,
+    layers_of,
+    small_model,
+)
 
 CYCLE = [3, 3, 4, 5, 6, 6, 7, 8]
-
-
-def layers_of(model: nn.Module) -> list[Any]:
-    return [m for m in model.modules() if isinstance(m, Quantized)]
-
-
-def bits_of(model: nn.Module) -> list[tuple[int, int]]:
-    return [layer.bits for layer in layers_of(model)]
 
 
 def test_the_constructor_sets_step_0_and_step_the_next() -> None:
@@ -165,56 +162,6 @@ def test_eval_bits_are_those_of_at() -> None:
         assert bits_of(model) == [(10, 8)] * 2
 
 
-FLOATS = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat"}
-
-
-@pytest.mark.parametrize(
-    "formats", [FLOATS, "float", "fixed{bits}_f2"], ids=["table", "name", "pattern"]
-)
-def test_formats_reach_targets_by_width(formats: Any) -> None:
-    model = small_model()
-    PrecisionScheduler(model, 8, bits=(3, 5), cycles=1, formats=formats)
-    expected = "fixed3_f2" if formats == "fixed{bits}_f2" else "e2m0_sat"
-    assert layers_of(model)[0].table[3] == lp.parse_format(expected)
-    assert model(torch.randn(4, 6)).isfinite().all()
-
-
-def test_accumulators_are_scheduled_with_bits_and_alone() -> None:
-    model = small_model(Summing)
-    scheduler = PrecisionScheduler(
-        model, 8, bits=(3, 8), cycles=1, accumulator_bits=(4, 9), accumulators="e6m{bits}_chunk64"
-    )
-    layer = layers_of(model)[0]
-    assert layer.accumulator == lp.Accumulator("e6m4", chunk=64)
-    assert scheduler.precisions == [Precision(3, 8, None, 4)]
-    with scheduler.at(5):
-        assert (layer.bits, layer.accumulator.fmt.man_bits) == ((5, 8), 9)
-    assert layer.accumulator.fmt.man_bits == 4
-
-    alone = small_model(Summing)
-    scheduler = PrecisionScheduler(alone, 8, bits=None, accumulator_bits=(4, 9), cycles=1)
-    scheduler.step(7)
-    assert layers_of(alone)[0].bits == (16, 16)
-    assert layers_of(alone)[0].accumulator == lp.Accumulator("e8m9")
-    plan = Schedule((4, 9), 1).plan(8)
-    assert scheduler.cost("accumulator") == pytest.approx(float((plan + 1).mean()) / 24)
-    assert scheduler.static_cost("accumulator") == 10 / 24
-    with pytest.raises(ValueError, match="kind='bitops' needs a schedule of it"):
-        scheduler.cost()
-
-
-@pytest.mark.parametrize(
-    "accumulators",
-    [{4: "e5m4", 5: "e5m5"}, lambda bits: lp.Accumulator(f"e5m{bits}")],
-    ids=["table", "function"],
-)
-def test_accumulators_by_table_and_function(accumulators: Any) -> None:
-    model = small_model(Summing)
-    options = {"bits": None, "accumulator_bits": (4, 5), "cycles": 1}
-    PrecisionScheduler(model, 4, accumulators=accumulators, **options).step(3)
-    assert layers_of(model)[0].accumulator == lp.Accumulator("e5m5")
-
-
 def test_layers_have_schedules_of_their_own() -> None:
     model = small_model()
     scheduler = PrecisionScheduler(
@@ -252,168 +199,6 @@ def test_costs_run_and_are_expected() -> None:
     assert scheduler.static_cost() == bitops(8, 8)
     with pytest.raises(ValueError, match="kind: expected one of bitops, accumulator, got 'flops'"):
         scheduler.cost("flops")
-
-
-def test_state_goes_on_in_the_middle_of_a_cycle() -> None:
-    first = PrecisionScheduler(small_model(), 16, bits=(3, 8), cycles=2)
-    for _ in range(11):
-        first.step()
-    state = first.state_dict()
-    assert pickle.loads(pickle.dumps(state)) == state == copy.deepcopy(state)
-    assert torch.equal(torch.tensor(state["last_step"]), torch.tensor(11))
-    model = small_model()
-    second = PrecisionScheduler(model, 16, bits=(3, 8), cycles=2)
-    second.load_state_dict(state)
-    assert bits_of(model) == [(5, 8)] * 2
-    assert second.cost() == first.cost()
-    for _ in range(6):
-        first.step()
-        second.step()
-        assert second.get_last_bits() == first.get_last_bits()
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"total_steps": 32}, "expected the state of total_steps=32, got 16"),
-        ({"cycles": 4}, "expected the state of schedules=.*'cycles': 4"),
-        ({"bits": (4, 8)}, r"expected the state of schedules=.*\[4, 8\]"),
-        ({"profile": lambda z: z}, "expected the state of schedules=.*function"),
-    ],
-    ids=["total", "cycles", "bits", "profile"],
-)
-def test_state_of_another_plan_is_refused(changes: dict[str, Any], match: str) -> None:
-    settings: dict[str, Any] = {"total_steps": 16, "bits": (3, 8), "cycles": 2}
-    state = PrecisionScheduler(small_model(), **settings).state_dict()
-    model = small_model()
-    other = PrecisionScheduler(model, **{**settings, **changes})
-    before = other.state_dict(), bits_of(model)
-    with pytest.raises(ValueError, match=match):
-        other.load_state_dict({**state, "last_step": 9})
-    assert (other.state_dict(), bits_of(model)) == before
-
-
-def test_what_is_no_state_is_refused() -> None:
-    scheduler = PrecisionScheduler(Named(), 8, bits=(3, 8), cycles=1)
-    with pytest.raises(ValueError, match="got no total_steps; is this the state of a Precision"):
-        scheduler.load_state_dict({"last_step": 3})
-    with pytest.raises(TypeError, match="load_state_dict: expected a dict, got list"):
-        scheduler.load_state_dict([1])  # type: ignore[arg-type]
-
-
-class Refusing(Quantized):
-    """Takes up to 6 bits, and keeps what it was told in a tensor and a list."""
-
-    MOST = 6
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
-        self.register_buffer("width", torch.tensor(16))
-        self.told: list[int] = []
-
-    def set_precision(self, forward_bits: int, backward_bits: int, **options: Any) -> None:
-        self.told.append(forward_bits)
-        self.width.fill_(forward_bits)
-        super().set_precision(forward_bits, backward_bits, **options)
-
-
-def test_a_width_that_a_target_refuses_changes_nothing() -> None:
-    model = nn.Sequential(Quantized(6, 6), Refusing(6, 6))
-    with pytest.raises(
-        ValueError, match=r"target '1' \(Refusing\) does not take .*'forward': 7.*at most 6 bits"
-    ):
-        PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
-    assert bits_of(model) == [(16, 16)] * 2
-    assert model[1].told == [] and model[1].width == 16
-    PrecisionScheduler(model, 8, bits=(3, 6), cycles=1)
-    assert model[1].told == [3] and model[1].width == 3
-
-
-class Awkward(Quantized):
-    """Is made in a way of its own, and holds what cannot be copied."""
-
-    def __new__(cls, *sizes: int) -> "Awkward":
-        if not sizes:
-            raise TypeError("sizes are missing")
-        return super().__new__(cls)
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
-        self.lock = threading.Lock()
-
-
-def test_targets_that_cannot_be_copied_as_a_whole_are_asked_too() -> None:
-    model = nn.Sequential(Awkward(3, 3))
-    PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
-    assert bits_of(model) == [(3, 8)]
-    with pytest.raises(ValueError, match="at most 16 bits, got 17"):
-        PrecisionScheduler(model, 8, bits=(3, 17), cycles=1)
-    assert bits_of(model) == [(3, 8)]
-
-
-PLAIN = nn.Sequential(nn.Linear(2, 2))
-
-
-@pytest.mark.parametrize(
-    ("targets", "options", "error", "match"),
-    [
-        (PLAIN, {}, ValueError, "no module of Sequential has a precision to set; convert"),
-        ([], {}, ValueError, "expected at least one target, got none"),
-        (3, {}, TypeError, "expected a model, an object with set_precision.* got int"),
-        (Named(), {"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3"),
-        (Named(), {"bits": (3, 25)}, ValueError, "bits: expected 1 to 24 bits, got 25"),
-        (Named(), {"bits": None}, ValueError, "expected bits, accumulator_bits or both"),
-        (Named(), {"cycles": 0}, ValueError, "cycles: expected at least 1, got 0"),
-        (Named(), {"cycles": 9}, ValueError, "got 8 steps and cycles=9"),
-        (Named(), {"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
-        (Named(), {"grad_bits": 0}, ValueError, "grad_bits: expected at least 1, got 0"),
-        (Named(), {"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 24 bits, got 99"),
-        (Quantized(2, 2), {"eval_bits": 20}, ValueError, "does not take {'forward': 20"),
-        (Named(), {"formats": "float"}, ValueError, "target Named takes no formats="),
-        (Named(), {"accumulator_bits": 4}, ValueError, "target Named has no set_accumulator"),
-        (print, {"accumulator_bits": 4}, ValueError, "and no accumulator; give objects"),
-        (Quantized(2, 2), {"formats": FLOATS}, ValueError, "the table lacks 6, 7, 8 of the sch"),
-        (
-            Quantized(2, 2),
-            {"formats": "float", "eval_bits": 9},
-            ValueError,
-            "the table lacks 9 of the scheduled",
-        ),
-        (Quantized(2, 2), {"formats": "e4m3"}, ValueError, "text with {bits} in it once"),
-        (Quantized(2, 2), {"formats": 3}, TypeError, "formats: expected a mapping"),
-        (
-            Summing(2, 2),
-            {"accumulator_bits": 4, "accumulators": {5: "e5m5"}},
-            ValueError,
-            "accumulators: the table lacks 4",
-        ),
-        (
-            Summing(2, 2),
-            {"accumulator_bits": 4, "accumulators": 3},
-            TypeError,
-            "accumulators: expected a text",
-        ),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_wrong_input(
-    targets: Any, options: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    settings: dict[str, Any] = {"total_steps": 8, "bits": (3, 8), "cycles": 1, **options}
-    with pytest.raises(error, match=match):
-        PrecisionScheduler(targets, settings.pop("total_steps"), **settings)
-    if isinstance(targets, Named):
-        assert targets.calls == []
-    if isinstance(targets, Quantized):
-        assert targets.bits == (16, 16)
-
-
-def test_at_refuses_bits_that_a_table_lacks() -> None:
-    model = small_model()
-    scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, formats="float")
-    with pytest.raises(ValueError, match="that the table of formats has, got 9"), scheduler.at(9):
-        pass
-    assert bits_of(model) == [(3, 8)] * 2
 
 
 def test_the_bits_are_those_of_bits_at() -> None:

@@ -1,23 +1,33 @@
 """The parts that a run may have: importing this package registers those of lpkernels."""
 
 from lpkernels.experiments.training.parts import (
+    assignment,
     diagnosis,
     loss_scale,
     master_weights,
     precision_schedule,
     weight_update,
 )
-from lpkernels.experiments.training.parts.part import PARTS, Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import (
+    PARTS,
+    Context,
+    Part,
+    PartConfig,
+    register,
+    turns_of,
+)
 
 __all__ = [
     "PARTS",
     "Context",
     "Part",
     "PartConfig",
+    "assignment",
     "diagnosis",
     "loss_scale",
     "master_weights",
     "precision_schedule",
     "register",
+    "turns_of",
     "weight_update",
 ]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lpkernels.arithmetic import as_quantizer
-from lpkernels.experiments.settings import setting
+from lpkernels.experiments.settings import one_of, setting
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
 from lpkernels.techniques.loss_scaling import MasterWeights
 
@@ -57,8 +57,16 @@ class MasterWeightsConfig(PartConfig):
         "", "Format of the gradients as they enter the optimizer.", check=as_quantizer
     )
 
+    opt_pass: str = setting(
+        "fused",
+        "fused: updates in one pass over each parameter, where it can be; general: the optimizer's "
+        "own step, whose last places differ, as in records without this setting.",
+        check=one_of("fused", "general"),
+    )
+
     def build(self) -> Part:
         return Masters(
+            fused=None if self.opt_pass == "fused" else False,
             weight=self.working or "fp32",
             master=self.master or "fp32",
             state=_states(self.opt_state) if self.opt_state else "fp32",
@@ -72,18 +80,17 @@ class Masters(Part):
     Its record is the share of the updates since the last one that changed nothing.
     """
 
-    def __init__(self, **formats: str | Mapping[str, str] | None) -> None:
-        self._formats: dict[str, Any] = dict(formats)
+    def __init__(
+        self, *, fused: bool | None = None, **formats: str | Mapping[str, str] | None
+    ) -> None:
+        self._formats: dict[str, Any] = {**formats, "fused": fused}
         self._optimizer: MasterWeights | None = None
 
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         names = model.named_parameters()
-        # A run has the same bits on any number of processes; the fused pass takes no shards.
-        self._optimizer = MasterWeights(
-            optimizer, **self._formats, named_parameters=names, fused=False
-        )
+        self._optimizer = MasterWeights(optimizer, **self._formats, named_parameters=names)
         return model, self._optimizer
 
     def record(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.settings import Section, claim
-from lpkernels.experiments.workloads.workload import Batch, Workload
+from lpkernels.experiments.workloads.workload import Batch, Turn, Workload
 
 
 class Context:
@@ -84,6 +84,10 @@ class Part:
         """
         return model, optimizer
 
+    def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+        """The updates of a step, as this part computes their losses. Called after `prepare`."""
+        return turns
+
     def around_step(self, step: int) -> AbstractContextManager[Any]:
         """What surrounds step number `step` of the run, from 0; its test is outside."""
         return nullcontext()
@@ -135,6 +139,13 @@ class Part:
         """Records of the run so far, a header first, by the name of a file <name>.jsonl in its
         folder, which they replace after every epoch. All processes make this call."""
         return {}
+
+
+def turns_of(parts: Sequence[Part], turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    """Those of a workload, as its run's parts in their order change them."""
+    for part in parts:
+        turns = part.turns(turns)
+    return turns
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lpkernels.formats import FP32, FloatFormat
-from lpkernels.functional.count import count
+from lpkernels.functional.count import count_to_nearest
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS
 
 #: Overflow, underflow, zeros, nonfinite; then a bin for each exponent.
@@ -21,4 +21,4 @@ def counted(x: Tensor, fmt: FloatFormat | None, into: Tensor) -> None:
         None: of a format without a range of its own, of which no element does.
     into: (260,) int64: overflow, underflow, zeros, nonfinite, and a `histograms.Histogram`.
     """
-    count(x, FP32 if fmt is None else fmt, counts=into)
+    count_to_nearest(x, FP32 if fmt is None else fmt, into)

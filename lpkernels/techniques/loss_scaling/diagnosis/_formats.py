@@ -61,15 +61,16 @@ class Formats:
         elif asked != RECIPE:
             self._by_kind = dict.fromkeys(KINDS, float_format("diagnose: fmt", asked))
 
-    def of(self, kind: str, run: Run) -> Format | None:
-        """The format of a tensor of what `run` computes; None: it is not counted."""
+    def of(self, run: Run) -> Mapping[str, Format]:
+        """The formats by kind of what `run` computes; tensors without one are not counted."""
         if self._by_kind is not None:
-            return self._by_kind.get(kind)
+            return self._by_kind
         inner: Run | None = run
         while inner is not None and not isinstance(inner.module, Emulated):
             inner = inner.outer
         if inner is None:
-            return None
+            return {}
         assert isinstance(inner.module, Emulated)
-        quantizer = getattr(inner.module.recipe, kind)
-        return None if quantizer is None else quantizer.fmt
+        recipe = inner.module.recipe
+        given = {kind: getattr(recipe, kind) for kind in KINDS}
+        return {kind: quantizer.fmt for kind, quantizer in given.items() if quantizer is not None}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-
-from torch import Tensor
+from collections.abc import Sequence
+from functools import lru_cache
 
 _LEFT = frozenset("input input1 input2 data mat1 batch1 query key value hx".split())
 _RIGHT = frozenset(
@@ -16,14 +16,28 @@ _ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
 _NUMBER = re.compile(r"\.?\d+$")
 
 
-def kind_of(operation: str, name: str, x: Tensor) -> str:
+@lru_cache(maxsize=4096)
+def operands(operation: str, given: Sequence[tuple[str, int]]) -> tuple[tuple[str, str, str], ...]:
+    """(argument's name, "input" or "weight", what a row shows of the name) of what is multiplied.
+
+    given: names and dimensions of the floating-point arguments.
+    """
+    kinds = {name: _kind_of(operation, name, dimensions) for name, dimensions in given}
+    found = []
+    for kind in ("input", "weight"):
+        names = [name for name in kinds if kinds[name] == kind]
+        found += [(name, kind, name if len(names) > 1 else "") for name in names]
+    return tuple(found)
+
+
+def _kind_of(operation: str, name: str, dimensions: int) -> str:
     """ "input", "weight" or, for biases, masks and all that no product multiplies, ""."""
     if name == "input" and operation in _ADDING:
         return ""
     bare = _NUMBER.sub("", name)
     if bare == "params":
         # Of a recurrent layer: its biases are among them.
-        return "weight" if x.dim() > 1 else ""
+        return "weight" if dimensions > 1 else ""
     if bare in _RIGHT:
         return "weight"
     # A number is an argument that torch gives no name.

@@ -126,7 +126,7 @@ class Diagnosis(Report):
 
     def _read(self) -> None:
         """Adds what was counted since the last time; waits for the device."""
-        calls, self._watcher.calls = self._watcher.calls, {}
+        calls = self._watcher.take_calls()
         if not calls:
             return
         forward = self._forward.take()

@@ -18,8 +18,14 @@ from lpkernels.functional.updating import UpdateTensors, update
 from lpkernels.techniques.loss_scaling.masters.formats import Formats
 from lpkernels.techniques.loss_scaling.masters.fused import STATES
 from lpkernels.techniques.loss_scaling.masters.rules import Rule
+from lpkernels.techniques.loss_scaling.masters.sharding import (
+    Layout,
+    add_up,
+    here,
+    is_placed,
+)
 from lpkernels.techniques.loss_scaling.masters.states import COUNTS, MASTER, state_key
-from lpkernels.techniques.loss_scaling.masters.storage import zeros
+from lpkernels.techniques.loss_scaling.masters.storage import is_coded, zeros
 from lpkernels.techniques.loss_scaling.masters.updates import Key
 
 STEP = "step"
@@ -29,7 +35,8 @@ STEP = "step"
 class Batch:
     """Parameters that one call steps: of one group, one set of formats, one device, one dtype.
 
-    tensors: of each kind of `UpdateTensors`, in that order.
+    tensors: of each kind of `UpdateTensors`, in that order; what this process holds of each.
+    origins: where that begins in the whole parameter.
     """
 
     step: arithmetic.Step
@@ -38,22 +45,33 @@ class Batch:
     names: tuple[str, ...]
     tensors: tuple[list[Tensor], ...]
     positions: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
 
-    def add(self, parameter: Tensor, position: int, kept: Mapping[str, Any]) -> None:
-        """A parameter that has a gradient, its number in the draws' keys, and what is kept."""
+    def add(
+        self,
+        parameter: Tensor,
+        layout: Layout | None,
+        position: int,
+        kept: Mapping[str, Any],
+        count: Tensor,
+    ) -> None:
+        """A parameter that has a gradient, its number in the draws' keys, what is kept of it, and
+        where its updates are counted. layout: None, if all of it is here."""
         gradients, weights, masters, first, second, steps, counts = self.tensors
         gradient = parameter.grad
         assert gradient is not None
-        gradients.append(gradient.contiguous())
-        weights.append(parameter)
+        held = _as_it_is if layout is None else here
+        gradients.append(held(gradient).contiguous())
+        weights.append(held(parameter))
         if not self.formats.working_is_master:
             masters.append(kept[MASTER])
-        for held, name in zip((first, second), self.names, strict=False):
-            held.append(kept[name])
+        for states, name in zip((first, second), self.names, strict=False):
+            states.append(held(kept[name]))
         if isinstance(self.step, arithmetic.Adam):
             steps.append(kept[STEP])
-        counts.append(kept[COUNTS])
+        counts.append(count)
         self.positions.append(position)
+        self.origins.append(0 if layout is None else layout.origin)
 
     def run(self, seed: Tensor | None, found: Tensor | None, scale: Any) -> None:
         """Makes the updates; see `Batches.run`."""
@@ -65,6 +83,7 @@ class Batch:
             self.step,
             _rounding_of(self.formats, self.names),
             self.positions,
+            self.origins,
             begins=self.begins,
             seed=None if seed is None or not self.formats.draws else seed.to(device),
             found=None if found is None else found.to(device),
@@ -79,6 +98,8 @@ class Batches:
         self._kind = type(optimizer)
         self._batches: dict[tuple[Any, ...], Batch] = {}
         self._steps: dict[int, arithmetic.Step] = {}
+        # Of what several processes hold parts: the count of all, that of this one, the group.
+        self._counted: list[tuple[Tensor, Tensor, Any]] = []
 
     def add(
         self, group: Mapping[str, Any], parameter: Tensor, rule: Rule, kept: dict[str, Any]
@@ -90,11 +111,15 @@ class Batches:
         names = STATES[self._kind][: step.states]
         gradient = parameter.grad
         assert gradient is not None
+        layout = Layout.of(parameter) if is_placed(parameter) else None
         began = [name for name in names if name not in kept]
         for name in began:
             fmt = rule.formats.of_state(name).fmt
             assert isinstance(fmt, FloatFormat)
-            kept[name] = zeros(parameter.shape, fmt, parameter.device)
+            nothing = zeros(here(parameter).shape, fmt, parameter.device)
+            if layout is not None and not is_coded(fmt):
+                nothing = layout.placed(nothing)
+            kept[name] = nothing
         if isinstance(step, arithmetic.Adam):
             began += _count_steps(kept, parameter)
         key = (
@@ -105,11 +130,15 @@ class Batches:
         if batch is None:
             kinds: tuple[list[Tensor], ...] = tuple([] for _ in UpdateTensors._fields)
             batch = self._batches[key] = Batch(step, rule.formats, bool(began), names, kinds)
-        batch.add(parameter, rule.number, kept)
+        count = kept[COUNTS]
+        if layout is not None and layout.group is not None:
+            count = torch.zeros_like(count)
+            self._counted.append((kept[COUNTS], count, layout.group))
+        batch.add(parameter, layout, rule.number, kept, count)
         return began
 
     def run(self, seed: Tensor, number: Tensor, found: Tensor | None, scale: Any) -> None:
-        """Makes them.
+        """Makes them; all processes, where parameters are sharded.
 
         seed: of the optimizer. number: of this step. found: 0-d bool. scale: what gradients are
         still multiplied by.
@@ -118,6 +147,11 @@ class Batches:
         step_seed = derived_seed(seed, number + 1) if draw else None
         for batch in self._batches.values():
             batch.run(step_seed, found, scale)
+        add_up(self._counted)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step:

@@ -12,6 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.loss_scaling.masters.formats import Formats, has_every_code
 from lpkernels.techniques.loss_scaling.masters.rules import Rule
+from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, is_placed
 
 STATES: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum_buffer",),
@@ -92,8 +93,14 @@ def _of_options(kind: type[Optimizer], group: Mapping[str, Any]) -> str:
 def _of_parameter(parameter: Tensor) -> str:
     gradient, dtype = parameter.grad, parameter.dtype
     other = dtype if gradient is None else gradient.dtype
-    if hasattr(parameter, "device_mesh"):
-        return "it steps whole parameters, and this one is sharded"
+    if is_placed(parameter) or (gradient is not None and is_placed(gradient)):
+        layout = Layout.of(parameter)
+        if not layout.is_range:
+            return f"it steps rows of a sharded parameter, and this one lies as {layout.placements}"
+        if gradient is not None and Layout.of(gradient).placements != layout.placements:
+            return "its gradient is sharded in another way than itself"
+        if not here(parameter).is_contiguous():
+            return "it takes parts that are contiguous in memory"
     if dtype not in _DTYPES or other not in _DTYPES:
         return f"it takes float32, float16 and bfloat16, not {dtype} with {other} gradients"
     if not parameter.is_contiguous():

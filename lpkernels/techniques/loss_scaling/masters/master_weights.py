@@ -85,8 +85,8 @@ class MasterWeights(Optimizer):
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
     tensor). The seed is kept in state_dict, and is that of the first process in all of them, which
     all call the constructor, if anything is stochastic: any number of processes (DDP or FSDP2,
-    whose parameters are gathered one at a time) and a resumed run give the same weights from the
-    same gradients.
+    whose parameters the general path gathers one at a time) and a resumed run give the same weights
+    from the same gradients.
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed, weights, states, counts

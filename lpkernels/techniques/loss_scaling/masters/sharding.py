@@ -52,6 +52,42 @@ class Layout:
         same = DTensor.from_local(everything, self.mesh, everywhere, run_check=False)
         return same.redistribute(placements=self.placements).to_local().contiguous()
 
+    @property
+    def is_range(self) -> bool:
+        """Whether every process holds neighbours in row-major order: everything, or rows."""
+        if self.mesh is None:
+            return True
+        from torch.distributed.tensor import Shard
+
+        divided = [self.placements[along] for along in self._divided]
+        # a strided shard may be a Shard too, by inheritance
+        return len(divided) <= 1 and all(type(p) is Shard and p.dim == 0 for p in divided)
+
+    @property
+    def origin(self) -> int:
+        """Where such a range begins: the row-major index of this process's first element."""
+        if not self._divided or not self.shape[0]:
+            return 0
+        (along,) = self._divided
+        rows = -(-self.shape[0] // self.mesh.size(along))
+        first = min(rows * self.mesh.get_local_rank(along), self.shape[0])
+        return first * (self.shape.numel() // self.shape[0])
+
+    @property
+    def group(self) -> Any:
+        """The processes that hold such ranges of one whole; None where each holds all of it."""
+        return self.mesh.get_group(self._divided[0]) if self._divided else None
+
+    @property
+    def _divided(self) -> list[int]:
+        """The dimensions of the mesh along which processes hold different parts."""
+        return [i for i, placement in enumerate(self.placements) if not placement.is_replicate()]
+
+
+def is_placed(tensor: Tensor) -> bool:
+    """Whether a tensor is one of which a process may hold a part."""
+    return hasattr(tensor, "device_mesh")
+
 
 def whole(tensor: Tensor) -> Tensor:
     """All processes: the whole of a tensor of which each may hold a part."""
@@ -63,6 +99,20 @@ def here(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor: changing it changes the tensor."""
     local = getattr(tensor, "to_local", None)
     return tensor.detach() if local is None else local().detach()
+
+
+def add_up(parts: list[tuple[Tensor, Tensor, Any]]) -> None:
+    """All processes: adds to each total what every process of a group counted.
+
+    parts: (total, own count, group), of one shape and device for each group.
+    """
+    groups: dict[int, list[tuple[Tensor, Tensor, Any]]] = {}
+    for part in parts:
+        groups.setdefault(id(part[2]), []).append(part)
+    for held in groups.values():
+        counted = torch.stack([own for _, own, _ in held])
+        dist.all_reduce(counted, group=held[0][2])
+        torch._foreach_add_([total for total, _, _ in held], list(counted))
 
 
 def shared(seed: Tensor, device: torch.device) -> Tensor:

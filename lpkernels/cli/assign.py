@@ -1,0 +1,164 @@
+"""`lpkernels assign`: which tensors of a network's training are in low precision."""
+
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from lpkernels.cli._options import Seed, console, valid
+from lpkernels.techniques.assignment.asking import BASELINES, Request
+from lpkernels.techniques.assignment.demotion import Order
+
+_ORDERS = (*get_args(Order), *BASELINES)
+
+
+def _order(name: str) -> None:
+    if name not in _ORDERS:
+        raise ValueError(f"expected one of {', '.join(_ORDERS)}, got {name!r}")
+
+
+def _lr(value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise ValueError(f"expected a positive number, got {value}")
+
+
+def assign(
+    model: Annotated[
+        str, typer.Option(help="A network by name, as `lpkernels train` has it, that fits --data.")
+    ] = "resnet18",
+    width: Annotated[
+        int, typer.Option(min=0, help="Channels of the first layer; 0: the usual.")
+    ] = 0,
+    data: Annotated[
+        str, typer.Option(help="As for `lpkernels train`; a batch of it is what is traced.")
+    ] = "digits32",
+    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's extracted binary files.")] = "",
+    batch: Annotated[
+        int, typer.Option(min=1, help="Examples of a batch, which the sizes of results count.")
+    ] = 128,
+    ratio: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Share of all elements in low precision; usual: 0.6."),
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(min=0, help="Instead of --ratio: the most bits of all tensors.")
+    ] = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            callback=valid(_order),
+            help="decreasing (size, the paper's), increasing, random, sensitivity (an exact "
+            "knapsack of scores), sensitivity_prefix; or a rule that needs no ratio: uniform, "
+            "operator_based, amp_like.",
+        ),
+    ] = "decreasing",
+    score: Annotated[
+        bool, typer.Option("--score", help="Say what the demotion of each group costs.")
+    ] = False,
+    lr: Annotated[
+        float, typer.Option(callback=valid(_lr), help="Of scores: the learning rate.")
+    ] = 0.1,
+    save: Annotated[Path | None, typer.Option(help="Write the assignment, as JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Assign low and high precision to every tensor of a network's training, for a budget.
+
+    The formats are the paper's: 16 bits, or 8.
+
+    Example: `lpkernels assign --model resnet18 --width 16 --batch 128 --ratio 0.6 --save a.json`
+    """
+    request = _request(order, ratio, bits, seed)
+    workload = _workload(data, data_dir, model, width)
+    made, scores, kept = _made(request, workload, batch, lr, seed, score)
+    _show(made, scores, f"{model} on {data}, batches of {batch}")
+    console.print(
+        f"kept for backward, as the trace predicts: {kept.bytes / 2**20:,.1f} MiB, of which "
+        f"{kept.packed / 2**20:,.1f} MiB are codes",
+        highlight=False,
+    )
+    if save is not None:
+        made.save(save)
+        console.print(f"assignment in {save}", soft_wrap=True)
+    if plot is not None:
+        from lpkernels.report.assignments import plot_assignment
+
+        try:
+            picture = plot_assignment(made, plot, title=f"{model}: {request}")
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--plot") from error
+        console.print(f"picture in {picture}", soft_wrap=True)
+
+
+def _request(order: Any, ratio: float | None, bits: int | None, seed: int) -> Request:
+    """What the options ask for."""
+    if order in BASELINES:
+        for name, value in {"--ratio": ratio, "--bits": bits}.items():
+            if value is not None:
+                raise typer.BadParameter(
+                    f"{order} has no budget, got {value}; leave it out", param_hint=name
+                )
+        return Request(rule=order)
+    if ratio is not None and bits is not None:
+        raise typer.BadParameter(f"got {bits} with --ratio {ratio}; give one", param_hint="--bits")
+    if bits is None and ratio is None:
+        ratio = 0.6
+    return Request(ratio=ratio, bits=bits, order=order, seed=seed if order == "random" else None)
+
+
+def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
+    from lpkernels.cli._settings import wrong_option
+    from lpkernels.experiments.workloads.config import WorkloadConfig
+    from lpkernels.experiments.workloads.registry import find
+
+    try:
+        config = WorkloadConfig(data=data, data_dir=data_dir, model=model, width=width)
+        return find(config)
+    except (ValueError, FileNotFoundError) as error:
+        raise wrong_option(error, ("data", "data_dir", "model", "width")) from error
+
+
+def _made(
+    request: Request, workload: Any, batch: int, lr: float, seed: int, told: bool
+) -> tuple[Any, Any, Any]:
+    """The assignment of the network with weights of the seed, scores where they are wanted, and
+    what is kept for backward."""
+    import torch
+
+    from lpkernels.experiments.workloads.streams import stream_seed
+    from lpkernels.experiments.workloads.traced import mean_loss, output_loss
+    from lpkernels.techniques.assignment import group, kept_memory, score, trace
+    from lpkernels.techniques.assignment.scoring import requested
+
+    if batch > len(workload.train):
+        raise typer.BadParameter(
+            f"expected at most the {len(workload.train)} training examples, got {batch}",
+            param_hint="--batch",
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "init"))
+        try:
+            network = workload.model()
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--model") from error
+    first = workload.train.plan(seed, 0).batch(0, batch)
+    pair = (first[0], first)
+    try:
+        loss = mean_loss(output_loss(workload, first))
+        scores, ops = None, trace(network, loss, pair)
+        if told or request.needs_scores:
+            scores = score(network, loss, pair, group(ops), request.formats, lr=lr)
+        made = requested(request, network, loss, pair, lr=lr, scores=scores)
+    except (ValueError, NotImplementedError) as error:
+        hint = "--bits" if str(error).startswith("demote: bits") else "--model"
+        raise typer.BadParameter(str(error), param_hint=hint) from error
+    return made, scores if told else None, kept_memory(ops, made)
+
+
+def _show(made: Any, scores: Any, title: str) -> None:
+    from lpkernels.report.assignments import assignment_table
+
+    by_group = None if scores is None else scores.scores
+    console.print(assignment_table(made, scores=by_group, title=title))

@@ -1,0 +1,59 @@
+"""A workload's loss apart from its model, as techniques that follow both want it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Workload
+
+#: From the model's output and a batch to what the turn makes of them.
+OutputLoss = Callable[[Any, Batch], Outcome]
+
+
+def output_loss(workload: Workload, batch: Batch) -> OutputLoss:
+    """The loss of the workload's one turn, for an output that is there already.
+
+    batch: one of the workload's, by which it is looked at what the turn gives to the model; only
+        its first tensor will do.
+    Raises: ValueError: a step has several turns, or the model is called with something else.
+    """
+    if len(workload.turns) != 1:
+        raise ValueError(
+            f"a step of {workload.name} has {len(workload.turns)} turns, and one is expected; take "
+            "other data"
+        )
+    (turn,) = workload.turns
+    given: list[Any] = []
+
+    def look(*args: Any, **kwargs: Any) -> NoReturn:
+        given.extend([*args, *kwargs.values()])
+        raise _Looked
+
+    model: Any = look
+    try:
+        turn.loss(model, batch)
+    except _Looked:
+        pass
+    if len(given) != 1 or given[0] is not batch[0]:
+        raise ValueError(
+            f"the loss of {workload.name} must call the model with the first tensor of a batch and "
+            "nothing else; write it so"
+        )
+
+    def loss(output: Any, batch: Batch) -> Outcome:
+        there: Any = lambda _: output  # noqa: E731
+        return turn.loss(there, batch)
+
+    return loss
+
+
+def mean_loss(loss: OutputLoss) -> Callable[[Any, Batch], Tensor]:
+    """The mean over the examples, a scalar."""
+    return lambda output, batch: loss(output, batch).losses.mean()
+
+
+class _Looked(Exception):
+    """The model was called."""

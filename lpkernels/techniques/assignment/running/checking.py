@@ -1,0 +1,18 @@
+"""Whether an assignment is of a batch, before training starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lpkernels.techniques.assignment.running.assigned import Assigned
+
+
+def check_batch(assigned: Assigned, input: Any, target: Any) -> None:
+    """What the first call of `assigned` finds out of its batch, without a step.
+
+    Batches of other sizes may come first afterwards, as where a run is resumed.
+
+    Raises: ValueError: the assignment is of another model, loss or batch.
+    """
+    assigned._check_there()
+    assigned._plan(assigned.loss, input, target)

@@ -1,0 +1,168 @@
+"""score: what the demotion of each group costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from lpkernels.functional.quantize import quantize
+from lpkernels.techniques.assignment.grouping import Group, Kind, TensorSpec, key_of
+from lpkernels.techniques.assignment.precisions import PAPER, Formats
+from lpkernels.techniques.assignment.scoring._steps import Loss, Step
+from lpkernels.techniques.assignment.sensitivity import Scores
+
+_BACKWARD: tuple[Kind, ...] = ("grad_activation", "grad_weight")
+# Stochastic rounding draws from a generator of its own, so that scores repeat.
+_SEED = 0
+
+
+def score(
+    model: Module,
+    loss: Loss,
+    batch: tuple[Any, Any],
+    groups: Sequence[Group],
+    formats: Formats = PAPER,
+    *,
+    lr: float = 0.1,
+    loss_scale: float | None = None,
+) -> Scores:
+    """What the demotion of each group costs: the mean square of what it does to the loss. Ours.
+
+    An element whose rounding to low precision is off by e from that to high precision changes the
+    loss by c = s * e, to first order:
+
+    - of a weight or a result, s is the loss's derivative by it: backward's gradient.
+    - of a gradient, the error reaches the weights through the update. One of the gradient of a
+      result y changes the next loss by lr times e times how y would move if the parameters went
+      along their gradients: s = -lr * (dy / dparameters) gradients. One of the gradient of a
+      parameter by s = -lr * gradient.
+
+    The score of a group is the sum of c * c over its elements: the variance of the change if the
+    errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
+    are. It adds over elements, tensors and groups, so the knapsack's sum is that of the whole
+    assignment. Two other forms, the sum of |c| and |sum of c|, rank groups worse by how much the
+    loss of other batches really changes, as `python -m bench.assignment_scores` measures: in the
+    first many small errors, which cancel, outweigh few large ones; the second is exact to first
+    order for this batch, and luck for another.
+
+    The loss itself is no cost: nothing is computed from its value. Nor is the gradient of the
+    network's input. lr is that of plain gradient descent, without momentum or decay; it is what
+    weighs errors of gradients against those of values.
+
+    One forward and one backward pass in full precision give all but how results move, which is a
+    second forward pass a small step further. The model, its buffers and gradients and the random
+    state are left as found. All tensors of the assignment are held meanwhile, in float32.
+
+    Args:
+        model, loss, batch: as for `trace`.
+        groups: of `group`, or tied.
+        formats: high and low precision.
+        lr: the learning rate, above 0.
+        loss_scale: what the loss is multiplied by in training, for gradients are rounded so. None:
+            the largest power of two at which none overflows, as a dynamic loss scale finds it.
+    Raises:
+        ValueError: groups of another model, loss or batch; a loss that is not finite; a value that
+            overflows to infinity in one of the formats; lr or loss_scale out of range.
+        NotImplementedError: as `trace`.
+    """
+    found = changes(model, loss, batch, groups, formats, lr=lr, loss_scale=loss_scale)
+    costs = {key: float(change.square().sum()) for key, change in found}
+    return Scores.of(
+        groups,
+        {each.index: math.fsum(costs.get(t.key, 0.0) for t in each.tensors) for each in groups},
+    )
+
+
+def changes(
+    model: Module,
+    loss: Loss,
+    batch: tuple[Any, Any],
+    groups: Sequence[Group],
+    formats: Formats = PAPER,
+    *,
+    lr: float = 0.1,
+    loss_scale: float | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """By key, the change c that each element makes, in float64; arguments and errors as of `score`.
+
+    Tensors that change nothing are left out.
+    """
+    _check_positive("lr", lr)
+    if loss_scale is not None:
+        _check_positive("loss_scale", loss_scale)
+    step = Step(model, loss, batch, groups)
+    if not math.isfinite(step.loss):
+        raise ValueError(f"score: the loss is {step.loss}; take a batch on which it is finite")
+    tensors = {tensor.key: tensor for each in groups for tensor in each.tensors}
+    if loss_scale is None:
+        loss_scale = _largest_scale(step.tensors, tensors, formats)
+    for key, slope in _slopes(step, tensors, lr).items():
+        error = _error(tensors[key], step.tensors[key], formats, loss_scale)
+        yield key, slope.double() * error
+
+
+def _slopes(step: Step, tensors: Mapping[str, TensorSpec], lr: float) -> dict[str, Tensor]:
+    """By key, for each element: the loss's change for a unit of error; none where that is zero."""
+    speeds = step.speeds()
+    found: dict[str, Tensor] = {}
+    for key in (key for key in step.tensors if key != step.loss_key):
+        kind, name = tensors[key].kind, key.rpartition(".")[0]
+        if kind == "grad_activation":
+            speed = speeds.get(key_of(name, "activation"))
+            slope = None if speed is None else lr * speed
+        elif kind == "grad_weight":
+            slope = -lr * step.tensors[key].double()
+        else:
+            gradient: Kind = "grad_activation" if kind == "activation" else "grad_weight"
+            slope = step.tensors.get(key_of(name, gradient))
+        if slope is not None:
+            found[key] = slope
+    return found
+
+
+def _error(tensor: TensorSpec, values: Tensor, formats: Formats, loss_scale: float) -> Tensor:
+    """What low precision is off from high precision, for each element."""
+    scale = loss_scale if tensor.kind in _BACKWARD else 1.0
+    high, low = (_rounded(values * scale, tensor, formats, low) for low in (False, True))
+    found = (low - high) / scale
+    if not bool(found.isfinite().all()):
+        what = f" times the loss scale {scale:g}" if tensor.kind in _BACKWARD else ""
+        raise ValueError(
+            f"score: {tensor.key!r}{what} is not finite in {formats.of(tensor.kind, True)} or "
+            f"{formats.of(tensor.kind, False)}; take formats that hold it or saturate"
+            f"{', or a smaller loss_scale' if what else ''}"
+        )
+    return found
+
+
+def _rounded(values: Tensor, tensor: TensorSpec, formats: Formats, low: bool) -> Tensor:
+    quantizer = formats.of(tensor.kind, low)
+    own = torch.Generator("cpu").manual_seed(_SEED) if quantizer.is_stochastic else None
+    return quantize(values, quantizer, generator=own).double()
+
+
+def _largest_scale(
+    values: Mapping[str, Tensor], tensors: Mapping[str, TensorSpec], formats: Formats
+) -> float:
+    """The largest power of two at which no gradient is beyond its formats' largest value."""
+    room = math.inf
+    for key, gradient in values.items():
+        kind = tensors[key].kind
+        most = float(gradient.abs().max()) if gradient.numel() else 0.0
+        if kind in _BACKWARD and most and math.isfinite(most):
+            for low in (False, True):
+                # An affine format has no largest value: it takes the range of each tensor.
+                room = min(room, float(getattr(formats.of(kind, low).fmt, "max", room)) / most)
+    return 2.0 ** math.floor(math.log2(room)) if math.isfinite(room) else 1.0
+
+
+def _check_positive(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, float | int):
+        raise TypeError(f"score: {name} must be a number, got {value!r}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"score: {name} must be a positive number, got {value}")

@@ -1,0 +1,171 @@
+"""A precision assignment in the trainer: bits, tests, promotions, resume, refusals."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lpkernels.experiments import records
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.parts.assignment import AssignedTraining, AssignmentConfig
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.techniques.assignment import assign, demote, group, trace, train_with_assignment
+from lpkernels.techniques.loss_scaling import LossScaler
+from tests.compare import assert_bit_equal
+from tests.experiments.tiny import tiny_workload
+from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
+
+# Four steps an epoch, the last of 6 images.
+BASE = RunConfig.of(model="cnn2", width=4, epochs=2, batch=8, threads=1, lr=0.1, loss_scale=256.0)
+# Its largest value is 1.75, so that results overflow.
+NARROW = "ratio=1,low=e2m2none_b3_sat"
+
+
+def trainer_in(folder: Path, assignment: str, **values: Any) -> Trainer:
+    config = BASE.replace(assignment=assignment, **values)
+    return Trainer(config, folder, workload=tiny_workload(config.workload))
+
+
+def part_of(trainer: Trainer) -> AssignedTraining:
+    part = trainer.parts[0]
+    assert isinstance(part, AssignedTraining)
+    return part
+
+
+def mean_of_losses(output: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
+    return cross_entropy(output, batch[1], reduction="none").mean()
+
+
+def test_it_trains_as_a_loop_of_ones_own(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, "ratio=0.6", epochs=1)
+    plan = trainer.workload.train.plan(trainer.config.seed, 0)
+    batches = [plan.batch(step, 8) for step in range(4)]
+    other = trainer_in(tmp_path / "other", "ratio=0.6", epochs=1)
+    model, optimizer = other.model, other.optimizer
+    pairs = [(batch[0], batch) for batch in batches]
+    groups = group(trace(model, mean_of_losses, pairs[0]))
+    made = assign(model, mean_of_losses, demote(groups, 0.6))
+    scaler = LossScaler(static=256.0)
+    model.train()
+    losses = []
+    seen: list[float] = []
+    trainer.fit(on_progress=lambda *_: seen.append(trainer.optimizer.param_groups[0]["lr"]))
+    rates = iter(seen)
+    optimizer.param_groups[0]["lr"] = next(rates)
+    for result in train_with_assignment(made, optimizer, pairs, scaler=scaler):
+        losses.append(float(result.loss))
+        optimizer.param_groups[0]["lr"] = next(rates, 0.0)
+    for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
+        assert_bit_equal(a.detach(), b.detach())
+    run = records.read_run(tmp_path)
+    weights = [8, 8, 8, 6]
+    mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / 30
+    assert run.epochs[0]["train_loss"] == pytest.approx(mean)
+
+
+def test_records_tell_of_ratios_and_promotions(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, NARROW, epochs=3)
+    epochs = trainer.fit().epochs
+    assigned = part_of(trainer).assigned
+    assert epochs[-1]["promotions"] == len(assigned.promotions) > 0
+    assert epochs[-1]["low_ratio"] == pytest.approx(assigned.assignment.ratio, abs=1e-6)
+    assert 1 > epochs[0]["low_ratio"] >= epochs[-1]["low_ratio"]
+    assert epochs[0]["bit_ratio"] > epochs[-1]["bit_ratio"] > assigned.assignment.bit_ratio
+    lines = [json.loads(x) for x in (tmp_path / "promotions.jsonl").read_text().splitlines()]
+    assert lines[0]["assignment"] == "ratio=1.0,low=e2m2none_b3_sat"
+    assert lines[0]["config"]["parts"]["assignment"]["assignment"] == NARROW
+    told = [(x["step"], x["key"], x["trigger"], x["value"]) for x in lines[1:]]
+    assert told == [(p.step, p.key, p.trigger, p.value) for p in assigned.promotions]
+
+
+def test_nothing_is_promoted_where_that_is_off(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, f"{NARROW},promote=none")
+    last = trainer.fit().epochs[-1]
+    assert (last["promotions"], last["low_ratio"]) == (0, 1.0)
+    assert last["bit_ratio"] == pytest.approx(
+        part_of(trainer).assigned.assignment.bit_ratio, abs=1e-6
+    )
+
+
+def test_tests_are_in_the_formats_and_the_last_in_float32_too(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, f"{NARROW},promote=none")
+    first, last = trainer.fit().epochs
+    assert "test_loss_float32" not in first
+    model = trainer.model.eval()
+    batch = trainer.workload.test[0]
+    assert "forward" not in vars(model)
+    with torch.no_grad():
+        losses = [
+            float(cross_entropy(output, batch[1]))
+            for output in (model(batch[0]), part_of(trainer).assigned.output(batch[0]))
+        ]
+    assert losses[0] != losses[1]
+    assert [last["test_loss_float32"], last["test_loss"]] == pytest.approx(losses)
+
+
+@pytest.mark.parametrize("call", [2, 4, 5])
+def test_a_resumed_run_has_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    text = f"{NARROW},order=sensitivity"
+    whole = trainer_in(tmp_path / "whole", text)
+    whole.fit()
+    stopped = trainer_in(tmp_path / "stopped", text)
+    interrupt_at(stopped, monkeypatch, "_train", call)
+    with pytest.raises(Interrupted):
+        stopped.fit()
+    resumed = Trainer.resume(tmp_path / "stopped", workload=tiny_workload(stopped.config.workload))
+    resumed.fit()
+    assert_same_bits(resumed, whole)
+    promotions = part_of(resumed).assigned.promotions
+    assert promotions == part_of(whole).assigned.promotions != []
+    assert (tmp_path / "stopped/promotions.jsonl").read_text().splitlines()[1:] == (
+        tmp_path / "whole/promotions.jsonl"
+    ).read_text().splitlines()[1:]
+
+
+def test_a_batch_in_pieces_is_trained_under_it(tmp_path: Path) -> None:
+    epochs = trainer_in(tmp_path, "ratio=0.6", accumulate=2).fit().epochs
+    assert epochs[-1]["train_loss"] < 1.5
+    assert 0.6 <= epochs[-1]["low_ratio"]
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ValueError, match="assignment: ratio must be from 0 to 1, got 2"):
+        RunConfig.of(assignment="ratio=2")
+    assert RunConfig.of(assignment="").parts == ()
+    assert isinstance(RunConfig.of(assignment="uniform").parts[0], AssignmentConfig)
+
+
+class Strange(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x.flatten(1))
+        return y * 2 if y.sum() > 0 else y
+
+
+def test_what_cannot_be_assigned_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="assignment: demote: bits=5 cannot be met"):
+        trainer_in(tmp_path / "a", "bits=5")
+    with pytest.raises(ValueError, match=r"assignment: .*missing\.json"):
+        trainer_in(tmp_path / "b", "file=missing.json")
+    with pytest.raises(ValueError, match="assignment: a step of gan has 2 turns"):
+        Trainer(BASE.replace(data="gan", model="gan", assignment="ratio=0.5"), tmp_path / "c")
+    part: Any = AssignmentConfig("ratio=0.5").build()
+    several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
+    with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):
+        part.prepare(Strange(), None, several)
+    config = BASE.replace(assignment="ratio=0.5")
+    workload = tiny_workload(config.workload)
+    strange = type(workload)(**{**vars(workload), "model": Strange})
+    with pytest.raises(ValueError, match=r"assignment: trace: .*reads a value"):
+        Trainer(config, tmp_path / "d", workload=strange)

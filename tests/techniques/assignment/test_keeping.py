@@ -1,0 +1,162 @@
+"""kept_memory: by hand, and against what a step keeps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lpkernels.experiments.workloads.models import Task, build_model
+from lpkernels.techniques.assignment import (
+    Formats,
+    Memory,
+    Op,
+    assign,
+    demote,
+    group,
+    kept_memory,
+    trace,
+)
+from tests.techniques.assignment.networks import chain, chain_model
+
+RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def test_the_chain_by_hand():
+    # Kept are the input, conv1, relu1, conv2, relu2 (which the pool reads as well), pool and
+    # log_softmax: 256 + 1024 + 1024 + 512 + 512 + 32 + 40 results, and the weights of the
+    # convolutions, the scales of the norms and the matrix: 36 + 4 + 288 + 8 + 80; two bytes each.
+    # In float32: mean and deviation of 4 and of 8 channels, and the weight of the loss.
+    ops = chain()
+    ops[1] = Op("conv1", True, ("in",), {"weight": 36}, 1024, "conv2d")
+    ops[2] = Op("bn1", False, ("conv1",), {"weight": 4, "bias": 4}, 1024, "batch_norm")
+    ops[4] = Op("conv2", True, ("relu1",), {"weight": 288}, 512, "conv2d")
+    ops[5] = Op("bn2", False, ("conv2",), {"weight": 8, "bias": 8}, 512, "batch_norm")
+    ops[8] = Op("fc", True, ("pool",), {"weight": 80, "bias": 10}, 40, "linear")
+    groups = group(ops)
+    whole = 4 * (2 * 4 + 2 * 8 + 1)
+    kept = 256 + 1024 + 1024 + 512 + 512 + 32 + 40 + 36 + 4 + 288 + 8 + 80
+    assert kept_memory(ops, demote(groups, 0.0)) == Memory(2 * kept, whole)
+    assert kept_memory(ops, demote(groups, 1.0)) == Memory(kept, whole)
+    # Group 1: conv1, relu1, the scale of the first norm and the second convolution's weight.
+    first = 1024 + 1024 + 4 + 288
+    assert kept_memory(ops, demote(groups, 0.6)) == Memory(2 * kept - first, whole)
+    full = demote(groups, 0.0, formats=Formats.same("fp32"))
+    results = 256 + 1024 + 1024 + 512 + 512 + 32 + 40
+    assert kept_memory(ops, full) == Memory(0, whole + 4 * results)
+
+
+def test_codes_of_five_bits_fill_whole_bytes():
+    ops = [Op("in", False, (), {}, 3), Op("fc", True, ("in",), {"weight": 9, "bias": 3}, 3)]
+    ops.append(Op("relu", False, ("fc",), {}, 3, "relu"))
+    made = demote(group(ops), 0.0, formats=Formats.same("e2m2none_sat"))
+    # 3 elements of 5 bits are 2 bytes; data need no weight backward.
+    assert kept_memory(ops, made) == Memory(2 + 2, 0)
+
+
+def test_an_assignment_of_another_network_is_refused():
+    with pytest.raises(ValueError, match="it is of another batch"):
+        kept_memory(chain(loss_numel=4), demote(group(chain()), 0.5))
+
+
+def network(name: str, shape: tuple[int, ...], width: int) -> nn.Module:
+    kinds: Any = {1: "vectors", 2: "signals", 3: "images"}
+    return build_model(name, Task(kinds[len(shape)], shape, 10), width=width)
+
+
+def pooled() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1),
+        nn.ReLU(inplace=True), nn.AvgPool2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def smooth() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(20, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64), nn.Tanh(),
+        nn.LayerNorm(64), nn.SiLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def encoder() -> nn.Sequential:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.Sequential(nn.Linear(12, 16), layer, nn.Flatten(), nn.Linear(160, 10))
+
+
+IMAGES, SMALL = (3, 32, 32), (3, 16, 16)
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "chain": (chain_model, (1, 8, 8)),
+    "resnet18": (lambda: network("resnet18", IMAGES, 4), IMAGES),
+    "squeezenet": (lambda: network("squeezenet", IMAGES, 8), IMAGES),
+    "shufflenetv2": (lambda: network("shufflenetv2", IMAGES, 8), IMAGES),
+    "mobilenetv2": (lambda: network("mobilenetv2", IMAGES, 8), IMAGES),
+    "resnet8": (lambda: network("resnet8", SMALL, 8), SMALL),
+    "cnn3": (lambda: network("cnn3", SMALL, 8), SMALL),
+    "cnn3_plain": (lambda: network("cnn3_plain", SMALL, 8), SMALL),
+    "mlp3": (lambda: network("mlp3", (20,), 32), (20,)),
+    "signals": (lambda: network("cnn3", (1, 40), 8), (1, 40)),
+    "pooled": (pooled, SMALL),
+    "smooth": (smooth, (20,)),
+    "encoder": (encoder, (10, 12)),
+}
+
+
+@functools.cache
+def measured(name: str) -> list[tuple[int, int]]:
+    """Bytes predicted and measured at each ratio."""
+    build, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build()
+    batch = (torch.randn(2, *shape), torch.arange(2))
+    ops = trace(model, cross_entropy, batch)
+    found = []
+    for ratio in RATIOS:
+        made = demote(group(ops), ratio)
+        with assign(model, cross_entropy, made, promote=None) as assigned:
+            assigned(*batch).backward()
+            found.append((kept_memory(ops, made).bytes, assigned.memory().bytes))
+    return found
+
+
+# Many layers, each traced at every ratio.
+_SLOW = ("shufflenetv2", "mobilenetv2", "squeezenet")
+each_network = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in _SLOW else n for n in NETWORKS],
+)
+
+
+@each_network
+def test_it_is_what_a_step_keeps(name: str):
+    for ratio, (predicted, kept) in zip(RATIOS, measured(name), strict=True):
+        assert predicted == kept, ratio
+
+
+def test_attention_has_masks_that_a_trace_does_not_tell():
+    torch.manual_seed(0)
+    model = build_model("gpt2", Task("text", (16,), 20), width=16)
+    batch = (torch.randint(0, 20, (4, 16)), torch.randint(0, 20, (4, 16)))
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return cross_entropy(output.transpose(1, 2), target)
+
+    ops = trace(model, loss, batch)
+    for ratio in RATIOS:
+        made = demote(group(ops), ratio)
+        with assign(model, loss, made, promote=None) as assigned:
+            assigned(*batch).backward()
+            kept, predicted = assigned.memory(), kept_memory(ops, made)
+        assert predicted.packed == kept.packed
+        assert 0.97 * kept.bytes <= predicted.bytes <= kept.bytes
+
+
+@each_network
+def test_a_lower_budget_never_keeps_more(name: str):
+    for column in zip(*measured(name), strict=True):
+        assert list(column) == sorted(column, reverse=True)
+        assert column[-1] < 0.75 * column[0]
