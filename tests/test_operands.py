@@ -162,6 +162,15 @@ def layers(recipe: lp.Recipe) -> dict[str, torch.nn.Module]:
     }
 
 
+@pytest.fixture
+def own_graphs():
+    """Nothing that was compiled elsewhere, and nothing left for others."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("own_graphs")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("kind", ["linear", "conv", "conv_transpose"])
 def test_layers_have_the_gradient_on_the_left(kind: str, compiled: bool) -> None:
