@@ -206,27 +206,31 @@ def update_kernel(
     """
     aligned = origin - tl.cast(origin, tl.int64) % BLOCK
     first = tl.cast(tl.program_id(0), tl.int64) * BLOCK + aligned
-    index = first + tl.arange(0, BLOCK)
-    # Pointers to where the whole would begin: one index is that of memory and of draws.
-    g_ptr, master_ptr = g_ptr - origin, master_ptr - origin
+    lane = tl.arange(0, BLOCK)
+    index = first + lane
+    # Where the block begins in memory; draws have their place in the whole, memory the lane alone.
+    base = first - origin
+    low = tl.maximum(-base, 0).to(tl.int32)
+    high = tl.minimum(count - base, BLOCK).to(tl.int32)
+    inside = (lane >= low) & (lane < high)
+    g_ptr, master_ptr = g_ptr + base, master_ptr + base
     if S.states > 0:
-        first_ptr = first_ptr - origin
+        first_ptr = first_ptr + base
     if S.states > 1:
-        second_ptr = second_ptr - origin
-    inside = (index >= origin) & (index < origin + tl.cast(count, tl.int64))
+        second_ptr = second_ptr + base
     if found_ptr is not None:
         inside = inside & (tl.load(found_ptr) == 0)
     seed = tl.cast(tl.full([], 0, tl.int64), tl.uint64)
     if seed_ptr is not None:
         seed = derived(tl.cast(tl.load(seed_ptr), tl.uint64, bitcast=True), position + 1)
-    g = load_values(g_ptr, index, inside, P0)
+    g = load_values(g_ptr, lane, inside, P0)
     if scale_ptr is not None:
         g = tl.div_rn(g, tl.load(scale_ptr) + tl.zeros_like(g))
     g = rounded(g, index, first, seed, k0, n0, P0)
-    before = load_values(master_ptr, index, inside, P1)
+    before = load_values(master_ptr, lane, inside, P1)
     zero = before * 0.0
-    m = load_values(first_ptr, index, inside, P2) if S.states > 0 and not S.begins else zero
-    v = load_values(second_ptr, index, inside, P3) if S.states > 1 and not S.begins else zero
+    m = load_values(first_ptr, lane, inside, P2) if S.states > 0 and not S.begins else zero
+    v = load_values(second_ptr, lane, inside, P3) if S.states > 1 and not S.begins else zero
     signed = -g if S.maximize else g
     if S.adam:
         number = tl.load(step_ptr).to(tl.int64) + 1
@@ -239,13 +243,13 @@ def update_kernel(
     master = rounded(after, index, first, seed, k1, n1, P1)
     unchanged = asked & (master == before)
     if S.states > 0:
-        store_values(first_ptr, index, rounded(m, index, first, seed, k2, n2, P2), inside, P2)
+        store_values(first_ptr, lane, rounded(m, index, first, seed, k2, n2, P2), inside, P2)
     if S.states > 1:
-        store_values(second_ptr, index, rounded(v, index, first, seed, k3, n3, P3), inside, P3)
-    store_values(master_ptr, index, master, inside, P1)
+        store_values(second_ptr, lane, rounded(v, index, first, seed, k3, n3, P3), inside, P3)
+    store_values(master_ptr, lane, master, inside, P1)
     if w_ptr is not None:
         working = rounded(master, index, first, seed, k4, n4, P4)
-        store_values(w_ptr - origin, index, working, inside, P4)
+        store_values(w_ptr + base, lane, working, inside, P4)
     tl.atomic_add(counts_ptr, tl.sum(asked.to(tl.int64), axis=0), sem="relaxed")
     tl.atomic_add(counts_ptr + 1, tl.sum(unchanged.to(tl.int64), axis=0), sem="relaxed")
 
