@@ -9,30 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from lpkernels.arithmetic import UNITS
-from lpkernels.cli import app, main
-from lpkernels.cli._options import console
+from lpkernels.cli import main
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
+from tests.commands import call, wide  # noqa: F401
 
 TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
-
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The console was made when its module was imported, perhaps in a narrow terminal."""
-    monkeypatch.setattr(console, "_width", 200)
-    monkeypatch.setattr(console, "_height", 50)
-
-
-def call(*arguments: object) -> Any:
-    """Runs `lpkernels arguments`, its output wide enough that no line wraps."""
-    environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
 
 
 COMMANDS = [

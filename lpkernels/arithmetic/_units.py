@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from lpkernels.arithmetic._accumulator import Accumulator
 
@@ -169,10 +170,9 @@ def _fp8_as_half(gpu: tuple[str, str]) -> Iterator[Unit]:
     )
 
 
-#: What cuBLAS makes of h100_e4m3 with use_fast_accum=False.
-_PROMOTED = Unit(
-    "h100_e4m3_promoted",
-    Accumulator(
+def _promoted(**aligned: Any) -> Accumulator:
+    """Chains of 128 products in e8m13, added in order to float32."""
+    return Accumulator(
         "e8m13",
         "toward_zero",
         chunk=128,
@@ -180,8 +180,14 @@ _PROMOTED = Unit(
         outer_rounding="nearest_even",
         block=32,
         aligned_bits=13,
-        operands="e4m3fn",
-    ),
+        **aligned,
+    )
+
+
+#: What cuBLAS makes of h100_e4m3 with use_fast_accum=False.
+_PROMOTED = Unit(
+    "h100_e4m3_promoted",
+    _promoted(operands="e4m3fn"),
     "H100 PCIe",
     "torch._scaled_mm, use_fast_accum=False",
     "374 live calls of cuBLASLt 12.8 without split-K (mmaemu); its step is h100_e4m3",
@@ -192,15 +198,7 @@ _PROMOTED = Unit(
 #: What this package took h100_e4m3_promoted for before its step was known.
 _ASSUMED = Unit(
     "hopper_fp8",
-    Accumulator(
-        "e8m13",
-        "toward_zero",
-        chunk=128,
-        outer="fp32",
-        outer_rounding="nearest_even",
-        block=32,
-        aligned_bits=13,
-    ),
+    _promoted(),
     "none",
     "assumed from DeepSeek-V3 (arXiv 2412.19437, section 3.3)",
     "nothing; h100_e4m3_promoted is what the hardware does",

@@ -215,13 +215,21 @@ def check_same_sweep(there: SweepSpec, here: SweepSpec) -> None:
         raise ValueError(f"other axes make another sweep: {axes[0]} there, {axes[1]} here")
 
 
-def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def flat_fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of fields, which may stand in tables of their sections, flat.
+
+    Raises: TypeError, ValueError: no table, an unknown field.
+    """
     if not isinstance(values, Mapping):
         raise TypeError(f"{where}: expected a table of fields, got {values!r}")
     try:
-        flat = flatten(values)
+        return flatten(values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    flat = flat_fields(where, values)
     for name in sorted(flat.keys() & _OWN.keys()):
         raise ValueError(f"{where}: {name}: {_OWN[name]}")
     return {name: plain(value) for name, value in flat.items()}

@@ -22,7 +22,7 @@ from lpkernels.formats._checks import set_fields
 from lpkernels.nn import FIRST, LAST
 from lpkernels.nn.policies import REDUCING, Policy
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
-from lpkernels.techniques.pareto import _checks
+from lpkernels.techniques.pareto import _checks, _saving
 
 #: Of the file.
 VERSION = 1
@@ -150,18 +150,7 @@ class TrainingRecipe:
             FileNotFoundError: no such file.
             ValueError: not such a recipe, or one of another version.
         """
-        path = Path(path)
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}: expected a recipe, got no JSON: {error}") from error
-        if not isinstance(found, dict) or found.get("type") != KIND:
-            raise ValueError(f"{path}: expected a recipe, as TrainingRecipe.save writes it")
-        if found.get("version") != VERSION:
-            raise ValueError(
-                f"{path}: expected version {VERSION} of a recipe, got {found.get('version')!r}; "
-                "read it with the lpkernels that wrote it"
-            )
+        found = _saving.read(path, KIND, VERSION, "a recipe", "TrainingRecipe.save")
         low, high = as_quantizer(found["low"]), as_quantizer(found["high"])
         return cls(low, high, found["accumulator"], loss_scale=found["loss_scale"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.techniques.pareto import _checks
+from lpkernels.techniques.pareto import _checks, _saving
 from lpkernels.techniques.pareto._checks import Floats
 from lpkernels.techniques.pareto.spaces import FormatSpace
 
@@ -88,18 +88,7 @@ class ErrorMatrix:
             FileNotFoundError: no such file.
             ValueError: not an error matrix, one of another version, or of another space.
         """
-        path = Path(path)
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}: expected an error matrix, got no JSON: {error}") from error
-        if not isinstance(found, dict) or found.get("type") != KIND:
-            raise ValueError(f"{path}: expected an error matrix, as ErrorMatrix.save writes it")
-        if found.get("version") != VERSION:
-            raise ValueError(
-                f"{path}: expected version {VERSION} of an error matrix, got "
-                f"{found.get('version')!r}; read it with the lpkernels that wrote it"
-            )
+        found = _saving.read(path, KIND, VERSION, "an error matrix", "ErrorMatrix.save")
         measured = FormatSpace.from_json(json.dumps(found["space"]))
         if space is not None and measured != space:
             raise ValueError(

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from lpkernels.cli import app
-from lpkernels.cli._options import console
 from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
+from tests import commands
+from tests.commands import wide  # noqa: F401
 
 TOML = """
 name = "tables"
@@ -33,16 +32,8 @@ SPACE = FormatSpace(["e3m1_sat", "e4m2_sat"], ["e6m7_sat", "e6m11_sat"])
 COMMANDS = ("run", "status", "table", "predict", "choose", "plot")
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The console was made when its module was imported, perhaps in a narrow terminal."""
-    monkeypatch.setattr(console, "_width", 200)
-    monkeypatch.setattr(console, "_height", 50)
-
-
 def call(*arguments: object) -> Any:
-    environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    return CliRunner().invoke(app, ["frontier", *map(str, arguments)], env=environment)
+    return commands.call("frontier", *arguments)
 
 
 def fails(option: str, message: str, *arguments: object) -> None:

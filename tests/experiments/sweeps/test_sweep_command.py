@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from lpkernels.cli import app
-from lpkernels.cli._options import console
 from lpkernels.experiments.records import Run, read_run
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.training.trainer import Trainer
+from tests import commands
+from tests.commands import wide  # noqa: F401
 
 TOML = """
 name = "tiny"
@@ -29,16 +28,8 @@ operands = "affine4"
 """
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The console was made when its module was imported, perhaps in a narrow terminal."""
-    monkeypatch.setattr(console, "_width", 200)
-    monkeypatch.setattr(console, "_height", 50)
-
-
 def call(*arguments: object) -> Any:
-    environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    return CliRunner().invoke(app, ["sweep", *map(str, arguments)], env=environment)
+    return commands.call("sweep", *arguments)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch
 
 from lpkernels.arithmetic import NATIVE
 from lpkernels.experiments.settings import unknown
-from lpkernels.experiments.sweeps.specification import SweepSpec, read_toml
-from lpkernels.experiments.training.config import RunConfig, flatten
+from lpkernels.experiments.sweeps.specification import SweepSpec, flat_fields, read_toml
+from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.techniques.pareto import (
     FormatSpace,
@@ -156,12 +156,7 @@ def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises: TypeError, ValueError: no table, an unknown field, one that the configuration says.
     """
-    if not isinstance(values, Mapping):
-        raise TypeError(f"{where}: expected a table of fields, got {values!r}")
-    try:
-        flat = flatten(values)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+    flat = flat_fields(where, values)
     said = sorted(flat.keys() & settings_of(FormatSpace.peppp()[0]).keys())
     if said:
         raise ValueError(f"{where}: {', '.join(said)}: the configuration says it; leave it out")

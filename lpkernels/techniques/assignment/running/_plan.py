@@ -17,6 +17,7 @@ from torch.nn import Module
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, SAME_VALUES, canonical
 from lpkernels.techniques.assignment.ops import Op
+from lpkernels.techniques.assignment.running._trees import changed
 from lpkernels.techniques.assignment.tracing._calls import Met, Place
 from lpkernels.techniques.assignment.tracing._finishing import finished
 from lpkernels.techniques.assignment.tracing._flow import Parameter, Step
@@ -139,3 +140,31 @@ def _key(maker: object, names: Mapping[Step, str]) -> str | None:
     if isinstance(maker, Step) and maker in names:
         return key_of(names[maker], "activation")
     return None
+
+
+def with_results(
+    planned: Planned,
+    args: Any,
+    kwargs: Any,
+    result: Any,
+    rounded: Callable[[Tensor, str], Tensor],
+    put: Callable[[Tensor, str], None],
+) -> Any:
+    """The call's result with rounded(tensor, Op) for what it makes; put(tensor, Op) rounds what it
+    made in place, among its arguments."""
+    ops = {(each.place, each.number): each.op for each in planned.results}
+
+    def in_place(number: int, x: Tensor) -> Tensor:
+        if ("argument", number) in ops:
+            put(x, ops["argument", number])
+        return x
+
+    if planned.results[0].place == "argument":
+        changed((args, kwargs), in_place)
+        return result
+
+    def new(number: int, x: Tensor) -> Tensor:
+        op = ops.get(("result", number))
+        return x if op is None else rounded(x, op)
+
+    return changed(result, new)

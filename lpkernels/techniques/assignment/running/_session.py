@@ -18,7 +18,7 @@ from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.running._keeping import Keeper
 from lpkernels.techniques.assignment.running._nodes import Branch, Rounded, RoundedInPlace
 from lpkernels.techniques.assignment.running._parts import in_parts
-from lpkernels.techniques.assignment.running._plan import Plan, Planned
+from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_results
 from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running._trees import changed
 
@@ -205,22 +205,10 @@ class Session:
             self._keeper.copies(y, self._table.quantizers[self._table.rows[key]])
 
     def _results(self, planned: Planned, args: Any, kwargs: Any, result: Any) -> Any:
-        ops = {(each.place, each.number): each.op for each in planned.results}
+        def put(x: Tensor, op: str) -> None:
+            self.result(x, op, in_place=True)
 
-        def in_place(number: int, x: Tensor) -> Tensor:
-            if ("argument", number) in ops:
-                self.result(x, ops["argument", number], in_place=True)
-            return x
-
-        if any(place == "argument" for place, _ in ops):
-            changed((args, kwargs), in_place)
-            return result
-
-        def new(number: int, x: Tensor) -> Tensor:
-            op = ops.get(("result", number))
-            return x if op is None else self.result(x, op)
-
-        return changed(result, new)
+        return with_results(planned, args, kwargs, result, self.result, put)
 
 
 class _Mode(TorchFunctionMode):

@@ -20,7 +20,7 @@ from lpkernels.functional._nodes import rounded_by_row, through_codes
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.operations import canonical
 from lpkernels.techniques.assignment.running._parts import cross_entropy
-from lpkernels.techniques.assignment.running._plan import Plan, Planned
+from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_results
 from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running._trees import changed
 
@@ -224,22 +224,10 @@ class Traced(TorchFunctionMode):
         return y
 
     def _results(self, planned: Planned, args: Any, kwargs: Any, result: Any) -> Any:
-        ops = {(each.place, each.number): each.op for each in planned.results}
+        def put(x: Tensor, op: str) -> None:
+            x.copy_(self._result(x, op))
 
-        def in_place(number: int, x: Tensor) -> Tensor:
-            if ("argument", number) in ops:
-                x.copy_(self._result(x, ops["argument", number]))
-            return x
-
-        if planned.results[0].place == "argument":
-            changed((args, kwargs), in_place)
-            return result
-
-        def new(number: int, x: Tensor) -> Tensor:
-            op = ops.get(("result", number))
-            return x if op is None else self._result(x, op)
-
-        return changed(result, new)
+        return with_results(planned, args, kwargs, result, self._result, put)
 
     def _in_parts(self, planned: Planned, args: Any, kwargs: Mapping[str, Any]) -> Tensor:
         parts = planned.parts or {}

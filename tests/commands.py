@@ -1,0 +1,22 @@
+"""Running `lpkernels` commands in tests."""
+
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lpkernels.cli import app
+from lpkernels.cli._options import console
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console was made when its module was imported, perhaps in a narrow terminal."""
+    monkeypatch.setattr(console, "_width", 200)
+    monkeypatch.setattr(console, "_height", 50)
+
+
+def call(*arguments: object) -> Any:
+    """Runs `lpkernels arguments`, its output wide enough that no line wraps."""
+    environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
