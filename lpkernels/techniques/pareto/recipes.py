@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch.nn import GELU
@@ -91,17 +91,23 @@ class TrainingRecipe:
         low, high = self.low, self.high
         # MasterWeights has rounded them: to nearest, which draws nothing, moves no value of low.
         weight = Quantizer(low.fmt, "nearest_even")
-        sums = {"fprop": self.accumulator, "dgrad": self.accumulator, "wgrad": self.accumulator}
 
         def layer(input: Quantizer, output: Quantizer) -> Recipe:
-            both = {"input": input, "output": output, "grad_output": output, "grad_input": input}
-            return Recipe(**both, weight=weight, **sums)  # type: ignore[arg-type]
+            return replace(
+                self.sums, input=input, weight=weight, output=output, grad_output=output,
+                grad_input=input,
+            )  # fmt: skip
 
         policy = Policy({LAST: layer(low, high), FIRST: layer(high, low)})
         for cls in (*REDUCING, GELU):
             policy[cls] = Recipe(input=low, output=low, grad_output=low, grad_input=low)
         policy["*"] = layer(low, low)
         return policy
+
+    @property
+    def sums(self) -> Recipe:
+        """The recipe of the layers under `assignment`, which rounds all but the sums inside."""
+        return Recipe(fprop=self.accumulator, dgrad=self.accumulator, wgrad=self.accumulator)
 
     @property
     def masters(self) -> dict[str, Quantizer]:
@@ -112,7 +118,9 @@ class TrainingRecipe:
         """The precision of every tensor of a network, as data (`lpkernels.techniques.assignment`).
 
         Low everywhere but for the network's inputs and all from the result of the last GEMM on,
-        with their gradients. Differs from the paper behind the logits: it leaves the loss float32.
+        with their gradients. Gradients of weights stay float32: `masters` has the format in which
+        the optimizer takes them, once they are unscaled. Differs from the paper behind the logits:
+        it leaves the loss float32.
 
         Args:
             ops: as from ``trace(model, loss, batch)``.
@@ -128,7 +136,9 @@ class TrainingRecipe:
         inputs = [op.name for op in ops if not op.inputs and not op.params]
         high = [*inputs, *(op.name for op in ops[gemms[-1] :])]
         keys = [f"{name}.{kind}" for name in dict.fromkeys(high) for kind in ("Y", "GY")]
-        return uniform(ops, "low", formats=Formats.same(self.high, self.low), pins=Pins(high=keys))
+        pair = (self.high, self.low)
+        formats = Formats(weight=pair, activation=pair, grad_activation=pair, grad_weight="fp32")
+        return uniform(ops, "low", formats=formats, pins=Pins(high=keys))
 
     def __str__(self) -> str:
         sums = "" if self.accumulator == NATIVE else f", sums in {self.accumulator}"

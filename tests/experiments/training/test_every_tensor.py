@@ -1,4 +1,4 @@
-"""Two formats for all tensors of a run: a part that gives layers their recipes."""
+"""Two formats for all tensors of a run: a part that trains under their assignment."""
 
 from pathlib import Path
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-import lpkernels as lp
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.experiments.training.parts.every_tensor import EveryTensorConfig
+from lpkernels.experiments.training.parts.every_tensor import EveryTensor, EveryTensorConfig
 from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.techniques.assignment import audit
 from lpkernels.techniques.pareto import TrainingRecipe
 from tests.experiments.tiny import tiny_workload
 from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
@@ -24,12 +24,27 @@ def trainer_in(folder: Path, **values: Any) -> Trainer:
     return Trainer(config, folder, workload=tiny_workload(config.workload))
 
 
-def test_layers_have_the_recipes_of_the_configuration(tmp_path: Path) -> None:
+def part_of(trainer: Trainer) -> EveryTensor:
+    part = trainer.parts[0]
+    assert isinstance(part, EveryTensor)
+    return part
+
+
+def test_every_tensor_of_a_step_is_rounded_as_the_configuration_says(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, tensors=LOW, ends=HIGH)
+    assigned = part_of(trainer).assigned
+    batch = trainer.workload.train.plan(0, 0).batch(0, 8)
+    found = audit(assigned, (batch[0], batch))
+    found.check()
+    formats = {str(assigned.assignment.format_of(key)) for key in found.rounded}
+    # The gradients of weights are rounded as they enter the optimizer.
+    assert formats == {LOW, HIGH, "e8m23"}
+
+
+def test_layers_have_the_accumulator_of_the_configuration(tmp_path: Path) -> None:
     model = trainer_in(tmp_path, tensors=LOW, ends=HIGH, tensor_sums="e6m5").model
-    policy = TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5").policy
-    recipes = [m.recipe for name, m in model.named_modules() if name and hasattr(m, "recipe")]
-    norm = policy[torch.nn.BatchNorm2d]
-    assert recipes == [policy[lp.nn.FIRST], norm, policy["*"], norm, policy[lp.nn.LAST]]
+    recipes = {m.recipe for name, m in model.named_modules() if name and hasattr(m, "recipe")}
+    assert recipes == {TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5").sums}
 
 
 def test_ends_are_as_all_others_unless_said(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ _KEYS = ("name", "seeds", *_AXES, "base", "tasks")
 def settings_of(configuration: Configuration) -> dict[str, Any]:
     """The fields of a RunConfig that train as the configuration says: the one place that knows.
 
-    Layers round every tensor that they read or return (`TrainingRecipe.policy`).
+    Every tensor is rounded, under an assignment (`TrainingRecipe.assignment`).
     """
     recipe = TrainingRecipe(*configuration)
     masters = {name: str(fmt) for name, fmt in recipe.masters.items()}

@@ -1,20 +1,18 @@
-"""A precision assignment: the part that hands training under one to the trainer."""
+"""A precision assignment that the user asks for: the part that trains under it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
-from lpkernels.experiments.workloads.traced import output_loss
-from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
-from lpkernels.techniques.assignment import assign
+from lpkernels.experiments.training.parts._under_assignment import LossOf, UnderAssignment
+from lpkernels.experiments.training.parts.part import Part, PartConfig, register
+from lpkernels.experiments.workloads.workload import Batch
+from lpkernels.techniques.assignment import Assignment
 from lpkernels.techniques.assignment.asking import Request, parse_assignment
-from lpkernels.techniques.assignment.running.checking import check_batch
 from lpkernels.techniques.assignment.scoring import requested
 
 #: The file of a run's promotions, without its ending.
@@ -43,87 +41,35 @@ class AssignmentConfig(PartConfig):
         return AssignedTraining(parse_assignment(self.assignment))
 
 
-class AssignedTraining(Part):
-    """Computes the loss of every step under the assignment, and promotes after it.
+class AssignedTraining(UnderAssignment):
+    """Promotes after every step; the last epoch has a test in float32 as well."""
 
-    Tests run in the formats of the moment; the last epoch's has one in float32 as well.
-    """
+    OPTION = "assignment"
 
     def __init__(self, request: Request) -> None:
+        super().__init__(promote=request.promote, fan_out=request.fan_out)
         self.request = request
         # Of the steps so far, for the mean that the paper plots as memory.
         self._bit_ratios, self._steps = 0.0, 0
-        self._sums: Mapping[str, Tensor] = {}
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        if context.processes.count > 1:
-            raise ValueError(
-                f"assignment: trains in one process, got {context.processes.count}; start it "
-                "without torchrun"
-            )
-        self._model, sample = model, context.sample
-        try:
-            self._losses = output_loss(context.workload, sample)
-            lr = optimizer.param_groups[0]["lr"]
-            made = requested(self.request, model, self._mean, (sample[0], sample), lr=lr)
-        except (ValueError, FileNotFoundError, NotImplementedError) as error:
-            raise ValueError(f"assignment: {error}") from error
-        self.assigned = assign(
-            model, self._mean, made, promote=self.request.promote, fan_out=self.request.fan_out
-        )
-        # A resumed run may begin with a shorter batch than the one it is made of.
-        check_batch(self.assigned, sample[0], sample)
-        return model, optimizer
-
-    def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        return (Turn(self._outcome),)
-
-    def _mean(self, output: Any, batch: Batch) -> Tensor:
-        found = self._losses(output, batch)
-        self._sums = found.sums
-        return found.losses.mean()
-
-    def _outcome(self, model: nn.Module, batch: Batch) -> Outcome:
-        """One loss that counts for all examples, for their mean is what is rounded."""
-        mean = self.assigned(batch[0], batch)
-        return Outcome((mean * len(batch[0])).reshape(1), self._sums)
+    def made(
+        self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch], lr: float
+    ) -> Assignment:
+        return requested(self.request, model, loss, batch, lr=lr)
 
     def after_step(self, ran: Tensor) -> None:
         self._bit_ratios += self.assigned.assignment.bit_ratio
         self._steps += 1
-        self.assigned.step()
-
-    @contextmanager
-    def _computing(self, forward: Any) -> Iterator[None]:
-        """Whoever calls the model calls `forward`; None: the model's own."""
-        before = vars(self._model).pop("forward", None)
-        if forward is not None:
-            vars(self._model)["forward"] = forward
-        try:
-            yield
-        finally:
-            vars(self._model).pop("forward", None)
-            if before is not None:
-                vars(self._model)["forward"] = before
-
-    def _in_formats(self, *args: Tensor) -> Any:
-        with self._computing(None):
-            return self.assigned.output(args)
-
-    def evaluating(self) -> AbstractContextManager[Any]:
-        return self._computing(self._in_formats)
+        super().after_step(ran)
 
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
-        return {"float32": self._computing(None)}
+        return {"float32": self.in_float32()}
 
     def state_dict(self) -> dict[str, Any]:
-        state = self.assigned.state_dict()
-        return {"assigned": state, "bit_ratios": self._bit_ratios, "steps": self._steps}
+        return super().state_dict() | {"bit_ratios": self._bit_ratios, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.assigned.load_state_dict(state["assigned"])
+        super().load_state_dict(state)
         self._bit_ratios, self._steps = float(state["bit_ratios"]), int(state["steps"])
 
     def record(self) -> dict[str, Any]:

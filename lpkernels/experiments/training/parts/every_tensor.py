@@ -1,16 +1,18 @@
-"""Two formats for all tensors of a network: its layers take them from here."""
+"""Two formats for all tensors of a network, as a configuration of `FormatSpace` trains."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from lpkernels.arithmetic import NATIVE, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import setting
+from lpkernels.experiments.training.parts._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
-from lpkernels.nn import convert
-from lpkernels.nn.policies import Policy
+from lpkernels.experiments.workloads.workload import Batch
+from lpkernels.nn import set_recipe
+from lpkernels.techniques.assignment import Assignment, trace
 from lpkernels.techniques.pareto import TrainingRecipe
 
 
@@ -28,8 +30,8 @@ class EveryTensorConfig(PartConfig):
 
     tensors: str = setting(
         "",
-        "Rounding of what every layer reads and returns, forward and backward, and format of its "
-        "weights, in place of --recipe: e4m3_sat:stochastic.",
+        "Rounding of every tensor, forward and backward, but of weights' gradients, which "
+        "--opt-grad rounds: e4m3_sat:stochastic.",
         check=as_quantizer,
     )
     ends: str = setting(
@@ -54,22 +56,26 @@ class EveryTensorConfig(PartConfig):
     def build(self) -> Part:
         low = as_quantizer(self.tensors)
         high = as_quantizer(self.ends) if self.ends else low
-        return EveryTensor(TrainingRecipe(low, high, self.tensor_sums or NATIVE).policy)
+        return EveryTensor(TrainingRecipe(low, high, self.tensor_sums or NATIVE))
 
 
-class EveryTensor(Part):
-    """Gives the layers of the model their recipes."""
+class EveryTensor(UnderAssignment):
+    """Trains as `TrainingRecipe.assignment` says, over layers with the recipe's accumulator."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    OPTION = "tensors"
+
+    def __init__(self, recipe: TrainingRecipe) -> None:
+        super().__init__(promote=None)
+        self.recipe = recipe
 
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        if context.processes.sharded:
-            raise ValueError(
-                "tensors: layers whose weights are sharded (--fsdp) keep their classes, and norms "
-                "would stay float32; leave --fsdp out"
-            )
-        # Norms are torch's own until a recipe rounds them: set_recipe would not find them.
-        return convert(model, self.policy), optimizer
+        if self.recipe.accumulator != NATIVE:
+            set_recipe(model, self.recipe.sums)
+        return super().prepare(model, optimizer, context)
+
+    def made(
+        self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch], lr: float
+    ) -> Assignment:
+        return self.recipe.assignment(trace(model, loss, batch))

@@ -17,7 +17,9 @@ from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.running._plan import Plan, Planned
 from lpkernels.techniques.assignment.running.assigned import Assigned
+from lpkernels.techniques.assignment.running.checking import check_assigned
 from lpkernels.techniques.assignment.tracing._calls import all_tensors
+from lpkernels.techniques.assignment.tracing.tracing import as_pair
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,11 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     change as in training. Call it between steps.
 
     Args: batch: (input, target), as `assigned` takes them.
-    Raises: as assigned(input, target) does.
+    Raises: TypeError: nothing that `assign` made, or no pair; and as assigned(input, target) does.
     """
-    plan, table = assigned._plan(assigned.loss, *batch), assigned._table
+    check_assigned("audit", assigned)
+    input, target = as_pair("audit", batch)
+    plan, table = assigned._plan(assigned.loss, input, target), assigned._table
     watch = _Watch(assigned, plan)
     table.told, table.read_in_parts = watch.told, watch.reads
     try:
@@ -62,7 +66,7 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
             p.grad = None
         with observe(assigned.model, watch, operations=EVERYTHING):
             # The gradients are observed too, while it lasts.
-            assigned(*batch).backward()
+            assigned(input, target).backward()
     finally:
         table.told = table.read_in_parts = None
     for name, p in assigned.model.named_parameters():

@@ -1,10 +1,19 @@
-"""Whether an assignment is of a batch, before training starts."""
+"""Whether what is given was made by `assign`, and is of a batch, before training starts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lpkernels.techniques.assignment.running.assigned import Assigned
+
+
+def check_assigned(function: str, assigned: Any) -> None:
+    """Raises: TypeError: it is not what `assign` makes; `function` is whose argument it is."""
+    if not isinstance(assigned, Assigned):
+        raise TypeError(
+            f"{function}: expected what assign(model, loss, assignment) makes, got "
+            f"{type(assigned).__name__}"
+        )
 
 
 def check_batch(assigned: Assigned, input: Any, target: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.techniques.assignment.running.assigned import Assigned
+from lpkernels.techniques.assignment.running.checking import check_assigned
 from lpkernels.techniques.loss_scaling import LossScaler
 
 
@@ -46,8 +47,9 @@ def train_with_assignment(
     Args:
         scaler: a loss scaler, which formats of gradients as narrow as the paper's need.
         steps: ends after so many, before the loader does if it has more; None: with the loader.
-    Raises: ValueError: steps below 0; and as `assigned` does.
+    Raises: TypeError: nothing that `assign` made. ValueError: steps below 0; and as `assigned`.
     """
+    check_assigned("train_with_assignment", assigned)
     if steps is not None and steps < 0:
         raise ValueError(f"train_with_assignment: steps must be at least 0, or None, got {steps}")
     return _steps(assigned, optimizer, loader, scaler, steps)

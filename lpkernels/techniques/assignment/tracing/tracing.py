@@ -92,12 +92,7 @@ def followed(
     Without a loss the model runs alone, and its steps are those that its output depends on.
     """
     check_model("trace", model)
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise TypeError(
-            f"trace: batch must be (input, target), got {type(batch).__name__}"
-            f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}"
-        )
-    given, target = batch
+    given, target = as_pair("trace", batch)
     args, kwargs = arguments(given)
     recorder = Recorder(model, args, kwargs)
     with (
@@ -112,6 +107,20 @@ def followed(
     else:
         ends = [recorder.step_of(_checked(value))]
     return recorder, named(recorder.steps, ends)
+
+
+def as_pair(function: str, batch: Any) -> tuple[Any, Any]:
+    """A batch of (input, target); `function` is whose argument it is.
+
+    Raises: TypeError: no tuple or list of two.
+    """
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise TypeError(
+            f"{function}: batch must be (input, target), got {type(batch).__name__}"
+            f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}"
+        )
+    input, target = batch
+    return input, target
 
 
 def arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:

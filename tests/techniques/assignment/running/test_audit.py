@@ -147,3 +147,16 @@ def test_rounding_something_else_is_found(monkeypatch: Any) -> None:
     monkeypatch.setattr(Session, "call", call)
     departures = audit(assigned, batch).departures
     assert "loss.mul reads 8.Y in place of another tensor" in departures
+
+
+def test_what_it_is_given_is_looked_at_first():
+    model, batch = chain_model(), chain_batch()
+    wrong: Any = model
+    with pytest.raises(TypeError, match=r"audit: expected what assign\(.*, got Sequential"):
+        audit(wrong, batch)
+    assigned = assigned_of(model, batch, 0.6)
+    for given, said in ((batch[0], "Tensor"), ((*batch, 1), "tuple of 3")):
+        wrong = given
+        with pytest.raises(TypeError, match=f"audit: batch must be .*, got {said}"):
+            audit(assigned, wrong)
+    assert all(p.grad is None for p in model.parameters())

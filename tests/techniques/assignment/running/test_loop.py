@@ -97,3 +97,13 @@ def test_it_ends_after_so_many_steps():
     assert list(train_with_assignment(assigned, optimizer, loader(), steps=0)) == []
     with pytest.raises(ValueError, match="steps must be at least 0, or None, got -1"):
         train_with_assignment(assigned, optimizer, loader(), steps=-1)
+
+
+def test_a_model_that_no_assignment_was_made_for_is_refused():
+    model = chain_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrong: Any = model
+    with pytest.raises(
+        TypeError, match=r"train_with_assignment: expected what assign\(.*, got Sequential"
+    ):
+        train_with_assignment(wrong, optimizer, batches(1))

@@ -1,0 +1,108 @@
+"""Training under a precision assignment, whoever makes it: what parts that do share."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.experiments.training.parts.part import Context, Part
+from lpkernels.experiments.workloads.traced import output_loss
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+from lpkernels.techniques.assignment import Assignment, assign
+from lpkernels.techniques.assignment.running._checks import FanOut
+from lpkernels.techniques.assignment.running.checking import check_batch
+
+#: From the model's output and a batch to the mean loss.
+LossOf = Callable[[Any, Batch], Tensor]
+
+
+class UnderAssignment(Part):
+    """Computes the loss of every step under an assignment; tests run in the formats of the moment.
+
+    promote, fan_out: as for `assign`; nothing is counted where nothing is promoted.
+    """
+
+    #: What the setting is called that asks for it.
+    OPTION: ClassVar[str]
+
+    def __init__(self, *, promote: float | None, fan_out: FanOut = "sum") -> None:
+        self._promote, self._fan_out = promote, fan_out
+        self._sums: Mapping[str, Tensor] = {}
+
+    @abstractmethod
+    def made(
+        self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch], lr: float
+    ) -> Assignment:
+        """The assignment of this model, loss and batch; lr is the optimizer's."""
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        if context.processes.count > 1:
+            raise ValueError(
+                f"{self.OPTION}: trains in one process, got {context.processes.count}; start it "
+                "without torchrun"
+            )
+        self._model, sample = model, context.sample
+        try:
+            self._losses = output_loss(context.workload, sample)
+            lr = optimizer.param_groups[0]["lr"]
+            made = self.made(model, self._mean, (sample[0], sample), lr)
+        except (ValueError, FileNotFoundError, NotImplementedError) as error:
+            raise ValueError(f"{self.OPTION}: {error}") from error
+        self.assigned = assign(
+            model, self._mean, made, promote=self._promote, fan_out=self._fan_out,
+            counts=self._promote is not None,
+        )  # fmt: skip
+        # A resumed run may begin with a shorter batch than the one it is made of.
+        check_batch(self.assigned, sample[0], sample)
+        return model, optimizer
+
+    def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+        return (Turn(self._outcome),)
+
+    def after_step(self, ran: Tensor) -> None:
+        self.assigned.step()
+
+    def evaluating(self) -> AbstractContextManager[Any]:
+        return self._computing(self._in_formats)
+
+    def in_float32(self) -> AbstractContextManager[Any]:
+        """The model computes as it would without an assignment."""
+        return self._computing(None)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"assigned": self.assigned.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.assigned.load_state_dict(state["assigned"])
+
+    def _mean(self, output: Any, batch: Batch) -> Tensor:
+        found = self._losses(output, batch)
+        self._sums = found.sums
+        return found.losses.mean()
+
+    def _outcome(self, model: nn.Module, batch: Batch) -> Outcome:
+        """One loss that counts for all examples, for their mean is what is rounded."""
+        mean = self.assigned(batch[0], batch)
+        return Outcome((mean * len(batch[0])).reshape(1), self._sums)
+
+    @contextmanager
+    def _computing(self, forward: Any) -> Iterator[None]:
+        """Whoever calls the model calls `forward`; None: the model's own."""
+        before = vars(self._model).pop("forward", None)
+        if forward is not None:
+            vars(self._model)["forward"] = forward
+        try:
+            yield
+        finally:
+            vars(self._model).pop("forward", None)
+            if before is not None:
+                vars(self._model)["forward"] = before
+
+    def _in_formats(self, *args: Tensor) -> Any:
+        with self._computing(None):
+            return self.assigned.output(args)
