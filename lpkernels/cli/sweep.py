@@ -144,17 +144,28 @@ def plot(
     out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
     reference: Reference = "",
     metric: Field = "",
+    against: Annotated[
+        str,
+        typer.Option(
+            help="A field of the records, such as bit_ratio: means over its means, in place of "
+            "every seed."
+        ),
+    ] = "",
     sources: Sources = "",
 ) -> None:
     """Every seed, the means, and the differences to one arm, as a picture.
 
     Example: `lpkernels sweep plot results/sweep --out sweep.png`
     """
+    from lpkernels.report.sweep_curves import plot_against
     from lpkernels.report.sweeps import plot_sweep
 
     results, summaries, chosen = _summaries(sweep, reference, metric, sources)
-    title = results.spec.name
-    picture = _read(lambda: plot_sweep(results.results, summaries, chosen, out, title=title))
+    given, title = (results.results, summaries, chosen), results.spec.name
+    if against:
+        picture = _read(lambda: plot_against(*given, against, out, title=title))
+    else:
+        picture = _read(lambda: plot_sweep(*given, out, title=title))
     console.print(f"picture in {picture}")
 
 

@@ -70,6 +70,11 @@ def test_run_status_table_plot(spec: Path, tmp_path: Path) -> None:
     picture = tmp_path / "sweep.png"
     assert call("plot", exported, "--out", picture).exit_code == 0
     assert picture.stat().st_size > 1000
+    curve = tmp_path / "curve.png"
+    assert call("plot", exported, "--against", "updates", "--out", curve).exit_code == 0
+    assert curve.stat().st_size > 1000
+    wrong = call("plot", exported, "--against", "bits", "--out", curve)
+    assert wrong.exit_code == 2 and "expected a field of the records" in wrong.output
 
 
 def test_a_cell_is_the_run_that_train_makes(spec: Path, tmp_path: Path) -> None:
