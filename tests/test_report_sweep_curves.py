@@ -50,7 +50,7 @@ def test_means_are_over_the_means_of_the_field(
 ) -> None:
     axes = axes_of(monkeypatch, tmp_path, results())
     lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
-    assert set(lines) == {"fp32", "ratio", "uniform"}
+    assert set(lines) == {"fp32", "ratio", "uniform"}  # fp32 ends in a number, but is alone
     assert list(lines["ratio"].get_xdata()) == pytest.approx([0.42, 0.77])
     assert list(lines["ratio"].get_ydata()) == pytest.approx([95.0, 91.0])
     assert list(lines["uniform"].get_xdata()) == pytest.approx([0.92])

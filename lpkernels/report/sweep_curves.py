@@ -51,8 +51,9 @@ def plot_against(
         if summary.mean is not None:
             families.setdefault(_FAMILY.sub("", summary.arm), []).append(summary)
     number = 0
-    for label, members in families.items():
-        is_reference = label in references or members[0].arm in references
+    for family, members in families.items():
+        label = family if len(members) > 1 else members[0].arm
+        is_reference = members[0].arm in references
         colour, number = ("black", number) if is_reference else (f"C{number % 10}", number + 1)
         style = {"color": colour, "marker": "os^vD"[number // 10 % 5]}
         found = [s for s in members if s.arm in places]
