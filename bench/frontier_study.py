@@ -5,7 +5,8 @@ On an error matrix that is known (``lpkernels frontier table --export``), each t
 choices, random ones, the cheapest; the mean of the other tasks, which measures nothing; a cold
 start, which knows no other task; and, where they are installed, TPE and NSGA-II of Optuna and
 qLogNEHVI of BoTorch, which predict nothing: of them count what they measured. Means over tasks
-with standard errors, beside the noise of the seeds. Printed, and written as records that
+with standard errors, beside the noise of the seeds; and how many measurements a cold start makes
+until no band reaches the frontier any more. Printed, and written as records that
 ``lpkernels frontier plot --what choices`` draws.
 """
 
@@ -51,6 +52,23 @@ def cold_records(
             )
             figures = compare(truth, found.predicted, memory[task], found.measured)
             records.append(_record(task, "cold_start", count, found.measured, figures))
+    return records
+
+
+def ended_records(matrix: ErrorMatrix, memory: np.ndarray, seed: int) -> list[Record]:
+    """A cold start on each task for as long as a configuration's band reaches the frontier.
+
+    Nothing limits the number of measurements: what it leaves out is what the bands save.
+    """
+    shape = matrix.space.shape
+    records = []
+    for task, truth in enumerate(matrix.mean):
+        found = pareto.cold_start(
+            shape, memory[task], lambda i, row=truth: row[i], n=len(truth), seed=seed
+        )
+        figures = compare(truth, found.predicted, memory[task], found.measured)
+        record = {"type": "ended", "task": matrix.tasks[task], "ended": found.ended}
+        records.append(record | {"measured": len(found.measured), **figures})
     return records
 
 
@@ -119,16 +137,18 @@ def study(
     return averages(records)
 
 
-def table(rows: Sequence[Record]) -> str:
-    """A line for each method and count."""
-    head = f"{'method':12} {'n':>3} " + " ".join(f"{name:>17}" for name in SHOWN.values())
+def table(rows: Sequence[Record], width: int = 12) -> str:
+    """A line for each method and count; `width` is that of the methods."""
+    head = f"{'method':{width}} {'n':>3} " + " ".join(f"{name:>17}" for name in SHOWN.values())
     lines = [head]
     for row in rows:
         cells = []
         for figure in SHOWN:
             mean, error = row[figure], row[f"{figure}_error"]
             cells.append("" if mean is None else f"{mean:.4f} +- {error or 0:.4f}")
-        lines.append(f"{row['method']:12} {row['count']:3} " + " ".join(f"{c:>17}" for c in cells))
+        lines.append(
+            f"{row['method']:{width}} {row['count']:3} " + " ".join(f"{c:>17}" for c in cells)
+        )
     noise = next((row["noise"] for row in rows if row["noise"] is not None), None)
     return "\n".join(lines) + ("" if noise is None else f"\nnoise of the seeds: {noise:.4f}")
 
@@ -158,13 +178,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say=lambda text: print(f"done: {text}", flush=True),
     )  # fmt: skip
     print(table(rows))
+    ended = ended_records(matrix, memory, options.seed) if not np.isnan(matrix.mean).any() else []
+    for name in ("measured", "hypervolume") if ended else ():
+        values = np.array([record[name] for record in ended])
+        print(f"cold start to its end: {name} {values.mean():.3f}, {values.min()}..{values.max()}")
     header = {
         "type": "header", "kind": CHOICES, "study": spec.name, "tasks": list(matrix.tasks),
         "rank": options.rank, "observed": options.observed, "draws": options.draws,
         "seed": options.seed, "without": lacking, "environment": environment("cpu"),
         "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip
-    write_records(options.out, [header, *({"type": "average", **row} for row in rows)])
+    write_records(options.out, [header, *({"type": "average", **row} for row in rows), *ended])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import frontier_coinciding, frontier_optimizers, frontier_study
+from bench import frontier_coinciding, frontier_optimizers, frontier_study, frontier_transfer
 from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
@@ -61,6 +61,51 @@ def test_what_a_search_measured_is_all_that_counts() -> None:
     assert every["hypervolume"] == pytest.approx(1) and every["regret"] == pytest.approx(0)
 
 
+def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
+    records = frontier_study.ended_records(matrix(), MEMORY, 0)
+    assert [record["task"] for record in records] == list(matrix().tasks)
+    for record in records:
+        assert record["ended"] in ("bands", "all")
+        assert (record["measured"] == len(SPACE)) == (record["ended"] == "all")
+        assert 0.9 < record["hypervolume"] <= 1.0
+
+
+def other_network() -> ErrorMatrix:
+    """The errors of two tasks with a network that is worse by the same everywhere."""
+    one = matrix()
+    return ErrorMatrix(SPACE, one.tasks[1:3], one.errors[1:3] + 0.05)
+
+
+def test_what_is_transferred_is_held_against_the_truth() -> None:
+    rows = frontier_transfer.study(matrix(), other_network(), MEMORY[1:3], counts=(3,), rank=2)
+    found = {row["method"]: row for row in rows}
+    # The same frontier, all of it higher by 0.05.
+    assert found["the same task's row"]["rmse"] == pytest.approx(0.05)
+    assert found["the same task's row"]["hypervolume"] == pytest.approx(1)
+    assert found["D-optimal, known network"]["rmse"] < found["column mean, known network"]["rmse"]
+    assert found["column mean, its own network"]["count"] == 0
+    assert all(row["tasks"] == 2 for row in rows)
+
+
+def test_a_task_is_never_predicted_from_its_own_row() -> None:
+    one, other = matrix(), other_network()
+    changed = one.errors.copy()
+    changed[1] = 0.5
+    there = frontier_transfer.said(one, other, "task 1", counts=(3,), rank=2)
+    again = frontier_transfer.said(
+        ErrorMatrix(SPACE, one.tasks, changed), other, "task 1", counts=(3,), rank=2
+    )
+    for before, after in zip(there, again, strict=True):
+        same = np.array_equal(before[3], after[3])
+        assert same == (before[0] != "the same task's row"), before[0]
+
+
+def test_a_task_that_the_known_network_lacks_is_refused() -> None:
+    other = ErrorMatrix(SPACE, ["new"], matrix().errors[:1])
+    with pytest.raises(ValueError, match="the known network has no task 'new'"):
+        next(frontier_transfer.said(matrix(), other, "new", counts=(3,), rank=2))
+
+
 def test_a_matrix_with_gaps_has_no_cold_start() -> None:
     gaps = matrix().errors.copy()
     gaps[2, 3] = np.nan
@@ -86,6 +131,7 @@ def test_main_writes_what_the_pictures_read(
     assert "without tpe: not installed" in printed and "noise of the seeds: 0.00" in printed
     rows = read_choices(out)
     assert {row["method"] for row in rows} >= {"greedy", "cold_start"}
+    assert "cold start to its end: measured" in printed
 
 
 def test_optimizers_that_are_not_installed_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
