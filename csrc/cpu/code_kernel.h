@@ -43,32 +43,85 @@ struct WordCodes {
   }
 };
 
-// Without subnormals, magic counts whole values of min_normal: only 0 is exact below it.
+// The code of a magnitude that is a value of the format, without its sign. Without subnormals,
+// magic counts whole values of min_normal: only 0 is exact below it. `lost`: other than 0 where the
+// magnitude lies between two values.
 template <class V>
-bool encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
+LPK_HD typename V::U number_code(const WordCodes& c, typename V::U a, typename V::U& lost) {
   using U = typename V::U;
-  const Format format = number_format(job.format);
-  if (!WordFormat::fits(format)) return false;
-  const WordCodes c(format);
-  const WordFormat f = c.f;
-  const uint32_t mask = (1u << f.dropped) - 1;
+  const auto small = above<V>(U{} + c.f.floor, a);
+  const U shifted = as_words<V>(as_floats<V>(a) + c.f.magic);
+  const U whole = as_words<V>(as_floats<V>(shifted) - c.f.magic);
+  lost = small ? whole ^ a : a & ((1u << c.f.dropped) - 1);
+  return small ? shifted - c.magic_bits : (a >> c.f.dropped) - c.offset;
+}
+
+// All kinds of values, those without a code among them.
+template <class V>
+void encode_any(const WordCodes& c, const CodeBlock& job, const float* x, uint32_t* codes) {
+  using U = typename V::U;
   for (int64_t i = 0; i < job.count; i += V::kWidth) {
     const U b = load<U>(x + i);
     const U a = b & ~kSignWord;
     const U sign = (b & kSignWord) >> (32 - c.bits);
-    const auto small = above<V>(U{} + f.floor, a);
-    const U shifted = as_words<V>(as_floats<V>(a) + f.magic);
-    const U whole = as_words<V>(as_floats<V>(shifted) - f.magic);
-    const U lost = small ? whole ^ a : a & mask;
     const U infinity = c.infinity == kNoCode ? U{} + kNoCode : c.infinity | sign;
-    U code = sign | (small ? shifted - c.magic_bits : (a >> f.dropped) - c.offset);
+    U lost;
+    U code = sign | number_code<V>(c, a, lost);
     code = lost != 0 ? U{} + kNoCode : code;
-    code = above<V>(a, U{} + f.max) ? U{} + kNoCode : code;
+    code = above<V>(a, U{} + c.f.max) ? U{} + kNoCode : code;
     code = a == kInfinityWord ? infinity : code;
     code = above<V>(a, U{} + kInfinityWord) ? U{} + c.nan : code;
     store(codes + i, code);
   }
-  return true;
+}
+
+template <class V>
+bool any_word(typename V::U words) {
+  if constexpr (V::kWidth == 1) {
+    return words != 0;
+  } else {
+    uint32_t some = 0;
+    for (int i = 0; i < V::kWidth; ++i) some |= words[i];
+    return some != 0;
+  }
+}
+
+// Most blocks hold finite values of the format alone, for which a few operations and a look at the
+// end will do.
+template <class V>
+Coding encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
+  using U = typename V::U;
+  const Format format = number_format(job.format);
+  if (!WordFormat::fits(format)) return Coding::kNotTaken;
+  const WordCodes c(format);
+  U others{};
+  for (int64_t i = 0; i < job.count; i += V::kWidth) {
+    const U b = load<U>(x + i);
+    const U a = b & ~kSignWord;
+    U lost;
+    const U code = number_code<V>(c, a, lost);
+    // The sign of max - a, which is there for what lies above max.
+    others |= lost | ((c.f.max - a) & kSignWord);
+    store(codes + i, (b & kSignWord) >> (32 - c.bits) | code);
+  }
+  if (!any_word<V>(others)) return Coding::kAll;
+  encode_any<V>(c, job, x, codes);
+  bool some = false;
+  for (int64_t i = 0; i < job.count; ++i) some |= codes[i] == kNoCode;
+  return some ? Coding::kSome : Coding::kAll;
+}
+
+template <class V>
+void narrow_codes(const uint32_t* codes, int64_t count, int bits, uint8_t* to) {
+  using U = typename V::U;
+  for (int64_t i = 0; i < count; i += V::kWidth) {
+    const U code = load<U>(codes + i);
+    if (bits == 8) {
+      store(to + i, words_as_bytes<V>(code));
+    } else {
+      store(to + 2 * i, words_as_halves<V>(code));
+    }
+  }
 }
 
 template <class V>

@@ -14,6 +14,7 @@ struct Bits32 {
   typedef int32_t I __attribute__((vector_size(W * 4)));
   typedef float F __attribute__((vector_size(W * 4)));
   typedef uint16_t H __attribute__((vector_size(W * 2)));
+  typedef uint8_t B __attribute__((vector_size(W)));
   static constexpr int kWidth = W;
 };
 
@@ -23,6 +24,7 @@ struct Bits32<1> {
   using I = int32_t;
   using F = float;
   using H = uint16_t;
+  using B = uint8_t;
   static constexpr int kWidth = 1;
 };
 
@@ -69,6 +71,32 @@ LPK_HD typename V::H words_as_halves(typename V::U x) {
 #endif
   } else {
     return __builtin_convertvector(x, typename V::H);
+  }
+}
+
+template <class V>
+LPK_HD typename V::U bytes_as_words(typename V::B b) {
+  if constexpr (V::kWidth == 1) {
+    return b;
+#if defined(__AVX512F__)
+  } else if constexpr (V::kWidth == 16) {
+    return (typename V::U)_mm512_cvtepu8_epi32((__m128i)b);
+#endif
+  } else {
+    return __builtin_convertvector(b, typename V::U);
+  }
+}
+
+template <class V>
+LPK_HD typename V::B words_as_bytes(typename V::U x) {
+  if constexpr (V::kWidth == 1) {
+    return static_cast<uint8_t>(x);
+#if defined(__AVX512F__)
+  } else if constexpr (V::kWidth == 16) {
+    return (typename V::B)_mm512_cvtepi32_epi8((__m512i)x);
+#endif
+  } else {
+    return __builtin_convertvector(x, typename V::B);
   }
 }
 

@@ -29,6 +29,7 @@ constexpr Kernels with_accumulate(const char* isa, void (*accumulate)(const Tile
           round_elements<Bits32<16>>,
           encode_words<Bits32<16>>,
           decode_words<Bits32<16>>,
+          narrow_codes<Bits32<16>>,
           affine_span<Vec<8>>,
           widen_floats<Vec<8>>,
           narrow_floats<Vec<8>>,

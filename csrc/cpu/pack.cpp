@@ -110,8 +110,9 @@ int64_t packed_bytes(const PackArgs& args) {
 
 namespace {
 
-// Codes of a span of values, which `codes` has room for rounded up to kCodeLanes.
-void encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel, const float* x,
+// Codes of a span of values, which `codes` has room for rounded up to kCodeLanes; whether every
+// value has one.
+bool encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel, const float* x,
                  int64_t count, uint32_t* codes) {
   const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
   float values[kSpan];
@@ -120,14 +121,19 @@ void encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel
     std::fill(values + count, values + padded, 0.0f);
     x = values;
   }
-  if (kernel.encode({args.format, padded}, x, codes)) return;
-  for (int64_t i = 0; i < count; ++i) codes[i] = codec.encode(x[i]);
+  const Coding found = kernel.encode({args.format, padded}, x, codes);
+  if (found != Coding::kNotTaken) return found == Coding::kAll;
+  // A 32-bit code of all ones is float32's own NaN with its sign, which encode never returns.
+  bool missing = false;
+  for (int64_t i = 0; i < count; ++i) missing |= (codes[i] = codec.encode(x[i])) == kNoCode;
+  return !missing;
 }
 
-bool all_coded(const uint32_t* codes, int64_t count) {
-  uint32_t missing = 0;
-  for (int64_t i = 0; i < count; ++i) missing |= codes[i] == kNoCode ? 1u : 0u;
-  return missing == 0;
+void write_span(const Kernels& kernel, const uint32_t* codes, int64_t count, int bits,
+                uint8_t* to) {
+  const int64_t whole = bits == 8 || bits == 16 ? count / kCodeLanes * kCodeLanes : 0;
+  if (whole > 0) kernel.narrow_codes(codes, whole, bits, to);
+  write_codes(codes + whole, count - whole, bits, to + whole / 8 * bits);
 }
 
 void decode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel,
@@ -158,16 +164,14 @@ int64_t pack(const PackArgs& args, const float* x, uint8_t* codes) {
     uint32_t span[kSpan];
     for (int64_t at = begin; at < end; at += kSpan) {
       const int64_t count = std::min(kSpan, end - at);
-      encode_span(args, codec, kernel, x + at, count, span);
-      // A 32-bit code of all ones is float32's own NaN with its sign, which encode never returns.
-      if (!all_coded(span, count)) {
+      if (!encode_span(args, codec, kernel, x + at, count, span)) {
         const int64_t i = at + (std::find(span, span + count, kNoCode) - span);
         int64_t first = refused.load();
         while (i < first && !refused.compare_exchange_weak(first, i)) {
         }
         return;
       }
-      write_codes(span, count, codec.bits(), codes + at / 8 * codec.bits());
+      write_span(kernel, span, count, codec.bits(), codes + at / 8 * codec.bits());
     }
   });
   return refused.load() == INT64_MAX ? -1 : refused.load();

@@ -180,6 +180,9 @@ struct CodeBlock {
   const int64_t* format;
   int64_t count;
 };
+// Of a block whose values were to become codes: a format that is not taken, a code for every value,
+// or kNoCode for some.
+enum class Coding { kNotTaken, kAll, kSome };
 
 // How many products each tier has accumulated since the last call, for the plan that users see.
 enum class Tier { kNative, kCertified, kFloat, kDouble, kCount };
@@ -204,11 +207,13 @@ struct Kernels {
   // Widens `range` by some more elements; {true, true, 1, 0, 0} is that of none.
   void (*measure)(const float* x, int64_t count, OperandRange* range);
   void (*round)(const RoundBlock&);
-  // These three: false, and nothing done, for a format or a type that they do not take. A value
-  // without a code has kNoCode.
+  // This and `decode`: false, and nothing done, for a format or a type that they do not take.
   bool (*round_elements)(const ElementBlock&);
-  bool (*encode)(const CodeBlock&, const float* x, uint32_t* codes);
+  // A value without a code has kNoCode.
+  Coding (*encode)(const CodeBlock&, const float* x, uint32_t* codes);
   bool (*decode)(const CodeBlock&, const uint32_t* codes, float* x);
+  // Codes of 8 or 16 bits without the bits above these; `count` is a multiple of kCodeLanes.
+  void (*narrow_codes)(const uint32_t* codes, int64_t count, int bits, uint8_t* to);
   void (*affine)(const AffineSpan&);
   void (*widen)(const float* x, int64_t count, double* to);
   void (*narrow)(const double* x, int64_t count, float* to);

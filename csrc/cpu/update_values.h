@@ -8,42 +8,6 @@
 namespace lpk {
 namespace {
 
-template <int W>
-struct Bytes {
-  typedef uint8_t B __attribute__((vector_size(W)));
-};
-template <>
-struct Bytes<1> {
-  using B = uint8_t;
-};
-
-template <class V>
-LPK_HD typename V::U bytes_as_words(typename Bytes<V::kWidth>::B b) {
-  if constexpr (V::kWidth == 1) {
-    return b;
-#if defined(__AVX512F__)
-  } else if constexpr (V::kWidth == 16) {
-    return (typename V::U)_mm512_cvtepu8_epi32((__m128i)b);
-#endif
-  } else {
-    return __builtin_convertvector(b, typename V::U);
-  }
-}
-
-template <class V>
-LPK_HD typename Bytes<V::kWidth>::B words_as_bytes(typename V::U x) {
-  using B = typename Bytes<V::kWidth>::B;
-  if constexpr (V::kWidth == 1) {
-    return static_cast<uint8_t>(x);
-#if defined(__AVX512F__)
-  } else if constexpr (V::kWidth == 16) {
-    return (B)_mm512_cvtepi32_epi8((__m512i)x);
-#endif
-  } else {
-    return __builtin_convertvector(x, B);
-  }
-}
-
 // The code of a value of the format, in a word.
 template <class V>
 LPK_HD typename V::U code_of(const WordCodes& c, typename V::U b) {
@@ -95,7 +59,7 @@ LPK_HD void with_load(const Lying& how, const void* from, const Body& body) {
   } else if (how.lies == static_cast<int>(ElementType::kFloat32)) {
     body([&](int64_t i) { return load<U>(p + 4 * i); });
   } else if (how.bytes == 1) {
-    using B = typename Bytes<V::kWidth>::B;
+    using B = typename V::B;
     body([&](int64_t i) { return value_of_code<V>(c, bytes_as_words<V>(load<B>(p + i))); });
   } else if (how.bytes == 2) {
     body([&](int64_t i) { return value_of_code<V>(c, halves_as_words<V>(load<H>(p + 2 * i))); });

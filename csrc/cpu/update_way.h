@@ -10,7 +10,7 @@ namespace {
 
 // Codes that are the upper bytes of float16's.
 template <class V>
-LPK_HD typename V::H bytes_as_upper_halves(typename Bytes<V::kWidth>::B b) {
+LPK_HD typename V::H bytes_as_upper_halves(typename V::B b) {
 #if defined(__AVX512F__)
   if constexpr (V::kWidth == 16)
     return (typename V::H)_mm256_slli_epi16(_mm256_cvtepu8_epi16((__m128i)b), 8);
@@ -19,10 +19,10 @@ LPK_HD typename V::H bytes_as_upper_halves(typename Bytes<V::kWidth>::B b) {
 }
 
 template <class V>
-LPK_HD typename Bytes<V::kWidth>::B upper_halves_as_bytes(typename V::H h) {
+LPK_HD typename V::B upper_halves_as_bytes(typename V::H h) {
 #if defined(__AVX512F__)
   if constexpr (V::kWidth == 16)
-    return (typename Bytes<16>::B)_mm256_cvtepi16_epi8(_mm256_srli_epi16((__m256i)h, 8));
+    return (typename V::B)_mm256_cvtepi16_epi8(_mm256_srli_epi16((__m256i)h, 8));
 #endif
   return words_as_bytes<V>(halves_as_words<V>(h) >> 8);
 }
@@ -148,7 +148,7 @@ template <class V, Lies kLies>
 LPK_HD typename V::U load_by(const WayRules<V>& by, const void* memory, int64_t i) {
   using U = typename V::U;
   using H = typename V::H;
-  using B = typename Bytes<V::kWidth>::B;
+  using B = typename V::B;
   const char* p = static_cast<const char*>(memory);
   if constexpr (kLies == Lies::kFloat) {
     return load<U>(p + 4 * i);
@@ -169,7 +169,7 @@ template <class V, Lies kLies, Rounds kRounds>
 struct Way {
   using U = typename V::U;
   using H = typename V::H;
-  using B = typename Bytes<V::kWidth>::B;
+  using B = typename V::B;
 
   WayRules<V> by;
 
