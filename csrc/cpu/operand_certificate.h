@@ -26,7 +26,7 @@ namespace {
 constexpr int kAbsent = -64;
 constexpr int kExponentSpan = 62;
 
-// Exponents that count, of the elements of one operand.
+// Bounds of the exponents that count, of the elements of one operand.
 struct ExponentRange {
   int lowest, highest;
 };
@@ -34,7 +34,8 @@ struct ExponentRange {
 inline ExponentRange exponent_range(const OperandRange& x, double min_normal) {
   const int emin = std::ilogb(min_normal);
   if (x.zero) return {emin, emin};
-  return {std::max(emin, x.lowest + x.width - 1), std::max(emin, x.highest - 1)};
+  // A range that was merged has its width and its lowest place from different elements.
+  return {std::max(emin, x.lowest), std::max(emin, x.highest - 1)};
 }
 
 struct OperandCertificate {
