@@ -21,8 +21,8 @@ namespace py = pybind11;
 
 namespace {
 
-// A tuple or list of at most 32 Python integers, an Accumulator's: read in place, nothing
-// allocated.
+// A tuple or list of at most as many Python integers as an Accumulator has: read in place, nothing
+// allocated. Zeros stand behind them.
 class Ints {
  public:
   static constexpr Py_ssize_t kMost = lpk::kAccumulatorInts;
@@ -48,7 +48,7 @@ class Ints {
   int64_t operator[](size_t i) const { return values_[i]; }
 
  private:
-  int64_t values_[kMost];
+  int64_t values_[kMost] = {};
   Py_ssize_t size_ = 0;
 };
 
@@ -75,7 +75,8 @@ uint64_t role_seed(int64_t seed, int64_t role) {
 }
 
 void check_accumulator(const Ints& ints) {
-  LPK_CHECK(ints.size() == lpk::kAccumulatorInts, "an accumulator has 35 integers");
+  LPK_CHECK(ints.size() == lpk::kPlainAccumulatorInts || ints.size() == lpk::kAccumulatorInts,
+            "an accumulator has 35 integers, or 54");
 }
 
 // A quantizer that products apply themselves, or none.

@@ -80,8 +80,10 @@ struct Tile {
   const uint8_t* absent;
   const uint16_t* lane_absent;
   Marks* marks;
-  float* inner;  // both +0 before the first block, where k0 is 0
+  float* inner;  // both +0 before the first block, where k0 is 0, unless `started`
   float* outer;
+  bool started;    // the outermost sums start from values that were given
+  bool exchanged;  // A is the right factor of the products, B the left
   int64_t stride;  // between rows of the state
   // More state, for sums in other orders (orders_kernel.h): planes laid out as inner, and a mask of
   // lanes for each panel of a row of a plane. Zero at the start.
