@@ -8,7 +8,16 @@ from torch import Tensor
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.rounding import ROUNDINGS
 
-__all__ = ["CONVOLVED", "KINDS", "MODES", "STARTED", "UNIT_ACCUMULATORS", "rows", "tensor"]
+__all__ = [
+    "CONVOLVED",
+    "MODES",
+    "SHORT_MODES",
+    "STARTED",
+    "UNIT_ACCUMULATORS",
+    "rows",
+    "short_rows",
+    "tensor",
+]
 
 #: The arithmetic of every named unit, by its first name.
 UNIT_ACCUMULATORS: dict[str, Accumulator] = {}
@@ -33,6 +42,15 @@ MODES = [
         ("e8m0", "toward_negative", 30, -300),
         ("e5m2_nosub", "nearest_away", 9, None),
     )
+]  # fmt: skip
+
+#: Every mode where float32 does.
+SHORT_MODES = [
+    Accumulator(
+        "e5m4", mode, block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"), random_bits=9,
+        least_exponent=least,
+    )
+    for mode, least in zip(ROUNDINGS, (None, -14, 0, None, -200, -3, None), strict=True)
 ]  # fmt: skip
 
 #: For passes of convolutions: of each kernel one.
@@ -86,4 +104,11 @@ def rows(count: int, length: int, seed: int) -> Tensor:
     """(4 count, length): rows of every kind."""
     generator = torch.Generator().manual_seed(seed)
     kinds = ("short", "cancelling", "special", "wide")
+    return torch.cat([tensor((count, length), kind, generator) for kind in kinds])
+
+
+def short_rows(count: int, length: int, seed: int) -> Tensor:
+    """(2 count, length): rows whose products and sums float32 holds."""
+    generator = torch.Generator().manual_seed(seed)
+    kinds = ("short", "cancelling")
     return torch.cat([tensor((count, length), kind, generator) for kind in kinds])

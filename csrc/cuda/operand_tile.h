@@ -105,13 +105,22 @@ class OperandTile : public OrderedTile<false> {
     alignas(16) Real right[2][kDepth][Map::kLanes];
     alignas(16) int left_exponents[2][kDepth][Map::kLanes];
     alignas(16) int right_exponents[2][kDepth][Map::kLanes];
+    // Whether the block has each step, of those that take turns.
+    int taken[2][kDepth];
   };
   using OrderedTile::OrderedTile;
 
   LPK_HD void begin(Shared* shared) const { begin_sums(shared); }
 
+  LPK_HD void fetch(const Stage& stage) {
+    OrderedTile::fetch(stage);
+    const int step = Map::fetched_step(thread_);
+    if (kTurns && step < stage.count()) taken_ = stage.takes(position(stage.first() + step));
+  }
+
   LPK_HD void put(Shared* shared, int buffer) const {
     const int step = Map::fetched_step(thread_);
+    if (kTurns && thread_ % 32 == 0) write_shared<1>(&shared->taken[buffer][step], &taken_);
     const Sums& s = job_.sums;
     LPK_UNROLL
     for (int e = 0; e < kFetched; ++e) {
@@ -158,7 +167,8 @@ class OperandTile : public OrderedTile<false> {
 
   // visit(step) for each of the block's steps in a stage, most of which are full.
   template <class Visit>
-  LPK_HD void each_step(const Stage& stage, const Visit& visit) const {
+  LPK_HD void each_step(const Shared* shared, int buffer, const Stage& stage,
+                        const Visit& visit) const {
     if (!kTurns && stage.count() == kDepth) {
       LPK_UNROLL
       for (int step = 0; step < kDepth; ++step) visit(step);
@@ -166,14 +176,16 @@ class OperandTile : public OrderedTile<false> {
     }
     LPK_LOOP
     for (int step = 0; step < stage.count(); ++step) {
-      if (stage.takes(position(stage.first() + step))) visit(step);
+      int taken = 1;
+      if (kTurns) read_shared<1>(&shared->taken[buffer][step], &taken);
+      if (taken != 0) visit(step);
     }
   }
 
   LPK_HD void measure(const Shared* shared, int buffer, const Stage& stage) {
     LPK_UNROLL
     for (int n = 0; n < kOutputs; ++n) largest_[n] = stage.begins() ? INT32_MIN : largest_[n];
-    each_step(stage, [&](int step) {
+    each_step(shared, buffer, stage, [&](int step) {
       int left[kSide], right[kSide];
       read_both(shared->left_exponents[buffer][step], shared->right_exponents[buffer][step], left,
                 right);
@@ -205,7 +217,7 @@ class OperandTile : public OrderedTile<false> {
 
   template <bool kHoles>
   LPK_HD void add_block(const Shared* shared, int buffer, const Stage& stage) {
-    each_step(stage, [&](int step) {
+    each_step(shared, buffer, stage, [&](int step) {
       Real a[kSide], b[kSide];
       read_both(shared->left[buffer][step], shared->right[buffer][step], a, b);
       int left[kSide], right[kSide];
@@ -236,6 +248,7 @@ class OperandTile : public OrderedTile<false> {
     }
   }
 
+  int taken_ = 0;
   // Between the stages of a block, of each output.
   int largest_[kOutputs];
   uint32_t grid_[kOutputs];

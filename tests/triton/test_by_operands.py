@@ -13,7 +13,16 @@ from lpkernels.backends import Fused
 from lpkernels.rng import Role
 from tests.cases import ConvCase, ids
 from tests.compare import assert_bit_equal
-from tests.operand_cases import CONVOLVED, MODES, STARTED, UNIT_ACCUMULATORS, rows, tensor
+from tests.operand_cases import (
+    CONVOLVED,
+    MODES,
+    SHORT_MODES,
+    STARTED,
+    UNIT_ACCUMULATORS,
+    rows,
+    short_rows,
+    tensor,
+)
 from tests.reference.test_operand_blocks import accumulators
 from tests.triton import test_conv
 
@@ -23,6 +32,11 @@ _config = pytest.importorskip("lpkernels.backends.triton._config")
 pytestmark = pytest.mark.triton
 
 SEED = torch.tensor(-1234567890123456789)
+#: Absent taps, groups; phases of dgrad that leave positions out.
+CASES = {
+    "groups": ConvCase((2, 4, 5), (2, 2, 3), (1,), (1,), (1,), 2),
+    "strides": ConvCase((1, 2, 5), (3, 2, 4), (2,), (2,), (1,)),
+}
 
 
 def check(
@@ -56,7 +70,12 @@ def test_modes(acc: Accumulator, device: str) -> None:
     check(rows(2, 21, 3), rows(1, 21, 4).T, acc, device)
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("acc", SHORT_MODES, ids=ids)
+def test_modes_in_float32(acc: Accumulator, device: str) -> None:
+    check(short_rows(3, 21, 3), short_rows(2, 21, 4).T, acc, device)
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(accumulators(), st.integers(0, 19), st.integers(0, 2**32))
 def test_any_accumulator(device: str, acc: Accumulator, length: int, seed: int) -> None:
     initial = rows(1, 3, seed + 2) if seed % 2 else None
@@ -84,15 +103,11 @@ def test_initial_of_batches_and_rounded_results(device: str) -> None:
 
 @pytest.mark.parametrize("acc", CONVOLVED, ids=ids)
 @pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
-def test_passes_of_convolutions(name: str, acc: Accumulator, device: str) -> None:
-    # Absent taps, groups; phases of dgrad that leave positions out.
-    for case in (
-        ConvCase((2, 4, 5), (2, 2, 3), (1,), (1,), (1,), 2),
-        ConvCase((1, 2, 8), (3, 2, 7), (3,), (2,), (1,)),
-    ):
-        operands = test_conv.tensors(case, 1)
-        got = test_conv.triton(name, case, acc, tuple(t.to(device) for t in operands))
-        assert_bit_equal(got, test_conv.reference(name, case, acc, operands), f"{name} {case}")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_passes_of_convolutions(case: ConvCase, name: str, acc: Accumulator, device: str) -> None:
+    operands = test_conv.tensors(case, 1)
+    got = test_conv.triton(name, case, acc, tuple(t.to(device) for t in operands))
+    assert_bit_equal(got, test_conv.reference(name, case, acc, operands))
 
 
 # --- float32 ---
