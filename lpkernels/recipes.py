@@ -6,8 +6,10 @@ rounding of the update, layers kept apart) belongs to the trainer and is named i
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 
-from lpkernels.arithmetic import Accumulator, Recipe, RunningRange
+from lpkernels.arithmetic import NATIVE, Accumulator, Recipe, RunningRange, accumulator
+from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats._named import did_you_mean
 
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
@@ -72,7 +74,7 @@ def fp32() -> Recipe:
     return Recipe()
 
 
-def _mixed(fmt: str) -> Recipe:
+def _mixed(fmt: str, acc: Accumulator = NATIVE) -> Recipe:
     return Recipe(
         input=fmt,
         weight=fmt,
@@ -81,6 +83,9 @@ def _mixed(fmt: str) -> Recipe:
         grad_output=fmt,
         grad_input=fmt,
         grad_weight=fmt,
+        fprop=acc,
+        dgrad=acc,
+        wgrad=acc,
     )
 
 
@@ -149,24 +154,94 @@ def lba_m7e4() -> Recipe:
 
 
 @_named
-def hopper_fp8() -> Recipe:
-    """FP8 as Hopper's tensor cores are assumed to sum it: e4m3fn forward, e5m2 gradients.
+def v100_fp16() -> Recipe:
+    """fp16_mixed on the tensor cores of a V100: every tensor in fp16, sums by its fp16 unit.
 
-    Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", arXiv 2412.19437, section 3.3: partial
-    sums keep about 14 bits and are promoted to fp32 every 128 products. Conversion saturates, as
-    the hardware's does. Assumed, not measured: blocks of 32 products aligned and cut at 13 places,
-    sums in e8m13, truncated (the accumulator "hopper_fp8"). Differs: no scale factors per tensor or
-    block.
+    Source: Micikevicius et al. 2018, arXiv 1710.03740, for the tensors; for the sums recordings of
+    wmma on a V100, the accumulator "v100_fp16" (docs/tensor-cores.md). Not known: the order of k
+    and split-K of cuBLAS and cuDNN, in whose place stands the contract's order; infinity, NaN and
+    overflow inside a step, which were not recorded. Differs: a bias is one more addition in the
+    unit's format and mode, toward zero, where libraries add it to nearest; its gradient is a sum of
+    the unit too.
     """
-    acc = "hopper_fp8"
+    return _mixed("fp16", accumulator("v100_fp16"))
+
+
+@_named
+def a100_bf16() -> Recipe:
+    """bf16_mixed on the tensor cores of an A100: every tensor in bf16, sums by its bf16 unit.
+
+    Source: Kalamkar et al. 2019, arXiv 1905.12322, for the tensors; for the sums recordings of wmma
+    on an A100 and an A2, the accumulator "a100_bf16" (docs/tensor-cores.md), which Ada and L40S
+    have too. Not known: as of v100_fp16, and the least exponent of a block, on which the models
+    disagree. Differs: bias and its gradient as in v100_fp16.
+    """
+    return _mixed("bf16", accumulator("a100_bf16"))
+
+
+@_named
+def h100_fp16() -> Recipe:
+    """fp16_mixed on the tensor cores of an H100: every tensor in fp16, sums by its fp16 unit.
+
+    Source: Micikevicius et al. 2018, arXiv 1710.03740, for the tensors; for the sums recordings of
+    wmma on H100 and H200, the accumulator "h100_fp16" (docs/tensor-cores.md), which B200 has too.
+    wgmma was not recorded. Not known, and differs: as v100_fp16.
+    """
+    return _mixed("fp16", accumulator("h100_fp16"))
+
+
+@_named
+def h100_bf16() -> Recipe:
+    """bf16_mixed on the tensor cores of an H100: every tensor in bf16, sums by its bf16 unit.
+
+    Source: Kalamkar et al. 2019, arXiv 1905.12322, for the tensors; for the sums recordings of wmma
+    on H100 and H200, the accumulator "h100_bf16" (docs/tensor-cores.md), which B200 has too. wgmma
+    was not recorded. Not known, and differs: as a100_bf16.
+    """
+    return _mixed("bf16", accumulator("h100_bf16"))
+
+
+def _fp8_of_hopper(fprop: str) -> Recipe:
+    # The gradient of the output, in e5m2, is the left factor of both gradients' products.
+    gradients = replace(accumulator("hopper_fp8"), operands=(E5M2, E4M3FN))
     return Recipe(
         input="e4m3fn_sat",
         weight="e4m3fn_sat",
         grad_output="e5m2_sat",
-        fprop=acc,
-        dgrad=acc,
-        wgrad=acc,
+        fprop=fprop,
+        dgrad=gradients,
+        wgrad=gradients,
     )
+
+
+@_named
+def h100_fp8() -> Recipe:
+    """FP8 of an H100 with fast accumulation forward: e4m3fn, one chain of 14 bits; e5m2 gradients.
+
+    Source: for the formats Micikevicius et al. 2022, "FP8 formats for deep learning", arXiv
+    2209.05433; that the forward product alone accumulates fast is the default of NVIDIA's
+    Transformer Engine. The forward sums are the accumulator "h100_e4m3" (recordings of wgmma on
+    H100 and H200); those of both gradients are promoted to fp32 every 128 products, "hopper_fp8"
+    with e5m2 times e4m3fn, equal to 374 live calls of torch._scaled_mm on an H100 PCIe with
+    cuBLASLt 12.8 (docs/tensor-cores.md). Conversions saturate, as the hardware's do. Not known:
+    other variants and library versions; where cuBLAS splits K it is not this. Differs: no scale
+    factors per tensor or block; results are not rounded to bf16; a bias is one more addition in the
+    format and mode of the forward sum, 14 bits toward zero, where libraries add it in fp32.
+    """
+    return _fp8_of_hopper("h100_e4m3")
+
+
+@_named
+def hopper_fp8() -> Recipe:
+    """FP8 of an H100 without fast accumulation: e4m3fn, e5m2 gradients, sums promoted every 128.
+
+    Source: for the formats Micikevicius et al. 2022, arXiv 2209.05433; for promotion DeepSeek-AI
+    2024, "DeepSeek-V3 technical report", arXiv 2412.19437, section 3.3, where it is the remedy for
+    sums of about 14 bits. The accumulator "hopper_fp8" equals 374 live calls of torch._scaled_mm on
+    an H100 PCIe (docs/tensor-cores.md); both gradients' has operands e5m2 times e4m3fn. Conversions
+    saturate. Not known, and differs: as h100_fp8, but a bias is added in fp32.
+    """
+    return _fp8_of_hopper("hopper_fp8")
 
 
 @_named

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -176,7 +177,14 @@ def test_stochastic_products_make_an_accumulator_stochastic():
                 outer_rounding="nearest_even",
                 block=32,
                 aligned_bits=13,
+                operands="e4m3fn",
             ),
+        ),
+        # What hopper_fp8 was, aligned by products.
+        (
+            "e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
+            "aligned_bits=13",
+            replace(accumulator("hopper_fp8"), operands=None),
         ),
         ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
         ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
@@ -198,9 +206,22 @@ def test_outer_rounding_defaults_to_rounding():
     assert Accumulator("e6m9", chunk=2, outer_rounding="stochastic").is_stochastic
 
 
-def test_hopper_recipe_sums_as_the_preset():
-    built = recipe("hopper_fp8")
-    assert built.fprop == built.dgrad == built.wgrad == accumulator("hopper_fp8")
+@pytest.mark.parametrize("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
+def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
+    built = recipe(name)
+    assert built.fprop == accumulator(fprop)
+    operands = (formats.E5M2, formats.E4M3FN)
+    assert built.dgrad == built.wgrad == replace(accumulator("hopper_fp8"), operands=operands)
+    for quantizer, fmt in ((built.input, "e4m3fn"), (built.grad_output, "e5m2")):
+        assert str(quantizer.fmt) == f"{fmt}_sat"
+    assert built.weight == built.input
+
+
+@pytest.mark.parametrize("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
+def test_16_bit_recipes_are_the_mixed_ones_on_their_unit(name):
+    built, acc = recipe(name), accumulator(name)
+    mixed = recipe(f"{name.split('_')[1]}_mixed")
+    assert built == replace(mixed, fprop=acc, dgrad=acc, wgrad=acc)
 
 
 def test_lba_keeps_twelve_bits():
@@ -262,6 +283,11 @@ def test_recipes_lists_the_pinned_names():
         "fp8_wang2018",
         "hfp8_sun2019",
         "lba_m7e4",
+        "v100_fp16",
+        "a100_bf16",
+        "h100_fp16",
+        "h100_bf16",
+        "h100_fp8",
         "hopper_fp8",
     } <= set(recipes())
 

@@ -41,7 +41,7 @@ def unit_details(unit: Unit) -> Table:
     return table
 
 
-#: Of all units but the assumed one.
+#: Of all units.
 SOURCE = (
     "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
     "MATLAB-tensor-core, and what docs/tensor-cores.md names"
