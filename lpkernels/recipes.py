@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 
-from lpkernels.arithmetic import NATIVE, Accumulator, Recipe, RunningRange, accumulator
+from lpkernels.arithmetic import NATIVE, UNITS, Accumulator, Recipe, RunningRange, Unit
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats._named import did_you_mean
 
@@ -28,8 +28,15 @@ def recipes() -> list[str]:
 def recipe(name: str) -> Recipe:
     """The recipe of that name; :func:`describe` tells where it comes from.
 
+    The name of a tensor core (`lpkernels units`) is the recipe that trains through it alone, as
+    described below for "v100_fp16" and the others that are listed: tensors in the format it
+    multiplies, all three products summed by it. Of tf32 the operands are cut to it, and results
+    stay float32; of fp8 conversions saturate and gradients are e5m2.
+
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
+    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
+        return _of_unit(UNITS[name])
     return _builder(name)()
 
 
@@ -38,6 +45,13 @@ def describe(name: str) -> str:
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
+    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
+        unit = UNITS[name]
+        return (
+            f"Training through the tensor core {name}: {unit.hardware}, {unit.instruction}.\n\n"
+            f"Recordings decide: {unit.decided}. Not known: {unit.unknown}. Differs: bias and its "
+            "gradient as in v100_fp16; no scale factors.\nSource: docs/tensor-cores.md."
+        )
     return inspect.getdoc(_builder(name)) or ""
 
 
@@ -63,8 +77,11 @@ def _builder(name: str) -> Callable[[], Recipe]:
             f"{', '.join(_RECIPES)}"
         )
     if name not in _RECIPES:
-        near = did_you_mean(name, list(_RECIPES))
-        raise ValueError(f"recipe: unknown name {name!r}{near} Names are {', '.join(_RECIPES)}")
+        near = did_you_mean(name, [*_RECIPES, *UNITS])
+        raise ValueError(
+            f"recipe: unknown name {name!r}{near} Names are {', '.join(_RECIPES)}, and those of "
+            "`lpkernels units`"
+        )
     return _RECIPES[name]
 
 
@@ -153,6 +170,31 @@ def lba_m7e4() -> Recipe:
     return Recipe(fprop="lba_m7e4")
 
 
+def _of_unit(unit: Unit) -> Recipe:
+    """Every product by this unit, of tensors in what it multiplies."""
+    acc, inputs = unit.accumulator, unit.inputs
+    if inputs in ("fp16", "bf16"):
+        return _mixed(inputs, acc)
+    if inputs == "tf32":
+        cut = "tf32:toward_zero"
+        return Recipe(cut, cut, grad_output=cut, fprop=acc, dgrad=acc, wgrad=acc)
+    forward = E5M2 if inputs == "e5m2" else E4M3FN
+    if acc.operands == (forward, forward):
+        # The gradient of the output, in e5m2, is the left factor of both gradients' products.
+        gradients = replace(acc, operands=(E5M2, forward))
+    else:
+        gradients = acc
+    saturating = f"{forward}_sat"
+    return Recipe(
+        input=saturating,
+        weight=saturating,
+        grad_output="e5m2_sat",
+        fprop=acc,
+        dgrad=gradients,
+        wgrad=gradients,
+    )
+
+
 @_named
 def v100_fp16() -> Recipe:
     """fp16_mixed on the tensor cores of a V100: every tensor in fp16, sums by its fp16 unit.
@@ -164,7 +206,7 @@ def v100_fp16() -> Recipe:
     unit's format and mode, toward zero, where libraries add it to nearest; its gradient is a sum of
     the unit too.
     """
-    return _mixed("fp16", accumulator("v100_fp16"))
+    return _of_unit(UNITS["v100_fp16"])
 
 
 @_named
@@ -176,7 +218,7 @@ def a100_bf16() -> Recipe:
     have too. Not known: as of v100_fp16, and the least exponent of a block, on which the models
     disagree. Differs: bias and its gradient as in v100_fp16.
     """
-    return _mixed("bf16", accumulator("a100_bf16"))
+    return _of_unit(UNITS["a100_bf16"])
 
 
 @_named
@@ -187,7 +229,7 @@ def h100_fp16() -> Recipe:
     wmma on H100 and H200, the accumulator "h100_fp16" (docs/tensor-cores.md), which B200 has too.
     wgmma was not recorded. Not known, and differs: as v100_fp16.
     """
-    return _mixed("fp16", accumulator("h100_fp16"))
+    return _of_unit(UNITS["h100_fp16"])
 
 
 @_named
@@ -198,20 +240,7 @@ def h100_bf16() -> Recipe:
     on H100 and H200, the accumulator "h100_bf16" (docs/tensor-cores.md), which B200 has too. wgmma
     was not recorded. Not known, and differs: as a100_bf16.
     """
-    return _mixed("bf16", accumulator("h100_bf16"))
-
-
-def _fp8_of_hopper(fprop: str) -> Recipe:
-    # The gradient of the output, in e5m2, is the left factor of both gradients' products.
-    gradients = replace(accumulator("hopper_fp8"), operands=(E5M2, E4M3FN))
-    return Recipe(
-        input="e4m3fn_sat",
-        weight="e4m3fn_sat",
-        grad_output="e5m2_sat",
-        fprop=fprop,
-        dgrad=gradients,
-        wgrad=gradients,
-    )
+    return _of_unit(UNITS["h100_bf16"])
 
 
 @_named
@@ -228,7 +257,7 @@ def h100_fp8() -> Recipe:
     factors per tensor or block; results are not rounded to bf16; a bias is one more addition in the
     format and mode of the forward sum, 14 bits toward zero, where libraries add it in fp32.
     """
-    return _fp8_of_hopper("h100_e4m3")
+    return replace(_of_unit(UNITS["hopper_fp8"]), fprop=UNITS["h100_e4m3"].accumulator)
 
 
 @_named
@@ -241,7 +270,7 @@ def hopper_fp8() -> Recipe:
     an H100 PCIe (docs/tensor-cores.md); both gradients' has operands e5m2 times e4m3fn. Conversions
     saturate. Not known, and differs: as h100_fp8, but a bias is added in fp32.
     """
-    return _fp8_of_hopper("hopper_fp8")
+    return _of_unit(UNITS["hopper_fp8"])
 
 
 @_named

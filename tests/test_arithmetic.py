@@ -10,6 +10,7 @@ from lpkernels import formats
 from lpkernels.arithmetic import (
     NAMED_ACCUMULATORS,
     NATIVE,
+    UNITS,
     Accumulator,
     Quantizer,
     Recipe,
@@ -215,6 +216,35 @@ def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
     for quantizer, fmt in ((built.input, "e4m3fn"), (built.grad_output, "e5m2")):
         assert str(quantizer.fmt) == f"{fmt}_sat"
     assert built.weight == built.input
+
+
+@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+def test_every_unit_is_a_recipe(unit):
+    built = recipe(unit.name)
+    assert as_recipe(unit.name) == built
+    assert (unit.hardware in describe(unit.name)) == (unit.name not in recipes())
+    assert built.fprop == unit.accumulator
+    left, right = built.dgrad.operands
+    # What is rounded fits the format that its exponents are bounded by.
+    rounded = [built.grad_output.fmt, built.weight.fmt, built.input.fmt]
+    bounds = [left, right, built.fprop.operands[0]]
+    for fmt, bound in zip(rounded, bounds, strict=True):
+        assert (fmt.exp_bits, fmt.man_bits) <= (bound.exp_bits, bound.man_bits)
+    assert replace(built.dgrad, operands=unit.accumulator.operands) == unit.accumulator
+    assert built.wgrad == built.dgrad
+
+
+def test_recipes_of_units_take_what_their_inputs_are():
+    inputs = {
+        "a100_tf32": "e8m10:toward_zero",
+        "ada_e5m2": "e5m2_sat",
+        "b200_fp8_mma": "e4m3fn_sat",
+    }
+    assert {name: str(recipe(name).weight) for name in inputs} == inputs
+    assert recipe("ada_e4m3").dgrad.operands == (formats.E5M2, formats.E4M3FN)
+    assert recipe("h100_fp8_mma").dgrad == accumulator("h100_fp8_mma")
+    with pytest.raises(ValueError, match=r"did you mean ada_bf16.*lpkernels units"):
+        recipe("ada_bf61")
 
 
 @pytest.mark.parametrize("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])

@@ -18,7 +18,7 @@ from lpkernels.arithmetic._accumulator import Accumulator
 
 @dataclass(frozen=True)
 class Unit:
-    """One matrix unit.
+    """One matrix unit, called <gpu>_<inputs>, with the results' format behind it if not float32.
 
     hardware, instruction: what was recorded.  decided: what the recordings decide of it.
     unknown: what they leave open, and whose value stands there.
@@ -30,6 +30,11 @@ class Unit:
     instruction: str
     decided: str
     unknown: str
+
+    @property
+    def inputs(self) -> str:
+        """What it multiplies, as its name says: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
+        return self.name.split("_")[1]
 
 
 _V100, _A100, _ADA = ("v100", "V100"), ("a100", "A100, A2"), ("ada", "Ada, L40S")
