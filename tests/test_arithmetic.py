@@ -222,7 +222,7 @@ def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
 def test_every_unit_is_a_recipe(unit):
     built = recipe(unit.name)
     assert as_recipe(unit.name) == built
-    assert (unit.hardware in describe(unit.name)) == (unit.name not in recipes())
+    assert "Source:" in describe(unit.name)
     assert built.fprop == unit.accumulator
     left, right = built.dgrad.operands
     # What is rounded fits the format that its exponents are bounded by.
