@@ -21,8 +21,8 @@ namespace py = pybind11;
 
 namespace {
 
-// A tuple or list of at most 32 Python integers, an Accumulator's: read in place, nothing
-// allocated.
+// A tuple or list of at most as many Python integers as an Accumulator has: read in place, nothing
+// allocated. Zeros stand behind them.
 class Ints {
  public:
   static constexpr Py_ssize_t kMost = lpk::kAccumulatorInts;
@@ -48,7 +48,7 @@ class Ints {
   int64_t operator[](size_t i) const { return values_[i]; }
 
  private:
-  int64_t values_[kMost];
+  int64_t values_[kMost] = {};
   Py_ssize_t size_ = 0;
 };
 
@@ -75,7 +75,8 @@ uint64_t role_seed(int64_t seed, int64_t role) {
 }
 
 void check_accumulator(const Ints& ints) {
-  LPK_CHECK(ints.size() == lpk::kAccumulatorInts, "an accumulator has 35 integers");
+  LPK_CHECK(ints.size() == lpk::kPlainAccumulatorInts || ints.size() == lpk::kAccumulatorInts,
+            "an accumulator has 35 integers, or 54");
 }
 
 // A quantizer that products apply themselves, or none.
@@ -180,10 +181,10 @@ void unpack(uintptr_t codes, uintptr_t x, const Ints& sizes, const Ints& format,
 }
 
 // sizes: batch, m, n, k; strides: a row, a k, b k, b column. Offsets point to `batch` int64 each.
-void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t c, const Ints& sizes,
-            const Ints& strides, uintptr_t a_offset, uintptr_t b_offset, const Ints& accumulator,
-            const Ints& left, const Ints& right, const Ints& result, int64_t seed, int64_t role,
-            int threads) {
+void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t initial, uintptr_t c,
+            const Ints& sizes, const Ints& strides, uintptr_t a_offset, uintptr_t b_offset,
+            const Ints& accumulator, const Ints& left, const Ints& right, const Ints& result,
+            int64_t seed, int64_t role, int threads) {
   LPK_CHECK(sizes.size() == 4 && strides.size() == 4, "matmul takes four sizes and four strides");
   const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, result);
   const lpk::MatmulArgs args{pointer<const float>(a),
@@ -199,7 +200,8 @@ void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t c, const Ints& s
                              strides[0],
                              strides[1],
                              strides[2],
-                             strides[3]};
+                             strides[3],
+                             pointer<const float>(initial)};
   const py::gil_scoped_release release;
   lpk::matmul(args, arithmetic, role_seed(seed, role), threads);
 }

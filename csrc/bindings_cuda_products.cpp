@@ -18,6 +18,13 @@ const int64_t* fused_quantizer(const Ints& ints) {
   return ints.data();
 }
 
+// With zeros in place of those that an accumulator without operands does not have.
+Ints accumulator_ints(Ints ints) {
+  if (ints.size() != kPlainAccumulatorInts) check_size(ints, kAccumulatorInts, "an accumulator");
+  ints.resize(kAccumulatorInts);
+  return ints;
+}
+
 // sizes: matrices, lanes, steps, padded lanes; strides of the three.
 void cuda_pack_operand(uintptr_t from, const Ints& sizes, const Ints& strides, uintptr_t to,
                        uintptr_t facts, const Ints& quantizer, uintptr_t stream) {
@@ -127,7 +134,7 @@ cuda::Sums sums_from(const Ints& left, const Ints& right, const Ints& tensors, c
 
 int64_t cuda_scratch_bytes(const Ints& sizes, uintptr_t positions, const Ints& accumulator) {
   check_size(sizes, 6, "cuda_scratch_bytes: sizes");
-  check_size(accumulator, kAccumulatorInts, "an accumulator");
+  const Ints integers = accumulator_ints(accumulator);
   cuda::Sums sums{};
   sums.count = sizes[0];
   sums.m = sizes[1];
@@ -136,16 +143,16 @@ int64_t cuda_scratch_bytes(const Ints& sizes, uintptr_t positions, const Ints& a
   sums.left.size = sizes[4];
   sums.right.size = sizes[5];
   sums.positions = pointer<const int64_t>(positions);
-  return cuda::scratch_bytes(sums, accumulator.data());
+  return cuda::scratch_bytes(sums, integers.data());
 }
 
 void cuda_multiply(const Ints& left, const Ints& right, const Ints& tensors, const Ints& lines,
                    const Ints& sizes, const Ints& accumulator, const Ints& result, uint64_t seed,
                    uintptr_t device_seed, uint64_t role, uintptr_t scratch, uintptr_t stream) {
-  check_size(accumulator, kAccumulatorInts, "an accumulator");
+  const Ints integers = accumulator_ints(accumulator);
   cuda::MultiplyArgs args{};
   args.sums = sums_from(left, right, tensors, lines, sizes);
-  args.accumulator = accumulator.data();
+  args.accumulator = integers.data();
   args.result = fused_quantizer(result);
   args.draws = {seed, pointer<const int64_t>(device_seed), role, 0};
   args.scratch = pointer<void>(scratch);
@@ -159,7 +166,7 @@ void cuda_accumulate(uintptr_t total, uintptr_t addend, const Ints& sizes, const
   check_size(sizes, 2, "cuda_accumulate: sizes");
   check_size(strides, 2, "cuda_accumulate: strides");
   check_size(key, 4, "cuda_accumulate: key");
-  check_size(accumulator, kAccumulatorInts, "an accumulator");
+  const Ints integers = accumulator_ints(accumulator);
   cuda::AddArgs args{};
   args.total = pointer<float>(total);
   args.addend = pointer<const float>(addend);
@@ -171,7 +178,7 @@ void cuda_accumulate(uintptr_t total, uintptr_t addend, const Ints& sizes, const
   args.row = static_cast<uint64_t>(key[0]);
   args.col = static_cast<uint64_t>(key[1]);
   args.k = static_cast<uint64_t>(key[3]);
-  cuda::add(args, accumulator.data(), pointer<void>(stream));
+  cuda::add(args, integers.data(), pointer<void>(stream));
 }
 
 }  // namespace

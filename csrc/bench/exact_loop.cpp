@@ -1,5 +1,6 @@
 // The baseline "exact": an emulated product as the contract reads, one output and one multiply-add
 // after the other, by the same rules as the kernels. Plain scalar C++ at -O3, one thread.
+#include <algorithm>
 #include <cstdint>
 
 #include "../common/accumulate.h"
@@ -8,7 +9,9 @@
 // those of Accumulator.to_ints.
 extern "C" void exact_matmul(const float* a, const float* b, float* c, int64_t m, int64_t k,
                              int64_t n, const int64_t* ints, uint64_t seed) {
-  const lpk::Accumulator acc = lpk::accumulator_from(ints);
+  int64_t all[lpk::kAccumulatorInts] = {};
+  std::copy_n(ints, lpk::kPlainAccumulatorInts, all);
+  const lpk::Accumulator acc = lpk::accumulator_from(all);
   const auto threshold = [&](lpk::Rounding mode, lpk::Site site, int64_t i, int64_t j, int64_t l) {
     if (mode != lpk::Rounding::kStochastic) return 0.0;
     const uint32_t draw = lpk::random_draw(acc.rng, seed, site, i, j, l, acc.random_bits);

@@ -12,7 +12,10 @@
 
 namespace lpk {
 
-constexpr int kAccumulatorInts = 8 + 3 * kFormatInts + 3;
+// Every accumulator has the first of them, one with operands all; kernels are handed as many as
+// that always, zeros where there are none.
+constexpr int kPlainAccumulatorInts = 8 + 3 * kFormatInts + 3;
+constexpr int kAccumulatorInts = kPlainAccumulatorInts + 2 * kFormatInts + 3;
 // The most products of an aligned block; MAX_BLOCK of lpkernels/arithmetic/_accumulator.py.
 constexpr int kMaxBlock = 256;
 
@@ -32,10 +35,16 @@ struct Accumulator {
   int32_t block;  // of an aligned sum; 0: product by product
   int32_t aligned_bits;
   Rounding outer_rounding;  // of the outermost sums and the bias
+  // Blocks aligned by their operands (orders.h), and those that take turns; false and 1 for others.
+  bool by_operands;
+  int64_t interleaved;
+  double left_min_normal, right_min_normal;  // of the formats of the product's factors
+  double least_binade;                       // 2^least_exponent; 0: none
 
-  // Positions of k that become one addend: the pairs of a tree, an aligned block.
+  // Positions of k that become one addend: the pairs of a tree, the aligned blocks of a run.
   LPK_HD int64_t positions_together() const {
-    return order == Order::kPairwise ? 2 : block > 0 ? block : 1;
+    if (order == Order::kPairwise) return 2;
+    return block > 0 ? block * interleaved : 1;
   }
   // Product by product, each added to the running sum.
   LPK_HD bool in_sequence() const {
@@ -43,7 +52,20 @@ struct Accumulator {
   }
 };
 
-// The order of the integers is that of Accumulator.to_ints in lpkernels/arithmetic.
+// What stands behind the integers of every accumulator: the formats left and right, a format's kind
+// and then its bits (none has 0), and three more.
+LPK_HD void read_operands(const int64_t* ints, Accumulator* acc) {
+  const int64_t* last = ints + 2 * kFormatInts;
+  acc->by_operands = ints[1] != 0;
+  acc->interleaved = acc->by_operands ? last[2] : 1;
+  acc->left_min_normal = acc->by_operands ? float_format(ints).min_normal : 0.0;
+  acc->right_min_normal = acc->by_operands ? float_format(ints + kFormatInts).min_normal : 0.0;
+  const bool has_least = acc->by_operands && last[0] != 0;
+  acc->least_binade = has_least ? power_of_two(static_cast<int>(last[1])) : 0.0;
+}
+
+// The order of the integers, kAccumulatorInts of them, is that of Accumulator.to_ints in
+// lpkernels/arithmetic.
 LPK_HD Accumulator accumulator_from(const int64_t* ints) {
   Accumulator acc;
   acc.order = static_cast<Order>(ints[0]);
@@ -60,6 +82,7 @@ LPK_HD Accumulator accumulator_from(const int64_t* ints) {
   acc.block = static_cast<int32_t>(last[0]);
   acc.aligned_bits = static_cast<int32_t>(last[1]);
   acc.outer_rounding = static_cast<Rounding>(last[2]);
+  read_operands(ints + kPlainAccumulatorInts, &acc);
   return acc;
 }
 

@@ -75,4 +75,48 @@ struct AlignedPlace {
   }
 };
 
+// Blocks aligned by their operands, the step of a tensor core (docs/contract.md): as above, but the
+// place of a product is the product of its factors' binades, 2^max(floor(log2 |x|), emin) each.
+//
+// All of it is exact in double. A binade is 2^-149 .. 2^127, so that of a product 2^-298 .. 2^254,
+// that of a sum is a format's and `least_binade` 2^-300 .. 2^300. The products themselves have 48
+// bits and are below 4 times their binade: cut, below 2^(aligned_bits + 2) units, the sum below
+// 2^(aligned_bits + 1). At most 256 products and the sum, with at most 40 bits, stay below 2^51.
+// A unit is 2^-340 or more, so that scaling by it neither overflows nor rounds.
+
+// 0 for zeros, infinities and NaN: with any other binade the product's is then 0 too, which is
+// below every one that counts.
+template <class D>
+LPK_HD D counted_binade(D x, double min_normal) {
+  using L = Lanes<D>;
+  const D binade = L::value(L::bits(x) & kExponentBits);
+  const D clamped = L::max(binade, L::all(min_normal));
+  return (x == 0.0) | (binade == HUGE_VAL) ? D{} : clamped;
+}
+
+// From the largest binade of the products that are present. Without any, and a sum of zero, all
+// that is cut is zero, infinite or NaN, wherever the place.
+template <class D>
+LPK_HD AlignedPlace<D> operand_place(D largest, D sum, const Accumulator& acc) {
+  using L = Lanes<D>;
+  const D of_sum = counted_binade<D>(sum, acc.fmt.min_normal);
+  const D least = L::all(acc.least_binade);
+  return AlignedPlace<D>(L::max(L::max(largest, of_sum), least), acc.aligned_bits);
+}
+
+// The sum behind a block, of `units` of its place: rounded once, +0 where that is zero.
+template <class D>
+LPK_HD D rounded_block(D units, const AlignedPlace<D>& place, const Accumulator& acc, D threshold) {
+  const D r = round_to_float<D>(units * place.unit, acc.fmt, acc.rounding, threshold, true);
+  return r == 0.0 ? D{} : r;
+}
+
+// Interleaved blocks: in a run of `interleaved` of them, from its first position on, positions take
+// turns in pairs. The turn that the position `offset` behind the first has.
+LPK_HD int64_t turn_of(int64_t offset, const Accumulator& acc) {
+  return offset / 2 % acc.interleaved;
+}
+// The first position of a turn, which is the k of its draw.
+LPK_HD int64_t first_of_turn(int64_t turn) { return 2 * turn; }
+
 }  // namespace lpk

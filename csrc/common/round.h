@@ -80,8 +80,10 @@ LPK_HD double moderated(double x) {
   return x;
 }
 
+// always_overflows: directed modes do not stop at max either.
 template <class D>
-LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold) {
+LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold,
+                        bool always_overflows = false) {
   using L = Lanes<D>;
   const auto sign = L::bits(x) & kSignBit;
   const auto negative = sign != 0;
@@ -109,7 +111,8 @@ LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold) {
   }
 
   D r = round_fraction<D>(below, fraction, quantum, odd, negative, mode, threshold);
-  r = (r > f.max) | infinite ? overflowed<D>(f, mode, negative, infinite) : r;
+  const Rounding beyond = always_overflows ? Rounding::kNearestEven : mode;
+  r = (r > f.max) | infinite ? overflowed<D>(f, beyond, negative, infinite) : r;
   // NaN: a NaN's own exponent bits are those of inf, so r is NaN by now.
   return L::value(L::bits(r) | sign);
 }

@@ -109,7 +109,7 @@ bool run_certified_rule(const CertifiedWork<S, Exact>& work, const Certificate& 
 inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
   OperandRange all{true, true, 1, 0, 0};
   const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
-  if (t.k0 == 0 || begins) return all;
+  if ((t.k0 == 0 && !t.started) || begins) return all;
   for (int64_t r = 0; r < t.rows; ++r)
     all = merged(all, operand_range<true>(t.inner + r * t.stride, t.lanes));
   return all;

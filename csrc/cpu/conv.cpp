@@ -119,6 +119,14 @@ bool draws(const Arithmetic& arithmetic) {
          (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
+// The integers of an accumulator with the formats of its operands exchanged.
+void exchange_operands(const int64_t* from, int64_t* to) {
+  const int64_t* left = from + kPlainAccumulatorInts;
+  std::copy_n(from, kAccumulatorInts, to);
+  std::copy_n(left + kFormatInts, kFormatInts, to + kPlainAccumulatorInts);
+  std::copy_n(left, kFormatInts, to + kPlainAccumulatorInts + kFormatInts);
+}
+
 bool takes_whole_channels(const Arithmetic& arithmetic) {
   return accumulator_from(arithmetic.accumulator).positions_together() == 1;
 }
@@ -345,13 +353,19 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,
-                const Arithmetic& arithmetic, uint64_t seed, int threads) {
+                const Arithmetic& given, uint64_t seed, int threads) {
+  // The formats of an accumulator's operands are those of (dy, x); here x stands on the left.
+  int64_t accumulator[kAccumulatorInts];
+  exchange_operands(given.accumulator, accumulator);
+  Arithmetic arithmetic = given;
+  arithmetic.accumulator = accumulator;
   const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
   const int64_t rows = s.in_channels * pass.gather.kernel_volume();
   if (rows == 0 || s.out_channels == 0) return;
   const int64_t length = s.batch * pass.gather.grid_volume();
   Work work;
-  if (spreads(s.groups, s.out_channels, rows) && !draws(arithmetic)) {
+  const bool fits = accumulator_from(accumulator).positions_together() <= kMaxDepth;
+  if (fits && spreads(s.groups, s.out_channels, rows) && !draws(arithmetic)) {
     const int64_t all = s.groups * s.out_channels;
     const int64_t depth = std::max(kMaxSpreadDepth / s.in_channels, kMaxDepth / 2);
     for (int64_t first = 0; first < all; first += kPanel) {

@@ -8,9 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <numeric>
 
 #include "../common/accumulate.h"
@@ -46,16 +46,30 @@ struct PackedBlock {
 
 struct Scratch {
   PackedBlock a;
-  std::unique_ptr<uint8_t[]> absent{new uint8_t[kMaxSpread]};
-  std::unique_ptr<uint16_t[]> lane_absent{new uint16_t[kMaxDepth * kLanes / kPanel]};
+  std::vector<uint8_t> absent = std::vector<uint8_t>(kMaxSpread);
+  std::vector<uint16_t> lane_absent = std::vector<uint16_t>(kMaxDepth * kLanes / kPanel);
   AlignedFloats b = AlignedFloats(kMaxDepth * kLanes);
   PackedFacts b_facts;
   AlignedFloats inner = AlignedFloats(kUnitRows * kLanes);
   AlignedFloats outer = AlignedFloats(kUnitRows * kLanes);
   std::vector<float> planes;  // empty unless an order needs them, as the next
   std::vector<uint16_t> held;
+  std::vector<float> initial;
   uint64_t row_id[kSpreadRows];
   uint64_t lane_id[kLanes];
+
+  // Room for positions that must stay together, if they are more than a block has: a run of
+  // interleaved blocks has no bound.
+  void fit(int64_t together) {
+    const auto grow = [](auto* to, int64_t count) {
+      if (static_cast<int64_t>(to->size()) < count) to->resize(count);
+    };
+    if (together <= kMaxDepth) return;
+    grow(&a.values, together * kRowGroup + kPanel);
+    grow(&absent, together * kRowGroup);
+    grow(&lane_absent, together * kLanes / kPanel);
+    grow(&b, together * kLanes);
+  }
 };
 
 // One more addition in the outermost format.
@@ -73,6 +87,39 @@ void add_bias(const Block& block, const Tile& tile, const Kernels& kernel, float
   job.accumulator = tile.accumulator;
   job.seed = tile.seed;
   job.site = kSiteBias;
+  job.row_id = tile.row_id;
+  job.lane_id = tile.lane_id;
+  job.lanes_are_rows = tile.lanes_are_rows;
+  kernel.add(job);
+}
+
+// The state starts from the product's initial values, rounded: x is exactly its sum with the zero
+// of its sign, in every mode. The draws are those behind the bias's.
+void start_sums(const Block& block, const Tile& tile, const Kernels& kernel, bool chunked,
+                std::vector<float>* addend) {
+  const Product& p = *block.product;
+  float* state = chunked ? tile.outer : tile.inner;
+  addend->assign(block.rows * tile.stride, 0.0f);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* from = p.initial + (block.row + r) * p.initial_row + block.lane * p.initial_lane;
+    for (int64_t l = 0; l < block.lanes; ++l) {
+      const int64_t at = r * tile.stride + l;
+      (*addend)[at] = from[l * p.initial_lane];
+      state[at] = std::copysign(0.0f, (*addend)[at]);
+    }
+  }
+  AddBlock job{};
+  job.sum = state;
+  job.stride = tile.stride;
+  job.rows = block.rows;
+  job.lanes = block.lanes;
+  job.addend = addend->data();
+  job.addend_row = tile.stride;
+  job.addend_lane = 1;
+  job.accumulator = tile.accumulator;
+  job.seed = tile.seed;
+  job.site = kSiteBias;
+  job.k = 1;
   job.row_id = tile.row_id;
   job.lane_id = tile.lane_id;
   job.lanes_are_rows = tile.lanes_are_rows;
@@ -117,14 +164,14 @@ class BlockMarks final : public Marks {
   bool rows() override {
     if (rows_ == State::kUnknown) {
       rows_ = state(block_.product->operands->mark_rows(block_.row + row_, count_, k_, depth_,
-                                                        scratch_->absent.get()));
+                                                        scratch_->absent.data()));
     }
     return rows_ == State::kSome;
   }
   bool lanes() override {
     if (lanes_ == State::kUnknown) {
       lanes_ = state(block_.product->operands->mark_lanes(k_, depth_, block_.lane, block_.lanes,
-                                                          scratch_->lane_absent.get()));
+                                                          scratch_->lane_absent.data()));
     }
     return lanes_ == State::kSome;
   }
@@ -181,6 +228,7 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
   thread_local Scratch scratch;
   const Product& p = *block.product;
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
+  scratch.fit(std::min(acc.positions_together(), p.length));
   const Rounder round_a(kernel, p.exchanged ? arithmetic.right : arithmetic.left);
   const Rounder round_b(kernel, p.exchanged ? arithmetic.left : arithmetic.right);
   Tile tile{};
@@ -195,11 +243,13 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
   tile.accumulator = arithmetic.accumulator;
   tile.length = p.position == nullptr ? p.length : p.position[p.length];
   tile.seed = seed;
-  tile.absent = scratch.absent.get();
-  tile.lane_absent = scratch.lane_absent.get();
+  tile.absent = scratch.absent.data();
+  tile.lane_absent = scratch.lane_absent.data();
   tile.row_id = scratch.row_id;
   tile.lane_id = scratch.lane_id;
   tile.lanes_are_rows = p.lanes_are_rows;
+  tile.started = p.initial != nullptr;
+  tile.exchanged = p.exchanged;
   std::fill_n(tile.inner, block.rows * tile.lanes, 0.0f);
   std::fill_n(tile.outer, block.rows * tile.lanes, 0.0f);
   tile.plane = block.rows * tile.lanes;
@@ -214,13 +264,17 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
     std::fill(scratch.lane_id + block.lanes, scratch.lane_id + tile.lanes, 0);
   }
 
+  if (tile.started) start_sums(block, tile, kernel, acc.chunk > 0, &scratch.initial);
+
   const int64_t groups = ceil_div(block.rows, kRowGroup);
   // More rows where the sums are short: longer runs to pack, fewer calls.
   const int64_t most = std::max(p.depth, acc.positions_together());
   const int64_t depth = std::clamp<int64_t>(p.length, 1, most);
   const auto accumulate = acc.in_sequence() ? kernel.accumulate : kernel.accumulate_ordered;
   const int64_t parts =
-      p.block_rows > 0 ? 1 : ceil_div(groups, kMaxRows * kMaxDepth / depth / kRowGroup);
+      p.block_rows > 0
+          ? 1
+          : ceil_div(groups, std::max<int64_t>(1, kMaxRows * kMaxDepth / depth / kRowGroup));
   for (int64_t k = 0; k < p.length; k += tile.depth) {
     tile.k0 = k;
     tile.position = p.position == nullptr ? nullptr : p.position + k;

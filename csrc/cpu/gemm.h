@@ -95,6 +95,10 @@ struct Product {
   bool spread = false;
   // The most rows of a block, which is one tile (kMaxSpread); 0: as many as others have.
   int64_t block_rows = 0;
+  // Where the sums that are the results start, before they are rounded to their format: of each row
+  // and lane, by these strides; null: +0.
+  const float* initial = nullptr;
+  int64_t initial_row = 0, initial_lane = 0;
 };
 
 // A unit of k with which blocks end where a chunk of the usual length does.
@@ -143,6 +147,8 @@ struct MatmulArgs {
   const int64_t* a_offset;  // of each batch entry
   const int64_t* b_offset;
   int64_t a_row, a_k, b_k, b_col;  // strides
+  // Contiguous as c: where the outermost sums start, rounded to their format; null: +0.
+  const float* initial = nullptr;
 };
 
 void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads);

@@ -90,7 +90,12 @@ void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed,
                         even_depth(args.k, kWholeChunks), transposed,
                         transposed ? args.bias : nullptr, transposed ? nullptr : args.bias,
                         &operands.back()});
-    products.back().exchanged = transposed;
+    Product& p = products.back();
+    p.exchanged = transposed;
+    if (args.initial == nullptr) continue;
+    p.initial = args.initial + entry * args.m * args.n;
+    p.initial_row = transposed ? 1 : args.n;
+    p.initial_lane = transposed ? args.n : 1;
   }
   accumulate_products(products, arithmetic, seed, threads);
 }

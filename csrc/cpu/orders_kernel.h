@@ -9,6 +9,7 @@
 
 #include "aligned_sums.h"
 #include "compensated_sums.h"
+#include "operand_tiles.h"
 #include "pairwise_sums.h"
 
 namespace lpk {
@@ -45,10 +46,12 @@ void run_ordered_variant(const Tile& t, const Accumulator& acc) {
   }
 }
 
+// by_operands: what takes blocks aligned by their operands, compiled on its own.
 template <class V>
-void accumulate_ordered_tile(const Tile& unmarked) {
+void accumulate_ordered_tile(const Tile& unmarked, void (*by_operands)(const Tile&)) {
+  const Accumulator acc = accumulator_from(unmarked.accumulator);
+  if (acc.by_operands) return by_operands(unmarked);
   const Tile t = unmarked.marked();
-  const Accumulator acc = accumulator_from(t.accumulator);
   if (plain_nearest(acc.fmt, acc.rounding)) {
     acc.has_product ? run_ordered_variant<V, true, true>(t, acc)
                     : run_ordered_variant<V, true, false>(t, acc);

@@ -2,6 +2,8 @@
 
 namespace lpk {
 
-void accumulate_ordered_scalar(const Tile& t) { accumulate_ordered_tile<Vec<1>>(t); }
+void accumulate_ordered_scalar(const Tile& t) {
+  accumulate_ordered_tile<Vec<1>>(t, accumulate_operands_scalar);
+}
 
 }  // namespace lpk

@@ -9,7 +9,7 @@
 namespace lpk {
 namespace {
 
-// The state of some rows and lanes, to go back to. The first block of k starts from +0.
+// The state of some rows and lanes, to go back to. The first block of k starts from +0 mostly.
 template <int kRows, int kLanes>
 struct Snapshot {
   using Words = Vec<8>::U;
@@ -20,7 +20,7 @@ struct Snapshot {
   bool infinite = false;  // or NaN
 
   explicit Snapshot(const Tile& t) {
-    if (t.k0 == 0) return;
+    if (at_zero(t)) return;
     Words zeros{}, tops{};
     for (int r = 0; r < kRows; ++r) {
       std::memcpy(inner[r], t.inner + r * t.stride, sizeof inner[r]);
@@ -45,11 +45,12 @@ struct Snapshot {
     }
     return found;
   }
+  static bool at_zero(const Tile& t) { return t.k0 == 0 && !t.started; }
   void restore(const Tile& t) const {
     for (int r = 0; r < kRows; ++r) {
       float* to_inner = t.inner + r * t.stride;
       float* to_outer = t.outer + r * t.stride;
-      if (t.k0 == 0) {
+      if (at_zero(t)) {
         std::memset(to_inner, 0, sizeof inner[r]);
         std::memset(to_outer, 0, sizeof outer[r]);
       } else {

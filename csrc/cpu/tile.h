@@ -80,7 +80,7 @@ struct Tile {
   const uint8_t* absent;
   const uint16_t* lane_absent;
   Marks* marks;
-  float* inner;  // both +0 before the first block, where k0 is 0
+  float* inner;  // both +0 before the first block, where k0 is 0, unless `started`
   float* outer;
   int64_t stride;  // between rows of the state
   // More state, for sums in other orders (orders_kernel.h): planes laid out as inner, and a mask of
@@ -96,6 +96,8 @@ struct Tile {
   const uint64_t* row_id;  // of each row, and of each lane, in the key of a draw
   const uint64_t* lane_id;
   bool lanes_are_rows;  // the lanes carry the key's row, the rows its column
+  bool started;         // the outermost sums start from values that were given
+  bool exchanged;       // A is the right factor of the products, B the left
 
   // With null where there are no marks.
   Tile marked() const {

@@ -23,7 +23,6 @@ from lpkernels.backends import (
     _cpu_events,
     _cpu_update,
     broadcast_batch,
-    only_reference,
 )
 from lpkernels.backends._cpu_counting import DTYPES, STOCHASTIC
 from lpkernels.backends._layout import (
@@ -89,7 +88,7 @@ class CpuBackend:
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cpu":
             return f"it takes tensors on the CPU, these are on {device}"
-        return only_reference(op)
+        return ""
 
     def quantize(
         self,
@@ -147,6 +146,32 @@ class CpuBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
+        bias = None if bias is None else bias.contiguous()
+        return self._matmul(a, b, bias, None, acc, _int(seed), role, fused)
+
+    def matmul_initial(
+        self,
+        a: Tensor,
+        b: Tensor,
+        initial: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        return self._matmul(a, b, None, initial.contiguous(), acc, _int(seed), role, fused)
+
+    def _matmul(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        initial: Tensor | None,
+        acc: tuple[int, ...],
+        seed: int,
+        role: int,
+        fused: Fused,
+    ) -> Tensor:
         entries, a_offsets, b_offsets = 1, NO_OFFSET, NO_OFFSET
         (*_, m, k), n = a.shape, b.shape[-1]
         if a.dim() == b.dim() == 2:
@@ -163,11 +188,11 @@ class CpuBackend:
                 a_offsets, b_offsets = batch_offsets(a, batch), batch_offsets(b, batch)
         if out.numel() == 0:
             return out
-        bias = None if bias is None else bias.contiguous()
         self._c().matmul(
             a.data_ptr(),
             b.data_ptr(),
             0 if bias is None else bias.data_ptr(),
+            0 if initial is None else initial.data_ptr(),
             out.data_ptr(),
             (entries, m, n, k),
             a.stride()[-2:] + b.stride()[-2:],
@@ -175,7 +200,7 @@ class CpuBackend:
             b_offsets.data_ptr(),
             acc,
             *fused,
-            _int(seed),
+            seed,
             role,
             torch.get_num_threads(),
         )
