@@ -89,7 +89,7 @@ needs_cpu = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("op", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"])
-@pytest.mark.parametrize("name", ["cpu", "cuda", "triton"])
+@pytest.mark.parametrize("name", ["cuda", "triton"])
 def test_backends_without_the_step_name_one_that_has_it(name: str, op: str) -> None:
     try:
         backend = lp.backends.get(name)
@@ -98,18 +98,20 @@ def test_backends_without_the_step_name_one_that_has_it(name: str, op: str) -> N
     home = "cuda" if backend.unsupported("matmul", torch.device("cpu")) else "cpu"
     reason = backend.unsupported(f"{op}_operands", torch.device(home))
     assert 'backend="reference" does' in reason or "takes tensors on" in reason
-    if name == "cpu":
-        assert "by their operands" in reason
 
 
 @needs_cpu
-def test_an_explicit_backend_raises_and_auto_takes_the_reference() -> None:
+@pytest.mark.parametrize("op", ["matmul_operands", "matmul_initial", "conv_wgrad_operands"])
+def test_the_cpu_has_the_step(op: str) -> None:
+    assert lp.backends.get("cpu").unsupported(op, torch.device("cpu")) == ""
+
+
+@needs_cpu
+def test_auto_takes_the_cpu() -> None:
     a, b = torch.randn(3, 40), torch.randn(40, 5)
-    with pytest.raises(NotImplementedError, match=r'operands .* backend="reference" does'):
-        lp.matmul(a, b, MIXED, backend="cpu")
-    with pytest.raises(NotImplementedError, match='start every sum at zero; backend="reference"'):
-        lp.matmul(a, b, "fp16", initial=torch.zeros(5), backend="cpu")
+    lp.backends.take_tiers()
     assert_bit_equal(lp.matmul(a, b, MIXED), lp.matmul(a, b, MIXED, backend="reference"))
+    assert sum(lp.backends.take_tiers().values()) == 1
 
 
 def test_measure_and_masks_refuse_them_by_name() -> None:

@@ -26,7 +26,7 @@ namespace {
 constexpr int kAbsent = -64;
 constexpr int kExponentSpan = 62;
 
-// Exponents that count, of the elements of one operand.
+// Bounds of the exponents that count, of the elements of one operand.
 struct ExponentRange {
   int lowest, highest;
 };
@@ -34,7 +34,8 @@ struct ExponentRange {
 inline ExponentRange exponent_range(const OperandRange& x, double min_normal) {
   const int emin = std::ilogb(min_normal);
   if (x.zero) return {emin, emin};
-  return {std::max(emin, x.lowest + x.width - 1), std::max(emin, x.highest - 1)};
+  // A range that was merged has its width and its lowest place from different elements.
+  return {std::max(emin, x.lowest), std::max(emin, x.highest - 1)};
 }
 
 struct OperandCertificate {
@@ -42,6 +43,9 @@ struct OperandCertificate {
   int a_lowest, b_lowest;  // exponents from which bytes count
   int least;               // E is at least that
   double limit;            // holds while running sums are no larger
+  // Toward zero, and every unit is a multiple of the format's last place: so are all sums, and one
+  // below the smallest normal number is not cut.
+  bool plain;
 };
 
 // in: what sums are computed in. state: of the sums that the tile goes on from.
@@ -78,7 +82,12 @@ inline OperandCertificate certify_operands(const Precision& in, const Tile& t,
   const int bound = std::min(overflow_exponent(f), highest);
   if (state.highest > bound) return kNone;
   const double limit = std::min(f.max, std::ldexp(1.0, bound));
-  return {true, ea.lowest, eb.lowest, std::max(least, lowest), limit};
+  OperandCertificate c{true, ea.lowest, eb.lowest, std::max(least, lowest), limit, false};
+  c.plain =
+      acc.rounding == Rounding::kTowardZero && std::max(ea.lowest + eb.lowest, least) - w >= last;
+  // Then no place is below emin but for running sums alone, which are whole there too.
+  if (c.plain) c.least = std::max(c.least, f.emin);
+  return c;
 }
 
 }  // namespace

@@ -37,7 +37,6 @@ template <>
 struct OperandVector<float> {
   typedef float F __attribute__((vector_size(kVectorBytes)));
   typedef int32_t I __attribute__((vector_size(kVectorBytes)));
-  typedef int8_t Narrow __attribute__((vector_size(kVectorBytes / 4)));
   using Word = int32_t;
   static constexpr int kMantissa = 23, kBias = 127;
   static constexpr Precision kPrecision = kSinglePrecision;
@@ -48,6 +47,28 @@ struct OperandVector<float> {
     return (F)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #endif
   }
+  LPK_HD static F all(float x) {
+#if defined(__AVX512F__)
+    return (F)_mm512_set1_ps(x);
+#else
+    return (F)_mm256_set1_ps(x);
+#endif
+  }
+  LPK_HD static F max(F a, F b) {
+#if defined(__AVX512F__)
+    return (F)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return (F)_mm256_max_ps((__m256)a, (__m256)b);
+#endif
+  }
+  // As many bytes, widened.
+  LPK_HD static I bytes(const int8_t* p) {
+#if defined(__AVX512F__)
+    return (I)_mm512_cvtepi8_epi32(load<__m128i>(p));
+#else
+    return (I)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#endif
+  }
   LPK_HD static F load_sums(const float* p) { return load<F>(p); }
   LPK_HD static void store_sums(float* p, F x) { store(p, x); }
 };
@@ -55,8 +76,6 @@ template <>
 struct OperandVector<double> {
   typedef double F __attribute__((vector_size(kVectorBytes)));
   typedef int64_t I __attribute__((vector_size(kVectorBytes)));
-  typedef int8_t Narrow __attribute__((vector_size(kVectorBytes / 8)));
-  typedef float Floats __attribute__((vector_size(kVectorBytes / 2)));
   using Word = int64_t;
   static constexpr int kMantissa = 52, kBias = 1023;
   static constexpr Precision kPrecision = kDoublePrecision;
@@ -67,8 +86,41 @@ struct OperandVector<double> {
     return (F)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #endif
   }
-  LPK_HD static F load_sums(const float* p) { return __builtin_convertvector(load<Floats>(p), F); }
-  LPK_HD static void store_sums(float* p, F x) { store(p, __builtin_convertvector(x, Floats)); }
+  LPK_HD static F all(double x) {
+#if defined(__AVX512F__)
+    return (F)_mm512_set1_pd(x);
+#else
+    return (F)_mm256_set1_pd(x);
+#endif
+  }
+  LPK_HD static F max(F a, F b) {
+#if defined(__AVX512F__)
+    return (F)_mm512_max_pd((__m512d)a, (__m512d)b);
+#else
+    return (F)_mm256_max_pd((__m256d)a, (__m256d)b);
+#endif
+  }
+  LPK_HD static I bytes(const int8_t* p) {
+#if defined(__AVX512F__)
+    return (I)_mm512_cvtepi8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+    return (I)_mm256_cvtepi8_epi64(_mm_cvtsi32_si128(load<int32_t>(p)));
+#endif
+  }
+  LPK_HD static F load_sums(const float* p) {
+#if defined(__AVX512F__)
+    return (F)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+#else
+    return (F)_mm256_cvtps_pd(_mm_loadu_ps(p));
+#endif
+  }
+  LPK_HD static void store_sums(float* p, F x) {
+#if defined(__AVX512F__)
+    _mm256_storeu_ps(p, _mm512_cvtpd_ps((__m512d)x));
+#else
+    _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)x));
+#endif
+  }
 };
 
 // Bytes of `kCount` lanes.
@@ -126,7 +178,7 @@ struct OperandGroup {
   // Of A by rows, in the order of blocks: magnitudes, the bytes to the half of B that makes
   // products positive, exponents four times.
   const T* size;
-  const int32_t* side;
+  const uint32_t* side;
   const int32_t* place;
   int b_emin;  // of the format of B's side
 };
@@ -139,6 +191,9 @@ struct OperandColumns {
   std::vector<int8_t, LineAllocator<int8_t>> places;
 
   void pack(const Tile& t, const OperandBlocks& blocks, int64_t lane, int lowest, int emin) {
+    using O = OperandVector<T>;
+    using F = typename O::F;
+    constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
     const auto steps = static_cast<int64_t>(blocks.order.size());
     halves.resize(steps * 2 * kHalf);
     places.resize(steps * kLanes);
@@ -147,34 +202,48 @@ struct OperandColumns {
       for (int64_t s = 0; s < steps; ++s) {
         const float* x = from + blocks.order[s] * kPanel;
         T* to = halves.data() + s * 2 * kHalf + panel * kPanel;
-        int8_t* place = places.data() + s * kLanes + panel * kPanel;
-        for (int l = 0; l < kPanel; ++l) {
-          to[l] = x[l] > 0 ? x[l] : 0.0f;
-          to[kHalf + l] = x[l] < 0 ? -x[l] : 0.0f;
-          place[l] = static_cast<int8_t>(counted_exponent(x[l], lowest, emin));
+        for (int l = 0; l < kPanel; l += kWidth) {
+          const F value = O::load_sums(x + l);
+          store(to + l, O::max(value, F{}));
+          store(to + kHalf + l, O::max(-value, F{}));
         }
+        store_bytes(places.data() + s * kLanes + panel * kPanel, x, lowest, emin);
       }
     }
   }
-  LPK_HD static int32_t counted_exponent(float x, int lowest, int emin) {
-    int32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    const int32_t exponent = (bits >> 23 & 255) - 127;
-    const int32_t counted = (exponent > emin ? exponent : emin) - lowest;
-    return (bits & 0x7fffffff) == 0 ? kAbsent : counted;
+
+ private:
+  // The exponents of a panel.
+  LPK_HD static void store_bytes(int8_t* to, const float* x, int lowest, int emin) {
+    const __m128i zero = _mm_setzero_si128();
+    __m128i words[4];
+    for (int i = 0; i < 4; ++i) {
+      const __m128i bits = _mm_castps_si128(_mm_loadu_ps(x + 4 * i));
+      const __m128i biased = _mm_and_si128(_mm_srli_epi32(bits, 23), _mm_set1_epi32(255));
+      const __m128i counted = _mm_sub_epi32(_mm_max_epi32(biased, _mm_set1_epi32(emin + 127)),
+                                            _mm_set1_epi32(lowest + 127));
+      const __m128i none = _mm_cmpeq_epi32(_mm_slli_epi32(bits, 1), zero);
+      words[i] = _mm_blendv_epi8(counted, _mm_set1_epi32(kAbsent), none);
+    }
+    const __m128i low = _mm_packs_epi32(words[0], words[1]);
+    store(to, _mm_packs_epi16(low, _mm_packs_epi32(words[2], words[3])));
   }
 };
 
-// kVectors vectors of lanes at once.
-template <class T, int kVectors>
+// kVectors vectors of lanes at once. kPlain: the sums are cut by their leading bit alone (the
+// certificate's `plain`).
+template <class T, int kVectors, bool kPlain>
 struct OperandKernel {
   using O = OperandVector<T>;
   using F = typename O::F;
   using I = typename O::I;
   using Word = typename O::Word;
   static constexpr Word kSign = std::numeric_limits<Word>::min();
+  static constexpr Word kExponents = Word{2 * O::kBias + 1} << O::kMantissa;
   static constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kLanes = kVectors * kWidth;
+  // Rows whose exponents are compared at once.
+  static constexpr int kRows = 4;
   using Bytes = ByteVector<kLanes>;
   using Columns = OperandColumns<T, kLanes>;
 
@@ -182,7 +251,8 @@ struct OperandKernel {
   const Columns& columns;
   BlockRounding<T> rounding;
   Word first, least, magic;  // of exponents: added to bytes, the least, to M; bits
-  Word sum_min_normal;
+  Word sum_min_normal, keep;
+  int64_t steps_of_row;
 
   OperandKernel(const OperandGroup<T>& of, const Columns& b)
       : group(of),
@@ -191,43 +261,54 @@ struct OperandKernel {
         first(of.proof.a_lowest + of.proof.b_lowest + O::kBias),
         least(Word{of.proof.least + O::kBias} << O::kMantissa),
         magic(Word{O::kMantissa - of.acc.aligned_bits} << O::kMantissa),
-        sum_min_normal(rounding.min_normal) {}
+        sum_min_normal(rounding.min_normal),
+        keep(-(Word{1} << (O::kMantissa - of.acc.fmt.man_bits))),
+        steps_of_row(static_cast<int64_t>(of.blocks.order.size())) {}
+
+  // The largest bytes of some rows of a block.
+  template <int kCount>
+  LPK_HD void find_places(const OperandBlock& block, int64_t row, int8_t* to) const {
+    using B = typename Bytes::B;
+    const int32_t* place = group.place + row * steps_of_row;
+    const int8_t* places = columns.places.data();
+    B most[kCount];
+    for (B& m : most) m = B{} + std::numeric_limits<int8_t>::min();
+    for (int64_t s = block.first; s < block.end; ++s) {
+      const B column = load<B>(places + s * kLanes);
+      for (int r = 0; r < kCount; ++r)
+        most[r] = Bytes::max(most[r], Bytes::all(place[r * steps_of_row + s]) + column);
+    }
+    for (int r = 0; r < kCount; ++r) store(to + r * kLanes, most[r]);
+  }
 
   // 2^E in bits: of the bytes' largest, and the running sum.
   LPK_HD I top_of(const int8_t* most, F c) const {
-    const I e = __builtin_convertvector(load<typename O::Narrow>(most), I);
+    const I e = O::bytes(most);
     const I of_products = ((e + first) << O::kMantissa) & (e >= 0);
-    I of_sum = (I)c & (Word{2 * O::kBias + 1} << O::kMantissa);
-    of_sum = (of_sum > sum_min_normal ? of_sum : I{} + sum_min_normal) & (c != 0);
-    I top = of_products > of_sum ? of_products : of_sum;
+    I of_sum = (I)c & kExponents;
+    // Plain: no sum is below the format's smallest normal number but for those that `least` holds.
+    if (!kPlain) of_sum = (of_sum > sum_min_normal ? of_sum : I{} + sum_min_normal) & (c != 0);
+    const I top = of_products > of_sum ? of_products : of_sum;
     return top > least ? top : I{} + least;
   }
 
-  // One row of a block, of which `steps` steps from `step` on. Returns the largest magnitudes.
-  LPK_HD F add_block(int64_t row, int64_t step, int64_t steps, int64_t lane, F worst) const {
-    const int64_t at = row * static_cast<int64_t>(group.blocks.order.size()) + step;
-    const int32_t* place = group.place + at;
-    const int8_t* places = columns.places.data() + step * kLanes;
-    typename Bytes::B most = typename Bytes::B{} + std::numeric_limits<int8_t>::min();
-    for (int64_t s = 0; s < steps; ++s)
-      most = Bytes::max(most, Bytes::all(place[s]) + load<typename Bytes::B>(places + s * kLanes));
-    alignas(64) int8_t bytes[kLanes];
-    store(bytes, most);
-
+  // One row of a block, whose places are found. Returns the largest magnitudes.
+  LPK_HD F add_block(const OperandBlock& block, int64_t row, const int8_t* places, int64_t lane,
+                     F worst) const {
     float* sums = group.t.inner + row * group.t.stride + lane;
     F p[kVectors], n[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       const F c = O::load_sums(sums + v * kWidth);
-      const F m = (F)(top_of(bytes + v * kWidth, c) + magic);
-      p[v] = m + (F)((I)c & (c > 0));
-      n[v] = m + (F)((I)-c & (c < 0));
+      const F m = (F)(top_of(places + v * kWidth, c) + magic);
+      p[v] = m + O::max(c, F{});
+      n[v] = m + O::max(-c, F{});
     }
-    const T* size = group.size + at;
-    const int32_t* side = group.side + at;
-    const char* halves =
-        reinterpret_cast<const char*>(columns.halves.data() + step * 2 * Columns::kHalf);
-    for (int64_t s = 0; s < steps; ++s, halves += 2 * kHalfBytes) {
-      const F a = F{} + size[s];
+    const T* size = group.size + row * steps_of_row;
+    const uint32_t* side = group.side + row * steps_of_row;
+    const char* halves = reinterpret_cast<const char*>(columns.halves.data());
+    halves += block.first * 2 * kHalfBytes;
+    for (int64_t s = block.first; s < block.end; ++s, halves += 2 * kHalfBytes) {
+      const F a = O::all(size[s]);
       const char* positive = halves + side[s];
       const char* negative = halves + (kHalfBytes - side[s]);
       for (int v = 0; v < kVectors; ++v) {
@@ -237,10 +318,15 @@ struct OperandKernel {
     }
     for (int v = 0; v < kVectors; ++v) {
       const F s = p[v] - n[v];
-      const F size_of_s = (F)((I)s & ~kSign);
-      const F r = rounding.magnitude(size_of_s);
-      worst = r > worst ? r : worst;
-      O::store_sums(sums + v * kWidth, (F)(((I)r | ((I)s & kSign)) & (r != 0)));
+      if constexpr (kPlain) {
+        const F size_of_s = (F)((I)s & (keep & ~kSign));
+        worst = O::max(size_of_s, worst);
+        O::store_sums(sums + v * kWidth, (F)((I)s & keep));
+      } else {
+        const F r = rounding.magnitude((F)((I)s & ~kSign));
+        worst = O::max(r, worst);
+        O::store_sums(sums + v * kWidth, (F)(((I)r | ((I)s & kSign)) & (r != 0)));
+      }
     }
     return worst;
   }
@@ -249,9 +335,19 @@ struct OperandKernel {
   // behind it is above the limit: false.
   __attribute__((noinline)) bool add_rows(const OperandBlock& block, int64_t lane) const {
     const ProcessorRounding<kZero> toward_zero;
+    const int64_t rows = group.t.rows;
+    alignas(64) int8_t places[kRows * kLanes];
     F worst{};
-    for (int64_t row = 0; row < group.t.rows; ++row)
-      worst = add_block(row, block.first, block.end - block.first, lane, worst);
+    for (int64_t row = 0; row < rows; row += kRows) {
+      const int64_t count = std::min<int64_t>(kRows, rows - row);
+      if (count == kRows) {
+        find_places<kRows>(block, row, places);
+      } else {
+        for (int64_t r = 0; r < count; ++r) find_places<1>(block, row + r, places + r * kLanes);
+      }
+      for (int64_t r = 0; r < count; ++r)
+        worst = add_block(block, row + r, places + r * kLanes, lane, worst);
+    }
     T most[kWidth];
     store(most, worst);
     return *std::max_element(most, most + kWidth) <= static_cast<T>(group.proof.limit);
@@ -305,32 +401,47 @@ class SavedLanes {
 template <class T>
 struct OperandRows {
   std::vector<T, LineAllocator<T>> size;
-  std::vector<int32_t, LineAllocator<int32_t>> side, place;
+  std::vector<uint32_t, LineAllocator<uint32_t>> side;
+  std::vector<int32_t, LineAllocator<int32_t>> place;
 
+  // Vectors pass the end of a row, the last one of the whole.
   void pack(const Tile& t, const OperandBlocks& blocks, int lowest, int emin) {
     const auto steps = static_cast<int64_t>(blocks.order.size());
-    size.resize(t.rows * steps);
-    side.resize(t.rows * steps);
-    place.resize(t.rows * steps);
+    size.resize(t.rows * steps + kFloats);
+    side.resize(t.rows * steps + kFloats);
+    place.resize(t.rows * steps + kFloats);
+    line_.resize(steps + kFloats);
     for (int64_t row = 0; row < t.rows; ++row) {
       const float* x = t.a + row * t.depth;
-      std::vector<float>& line = ordered_;
-      line.resize(steps);
-      for (int64_t s = 0; s < steps; ++s) line[s] = x[blocks.order[s]];
-      T* sizes = size.data() + row * steps;
-      int32_t* sides = side.data() + row * steps;
-      int32_t* places = place.data() + row * steps;
-      for (int64_t s = 0; s < steps; ++s) {
-        sizes[s] = std::fabs(line[s]);
-        sides[s] = std::signbit(line[s]) ? kHalfBytes : 0;
-        const int32_t e = OperandColumns<T, kPanel>::counted_exponent(line[s], lowest, emin);
-        places[s] = static_cast<int32_t>(0x01010101u * static_cast<uint32_t>(e & 255));
-      }
+      for (int64_t s = 0; s < steps; ++s) line_[s] = x[blocks.order[s]];
+      for (int64_t s = 0; s < steps; s += kFloats)
+        pack_steps(line_.data() + s, row * steps + s, lowest, emin);
     }
   }
 
  private:
-  std::vector<float> ordered_;
+  using Floats = OperandVector<float>;
+  using I = Floats::I;
+  static constexpr int64_t kFloats = kVectorBytes / 4;
+
+  LPK_HD void pack_steps(const float* x, int64_t at, int lowest, int emin) {
+    using O = OperandVector<T>;
+    constexpr int64_t kWidth = kVectorBytes / static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < kFloats; i += kWidth) {
+      const typename O::F value = O::load_sums(x + i);
+      store(size.data() + at + i, O::max(value, -value));
+    }
+    const I bits = load<I>(x);
+    I e = bits >> 23 & 255;
+    e = (e > emin + 127 ? e : I{} + (emin + 127)) - (lowest + 127);
+    e = (bits << 1) == 0 ? I{} + kAbsent : e;
+    e &= 255;
+    e |= e << 8;
+    store(place.data() + at, e | e << 16);
+    store(side.data() + at, (bits >> 31) & kHalfBytes);
+  }
+
+  std::vector<float> line_;
 };
 
 }  // namespace

@@ -22,10 +22,10 @@ inline OperandRange started_from(const Tile& t) {
 
 // Lanes from `lane` on, kVectors vectors of them; where a sum is too large for the certificate the
 // exact sums of `exact`. Returns how many.
-template <class T, int kVectors, class End, class Exact>
+template <class T, int kVectors, bool kPlain, class End, class Exact>
 int64_t run_operand_group(const OperandGroup<T>& group, const End& end, int64_t lane,
                           const Exact& exact) {
-  using Kernel = OperandKernel<T, kVectors>;
+  using Kernel = OperandKernel<T, kVectors, kPlain>;
   const Tile& t = group.t;
   thread_local typename Kernel::Columns columns;
   columns.pack(t, group.blocks, lane, group.proof.b_lowest, group.b_emin);
@@ -37,6 +37,25 @@ int64_t run_operand_group(const OperandGroup<T>& group, const End& end, int64_t 
     exact(lane, lane + Kernel::kLanes);
   }
   return Kernel::kLanes;
+}
+
+// As many lanes at once as there are left.
+template <class T, bool kPlain, class End, class Exact>
+void run_operand_groups(const OperandGroup<T>& group, const End& end, const Exact& exact) {
+  constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
+  const int64_t lanes = group.t.lanes;
+  for (int64_t lane = 0; lane < lanes;) {
+    const int64_t left = (lanes - lane) / kWidth;
+    if (left >= kMostVectors) {
+      lane += run_operand_group<T, kMostVectors, kPlain>(group, end, lane, exact);
+    } else if (left >= 2) {
+      lane += run_operand_group<T, 2, kPlain>(group, end, lane, exact);
+    } else {
+      // One vector is a panel.
+      if constexpr (kWidth == kPanel)
+        lane += run_operand_group<T, 1, kPlain>(group, end, lane, exact);
+    }
+  }
 }
 
 // In float32 or double, as T says; false, and nothing done, without a certificate.
@@ -59,12 +78,8 @@ bool run_operand_lanes(const Tile& t, const Accumulator& acc, const OperandBlock
                               rows.side.data(),
                               rows.place.data(),
                               t.exchanged ? left : right};
-  constexpr int kAll = OperandKernel<T, kMostVectors>::kLanes;
-  constexpr int kRest = kPanel / OperandKernel<T, 1>::kWidth;
-  for (int64_t lane = 0; lane < t.lanes;) {
-    lane += t.lanes - lane >= kAll ? run_operand_group<T, kMostVectors>(group, end, lane, exact)
-                                   : run_operand_group<T, kRest>(group, end, lane, exact);
-  }
+  proof.plain ? run_operand_groups<T, true>(group, end, exact)
+              : run_operand_groups<T, false>(group, end, exact);
   return true;
 }
 #endif
