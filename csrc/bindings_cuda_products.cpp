@@ -103,11 +103,11 @@ cuda::Operand operand_from(const Ints& ints) {
   return operand;
 }
 
-// tensors: out, bias, positions, starts, chunks; lines: of the output (matrices, rows, columns), of
-// the rows' keys and the columns' (matrices, each).
+// tensors: out, bias, positions, starts, chunks, initial; lines: of the output (matrices, rows,
+// columns), of the rows' keys and the columns' (matrices, each).
 cuda::Sums sums_from(const Ints& left, const Ints& right, const Ints& tensors, const Ints& lines,
                      const Ints& sizes) {
-  check_size(tensors, 5, "cuda_multiply: tensors");
+  check_size(tensors, 6, "cuda_multiply: tensors");
   check_size(sizes, 4, "cuda_multiply: sizes");
   cuda::Sums sums{};
   sums.left = operand_from(left);
@@ -117,6 +117,7 @@ cuda::Sums sums_from(const Ints& left, const Ints& right, const Ints& tensors, c
   sums.positions = pointer<const int64_t>(static_cast<uintptr_t>(tensors[2]));
   sums.starts = pointer<const int64_t>(static_cast<uintptr_t>(tensors[3]));
   sums.chunks = tensors[4];
+  sums.initial = pointer<const float>(static_cast<uintptr_t>(tensors[5]));
   Lines each(lines, 7);
   sums.batch = each.next();
   sums.rows = each.next();

@@ -61,7 +61,7 @@ class PythonKernels:
                     out[(g * steps + step) * padded + lane] = x
 
     def cuda_scratch_bytes(self, sizes, positions, accumulator) -> int:
-        assert len(sizes) == 6 and len(accumulator) == 35 and positions >= 0
+        assert len(sizes) == 6 and len(accumulator) in (35, 54) and positions >= 0
         return 16
 
     def cuda_accumulate(
@@ -109,7 +109,7 @@ class PythonKernels:
         seed = draws.derive_seed(
             memory(device_seed, ctypes.c_int64)[0] if device_seed else seed, role
         )
-        out, bias, positions, starts, chunks = tensors
+        out, bias, positions, starts, chunks, initial = tensors
         places = Lines(lines)
         count, m, n, k = sizes
         steps = [memory(positions, ctypes.c_int64)[i] if positions else i for i in range(k)]
@@ -127,12 +127,15 @@ class PythonKernels:
                         products[position] = self.product(left, right, g, i, j, step)
                     row = places.at(3, g) + places.at(4, i)
                     col = places.at(5, g) + places.at(6, j)
+                    at = places.at(0, g) + places.at(1, i) + places.at(2, j)
                     added = memory(bias, ctypes.c_float)[col] if bias else None
-                    value = exact.accumulate(products, acc, seed=seed, row=row, col=col, bias=added)
+                    start = memory(initial, ctypes.c_float)[at] if initial else None
+                    value = exact.accumulate(
+                        products, acc, seed=seed, row=row, col=col, bias=added, initial=start
+                    )
                     if result:
                         q = quantizer_from_ints(tuple(result))
                         value = float(round_array(np.float64([value]), q.fmt, q.rounding)[0])
-                    at = places.at(0, g) + places.at(1, i) + places.at(2, j)
                     memory(out, ctypes.c_float)[at] = value
 
     def product(self, left, right, g: int, i: int, j: int, step: int) -> Any:
@@ -213,6 +216,14 @@ def test_matmul_takes_every_order(on_host, acc: str):
     ints = lp.accumulator(acc).to_ints()
     got = BACKEND.matmul(a, b, None, ints, None, 4)
     assert_bit_equal(got, REFERENCE.matmul(a, b, None, ints, None, 4))
+
+
+@pytest.mark.parametrize("acc", ["e5m4:stochastic", "e6m9_chunk2:outer=e5m3"])
+def test_matmul_says_where_sums_start(on_host, acc: str):
+    a, b, initial = torch.randn(2, 3, 5), torch.randn(5, 4), torch.randn(4, 3, 2).permute(2, 1, 0)
+    call = (lp.accumulator(acc).to_ints(), torch.tensor(3), 4)
+    got = BACKEND.matmul_initial(a, b, initial, *call)
+    assert_bit_equal(got, REFERENCE.matmul_initial(a, b, initial, *call))
 
 
 ALL_ORDERS = [acc for acc in cases.ACCUMULATORS if acc.order != "native"]

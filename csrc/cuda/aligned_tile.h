@@ -8,11 +8,14 @@
 namespace lpk::cuda {
 
 // Consecutive runs of steps, kDepth at most, that never cross the end of an aligned block or of a
-// chunk. Those of a block with more steps come twice: measured, then added.
-class BlockStages {
+// chunk. Those of a block with more steps come twice: measured, then added. kTurns: of the blocks
+// that take turns in a run (common/orders.h) each has all stages of the run; takes() says which of
+// their steps are its own.
+template <bool kTurns>
+class RunStages {
  public:
   static constexpr int kAhead = 0;
-  LPK_HD explicit BlockStages(const Job& job) : job_(&job) { enter_chunk(); }
+  LPK_HD explicit RunStages(const Job& job) : job_(&job) { enter_chunk(); }
 
   LPK_HD bool left() const { return chunk_ < job_->chunks; }
   LPK_HD int chunk() const { return chunk_; }
@@ -23,17 +26,23 @@ class BlockStages {
   // First and last of a block, of those that measure or of those that add.
   LPK_HD bool begins() const { return first_ == begin_; }
   LPK_HD bool ends() const { return end_ - first_ <= kDepth; }
-  LPK_HD bool closes() const { return adds() && ends() && end_ == steps_.end; }
+  LPK_HD bool closes() const { return adds() && ends() && end_ == steps_.end && last_turn(); }
   // The first position of the block.
-  LPK_HD int64_t key() const { return key_; }
+  LPK_HD int64_t key() const { return kTurns ? key_ + first_of_turn(turn_) : key_; }
+  // Whether the step at a position belongs to the block.
+  LPK_HD bool takes(int64_t at) const { return !kTurns || turn_of(at - key_, job_->acc) == turn_; }
 
-  LPK_HD BlockStages following() const {
-    BlockStages next = *this;
+  LPK_HD RunStages following() const {
+    RunStages next = *this;
     if (!ends()) {
       next.first_ += kDepth;
     } else if (!adds()) {
       next.first_ = begin_;
       next.again_ = true;
+    } else if (!last_turn()) {
+      next.first_ = begin_;
+      next.again_ = false;
+      ++next.turn_;
     } else if (end_ < steps_.end) {
       next.enter_block(end_);
     } else {
@@ -51,21 +60,23 @@ class BlockStages {
   LPK_HD void enter_block(int step) {
     first_ = begin_ = end_ = step;
     again_ = false;
+    turn_ = 0;
     if (!left() || step >= steps_.end) return;
     const int64_t start = int64_t{chunk_} * job_->acc.chunk;
     const int64_t at = position(step);
-    key_ = at - (at - start) % job_->acc.block;
-    end_ = first_from(key_ + job_->acc.block);
+    key_ = at - (at - start) % run();
+    end_ = first_from(key_ + run());
   }
+  LPK_HD bool last_turn() const { return !kTurns || turn_ + 1 == job_->acc.interleaved; }
+  LPK_HD int64_t run() const { return kTurns ? job_->acc.positions_together() : job_->acc.block; }
   LPK_HD int64_t position(int step) const {
     const int64_t* positions = job_->sums.positions;
     return positions == nullptr ? step : positions[step];
   }
-  // The first step of the chunk whose position is not below `at`: one of the next acc.block.
+  // The first step of the chunk whose position is not below `at`: one of the next run().
   LPK_HD int first_from(int64_t at) const {
-    const int block = job_->acc.block;
     int low = begin_ + 1;
-    int high = steps_.end - begin_ < block ? steps_.end : begin_ + block;
+    int high = steps_.end - begin_ < run() ? steps_.end : begin_ + static_cast<int>(run());
     while (low < high) {
       const int middle = (low + high) / 2;
       if (position(middle) < at) {
@@ -83,8 +94,10 @@ class BlockStages {
   int begin_ = 0, end_ = 0;  // of the block
   int first_ = 0;
   bool again_ = false;
+  int64_t turn_ = 0;
   int64_t key_ = 0;
 };
+using BlockStages = RunStages<false>;
 
 template <bool kNearest>
 class AlignedTile : public OrderedTile<kNearest> {

@@ -62,6 +62,8 @@ inline Plan* begin_scratch(Job* job, void* scratch) {
     job->waiting = static_cast<float*>(scratch);
     job->levels = tree_levels(job->sums, job->acc.chunk);
   }
+  // No certificate knows where sums start.
+  if (job->sums.initial != nullptr) return nullptr;
   if (!may_certify(job->acc) || job->chunks == 0) return nullptr;
   const Scratch places = scratch_of(job->sums, job->acc);
   char* at = static_cast<char*>(scratch);

@@ -69,6 +69,7 @@ bool adds_doubles_fast() {
 void launch_ordered(const Job& job, cudaStream_t stream) {
   if (job.acc.order == Order::kPairwise) return launch_trees(job, stream);
   if (job.acc.order == Order::kCompensated) return launch_compensated(job, stream);
+  if (job.acc.by_operands) return launch_operand_blocks(job, stream);
   launch_aligned(job, stream);
 }
 

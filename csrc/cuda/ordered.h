@@ -37,9 +37,10 @@ void launch_order(const Job& job, cudaStream_t stream) {
   launch_ordered_tiles<Tile<false>>(job, stream);
 }
 
-// In ordered_trees.cu, ordered_compensated.cu and ordered_aligned.cu.
+// In ordered_trees.cu, ordered_compensated.cu, ordered_aligned.cu and operand_blocks.cu.
 void launch_trees(const Job& job, cudaStream_t stream);
 void launch_compensated(const Job& job, cudaStream_t stream);
 void launch_aligned(const Job& job, cudaStream_t stream);
+void launch_operand_blocks(const Job& job, cudaStream_t stream);
 
 }  // namespace lpk::cuda

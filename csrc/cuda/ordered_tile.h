@@ -47,7 +47,12 @@ class OrderedTile : public WideOperands<kOrderedSide, 1> {
  protected:
   template <class Shared>
   LPK_HD void begin_sums(Shared* shared) const {
-    for (int n = 0; n < kOutputs; ++n) shared->sum[n][thread_] = shared->outer[n][thread_] = 0.0f;
+    LPK_LOOP
+    for (int n = 0; n < kOutputs; ++n) {
+      const float start = started(n);
+      shared->outer[n][thread_] = start;
+      shared->sum[n][thread_] = job_.acc.chunk == 0 ? start : 0.0f;
+    }
   }
 
   // The end of a chunk, whose sum goes to the outer ones, and begins again at zero.
@@ -90,11 +95,11 @@ class OrderedTile : public WideOperands<kOrderedSide, 1> {
     if (kNearest) return round_to_float_nearest_even<double>(sum, acc.fmt);
     return round_to<double>(sum, acc.fmt, acc.rounding, sum_threshold(n, key));
   }
-
- private:
   LPK_HD double sum_threshold(int n, int64_t key) const {
     return threshold(job_.acc.rounding, kSiteSum, n, key);
   }
+
+ private:
   LPK_HD double threshold(Rounding mode, uint32_t site, int n, int64_t key) const {
     if (mode != Rounding::kStochastic) return 0.0;
     const Accumulator& acc = job_.acc;

@@ -58,6 +58,7 @@ struct Sums {
   const int64_t* positions;  // of each step in the contract's order; null: its index
   const int64_t* starts;     // first step of every chunk and K; null: chunk c begins at c * chunk
   int64_t chunks;            // with starts
+  const float* initial;      // where the outermost sums start, laid out as out; null: +0
   int64_t count, m, n, k;
 };
 

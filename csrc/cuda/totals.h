@@ -1,4 +1,5 @@
-// What becomes of a sum after its products: the end of a chunk, the bias, the result's quantizer.
+// What becomes of a sum before and after its products: where it starts, the end of a chunk, the
+// bias, the result's quantizer.
 #pragma once
 
 #include "sums.h"
@@ -16,6 +17,16 @@ LPK_HD double drawn_threshold(const Job& job, uint32_t site, uint64_t row, uint6
   const Accumulator& acc = job.acc;
   const uint32_t draw = random_draw(acc.rng, job.use_seed(), site, row, col, k, acc.random_bits);
   return stochastic_threshold<double>(draw, acc.random_bits);
+}
+
+// Of the sum that is the result, where it starts elsewhere than at +0; the draw of an output with
+// these keys is the one behind its bias's.
+LPK_HD float first_sum(const Job& job, float initial, uint64_t row, uint64_t col) {
+  const Accumulator& acc = job.acc;
+  const bool draws = acc.outer_rounding == Rounding::kStochastic;
+  const double threshold = draws ? drawn_threshold(job, kSiteBias, row, col, 1) : 0.0;
+  const Format& f = acc.chunk == 0 ? acc.fmt : acc.outer;
+  return canonical_float(round_to<double>(initial, f, acc.outer_rounding, threshold));
 }
 
 // Bias, then the quantizer, of the output with these keys.

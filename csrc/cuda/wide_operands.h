@@ -87,6 +87,16 @@ class WideOperands {
     return positions == nullptr ? step : positions[step];
   }
 
+  // Where the outermost sum of output n starts.
+  LPK_HD float started(int n) const {
+    const Sums& s = job_.sums;
+    const int64_t row = row_of(n);
+    const int64_t col = col_of(n);
+    if (s.initial == nullptr || row >= s.m || col >= s.n) return 0.0f;
+    const float initial = s.initial[s.batch[at_.matrix] + s.rows[row] + s.cols[col]];
+    return first_sum(job_, initial, row_id(row), col_id(col));
+  }
+
   // outer + inner of output n, rounded, at the end of a chunk.
   LPK_HD double closed_chunk(int n, double outer, double inner, int64_t chunk) const {
     const Accumulator& acc = job_.acc;
@@ -111,6 +121,7 @@ class WideOperands {
   const Job& job_;
   int thread_;
   Place at_;
+  float left_values_[kFetched], right_values_[kFetched];
 
  private:
   LPK_HD static float element(const Operand& o, int64_t offset, int64_t lane, bool inside) {
@@ -121,7 +132,6 @@ class WideOperands {
   }
 
   int64_t left_, right_;  // where the matrices of this tile begin
-  float left_values_[kFetched], right_values_[kFetched];
 };
 
 }  // namespace lpk::cuda

@@ -74,8 +74,12 @@ class WideTile : public WideOperands<kSide, 2> {
     if (draws_products()) products_.start(seed_, kSiteProduct, rows, cols);
   }
 
-  LPK_HD void begin(Shared* shared) const {
-    for (int n = 0; n < kOutputs; ++n) shared->outer[n][thread_] = 0.0f;
+  LPK_HD void begin(Shared* shared) {
+    LPK_LOOP
+    for (int n = 0; n < kOutputs; ++n) shared->outer[n][thread_] = this->started(n);
+    if (job_.sums.initial == nullptr || job_.acc.chunk != 0) return;
+    LPK_UNROLL
+    for (int n = 0; n < kOutputs; ++n) sum_[n / kSide][n % kSide] = shared->outer[n][thread_];
   }
 
   LPK_HD void multiply(const Shared* shared, int buffer, const Stages& stage) {

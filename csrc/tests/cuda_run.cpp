@@ -13,6 +13,7 @@
 #include "../cuda/fast_tile.h"
 #include "../cuda/half_tile.h"
 #include "../cuda/job.h"
+#include "../cuda/operand_tile.h"
 #include "../cuda/stochastic_tile.h"
 #include "../cuda/tensor_tile.h"
 #include "../cuda/wide_tile.h"
@@ -206,9 +207,18 @@ void run_order(const Job& job) {
   run_tiles<Tile<false>>(job, nothing);
 }
 
+void run_operand_blocks(const Job& job) {
+  using lpk::cuda::OperandTile;
+  const auto nothing = [](auto&, auto&) {};
+  if (job.acc.interleaved > 1) return run_tiles<OperandTile<double, true>>(job, nothing);
+  if (lpk::cuda::single_certified(job)) return run_tiles<OperandTile<float, false>>(job, nothing);
+  run_tiles<OperandTile<double, false>>(job, nothing);
+}
+
 void run_ordered(const Job& job) {
   if (job.acc.order == lpk::Order::kPairwise) return run_order<lpk::cuda::TreeTile>(job);
   if (job.acc.order == lpk::Order::kCompensated) return run_order<lpk::cuda::CompensatedTile>(job);
+  if (job.acc.by_operands) return run_operand_blocks(job);
   run_order<lpk::cuda::AlignedTile>(job);
 }
 

@@ -97,6 +97,13 @@ def _matmul(
     )
 
 
+def _start(acc: Accumulator) -> Any:
+    """A product whose sums start elsewhere than at +0."""
+    m, k, n = _SHAPE
+    operands = (torch.zeros(m, k), torch.zeros(k, n), torch.zeros(m, n))
+    return BACKEND.matmul_initial(*operands, acc.to_ints(), _SEED, 1)
+
+
 def _convolve(name: str, acc: Accumulator) -> Any:
     """Padded and strided, 64 channels to 48 on 40 x 24: tiles of the largest shape."""
     x, w, dy = torch.zeros(2, 64, 40, 24), torch.zeros(48, 64, 3, 3), torch.zeros(2, 48, 20, 12)
@@ -160,6 +167,16 @@ def wide_calls() -> Iterator[Call]:
         yield partial(_matmul, acc)
     yield from _calls([Accumulator("e5m0"), Accumulator("e5m0", chunk=7)])
     yield from _calls([Accumulator("e5m0", product="e4m3", product_rounding="to_odd")])
+    yield from _starts()
+
+
+def _starts(**options: Any) -> Iterator[Call]:
+    """Sums that start at initial: in the inner sum and, drawn, in the outer one."""
+    if options.get("order") != "pairwise":
+        yield partial(_start, Accumulator("e5m4", **options))
+    for draws in _drawn():
+        outer = {"chunk": 20, "outer": "e5m3", "outer_rounding": "stochastic"}
+        yield partial(_start, Accumulator("e5m4", **options, **outer, **draws))
 
 
 def _of_tier(tier: int) -> list[Accumulator]:
@@ -238,6 +255,25 @@ def order_calls(kind: str) -> Iterator[Call]:
     ]
     accs += [Accumulator("e5m4", chunk=21, outer="e6m9", **options)]
     yield from _calls(accs)
+    yield from _starts(**options)
+
+
+def operand_calls() -> Iterator[Call]:
+    """Blocks aligned by their operands: every mode of every kind of format, in float32 and in
+    float64; operands below float32's exponents; in turns."""
+    fp8: dict[str, Any] = {"block": 32, "aligned_bits": 13, "operands": "e4m3fn"}
+    low = {"block": 4, "aligned_bits": 24, "operands": "e4m3_b140"}
+    turns = {"block": 2, "aligned_bits": 25, "operands": "fp16", "chunk": 20, "interleaved": 2}
+    formats = ("e5m10", "e5m0", "e8m13", "e4m3_sat", "e5m2_nosub", "e4m3fn")
+    accs = [Accumulator(f, m, **fp8) for f, m in itertools.product(formats, ROUNDINGS)]
+    accs += [Accumulator("e5m4", "stochastic", **fp8, **draws) for draws in _drawn()]
+    accs += [Accumulator("e8m13", "toward_zero", chunk=128, outer="fp32", **fp8)]
+    yield from _calls(accs)
+    for options in (low, turns):
+        accs = [Accumulator("e5m4", m, **options) for m in ROUNDINGS]
+        yield from _calls(accs)
+    yield from _starts(**fp8)
+    yield from _starts(block=16, aligned_bits=25, operands="fp16")
 
 
 def native_calls() -> Iterator[Call]:
@@ -363,6 +399,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
     "pairwise": (("pairwise_kernel",), partial(order_calls, "pairwise")),
     "compensated": (("compensated_kernel",), partial(order_calls, "compensated")),
     "aligned": (("aligned_kernel",), partial(order_calls, "aligned")),
+    "operands": (("by_operands_kernel",), operand_calls),
     "native": (("native_kernel",), native_calls),
     "quantize": (("quantize_kernel",), quantize_calls),
     "slices": (("range_kernel", "line_kernel", "quantize_blocks_kernel"), slice_calls),

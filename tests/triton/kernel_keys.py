@@ -30,7 +30,9 @@ def rule_key(rule: Rule) -> tuple[Any, ...]:
         return ("fixed", mode, wraps, wraps and rule.signed)
     parity = rule.exponent_parity and rule.mode in (_NEAREST, _TO_ODD)
     tie = rule.tie_stays and rule.mode == _NEAREST and not parity
-    return ("float", mode, rule.overflow, rule.subnormals, parity, tie)
+    # Where nothing stops at max anyway it is the same code.
+    always = rule.always_overflows and mode.startswith(("toward", "to_"))
+    return ("float", mode, rule.overflow, rule.subnormals, parity, tie, always)
 
 
 def draw_key(rule: Rule) -> tuple[Any, ...]:

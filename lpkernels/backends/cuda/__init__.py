@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import NOT_FUSED, Fused, only_reference
+from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize, _update
 
 _OPS = (
@@ -19,6 +19,7 @@ _OPS = (
     "quantize_affine",
     "quantize_block",
     "matmul",
+    "matmul_initial",
     "conv_fprop",
     "conv_dgrad",
     "conv_wgrad",
@@ -56,8 +57,8 @@ class CudaBackend:
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cuda":
             return f"it takes tensors on a CUDA device, these are on {device}"
-        known = op.removesuffix("_ordered") in _OPS
-        return "" if known else only_reference(op) or f"csrc/cuda has no kernel yet for {op}"
+        known = op.removesuffix("_ordered").removesuffix("_operands") in _OPS
+        return "" if known else f"csrc/cuda has no kernel yet for {op}"
 
     def quantize(
         self,
@@ -94,6 +95,18 @@ class CudaBackend:
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
         return _products.matmul(a, b, bias, acc, seed, role, fused)
+
+    def matmul_initial(
+        self,
+        a: Tensor,
+        b: Tensor,
+        initial: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        return _products.matmul(a, b, None, acc, seed, role, fused, initial)
 
     def conv_fprop(
         self,

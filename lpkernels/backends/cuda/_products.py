@@ -71,16 +71,18 @@ class Sums(NamedTuple):
     starts: Tensor | None
     #: G, M, N, K.
     sizes: tuple[int, int, int, int]
+    #: Where the outermost sums start, laid out as ``out``; None: +0.
+    initial: Tensor | None = None
 
     def lines(self) -> list[int]:
         keys = (self.row_batch, self.row_keys, self.col_batch, self.col_keys)
         return [i for line in (self.batch, self.rows, self.cols, *keys) for i in line.ints()]
 
     def tensors(self) -> list[int]:
-        optional = (self.bias, self.positions, self.starts)
-        pointers = [0 if x is None else x.data_ptr() for x in optional]
+        optional = (self.bias, self.positions, self.starts, self.initial)
+        *pointers, initial = [0 if x is None else x.data_ptr() for x in optional]
         chunks = 0 if self.starts is None else len(self.starts) - 1
-        return [self.out.data_ptr(), *pointers, chunks]
+        return [self.out.data_ptr(), *pointers, chunks, initial]
 
 
 def new_facts(device: torch.device) -> Tensor:
@@ -152,8 +154,10 @@ def matmul(
     seed: Tensor | None,
     role: int,
     fused: Fused,
+    initial: Tensor | None = None,
 ) -> Tensor:
-    """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,)."""
+    """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,); initial: of the
+    result's shape."""
     batch = broadcast_batch(a, b)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     out = torch.empty(*batch, m, n, dtype=torch.float32, device=a.device)
@@ -182,6 +186,7 @@ def matmul(
             positions=None,
             starts=None,
             sizes=(batch.numel(), m, n, k),
+            initial=None if initial is None else initial.contiguous(),
         )
         multiply(left, right, sums, acc, fused.result, seed, role)
     return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpkernels.backends import NOT_FUSED, Fused, only_reference
+from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.triton import _launch
 
 _launch.require_version()
@@ -36,6 +36,7 @@ _OPS = (
     "quantize_affine",
     "quantize_block",
     "matmul",
+    "matmul_initial",
     "conv_fprop",
     "conv_dgrad",
     "conv_wgrad",
@@ -70,8 +71,8 @@ class TritonBackend:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
         if op in ("matmul_events", "masked_gradients"):
             return "its kernels count no events; those of the cpu backend do"
-        known = op.removesuffix("_ordered") in _OPS
-        return "" if known else only_reference(op) or f"it has no kernel yet for {op}"
+        known = op.removesuffix("_ordered").removesuffix("_operands") in _OPS
+        return "" if known else f"it has no kernel yet for {op}"
 
     def quantize(
         self,
@@ -108,6 +109,18 @@ class TritonBackend:
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
         return _matmul.matmul(a, b, bias, acc, seed, role, fused)
+
+    def matmul_initial(
+        self,
+        a: Tensor,
+        b: Tensor,
+        initial: Tensor,
+        acc: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        fused: Fused = NOT_FUSED,
+    ) -> Tensor:
+        return _matmul.matmul(a, b, None, acc, seed, role, fused, initial)
 
     update = staticmethod(_update.update)
     conv_fprop = staticmethod(_conv.conv_fprop)

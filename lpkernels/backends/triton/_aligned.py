@@ -28,6 +28,7 @@ from lpkernels.backends.triton._tile import (
     finished,
     lane_pointers,
     position_of,
+    started,
     store_tile,
     tile_of_program,
 )
@@ -53,7 +54,7 @@ def _finite_bits(x):
 
 
 @triton.jit
-def _block_end(out, k, last, end):
+def block_end(out, k, last, end):
     """The first step from k to last whose position is ``end`` or more."""
     if out.positions is None:
         return tl.minimum(end, tl.cast(last, tl.int64))
@@ -88,8 +89,8 @@ def aligned_kernel(
         column = column_of(seed, SITE_PRODUCT, col, R.product)
     depth = tl.cast(aligned_bits, tl.int64) << 52
 
-    sums = tl.zeros([BM, BN], tl.float64)
-    outer = tl.zeros([BM, BN], tl.float64)
+    outer = started(out, g, i, j, M, N, seed, row, col, C, R, BM, BN)
+    sums = tl.zeros([BM, BN], tl.float64) if R.chunked else outer
     for c in range(chunks):
         if R.chunked:
             k, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
@@ -98,7 +99,7 @@ def aligned_kernel(
         while k < last:
             begin = tl.cast(c, tl.int64) * chunk
             start = begin + (position_of(out, k) - begin) // block * block
-            stop = _block_end(out, k, tl.minimum(k + block, last), start + block)
+            stop = block_end(out, k, tl.minimum(k + block, last), start + block)
 
             largest = tl.maximum(_finite_bits(sums), _TINY)
             here = tl.full([BM, BN], 0, tl.int1)

@@ -17,6 +17,7 @@ from lpkernels.backends.triton._tile import (
     draw_keys,
     finished,
     lane_pointers,
+    started,
     store_tile,
     tile_of_program,
 )
@@ -43,9 +44,9 @@ def compensated_kernel(
     if R.product is not None:
         column = column_of(seed, SITE_PRODUCT, col, R.product)
 
-    sums = tl.zeros([BM, BN], tl.float64)
+    outer = started(out, g, i, j, M, N, seed, row, col, C, R, BM, BN)
+    sums = tl.zeros([BM, BN], tl.float64) if R.chunked else outer
     error = tl.zeros([BM, BN], tl.float64)
-    outer = tl.zeros([BM, BN], tl.float64)
     for c in range(chunks):
         if R.chunked:
             first, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)

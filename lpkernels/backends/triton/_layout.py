@@ -70,3 +70,5 @@ class Sums(NamedTuple):
     starts: Tensor | None
     #: G, M, N, K.
     sizes: tuple[int, int, int, int]
+    #: Where the outermost sums start, laid out as ``out``; None: +0.
+    initial: Tensor | None = None

@@ -23,8 +23,9 @@ def matmul(
     seed: Tensor | None,
     role: int,
     fused: Fused = NOT_FUSED,
+    initial: Tensor | None = None,
 ) -> Tensor:
-    """`Backend.matmul`. Draws are keyed (batch * M + m, n, k)."""
+    """`Backend.matmul`, or with initial `matmul_initial`. Draws are keyed (batch * M + m, n, k)."""
     batch = broadcast_batch(a, b)
     m, n = a.shape[-2], b.shape[-1]
     out = torch.empty(*batch, m, n, dtype=torch.float32, device=a.device)
@@ -36,6 +37,8 @@ def matmul(
         a, batch = a.view(m, a.shape[-1]), torch.Size(())
     bias = None if bias is None else bias.contiguous()
     sums = _sums(out, batch, m, n, a.shape[-1], bias)
+    if initial is not None:
+        sums = sums._replace(initial=initial.contiguous())
     rows, cols = pack(a, batch, fused.left), pack(b.mT, batch, fused.right)
     left, right = (cols, rows) if sums.swapped else (rows, cols)
     products(left, right, sums, acc, seed, role, fused.result)

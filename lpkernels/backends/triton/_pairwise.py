@@ -36,6 +36,7 @@ from lpkernels.backends.triton._tile import (
     finished,
     lane_pointers,
     position_of,
+    started,
     store_tile,
 )
 from lpkernels.backends.triton._wide import VARYING, is_absent
@@ -208,7 +209,7 @@ def pairwise_kernel(
         if R.product is not None:
             column = column_of(seed, SITE_PRODUCT, col, R.product)
 
-        outer = tl.zeros([BM, BN], tl.float64)
+        outer = started(out, g, i, j, M, N, seed, row, col, C, R, BM, BN)
         for c in range(chunks):
             if R.chunked:
                 k, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)

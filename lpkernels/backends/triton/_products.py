@@ -7,7 +7,8 @@ import functools
 import torch
 from torch import Tensor
 
-from lpkernels.backends.triton import _autotune, _native, _orders, _stages, _wide
+from lpkernels.arithmetic import PLAIN_INTS
+from lpkernels.backends.triton import _autotune, _native, _orders, _stages, _units, _wide
 from lpkernels.backends.triton._config import fast_tile, smaller, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
@@ -41,6 +42,8 @@ def products(
     start = seed_on(seed, sums.out.device)
     if acc[0] == _NATIVE:
         return _native.launch(left, right, sums, roundings, constants, acc, start, role, there)
+    if len(acc) > PLAIN_INTS:
+        return _units.launch(left, right, sums, roundings, constants, acc, start, role, tile)
     if not _orders.in_sequence(acc):
         return _orders.launch(
             left, right, sums, roundings, constants, acc, start, role, tile, there
@@ -62,7 +65,8 @@ def _in_sequence(
     matrices, m, n, _ = sums.sizes
     there = processors(sums.out.device)
     in_order = sums.positions is None and sums.starts is None
-    kinds = tiers(acc, in_order=in_order, nvidia=torch.version.hip is None)
+    # No certificate knows where sums start.
+    kinds = () if sums.initial is not None else tiers(acc, in_order=in_order, nvidia=torch.version.hip is None)
     most = (_stages.largest_tile(kind, roundings, sums.swapped) for kind in kinds)
     largest = [fast_tile(m, n, matrices, there, tile) for tile in most]
     arguments = (left, right, sums, roundings, constants, acc[1], seed, role)

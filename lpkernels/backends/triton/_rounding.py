@@ -96,7 +96,9 @@ def overflowed(a, negative, N, R: tl.constexpr):
     """What becomes of a magnitude beyond max; no direction stops an infinite input at max."""
     beyond, largest = beyond_max(a, N, R), tl.cast(N.max, a.dtype)
     infinite = a == float("inf")
-    if (R.mode == _rule.TOWARD_ZERO) or (R.mode == _rule.TO_ODD):
+    if R.always_overflows:
+        return beyond
+    elif (R.mode == _rule.TOWARD_ZERO) or (R.mode == _rule.TO_ODD):
         return tl.where(infinite, beyond, largest)
     elif R.mode == _rule.TOWARD_POSITIVE:
         return tl.where(negative & (infinite == 0), largest, beyond)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import triton.language as tl
 
+from lpkernels.arithmetic import PLAIN_INTS
 from lpkernels.backends.triton._rule import STOCHASTIC, Numbers, rule_of
 
 
@@ -49,6 +50,8 @@ def roundings_of(acc: tuple[int, ...], result: tuple[int, ...] = ()) -> tuple[Ro
     """Both, of ``Accumulator.to_ints()`` and of a deterministic quantizer's integers or ()."""
     _, chunk, rounding, product_rounding, bits, rng, has_product, _ = acc[:8]
     inner, numbers = _known(acc[8:16], rounding, bits, rng)
+    if len(acc) > PLAIN_INTS:
+        inner = Known(inner.value._replace(always_overflows=True))
     outer, outer_numbers = _known(acc[24:32], acc[34], bits, rng)
     product, product_numbers = None, numbers
     if has_product:

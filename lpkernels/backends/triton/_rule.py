@@ -45,6 +45,8 @@ class Rule(NamedTuple):
     #: Of a stochastic mode.
     random_bits: int = 0
     philox: bool = False
+    #: Directed modes too make of what is beyond max what the format says, as tensor cores do.
+    always_overflows: bool = False
 
 
 class Numbers(NamedTuple):

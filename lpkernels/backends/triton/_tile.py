@@ -57,6 +57,7 @@ class Outputs(NamedTuple):
     bias: Tensor | None
     positions: Tensor | None
     starts: Tensor | None
+    initial: Tensor | None = None
 
 
 def side_of(operand: Operand) -> Side:
@@ -64,7 +65,7 @@ def side_of(operand: Operand) -> Side:
 
 
 def outputs_of(sums: Sums) -> Outputs:
-    return Outputs(*sums[:8], sums.bias, sums.positions, sums.starts)
+    return Outputs(*sums[:8], sums.bias, sums.positions, sums.starts, sums.initial)
 
 
 @triton.jit
@@ -180,6 +181,36 @@ def add_outermost(total, addend, site, position, seed, row, col, C, R: tl.conste
 
 
 @triton.jit
+def output_places(out, g, i, j, M, N):
+    """Offsets of the outputs, and which of them there are."""
+    rows = tl.load(out.batch + g) + tl.load(out.rows + i, mask=i < M, other=0)
+    cols = tl.load(out.cols + j, mask=j < N, other=0)
+    return rows[:, None] + cols[None, :], (i < M)[:, None] & (j < N)[None, :]
+
+
+@triton.jit
+def started(
+    out, g, i, j, M, N, seed, row, col, C, R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+):
+    """Where the outermost sums start: at +0, or at what is given, rounded to their format. The draw
+    is the one behind the bias's."""
+    if out.initial is None:
+        return tl.zeros([BM, BN], tl.float64)
+    else:
+        places, inside = output_places(out, g, i, j, M, N)
+        total = wide(tl.load(out.initial + places, mask=inside, other=0.0))
+        lift = 0
+        if R.outer.mode == STOCHASTIC:
+            position = tl.full([], 1, tl.int64)
+            word = position >> words_log2(R.outer.random_bits)
+            column = column_of(seed, SITE_BIAS, col, R.outer)
+            lift = lift_of(
+                words_of(seed, SITE_BIAS, row, column, word, R.outer), position, R.outer
+            )
+        return round_to(total, lift, C.outer, R.outer)
+
+
+@triton.jit
 def finished(total, out, seed, row, col, C, R: tl.constexpr):
     """The sums with their bias, in the format of the result."""
     if out.bias is not None:
@@ -195,7 +226,5 @@ def finished(total, out, seed, row, col, C, R: tl.constexpr):
 @triton.jit
 def store_tile(total, out, g, i, j, M, N):
     """Write what lies inside."""
-    rows = tl.load(out.batch + g) + tl.load(out.rows + i, mask=i < M, other=0)
-    cols = tl.load(out.cols + j, mask=j < N, other=0)
-    inside = (i < M)[:, None] & (j < N)[None, :]
-    tl.store(out.data + rows[:, None] + cols[None, :], narrow(total), mask=inside)
+    places, inside = output_places(out, g, i, j, M, N)
+    tl.store(out.data + places, narrow(total), mask=inside)

@@ -28,6 +28,7 @@ from lpkernels.backends.triton._tile import (
     outputs_of,
     position_of,
     side_of,
+    started,
     step_offset,
     store_tile,
     tile_corner,
@@ -89,8 +90,8 @@ def wide_kernel(
     row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
     seed = derived_seed(seed_ptr, role)
 
-    sums = tl.zeros([BM, BN], tl.float64)
-    outer = tl.zeros([BM, BN], tl.float64)
+    outer = started(out, g, i, j, M, N, seed, row, col, C, R, BM, BN)
+    sums = tl.zeros([BM, BN], tl.float64) if R.chunked else outer
     words = tl.zeros([BM, BN], tl.uint32)
     word = tl.full([], -1, tl.int64)
     sum_column = column_of(seed, SITE_SUM, col, R.sum)

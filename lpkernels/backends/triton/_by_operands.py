@@ -1,0 +1,238 @@
+"""The kernel of blocks aligned by the exponents of their operands: the steps of tensor cores.
+
+docs/contract.md has the rule. Let e be the largest exponent of a block, u = 2^(e - aligned_bits).
+No operand counts with an exponent below its own, so every product lies below 2^(aligned_bits + 2) u
+<= 2^42 u. Added toward zero to 2^52 u with its sign, whose last place is u, it leaves itself cut
+toward zero to a multiple of u: one multiply-add, which does not round the product, and a
+subtraction. 256 products and the running sum add to less than 2^51 u: float64 holds every sum of
+them, in any order. e is -300 .. 300, so u and 2^52 u are normal numbers.
+
+In float32, with 2^23 u, the same holds where `single_fits` says so and the operands are not too
+large: the sums of fp8 need no float64.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lpkernels.backends.triton._aligned import block_end
+from lpkernels.backends.triton._bits import (
+    EXPONENT32,
+    MAGNITUDE32,
+    SIGN,
+    SIGN32,
+    bits_of,
+    reciprocal,
+    upper,
+    value_of,
+    wide,
+    with_sign,
+)
+from lpkernels.backends.triton._draws import derived_seed
+from lpkernels.backends.triton._facts import HIGHEST
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._rounding import multiply_add, round_to
+from lpkernels.backends.triton._rule import TOWARD_ZERO
+from lpkernels.backends.triton._terms import drawn_lift
+from lpkernels.backends.triton._tile import (
+    SITE_OUTER,
+    SITE_SUM,
+    add_outermost,
+    chunk_start,
+    column_of,
+    draw_keys,
+    finished,
+    lane_pointers,
+    position_of,
+    started,
+    step_offset,
+    store_tile,
+    tile_of_program,
+)
+from lpkernels.backends.triton._wide import VARYING, is_absent
+
+_INTERPRETED = tl.constexpr(interpreting())
+# In place of the exponent of a zero and of what is not finite: with any other it stays below all.
+_NONE = tl.constexpr(-(1 << 20))
+#: The largest exponent of a block in float32: 2^24 u is finite for every aligned_bits.
+SINGLE_HIGHEST = tl.constexpr(103)
+
+
+@triton.jit
+def _counted(exponent, magnitude, infinity, least):
+    """Exponents, at least ``least``, where bits of a magnitude are those of a number but zero."""
+    counts = (magnitude > 0) & (magnitude < infinity)
+    return tl.where(counts, tl.maximum(exponent, least), _NONE)
+
+
+@triton.jit
+def _exponents(x, least, LOW: tl.constexpr):
+    """What float32 operands count with, or what sums in float64 do. LOW: least may be below -126,
+    where the bits of a float32 do not show an exponent."""
+    if LOW or (x.dtype == tl.float64):
+        magnitude = upper(wide(x)) & MAGNITUDE32
+        return _counted((magnitude >> 20) - 1023, magnitude, 0x7FF00000, least)
+    else:
+        magnitude = bits_of(x) & MAGNITUDE32
+        return _counted((magnitude >> 23) - 127, magnitude, EXPONENT32, least)
+
+
+@triton.jit
+def _grid(exponent, places, SINGLE: tl.constexpr):
+    """2^52 u, or 2^23 u in float32."""
+    if SINGLE:
+        return value_of((exponent - places + (23 + 127)) << 23)
+    else:
+        return value_of(tl.cast(exponent - places + (52 + 1023), tl.int64) << 52)
+
+
+@triton.jit
+def _sign_of(x):
+    """The bit of x's sign."""
+    if x.dtype == tl.float64:
+        return bits_of(x) & SIGN
+    else:
+        return bits_of(x) & SIGN32
+
+
+@triton.jit
+def _cut(a, b, signs, grid, NVIDIA: tl.constexpr):
+    """a b cut toward zero to multiples of u; signs: the bit of its sign. Infinities and NaN stay."""
+    if a.dtype == tl.float32:
+        magic = value_of(bits_of(grid) | signs)
+        return multiply_add(a, b, magic, TOWARD_ZERO) - magic
+    elif _INTERPRETED or (not NVIDIA):
+        unit = grid * 2.0**-52
+        product = a * b
+        return with_sign(tl.floor(tl.abs(product) * reciprocal(unit)) * unit, product)
+    else:
+        magic = value_of(bits_of(grid) | signs)
+        CODE: tl.constexpr = "fma.rz.f64 $0, $1, $2, $3;"
+        sums = tl.inline_asm_elementwise(CODE, "=d,d,d,d", [a, b, magic], tl.float64, True, 1)
+        return sums - magic
+
+
+@triton.jit
+def _loaded(side, at, step, k):
+    return tl.load(at + step_offset(side, step, k))
+
+
+@triton.jit
+def _has_turn(out, k, first, turn, turns, TAKES_TURNS: tl.constexpr):
+    """Whether step k belongs to block ``turn`` of a run of positions that begins at ``first``."""
+    if TAKES_TURNS:
+        return (position_of(out, k) - first) // 2 % turns == turn
+    else:
+        return True
+
+
+@triton.jit
+def _present(a, b, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr):
+    """Where a product is there, of operands with such a mark."""
+    if LEFT_ABSENT and RIGHT_ABSENT:
+        return (is_absent(a) | is_absent(b)) == 0
+    elif LEFT_ABSENT:
+        return is_absent(a) == 0
+    else:
+        return is_absent(b) == 0
+
+
+@triton.jit
+def _certified(left_facts, left_least, right_facts, right_least, rise):
+    """Whether no exponent of a block, ``rise`` above those of the largest product, is too large for
+    float32."""
+    left = tl.maximum(tl.load(left_facts + HIGHEST), left_least)
+    right = tl.maximum(tl.load(right_facts + HIGHEST), right_least)
+    return left + right + rise <= SINGLE_HIGHEST
+
+
+@triton.jit(
+    do_not_specialize=[
+        *VARYING, "block", "turns", "places", "left_least", "right_least", "sum_least", "least",
+        "rise",
+    ]
+)  # fmt: skip
+def by_operands_kernel(
+    left, left_step, left_facts, right, right_step, right_facts, out, seed_ptr, role, M, N, K,
+    chunk, chunks, block, turns, places, left_least, right_least, sum_least, least, rise, C,
+    R: tl.constexpr, SWAPPED: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
+    TAKES_TURNS: tl.constexpr, LOW: tl.constexpr, SINGLE: tl.constexpr, NVIDIA: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """s' = round(s + the products of a block), all cut to its place; a block without products
+    leaves s. Blocks take turns in pairs of positions. Draws are keyed by a block's first position.
+
+    Arguments and grid of `_wide.wide_kernel`. left_least, right_least, sum_least: of exponents of
+    operands and of s; least: of all of them. LOW: one of the first two may be below -126. With
+    facts, SINGLE makes all outputs if they certify it, and the kernel without makes them if not.
+    The operands of a block are read twice: for its largest exponent, then to be added.
+    """
+    if left_facts is not None:
+        if _certified(left_facts, left_least, right_facts, right_least, rise) != SINGLE:
+            return
+    TYPE: tl.constexpr = tl.float32 if SINGLE else tl.float64
+    HOLES: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT
+    g, i, j = tile_of_program(M, N, BM, BN)
+    left_at = lane_pointers(left, g, i, M)
+    right_at = lane_pointers(right, g, j, N)
+    row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
+    seed = derived_seed(seed_ptr, role)
+    sum_column = column_of(seed, SITE_SUM, col, R.sum)
+    one = tl.full([1, 1], 1.0, TYPE)
+
+    outer = started(out, g, i, j, M, N, seed, row, col, C, R, BM, BN)
+    sums = tl.zeros([BM, BN], tl.float64) if R.chunked else outer
+    for c in range(chunks):
+        if R.chunked:
+            k, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
+        else:
+            k, last = tl.full([], 0, tl.int64), tl.cast(K, tl.int64)
+        run = block * turns if TAKES_TURNS else block
+        while k < last:
+            begin = tl.cast(c, tl.int64) * chunk
+            first = begin + (position_of(out, k) - begin) // run * run
+            stop = block_end(out, k, tl.minimum(k + run, last), first + run)
+            for turn in range(turns if TAKES_TURNS else 1):
+                largest = tl.maximum(_exponents(sums, sum_least, False), least)
+                here = tl.full([BM, BN], not (HOLES or TAKES_TURNS), tl.int1)
+                for step in range(k, stop):
+                    if _has_turn(out, step, first, turn, turns, TAKES_TURNS):
+                        a = _loaded(left, left_at, left_step, step)[:, None]
+                        b = _loaded(right, right_at, right_step, step)[None, :]
+                        exponent = _exponents(a, left_least, LOW) + _exponents(b, right_least, LOW)
+                        largest = tl.maximum(largest, exponent)
+                        if HOLES:
+                            here = here | _present(a, b, LEFT_ABSENT, RIGHT_ABSENT)
+                        elif TAKES_TURNS:
+                            here = tl.full([BM, BN], 1, tl.int1)
+
+                grid = _grid(largest, places, SINGLE)
+                held = tl.cast(sums, TYPE)
+                total = _cut(held, one, _sign_of(held), grid, NVIDIA)
+                for step in range(k, stop):
+                    if _has_turn(out, step, first, turn, turns, TAKES_TURNS):
+                        a = _loaded(left, left_at, left_step, step)[:, None]
+                        b = _loaded(right, right_at, right_step, step)[None, :]
+                        left_value, right_value = tl.cast(a, TYPE), tl.cast(b, TYPE)
+                        signs = _sign_of(left_value) ^ _sign_of(right_value)
+                        product = _cut(left_value, right_value, signs, grid, NVIDIA)
+                        if HOLES:
+                            there = _present(a, b, LEFT_ABSENT, RIGHT_ABSENT)
+                            product = tl.where(there, product, 0.0)
+                        total += product
+
+                position = first + 2 * turn
+                lift = drawn_lift(seed, SITE_SUM, row, sum_column, position, R.sum)
+                rounded = round_to(wide(total), lift, C.sum, R.sum)
+                # Every zero is +0, also one that a tiny sum was rounded to.
+                rounded = tl.where(rounded == 0.0, 0.0, rounded)
+                sums = tl.where(here, rounded, sums)
+            k = stop
+        if R.chunked:
+            position = tl.cast(c, tl.int64)
+            outer = add_outermost(outer, sums, SITE_OUTER, position, seed, row, col, C, R)
+            sums = tl.zeros([BM, BN], tl.float64)
+
+    total = outer if R.chunked else sums
+    store_tile(finished(total, out, seed, row, col, C, R), out, g, i, j, M, N)

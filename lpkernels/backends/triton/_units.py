@@ -1,0 +1,95 @@
+"""Blocks aligned by the exponents of their operands: in which precision, and the launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from lpkernels.arithmetic import Accumulator, accumulator_from_ints
+from lpkernels.backends.triton._by_operands import by_operands_kernel
+from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._wide import chunks_of
+from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._tile import outputs_of, side_of
+from lpkernels.formats import FloatFormat
+
+# No exponent of a block is smaller: those of two operands add to -298 or more.
+_LEAST = -300
+# Of a block in float32, so that 2^23 u is a normal number.
+_SINGLE_LEAST = -126
+
+
+def launch(
+    left: Operand,
+    right: Operand,
+    sums: Sums,
+    roundings: Roundings,
+    constants: Constants,
+    acc: tuple[int, ...],
+    seed: Tensor,
+    role: int,
+    tile: Tile,
+) -> None:
+    """Every sum of an Accumulator (its integers) with operands. seed: of `seed_on`."""
+    parsed = accumulator_from_ints(acc)
+    assert parsed.operands is not None and isinstance(parsed.fmt, FloatFormat)
+    matrices, m, n, k = sums.sizes
+    tiles = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    if tiles == 0:
+        return
+    chunk, chunks = chunks_of(sums, roundings, acc[1])
+    # Rows belong to the left factor, whichever operand has them.
+    leasts = [fmt.emin for fmt in parsed.operands[:: -1 if sums.swapped else 1]]
+    nvidia = torch.version.hip is None
+    ways = (True, False) if nvidia and single_fits(parsed, sums) else (False,)
+    checked = len(ways) > 1
+    options: dict[str, Any] = {
+        "R": roundings, "SWAPPED": sums.swapped, "LEFT_ABSENT": left.absent,
+        "RIGHT_ABSENT": right.absent, "TAKES_TURNS": parsed.interleaved > 1,
+        "LOW": min(leasts) < -126, "NVIDIA": nvidia, "BM": tile.bm, "BN": tile.bn,
+        "num_warps": tile.warps, **EXACT, **registers(ALL_REGISTERS),
+    }  # fmt: skip
+    with on_device(sums.out):
+        for single in ways:
+            least = _LEAST if parsed.least_exponent is None else parsed.least_exponent
+            by_operands_kernel[(tiles,)](
+                side_of(left), left.step, left.facts if checked else None, side_of(right),
+                right.step, right.facts if checked else None, outputs_of(sums), seed, role, m, n,
+                k, chunk, chunks, parsed.block, parsed.interleaved, parsed.aligned_bits, *leasts,
+                parsed.fmt.emin, max(least, _SINGLE_LEAST) if single else least,
+                rise(k), constants, SINGLE=single, **options,
+            )  # fmt: skip
+
+
+def rise(k: int) -> int:
+    """How far the exponent of a sum of k products can lie above that of the largest: products are
+    below 4 times the power of two that they count as, and the roundings of sums that `single_fits`
+    make them less than 4 times as large."""
+    return 4 + k.bit_length()
+
+
+def single_fits(acc: Accumulator, sums: Sums) -> bool:
+    """Whether float32 does for an Accumulator with operands, if those are not too large.
+
+    A block adds to less than 2^24 units; least exponents leave room for the places behind them; a
+    sum starts at zero, and its roundings do not add up.
+    """
+    assert acc.operands is not None and isinstance(acc.fmt, FloatFormat)
+    block, places = acc.block or 1, acc.aligned_bits or 0
+    if (block + 1) << (places + 2) > 1 << 24:
+        return False
+    if acc.least_exponent is None or acc.least_exponent < _SINGLE_LEAST:
+        if min(acc.fmt.emin, sum(fmt.emin for fmt in acc.operands)) < _SINGLE_LEAST:
+            return False
+    elif acc.least_exponent > 0:
+        return False
+    if acc.chunk is None and sums.initial is not None:
+        return False
+    # Each block's rounding adds a relative 2^-man_bits at most.
+    blocks = min(sums.sizes[3], acc.chunk or sums.sizes[3])
+    return acc.rounding == "toward_zero" or blocks <= 1 << acc.fmt.man_bits
