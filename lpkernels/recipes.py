@@ -6,8 +6,10 @@ rounding of the update, layers kept apart) belongs to the trainer and is named i
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 
-from lpkernels.arithmetic import Accumulator, Recipe, RunningRange
+from lpkernels.arithmetic import NATIVE, UNITS, Accumulator, Recipe, RunningRange, Unit
+from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats._named import did_you_mean
 
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
@@ -26,8 +28,15 @@ def recipes() -> list[str]:
 def recipe(name: str) -> Recipe:
     """The recipe of that name; :func:`describe` tells where it comes from.
 
+    The name of a tensor core (`lpkernels units`) is the recipe that trains through it alone, as
+    described below for "v100_fp16" and the others that are listed: tensors in the format it
+    multiplies, all three products summed by it. Of tf32 the operands are cut to it, and results
+    stay float32; of fp8 conversions saturate and gradients are e5m2.
+
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
+    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
+        return _of_unit(UNITS[name])
     return _builder(name)()
 
 
@@ -36,6 +45,13 @@ def describe(name: str) -> str:
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
+    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
+        unit = UNITS[name]
+        return (
+            f"Training through the tensor core {name}: {unit.hardware}, {unit.instruction}.\n\n"
+            f"Recordings decide: {unit.decided}. Not known: {unit.unknown}. Differs: bias and its "
+            "gradient as in v100_fp16; no scale factors.\nSource: docs/tensor-cores.md."
+        )
     return inspect.getdoc(_builder(name)) or ""
 
 
@@ -61,8 +77,11 @@ def _builder(name: str) -> Callable[[], Recipe]:
             f"{', '.join(_RECIPES)}"
         )
     if name not in _RECIPES:
-        near = did_you_mean(name, list(_RECIPES))
-        raise ValueError(f"recipe: unknown name {name!r}{near} Names are {', '.join(_RECIPES)}")
+        near = did_you_mean(name, [*_RECIPES, *UNITS])
+        raise ValueError(
+            f"recipe: unknown name {name!r}{near} Names are {', '.join(_RECIPES)}, and those of "
+            "`lpkernels units`"
+        )
     return _RECIPES[name]
 
 
@@ -72,7 +91,7 @@ def fp32() -> Recipe:
     return Recipe()
 
 
-def _mixed(fmt: str) -> Recipe:
+def _mixed(fmt: str, acc: Accumulator = NATIVE) -> Recipe:
     return Recipe(
         input=fmt,
         weight=fmt,
@@ -81,6 +100,9 @@ def _mixed(fmt: str) -> Recipe:
         grad_output=fmt,
         grad_input=fmt,
         grad_weight=fmt,
+        fprop=acc,
+        dgrad=acc,
+        wgrad=acc,
     )
 
 
@@ -148,25 +170,107 @@ def lba_m7e4() -> Recipe:
     return Recipe(fprop="lba_m7e4")
 
 
-@_named
-def hopper_fp8() -> Recipe:
-    """FP8 as Hopper's tensor cores are assumed to sum it: e4m3fn forward, e5m2 gradients.
-
-    Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", arXiv 2412.19437, section 3.3: partial
-    sums keep about 14 bits and are promoted to fp32 every 128 products. Conversion saturates, as
-    the hardware's does. Assumed, not measured: blocks of 32 products aligned and cut at 13 places,
-    sums in e8m13, truncated (the accumulator "hopper_fp8"). Differs: no scale factors per tensor or
-    block.
-    """
-    acc = "hopper_fp8"
+def _of_unit(unit: Unit) -> Recipe:
+    """Every product by this unit, of tensors in what it multiplies."""
+    acc, inputs = unit.accumulator, unit.inputs
+    if inputs in ("fp16", "bf16"):
+        return _mixed(inputs, acc)
+    if inputs == "tf32":
+        cut = "tf32:toward_zero"
+        return Recipe(cut, cut, grad_output=cut, fprop=acc, dgrad=acc, wgrad=acc)
+    forward = E5M2 if inputs == "e5m2" else E4M3FN
+    if acc.operands == (forward, forward):
+        # The gradient of the output, in e5m2, is the left factor of both gradients' products.
+        gradients = replace(acc, operands=(E5M2, forward))
+    else:
+        gradients = acc
+    saturating = f"{forward}_sat"
     return Recipe(
-        input="e4m3fn_sat",
-        weight="e4m3fn_sat",
+        input=saturating,
+        weight=saturating,
         grad_output="e5m2_sat",
         fprop=acc,
-        dgrad=acc,
-        wgrad=acc,
+        dgrad=gradients,
+        wgrad=gradients,
     )
+
+
+@_named
+def v100_fp16() -> Recipe:
+    """fp16_mixed on the tensor cores of a V100: every tensor in fp16, sums by its fp16 unit.
+
+    Source: Micikevicius et al. 2018, arXiv 1710.03740, for the tensors; for the sums recordings of
+    wmma on a V100, the accumulator "v100_fp16" (docs/tensor-cores.md). Not known: the order of k
+    and split-K of cuBLAS and cuDNN, in whose place stands the contract's order; infinity, NaN and
+    overflow inside a step, which were not recorded. Differs: a bias is one more addition in the
+    unit's format and mode, toward zero, where libraries add it to nearest; its gradient is a sum of
+    the unit too.
+    """
+    return _of_unit(UNITS["v100_fp16"])
+
+
+@_named
+def a100_bf16() -> Recipe:
+    """bf16_mixed on the tensor cores of an A100: every tensor in bf16, sums by its bf16 unit.
+
+    Source: Kalamkar et al. 2019, arXiv 1905.12322, for the tensors; for the sums recordings of wmma
+    on an A100 and an A2, the accumulator "a100_bf16" (docs/tensor-cores.md), which Ada and L40S
+    have too. Not known: as of v100_fp16, and the least exponent of a block, on which the models
+    disagree. Differs: bias and its gradient as in v100_fp16.
+    """
+    return _of_unit(UNITS["a100_bf16"])
+
+
+@_named
+def h100_fp16() -> Recipe:
+    """fp16_mixed on the tensor cores of an H100: every tensor in fp16, sums by its fp16 unit.
+
+    Source: Micikevicius et al. 2018, arXiv 1710.03740, for the tensors; for the sums recordings of
+    wmma on H100 and H200, the accumulator "h100_fp16" (docs/tensor-cores.md), which B200 has too.
+    wgmma was not recorded. Not known, and differs: as v100_fp16.
+    """
+    return _of_unit(UNITS["h100_fp16"])
+
+
+@_named
+def h100_bf16() -> Recipe:
+    """bf16_mixed on the tensor cores of an H100: every tensor in bf16, sums by its bf16 unit.
+
+    Source: Kalamkar et al. 2019, arXiv 1905.12322, for the tensors; for the sums recordings of wmma
+    on H100 and H200, the accumulator "h100_bf16" (docs/tensor-cores.md), which B200 has too. wgmma
+    was not recorded. Not known, and differs: as a100_bf16.
+    """
+    return _of_unit(UNITS["h100_bf16"])
+
+
+@_named
+def h100_fp8() -> Recipe:
+    """FP8 of an H100 with fast accumulation forward: e4m3fn, one chain of 14 bits; e5m2 gradients.
+
+    Source: for the formats Micikevicius et al. 2022, "FP8 formats for deep learning", arXiv
+    2209.05433; that the forward product alone accumulates fast is the default of NVIDIA's
+    Transformer Engine. The forward sums are the accumulator "h100_e4m3" (recordings of wgmma on
+    H100 and H200); those of both gradients are promoted to fp32 every 128 products, "hopper_fp8"
+    with e5m2 times e4m3fn, equal to 374 live calls of torch._scaled_mm on an H100 PCIe with
+    cuBLASLt 12.8 (docs/tensor-cores.md). Conversions saturate, as the hardware's do. Not known:
+    other variants and library versions; where cuBLAS splits K it is not this. Differs: no scale
+    factors per tensor or block; results are not rounded to bf16; a bias is one more addition in the
+    format and mode of the forward sum, 14 bits toward zero, where libraries add it in fp32.
+    """
+    return replace(_of_unit(UNITS["hopper_fp8"]), fprop=UNITS["h100_e4m3"].accumulator)
+
+
+@_named
+def hopper_fp8() -> Recipe:
+    """FP8 of an H100 without fast accumulation: e4m3fn, e5m2 gradients, sums promoted every 128.
+
+    Source: for the formats Micikevicius et al. 2022, arXiv 2209.05433; for promotion DeepSeek-AI
+    2024, "DeepSeek-V3 technical report", arXiv 2412.19437, section 3.3, where it is the remedy for
+    sums of about 14 bits. The accumulator "hopper_fp8" equals 374 live calls of torch._scaled_mm on
+    an H100 PCIe (docs/tensor-cores.md); both gradients' has operands e5m2 times e4m3fn. Conversions
+    saturate. Not known, and differs: as h100_fp8, but a bias is added in fp32.
+    """
+    return _of_unit(UNITS["hopper_fp8"])
 
 
 @_named

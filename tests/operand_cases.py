@@ -55,7 +55,7 @@ SHORT_MODES = [
 
 #: For passes of convolutions: of each kernel one.
 CONVOLVED = [
-    UNIT_ACCUMULATORS["h100_e4m3_promoted"],
+    UNIT_ACCUMULATORS["hopper_fp8"],
     Accumulator("e8m13", "toward_zero", block=5, aligned_bits=7, operands=("e5m2", "e4m3fn")),
     Accumulator("bf16", "stochastic", block=3, aligned_bits=24, operands=("bf16", "e4m3fn")),
     Accumulator(

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from lpkernels import formats
 from lpkernels.arithmetic import (
     NAMED_ACCUMULATORS,
     NATIVE,
+    UNITS,
     Accumulator,
     Quantizer,
     Recipe,
@@ -176,7 +178,14 @@ def test_stochastic_products_make_an_accumulator_stochastic():
                 outer_rounding="nearest_even",
                 block=32,
                 aligned_bits=13,
+                operands="e4m3fn",
             ),
+        ),
+        # What hopper_fp8 was, aligned by products.
+        (
+            "e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
+            "aligned_bits=13",
+            replace(accumulator("hopper_fp8"), operands=None),
         ),
         ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
         ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
@@ -198,9 +207,51 @@ def test_outer_rounding_defaults_to_rounding():
     assert Accumulator("e6m9", chunk=2, outer_rounding="stochastic").is_stochastic
 
 
-def test_hopper_recipe_sums_as_the_preset():
-    built = recipe("hopper_fp8")
-    assert built.fprop == built.dgrad == built.wgrad == accumulator("hopper_fp8")
+@pytest.mark.parametrize("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
+def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
+    built = recipe(name)
+    assert built.fprop == accumulator(fprop)
+    operands = (formats.E5M2, formats.E4M3FN)
+    assert built.dgrad == built.wgrad == replace(accumulator("hopper_fp8"), operands=operands)
+    for quantizer, fmt in ((built.input, "e4m3fn"), (built.grad_output, "e5m2")):
+        assert str(quantizer.fmt) == f"{fmt}_sat"
+    assert built.weight == built.input
+
+
+@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+def test_every_unit_is_a_recipe(unit):
+    built = recipe(unit.name)
+    assert as_recipe(unit.name) == built
+    assert "Source:" in describe(unit.name)
+    assert built.fprop == unit.accumulator
+    left, right = built.dgrad.operands
+    # What is rounded fits the format that its exponents are bounded by.
+    rounded = [built.grad_output.fmt, built.weight.fmt, built.input.fmt]
+    bounds = [left, right, built.fprop.operands[0]]
+    for fmt, bound in zip(rounded, bounds, strict=True):
+        assert (fmt.exp_bits, fmt.man_bits) <= (bound.exp_bits, bound.man_bits)
+    assert replace(built.dgrad, operands=unit.accumulator.operands) == unit.accumulator
+    assert built.wgrad == built.dgrad
+
+
+def test_recipes_of_units_take_what_their_inputs_are():
+    inputs = {
+        "a100_tf32": "e8m10:toward_zero",
+        "ada_e5m2": "e5m2_sat",
+        "b200_fp8_mma": "e4m3fn_sat",
+    }
+    assert {name: str(recipe(name).weight) for name in inputs} == inputs
+    assert recipe("ada_e4m3").dgrad.operands == (formats.E5M2, formats.E4M3FN)
+    assert recipe("h100_fp8_mma").dgrad == accumulator("h100_fp8_mma")
+    with pytest.raises(ValueError, match=r"did you mean ada_bf16.*lpkernels units"):
+        recipe("ada_bf61")
+
+
+@pytest.mark.parametrize("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
+def test_16_bit_recipes_are_the_mixed_ones_on_their_unit(name):
+    built, acc = recipe(name), accumulator(name)
+    mixed = recipe(f"{name.split('_')[1]}_mixed")
+    assert built == replace(mixed, fprop=acc, dgrad=acc, wgrad=acc)
 
 
 def test_lba_keeps_twelve_bits():
@@ -262,6 +313,11 @@ def test_recipes_lists_the_pinned_names():
         "fp8_wang2018",
         "hfp8_sun2019",
         "lba_m7e4",
+        "v100_fp16",
+        "a100_bf16",
+        "h100_fp16",
+        "h100_bf16",
+        "h100_fp8",
         "hopper_fp8",
     } <= set(recipes())
 

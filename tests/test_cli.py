@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from lpkernels.arithmetic import UNITS
 from lpkernels.cli import main
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
 from lpkernels.experiments.training.config import RunConfig
@@ -56,15 +55,6 @@ def test_formats_lists_all_and_details_one() -> None:
     assert "448" in result.output
 
 
-def test_units_lists_all_and_details_one() -> None:
-    listed = call("units")
-    assert listed.exit_code == 0
-    assert all(name in listed.output for name in UNITS)
-    detailed = call("units", "h100_e4m3")
-    assert str(UNITS["h100_e4m3"].accumulator) in detailed.output
-    assert "wgmma" in detailed.output and "not known" in detailed.output
-
-
 def test_quantize_shows_codes() -> None:
     result = call(
         "quantize", "0.1", "464", "-1e9", "--format", "e4m3fn", "--rounding", "nearest_even"
@@ -99,7 +89,6 @@ def test_doctor_names_backends_and_versions() -> None:
     ("arguments", "option", "message"),
     [
         (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
-        (["units", "h100_e4m"], "name", "did you mean h100_e4m3"),
         (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
         (["quantize", "1", "--rounding", "nearest"], "--rounding", "nearest_even, nearest_away"),
         (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),

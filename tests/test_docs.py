@@ -91,8 +91,9 @@ def test_commands_of_a_page_have_valid_options(page: Path, line: str):
     name, *arguments = line.split()
     command = typer.main.get_command(app).commands[name]
     while hasattr(command, "commands"):
-        name, *arguments = arguments
-        command = command.commands[name]
+        context = command.make_context(name, arguments)
+        given = [*context._protected_args, *context.args]
+        name, command, arguments = command.resolve_command(context, given)
     command.make_context(name, arguments)
 
 

@@ -30,7 +30,8 @@ ORDERS = [
     "e3m2none_sat:toward_positive:product=e4m2:order=compensated", "fixed8_f4:order=compensated",
     "fixed8_f4_wrap:order=compensated",
     "e4m3:block=4:aligned_bits=3", "e4m2_chunk10:toward_zero:block=4:aligned_bits=5",
-    "e3m3none_sat:toward_negative:block=7:aligned_bits=4:product=e4m2", "hopper_fp8",
+    "e3m3none_sat:toward_negative:block=7:aligned_bits=4:product=e4m2",
+    "e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:aligned_bits=13",
     "e4m3:stochastic:block=3:aligned_bits=6", "fixed8_f4_wrap:block=4:aligned_bits=7",
 ]  # fmt: skip
 TREES = [

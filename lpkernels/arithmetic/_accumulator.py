@@ -70,10 +70,11 @@ class Accumulator:
         operands:         a FloatFormat or its name, or two, of the left and the right factor:
                           blocks are aligned by the sum of their operands' exponents instead, as in
                           tensor cores. The formats only bound exponents from below (a subnormal
-                          counts with the least one); operands are not rounded or checked. left and
-                          right are those of the product at hand: fprop (input, weight), dgrad
-                          (grad_output, weight), wgrad (grad_output, input). Needs block, a float
-                          fmt and no product.
+                          counts with the least one); operands are not rounded. Values that a
+                          format lacks are warned of, once for the format, by the first product of
+                          every shape on the CPU; on a GPU nobody looks. left and right are those of
+                          the product at hand: fprop (input, weight), dgrad (grad_output, weight),
+                          wgrad (grad_output, input). Needs block, a float fmt and no product.
         least_exponent:   -300..300, the least exponent that a block is aligned to; None: none.
                           Needs operands.
         interleaved:      blocks that take turns in pairs of positions: in every run of interleaved

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from lpkernels.arithmetic._accumulator import Accumulator
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One matrix unit.
+    """One matrix unit, called <gpu>_<inputs>, with the results' format behind it if not float32.
 
     hardware, instruction: what was recorded.  decided: what the recordings decide of it.
     unknown: what they leave open, and whose value stands there.
@@ -31,6 +30,11 @@ class Unit:
     instruction: str
     decided: str
     unknown: str
+
+    @property
+    def inputs(self) -> str:
+        """What it multiplies, as its name says: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
+        return self.name.split("_")[1]
 
 
 _V100, _A100, _ADA = ("v100", "V100"), ("a100", "A100, A2"), ("ada", "Ada, L40S")
@@ -170,9 +174,11 @@ def _fp8_as_half(gpu: tuple[str, str]) -> Iterator[Unit]:
     )
 
 
-def _promoted(**aligned: Any) -> Accumulator:
-    """Chains of 128 products in e8m13, added in order to float32."""
-    return Accumulator(
+#: What cuBLAS makes of h100_e4m3 with use_fast_accum=False: chains of 128 products, added in order
+#: to float32.
+_PROMOTED = Unit(
+    "hopper_fp8",
+    Accumulator(
         "e8m13",
         "toward_zero",
         chunk=128,
@@ -180,29 +186,12 @@ def _promoted(**aligned: Any) -> Accumulator:
         outer_rounding="nearest_even",
         block=32,
         aligned_bits=13,
-        **aligned,
-    )
-
-
-#: What cuBLAS makes of h100_e4m3 with use_fast_accum=False.
-_PROMOTED = Unit(
-    "h100_e4m3_promoted",
-    _promoted(operands="e4m3fn"),
+        operands="e4m3fn",
+    ),
     "H100 PCIe",
     "torch._scaled_mm, use_fast_accum=False",
     "374 live calls of cuBLASLt 12.8 without split-K (mmaemu); its step is h100_e4m3",
     f"split-K, a heuristic of shape, SMs and version; other H100 variants and versions; {_REST}",
-)
-
-
-#: What this package took h100_e4m3_promoted for before its step was known.
-_ASSUMED = Unit(
-    "hopper_fp8",
-    _promoted(),
-    "none",
-    "assumed from DeepSeek-V3 (arXiv 2412.19437, section 3.3)",
-    "nothing; h100_e4m3_promoted is what the hardware does",
-    "blocks are aligned by products, which the hardware does not do",
 )
 
 
@@ -217,7 +206,6 @@ def _all() -> Iterator[Unit]:
     for gpu in (_H100, _B200):
         yield from _fp8_as_half(gpu)
     yield _PROMOTED
-    yield _ASSUMED
 
 
 #: By name, in the order of the page.

@@ -13,7 +13,7 @@ except ImportError as missing:
     ) from missing
 
 from lpkernels import formats as lp_formats
-from lpkernels.arithmetic import UNITS, as_accumulator
+from lpkernels.arithmetic import as_accumulator
 from lpkernels.cli._options import (
     Out,
     Seed,
@@ -29,9 +29,9 @@ from lpkernels.cli.frontier import app as frontier_app
 from lpkernels.cli.schedule import schedule
 from lpkernels.cli.sweep import app as sweep_app
 from lpkernels.cli.train import train
+from lpkernels.cli.units import app as units_app
 from lpkernels.experiments.measuring.speed import measure, shape_from
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.formats._named import did_you_mean
 from lpkernels.rounding import ROUNDINGS
 
 _INSTALL = 'pip install "lpkernels[lab]"'
@@ -108,24 +108,6 @@ def show_formats(
     from lpkernels.report.numbers import format_details, named_formats
 
     console.print(format_details(lp_formats.parse_format(name)) if name else named_formats())
-
-
-def _unit(name: str) -> None:
-    if name and name not in UNITS:
-        raise ValueError(f"unknown unit {name!r}{did_you_mean(name, list(UNITS))}")
-
-
-@app.command()
-def units(
-    name: Annotated[str, typer.Argument(callback=valid(_unit), help="A unit; none: all.")] = "",
-) -> None:
-    """The tensor cores that have names, or one in detail: what is known of it, and what not.
-
-    Example: `lpkernels units h100_e4m3`
-    """
-    from lpkernels.report.units import unit_details, unit_table
-
-    console.print(unit_details(UNITS[name]) if name else unit_table())
 
 
 # a negative number looks like an option; unknown options therefore count as values, which
@@ -263,3 +245,4 @@ app.command()(schedule)
 app.command()(assign)
 app.add_typer(sweep_app)
 app.add_typer(frontier_app)
+app.add_typer(units_app)

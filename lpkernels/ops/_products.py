@@ -13,6 +13,7 @@ from lpkernels import backends
 from lpkernels.arithmetic import NATIVE, PLAIN_INTS, Accumulator
 from lpkernels.backends import NOT_FUSED, Fused, native
 from lpkernels.ops._operator import as_ints, define, without_grad
+from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import rounded
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
@@ -59,6 +60,7 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
         needed = "accumulate" if native_order else op + _suffix(acc)
         chosen = backends.select(backend, needed, first.device)
         native_order = native_order and not chosen.sums_native
+        look_once(op, call[0], operands[:2], (tuple(left), tuple(right)))
         fused = NOT_FUSED
         if left or right or result:
             fused = Fused(tuple(left), tuple(right), tuple(result))

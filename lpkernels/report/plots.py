@@ -6,8 +6,12 @@ from pathlib import Path
 from lpkernels.experiments.records import Run
 
 
-def plot_curves(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Path:
+def plot_curves(
+    runs: Sequence[Run], path: str | Path, *, title: str = "", accumulators: bool = True
+) -> Path:
     """Draws the metric and the training loss per epoch, a curve per run, into `path`.
+
+    A curve is called as its run is, with its forward accumulator unless `accumulators` is False.
 
     The metric is that of the first run; runs of a workload without that figure have no curve of it.
 
@@ -29,8 +33,9 @@ def plot_curves(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Pa
         epochs = [record["epoch"] for record in run.epochs]
         if metric.field in run.epochs[0]:
             values = [scale * value for value in run.curve(metric.field)]
-            accuracy.plot(epochs, values, marker=".", label=_label(run))
-        loss.plot(epochs, run.curve("train_loss"), marker=".", label=_label(run))
+            label = _label(run) if accumulators else run.name
+            accuracy.plot(epochs, values, marker=".", label=label)
+        loss.plot(epochs, run.curve("train_loss"), marker=".")
     accuracy.set(xlabel="epoch", ylabel=metric.label + " (%)" * metric.percent)
     loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
     for axes in (accuracy, loss):

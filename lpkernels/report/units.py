@@ -1,8 +1,13 @@
-"""Tensor cores: the named ones, and what is known of one."""
+"""Tensor cores: the named ones, what is known of one, and two compared on a network."""
+
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from lpkernels.arithmetic import UNITS, Unit
+from lpkernels.experiments.records import Run
+from lpkernels.experiments.sweeps.unit_comparison import Difference
+from lpkernels.report.tables import last_value, value_text
 
 
 def unit_table() -> Table:
@@ -41,8 +46,44 @@ def unit_details(unit: Unit) -> Table:
     return table
 
 
-#: Of all units but the assumed one.
+#: Of all units.
 SOURCE = (
     "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
     "MATLAB-tensor-core, and what docs/tensor-cores.md names"
 )
+
+
+def difference_table(found: Sequence[Difference], *, title: str) -> Table:
+    """A row for each set of weights."""
+    table = Table(title=title)
+    table.add_column("weights")
+    for column in ("outputs", "differ", "largest difference", "largest output", "predictions"):
+        table.add_column(column, justify="right")
+    for each in found:
+        weights = each.weights if each.weights == "untrained" else f"trained in {each.weights}"
+        table.add_row(
+            weights,
+            str(each.outputs),
+            f"{each.differ} ({each.differ / max(each.outputs, 1):.1%})",
+            f"{each.largest_difference:.3g}",
+            f"{each.largest_output:.3g}",
+            f"{each.predicted_otherwise} of {each.predictions} differ",
+        )
+    return table
+
+
+def training_table(runs: Sequence[Run], *, title: str) -> Table:
+    """A row for each side, the figures after its last epoch."""
+    metric = runs[0].metric
+    table = Table(title=title)
+    for column in ("arithmetic", metric.label, "train loss", "seconds"):
+        table.add_column(column, justify="left" if column == "arithmetic" else "right")
+    for run in runs:
+        loss = last_value(run, "train_loss")
+        table.add_row(
+            run.name,
+            value_text(last_value(run, metric.field), metric),
+            "not finite" if loss is None else f"{loss:.4f}",
+            f"{run.seconds:.1f}",
+        )
+    return table

@@ -56,7 +56,7 @@ def test_chains_are_those_of_mmaemu(preset: str, operands: tuple[str, str], ever
 
 
 def test_promoted_sums_are_those_of_mmaemu() -> None:
-    acc = UNITS["h100_e4m3_promoted"].accumulator
+    acc = UNITS["hopper_fp8"].accumulator
     rng = np.random.default_rng(1)
     for length in (96, 128, 160, 1024):
         a, b = (codes(rng, (rows, length), "e4m3fn", False) for rows in (7, 9))

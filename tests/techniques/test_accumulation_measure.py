@@ -187,6 +187,7 @@ def test_events_of_aligned_blocks_by_hand():
 
 def test_with_mantissa_keeps_the_rest():
     acc = lp.accumulator("hopper_fp8")
+    assert acc.operands
     narrow = with_mantissa(acc, 9)
     assert str(narrow) == str(acc).replace("e8m13", "e8m9").replace("e8m23", "e8m9").replace(
         ":outer=e8m9", ""

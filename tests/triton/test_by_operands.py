@@ -154,7 +154,7 @@ def test_which_sums_fit_into_float32() -> None:
     named = {name for name, acc in UNIT_ACCUMULATORS.items() if fits(acc)}
     assert named == {
         "ada_e4m3", "ada_e4m3_fp16", "ada_e5m2", "ada_e5m2_fp16", "h100_e4m3", "h100_e5m2",
-        "h100_e4m3_promoted",
+        "hopper_fp8",
     }  # fmt: skip
     block = {"block": 32, "aligned_bits": 13}
     assert fits(Accumulator("fp16", **block, operands="fp16"))
@@ -168,7 +168,7 @@ def test_which_sums_fit_into_float32() -> None:
     assert not fits(Accumulator("e8m0_b140", **block, operands="fp16"))
     # Sums that start anywhere, or whose roundings add up.
     assert not fits(FP8, initial=torch.zeros(1))
-    promoted = UNIT_ACCUMULATORS["h100_e4m3_promoted"]
+    promoted = UNIT_ACCUMULATORS["hopper_fp8"]
     assert fits(promoted, initial=torch.zeros(1))
     upward = Accumulator("e8m4", "toward_positive", **block, operands="fp16")
     assert fits(upward, k=16) and not fits(upward, k=17)

@@ -1,0 +1,75 @@
+"""A warning, once, where a product has operands with values that the formats of its accumulator
+lack: a tensor core could not hold them, and the sums are those of no hardware.
+
+Looked for in tensors on the CPU, in the first product of every operator, pair of formats and pair
+of shapes, until MOST of them were looked at: later products cost one look into a set. Not looked
+for in tensors on a GPU, which would have to be waited for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lpkernels.arithmetic import PLAIN_INTS, Quantizer, accumulator_from_ints
+from lpkernels.formats import FloatFormat
+from lpkernels.ops._quantize import rounded
+from lpkernels.ops._rows import Ints
+from lpkernels.rng import SITE_QUANTIZE, Role
+
+# Bounds what is remembered, and what programs of ever new shapes spend on looking.
+MOST = 256
+
+_SIDES = ("left", "right")
+_CALL = (None, Role.DIRECT, SITE_QUANTIZE, "auto")
+
+# What was looked at, and the formats that were warned of.
+_looked: set[tuple[object, ...]] = set()
+_warned: set[FloatFormat] = set()
+
+
+def look_once(op: str, acc: Ints, operands: Sequence[Tensor], roundings: Sequence[Ints]) -> None:
+    """Warns where operands hold, once rounded, what the operand formats of acc lack.
+
+    operands, roundings: two tensors, and how the product rounds each of them, () not at all; in the
+    order of the operator's arguments. Does nothing without operand formats, or for a GPU's tensors.
+    """
+    if len(acc) <= PLAIN_INTS or not operands[0].is_cpu:
+        return
+    first, second = operands
+    key = (op, acc[PLAIN_INTS:], first.shape, second.shape)
+    if key in _looked or len(_looked) >= MOST:
+        return
+    _looked.add(key)
+    formats = accumulator_from_ints(tuple(acc)).operands
+    assert formats is not None
+    sides = list(zip(_SIDES, formats, strict=True))
+    # The left factor of wgrad is grad_output, the second argument.
+    for (side, fmt), x, ints in zip(
+        sides[::-1] if op == "conv_wgrad" else sides, operands, roundings, strict=True
+    ):
+        if fmt in _warned:
+            continue
+        value = _lacking(rounded(x, ints, *_CALL) if ints else x, fmt)
+        if value is not None:
+            _warned.add(fmt)
+            _warn(op, side, fmt, value)
+
+
+def _lacking(x: Tensor, fmt: FloatFormat) -> float | None:
+    """A value of x that fmt lacks; NaN counts as one that every format has."""
+    lacking = (rounded(x, Quantizer(fmt, "toward_zero").to_ints(), *_CALL) != x) & (x == x)
+    return x[lacking][0].item() if bool(lacking.any()) else None
+
+
+def _warn(op: str, side: str, fmt: FloatFormat, value: float) -> None:
+    warnings.warn(
+        f"{op}: the {side} operand holds {value!r}, which {fmt} lacks, the format that the "
+        "accumulator aligns it by (operands): no tensor core could hold it, and these sums are "
+        f"those of none. Round it first, by the recipe's quantizers or lp.quantize(x, '{fmt}'). "
+        "Said once for this format; not looked for on a GPU",
+        UserWarning,
+        stacklevel=2,
+    )

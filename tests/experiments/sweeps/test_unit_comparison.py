@@ -1,0 +1,137 @@
+"""One network in two arithmetics: what differs, and how a comparison goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lpkernels.experiments.records import read_records
+from lpkernels.experiments.sweeps import unit_comparison
+from lpkernels.experiments.sweeps.unit_comparison import (
+    RECORDS,
+    Comparison,
+    Difference,
+    begin,
+    compare,
+    read_comparison,
+)
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.experiments.workloads.workload import Workload
+
+RUN = RunConfig.of(
+    data="tests.experiments.tiny:tiny_workload", model="cnn1", width=2, epochs=2, batch=15
+)
+PAIR = Comparison("fp32", "h100_fp8", RUN)
+
+
+def test_equal_arithmetic_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"b: ada_bf16 is the same arithmetic as a100_bf16"):
+        Comparison("a100_bf16", "ada_bf16", RUN)
+    with pytest.raises(ValueError, match="unknown name 'h100'"):
+        Comparison("fp32", "h100", RUN)
+
+
+def test_sides_are_the_run_in_recipes_and_units() -> None:
+    sides = Comparison("h100_fp8", "ada_e4m3", RUN).sides()
+    assert {side: config.arithmetic.recipe for side, config in sides.items()} == {
+        "a": "h100_fp8",
+        "b": "ada_e4m3",
+    }
+    assert sides["a"].replace(name="run", recipe="fp32") == RUN
+
+
+def fixed(*outputs: float) -> nn.Module:
+    class Fixed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor(outputs).reshape(-1, 3)
+
+    return Fixed()
+
+
+def test_what_differs_is_counted() -> None:
+    nan, inf = float("nan"), float("inf")
+    one = fixed(1.0, 5.0, -8.0, nan, inf, 0.0)
+    other = fixed(1.0, 5.5, -7.0, nan, 1.0, -0.0)
+    workload = Workload("x", nn.Module, None, [(torch.zeros(2),)], (), lambda m, b: {"y": m(b[0])})
+    found = unit_comparison._difference("untrained", [one, other], workload, RUN)
+    assert found == Difference("untrained", 6, 4, 1.0, 8.0, 2, 0)
+    third = fixed(6.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    swapped = unit_comparison._difference("h100_fp8", [one, third], workload, RUN)
+    assert (swapped.predictions, swapped.predicted_otherwise) == (2, 2)
+
+
+def test_both_sides_begin_alike_and_their_weights_are_compared(tmp_path: Path) -> None:
+    begin(PAIR, tmp_path)
+    found, runs = compare(PAIR, tmp_path)
+    assert [each.weights for each in found] == ["untrained", "fp32", "h100_fp8"]
+    assert all(each.outputs == 24 and 0 < each.differ <= 24 for each in found)
+    assert [run.name for run in runs] == ["fp32", "h100_fp8"] and all(run.finished for run in runs)
+    header, *lines = read_records(tmp_path / RECORDS)
+    assert (header["kind"], header["a"], header["b"]) == ("units", "fp32", "h100_fp8")
+    assert [line["differ"] for line in lines] == [each.differ for each in found]
+
+
+def test_units_with_the_same_sums_of_few_products_do_not_differ(tmp_path: Path) -> None:
+    # Nine products are one block in either.
+    pair = Comparison("h100_e4m3", "ada_e4m3", RUN.replace(epochs=1, batch=30))
+    begin(pair, tmp_path)
+    found, _ = compare(pair, tmp_path)
+    assert [each.differ for each in found[:1]] == [0]
+
+
+def test_stopped_it_goes_on_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for folder in (whole, parts):
+        begin(PAIR, folder)
+    expected, runs = compare(PAIR, whole)
+    fit = Trainer.fit
+
+    def stopping(self: Trainer, **given: object):
+        if self.config.name == "h100_fp8":
+            raise Interrupted("stopped")
+        return fit(self, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "fit", stopping)
+        with pytest.raises(Interrupted):
+            compare(PAIR, parts)
+    assert read_comparison(parts) == PAIR
+    found, again = compare(read_comparison(parts), parts)
+    assert found == expected
+    assert [run.curve("train_loss") for run in again] == [run.curve("train_loss") for run in runs]
+
+
+def test_ctrl_c_between_the_runs_says_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    begin(PAIR, tmp_path)
+    monkeypatch.setattr(unit_comparison, "_difference", interrupted)
+    with pytest.raises(Interrupted, match="what was trained is in"):
+        compare(PAIR, tmp_path)
+
+
+def test_networks_that_train_in_turns_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = (None, None)
+    two = Workload("gan", nn.Module, None, [], turns, lambda model, batch: {})
+    monkeypatch.setattr(unit_comparison, "find", lambda config: two)
+    with pytest.raises(ValueError, match="data: gan trains several networks in turns"):
+        begin(Comparison("fp32", "h100_fp8", RunConfig.of(data="gan")), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="out: expected a comparison in"):
+        read_comparison(tmp_path)
+    begin(PAIR, tmp_path)
+    with pytest.raises(FileExistsError, match=r"out: .* holds a comparison already"):
+        begin(PAIR, tmp_path)

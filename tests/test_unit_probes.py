@@ -1,0 +1,138 @@
+"""The probes of bench.unit_probes recover the parameters of units that are chosen here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import lpkernels as lp
+from bench import unit_probes
+from bench.fp8_units import disagreement
+from bench.unit_probes import Found, Inputs, probe
+from lpkernels.arithmetic import UNITS
+
+E4M3 = Inputs.of("e4m3fn")
+
+
+@pytest.fixture(autouse=True)
+def small_searches(monkeypatch):
+    monkeypatch.setattr(unit_probes, "_SIDE", 1)
+    monkeypatch.setattr(unit_probes, "_LONGEST_BLOCK", 64)
+    monkeypatch.setattr(unit_probes, "_LONGEST_CHUNK", 192)
+
+
+def unit_of(acc: str | lp.Accumulator):
+    return lambda a, b: lp.matmul(a, b, acc)
+
+
+def inputs_of(name: str) -> Inputs:
+    kind = UNITS[name].inputs
+    half = name.endswith("_fp16") and name.count("_") > 1
+    return Inputs.of({"e4m3": "e4m3fn", "fp8": "e4m3fn"}.get(kind, kind), half=half)
+
+
+@pytest.mark.parametrize("name", [name for name in UNITS if "mma" not in name])
+def test_named_units_are_recovered(name: str):
+    inputs = inputs_of(name)
+    assert probe(unit_of(name), inputs).accumulator(inputs) == UNITS[name].accumulator
+
+
+@pytest.mark.parametrize("name", [name for name in UNITS if "mma" in name])
+def test_of_fp8_in_two_steps_of_fp16_all_is_recovered_that_fp8_can_show(name: str):
+    inputs = inputs_of(name)
+    acc = probe(unit_of(name), inputs).accumulator(inputs)
+    unseen = {"operands": (inputs.left, inputs.right), "least_exponent": None}
+    assert acc == replace(UNITS[name].accumulator, **unseen)
+    assert disagreement(unit_of(name), acc, (9, 300, 7), inputs, seed=1) == (0, 2 * 63)
+
+
+def products(bits: int, cut: str, block: int, man_bits: int, rounding: str, *more: object) -> Found:
+    """Blocks of neighbours that are aligned by products, in all of which 2^-9 counts as itself."""
+    chunk, outer = more or (0, "unseen")
+    bounds, least = (None, None), None
+    values = (bits, cut, False, bounds, least, block, 1, man_bits, rounding, True, chunk, 23, outer)
+    return Found(*values)  # type: ignore[arg-type]
+
+
+BY_PRODUCTS = {
+    "e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:aligned_bits=13":
+        products(13, "toward_zero", 32, 13, "toward_zero", 128, "nearest_even"),
+    "e8m13:toward_zero:block=16:aligned_bits=13":
+        products(13, "toward_zero", 16, 13, "toward_zero"),
+    # Wider sums than alignment keeps, rounded when they are written.
+    "e8m15:nearest_even:block=32:aligned_bits=14":
+        products(14, "toward_zero", 32, 15, "nearest_even"),
+    # Narrower ones.
+    "e8m10_chunk64:toward_negative:outer=fp32:outer_rounding=toward_zero:block=8:aligned_bits=12":
+        products(12, "toward_zero", 8, 10, "toward_negative", 64, "toward_zero"),
+    "fp32:toward_zero:block=16:aligned_bits=25":
+        products(25, "toward_zero", 16, 23, "toward_zero"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_PRODUCTS)
+def test_alignment_by_products_is_told_apart(name: str):
+    found = probe(unit_of(name), E4M3)
+    assert replace(found, bounds=(None, None)) == BY_PRODUCTS[name]
+    assert found.accumulator(E4M3) == lp.accumulator(name)
+
+
+def test_what_is_never_rounded_is_unseen():
+    found = probe(unit_of("fp32:toward_zero:block=4:aligned_bits=18:operands=e4m3fn"), E4M3)
+    assert (found.man_bits, found.rounding) == (23, "unseen")
+
+
+def test_operands_of_two_formats_have_bounds_of_their_own():
+    inputs = Inputs.of("e5m2", "e4m3fn")
+    acc = lp.accumulator("e8m13:toward_zero:block=16:aligned_bits=13:operands=e5m2,e4m3fn")
+    found = probe(unit_of(acc), inputs)
+    assert found.bounds == (-14, -6) and found.accumulator(inputs) == acc
+
+
+def test_a_bound_that_is_not_the_formats_own_is_seen():
+    acc = lp.accumulator("e8m13:toward_zero:block=16:aligned_bits=13:operands=e5m3")
+    found = probe(unit_of(acc), E4M3)
+    assert found.bounds == (-9, -9)
+    got = found.accumulator(E4M3)
+    assert disagreement(unit_of(acc), got, (9, 300, 7), E4M3, seed=1) == (0, 2 * 63)
+
+
+def test_blocks_that_are_added_to_the_sum_afterwards_are_told_apart():
+    # Chunks of a block each: the running sum is no part of the alignment.
+    apart = "e8m20_chunk16:toward_zero:outer=e8m13:block=16:aligned_bits=13:operands=e4m3fn"
+    found = probe(unit_of(apart), E4M3)
+    assert (found.aligned_bits, found.block, found.sum_is_aligned) == (13, 16, False)
+    assert not found.fits
+    with pytest.raises(ValueError, match="no Accumulator sums like"):
+        found.accumulator(E4M3)
+
+
+def test_products_in_an_order_of_their_own_are_no_block():
+    order = torch.arange(512).reshape(-1, 2, 16).transpose(1, 2).flatten()
+
+    def unit(a: Tensor, b: Tensor) -> Tensor:
+        mine = order[order < a.shape[1]]
+        return lp.matmul(a[:, mine], b[mine], "e8m13:toward_zero:block=16:aligned_bits=13")
+
+    assert probe(unit, E4M3).block == 0
+
+
+def test_a_unit_that_rounds_when_it_aligns_fits_no_accumulator():
+    def unit(a: Tensor, b: Tensor) -> Tensor:
+        # To nearest, at the place 13 below the largest product.
+        products = a[:1, :, None].double() * b[None, :, :1]
+        place = torch.frexp(products.abs().amax())[1] - 14
+        total = (products * 2.0**-place).round().sum() * 2.0**place
+        return total.float().reshape(1, 1)
+
+    found = probe(unit, E4M3)
+    assert (found.aligned_bits, found.cut) == (13, "nearest_even")
+    assert not found.fits
+
+
+def test_a_unit_that_keeps_nothing_is_refused():
+    with pytest.raises(ValueError, match="nothing is left"):
+        probe(lambda a, b: torch.zeros(len(a), b.shape[1]), E4M3)
