@@ -7,12 +7,12 @@ import functools
 import torch
 from torch import Tensor
 
+from lpkernels.backends.planning.triton_tiers import NAMES, tiers
 from lpkernels.backends.triton import _autotune, _native, _orders, _stages, _wide
 from lpkernels.backends.triton._config import fast_tile, smaller, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import Constants, Roundings, roundings_of
-from lpkernels.backends.triton._tiers import NAMES, tiers
 from lpkernels.rounding import ROUNDINGS
 
 # The position in lpkernels.arithmetic.ORDERS.
