@@ -24,10 +24,10 @@ _FEW_CHANNELS = 16
 class Call(NamedTuple):
     """One call of an operator that sums products, by sizes.
 
-    op: matmul, conv_fprop, conv_dgrad or conv_wgrad. left, right, result: shapes of the operands, in
-    the operator's order, and of what it returns. acc: ``Accumulator.to_ints()``. quantizers: what
-    the product itself rounds its operands to, as integers or (). bias, rounds: whether it adds one
-    and rounds its result. geometry: of a convolution stride, padding, dilation. ones: the left
+    op: matmul, conv_fprop, conv_dgrad or conv_wgrad. left, right, result: shapes of the operands,
+    in the operator's order, and of what it returns. acc: ``Accumulator.to_ints()``. quantizers:
+    what operands were rounded to, as integers, () where that is not known. bias, rounds: whether
+    the product adds one and rounds its result. geometry: of a convolution stride, padding, dilation. ones: the left
     operand is a row of ones. dense: the left operand's memory is contiguous.
     """
 
@@ -178,17 +178,8 @@ def _wgrad(call: Call, backend: str) -> list[Shape]:
         gradient = gradient._replace(parts=g.groups, width=_padded(g.out_channels, backend))
     packed = (g.batch * gradient.parts * gradient.image_step, g.batch * image.image_step)
     ours, theirs = _ranges(call)
-    return [
-        Shape(
-            g.groups,
-            g.out_channels,
-            g.in_channels * g.taps,
-            g.batch * math.prod(g.output),
-            theirs,
-            ours,
-            tables=True,
-            absent=image.extends(g.size),
-            finishes=call.rounds,
-            packed=packed,
-        )  # fmt: skip
-    ]
+    shape = Shape(
+        g.groups, g.out_channels, g.in_channels * g.taps, g.batch * math.prod(g.output), theirs,
+        ours, tables=True, absent=image.extends(g.size), finishes=call.rounds, packed=packed,
+    )  # fmt: skip
+    return [shape]

@@ -1,5 +1,5 @@
-"""Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them today: tiles
-by `triton_tiles`, no sum split, every certified kernel of the accumulator started in turn."""
+"""Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them today:
+tiles by `triton_tiles`, no sum split, every certified kernel of the accumulator started in turn."""
 
 from __future__ import annotations
 

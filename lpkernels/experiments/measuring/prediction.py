@@ -101,7 +101,8 @@ _SUMMED = (
 def _total(rows: list[Record], about: Record) -> Record:
     sums = {name: sum(row[name] for row in rows) for name in _SUMMED}
     return {
-        "type": "prediction_total", "schema": SCHEMA, **about, "products": sums.pop("times"), **sums,
+        "type": "prediction_total", "schema": SCHEMA, **about, "products": sums.pop("times"),
+        **sums,
         "scratch": max(row["scratch"] for row in rows),
         "ratio": sums["microseconds"] / sums["fp32_microseconds"],
         "environment": environment("cpu"),

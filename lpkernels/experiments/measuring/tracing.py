@@ -12,11 +12,21 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels
+from lpkernels.arithmetic import Quantizer, Recipe
+from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rng import Role
+
+Ints = tuple[int, ...]
 
 _NAMES = {Role.FPROP: "fprop", Role.DGRAD: "dgrad", Role.WGRAD: "wgrad", Role.GRAD_BIAS: "bias"}
 # The operators, and how many arguments stand before the accumulator.
 _OPS = {"_matmul": 3, "_conv_fprop": 7, "_conv_dgrad": 7, "_conv_wgrad": 7}
+
+# The fields of a recipe that round the operands of a product, in the operator's order.
+_OPERANDS = {
+    "fprop": ("input", "weight"), "dgrad": ("grad_output", "weight"),
+    "wgrad": ("grad_output", "input"), "bias": ("", "grad_output"),
+}  # fmt: skip
 
 
 class Traced(NamedTuple):
@@ -26,6 +36,12 @@ class Traced(NamedTuple):
     layer: str
     gemm: str
     call: "lpkernels.backends.planning.Call"
+
+
+def _integers(quantizer: Quantizer | None) -> Ints:
+    """Of a float or fixed format; nothing is known of values that a tensor's scale decides."""
+    fits = quantizer is not None and isinstance(quantizer.fmt, FloatFormat | FixedFormat)
+    return quantizer.to_ints() if quantizer is not None and fits else ()
 
 
 class _Span(NamedTuple):
@@ -50,7 +66,7 @@ def trace(model: nn.Module, sample: Any, loss: Callable[[Any], Tensor]) -> list[
             f"trace: expected parameters on the meta device, got some on {', '.join(places)}; "
             "build the model under torch.device('meta')"
         )
-    layers = _Layers()
+    layers = _Layers(model)
     with ExitStack() as stack:
         for name, module in model.named_modules():
             for handle in layers.follow(name, module):
@@ -64,7 +80,8 @@ class _Layers:
     """Which module an operator runs for: in forward the innermost that runs, in backward the one
     whose forward made the node."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        self._recipes = {name: getattr(m, "recipe", None) for name, m in model.named_modules()}
         self._running: list[tuple[str, int]] = []
         self._spans: list[_Span] = []
 
@@ -77,6 +94,16 @@ class _Layers:
             self._spans.append(_Span(at, first, torch._C._autograd._get_sequence_nr()))
 
         return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+
+    def rounded(self, layer: str, gemm: str, *, turned: bool) -> tuple[Ints, Ints]:
+        """What a pass of its own rounded the operands to, as a layer's recipe says; turned: the
+        gradient stands on the right."""
+        recipe = self._recipes.get(layer)
+        fields = _OPERANDS.get(gemm)
+        if not isinstance(recipe, Recipe) or fields is None:
+            return (), ()
+        left, right = (_integers(getattr(recipe, name)) if name else () for name in fields)
+        return (right, left) if turned else (left, right)
 
     def now(self) -> str:
         if self._running:
@@ -111,14 +138,16 @@ class _Recorder(TorchDispatchMode):
     def _traced(self, op: str, args: Sequence[Any], result: Tensor) -> Traced:
         first, second, third, *rest = args[: _OPS[op]]
         acc, _, role, _, left, right, rounded = args[_OPS[op] :][:7]
-        geometry, groups = ((), (), ()), 1
-        if rest:
-            geometry, groups = tuple(map(tuple, rest[:3])), rest[3]
+        stride, padding, dilation, groups = rest or ((), (), (), 1)
+        geometry = (tuple(stride), tuple(padding), tuple(dilation))
         gemm = _NAMES.get(Role(role), Role(role).name.lower())
+        layer = self._layers.now()
+        known = self._layers.rounded(layer, gemm, turned=op == "_conv_wgrad")
+        quantizers = (tuple(left) or known[0], tuple(right) or known[1])
         call = lpkernels.backends.planning.Call(
             op=op[1:], left=tuple(first.shape), right=tuple(second.shape),
-            result=tuple(result.shape), acc=tuple(acc), quantizers=(tuple(left), tuple(right)),
+            result=tuple(result.shape), acc=tuple(acc), quantizers=quantizers,
             bias=isinstance(third, Tensor), rounds=bool(rounded), geometry=geometry, groups=groups,
             ones=gemm == "bias", dense=first.is_contiguous(),
         )  # fmt: skip
-        return Traced(self._layers.now(), gemm, call)
+        return Traced(layer, gemm, call)

@@ -15,7 +15,10 @@ PARAMETERS = {
     "resnet18-imagenet": 11689512,
     "alexnet-imagenet": 61100840,
     "mobilenetv2": 3504872,
+    "mobilenetv2-imagenet": 3504872,
+    "resnet20-cifar": 272474 + 16 * 32 + 32 * 64 + 2 * (32 + 64) - 0,
     "tiny-gpt": 875264,
+    "tiny-lstm": 0,
 }
 
 
