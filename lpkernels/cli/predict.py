@@ -34,19 +34,21 @@ def bench_predict(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--recipe") from error
     made = [each for each in found if not each.refused]
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for record in (r for each in made for r in (*each.products, each.total)):
+            append_record(out, record)
     for each in made:
         console.print(prediction_table(each))
     for each in found:
         if each.refused:
-            console.print(f"no prediction: {each.refused}", highlight=False, markup=False)
+            console.print(
+                f"no prediction: {each.refused}", highlight=False, markup=False, soft_wrap=True
+            )
     if made:
         console.print(total_table(made))
-    if out is None:
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    for record in (r for each in made for r in (*each.products, each.total)):
-        append_record(out, record)
-    console.print(f"records in {out}")
+    if out is not None:
+        console.print(f"records in {out}")
 
 
 def _with_sums(recipe: Recipe, accumulator: str) -> Recipe:

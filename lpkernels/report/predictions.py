@@ -9,8 +9,7 @@ from lpkernels.experiments.measuring.prediction import Prediction
 from lpkernels.report.sizes import bytes_text
 
 _RIGHT = (
-    "times", "G x M x N x K", "tile", "filled", "waves", "splits", "launches", "instr", "scratch",
-    "us", "share", "x fp32",
+    "GxMxNxK", "tile", "waves", "splits", "launches", "instr", "scratch", "us", "share", "x fp32",
 )  # fmt: skip
 
 
@@ -22,16 +21,17 @@ def prediction_table(prediction: Prediction) -> Table:
         f"{total['batch']}, {total['recipe']}; predicted, not measured"
     )
     for column in ("layer", "pass", "kernel"):
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, overflow="fold")
     for column in _RIGHT:
-        table.add_column(column, justify="right", no_wrap=True)
+        table.add_column(column, justify="right", overflow="fold")
     for row in prediction.products:
+        times = f" ({row['times']} times)" if row["times"] > 1 else ""
         table.add_row(
-            row["layer"], row["gemm"], row["kernel"], str(row["times"]),
-            " x ".join(map(str, row["sizes"])), " x ".join(map(str, row["tile"])),
-            f"{row['filled']:.1%}", str(row["waves"]), str(row["splits"]), str(row["launches"]),
-            f"{row['instructions']:.2f}", bytes_text(row["scratch"]), f"{row['microseconds']:,.1f}",
-            f"{row['share']:.1%}", ratio(row["microseconds"] / row["fp32_microseconds"]),
+            row["layer"] + times, row["gemm"], row["kernel"], "x".join(map(str, row["sizes"])),
+            "x".join(map(str, row["tile"])), str(row["waves"]), str(row["splits"]),
+            str(row["launches"]), f"{row['instructions']:.2f}", bytes_text(row["scratch"]),
+            f"{row['microseconds']:,.1f}", f"{row['share']:.1%}",
+            ratio(row["microseconds"] / row["fp32_microseconds"]),
         )  # fmt: skip
     return table
 

@@ -27,8 +27,9 @@ class Call(NamedTuple):
     op: matmul, conv_fprop, conv_dgrad or conv_wgrad. left, right, result: shapes of the operands,
     in the operator's order, and of what it returns. acc: ``Accumulator.to_ints()``. quantizers:
     what operands were rounded to, as integers, () where that is not known. bias, rounds: whether
-    the product adds one and rounds its result. geometry: of a convolution stride, padding, dilation. ones: the left
-    operand is a row of ones. dense: the left operand's memory is contiguous.
+    the product adds one and rounds its result. geometry: of a convolution stride, padding,
+    dilation. ones: the left operand is a row of ones. dense: the left operand's memory is
+    contiguous.
     """
 
     op: str
