@@ -60,9 +60,9 @@ if has compute-sanitizer "no memory checks"; then
   done
 fi
 
-# What the main kernels keep busy, beside what their machine code predicts: instructions of a product at one a cycle and
-# scheduler.
-part prediction cat bench/results/cuda-sm_90-counts.jsonl
+# What the cases of the benchmark should take on an H100, from the counts of machine code (docs/predictions.md); the benchmark
+# below writes it beside what it measures. And what the main kernels keep busy.
+part prediction "$python" -m bench.predicted
 if has ncu "no profile of the kernels"; then
   busy=sm__cycles_elapsed.avg,sm__inst_issued.avg.pct_of_peak_sustained_active
   for pipe in fma alu fp64 fp16 xu lsu; do

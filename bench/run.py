@@ -25,6 +25,7 @@ from bench import naive
 from bench.gate import gate
 from bench.gpu_cases import GPU_CASES
 from bench.ops import SEED, Job, build
+from bench.predicted import prediction, total
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels.experiments.measuring.machine import device_name, environment
@@ -118,6 +119,7 @@ def measure(case: Case, device: str, backend: str, threads: int, budget: float) 
     with torch.no_grad() if case.op != "train_step" else torch.enable_grad():
         times = interleave({"lpkernels": job.run, **job.baselines}, budget, synchronize=wait)
     own = times.pop("lpkernels")
+    predicted = prediction(case, backend, device_name(device)) if device == "cuda" else None
     return {
         "type": "bench",
         "schema": SCHEMA,
@@ -134,6 +136,7 @@ def measure(case: Case, device: str, backend: str, threads: int, budget: float) 
         "others": others.processors(),
         "unit": job.unit,
         **figures(job, own),
+        **({} if predicted is None else {"predicted": predicted}),
         "baselines": {
             name: {
                 **figures(job, other, name),
@@ -174,6 +177,8 @@ def line(record: dict[str, Any]) -> str:
         f"{record['rate']:.4g} {record['unit']}",
         *(f"{ratios[name]:.3g}" if name in ratios else "" for name in _COMPARED),
     )
+    if "predicted" in record:
+        row += f", predicted {duration(total(record['predicted']))}"
     return row + (f" {MARK}" if (record["others"] or 0) > SHARED else "")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import triton
 
 from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import wide_tile
 from lpkernels.backends.triton._fast import fast_kernel
 from lpkernels.backends.triton._wide import options_of, wide_kernel
@@ -50,6 +51,14 @@ def _loops(target: str) -> Iterator[tuple[str, Accumulator, list[int], Loop, flo
         yield f"wide, {rounding}", acc, tile, loop, products
 
 
+def _closed(acc: Accumulator, tile: list[int], loop: Loop, products: float) -> float | None:
+    """Instructions of a thread in the loop over chunks, beside that over their steps, a sum."""
+    if acc.chunk is None:
+        return None
+    threads = tile[0] * tile[1] * STRIDE.value / products
+    return round(loop.outside * threads / (tile[0] * tile[1]), 3)
+
+
 def _record(
     name: str, acc: Accumulator, tile: list[int], loop: Loop, products: float, target: str
 ) -> dict[str, Any]:
@@ -60,7 +69,9 @@ def _record(
         "type": "triton_counts", "schema": 1, "target": target, "triton": triton.__version__,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "kernel": name,
         "accumulator": str(acc), "tile": tile, "registers": loop.registers, "stack": loop.stack,
-        "instructions": round(loop.instructions / products, 3), "half_rate": share(_HALF_RATE),
+        "instructions": round(loop.instructions / products, 3),
+        "instructions_per_sum_closed": _closed(acc, tile, loop, products),
+        "half_rate": share(_HALF_RATE),
         "float64": share(_DOUBLE),
         "by_name": {n: round(c / products, 3) for n, c in loop.counts.most_common() if c},
     }  # fmt: skip

@@ -16,6 +16,10 @@ import torch
 
 # The compiler lists torch's functions when it is imported: before `poisoned_empty` replaces some.
 import torch._dynamo
+import torch.utils._device
+
+# So does `torch.device` as a context, when it is first entered.
+torch.utils._device._device_constructors()
 
 #: Backends that take CPU tensors.
 CPU_BACKENDS = ("reference", "cpu")

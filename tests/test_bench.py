@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from bench import frontier, memory, ops, run, timing
+from bench import frontier, memory, ops, predicted, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
@@ -83,6 +83,43 @@ def test_measure_gives_a_record_and_a_line(case):
 @pytest.mark.parametrize("case", GPU_CASES, ids=lambda case: case.name)
 def test_the_cases_of_a_gpu_pass_the_gate_on_the_cpu(case):
     gate_module.gate(case, "cpu", "cpu")
+
+
+PRODUCTS = [case for case in GPU_CASES if predicted.call_of(case) is not None]
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case.name)
+def test_the_sizes_of_a_predicted_case_are_those_of_its_tensors(case):
+    """As many elements as the operands of the case have, and the result that it makes."""
+    small = gate_case(case)
+    made = ops.build(small, "cpu", "reference").run()[0]
+    assert predicted.call_of(small).result == tuple(made.shape)
+
+
+def test_a_case_is_predicted_for_the_gpu_that_runs_it():
+    case = next(c for c in GPU_CASES if c.op == "conv_wgrad")
+    found = predicted.prediction(case, "cuda", "NVIDIA H100 80GB HBM3")
+    assert found["device"] == "h100" and found["kernels"] == ["two steps"]
+    # One product of ten launches, and three to pack.
+    assert found["launches_seconds"] == pytest.approx(13 * 2e-6)
+    assert predicted.total(found) > found["seconds"] > 0
+    assert predicted.prediction(case, "cuda", "NVIDIA A100-SXM4-40GB") is None
+    assert predicted.prediction(GPU_CASES[-1], "cuda", "NVIDIA H100") is None
+    ordered = next(c for c in GPU_CASES if "pairwise" in c.spec)
+    assert predicted.prediction(ordered, "triton", "NVIDIA H100") is None
+
+
+@needs_cpu_kernels
+def test_measured_stands_beside_predicted(monkeypatch):
+    """A fake H100: the measurement is the CPU's."""
+    monkeypatch.setattr(run, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(run, "build", lambda case, device, backend: ops.build(case, "cpu", "cpu"))
+    monkeypatch.setattr(run.torch.cuda, "synchronize", lambda: None)
+    small = gate_case(next(c for c in GPU_CASES if c.spec == "e6m9" and c.operands == "e5m2"))
+    record = json.loads(json.dumps(run.measure(small, "cuda", "triton", 1, 0.0)))
+    assert record["predicted"]["kernels"] == ["fused"] and record["seconds"]["best"] > 0
+    assert ", predicted " in run.line(record)
+    assert "predicted" not in run.measure(small, "cpu", "cpu", 1, 0.0)
 
 
 def test_a_gpu_product_has_torchs_own_speeds_beside_it():

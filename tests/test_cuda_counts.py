@@ -104,6 +104,16 @@ def main_loop(kernels: dict[str, Function], tile: str, tables: bool, chunks: boo
     return max(loops(kernels[names[0]]), key=lambda loop: loop.count("FFMA", "HFMA2", "DFMA"))
 
 
+def closing_loop(kernels: dict[str, Function], tile: str, tables: bool) -> Loop:
+    """The loop inside it that closes a chunk, a row of 8 sums of a thread at a time."""
+    main = main_loop(kernels, tile, tables, chunks=True)
+    (name,) = [
+        n for n in kernels if "fast_kernel" in n and re.search(f"{tile}E?Lb{tables:d}ELb1E", n)
+    ]
+    (inner,) = [i for i in loops(kernels[name]) if main.first < i.first and i.last < main.last]
+    return inner
+
+
 #: Of a stage on tensor cores, packed.
 TENSOR_CEILING = 0.075
 

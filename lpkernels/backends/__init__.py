@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from lpkernels.backends import _choice, _selftest
+from lpkernels.backends import _choice, _selftest, planning
 from lpkernels.backends._protocol import (
     BINS,
     COUNTS,
@@ -49,6 +49,7 @@ __all__ = [
     "gpu_orders",
     "names",
     "only_reference",
+    "planning",
     "select",
     "status",
     "take_tiers",

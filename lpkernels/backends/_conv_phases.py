@@ -55,7 +55,7 @@ def _meetings(g: Geometry, dim: int, phase: int) -> Meetings:
     return Meetings(phase, positions, len(taps), tap, period, first, output_step)
 
 
-def _met_phases(g: Geometry) -> list[list[Meetings]]:
+def met_phases(g: Geometry) -> list[list[Meetings]]:
     """Per dimension the phases that have positions and taps."""
     phases = (range(min(s, n)) for s, n in zip(g.stride, g.size, strict=True))
     found = ([_meetings(g, dim, p) for p in ps] for dim, ps in enumerate(phases))
@@ -64,7 +64,7 @@ def _met_phases(g: Geometry) -> list[list[Meetings]]:
 
 def dgrad_frame(g: Geometry) -> Frame:
     """Of dy: all that the taps of any phase reach."""
-    reaches = [[m.reach for m in phases] or [(0, 1)] for phases in _met_phases(g)]
+    reaches = [[m.reach for m in phases] or [(0, 1)] for phases in met_phases(g)]
     before = [max(-first for first, _ in reach) for reach in reaches]
     last = [max(end for _, end in reach) for reach in reaches]
     size = [end + b for end, b in zip(last, before, strict=True)]
@@ -73,12 +73,12 @@ def dgrad_frame(g: Geometry) -> Frame:
 
 def dgrad(g: Geometry, device: torch.device) -> list[Product]:
     """A product for every phase that any tap meets; the positions of the others have no taps."""
-    return [_phase(g, meetings, device) for meetings in itertools.product(*_met_phases(g))]
+    return [_phase(g, meetings, device) for meetings in itertools.product(*met_phases(g))]
 
 
 def meets_all(g: Geometry) -> bool:
     """Whether every position of x has a tap."""
-    counts = zip(_met_phases(g), g.stride, g.size, strict=True)
+    counts = zip(met_phases(g), g.stride, g.size, strict=True)
     return all(len(phases) == min(s, n) for phases, s, n in counts)
 
 

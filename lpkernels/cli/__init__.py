@@ -19,6 +19,7 @@ from lpkernels.cli._options import (
     Seed,
     check_one_process,
     console,
+    is_given,
     rounding_name,
     stopped,
     valid,
@@ -26,12 +27,14 @@ from lpkernels.cli._options import (
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
 from lpkernels.cli.assign import assign
 from lpkernels.cli.frontier import app as frontier_app
+from lpkernels.cli.predict import bench_predict, known_device, known_model
 from lpkernels.cli.schedule import schedule
 from lpkernels.cli.sweep import app as sweep_app
 from lpkernels.cli.train import train
 from lpkernels.cli.units import app as units_app
 from lpkernels.experiments.measuring.speed import measure, shape_from
 from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.recipes import recipe as named_recipe
 from lpkernels.rounding import ROUNDINGS
 
 _INSTALL = 'pip install "lpkernels[lab]"'
@@ -177,6 +180,7 @@ def report(
 
 @app.command()
 def bench(
+    context: typer.Context,
     what: Annotated[
         str,
         typer.Argument(
@@ -201,15 +205,40 @@ def bench(
         int, typer.Option(min=6, max=24, help="accumulate: log2 of the longest sum's products.")
     ] = 20,
     out: Annotated[
-        Path | None, typer.Option(help="accumulate: add the records to this JSON lines file.")
+        Path | None,
+        typer.Option(help="accumulate, --predict: add the records to this JSON lines file."),
     ] = None,
+    predict: Annotated[
+        str,
+        typer.Option(
+            callback=valid(known_device),
+            help="Measure nothing: predict a training step of --model on this GPU (h100).",
+        ),
+    ] = "",
+    model: Annotated[
+        str, typer.Option(callback=valid(known_model), help="--predict: a bundled network.")
+    ] = "resnet18-imagenet",
+    recipe: Annotated[
+        str, typer.Option(callback=valid(named_recipe), help="--predict: a recipe's name.")
+    ] = "fp8_wang2018",
+    batch: Annotated[
+        int, typer.Option(min=0, help="--predict: examples of the step; 0: the network's usual.")
+    ] = 0,
 ) -> None:
     """Time one emulated matrix product beside torch's in float32, and say which kernels ran.
 
     With `accumulate`: speed and error over lengths 2^6, 2^8, ... on each backend.
 
+    With `--predict`: what each product of a network's training step takes on a GPU that is not
+    there, from counted instructions; --accumulator, if given, replaces the recipe's sums.
+
     Example: `lpkernels bench --operands e4m3 --accumulator e5m10 --explain`
+
+    Example: `lpkernels bench --predict h100 --model resnet18-imagenet --recipe fp8_wang2018`
     """
+    if predict:
+        sums = accumulator if is_given(context, "accumulator") else ""
+        return bench_predict(predict, model, recipe, sums, batch, out)
     import torch
 
     from lpkernels import backends

@@ -28,6 +28,12 @@ def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
     return callback
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether the command line says it; else it is a default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def rounding_name(name: str) -> None:
     if name not in ROUNDINGS:
         raise ValueError(f"expected one of {', '.join(ROUNDINGS)}, got {name!r}")

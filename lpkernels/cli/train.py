@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpkernels.cli._options import Out, console, stopped
+from lpkernels.cli._options import Out, console, is_given, stopped
 from lpkernels.cli._settings import with_settings, wrong_option
 from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
@@ -43,7 +43,7 @@ def train(
 
     Example: `lpkernels train --recipe fp8_wang2018 --loss-scale 1024 --epochs 5 --out results/a`
     """
-    given = {name for name in values if _is_given(context, name)}
+    given = {name for name in values if is_given(context, name)}
     with ExitStack() as stack:
         with _wrong_options(values):
             processes = stack.enter_context(joined(sharded=fsdp))
@@ -57,11 +57,6 @@ def _wrong_options(values: dict[str, Any]) -> Iterator[None]:
         yield
     except (FileExistsError, FileNotFoundError, ValueError) as error:
         raise wrong_option(error, values) from error
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _trainer(

@@ -92,7 +92,8 @@ def widened(x: Tensor) -> Tensor:
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """A context in which torch's own functions take the float32 operands as they are."""
     kind = x.device.type
-    if torch.is_autocast_enabled(kind):
+    # The meta device has no autocast, and torch refuses the question.
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
 

@@ -18,7 +18,8 @@ import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.triton import BACKEND, _tiers
+from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton._quantize import way
 from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat

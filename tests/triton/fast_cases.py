@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton import _stages, _tiers
+from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.triton import _stages
 from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._roundings import Roundings, roundings_of
@@ -95,6 +96,7 @@ FAST_CASES = [
     FastCase("fused, chunks", _tiers.FUSED, _CHUNKED, 3.8, 3),
     FastCase("fused, rounded products", _tiers.FUSED, _ROUNDED, 10.0, 6),
     FastCase("fused, image", _tiers.FUSED, Accumulator("e6m9"), 4.0, 3, image=True),
+    FastCase("fused, chunks, image", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True),
     FastCase("split", _tiers.SPLIT, Accumulator("e6m12"), 4.6, 4),
     FastCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.5, 3),
     FastCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.0, 3, image=True),

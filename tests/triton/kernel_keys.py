@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lpkernels.backends.triton import _tiers
+from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton._rule import Rule
 from lpkernels.rounding import ROUNDINGS
 from tests.triton.launches import Launch

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.backends.triton import _tiers
+from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._quantize import way
 from lpkernels.backends.triton._rule import rule_of

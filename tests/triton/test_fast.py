@@ -12,7 +12,8 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton import _products, _stages, _tiers
+from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.triton import _products, _stages
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._matmul import matmul
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format

@@ -12,7 +12,8 @@ from lpkernels.backends import NOT_FUSED, Fused
 pytestmark = pytest.mark.triton
 pytest.importorskip("triton")
 
-from lpkernels.backends.triton import BACKEND, _launch, _tiers  # noqa: E402
+from lpkernels.backends.planning import triton_tiers as _tiers  # noqa: E402
+from lpkernels.backends.triton import BACKEND, _launch  # noqa: E402
 from tests.triton.ahead_of_time import TARGETS  # noqa: E402
 from tests.triton.launches import keys, recorded  # noqa: E402
 

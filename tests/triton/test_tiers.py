@@ -3,7 +3,7 @@
 import pytest
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton._tiers import CUT, FIXED, NAMES, tiers
+from lpkernels.backends.planning.triton_tiers import CUT, FIXED, NAMES, tiers
 from lpkernels.formats import FixedFormat, FloatFormat
 
 pytestmark = pytest.mark.triton

@@ -28,7 +28,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton import _tiers
+from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton._bits import exponent_of, wide
 from lpkernels.backends.triton._facts import HIGHEST, LOWEST, SPECIAL, WIDTH
 from lpkernels.backends.triton._rule import NEAREST_AWAY, STOCHASTIC, TOWARD_ZERO, WRAP

@@ -1,28 +1,21 @@
-"""Shapes of tiles: pure functions, the only place where they are chosen. Results depend on none."""
+"""Shapes of tiles: pure functions, the only place where they are chosen beside `planning`, which
+has those of a GPU. Results depend on none."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from lpkernels.backends.planning import triton_tiles as on_gpu
+from lpkernels.backends.planning.triton_tiles import Tile, power_of_two, transposes
 from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._layout import PAD, UNIT
 
+__all__ = [
+    "SMALLER", "DotTile", "Tile", "dot_tile", "fast_tile", "pack_tile", "padded_lanes",
+    "power_of_two", "smaller", "transposes", "wide_tile",
+]  # fmt: skip
+
 _WARP = 32
-# Outputs of a program of the float64 kernels, and columns where they are many.
-_OUTPUTS, _LONG = 1024, 256
-
-
-class Tile(NamedTuple):
-    """BM x BN outputs of one program, and its warps."""
-
-    bm: int
-    bn: int
-    warps: int
-
-
-def power_of_two(x: int) -> int:
-    """The smallest power of two that is at least x and 1."""
-    return 1 << max(x - 1, 0).bit_length()
 
 
 def padded_lanes(lanes: int) -> int:
@@ -38,46 +31,18 @@ def pack_tile(steps: int, width: int) -> tuple[int, int]:
     return 32, min(64, power_of_two(width))
 
 
-def transposes(m: int, n: int) -> bool:
-    """Whether a product's rows go along the long side of tiles, because its columns are few."""
-    return n < m and n < _LONG
-
-
 def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
-    """Of the float64 kernels: 4 x 256 outputs by 4 warps, less where programs would be too few.
-
-    A thread then owns 4 rows of 2 columns: two sums to an operand that it loads, and registers for
-    every format and mode (counted for sm_90: at most 255, nothing spilled). `processors` have two
-    programs each before tiles get smaller.
-    """
+    """Of the float64 kernels."""
     if interpreting():
         return Tile(min(32, power_of_two(m)), min(64, power_of_two(n)), 4)
-    bn = min(_LONG, max(_WARP, power_of_two(n)))
-    bm = min(_OUTPUTS // bn, power_of_two(m))
-    while matrices * -(-m // bm) * -(-n // bn) < 2 * processors and bm * bn > _WARP:
-        if bn > 2 * _WARP * bm:
-            bn //= 2
-        elif bm > 1:
-            bm //= 2
-        else:
-            bn //= 2
-    return Tile(bm, bn, min(4, max(1, bm * bn // _WARP)))
+    return on_gpu.wide_tile(m, n, matrices, processors)
 
 
 def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Tile:
-    """Of the certified kernels: that of `_stages.largest_tile` or smaller. Never wider than the
-    narrowest padding of an operand, so that what lies behind its lanes is never summed."""
+    """Of the certified kernels: that of `_stages.largest_tile` or smaller."""
     if interpreting():
         return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
-    bm, bn = min(most.bm, power_of_two(m)), min(most.bn, power_of_two(max(UNIT, n)))
-    while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 16 * _WARP:
-        if bn > 16 * bm:
-            bn //= 2
-        else:
-            bm //= 2
-    # As many sums a thread as the largest tile has, or 16.
-    lanes = _WARP * min(16, max(1, most.bm * most.bn // (_WARP * most.warps)))
-    return Tile(bm, bn, min(most.warps, max(1, bm * bn // lanes)))
+    return on_gpu.fast_tile(m, n, matrices, processors, most)
 
 
 #: What a tile may become if that is faster (`_autotune`): the divisors of rows, columns, warps.

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from lpkernels.backends.planning import triton_tiles
+
 #: The NaN of a tap that falls outside and adds nothing. It is no value's, as packing writes every
 #: NaN as 0x7fc00000, by its bits; nor is it what arithmetic makes: NVIDIA's gives 0x7fffffff.
 ABSENT = 0x7FC0DEAD
@@ -43,7 +45,7 @@ class Operand(NamedTuple):
 #: The largest side of a tile.
 PAD = 512
 #: What divides the places where lanes that lie side by side begin: loads of 16 bytes are aligned.
-UNIT = 32
+UNIT = triton_tiles.UNIT
 
 
 class Sums(NamedTuple):

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends.planning.triton_tiers import ranges32
 from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._config import dot_tile
 from lpkernels.backends.triton._draws import derived_seed
@@ -26,7 +27,6 @@ from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
 from lpkernels.backends.triton._rounding import odd_sum, ranged
 from lpkernels.backends.triton._roundings import Constants, Roundings
 from lpkernels.backends.triton._rule import NEAREST_EVEN
-from lpkernels.backends.triton._tiers import ranges32
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     add_outermost,

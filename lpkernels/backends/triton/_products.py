@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import PLAIN_INTS
+from lpkernels.backends.planning.triton_tiers import NAMES, tiers
 from lpkernels.backends.triton import _autotune, _native, _orders, _stages, _units, _wide
 from lpkernels.backends.triton._config import fast_tile, smaller, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import Constants, Roundings, roundings_of
-from lpkernels.backends.triton._tiers import NAMES, tiers
 from lpkernels.rounding import ROUNDINGS
 
 # The position in lpkernels.arithmetic.ORDERS.
@@ -66,7 +66,8 @@ def _in_sequence(
     there = processors(sums.out.device)
     in_order = sums.positions is None and sums.starts is None
     # No certificate knows where sums start.
-    kinds = () if sums.initial is not None else tiers(acc, in_order=in_order, nvidia=torch.version.hip is None)
+    nvidia = torch.version.hip is None
+    kinds = () if sums.initial is not None else tiers(acc, in_order=in_order, nvidia=nvidia)
     most = (_stages.largest_tile(kind, roundings, sums.swapped) for kind in kinds)
     largest = [fast_tile(m, n, matrices, there, tile) for tile in most]
     arguments = (left, right, sums, roundings, constants, acc[1], seed, role)

@@ -7,7 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpkernels.backends.triton import _fast, _tiers
+from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.planning import triton_tiles
+from lpkernels.backends.triton import _fast
 from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import derived_seed
@@ -86,21 +88,17 @@ def _short(outer: Known) -> bool:
 
 
 def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
-    """As many of a tier's sums as have room in registers: 64 a thread, 128 of half precision, 32 of
-    float64 or with outer sums or words of draws beside them, 16, 8 or 4 where those take more."""
-    total = roundings.sum
-    if total.philox:
-        return Tile(4, 256, 8) if total.random_bits > 8 else Tile(8, 256, 4)
-    if total.random_bits > 16:
-        return Tile(8, 256, 4)
-    if roundings.chunked and not _short(roundings.outer):
-        return Tile(4 if roundings.outer.philox else 8, 256, 4)
-    if tier >= _tiers.FUSED64 or roundings.chunked or total.mode == STOCHASTIC.value:
-        return Tile(8, 512, 4)
-    if tier < _tiers.PLAIN:
-        # With rows for columns 128 sums a thread would not have room.
-        return Tile(8 if swapped else 16, 512, 2)
-    return Tile(16, 512, 4)
+    """`triton_tiles.largest_tile` of what these roundings keep beside the sums."""
+    total, outer = roundings.sum, roundings.outer
+    draws = total.mode == STOCHASTIC.value
+    needs = triton_tiles.Beside(
+        chunked=roundings.chunked,
+        short=_short(outer),
+        outer_philox=outer.philox,
+        random_bits=total.random_bits if draws else 0,
+        philox=total.philox,
+    )
+    return triton_tiles.largest_tile(tier, needs, swapped)
 
 
 def launch(

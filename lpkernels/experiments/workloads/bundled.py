@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import BasicBlock, ResNet
 from lpkernels.experiments.workloads.models.mobile import InvertedResidual
+from lpkernels.experiments.workloads.models.recurrent import LanguageLSTM
 from lpkernels.experiments.workloads.models.transformer import GPT
 
 
@@ -85,28 +86,44 @@ def mobilenetv2(classes: int = 1000) -> nn.Sequential:
 
 
 _IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
+    "resnet20-cifar": (lambda: ResNet(3, 10), 32, 10),
     "resnet32-cifar": (lambda: ResNet(3, 10, depth=32), 32, 10),
     "resnet18-imagenet": (ResNet18, 224, 1000),
     "alexnet-imagenet": (alexnet, 224, 1000),
     "mobilenetv2": (mobilenetv2, 224, 1000),
+    "mobilenetv2-imagenet": (mobilenetv2, 224, 1000),
+}
+_TOKENS, _LENGTH = 256, 128
+_TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "tiny-gpt": GPT,
+    "tiny-lstm": lambda: LanguageLSTM(tokens=_TOKENS, width=128),
 }
 #: The names `workload` knows.
-BUNDLED = (*_IMAGE_MODELS, "tiny-gpt")
+BUNDLED = (*_IMAGE_MODELS, *_TEXT_MODELS)
 
 
-def workload(name: str, *, batch: int = 8, seed: int = 0) -> Workload:
+def usual_batch(name: str) -> int:
+    """Examples of a training step of the bundled network of that name, as it is often trained."""
+    if name in _TEXT_MODELS:
+        return 32
+    return 128 if name.endswith("-cifar") else 64
+
+
+def workload(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -> Workload:
     """The bundled network of that name, on a batch of random images or tokens, random labels.
 
+    device: where all of it is made; on "meta" it has sizes and no values, and takes no memory.
     Raises: ValueError: an unknown name.
     """
-    with torch.random.fork_rng(devices=[]):
+    if name not in BUNDLED:
+        raise ValueError(f"model: expected one of {', '.join(BUNDLED)}, got {name!r}")
+    with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)
-        if name == "tiny-gpt":
-            tokens = torch.randint(256, (batch, 129))
+        if name in _TEXT_MODELS:
+            tokens = torch.randint(_TOKENS, (batch, _LENGTH + 1))
             labels = tokens[:, 1:].flatten()
-            return Workload(GPT(), tokens[:, :-1], lambda y: cross_entropy(y.flatten(0, 1), labels))
-        if name not in _IMAGE_MODELS:
-            raise ValueError(f"model: expected one of {', '.join(BUNDLED)}, got {name!r}")
+            model = _TEXT_MODELS[name]()
+            return Workload(model, tokens[:, :-1], lambda y: cross_entropy(y.flatten(0, 1), labels))
         build, size, classes = _IMAGE_MODELS[name]
         model, images = build(), torch.randn(batch, 3, size, size)
         answers = torch.randint(classes, (batch,))

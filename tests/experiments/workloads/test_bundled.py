@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lpkernels.experiments.workloads.bundled import BUNDLED, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, usual_batch, workload
 from lpkernels.experiments.workloads.models.transformer import GPT
 from lpkernels.techniques.accumulation import plan
 
@@ -15,7 +15,10 @@ PARAMETERS = {
     "resnet18-imagenet": 11689512,
     "alexnet-imagenet": 61100840,
     "mobilenetv2": 3504872,
+    "mobilenetv2-imagenet": 3504872,
+    "resnet20-cifar": 272474,
     "tiny-gpt": 875264,
+    "tiny-lstm": 197888,
 }
 
 
@@ -50,8 +53,22 @@ def test_gpt_rows() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected one of resnet32-cifar.*got 'vgg'"):
+    with pytest.raises(ValueError, match=r"expected one of resnet20-cifar.*got 'vgg'"):
         workload("vgg")
+
+
+def test_on_the_meta_device_a_workload_has_sizes_alone() -> None:
+    work = workload("resnet18-imagenet", batch=64, device="meta")
+    assert {p.device.type for p in work.model.parameters()} == {"meta"}
+    assert work.sample.is_meta and work.sample.shape == (64, 3, 224, 224)
+
+
+def test_usual_batches() -> None:
+    assert [usual_batch(name) for name in ("resnet20-cifar", "mobilenetv2", "tiny-gpt")] == [
+        128,
+        64,
+        32,
+    ]
 
 
 @pytest.mark.slow

@@ -1,0 +1,161 @@
+"""Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them today:
+tiles by `triton_tiles`, no sum split, every certified kernel of the accumulator started in turn."""
+
+from __future__ import annotations
+
+import math
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.planning import triton_tiers as tiers
+from lpkernels.backends.planning.plans import Plan, ceil_div, covering, not_counted
+from lpkernels.backends.planning.ranges import Range, emin, product_of
+from lpkernels.backends.planning.shapes import Shape
+from lpkernels.backends.planning.triton_tiles import (
+    Tile,
+    beside,
+    fast_tile,
+    largest_tile,
+    wide_tile,
+)
+from lpkernels.formats import FixedFormat, FloatFormat
+
+EXACT = "wide"
+_FLAG = 4
+# Of _certificate.py: steps between two looks at the sums, what bounds need no speed beyond.
+_STRIDE_LOG2, _ENOUGH, _ALWAYS = 3, 100, 4096
+
+
+def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
+    """How the backend makes the product of that shape with an accumulator on so many processors.
+
+    Raises: NotImplementedError: it takes a kernel whose instructions were not counted.
+    """
+    if acc.order != "sequential" or acc.block is not None:
+        raise not_counted("triton", "native" if acc.order == "native" else "ordered", acc)
+    ints = acc.to_ints()
+    kinds = tiers.tiers(ints, in_order=not shape.skips)
+    place = (shape.m, shape.n, shape.matrices, processors)
+    needs = beside(ints)
+    tiles = [fast_tile(*place, largest_tile(kind, needs, shape.swapped)) for kind in kinds]
+    last = wide_tile(*place)
+    holding = (i for i, kind in enumerate(kinds) if _holds(kind, acc, shape))
+    chosen = next(holding, len(kinds))
+    tile, name = (
+        (tiles[chosen], kernel_name(kinds[chosen], acc)) if chosen < len(kinds) else (last, EXACT)
+    )
+    size = (tile.bm, tile.bn)
+    programs = covering(shape.matrices, shape.m, shape.n, size)
+    return Plan(
+        name, size, programs, 1, ceil_div(programs, processors),
+        launches(len(kinds), finishes=shape.finishes), scratch(shape, [*tiles, last], kinds),
+    )  # fmt: skip
+
+
+def launches(kinds: int, *, finishes: bool) -> int:
+    """Kernels of one product between packed operands and its result: flags made, all certified
+    kernels, flags turned to what the last one left, the finish, the exact one."""
+    if kinds == 0:
+        return 1
+    return 1 + kinds + (kinds > 1) + finishes + 1
+
+
+def scratch(shape: Shape, tiles: list[Tile], kinds: tuple[int, ...]) -> int:
+    """Bytes of the flags, one for each of the largest of these tiles."""
+    if not kinds:
+        return 0
+    flag = (max(tile.bm for tile in tiles), max(tile.bn for tile in tiles))
+    return _FLAG * covering(shape.matrices, shape.m, shape.n, flag)
+
+
+def kernel_name(kind: int, acc: Accumulator) -> str:
+    """What the counts (bench/results/triton-sm_90.jsonl) call a tier with a rounding."""
+    if kind == tiers.DIRECTED:
+        if acc.rounding == "stochastic":
+            return "stochastic, philox" if acc.rng == "philox" else "stochastic"
+        return "toward_positive" if acc.rounding == "toward_negative" else acc.rounding
+    if kind == tiers.FIXED:
+        wraps = isinstance(acc.fmt, FixedFormat) and acc.fmt.overflow == "wrap"
+        parts = ["fixed", "wraps"] if wraps else ["fixed"]
+        return ", ".join([*parts, *([acc.rounding] if acc.rounding != "nearest_even" else [])])
+    return tiers.NAMES[kind]
+
+
+def _holds(kind: int, acc: Accumulator, shape: Shape) -> bool:
+    """`certified` of _certificate.py, for operands of which the ranges are all that is known."""
+    left, right, fmt = shape.left, shape.right, acc.fmt
+    p = product_of(left, right)
+    if kind in (tiers.HALF, tiers.BRAIN):
+        return all(_fits(kind, x) for x in (left, right)) and (
+            not shape.absent or (isinstance(fmt, FloatFormat) and _no_floor(p.lowest, fmt))
+        )
+    exact = p.width <= 24 and p.lowest >= -126 and p.highest <= 126
+    if kind in (tiers.PLAIN, tiers.FUSED, tiers.SPLIT, tiers.FLOOR, tiers.RANGE) and not exact:
+        return False
+    if isinstance(acc.product, FloatFormat):
+        if p.highest >= _room(acc.product):
+            return False
+        lowest = max(p.lowest, emin(acc.product) - acc.product.man_bits)
+        p = Range(acc.product.man_bits + 1, lowest, p.highest)
+    if kind == tiers.PLAIN:
+        return True
+    if isinstance(fmt, FixedFormat):
+        places = 20 if acc.rounding == "nearest_away" else 21
+        return fmt.overflow != "wrap" or p.highest <= places - fmt.frac_bits
+    assert isinstance(fmt, FloatFormat)
+    return _certified(kind, acc, fmt, p, shape)
+
+
+def _certified(kind: int, acc: Accumulator, fmt: FloatFormat, p: Range, shape: Shape) -> bool:
+    if kind == tiers.RANGE:
+        return _nearest_bound(p, fmt, 24) > _room(fmt)
+    if kind == tiers.DIRECTED:
+        scale = -126 - emin(fmt)
+        half = scale >> 1
+        fits = -shape.left.lowest <= half + 149 and -shape.right.lowest <= scale - half + 149
+        return fits and _directed(p.highest, acc, fmt)
+    floored = kind in (tiers.FLOOR, tiers.NEAREST)
+    if not (floored and fmt.subnormals) and not _no_floor(p.lowest, fmt):
+        return False
+    if kind == tiers.CUT:
+        bound = p.lowest + 53
+    else:
+        bound = _nearest_bound(p, fmt, 53 if kind >= tiers.FUSED64 else 24)
+    bound = min(bound, _room(fmt), _ENOUGH)
+    return p.highest + _STRIDE_LOG2 + 2 <= bound and bound >= -_ENOUGH
+
+
+def _fits(kind: int, x: Range) -> bool:
+    """Whether float16 or bfloat16 holds an operand."""
+    if kind == tiers.HALF:
+        return x.highest <= 16 and x.lowest >= -24 and x.width <= 11
+    return x.highest <= 128 and x.lowest >= -133 and x.width <= 8
+
+
+def _no_floor(lowest: int, fmt: FloatFormat) -> bool:
+    return lowest >= (emin(fmt) - fmt.man_bits if fmt.subnormals else emin(fmt))
+
+
+def _room(fmt: FloatFormat) -> int:
+    """The exponent of the largest power of two below which nothing on the grid overflows."""
+    top = math.frexp(fmt.max)[1] - 1
+    return math.frexp(fmt.max + 2.0 ** (top - fmt.man_bits))[1] - 1
+
+
+def _nearest_bound(p: Range, fmt: FloatFormat, digits: int) -> int:
+    q = fmt.man_bits + 1
+    if (p.width <= q and 2 * q <= digits - 1) or (digits == 24 and q == 12 and p.width <= 11):
+        return _ALWAYS
+    bound = p.lowest + digits
+    if q + p.width <= digits - 1:
+        bound = max(bound, emin(fmt) - fmt.man_bits + digits)
+    return bound
+
+
+def _directed(highest: int, acc: Accumulator, fmt: FloatFormat) -> bool:
+    bound, m = min(_room(fmt), _ENOUGH), fmt.man_bits
+    growth = 0
+    if acc.rounding not in ("toward_zero", "nearest_away"):
+        growth = max(5 - m, 1) if m >= 2 else 5 if m == 1 else 8
+    last = emin(fmt) - m
+    reach = _STRIDE_LOG2 + 2 + growth
+    return highest + reach <= bound and last + reach <= bound and bound >= -_ENOUGH

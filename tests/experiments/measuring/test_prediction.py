@@ -1,0 +1,89 @@
+"""Predictions of a step as records."""
+
+import json
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.experiments.measuring.prediction import Prediction, predict
+from lpkernels.experiments.measuring.tracing import trace
+from lpkernels.experiments.workloads.bundled import workload
+
+
+def predicted(model: str, recipe: str | lp.Recipe, batch: int) -> list[Prediction]:
+    work = workload(model, batch=batch, device="meta")
+    lp.convert(work.model, recipe)
+    about = {"model": model, "batch": batch}
+    return predict(trace(work.model, work.sample, work.loss), "h100", about=about)
+
+
+def test_shares_sum_to_one_and_totals_are_sums() -> None:
+    for one in predicted("resnet20-cifar", "fp8_wang2018", 4):
+        assert sum(row["share"] for row in one.products) == pytest.approx(1)
+        for name in ("microseconds", "launches", "macs", "packing_microseconds"):
+            assert one.total[name] == sum(row[name] for row in one.products)
+        assert one.total["launch_microseconds"] == 2 * one.total["launches"]
+        assert one.total["scratch"] == max(row["scratch"] for row in one.products)
+        ratio = one.total["microseconds"] / one.total["fp32_microseconds"]
+        assert one.total["ratio"] == ratio
+
+
+def test_records_say_what_they_are_of() -> None:
+    cuda, triton = predicted("resnet20-cifar", "fp8_wang2018", 4)
+    assert (cuda.backend, triton.backend) == ("cuda", "triton")
+    for one in (cuda, triton):
+        for row in json.loads(json.dumps([*one.products, one.total])):
+            assert row["device"] == "h100" and row["model"] == "resnet20-cifar"
+            assert row["backend"] == one.backend and row["schema"] == 1
+        assert "versions" in one.total["environment"]
+    first = cuda.products[0]
+    assert (first["layer"], first["gemm"], first["sizes"]) == ("stem", "fprop", [1, 4096, 16, 27])
+    assert first["tile"] == [128, 128] and first["filled"] == 16 / 128
+    assert (first["splits"], first["launches"], first["accumulator"]) == (1, 10, "e6m9_chunk64")
+
+
+def test_equal_products_are_one_record() -> None:
+    cuda, _ = predicted("tiny-lstm", "fp8_wang2018", 2)
+    steps = [row for row in cuda.products if row["layer"] == "lstm" and row["times"] > 1]
+    assert {row["times"] for row in steps} == {2, 128}
+    one = next(row for row in steps if row["times"] == 128)
+    assert one["launches"] == 128 * 11
+
+
+# Of the kernels as they are, with tiles of 128 x 128 and no split: what issue and page call the
+# figures before. ResNet-20 has 1x1 convolutions on its shortcuts, the paper's has none: 821 so.
+BEFORE = [
+    ("resnet18-imagenet", 64, 66.3),
+    ("resnet20-cifar", 128, 823),
+    pytest.param("mobilenetv2-imagenet", 64, 618, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("model", "batch", "ratio"), BEFORE)
+def test_todays_steps_against_float32(model: str, batch: int, ratio: float) -> None:
+    cuda, _ = predicted(model, "fp8_wang2018", batch)
+    assert cuda.total["ratio"] == pytest.approx(ratio, rel=2e-3)
+
+
+def test_what_was_not_counted_is_refused_with_its_reason() -> None:
+    for one in predicted("tiny-gpt", "hopper_fp8", 2):
+        assert one.products == [] and one.total == {}
+        assert one.refused.startswith(f"{one.backend}: ") and "ordered kernel" in one.refused
+
+
+def test_a_step_without_emulated_products_is_refused() -> None:
+    with pytest.raises(ValueError, match="no product of this step is emulated"):
+        predicted("tiny-gpt", "fp32", 2)
+
+
+def test_an_unknown_device_is_refused_first() -> None:
+    with pytest.raises(ValueError, match="expected one of h100, got 'b200'"):
+        predict([], "b200")
+
+
+def test_torchs_generator_is_left_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    predicted("tiny-gpt", "fp8_wang2018", 2)
+    assert torch.equal(torch.random.get_rng_state(), before)

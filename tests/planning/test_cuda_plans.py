@@ -1,0 +1,105 @@
+"""Plans of the cuda backend as it is today: tile, tier, launches, scratch."""
+
+import pytest
+
+from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
+from lpkernels.backends.planning import Shape
+from lpkernels.backends.planning.cuda import launches, plan
+from lpkernels.backends.planning.cuda_tiers import tier
+from lpkernels.backends.planning.ranges import FLOAT32, ONES, Range, range_of
+
+E5M2, E4M3, FP16 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn", "fp16"))
+
+
+def shape(m: int = 300, n: int = 20, k: int = 128, matrices: int = 1, **more: object) -> Shape:
+    return Shape(matrices, m, n, k, E5M2, E5M2)._replace(**more)
+
+
+def test_a_plan_covers_the_outputs_with_tiles() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    found = plan(shape(), acc, 132)
+    assert found.kernel == "two steps" and found.tile == (128, 128)
+    # ceil(300 / 128) tiles of rows, one of columns.
+    assert (found.tiles, found.splits, found.waves) == (3, 1, 1)
+    # The plan 256 bytes, a flag for each tile, a float for each of their outputs.
+    assert found.scratch == 256 + 256 + 3 * 128 * 128 * 4
+
+
+@pytest.mark.parametrize(
+    ("matrices", "processors", "waves"), [(1, 132, 1), (44, 132, 1), (45, 132, 2), (45, 1, 135)]
+)
+def test_waves_are_the_tiles_of_the_busiest_processor(
+    matrices: int, processors: int, waves: int
+) -> None:
+    acc = Accumulator("e6m9")
+    assert plan(shape(matrices=matrices), acc, processors).waves == waves
+
+
+def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
+    found = plan(shape(m=1, n=9, k=800, matrices=32), Accumulator("e6m9"), 132)
+    assert (found.tiles, found.waves) == (32, 1)
+    assert found.scratch == 256 + 256
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("e6m9", 2 + 8),
+        ("e6m9_sat", 2 + 10),
+        ("e5m10", 2 + 10),
+        ("bf16", 2 + 9),
+        ("e8m22", 2 + 2),
+        ("fp32", 2 + 1),
+        ("e6m9:toward_zero", 2 + 1),
+        ("e6m9:stochastic", 2 + 1),
+        ("native_chunk64:outer=e6m9", 2 + 7),
+        ("e6m9:to_odd", 1),
+        ("e6m9:order=pairwise", 1),
+    ],
+)
+def test_every_kernel_that_operands_may_ask_for_is_started(name: str, count: int) -> None:
+    acc = as_accumulator(name)
+    if count > 1:
+        assert launches(acc, finishes=False) == count
+        assert launches(acc, finishes=True) == count + 1
+    else:
+        with pytest.raises(NotImplementedError, match=r"cuda: e6m9.*instructions are not counted"):
+            plan(shape(), acc, 132)
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "right", "kernel"),
+    [
+        ("e6m9_chunk64", E5M2, E5M2, "two steps"),
+        ("e6m9_chunk64", ONES, E5M2, "two steps"),
+        ("e6m11", E5M2, E5M2, "split"),
+        ("e6m12", E5M2, E5M2, "double, split"),
+        ("e6m9", Range(3, -16, 16), Range(3, -16, 16), "two steps, watched"),
+        ("e5m9", Range(3, -30, 8), Range(3, -30, 8), "floor, watched"),
+        ("e4m7none_sat", E5M2, E5M2, "floor, clipped"),
+        ("e5m10", E4M3, E4M3, "half precision"),
+        ("e5m10", Range(12, -20, 8), E5M2, "double, floor"),
+        ("e8m22", FP16, FP16, "double, split"),
+        ("fp32", FLOAT32, FLOAT32, "float32"),
+        ("bf16", E4M3, E4M3, "bfloat16"),
+        ("native_chunk64:outer=e6m9", E4M3, E5M2, "tensor cores, half"),
+        ("native_chunk64:outer=e6m9", FLOAT32, E5M2, "float32"),
+        ("e6m9", FLOAT32, FLOAT32, "odd, floor"),
+        ("e6m9:toward_zero", E5M2, E5M2, "toward zero"),
+        ("e6m9:stochastic", E5M2, E5M2, "stochastic"),
+        ("e6m9:to_odd", E5M2, E5M2, "exact"),
+        ("e6m9:order=compensated", E5M2, E5M2, "ordered"),
+    ],
+)
+def test_the_tier_is_that_of_the_devices_plan(
+    name: str, left: Range, right: Range, kernel: str
+) -> None:
+    found = tier(as_accumulator(name), shape(left=left, right=right), fast_doubles=True)
+    assert found == kernel
+
+
+def test_scratch_holds_the_operands_of_tensor_cores() -> None:
+    acc = as_accumulator("native_chunk64:outer=e6m9")
+    found = plan(shape(m=1, n=1, left=E4M3, right=E4M3, packed=(300, 10)), acc, 132)
+    # Two bytes an element, each operand to a multiple of 256.
+    assert found.scratch == 256 + 256 + 128 * 128 * 4 + 768 + 256
