@@ -101,8 +101,8 @@ def test_triton_takes_its_own_counts() -> None:
 
 
 def test_ranges_come_from_formats() -> None:
-    assert range_of(E5M2) == Range(3, -16, 8)
-    assert range_of(as_quantizer("bf16").to_ints()) == Range(8, -23, 8)
+    assert range_of(E5M2) == Range(3, -16, 4)
+    assert range_of(as_quantizer("bf16").to_ints()) == Range(8, -23, 4)
     assert range_of(as_quantizer("fixed8_f4").to_ints()) == Range(8, -4, 3)
     assert range_of(()) == FLOAT32
     with pytest.raises(TypeError, match="expected a float or a fixed format"):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
 
-#: Operands are taken to lie from 2^-16 to 2^8, as far as their format goes: activations behind a
+#: Operands are taken to lie from 2^-16 to 2^4, as far as their format goes: activations behind a
 #: norm, weights, gradients under a loss scale. Wider ones may need another kernel.
-LEAST, MOST = -16, 8
+LEAST, MOST = -16, 4
 
 Ints = tuple[int, ...]
 

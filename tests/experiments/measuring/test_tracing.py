@@ -118,11 +118,10 @@ class Watch(TorchDispatchMode):
 
 
 def test_no_memory_is_taken() -> None:
-    traced("fp8_wang2018")
     with Watch() as watch:
         traced("fp8_wang2018", Net, 1 << 20, 3, 64, 64)
-    # Seeds, at most.
-    assert set(watch.sizes) <= {1}
+    # Seeds, and the integers of a recipe.
+    assert max(watch.sizes, default=0) < 1000
 
 
 def test_a_model_with_memory_is_refused() -> None:

@@ -1,0 +1,95 @@
+"""The plan in Python is the one that csrc/cuda makes, compiled for the host, on drawn products."""
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.planning import Shape, cuda
+from lpkernels.backends.planning.cuda_tiers import TENSOR, may_certify, native, tier
+from lpkernels.backends.planning.plans import covering
+from lpkernels.backends.planning.ranges import Range
+from lpkernels.formats import FloatFormat
+from lpkernels.rounding import ROUNDINGS
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
+]
+FORMATS = (
+    "e5m10 bf16 fp32 e6m9 e5m2 e4m3fn e4m3fn_sat e5m10_sat e8m14 e8m22 e6m9_sat e6m11 e6m12 e8m10 "
+    "e5m9 e4m7none_sat e6m0 e8m21 e7m16 e5m3_nosub fixed16_f8 e6m9_nosub"
+).split()
+# By the numbers of Tier in csrc/cuda/plan.h; splitting has its name by the format.
+RULES = (
+    "exact", "S", "S, watched", "S, clipped", "floor", "floor, watched", "floor, clipped", "odd, S",
+    "odd, floor", "toward zero", "stochastic", "double, split", "double, floor", "converted", "",
+    *TENSOR,
+)  # fmt: skip
+
+
+def drawn(rng: random.Random) -> Accumulator:
+    """Some accumulator in sequence or of native chunks."""
+    while True:
+        chunk = rng.choice([None, None, 1, 8, 64, 63, 100])
+        outer = rng.choice(FORMATS) if chunk and rng.random() < 0.4 else None
+        outer_rounding = rng.choice(ROUNDINGS) if chunk and rng.random() < 0.2 else None
+        rest = {"chunk": chunk, "outer": outer, "outer_rounding": outer_rounding}
+        rounding = rng.choice(ROUNDINGS) if rng.random() < 0.5 else "nearest_even"
+        product = rng.choice(FORMATS) if rng.random() < 0.2 else None
+        bits = rng.choice([8, 8, 3, 13])
+        try:
+            if chunk and rng.random() < 0.3:
+                return Accumulator("fp32", order="native", **rest)
+            fmt = rng.choice(FORMATS)
+            return Accumulator(fmt, rounding, product=product, random_bits=bits, **rest)
+        except ValueError:
+            continue
+
+
+def operand(rng: random.Random) -> Range:
+    width, lowest = rng.randint(1, 24), rng.randint(-70, 10)
+    return Range(width, lowest, lowest + width + rng.randint(0, 30))
+
+
+def shaped(rng: random.Random) -> Shape:
+    sizes = rng.choice([(1, 1, 1), (32, 1, 9), (1, 300, 200), (7, 128, 129)])
+    k = rng.choice([1, 9, 64, 100, 1000, 200_000])
+    length = k + 5 if rng.random() < 0.3 else 0
+    packed = (rng.randint(1, 99_999), rng.randint(1, 99_999))
+    return Shape(*sizes, k, operand(rng), operand(rng), length=length, packed=packed)
+
+
+def line(acc: Accumulator, s: Shape) -> str:
+    sizes = (s.matrices, s.m, s.n, s.k, int(s.skips), *s.packed)
+    ints = (*s.left, *s.right, *sizes, *acc.to_ints())
+    return " ".join(map(str, (len(ints), *ints)))
+
+
+def name(number: int, acc: Accumulator) -> str:
+    """What planning calls a tier."""
+    if number < 0:
+        return "exact"
+    if RULES[number] == "":
+        return native(acc.fmt)
+    bits = acc.fmt.man_bits if isinstance(acc.fmt, FloatFormat) else 0
+    return RULES[number].replace("S", "two steps" if bits <= 10 else "split")
+
+
+def test_tiers_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    cases = [(drawn(rng), shaped(rng)) for _ in range(20_000)]
+    program = tmp_path / "plan_host"
+    source = Path(__file__).with_name("plan_host.cpp")
+    subprocess.run(["g++", "-std=c++17", "-O1", source, "-o", program], check=True)
+    lines = "\n".join(line(*case) for case in cases)
+    done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    for (acc, shape), answer in zip(cases, done.stdout.splitlines(), strict=True):
+        number, size = map(int, answer.split())
+        assert tier(acc, shape, fast_doubles=True) == name(number, acc), (acc, shape)
+        if may_certify(acc):
+            tiles = covering(shape.matrices, shape.m, shape.n, cuda.TILE)
+            assert cuda.scratch(shape, acc, tiles) == size, (acc, shape)
