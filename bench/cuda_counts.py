@@ -15,10 +15,12 @@ from lpkernels import _build
 from tests import sass
 from tests.test_cuda_counts import (
     CEILINGS,
+    OPERAND_BLOCKS,
     PRODUCTS,
     TENSOR_CEILING,
     TENSOR_PRODUCTS,
     main_loop,
+    operand_steps,
     tensor_stage,
 )
 
@@ -42,6 +44,9 @@ def records() -> list[dict[str, object]]:
         stage = tensor_stage(kernels, bool(bfloat16), tables=False)
         per_product = len(stage.body) / TENSOR_PRODUCTS
         found.append(record(name, False, True, per_product, TENSOR_CEILING))
+    for name, steps in OPERAND_BLOCKS.items():
+        count = sum(map(len, operand_steps(kernels, steps)))
+        found.append(record(name, False, False, count / (4 * steps.steps), steps.most))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.triton.ahead_of_time import _run, compiled
 
-__all__ = ["Loop", "loop_of", "main_loop"]
+__all__ = ["Loop", "innermost_loops", "loop_of", "machine_code", "main_loop"]
 
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@\S+\s+)?([A-Z0-9_.]+)([^;]*);", re.M)
 _ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
@@ -36,12 +36,7 @@ class Loop(NamedTuple):
 
 def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
     """Of the kernel compiled as `ahead_of_time.compiled` does it."""
-    result = compiled(kernel, target, **arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(result.asm["cubin"])
-        text = _run("cuobjdump", "-sass", cubin)
-        usage = _run("cuobjdump", "-res-usage", cubin)
+    text, usage = machine_code(compiled(kernel, target, **arguments))
     return Loop(
         loop_of(text),
         int(re.search(r"REG:(\d+)", usage)[1]),
@@ -49,8 +44,22 @@ def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
     )
 
 
+def machine_code(result: Any) -> tuple[str, str]:
+    """The disassembly of what `triton.compile` gave, and its use of registers and stack."""
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(result.asm["cubin"])
+        return _run("cuobjdump", "-sass", cubin), _run("cuobjdump", "-res-usage", cubin)
+
+
 def loop_of(text: str) -> Counter[str]:
     """The instructions of the innermost loop with the most arithmetic of a disassembly."""
+    loops = innermost_loops(text)
+    return max(loops, key=lambda c: sum(c[name] for name in _ARITHMETIC), default=Counter())
+
+
+def innermost_loops(text: str) -> list[Counter[str]]:
+    """The instructions of every loop without one inside it."""
     code = [(int(m[1], 16), m[2].split(".")[0], m[3]) for m in _INSTRUCTION.finditer(text)]
     spans = []
     for address, name, operands in code:
@@ -58,5 +67,4 @@ def loop_of(text: str) -> Counter[str]:
         if to and int(to[1], 16) < address:
             spans.append((int(to[1], 16), address))
     innermost = [s for s in spans if not any(s[0] <= t[0] and t[1] < s[1] for t in spans)]
-    loops = [Counter(n for a, n, _ in code if start <= a <= end) for start, end in innermost]
-    return max(loops, key=lambda c: sum(c[name] for name in _ARITHMETIC), default=Counter())
+    return [Counter(n for a, n, _ in code if start <= a <= end) for start, end in innermost]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.backends import Fused
+from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.rng import Role
 from tests.cases import ConvCase, ids
 from tests.compare import assert_bit_equal
@@ -45,7 +45,7 @@ def check(
     acc: Accumulator,
     device: str,
     initial: Tensor | None = None,
-    fused: Fused = Fused(),
+    fused: Fused = NOT_FUSED,
 ) -> None:
     def run(backend: str, *tensors: Tensor) -> Tensor:
         seed = SEED.to(tensors[0].device)

@@ -65,8 +65,10 @@ def _in_sequence(
     matrices, m, n, _ = sums.sizes
     there = processors(sums.out.device)
     in_order = sums.positions is None and sums.starts is None
-    # No certificate knows where sums start.
-    kinds = () if sums.initial is not None else tiers(acc, in_order=in_order, nvidia=torch.version.hip is None)
+    kinds = tiers(acc, in_order=in_order, nvidia=torch.version.hip is None)
+    if sums.initial is not None:
+        # No certificate knows where sums start.
+        kinds = ()
     most = (_stages.largest_tile(kind, roundings, sums.swapped) for kind in kinds)
     largest = [fast_tile(m, n, matrices, there, tile) for tile in most]
     arguments = (left, right, sums, roundings, constants, acc[1], seed, role)

@@ -204,9 +204,7 @@ def started(
             position = tl.full([], 1, tl.int64)
             word = position >> words_log2(R.outer.random_bits)
             column = column_of(seed, SITE_BIAS, col, R.outer)
-            lift = lift_of(
-                words_of(seed, SITE_BIAS, row, column, word, R.outer), position, R.outer
-            )
+            lift = lift_of(words_of(seed, SITE_BIAS, row, column, word, R.outer), position, R.outer)
         return round_to(total, lift, C.outer, R.outer)
 
 

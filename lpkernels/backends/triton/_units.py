@@ -13,9 +13,9 @@ from lpkernels.backends.triton._by_operands import by_operands_kernel
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._wide import chunks_of
 from lpkernels.backends.triton._roundings import Constants, Roundings
 from lpkernels.backends.triton._tile import outputs_of, side_of
+from lpkernels.backends.triton._wide import chunks_of
 from lpkernels.formats import FloatFormat
 
 # No exponent of a block is smaller: those of two operands add to -298 or more.
