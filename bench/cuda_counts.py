@@ -17,11 +17,13 @@ from tests import sass
 from tests.sass import Loop
 from tests.test_cuda_counts import (
     CEILINGS,
+    OPERAND_BLOCKS,
     PRODUCTS,
     TENSOR_CEILING,
     TENSOR_PRODUCTS,
     closing_loop,
     main_loop,
+    operand_steps,
     tensor_stage,
 )
 
@@ -55,6 +57,9 @@ def records() -> list[dict[str, object]]:
             end = _TENSOR_END + (2 * _TENSOR_SUMS if tables else 0)
             per_product, per_sum = count / TENSOR_PRODUCTS, end / _TENSOR_SUMS
             found.append(record(name, tables, True, per_product, per_sum, TENSOR_CEILING))
+    for name, steps in OPERAND_BLOCKS.items():
+        count = sum(map(len, operand_steps(kernels, steps)))
+        found.append(record(name, False, False, count / (4 * steps.steps), None, steps.most))
     return found
 
 

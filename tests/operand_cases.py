@@ -83,8 +83,8 @@ STARTED = [
 
 
 def tensor(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:
-    """Of fp8 ("short"); small integers that cancel, with zeros of both signs; these with an
-    infinity, a NaN or the least subnormal in some places; values apart by 2^130."""
+    """Of fp8 ("short"); small integers that cancel, with zeros of both signs; such with infinities,
+    NaN and the least subnormal; values apart by 2^130."""
     if kind == "short":
         exponent = torch.randint(-8, 4, shape, generator=generator)
         return torch.randint(-7, 8, shape, generator=generator) * torch.exp2(exponent)

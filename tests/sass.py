@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ __all__ = [
     "functions",
     "loops",
     "ptx",
+    "stretches",
     "tool",
     "usage",
 ]
@@ -105,6 +107,14 @@ def functions(text: str) -> Iterator[Function]:
             current.code.append(Instruction(int(found[1], 16), found[2], found[3]))
     if current:
         yield current
+
+
+def stretches(function: Function) -> list[list[Instruction]]:
+    """The instructions between labels and branches, which run one after the other."""
+    starts = {0, *function.labels.values()}
+    starts |= {i + 1 for i, x in enumerate(function.code) if x.name.startswith("BRA")}
+    ends = sorted(starts | {len(function.code)})
+    return [function.code[a:b] for a, b in pairwise(ends) if a < b]
 
 
 def loops(function: Function) -> list[Loop]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -122,6 +122,50 @@ def tensor_stage(kernels: dict[str, Function], bfloat16: bool, tables: bool) -> 
     tile = f"TensorTileILb{bfloat16:d}ELb{tables:d}E"
     (name,) = [n for n in kernels if tile in n]
     return max(loops(kernels[name]), key=lambda loop: loop.count("HMMA"))
+
+
+class Steps(NamedTuple):
+    """Straight code of blocks aligned by their operands: for the largest exponent, and adding."""
+
+    #: Part of the mangled name of the tile.
+    tile: str
+    #: Steps at a time, each of 2 x 2 outputs.
+    steps: int
+    #: Instructions a product, the two together.
+    most: float
+    #: The multiply-add that cuts.
+    cut: str
+
+
+#: Those that take turns have one step at a time, behind a branch.
+OPERAND_BLOCKS = {
+    "operands, float32": Steps("OperandTileIfLb0E", 8, 7.1, "FFMA"),
+    "operands, double": Steps("OperandTileIdLb0E", 8, 8.2, "DFMA"),
+    "operands, in turns": Steps("OperandTileIdLb1E", 1, 10.2, "DFMA"),
+}
+
+
+def operand_steps(kernels: dict[str, Function], steps: Steps) -> tuple[Any, Any]:
+    """The shortest straight code that measures so many products, and that adds them."""
+    (function,) = [f for n, f in kernels.items() if "operand_kernel" in n and steps.tile in n]
+    products = 4 * steps.steps
+
+    def shortest(name: str) -> Any:
+        found = [s for s in sass.stretches(function) if sum(name in i.name for i in s) == products]
+        return min(found, key=len)
+
+    return shortest("VIADDMNMX"), shortest(f"{steps.cut}.RZ")
+
+
+@pytest.mark.parametrize("name", OPERAND_BLOCKS)
+def test_blocks_aligned_by_operands_stay_below_their_ceiling(kernels, name: str):
+    steps = OPERAND_BLOCKS[name]
+    measured, added = operand_steps(kernels, steps)
+    products = 4 * steps.steps
+    assert (len(measured) + len(added)) / products <= steps.most
+    # One multiply-add cuts a product, two additions take what cut it away and add the rest.
+    additions = sum(i.name.split(".")[0] in ("FADD", "DADD") for i in added)
+    assert additions == 2 * products
 
 
 @pytest.mark.parametrize("name", CEILINGS)

@@ -33,7 +33,6 @@ from lpkernels.backends._protocol import (
     Backend,
     Fused,
     UpdateTensors,
-    only_reference,
 )
 
 __all__ = [
@@ -48,7 +47,6 @@ __all__ = [
     "gpu_choices",
     "gpu_orders",
     "names",
-    "only_reference",
     "planning",
     "select",
     "status",

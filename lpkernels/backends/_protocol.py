@@ -47,18 +47,6 @@ class UpdateTensors(NamedTuple):
     counts: Sequence[Tensor] = ()
 
 
-def only_reference(op: str) -> str:
-    """Why kernels that know neither operands nor initial cannot do op; "" if they can."""
-    if op.endswith("_operands"):
-        return (
-            "its kernels do not align blocks by their operands (Accumulator(operands=...)) yet; "
-            'backend="reference" does'
-        )
-    if op.startswith("matmul_initial"):
-        return 'its kernels start every sum at zero; backend="reference" has initial='
-    return ""
-
-
 class Backend(Protocol):
     """What an adapter offers. All tensors are already checked.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.triton.ahead_of_time import _run, compiled
 
-__all__ = ["Loop", "around", "loop_of", "main_loop"]
+__all__ = ["Loop", "around", "innermost_loops", "loop_of", "machine_code", "main_loop"]
 
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@\S+\s+)?([A-Z0-9_.]+)([^;]*);", re.M)
 _ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
@@ -38,12 +38,7 @@ class Loop(NamedTuple):
 
 def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
     """Of the kernel compiled as `ahead_of_time.compiled` does it."""
-    result = compiled(kernel, target, **arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(result.asm["cubin"])
-        text = _run("cuobjdump", "-sass", cubin)
-        usage = _run("cuobjdump", "-res-usage", cubin)
+    text, usage = machine_code(compiled(kernel, target, **arguments))
     return Loop(
         loop_of(text),
         int(re.search(r"REG:(\d+)", usage)[1]),
@@ -53,9 +48,18 @@ def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
 
 
 _Code = list[tuple[int, str, str]]
+_Span = tuple[int, int]
 
 
-def _loops(text: str) -> tuple[_Code, list[tuple[int, int]]]:
+def machine_code(result: Any) -> tuple[str, str]:
+    """The disassembly of what `triton.compile` gave, and its use of registers and stack."""
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(result.asm["cubin"])
+        return _run("cuobjdump", "-sass", cubin), _run("cuobjdump", "-res-usage", cubin)
+
+
+def _loops(text: str) -> tuple[_Code, list[_Span]]:
     """All instructions of a disassembly, and the first and last address of every loop."""
     code = [(int(m[1], 16), m[2].split(".")[0], m[3]) for m in _INSTRUCTION.finditer(text)]
     spans = []
@@ -66,20 +70,33 @@ def _loops(text: str) -> tuple[_Code, list[tuple[int, int]]]:
     return code, spans
 
 
-def _main_span(code: _Code, spans: list[tuple[int, int]]) -> tuple[int, int] | None:
-    innermost = [s for s in spans if not any(s[0] <= t[0] and t[1] < s[1] for t in spans)]
+def _innermost(spans: list[_Span]) -> list[_Span]:
+    return [s for s in spans if not any(s[0] <= t[0] and t[1] < s[1] for t in spans)]
 
-    def arithmetic(span: tuple[int, int]) -> int:
-        return sum(span[0] <= a <= span[1] and name in _ARITHMETIC for a, name, _ in code)
 
-    return max(innermost, key=arithmetic, default=None)
+def _within(code: _Code, span: _Span) -> Counter[str]:
+    return Counter(name for address, name, _ in code if span[0] <= address <= span[1])
+
+
+def _main_span(code: _Code, spans: list[_Span]) -> _Span | None:
+    def arithmetic(span: _Span) -> int:
+        counts = _within(code, span)
+        return sum(counts[name] for name in _ARITHMETIC)
+
+    return max(_innermost(spans), key=arithmetic, default=None)
+
+
+def innermost_loops(text: str) -> list[Counter[str]]:
+    """The instructions of every loop without one inside it."""
+    code, spans = _loops(text)
+    return [_within(code, span) for span in _innermost(spans)]
 
 
 def loop_of(text: str) -> Counter[str]:
     """The instructions of the innermost loop with the most arithmetic of a disassembly."""
     code, spans = _loops(text)
     main = _main_span(code, spans)
-    return Counter() if main is None else Counter(n for a, n, _ in code if main[0] <= a <= main[1])
+    return Counter() if main is None else _within(code, main)
 
 
 def around(text: str) -> int:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton import _native
+from lpkernels.arithmetic import UNITS, Accumulator
+from lpkernels.backends.triton import BACKEND, _native
 from lpkernels.backends.triton._config import Tile, dot_tile
 from lpkernels.backends.triton._fast import fast_kernel
 from lpkernels.backends.triton._launch import interpreting
@@ -13,7 +13,8 @@ from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
 from tests.triton.ahead_of_time import COUNTED, compiled
 from tests.triton.fast_cases import FAST_CASES, FastCase
-from tests.triton.machine_code import main_loop
+from tests.triton.launches import compiled_launch, recorded
+from tests.triton.machine_code import innermost_loops, machine_code, main_loop
 
 pytestmark = [
     pytest.mark.triton,
@@ -46,6 +47,29 @@ def test_contraction_would_undo_the_rounding() -> None:
     options = {"enable_fp_fusion": True, **FUSED.options}
     there = main_loop(fast_kernel, options=options, **FUSED.arguments())
     assert there.arithmetic / FUSED.products == pytest.approx(FUSED.arithmetic, abs=0.02)
+
+
+@pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
+@pytest.mark.parametrize(
+    ("unit", "single", "most"),
+    [("h100_e4m3", True, 16.8), ("h100_e4m3", False, 19.0), ("h100_fp16", False, 19.0)],
+)
+def test_both_loops_of_blocks_with_operands(unit: str, single: bool, most: float) -> None:
+    with recorded() as made:
+        BACKEND.matmul(
+            torch.zeros(512, 512), torch.zeros(512, 512), None,
+            UNITS[unit].accumulator.to_ints(), None, 0,
+        )  # fmt: skip
+    (launch,) = (x for x in made if x.constant("SINGLE") is single)
+    text, _ = machine_code(compiled_launch(launch, "sm_90"))
+    loops = innermost_loops(text)
+    products = launch.told["BM"] * launch.told["BN"] / (32 * launch.told["num_warps"])
+    measuring = max(loops, key=lambda loop: loop["VIADDMNMX"])
+    adding = max(loops, key=lambda loop: loop["FFMA"] + loop["DFMA"])
+    assert (measuring.total() + adding.total()) / products <= most
+    # A product is cut by one multiply-add, and nothing was contracted.
+    assert adding["FFMA"] + adding["DFMA"] == products
+    assert adding["FADD"] + adding["DADD"] == 2 * products
 
 
 @pytest.mark.parametrize("single", [True, False])

@@ -63,6 +63,7 @@ MOST = {
     "fixed nearest_even": 3.6, "fixed toward_zero": 8.0, "fixed nearest_away": 10.0,
     "fixed toward_positive": 3.6, "fixed toward_negative": 3.6, "fixed to_odd": 7.0,
     "wide": 145.0, "wide, drawn": 180.0, "wide, philox": 235.0,
+    "operands, float32": 8.5, "operands": 10.0, "operands, in turns": 14.2,
 }  # fmt: skip
 #: Kernels that multiply and add in one operation, where it is exact or what is asked for.
 MULTIPLY_ADDS = ("fast_kernel", "native_kernel")
@@ -216,12 +217,18 @@ def usage(result: Any, *, loop: bool) -> dict[str, float]:
 
 
 def ceiling_of(launch: Launch) -> float | None:
-    """Of a kernel of products in sequence."""
+    """Of a kernel of products in sequence or in blocks aligned by their operands."""
     rules = launch.constant("R")
     if launch.name == "wide_kernel":
         draws = [draw_key(rule) for rule in rules_of(launch).values() if draw_key(rule)]
         philox = any(generator for _, generator in draws)
         return MOST["wide, philox" if philox else "wide, drawn" if draws else "wide"]
+    if launch.name == "by_operands_kernel":
+        # The loop that adds; that of the largest exponent is counted in test_ahead_of_time.py.
+        kind = "operands, float32" if launch.constant("SINGLE") else "operands"
+        kind = "operands, in turns" if launch.constant("TAKES_TURNS") else kind
+        absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
+        return MOST[kind] + ABSENT * absent
     if launch.name != "fast_kernel":
         return None
     tier = launch.constant("TIER")

@@ -48,6 +48,8 @@
 #define _mm512_cvtepi32_epi8 software_mm512_cvtepi32_epi8
 #define _mm512_cvtepi32_pd software_mm512_cvtepi32_pd
 #define _mm512_cvtepi32_ps software_mm512_cvtepi32_ps
+#define _mm512_cvtepi8_epi32 software_mm512_cvtepi8_epi32
+#define _mm512_cvtepi8_epi64 software_mm512_cvtepi8_epi64
 #define _mm512_cvtepu16_epi32 software_mm512_cvtepu16_epi32
 #define _mm512_cvtepu32_pd software_mm512_cvtepu32_pd
 #define _mm512_cvtpd_ps software_mm512_cvtpd_ps

@@ -164,6 +164,14 @@ SOFTWARE __m512i _mm512_cvtepu16_epi32(__m256i x) {
   typedef uint16_t Halves __attribute__((vector_size(32)));
   return (__m512i) __builtin_convertvector((Halves)x, SoftwareWords);
 }
+SOFTWARE __m512i _mm512_cvtepi8_epi32(__m128i x) {
+  const __m128i high = _mm_srli_si128(x, 8);
+  return software_whole<__m512i>(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(high));
+}
+SOFTWARE __m512i _mm512_cvtepi8_epi64(__m128i x) {
+  const __m128i high = _mm_srli_si128(x, 4);
+  return software_whole<__m512i>(_mm256_cvtepi8_epi64(x), _mm256_cvtepi8_epi64(high));
+}
 SOFTWARE __m512i _mm512_cvtepu8_epi32(__m128i x) {
   typedef uint8_t Sixteen __attribute__((vector_size(16)));
   return (__m512i) __builtin_convertvector((Sixteen)x, SoftwareWords);

@@ -98,7 +98,7 @@ def _sign_of(x):
 
 @triton.jit
 def _cut(a, b, signs, grid, NVIDIA: tl.constexpr):
-    """a b cut toward zero to multiples of u; signs: the bit of its sign. inf and NaN stay."""
+    """a b cut toward zero to multiples of u; signs: the bit of its sign. Infinities, NaN stay."""
     if a.dtype == tl.float32:
         magic = value_of(bits_of(grid) | signs)
         return multiply_add(a, b, magic, TOWARD_ZERO) - magic

@@ -24,7 +24,7 @@ from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.workload import Workload
 
 RUN = RunConfig.of(
-    data="tests.experiments.tiny:tiny_workload", model="cnn1", width=2, epochs=2, batch=15
+    data="tests.experiments.tiny:tiny_workload", model="cnn1", width=2, epochs=1, batch=15
 )
 PAIR = Comparison("fp32", "h100_fp8", RUN)
 
