@@ -1,4 +1,4 @@
-"""``python -m bench.unit_speed [NAME ...]``: products of tensor cores, in turns with torch.
+"""``python -m bench.unit_speed [NAME ...]``: products as tensor cores make them, beside torch.mm.
 
 960^3 on one thread, operands normal(0, 1) in the unit's formats, against torch.mm of the same
 float32 values: processor time, best of each side. Of the fp8 units also mmaemu's CPU reference
