@@ -17,11 +17,14 @@ def lines(name: str) -> list[dict[str, Any]]:
 
 
 def test_cuda_has_the_recorded_counts() -> None:
+    """But for blocks aligned by their operands, whose time is not predicted: what the end of a
+    block takes is not counted."""
     recorded = {
         (r["kernel"], r["tables"], r["chunks"]): Count(
             r["instructions_per_product"], r["instructions_per_sum_closed"] or 0.0
         )
         for r in lines("cuda-sm_90-counts.jsonl")
+        if not r["kernel"].startswith("operands, ")
     }
     held = {
         (kernel, bool(i & 2), bool(i & 1)): count
