@@ -41,12 +41,8 @@ def check(
     a: Tensor, b: Tensor, acc: Accumulator, initial: Tensor | None = None, **fused: Any
 ) -> None:
     call = (acc.to_ints(), SEED, ROLE)
-    if initial is None:
-        want = REFERENCE.matmul(a, b, None, *call)
-        got = BACKEND.matmul(a, b, None, *call, **fused)
-    else:
-        want = REFERENCE.matmul_initial(a, b, initial, *call)
-        got = BACKEND.matmul_initial(a, b, initial, *call, **fused)
+    want = REFERENCE.matmul(a, b, None, *call, initial=initial)
+    got = BACKEND.matmul(a, b, None, *call, **fused, initial=initial)
     assert_bit_equal(got, want, str(acc))
 
 

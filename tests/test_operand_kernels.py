@@ -99,13 +99,11 @@ def check_matmul(acc: Accumulator, sizes: tuple[int, int, int], kind: str, seed:
     a, b = values((m, k), kind, left, draw), values((k, n), kind, right, draw)
     start = values((m, n), kind, acc.fmt, draw)
     how = (acc.to_ints(), SEED, ROLE)
-    for got, want in (
-        (cpu.BACKEND.matmul(a, b, None, *how), _reference.BACKEND.matmul(a, b, None, *how)),
-        (
-            cpu.BACKEND.matmul_initial(a, b, start, *how),
-            _reference.BACKEND.matmul_initial(a, b, start, *how),
-        ),
-    ):
+    for initial in (None, start):
+        got, want = (
+            backend.matmul(a, b, None, *how, initial=initial)
+            for backend in (cpu.BACKEND, _reference.BACKEND)
+        )
         assert_bit_equal(got, want, f"{acc} {sizes} {kind}")
 
 
@@ -236,6 +234,8 @@ def test_sums_start_elsewhere_in_every_order(acc: Accumulator, isa: str) -> None
         for m, k, n in ((3, 0, 5), (4, 30, 17), (20, 300, 3)):
             a, b = values((2, m, k), kind, fmt, draw), values((k, n), kind, fmt, draw)
             start = values((2, m, n), "raw" if kind == "plain" else kind, fmt, draw)
-            args = (a, b, start, acc.to_ints(), SEED, ROLE)
-            want = _reference.BACKEND.matmul_initial(*args)
-            assert_bit_equal(cpu.BACKEND.matmul_initial(*args), want, f"{(m, k, n)} {kind}")
+            got, want = (
+                backend.matmul(a, b, None, acc.to_ints(), SEED, ROLE, initial=start)
+                for backend in (cpu.BACKEND, _reference.BACKEND)
+            )
+            assert_bit_equal(got, want, f"{(m, k, n)} {kind}")

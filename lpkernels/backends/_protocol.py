@@ -128,21 +128,12 @@ class Backend(Protocol):
         seed: Tensor | None,
         role: int,
         fused: Fused = NOT_FUSED,
+        initial: Tensor | None = None,
     ) -> Tensor:
-        """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,)."""
-        ...
+        """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,).
 
-    def matmul_initial(
-        self,
-        a: Tensor,
-        b: Tensor,
-        initial: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        """`matmul` without a bias, whose outermost sums start at initial, of the result's shape."""
+        initial: where the outermost sums start, of the result's shape, float32; never with a bias.
+        """
         ...
 
     def conv_fprop(

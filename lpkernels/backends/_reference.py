@@ -111,20 +111,21 @@ class ReferenceBackend:
             counts.add_(torch.from_numpy(found[: counts.numel()]).to(counts.device))
 
     def matmul(
-        self, a: Tensor, b: Tensor, bias: Tensor | None, acc: Ints, seed: Tensor | None, role: int
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        acc: Ints,
+        seed: Tensor | None,
+        role: int,
+        *,
+        initial: Tensor | None = None,
     ) -> Tensor:
-        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
-        addend = None if bias is None else _array(bias)
-        result = twin.matmul(_array(a), _array(b), addend, parsed, seed=start)
-        return torch.from_numpy(result).to(a.device)
-
-    def matmul_initial(
-        self, a: Tensor, b: Tensor, initial: Tensor, acc: Ints, seed: Tensor | None, role: int
-    ) -> Tensor:
-        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
+        addend, start = (None if x is None else _array(x) for x in (bias, initial))
         result = twin.matmul(
-            _array(a), _array(b), None, parsed, seed=start, initial=_array(initial)
-        )
+            _array(a), _array(b), addend, accumulator_from_ints(acc), seed=_seed(seed, role),
+            initial=start,
+        )  # fmt: skip
         return torch.from_numpy(result).to(a.device)
 
     def matmul_events(

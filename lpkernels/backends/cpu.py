@@ -145,33 +145,10 @@ class CpuBackend:
         seed: Tensor | None,
         role: int,
         fused: Fused = NOT_FUSED,
+        initial: Tensor | None = None,
     ) -> Tensor:
         bias = None if bias is None else bias.contiguous()
-        return self._matmul(a, b, bias, None, acc, _int(seed), role, fused)
-
-    def matmul_initial(
-        self,
-        a: Tensor,
-        b: Tensor,
-        initial: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        return self._matmul(a, b, None, initial.contiguous(), acc, _int(seed), role, fused)
-
-    def _matmul(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        initial: Tensor | None,
-        acc: tuple[int, ...],
-        seed: int,
-        role: int,
-        fused: Fused,
-    ) -> Tensor:
+        initial = None if initial is None else initial.contiguous()
         entries, a_offsets, b_offsets = 1, NO_OFFSET, NO_OFFSET
         (*_, m, k), n = a.shape, b.shape[-1]
         if a.dim() == b.dim() == 2:
@@ -200,7 +177,7 @@ class CpuBackend:
             b_offsets.data_ptr(),
             acc,
             *fused,
-            seed,
+            _int(seed),
             role,
             torch.get_num_threads(),
         )

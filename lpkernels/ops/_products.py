@@ -43,9 +43,11 @@ def _suffix(acc: Sequence[int]) -> str:
     return "_ordered" if acc[0] > _NATIVE or acc[_BLOCK] else ""
 
 
-def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> Any:
+def _define_sum(
+    op: str, operands: str, shape: Callable[..., Sequence[int]], *, starts: bool = False
+) -> Any:
     """An operator on two tensors and more that ends in (acc, seed, role, backend, *Fused); shape
-    gives that of its result."""
+    gives that of its result. starts: the third tensor is the backend's `initial`."""
 
     def fake(*args: Any) -> Tensor:
         return args[0].new_empty(shape(*args))
@@ -53,6 +55,9 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
     def impl(*args: Any) -> Tensor:
         first, second, *more, acc, seed, role, backend, left, right, result = args
         operands = list(map(without_grad, (first, second, *more)))
+        start = {"initial": operands[2]} if starts else {}
+        if starts:
+            operands[2] = None
         call = (tuple(acc), seed, role)
         native_order = acc[0] == _NATIVE
         # torch sums native chunks, unless the backend does; the additions that the contract covers
@@ -65,7 +70,7 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
         if left or right or result:
             fused = Fused(tuple(left), tuple(right), tuple(result))
         if chosen.fuses and not native_order:
-            return getattr(chosen, op)(*operands, *call, fused)
+            return getattr(chosen, op)(*operands, *call, fused, **start)
         sizes = shape(*operands)
         if 0 in sizes:
             return first.new_empty(sizes)
@@ -73,12 +78,13 @@ def _define_sum(op: str, operands: str, shape: Callable[..., Sequence[int]]) -> 
         def product(*operands: Any) -> Tensor:
             if native_order:
                 return getattr(native, op)(chosen, *operands, *call)
-            return getattr(chosen, op)(*operands, *call)
+            return getattr(chosen, op)(*operands, *call, **start)
 
         return _apart(product, operands, fused, backend)
 
     tail = "int[] acc, Tensor? seed, int role, str backend, int[] left, int[] right, int[] result"
-    return define(f"_{op}({operands}, {tail}) -> Tensor", fake, impl)
+    name = f"_{op}_initial" if starts else f"_{op}"
+    return define(f"{name}({operands}, {tail}) -> Tensor", fake, impl)
 
 
 def _matmul_shape(a: Tensor, b: Tensor, *_: Any) -> Sequence[int]:
@@ -107,7 +113,9 @@ def _given_shape(first: Tensor, second: Tensor, shape: Sequence[int], *_: Any) -
 
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
 _matmul = _define_sum("matmul", "Tensor a, Tensor b, Tensor? bias", _matmul_shape)
-_matmul_initial = _define_sum("matmul_initial", "Tensor a, Tensor b, Tensor initial", _matmul_shape)
+_matmul_initial = _define_sum(
+    "matmul", "Tensor a, Tensor b, Tensor initial", _matmul_shape, starts=True
+)
 _conv_fprop = _define_sum(
     "conv_fprop", f"Tensor x, Tensor w, Tensor? bias, {_GEOMETRY}", _conv_shape
 )

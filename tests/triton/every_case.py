@@ -101,8 +101,8 @@ def _matmul(
 def _start(acc: Accumulator) -> Any:
     """A product whose sums start elsewhere than at +0."""
     m, k, n = _SHAPE
-    operands = (torch.zeros(m, k), torch.zeros(k, n), torch.zeros(m, n))
-    return BACKEND.matmul_initial(*operands, acc.to_ints(), _SEED, 1)
+    operands = (torch.zeros(m, k), torch.zeros(k, n), None)
+    return BACKEND.matmul(*operands, acc.to_ints(), _SEED, 1, initial=torch.zeros(m, n))
 
 
 def _convolve(name: str, acc: Accumulator) -> Any:

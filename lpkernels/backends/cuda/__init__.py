@@ -19,7 +19,6 @@ _OPS = (
     "quantize_affine",
     "quantize_block",
     "matmul",
-    "matmul_initial",
     "conv_fprop",
     "conv_dgrad",
     "conv_wgrad",
@@ -93,20 +92,9 @@ class CudaBackend:
         seed: Tensor | None,
         role: int,
         fused: Fused = NOT_FUSED,
+        initial: Tensor | None = None,
     ) -> Tensor:
-        return _products.matmul(a, b, bias, acc, seed, role, fused)
-
-    def matmul_initial(
-        self,
-        a: Tensor,
-        b: Tensor,
-        initial: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        return _products.matmul(a, b, None, acc, seed, role, fused, initial)
+        return _products.matmul(a, b, bias, acc, seed, role, fused, initial)
 
     def conv_fprop(
         self,

@@ -36,7 +36,6 @@ _OPS = (
     "quantize_affine",
     "quantize_block",
     "matmul",
-    "matmul_initial",
     "conv_fprop",
     "conv_dgrad",
     "conv_wgrad",
@@ -107,20 +106,9 @@ class TritonBackend:
         seed: Tensor | None,
         role: int,
         fused: Fused = NOT_FUSED,
+        initial: Tensor | None = None,
     ) -> Tensor:
-        return _matmul.matmul(a, b, bias, acc, seed, role, fused)
-
-    def matmul_initial(
-        self,
-        a: Tensor,
-        b: Tensor,
-        initial: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        return _matmul.matmul(a, b, None, acc, seed, role, fused, initial)
+        return _matmul.matmul(a, b, bias, acc, seed, role, fused, initial)
 
     update = staticmethod(_update.update)
     conv_fprop = staticmethod(_conv.conv_fprop)

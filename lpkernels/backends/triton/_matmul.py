@@ -25,7 +25,7 @@ def matmul(
     fused: Fused = NOT_FUSED,
     initial: Tensor | None = None,
 ) -> Tensor:
-    """`Backend.matmul`, or with initial `matmul_initial`. Draws are keyed (batch * M + m, n, k)."""
+    """`Backend.matmul`. Draws are keyed (batch * M + m, n, k)."""
     batch = broadcast_batch(a, b)
     m, n = a.shape[-2], b.shape[-1]
     out = torch.empty(*batch, m, n, dtype=torch.float32, device=a.device)
