@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import frontier_coinciding, frontier_optimizers, frontier_study, frontier_transfer
+from bench import (
+    frontier_coinciding,
+    frontier_optimizers,
+    frontier_stopping,
+    frontier_study,
+    frontier_transfer,
+)
 from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
@@ -174,3 +180,34 @@ def test_the_study_of_the_repository_has_tasks_enough() -> None:
     paper = {(str(low), str(high)) for low, high in FormatSpace.peppp()}
     assert {(str(low), str(high)) for low, high in spec.space} <= paper
     assert len(spec.space) == 33
+
+
+def test_stopping_saves_epochs_and_counts_what_it_loses() -> None:
+    # Twelve configurations fall in four epochs to the errors of a task; the cheapest is the best.
+    final = np.array([error_of(0.3, *map(str, c)) for c in SPACE])[::-1]
+    errors = final[:, None] * np.array([4.0, 2.0, 1.5, 1.0])
+    rows = frontier_stopping.averages(
+        frontier_stopping.task_records("a", errors, MEMORY[0], SPACE.shape, 0.9)
+        + frontier_stopping.task_records("b", errors + 0.01, MEMORY[0], SPACE.shape, 0.9)
+    )
+    ways = {(row["way"], row["stopped"]): row for row in rows}
+    assert list(ways) == [
+        ("all", False),
+        ("all", True),
+        ("cold start", False),
+        ("cold start", True),
+    ]
+    whole, stopped = ways["all", False], ways["all", True]
+    assert whole["epochs"] == whole["finished"] == 12 and whole["area"] == 1
+    assert stopped["finished"] <= stopped["epochs"] < 12
+    assert 0.9 < stopped["area"] <= 1 and stopped["regret"] >= 0
+    assert ways["cold start", False]["epochs"] == ways["cold start", False]["finished"]
+
+
+def test_the_curves_end_at_the_errors_of_the_matrix() -> None:
+    spec = read_frontier_spec(frontier_stopping.STUDY)
+    matrix = ErrorMatrix.load(frontier_study.MATRIX, spec.space)
+    curves = frontier_stopping.read_curves(frontier_stopping.CURVES)
+    assert list(curves) == list(matrix.tasks)
+    for errors, row in zip(curves.values(), matrix.mean, strict=True):
+        np.testing.assert_allclose(errors[:, -1], row, atol=1e-4)

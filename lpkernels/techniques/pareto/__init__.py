@@ -22,6 +22,7 @@ from lpkernels.techniques.pareto.recipes import TrainingRecipe
 from lpkernels.techniques.pareto.results import ErrorMatrix
 from lpkernels.techniques.pareto.selection import relaxed, select
 from lpkernels.techniques.pareto.spaces import FormatSpace
+from lpkernels.techniques.pareto.stopping import EarlyStop, StoppableRun, final_error
 from lpkernels.techniques.pareto.uncertainty import (
     FrontierBand,
     frontier_band,
@@ -32,9 +33,11 @@ from lpkernels.techniques.pareto.uncertainty import (
 __all__ = [
     "ColdStart",
     "Completion",
+    "EarlyStop",
     "ErrorMatrix",
     "FormatSpace",
     "FrontierBand",
+    "StoppableRun",
     "TrainingRecipe",
     "averages",
     "choose",
@@ -45,6 +48,7 @@ __all__ = [
     "count_tensors",
     "embed",
     "expected_gain",
+    "final_error",
     "fit_grid",
     "frontier_band",
     "held_out_residuals",
