@@ -14,20 +14,32 @@
 namespace lpk {
 namespace {
 
-// Which words are zero but for a sign, and which magnitudes are beyond high: a bit for each lane.
+// Adds 1 to the count of each lane whose word is zero but for a sign.
 template <class V>
-LPK_HD uint32_t zero_lanes(typename V::U x) {
+LPK_HD void add_zero_lanes(typename V::U x, typename V::U& counts) {
+  using U = typename V::U;
 #if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16)
-    return _mm512_testn_epi32_mask((__m512i)x, _mm512_set1_epi32(0x7fffffff));
+  if constexpr (V::kWidth == 16) {
+    const __mmask16 zero = _mm512_testn_epi32_mask((__m512i)x, _mm512_set1_epi32(0x7fffffff));
+    counts = (U)_mm512_mask_add_epi32((__m512i)counts, zero, (__m512i)counts, _mm512_set1_epi32(1));
+  }
 #endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8)
-    return static_cast<uint32_t>(_mm256_movemask_ps((__m256)((x & ~kSignWord) == 0)));
-#endif
-  if constexpr (V::kWidth == 1) return (x & ~kSignWord) == 0;
+  if constexpr (V::kWidth == 8) counts -= (U)((x & ~kSignWord) == 0);
+  if constexpr (V::kWidth == 1) counts += (x & ~kSignWord) == 0;
 }
 
+template <class V>
+int64_t sum_of_lanes(typename V::U counts) {
+  if constexpr (V::kWidth == 1) {
+    return counts;
+  } else {
+    int64_t sum = 0;
+    for (int i = 0; i < V::kWidth; ++i) sum += counts[i];
+    return sum;
+  }
+}
+
+// Which magnitudes are beyond high: a bit for each lane.
 template <class V>
 LPK_HD uint32_t lanes_above(typename V::U a, uint32_t high) {
 #if defined(__AVX512F__)
@@ -61,6 +73,7 @@ LPK_HD bool all_inside(typename V::U a, uint32_t low, uint32_t high) {
 // Which of a vector's finite magnitudes are beyond the format's largest once rounded without end.
 template <class V, class Rule>
 struct Endless {
+  static constexpr bool kKnown = false;
   Rule rule;
   uint32_t max;
 
@@ -74,14 +87,21 @@ struct Endless {
   }
 };
 
-template <class V>
-struct Endless<V, NearestRule<V>> {
+// To nearest it is those above a magnitude that is known.
+struct KnownEnd {
+  static constexpr bool kKnown = true;
   uint32_t max;
+};
 
-  explicit Endless(const NearestRule<V>& given) : max(given.last) {}
-  LPK_HD uint32_t beyond(typename V::U x, typename V::U) const {
-    return lanes_above<V>(x & ~kSignWord, max);
-  }
+template <class V>
+struct Endless<V, NearestRule<V>> : KnownEnd {
+  explicit Endless(const NearestRule<V>& given) : KnownEnd{given.last} {}
+};
+
+template <class V, bool kSmall>
+struct Endless<V, WordRule<V, Rounding::kNearestAway, kSmall>> : KnownEnd {
+  explicit Endless(const WordRule<V, Rounding::kNearestAway, kSmall>& given)
+      : KnownEnd{given.f.max + given.half - given.one} {}
 };
 
 // Draws that a rule rounds by an addition alone, from a magnitude on: such vectors, which have no
@@ -99,19 +119,19 @@ struct PlainFrom<WordRule<V, Rounding::kStochastic, kSmall>> {
   }
 };
 
-// A rule that counts. A vector that has neither a magnitude below the format's smallest, which
-// alone can become zero, nor one beyond its largest is a comparison more. Every copy starts at
-// nothing and hands over what it has seen when it goes, so a loop over a copy of its own keeps the
-// counts in registers.
+// A rule that counts. Zeros are counted by the lane without a branch, since it depends on the data
+// which vectors have some; overflow is rare. Every copy starts at nothing and hands over what it
+// has seen when it goes, so a loop over a copy of its own keeps the counts in registers.
 template <class V, class Rule>
 struct CountingRule {
   using U = typename V::U;
 
   Rule rule;
   Endless<V, Rule> endless;
-  uint32_t least;  // the format's smallest magnitude, or that from which draws are plain
+  uint32_t least;  // the magnitude from which draws are plain, where a rule has plain ones
   Tally* tally;
-  mutable int64_t zeros = 0, zero_results = 0;
+  mutable U zeros{}, zero_results{};
+  mutable int64_t overflows = 0, nonfinite = 0;
 
   CountingRule(const Rule& r, const WordFormat& f, Tally* t)
       : rule(r),
@@ -122,29 +142,41 @@ struct CountingRule {
       : rule(from.rule), endless(from.endless), least(from.least), tally(from.tally) {}
   CountingRule& operator=(const CountingRule&) = delete;
   ~CountingRule() {
-    tally->counts[kUnderflows] += zero_results - zeros;
-    tally->counts[kZeros] += zeros;
+    const int64_t before = sum_of_lanes<V>(zeros);
+    tally->counts[kUnderflows] += sum_of_lanes<V>(zero_results) - before;
+    tally->counts[kZeros] += before;
+    tally->counts[kOverflows] += overflows;
+    tally->counts[kNonfinite] += nonfinite;
   }
 
   LPK_HD U operator()(U x, U draw) const {
     const U a = x & ~kSignWord;
-    const bool plain = all_inside<V>(a, least, endless.max);
+    U r;
     if constexpr (PlainFrom<Rule>::kExists) {
-      if (plain) return rule.plain(x, draw);
+      if (all_inside<V>(a, least, endless.max)) return rule.plain(x, draw);
+      r = rule.general(x, draw);
+    } else {
+      r = rule(x, draw);
     }
-    const U r = rule(x, draw);
-    if (!plain) {
-      const uint32_t large = lanes_above<V>(a, endless.max);
-      zero_results += __builtin_popcount(zero_lanes<V>(r));
-      zeros += __builtin_popcount(zero_lanes<V>(x));
-      if (large != 0) look(x, draw);
-    }
+    add_zero_lanes<V>(r, zero_results);
+    add_zero_lanes<V>(x, zeros);
+    const uint32_t large = lanes_above<V>(a, endless.max);
+    if (large != 0) look(x, draw, large);
     return r;
   }
 
  private:
+  LPK_HD void look(U x, U draw, uint32_t large) const {
+    if constexpr (Endless<V, Rule>::kKnown) {
+      const uint32_t strange = lanes_above<V>(x & ~kSignWord, kInfinityWord - 1);
+      nonfinite += __builtin_popcount(strange);
+      overflows += __builtin_popcount(large & ~strange);
+    } else {
+      look_again(x, draw);
+    }
+  }
   // Out of line: the loops need their registers.
-  __attribute__((noinline)) void look(U x, U draw) const {
+  __attribute__((noinline)) void look_again(U x, U draw) const {
     const uint32_t strange = lanes_above<V>(x & ~kSignWord, kInfinityWord - 1);
     tally->counts[kNonfinite] += __builtin_popcount(strange);
     tally->counts[kOverflows] += __builtin_popcount(endless.beyond(x, draw) & ~strange);

@@ -39,6 +39,12 @@ struct WordRule {
       // worth a branch.
       if (all_between<V>(a, kSmall ? f.floor : 0, f.max)) return plain(x, draw);
     }
+    return general(x, draw);
+  }
+
+  // The same for all magnitudes, without that look.
+  LPK_HD U general(U x, U draw) const {
+    const U a = x & ~kSignWord;
     const U sign = x & kSignWord;
     U r = rounded(a, sign, draw);
     if constexpr (kSmall) r = above<V>(U{} + f.floor, a) ? rounded_small(a, sign, draw) : r;
@@ -46,7 +52,7 @@ struct WordRule {
     return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : signed_r;
   }
 
-  // The same for such magnitudes, stochastic.
+  // The same from the floor up to max, stochastic.
   LPK_HD U plain(U x, U draw) const { return carried(x, draw) & ~mask; }
 
  private:
