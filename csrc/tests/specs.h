@@ -133,6 +133,13 @@ struct AccumulatorSpec {
   int64_t aligned_bits = 0;
   bool has_outer_rounding = false;
   Rounding outer_rounding = Rounding::kNearestEven;
+  // Of blocks that are aligned by their operands: the formats of these, and the rest.
+  bool has_operands = false;
+  FormatInts left{};
+  FormatInts right{};
+  bool has_least = false;
+  int64_t least_exponent = 0;
+  int64_t interleaved = 1;
 
   std::array<int64_t, lpk::kAccumulatorInts> ints() const {
     std::array<int64_t, lpk::kAccumulatorInts> all = {static_cast<int64_t>(order),
@@ -151,6 +158,14 @@ struct AccumulatorSpec {
     all[32] = block;
     all[33] = aligned_bits;
     all[34] = static_cast<int64_t>(has_outer_rounding ? outer_rounding : rounding);
+    if (!has_operands) return all;
+    for (int i = 0; i < lpk::kFormatInts; ++i) {
+      all[35 + i] = left[i];
+      all[43 + i] = right[i];
+    }
+    all[51] = has_least;
+    all[52] = least_exponent;
+    all[53] = interleaved;
     return all;
   }
 
@@ -187,6 +202,20 @@ struct AccumulatorSpec {
     AccumulatorSpec spec = *this;
     spec.block = products;
     spec.aligned_bits = bits;
+    return spec;
+  }
+  AccumulatorSpec of_operands(FormatInts a, FormatInts b, int64_t taking_turns = 1) const {
+    AccumulatorSpec spec = *this;
+    spec.has_operands = true;
+    spec.left = a;
+    spec.right = b;
+    spec.interleaved = taking_turns;
+    return spec;
+  }
+  AccumulatorSpec least(int64_t exponent) const {
+    AccumulatorSpec spec = *this;
+    spec.has_least = true;
+    spec.least_exponent = exponent;
     return spec;
   }
   AccumulatorSpec drawing(int bits, lpk::Rng generator = lpk::Rng::kFast) const {
@@ -308,6 +337,46 @@ inline std::vector<AccumulatorSpec> accumulators() {
           .aligned(32, 10)
           .with_product(e4m3),
       A{"fixed16_f8 nearest_away, blocks of 5", fixed_ints(16, 8), away}.aligned(5, 30),
+  };
+}
+
+// Tensor cores, and what no known one does: rounding modes, draws, blocks that take turns.
+inline std::vector<AccumulatorSpec> operand_accumulators() {
+  const FormatInts e4m3 = float_ints(4, 3, {Specials::kFn, Overflow::kNan});
+  const FormatInts e5m2 = float_ints(5, 2);
+  const FormatInts fp16 = float_ints(5, 10);
+  const FormatInts bf16 = float_ints(8, 7);
+  const FormatInts fp32 = float_ints(8, 23);
+  const FormatInts e8m13 = float_ints(8, 13);
+  const Rounding zero = Rounding::kTowardZero;
+  using A = AccumulatorSpec;
+  return {
+      A{"e8m13 toward_zero, blocks of 32 by e4m3fn", e8m13, zero}.aligned(32, 13).of_operands(e4m3,
+                                                                                              e4m3),
+      A{"the same by e5m2 and e4m3fn, chunk 64, outer fp32 nearest", e8m13, zero}
+          .aligned(32, 13)
+          .of_operands(e5m2, e4m3)
+          .chunked(64, fp32)
+          .outer_rounded(Rounding::kNearestEven),
+      A{"fp32 toward_zero, blocks of 16 by fp16", fp32, zero}.aligned(16, 25).of_operands(fp16,
+                                                                                          fp16),
+      A{"fp32 toward_zero, blocks of 4 by fp16", fp32, zero}.aligned(4, 23).of_operands(fp16, fp16),
+      A{"fp32 toward_zero, blocks of 8 by bf16 from 2^-132", fp32, zero}
+          .aligned(8, 24)
+          .of_operands(bf16, bf16)
+          .least(-132),
+      A{"e5m10, blocks of 8 by e4m3fn, two in turn, chunk 48", fp16}
+          .aligned(8, 20)
+          .of_operands(e4m3, e4m3, 2)
+          .chunked(48),
+      A{"e4m3fn toward_negative, blocks of 4 by e5m2", e4m3, Rounding::kTowardNegative}
+          .aligned(4, 6)
+          .of_operands(e5m2, e5m2),
+      A{"bf16 stochastic 13, blocks of 16 by bf16 from 2^-20", bf16, Rounding::kStochastic}
+          .aligned(16, 12)
+          .of_operands(bf16, bf16)
+          .least(-20)
+          .drawing(13),
   };
 }
 

@@ -32,7 +32,7 @@ class PlainSum {
       std::vector<Term> terms;
       for (int64_t k = from; k < std::min(from + chunk, length); ++k) {
         const Tap t = tap(k);
-        terms.push_back({t.present, t.present ? product(t, row, col, k) : 0});
+        terms.push_back({t.present, t.present ? product(t, row, col, k) : 0, exponent_of(t)});
       }
       const double inner = inner_sum(terms, {row, col, from});
       sum =
@@ -54,10 +54,23 @@ class PlainSum {
     return lpk::round_to<double>(exact, acc_.product, acc_.product_rounding,
                                  threshold(acc_.product_rounding, lpk::kSiteProduct, row, col, k));
   }
+  // No exponent of a product; two of them still are one.
+  static constexpr int kNone = -100000;
+  // exponent: what a product is aligned by, of accumulators with operands.
   struct Term {
     bool present;
     double value;
+    int exponent = kNone;
   };
+  static int exponent_of(double x, double min_normal) {
+    const bool counts = x != 0 && std::isfinite(x);
+    return counts ? std::max(std::ilogb(x), std::ilogb(min_normal)) : kNone;
+  }
+  int exponent_of(const Tap& t) const {
+    if (!t.present || !acc_.by_operands) return kNone;
+    return std::max(
+        kNone, exponent_of(t.a, acc_.left_min_normal) + exponent_of(t.b, acc_.right_min_normal));
+  }
   // Of an output, and the position that its draws count from.
   struct Key {
     uint64_t row, col;
@@ -79,6 +92,7 @@ class PlainSum {
   double inner_sum(const std::vector<Term>& terms, const Key& key) const {
     const int64_t count = static_cast<int64_t>(terms.size());
     if (acc_.order == lpk::Order::kPairwise) return tree(terms, 0, count, key).value;
+    if (acc_.by_operands) return sum_by_operands(terms, key);
     double sum = 0, error = 0;
     for (int64_t k = 0; k < count; ++k) {
       if (acc_.block > 0) {
@@ -158,6 +172,36 @@ class PlainSum {
     if (total == 0 && negative && acc_.rounding == Rounding::kTowardNegative) total = -0.0;
     return lpk::round_to<double>(total, acc_.fmt, acc_.rounding,
                                  threshold_at(acc_.rounding, lpk::kSiteSum, key, k));
+  }
+
+  // Blocks take turns in pairs of positions.
+  double sum_by_operands(const std::vector<Term>& terms, const Key& key) const {
+    const int64_t count = static_cast<int64_t>(terms.size()), turns = acc_.interleaved;
+    double sum = 0;
+    for (int64_t from = 0; from < count; from += turns * acc_.block) {
+      for (int64_t turn = 0; turn < turns; ++turn) {
+        std::vector<Term> mine;
+        for (int64_t i = 0; i < turns * acc_.block && from + i < count; ++i) {
+          if (i / 2 % turns == turn && terms[from + i].present) mine.push_back(terms[from + i]);
+        }
+        if (!mine.empty()) sum = aligned_by_operands(sum, mine, key, from + 2 * turn);
+      }
+    }
+    return sum;
+  }
+  double aligned_by_operands(double sum, const std::vector<Term>& terms, const Key& key,
+                             int64_t k) const {
+    int top = exponent_of(sum, acc_.fmt.min_normal);
+    for (const Term& t : terms) top = std::max(top, t.exponent);
+    if (acc_.least_binade != 0) top = std::max(top, std::ilogb(acc_.least_binade));
+    const int place = (top <= kNone / 2 ? 0 : top) - acc_.aligned_bits;
+    double total = std::trunc(std::ldexp(sum, -place));
+    for (const Term& t : terms) total += std::trunc(std::ldexp(t.value, -place));
+    // Also directed modes overflow as the format says, and every zero is +0.
+    const double r =
+        lpk::round_to_float<double>(std::ldexp(total, place), acc_.fmt, acc_.rounding,
+                                    threshold_at(acc_.rounding, lpk::kSiteSum, key, k), true);
+    return r == 0 ? 0 : r;
   }
 
   lpk::Accumulator acc_;

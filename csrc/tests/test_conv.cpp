@@ -142,10 +142,11 @@ class Check {
       const int64_t first = o / c_.out_channels * c_.in_channels;
       for (int64_t i = 0; i < c_.in_channels * taps; ++i) {
         const Triple kernel = c_.kernel.at(i % taps);
-        const auto tap = [&](int64_t k) {
+        const auto tap = [&](int64_t k) -> Tap {
           const Triple at = out_.at(k % out_.volume());
           const int64_t n = k / out_.volume();
-          return product(x_, n, first + i / taps, at, kernel, dy_.get(n, o, at));
+          const Tap t = product(x_, n, first + i / taps, at, kernel, dy_.get(n, o, at));
+          return {t.present, t.b, t.a};  // the gradient is the left one
         };
         expect("wgrad", dw, o, i / taps, kernel, c_.batch * out_.volume(), o, first * taps + i, tap,
                nullptr);
@@ -244,7 +245,9 @@ const Conv kConvs[] = {
 
 void test_conv() {
   int turn = 0;
-  for (const AccumulatorSpec& spec : accumulators()) {
+  std::vector<AccumulatorSpec> specs = accumulators();
+  for (const AccumulatorSpec& spec : operand_accumulators()) specs.push_back(spec);
+  for (const AccumulatorSpec& spec : specs) {
     for (const Conv& conv : kConvs) {
       // Every data set, layout and number of threads meets every convolution in turn.
       const Data data = kAllData[turn % 6];

@@ -236,9 +236,22 @@ void check_accumulator(const AccumulatorSpec& spec, Data across) {
   }
 }
 
+// Blocks and runs of blocks that end before, at and behind the sums' ends.
+void check_operands(const AccumulatorSpec& spec, Data data) {
+  const Layout rows = Layout::kRows, columns = Layout::kColumns, gaps = Layout::kGaps;
+  check_matmul(spec, {{1, 1, 0, 3}, data, rows, rows, true, false, 1});
+  check_matmul(spec, {{2, 3, 7, 5}, data, rows, columns, true, true, 1});
+  check_matmul(spec, {{1, 17, 64, 33}, data, columns, rows, false, false, 2});
+  check_matmul(spec, {{1, 9, 131, 48}, data, gaps, gaps, true, false, 2});
+  check_matmul(spec, {{1, 1, 517, 1}, data, rows, rows, false, false, 1});
+}
+
 }  // namespace
 
 void test_matmul() {
+  for (const AccumulatorSpec& spec : operand_accumulators()) {
+    for (const Data data : kAllData) check_operands(spec, data);
+  }
   const bool apart = lpk::adds_apart();
   // As on processors of the other kind, then as on this one.
   for (bool adds : {!apart, apart}) {
