@@ -27,7 +27,8 @@ from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.triton.ahead_of_time import COUNTED, TARGETS, _run
-from tests.triton.every_case import GROUPS, Format, all_formats, launches
+from tests.triton.every_case import GROUPS, launches
+from tests.triton.every_rule import Format, all_formats
 from tests.triton.kernel_keys import (
     constants,
     covering,
