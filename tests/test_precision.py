@@ -17,7 +17,7 @@ from lpkernels.arithmetic import (
     with_accumulators,
     with_precision,
 )
-from lpkernels.arithmetic._precision import checked_bits, checked_forward_bits, rounds
+from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 
 CPT = lp.recipe("cpt_fu2021")
 TABLE = {4: "fp4_e2m1", 6: "fp6_e3m2", 8: "e4m3fn_sat"}

@@ -18,7 +18,7 @@ constexpr int kRoundingInts = 14;
 // Gradient, master, both states, working copy.
 enum : int { kGrad = 0, kMaster = 1, kFirst = 2, kSecond = 3, kWeight = 4, kPlaces = 5 };
 
-// The options of an optimizer, as lpkernels/arithmetic/_update.py gives them.
+// The options of an optimizer, as lpkernels/arithmetic/updates.py gives them.
 struct UpdateOptions {
   bool adam;
   double lr, weight_decay;

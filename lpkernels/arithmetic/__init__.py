@@ -21,18 +21,18 @@ from lpkernels.arithmetic._named_accumulators import (
 )
 from lpkernels.arithmetic._operands import START as PLAIN_INTS
 from lpkernels.arithmetic._operands import exchanged
-from lpkernels.arithmetic._precision import (
+from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
+from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
+from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._units import UNITS, Unit
+from lpkernels.arithmetic.precisions import (
     Precision,
     checked_formats,
     precision,
     with_accumulators,
     with_precision,
 )
-from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
-from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
-from lpkernels.arithmetic._running_range import RunningRange, as_running_range
-from lpkernels.arithmetic._units import UNITS, Unit
-from lpkernels.arithmetic._update import (
+from lpkernels.arithmetic.updates import (
     Adam,
     Keyed,
     Sgd,

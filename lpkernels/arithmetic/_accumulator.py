@@ -15,7 +15,7 @@ from lpkernels.formats import (
     as_format,
     format_from_ints,
 )
-from lpkernels.formats._checks import checked_choice, checked_int, set_fields
+from lpkernels.formats.checks import checked_choice, checked_int, set_fields
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import ROUNDINGS, check_rounding
 

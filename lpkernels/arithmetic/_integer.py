@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lpkernels.formats._checks import checked_int
+from lpkernels.formats.checks import checked_int
 
 _MAX_BITS = 62
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lpkernels.formats import FloatFormat, Format, as_format, format_from_ints
-from lpkernels.formats._checks import checked_int
+from lpkernels.formats.checks import checked_int
 
 if TYPE_CHECKING:
     from lpkernels.arithmetic._accumulator import Accumulator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic._text import parse_options
 from lpkernels.formats import Format, as_format, format_from_ints, parse_format
-from lpkernels.formats._checks import checked_int, set_fields
+from lpkernels.formats.checks import checked_int, set_fields
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
 

@@ -7,7 +7,7 @@ from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.formats import AffineFormat, Format
-from lpkernels.formats._checks import set_fields
+from lpkernels.formats.checks import set_fields
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 PRODUCTS = ("fprop", "dgrad", "wgrad")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lpkernels.formats._checks import checked_bool, set_fields
+from lpkernels.formats.checks import checked_bool, set_fields
 
 _NAME = "running"
 _DEBIASED = "debiased"

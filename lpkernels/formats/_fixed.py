@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lpkernels.formats._checks import checked_bool, checked_choice, checked_int, set_fields
+from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
 
 FIXED_OVERFLOWS = ("saturate", "wrap")
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
-from lpkernels.functional._autograd import apply, first_order
-from lpkernels.functional._layer import quantized
 from lpkernels.functional._sums import dots, sums
+from lpkernels.functional.layer import quantized
+from lpkernels.functional.recording import apply, first_order
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
-from lpkernels.functional._autograd import first_order, is_recorded
 from lpkernels.functional._cells import Cell
-from lpkernels.functional._layer import bias_gradient, quantized
 from lpkernels.functional._saved import Saved, saved
+from lpkernels.functional.layer import bias_gradient, quantized
 from lpkernels.functional.linear import LinearGeometry
+from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 _LINEAR = LinearGeometry()

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._autograd import apply, first_order
-from lpkernels.functional._layer import RoundedBothWays, quantized, widened
 from lpkernels.functional._sums import dots, sums
-from lpkernels.functional._torch import own
+from lpkernels.functional.layer import RoundedBothWays, quantized, widened
+from lpkernels.functional.recording import apply, first_order
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 

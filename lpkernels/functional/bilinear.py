@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import emulated_layer, widened
-from lpkernels.functional._torch import own
+from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import ProductGeometry
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _TORCH = Recipe()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks
-from lpkernels.functional._torch import own
 from lpkernels.functional.products import product
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _TORCH = Recipe()

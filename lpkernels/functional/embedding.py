@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._autograd import apply
-from lpkernels.functional._layer import RoundedBothWays, widened
+from lpkernels.functional.layer import RoundedBothWays, widened
+from lpkernels.functional.recording import apply
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 

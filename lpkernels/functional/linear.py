@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import emulated_layer, no_autocast, widened
-from lpkernels.functional._torch import own
+from lpkernels.functional.layer import emulated_layer, no_autocast, widened
+from lpkernels.functional.torch_calls import own
 from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role

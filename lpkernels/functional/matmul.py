@@ -17,13 +17,13 @@ from lpkernels.arithmetic import (
     exchanged,
 )
 from lpkernels.functional import _checks
-from lpkernels.functional._autograd import first_order, is_recorded
 from lpkernels.functional._batches import one_sum, result_shape
-from lpkernels.functional._layer import widened
-from lpkernels.functional._torch import own
+from lpkernels.functional.layer import widened
 from lpkernels.functional.products import product
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
+from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.seeds import seed_for
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, Role
 

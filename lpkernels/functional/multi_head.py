@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import emulated_layer, widened
-from lpkernels.functional._stored import stored
-from lpkernels.functional._torch import own
 from lpkernels.functional.attention import additive_mask, attended
+from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
+from lpkernels.functional.storing import stored
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _TORCH = Recipe()

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._layer import widened
 from lpkernels.functional._normalisation import Normalisation, normalised
-from lpkernels.functional._torch import own
+from lpkernels.functional.layer import widened
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _TORCH = Recipe()

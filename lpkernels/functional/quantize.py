@@ -20,8 +20,8 @@ from lpkernels.formats import (
     parse_format,
 )
 from lpkernels.functional import _checks
-from lpkernels.functional._autograd import apply
 from lpkernels.functional._limits import RangeLike, limits_of
+from lpkernels.functional.recording import apply
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS

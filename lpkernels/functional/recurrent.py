@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
-from lpkernels.functional._layer import emulated_layer, widened
 from lpkernels.functional._recurrence import Spec, Weights, recurrence
-from lpkernels.functional._torch import own
+from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _TORCH = Recipe()

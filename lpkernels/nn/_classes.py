@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._torch import own
+from lpkernels.functional.torch_calls import own
 from lpkernels.nn import (
     activations,
     attention,
@@ -28,9 +28,9 @@ from lpkernels.nn import (
     norms,
     recurrent,
 )
-from lpkernels.nn._calls import EmulatesCalls, is_users, wrapped_forward
-from lpkernels.nn._emulated import Emulated
 from lpkernels.nn._running import RunningInput
+from lpkernels.nn.calls import EmulatesCalls, is_users, wrapped_forward
+from lpkernels.nn.emulated import Emulated
 
 # Each has the name of its class in torch.nn. A lazy form stands before the layer it derives from.
 _CLASSES: tuple[type, ...] = (

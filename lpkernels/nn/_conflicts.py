@@ -8,7 +8,7 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn._positions import Position
-from lpkernels.nn._select import Layer, Pattern, Selection, matches, named, show
+from lpkernels.nn.selecting import Layer, Pattern, Selection, matches, named, show
 
 # An error names this many modules.
 _NAMED_MODULES = 3

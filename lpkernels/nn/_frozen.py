@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from lpkernels.nn._calls import PRODUCTS
 from lpkernels.nn._classes import TRACED
 from lpkernels.nn._product_sizes import SIZES
-from lpkernels.nn._select import Layer, Selection, named
+from lpkernels.nn.calls import PRODUCTS
+from lpkernels.nn.selecting import Layer, Selection, named
 
 _OURS = "lpkernels::"
 _ATEN = "aten::"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lpkernels.arithmetic import Recipe, with_precision
-from lpkernels.arithmetic._precision import Formats, checked_bits, checked_forward_bits
+from lpkernels.arithmetic.precisions import Formats, checked_bits, checked_forward_bits
 
 
 def changed(

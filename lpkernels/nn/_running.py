@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer, Recipe
-from lpkernels.arithmetic._precision import Formats
-from lpkernels.functional._running import Average, rounded_input
-from lpkernels.functional._tabled import TabledRecipe, tabled
-from lpkernels.nn._emulated import Emulated, is_traced
+from lpkernels.arithmetic.precisions import Formats
+from lpkernels.functional.running import Average, rounded_input
+from lpkernels.functional.tabled import TabledRecipe, tabled
+from lpkernels.nn.emulated import Emulated, is_traced
 
 # Buffers of a layer with a running range; no other layer has them.
 RANGE, WEIGHT = "input_range", "input_range_weight"

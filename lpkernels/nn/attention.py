@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._torch import own
-from lpkernels.nn._emulated import Emulated
+from lpkernels.functional.torch_calls import own
+from lpkernels.nn.emulated import Emulated
 
 
 class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._layer import widened
-from lpkernels.functional._torch import own
-from lpkernels.nn._emulated import Emulated
+from lpkernels.functional.layer import widened
+from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
+from lpkernels.nn.emulated import Emulated
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._torch import own
-from lpkernels.nn._emulated import Emulated
+from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
 from lpkernels.nn.conv import PaddingMode, Place, Size
+from lpkernels.nn.emulated import Emulated
 
 
 class _ConvTranspose(RunningInput):

@@ -11,15 +11,15 @@ import torch
 from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe, checked_formats
-from lpkernels.arithmetic._precision import checked_bits, checked_forward_bits, rounds
+from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from lpkernels.formats import Format
 from lpkernels.nn import _classes
-from lpkernels.nn._calls import EmulatesCalls
 from lpkernels.nn._conflicts import refuse_conflicts, refuse_unsupported
-from lpkernels.nn._emulated import Emulated
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
 from lpkernels.nn._precision import changed
-from lpkernels.nn._select import (
+from lpkernels.nn.calls import EmulatesCalls
+from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.selecting import (
     Layer,
     Patterns,
     Recipes,

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._torch import own
-from lpkernels.nn._emulated import Emulated
+from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
+from lpkernels.nn.emulated import Emulated
 
 
 class Linear(RunningInput, torch.nn.Linear):

@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._torch import own
-from lpkernels.nn._emulated import Emulated
+from lpkernels.functional.torch_calls import own
+from lpkernels.nn.emulated import Emulated
 
 Place = torch.device | str | None
 Sizes = int | list[int] | torch.Size

@@ -18,7 +18,7 @@ import torch
 from lpkernels.arithmetic import Recipe
 from lpkernels.formats._named import did_you_mean
 from lpkernels.nn._positions import FIRST, LAST
-from lpkernels.nn._select import Pattern, checked, show
+from lpkernels.nn.selecting import Pattern, checked, show
 from lpkernels.recipes import as_recipe, recipe
 
 _QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from lpkernels.arithmetic import Recipe
-from lpkernels.nn._calls import Calls
-from lpkernels.nn._emulated import Emulated
+from lpkernels.nn.calls import Calls
+from lpkernels.nn.emulated import Emulated
 
 Place = torch.device | str | None
 

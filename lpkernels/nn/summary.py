@@ -10,10 +10,10 @@ from typing import Any
 from torch.nn import Module, RNNBase
 
 from lpkernels.nn._classes import has_no_products
-from lpkernels.nn._emulated import Emulated, recipe_name
 from lpkernels.nn._product_sizes import SIZES, Sizes
-from lpkernels.nn._select import check_model
+from lpkernels.nn.emulated import Emulated, recipe_name
 from lpkernels.nn.observing import Call, Visitor, trace
+from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import recipes
 
 _FUNCTIONS = "lpkernels.functional."

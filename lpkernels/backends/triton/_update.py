@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.arithmetic import Sgd, Step, step_from_numbers
-from lpkernels.arithmetic._update import ROUNDING_INTS
+from lpkernels.arithmetic.updates import ROUNDING_INTS
 from lpkernels.backends import UpdateTensors
 from lpkernels.backends._layout import add_steps
 from lpkernels.backends.triton._bits import narrow, single, value_of, wide, widened

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.functional._stored import masked, stored
+from lpkernels.functional.storing import masked, stored
 
 # (left, right, name) -> left @ right;  (x, w, b, name) -> x @ w.T + b.
 Matmul = Callable[[Tensor, Tensor, str], Tensor]

@@ -1,7 +1,7 @@
 """The observer: who runs, what it calls, and where calls are met.
 
 torch offers two places. A TorchFunctionMode meets the functions a model calls, above autograd;
-what `lpkernels` computes in their place comes through `lpkernels.functional._torch.own`. A
+what `lpkernels` computes in their place comes through `lpkernels.functional.torch_calls.own`. A
 TorchDispatchMode meets the operators that torch runs for them, below autograd, inside fused
 functions and TorchScript too.
 """
@@ -18,14 +18,14 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lpkernels.functional._torch import watching
+from lpkernels.functional.torch_calls import watching
 from lpkernels.nn._product_sizes import SIZES
-from lpkernels.nn._select import check_model
 from lpkernels.nn.observing.functions import PRODUCTS, arguments_of, name_of, operation_of
 from lpkernels.nn.observing.gradients import GradientHooks
 from lpkernels.nn.observing.parts import PARTS, in_parts
 from lpkernels.nn.observing.reporting import Reporter
 from lpkernels.nn.observing.visiting import Visitor
+from lpkernels.nn.selecting import check_model
 
 Depth = Literal["functions", "parts", "operators"]
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from lpkernels.nn._select import check_model
 from lpkernels.nn.observing.observer import Depth, observe
 from lpkernels.nn.observing.visiting import Visitor
+from lpkernels.nn.selecting import check_model
 
 
 def trace(

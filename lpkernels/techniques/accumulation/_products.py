@@ -12,10 +12,10 @@ from torch.nn import Module
 from torch.nn import functional as F
 
 from lpkernels.functional.conv import ConvGeometry
-from lpkernels.nn._calls import emulates
-from lpkernels.nn._select import callers
-from lpkernels.nn._select import layers as convertible_layers
+from lpkernels.nn.calls import emulates
 from lpkernels.nn.observing import Call, Run, Visitor
+from lpkernels.nn.selecting import callers
+from lpkernels.nn.selecting import layers as convertible_layers
 from lpkernels.techniques.accumulation._geometry import (
     Conv,
     ConvTranspose,

@@ -28,12 +28,12 @@ from torch.nn import functional as F
 from lpkernels import nn
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import packed_activations, seeds
-from lpkernels.functional._autograd import first_order
-from lpkernels.functional._layer import EmulatedLayer, quantized, widened
 from lpkernels.functional.conv import ConvGeometry, symmetric_padding
+from lpkernels.functional.layer import EmulatedLayer, quantized, widened
 from lpkernels.functional.linear import LinearGeometry
-from lpkernels.nn._calls import EmulatesCalls
-from lpkernels.nn._emulated import Emulated
+from lpkernels.functional.recording import first_order
+from lpkernels.nn.calls import EmulatesCalls
+from lpkernels.nn.emulated import Emulated
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.techniques.accumulation._masked import (
     MASKS,

@@ -15,9 +15,9 @@ from torch.nn.parameter import is_lazy
 from lpkernels.arithmetic import Quantizer, Recipe, as_quantizer
 from lpkernels.formats import FixedFormat, Format
 from lpkernels.functional import quantize
-from lpkernels.nn._emulated import Emulated
-from lpkernels.nn._select import check_model
+from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import trace
+from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques.accumulation import _checks, theory
 from lpkernels.techniques.accumulation._geometry import GEMMS

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.grouping import group, key_of
 from lpkernels.techniques.assignment.ops import Op, checked_ops
-from lpkernels.techniques.assignment.running._keeping import Memory
+from lpkernels.techniques.assignment.running.keeping import Memory
 
 _FLOAT, _INDEX = 4, 2
 

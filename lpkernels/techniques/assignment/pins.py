@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from lpkernels.formats._checks import set_fields
+from lpkernels.formats.checks import set_fields
 from lpkernels.techniques.assignment.grouping import Group, regroup
 
 Globs = str | Iterable[str]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import Format
-from lpkernels.formats._checks import set_fields
+from lpkernels.formats.checks import set_fields
 from lpkernels.techniques.assignment.grouping import Kind, TensorSpec
 
 Rounding = Quantizer | Format | str

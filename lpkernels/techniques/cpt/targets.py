@@ -10,7 +10,7 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Format
-from lpkernels.nn._emulated import Emulated
+from lpkernels.nn.emulated import Emulated
 from lpkernels.techniques.cpt.tracks import Precision
 
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lpkernels.techniques.pareto._checks import Bools, Floats
+from lpkernels.techniques.pareto.checks import Bools, Floats
 
 # Of a singular value, where a start is made smaller by more than all of it.
 _LEAST = 0.01

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lpkernels.formats._checks import checked_int
-from lpkernels.techniques.pareto import _checks
-from lpkernels.techniques.pareto._checks import Floats, Ints
+from lpkernels.formats.checks import checked_int
+from lpkernels.techniques.pareto import checks
+from lpkernels.techniques.pareto.checks import Floats, Ints
 from lpkernels.techniques.pareto.completion import complete
 from lpkernels.techniques.pareto.embedding import measurements
 
@@ -49,8 +49,8 @@ class Grid:
                 f"{function}: rank must be in 0..{min(rows, columns)} for a grid of {rows} x "
                 f"{columns}, got {rank}"
             )
-        _checks.number(function, "lam", lam, least=0)
-        _checks.number(function, "ridge", ridge, least=0, above=True)
+        checks.number(function, "lam", lam, least=0)
+        checks.number(function, "ridge", ridge, least=0, above=True)
         return cls(rows, columns, rank, lam, ridge)
 
     @property
@@ -125,7 +125,7 @@ def fit_grid(
     """
     grid = Grid.of("fit_grid", shape, rank, lam, ridge)
     chosen, found = measurements("fit_grid", indices, errors, grid.size)
-    _checks.indices("fit_grid", "indices", chosen, grid.size)
+    checks.indices("fit_grid", "indices", chosen, grid.size)
     if cover := grid.cover(chosen):
         row, column = divmod(cover[0], grid.columns)
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lpkernels.techniques.pareto._checks import Floats, Ints
+from lpkernels.techniques.pareto.checks import Floats, Ints
 
 # Exchanges end when log det cannot grow by more than this; the bound comes from concavity.
 _TOLERANCE = 1e-6

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats._checks import checked_int
-from lpkernels.techniques.pareto import _checks
-from lpkernels.techniques.pareto._checks import Floats, Ints
+from lpkernels.formats.checks import checked_int
+from lpkernels.techniques.pareto import checks
 from lpkernels.techniques.pareto._grid import Grid
+from lpkernels.techniques.pareto.checks import Floats, Ints
 from lpkernels.techniques.pareto.frontier import pareto_front
 from lpkernels.techniques.pareto.uncertainty import FrontierBand, band, draw_residuals, hopeful
 
@@ -93,11 +93,11 @@ def cold_start(
             numbers after the cover; an infinite error.
     """
     grid = Grid.of("cold_start", shape, rank, lam, ridge)
-    m = _checks.finite("cold_start", "memory", memory, 1)
+    m = checks.finite("cold_start", "memory", memory, 1)
     if len(m) != grid.size:
         raise ValueError(f"cold_start: memory has {len(m)} values, the grid {grid.size}")
     known = dict(measured or {})
-    _checks.indices("cold_start", "measured", list(known), grid.size)
+    checks.indices("cold_start", "measured", list(known), grid.size)
     state = _State(list(known), [float(error) for error in known.values()])
     cover = grid.cover(state.known()[0])
     least = len(state.measured) + len(cover)
@@ -107,7 +107,7 @@ def cold_start(
             f"cold_start: n must be in {least}..{grid.size}: {len(state.measured)} measured already"
             f" and {len(cover)} for every row and column of {grid.rows} x {grid.columns}; got {n}"
         )
-    _checks.share("cold_start", "level", level)
+    checks.share("cold_start", "level", level)
     draw_residuals("cold_start", [0.0], draws, 1, seed)
     for index in cover:
         _measure(state, measure, index)
@@ -123,7 +123,7 @@ def cold_start(
 
 def _measure(state: _State, measure: Callable[[int], float], index: int) -> None:
     error = np.array([measure(int(index))], dtype=np.float64)
-    _checks.without_nan("cold_start", error, np.ones(1, dtype=bool))
+    checks.without_nan("cold_start", error, np.ones(1, dtype=bool))
     state.measured.append(int(index))
     state.errors.append(float(error[0]))
 

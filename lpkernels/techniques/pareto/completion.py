@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats._checks import checked_int
-from lpkernels.techniques.pareto import _checks
-from lpkernels.techniques.pareto._checks import Bools, Floats
+from lpkernels.formats.checks import checked_int
+from lpkernels.techniques.pareto import checks
 from lpkernels.techniques.pareto._factors import Alternation, Factors, additive_fill
+from lpkernels.techniques.pareto.checks import Bools, Floats
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def complete(
     of them; a step here costs about as much, needs no length and is as long with propensities.
     """
     checked_int("complete", "steps", steps, 1)
-    lam = _checks.number("complete", "lam", lam, least=0)
-    _checks.number("complete", "tolerance", tolerance, least=0)
-    errors = _checks.numbers("complete", "x", x, 2)
+    lam = checks.number("complete", "lam", lam, least=0)
+    checks.number("complete", "tolerance", tolerance, least=0)
+    errors = checks.numbers("complete", "x", x, 2)
     _check_rank(rank, errors.shape)
-    bounds = _checks.clip_range("complete", clip)
+    bounds = checks.clip_range("complete", clip)
     observed = _observed(errors, mask, bounds)
     w = _weights(observed, weights, propensities)
     errors[~observed] = 0
@@ -130,7 +130,7 @@ def _observed(errors: Floats, mask: Any, bounds: tuple[float, float] | None) -> 
         raise TypeError(f"complete: mask must hold bools, True where observed; got {seen.dtype}")
     if seen.shape != errors.shape:
         raise ValueError(f"complete: mask has shape {seen.shape}, x has {errors.shape}")
-    seen = _checks.without_nan("complete", errors, seen)
+    seen = checks.without_nan("complete", errors, seen)
     for axis, what in ((1, "row"), (0, "column")):
         empty = np.flatnonzero(~seen.any(axis=axis))
         if len(empty):
@@ -154,7 +154,7 @@ def _weights(observed: Bools, weights: Any, propensities: Any) -> Floats:
     for name, value in (("weights", weights), ("propensities", propensities)):
         if value is None:
             continue
-        array = _checks.numbers("complete", name, value, 2)
+        array = checks.numbers("complete", name, value, 2)
         if array.shape != observed.shape:
             raise ValueError(f"complete: {name} has shape {array.shape}, x has {observed.shape}")
         given = array[observed]
@@ -170,7 +170,7 @@ def _weights(observed: Bools, weights: Any, propensities: Any) -> Floats:
 
 
 def _start(start: Any, shape: tuple[int, ...]) -> Floats:
-    z = _checks.finite("complete", "start", start, 2)
+    z = checks.finite("complete", "start", start, 2)
     if z.shape != shape:
         raise ValueError(f"complete: start has shape {z.shape}, x has {shape}")
     return z

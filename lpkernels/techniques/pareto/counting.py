@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module, Sequential
 
-from lpkernels.formats._checks import checked_choice
-from lpkernels.nn._select import check_model
+from lpkernels.formats.checks import checked_choice
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, trace
+from lpkernels.nn.selecting import check_model
 
 
 def count_tensors(

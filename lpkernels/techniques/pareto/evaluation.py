@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats._checks import checked_choice, checked_int
-from lpkernels.techniques.pareto import _checks
-from lpkernels.techniques.pareto._checks import Bools, Floats, Ints
+from lpkernels.formats.checks import checked_choice, checked_int
+from lpkernels.techniques.pareto import checks
+from lpkernels.techniques.pareto.checks import Bools, Floats, Ints
 from lpkernels.techniques.pareto.completion import complete
 from lpkernels.techniques.pareto.embedding import embed, predict
 from lpkernels.techniques.pareto.frontier import (
@@ -156,7 +156,7 @@ def noise_floor(errors: Any) -> Floats:
 
     Raises: TypeError, ValueError: another shape.
     """
-    e = _checks.numbers("noise_floor", "errors", errors, 3)
+    e = checks.numbers("noise_floor", "errors", errors, 3)
     seeds = (~np.isnan(e)).sum(axis=2)
     repeated = seeds > 1
     mean = np.nansum(e, axis=2, keepdims=True) / np.maximum(seeds, 1)[..., None]
@@ -217,11 +217,11 @@ def _study(
         checked_choice("leave_one_out", "methods", method, (*METHODS, COLUMN_MEAN))
     for count in counts:
         checked_int("leave_one_out", "counts", count, 1)
-    share = _checks.number("leave_one_out", "observed", observed, least=0, above=True)
+    share = checks.number("leave_one_out", "observed", observed, least=0, above=True)
     if share > 1:
         raise ValueError(f"leave_one_out: observed must be above 0 and at most 1, got {observed}")
     seeds = np.ndim(errors) == 3
-    e = _checks.numbers("leave_one_out", "errors", errors, 3 if seeds else 2)
+    e = checks.numbers("leave_one_out", "errors", errors, 3 if seeds else 2)
     truth = _mean_over_seeds(e) if seeds else e
     if checked_int("leave_one_out", "rank", rank, 1) > min(len(truth) - 1, truth.shape[1]):
         raise ValueError(
@@ -232,13 +232,13 @@ def _study(
         raise ValueError(
             f"leave_one_out: 'qr' has pivots up to the rank, {rank}, got counts up to {max(counts)}"
         )
-    m = _checks.finite("leave_one_out", "memory", memory, 2 if np.ndim(memory) == 2 else 1)
+    m = checks.finite("leave_one_out", "memory", memory, 2 if np.ndim(memory) == 2 else 1)
     if m.shape not in (truth.shape, truth.shape[1:]):
         raise ValueError(
             f"leave_one_out: memory must be {truth.shape[1:]} or {truth.shape}, got {m.shape}"
         )
     everywhere = np.broadcast_to(m, truth.shape)
-    limit = np.inf if cap is None else _checks.number("leave_one_out", "cap", cap, least=0)
+    limit = np.inf if cap is None else checks.number("leave_one_out", "cap", cap, least=0)
     if (everywhere.min(axis=1) > limit).any():
         raise ValueError(
             f"leave_one_out: the cap of {limit:g} is below the cheapest configuration's "

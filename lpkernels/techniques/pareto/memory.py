@@ -7,8 +7,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from lpkernels.formats._checks import checked_int
-from lpkernels.techniques.pareto._checks import Floats
+from lpkernels.formats.checks import checked_int
+from lpkernels.techniques.pareto.checks import Floats
 
 COUNTS = ("params", "activations", "inputs", "outputs")
 

@@ -18,11 +18,11 @@ from lpkernels.arithmetic import (
     as_quantizer,
 )
 from lpkernels.formats import Format
-from lpkernels.formats._checks import set_fields
+from lpkernels.formats.checks import set_fields
 from lpkernels.nn import FIRST, LAST
 from lpkernels.nn.policies import REDUCING, Policy
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
-from lpkernels.techniques.pareto import _checks, _saving
+from lpkernels.techniques.pareto import _saving, checks
 
 #: Of the file.
 VERSION = 1
@@ -67,7 +67,7 @@ class TrainingRecipe:
         rounding: str = "stochastic",
         loss_scale: float = LOSS_SCALE,
     ) -> None:
-        scale = _checks.number("TrainingRecipe", "loss_scale", loss_scale, least=0, above=True)
+        scale = checks.number("TrainingRecipe", "loss_scale", loss_scale, least=0, above=True)
         set_fields(
             self,
             low=_quantizer(low, rounding),

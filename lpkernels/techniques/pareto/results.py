@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.techniques.pareto import _checks, _saving
-from lpkernels.techniques.pareto._checks import Floats
+from lpkernels.techniques.pareto import _saving, checks
+from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import FormatSpace
 
 #: Of the file.
@@ -44,7 +44,7 @@ class ErrorMatrix:
             raise TypeError(f"ErrorMatrix: tasks must be a list of names, got {tasks!r}")
         if len(set(names)) != len(names):
             raise ValueError("ErrorMatrix: each task must have a name of its own")
-        e = _checks.numbers("ErrorMatrix", "errors", errors, 3 if np.ndim(errors) == 3 else 2)
+        e = checks.numbers("ErrorMatrix", "errors", errors, 3 if np.ndim(errors) == 3 else 2)
         e = e if e.ndim == 3 else e[:, :, None]
         if e.shape[:2] != (len(names), len(space)):
             raise ValueError(

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats._checks import checked_choice, checked_int
-from lpkernels.techniques.pareto import _checks
-from lpkernels.techniques.pareto._checks import Floats, Ints
+from lpkernels.formats.checks import checked_choice, checked_int
+from lpkernels.techniques.pareto import checks
 from lpkernels.techniques.pareto._relaxation import relax
+from lpkernels.techniques.pareto.checks import Floats, Ints
 
 METHODS = ("greedy", "qr", "convex", "random", "cheapest")
 
@@ -207,10 +207,10 @@ def _problem(
     y: Any, n: Any, cost: Any, budget: Any, method: str, measured: Any, among: Any
 ) -> _Problem:
     checked_choice("select", "method", method, METHODS)
-    embeddings = _checks.finite("select", "y", y, 2)
+    embeddings = checks.finite("select", "y", y, 2)
     rank, size = embeddings.shape
-    known = _checks.indices("select", "measured", measured, size)
-    allowed = np.arange(size) if among is None else _checks.indices("select", "among", among, size)
+    known = checks.indices("select", "measured", measured, size)
+    allowed = np.arange(size) if among is None else checks.indices("select", "among", among, size)
     candidates = np.setdiff1d(allowed, known)
     orthonormal = _basis_free(embeddings, np.union1d(allowed, known))
     if not len(candidates):
@@ -220,7 +220,7 @@ def _problem(
     if cost is None and (budget is not None or method == "cheapest"):
         wanted = "a budget" if budget is not None else "method='cheapest'"
         raise ValueError(f"select: {wanted} needs cost, a number for each configuration")
-    price = np.ones(size) if cost is None else _checks.positive("select", "cost", cost, size)
+    price = np.ones(size) if cost is None else checks.positive("select", "cost", cost, size)
     most = min(len(candidates), rank) if method == "qr" else len(candidates)
     count = most if n is None else checked_int("select", "n", n, 1)
     if count > most:
@@ -230,7 +230,7 @@ def _problem(
             else f"the {most} that may be chosen"
         )
         raise ValueError(f"select: n must be at most {why}, got {n}")
-    total = np.inf if budget is None else _checks.number("select", "budget", budget, least=0)
+    total = np.inf if budget is None else checks.number("select", "budget", budget, least=0)
     if price[candidates].min() > total:
         raise ValueError(
             f"select: the budget of {total:g} is below the cheapest configuration's "

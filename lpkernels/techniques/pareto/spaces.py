@@ -13,7 +13,7 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FloatFormat, Format, as_format
-from lpkernels.techniques.pareto._checks import Floats
+from lpkernels.techniques.pareto.checks import Floats
 
 Configuration = tuple[Format, Format] | tuple[Format, Format, Accumulator]
 

@@ -19,7 +19,7 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
-from lpkernels.techniques.pareto._checks import Floats, Ints
+from lpkernels.techniques.pareto.checks import Floats, Ints
 from lpkernels.techniques.pareto.uncertainty import band
 
 #: As the paper's code completes.

@@ -21,7 +21,7 @@ from lpkernels.techniques.pareto import (
     count_tensors,
     training_memory,
 )
-from lpkernels.techniques.pareto._checks import Floats
+from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import Configuration
 
 _AXES = ("low", "high", "accumulators")

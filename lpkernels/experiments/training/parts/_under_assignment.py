@@ -12,8 +12,8 @@ from lpkernels.experiments.training.parts.part import Context, Part
 from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
 from lpkernels.techniques.assignment import Assignment, assign
-from lpkernels.techniques.assignment.running._checks import FanOut
 from lpkernels.techniques.assignment.running.checking import check_batch
+from lpkernels.techniques.assignment.running.options import FanOut
 
 #: From the model's output and a batch to the mean loss.
 LossOf = Callable[[Any, Batch], Tensor]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.formats import FixedFormat
-from lpkernels.functional._nodes import packed, unpacked
+from lpkernels.functional.unchecked import packed, unpacked
 
 # Codes of one bit: 0 and 1.
 _BIT = FixedFormat(1, 0, signed=False).to_ints()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.functional._autograd import first_order
+from lpkernels.functional.recording import first_order
 from lpkernels.techniques.assignment.running._table import Table
 
 

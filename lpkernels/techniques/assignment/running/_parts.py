@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import _reduction
 from torch.nn import functional as F
 
-from lpkernels.functional._stored import stored, storing
+from lpkernels.functional.storing import stored, storing
 from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
 from lpkernels.nn.observing.functions import arguments_of
 

@@ -17,10 +17,10 @@ from torch.nn import Module
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, SAME_VALUES, canonical
 from lpkernels.techniques.assignment.ops import Op
-from lpkernels.techniques.assignment.running._trees import changed
-from lpkernels.techniques.assignment.tracing._calls import Met, Place
-from lpkernels.techniques.assignment.tracing._finishing import finished
-from lpkernels.techniques.assignment.tracing._flow import Parameter, Step
+from lpkernels.techniques.assignment.running.trees import changed
+from lpkernels.techniques.assignment.tracing.calls import Met, Place
+from lpkernels.techniques.assignment.tracing.finishing import finished
+from lpkernels.techniques.assignment.tracing.flow import Parameter, Step
 from lpkernels.techniques.assignment.tracing.tracing import followed
 
 

@@ -12,15 +12,15 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.functional._torch import watching
+from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
 from lpkernels.techniques.assignment.grouping import key_of
-from lpkernels.techniques.assignment.running._keeping import Keeper
 from lpkernels.techniques.assignment.running._nodes import Branch, Rounded, RoundedInPlace
 from lpkernels.techniques.assignment.running._parts import in_parts
 from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_results
 from lpkernels.techniques.assignment.running._table import Table
-from lpkernels.techniques.assignment.running._trees import changed
+from lpkernels.techniques.assignment.running.keeping import Keeper
+from lpkernels.techniques.assignment.running.trees import changed
 
 # What reads a tensor's attribute, and gives other values than the parameter's.
 _APART = frozenset("grad grad_fn".split())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.functional._nodes import rounded, rows_of
+from lpkernels.functional.unchecked import rounded, rows_of
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.running._plan import Planned
 

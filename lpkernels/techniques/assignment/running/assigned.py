@@ -12,24 +12,24 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
 
 from lpkernels.formats import FixedFormat, FloatFormat
-from lpkernels.functional._nodes import KeepsCodes
-from lpkernels.nn._select import check_model
+from lpkernels.functional.unchecked import KeepsCodes
+from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.grouping import group
 from lpkernels.techniques.assignment.promotion import FORWARD, Promoter, Promotion
-from lpkernels.techniques.assignment.running._checks import (
-    FanOut,
-    check_options,
-    kind_of,
-    promoter_of,
-)
-from lpkernels.techniques.assignment.running._keeping import Keeper, Memory, Meter
 from lpkernels.techniques.assignment.running._nodes import Flagged
 from lpkernels.techniques.assignment.running._plan import Plan, planned
 from lpkernels.techniques.assignment.running._session import Session
 from lpkernels.techniques.assignment.running._table import Copied, Count, Table, ratios
 from lpkernels.techniques.assignment.running._traced import Traced
-from lpkernels.techniques.assignment.tracing._calls import all_tensors
+from lpkernels.techniques.assignment.running.keeping import Keeper, Memory, Meter
+from lpkernels.techniques.assignment.running.options import (
+    FanOut,
+    check_options,
+    kind_of,
+    promoter_of,
+)
+from lpkernels.techniques.assignment.tracing.calls import all_tensors
 from lpkernels.techniques.assignment.tracing.tracing import arguments
 
 

@@ -18,7 +18,7 @@ from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.running._plan import Plan, Planned
 from lpkernels.techniques.assignment.running.assigned import Assigned
 from lpkernels.techniques.assignment.running.checking import check_assigned
-from lpkernels.techniques.assignment.tracing._calls import all_tensors
+from lpkernels.techniques.assignment.tracing.calls import all_tensors
 from lpkernels.techniques.assignment.tracing.tracing import as_pair
 
 

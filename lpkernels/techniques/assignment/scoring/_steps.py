@@ -15,8 +15,8 @@ from lpkernels.nn.observing.tracing import left_as_found
 from lpkernels.techniques.assignment.demotion import demote
 from lpkernels.techniques.assignment.grouping import Group, key_of
 from lpkernels.techniques.assignment.precisions import Formats
-from lpkernels.techniques.assignment.running._trees import changed
 from lpkernels.techniques.assignment.running.assigned import assign
+from lpkernels.techniques.assignment.running.trees import changed
 from lpkernels.techniques.assignment.tracing.tracing import arguments
 
 Loss = Callable[[Any, Any], Tensor]

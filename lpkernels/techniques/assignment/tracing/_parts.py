@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from lpkernels.nn.observing import Run
-from lpkernels.techniques.assignment.tracing._flow import Maker, Step
+from lpkernels.techniques.assignment.tracing.flow import Maker, Step
 
 
 @dataclass(frozen=True)

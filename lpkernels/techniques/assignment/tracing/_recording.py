@@ -11,9 +11,9 @@ from torch.nn import Module
 
 from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor
 from lpkernels.techniques.assignment.operations import KNOWN, SAME_VALUES, canonical
-from lpkernels.techniques.assignment.tracing._calls import Made, Met, Place, all_tensors
-from lpkernels.techniques.assignment.tracing._flow import Flow, Maker, Parameter, Step, memory
 from lpkernels.techniques.assignment.tracing._parts import PARTS, Reads, give
+from lpkernels.techniques.assignment.tracing.calls import Made, Met, Place, all_tensors
+from lpkernels.techniques.assignment.tracing.flow import Flow, Maker, Parameter, Step, memory
 
 # Products that are several in one call, step after step or with functions between.
 _SEVERAL = {

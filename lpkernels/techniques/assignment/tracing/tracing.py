@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from lpkernels.nn._select import check_model
 from lpkernels.nn.observing import EVERYTHING, observe
 from lpkernels.nn.observing.tracing import left_as_found
+from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.ops import Op
-from lpkernels.techniques.assignment.tracing._finishing import finished, named
-from lpkernels.techniques.assignment.tracing._flow import Step
 from lpkernels.techniques.assignment.tracing._recording import Recorder
+from lpkernels.techniques.assignment.tracing.finishing import finished, named
+from lpkernels.techniques.assignment.tracing.flow import Step
 
 
 def trace(

@@ -7,7 +7,7 @@ from typing import Any
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import FloatFormat, Format
-from lpkernels.nn._emulated import Emulated
+from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import Run
 
 #: Formats by kind, one for all kinds, or "recipe": those of each layer's recipe.

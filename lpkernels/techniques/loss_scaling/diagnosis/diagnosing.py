@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
-from lpkernels.nn._select import check_model
 from lpkernels.nn.observing import observe
+from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.loss_scaling.diagnosis._counters import Counters
 from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS
 from lpkernels.techniques.loss_scaling.diagnosis._formats import RECIPE, AskedFormats, Formats

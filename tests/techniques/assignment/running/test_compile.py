@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from lpkernels.functional._nodes import KeepsCodes
+from lpkernels.functional.unchecked import KeepsCodes
 from lpkernels.techniques.assignment import Assigned
 from lpkernels.techniques.assignment.running import assigned as module
 from lpkernels.techniques.assignment.running._traced import Traced

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional._torch import own, own_instead
-from lpkernels.nn._emulated import Emulated
+from lpkernels.functional.torch_calls import own, own_instead
+from lpkernels.nn.emulated import Emulated
 
 Handler = Callable[..., Any]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lpkernels import ops
 from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Quantizer, Recipe
-from lpkernels.arithmetic._precision import in_place_of
+from lpkernels.arithmetic.precisions import in_place_of
 from lpkernels.formats import Format
 from lpkernels.ops import ROW, Ints, Row
 

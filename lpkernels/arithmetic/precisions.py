@@ -9,7 +9,7 @@ from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import as_accumulator
 from lpkernels.arithmetic._recipe import PRODUCTS, Recipe
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Format, as_format
-from lpkernels.formats._checks import checked_int
+from lpkernels.formats.checks import checked_int
 
 Bits: TypeAlias = int | tuple[int | None, int | None] | None
 Formats: TypeAlias = tuple[tuple[int, Format], ...]

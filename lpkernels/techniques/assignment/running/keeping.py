@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
-from lpkernels.functional._nodes import packed, unpacked
+from lpkernels.functional.unchecked import packed, unpacked
 from lpkernels.techniques.assignment.running._compact import Indices, Mask, compact
 
 

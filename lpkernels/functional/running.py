@@ -10,8 +10,8 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, RunningRange
 from lpkernels.functional import _checks
-from lpkernels.functional._layer import widened
 from lpkernels.functional._limits import checked_on_device
+from lpkernels.functional.layer import widened
 from lpkernels.functional.quantize import straight_through_in
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
-from lpkernels.functional._autograd import first_order, is_recorded
 from lpkernels.functional._saved import Saved, saved
+from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.ops import NOT_FUSED, Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 

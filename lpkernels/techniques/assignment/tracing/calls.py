@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from lpkernels.nn.observing import tensors
-from lpkernels.techniques.assignment.tracing._flow import Maker, Step
+from lpkernels.techniques.assignment.tracing.flow import Maker, Step
 
 Place = Literal["result", "argument"]
 

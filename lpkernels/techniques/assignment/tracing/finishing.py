@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from lpkernels.techniques.assignment.ops import Op
-from lpkernels.techniques.assignment.tracing._flow import Step
+from lpkernels.techniques.assignment.tracing.flow import Step
 
 
 def named(steps: Sequence[Step], ends: Iterable[Step]) -> dict[Step, str]:

@@ -15,10 +15,10 @@ from lpkernels.arithmetic import (
     precision,
     with_accumulators,
 )
-from lpkernels.arithmetic._precision import Formats
+from lpkernels.arithmetic.precisions import Formats
 from lpkernels.formats import Format
-from lpkernels.functional._autograd import is_exporting
-from lpkernels.functional._tabled import TabledRecipe, tabled
+from lpkernels.functional.recording import is_exporting
+from lpkernels.functional.tabled import TabledRecipe, tabled
 from lpkernels.nn._precision import changed
 from lpkernels.recipes import as_recipe, recipe, recipes
 
