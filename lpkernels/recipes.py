@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lpkernels.arithmetic import NATIVE, UNITS, Accumulator, Recipe, RunningRange, Unit
 from lpkernels.formats import E4M3FN, E5M2
-from lpkernels.formats._named import did_you_mean
+from lpkernels.formats.checks import did_you_mean
 
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
 

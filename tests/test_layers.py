@@ -90,6 +90,25 @@ def imported(path: Path, name: str) -> list[str]:
     return found
 
 
+def underscore_errors(path: Path, name: str) -> list[str]:
+    """What a file imports that is private to another package than its own."""
+    own = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            top, *parts = target.split(".")
+            private = [i for i, part in enumerate(parts) if re.match("_(?!_)", part)]
+            if top == "lpkernels" and private and own[: private[0]] != parts[: private[0]]:
+                found.append(f"{name} imports {target}, which is private")
+    return found
+
+
 def layer_error(name: str, target: str) -> str:
     """Why module `name` must not import `target`; empty when it may."""
     layer = name.split(".")[0]
@@ -132,6 +151,7 @@ def python_errors(root: Path) -> list[str]:
     for path in sorted(package.rglob("*.py")):
         name = module_name(path, package)
         errors += [layer_error(name, target) for target in imported(path, name)]
+        errors += underscore_errors(path, name)
     return sorted({error for error in errors if error})
 
 
@@ -168,6 +188,17 @@ def test_layers_of_csrc_include_no_torch_and_bind_in_one_place():
         ("backends/cpu.py", "from . import cuda", "backends.cpu imports the adapter cuda"),
         ("ops.py", "from lpkernels import _C", "ops imports _C"),
         ("report/tables.py", "import triton", "report.tables imports triton"),
+        (
+            "nn/linear.py",
+            "from lpkernels.functional import _tiles",
+            "nn.linear imports lpkernels.f",
+        ),
+        (
+            "nn/linear.py",
+            "import lpkernels.formats._float",
+            "nn.linear imports lpkernels.formats._",
+        ),
+        ("ops/sums.py", "from lpkernels.backends._choice import x", "ops.sums imports"),
         ("strange.py", "import lpkernels.formats", "strange belongs to no layer"),
         (
             "experiments/training/trainer.py",

@@ -7,7 +7,7 @@ from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._text import parse_options
 from lpkernels.arithmetic._units import UNITS
 from lpkernels.formats import Format, as_format
-from lpkernels.formats._named import did_you_mean
+from lpkernels.formats.checks import did_you_mean
 
 #: What torch itself does: fp32 sums in the hardware's own order.
 NATIVE = Accumulator("fp32", order="native")

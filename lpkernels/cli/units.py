@@ -13,7 +13,7 @@ from lpkernels.experiments.settings import Section
 from lpkernels.experiments.sweeps import unit_comparison as work
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.formats._named import did_you_mean
+from lpkernels.formats.checks import did_you_mean
 from lpkernels.recipes import recipe
 
 _SECTIONS: dict[str, type[Section]] = {

@@ -35,10 +35,10 @@ from lpkernels.formats._named import (
     FP_6_9_0_BACKWARD,
     NAMED,
     TF32,
-    did_you_mean,
     parse_float_name,
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
+from lpkernels.formats.checks import did_you_mean
 
 __all__ = [
     "BF16",

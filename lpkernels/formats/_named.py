@@ -8,7 +8,6 @@ cannot express, so it has no alias; ``e6m9fn_nosub`` with rounding "nearest_away
 expression of it and lacks only that lowest binade.
 """
 
-import difflib
 import re
 
 from lpkernels.formats._float import FloatFormat
@@ -121,9 +120,3 @@ def parse_float_name(name: str) -> FloatFormat | None:
         subnormals=subnormals,
         overflow=overflow,
     )
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """'; did you mean a, b?' for the known names nearest to ``name``, else a full stop."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {', '.join(near)}?" if near else "."

@@ -3,8 +3,14 @@
 from dataclasses import dataclass
 
 from lpkernels.formats._float import FloatFormat
-from lpkernels.formats._named import OCP_ELEMENTS, did_you_mean, parse_float_name
-from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
+from lpkernels.formats._named import OCP_ELEMENTS, parse_float_name
+from lpkernels.formats.checks import (
+    checked_bool,
+    checked_choice,
+    checked_int,
+    did_you_mean,
+    set_fields,
+)
 
 # X >= -127, so an element step of 2^-22 is 2^-149, float32's own.
 _LEAST_ELEMENT_STEP = -22

@@ -1,5 +1,6 @@
 """Argument checks shared by the format classes and by the arithmetic built on them."""
 
+import difflib
 import operator
 from collections.abc import Sequence
 
@@ -50,3 +51,9 @@ def set_fields(instance: object, **fields: object) -> None:
     """Set the fields of a frozen dataclass from its own ``__init__``."""
     for name, value in fields.items():
         object.__setattr__(instance, name, value)
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """'; did you mean a, b?' for the known names nearest to ``name``, else a full stop."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"; did you mean {', '.join(near)}?" if near else "."

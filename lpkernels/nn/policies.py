@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from lpkernels.arithmetic import Recipe
-from lpkernels.formats._named import did_you_mean
+from lpkernels.formats.checks import did_you_mean
 from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.selecting import Pattern, checked, show
 from lpkernels.recipes import as_recipe, recipe
