@@ -9,6 +9,7 @@ from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused, _reference
 from tests.cases import ACCUMULATORS, ConvCase, ids
 from tests.compare import assert_bit_equal
+from tests.operand_cases import tensor
 from tests.triton import test_conv
 
 backend = pytest.importorskip("lpkernels.backends.triton").BACKEND
@@ -31,20 +32,6 @@ OTHERS = [
 ]
 
 
-def operand(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:
-    """Small integers that cancel; values apart by 2^80; zeros of both signs, inf and NaN."""
-    x = torch.randint(-5, 6, shape, generator=generator).float() / 4
-    if kind == "wide":
-        return x * torch.exp2(torch.randint(-40, 40, shape, generator=generator).float())
-    choice = torch.rand(shape, generator=generator)
-    x[choice < 0.3] = -0.0
-    if kind == "special":
-        x[choice < 0.08] = 1e-45
-        x[choice < 0.04] = float("inf")
-        x[choice < 0.02] = -torch.tensor(float("nan"))
-    return x
-
-
 def check(a: Tensor, b: Tensor, bias: Tensor | None, acc: Accumulator, device: str) -> None:
     on = [None if x is None else x.to(device) for x in (a, b, bias)]
     got = backend.matmul(*on, acc.to_ints(), SEED.to(device), ROLE)
@@ -57,24 +44,24 @@ def test_sums(acc: Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     # Rows of all kinds in one product.
     kinds = ("cancelling", "special", "wide")
-    a = torch.cat([operand((2, 21), kind, generator) for kind in kinds])
-    b = torch.cat([operand((21, 3), kind, generator) for kind in kinds], 1)
-    check(a, b, operand((9,), "cancelling", generator), acc, device)
+    a = torch.cat([tensor((2, 21), kind, generator) for kind in kinds])
+    b = torch.cat([tensor((21, 3), kind, generator) for kind in kinds], 1)
+    check(a, b, tensor((9,), "cancelling", generator), acc, device)
 
 
 @pytest.mark.parametrize("acc", [*TREES, *OTHERS], ids=ids)
 def test_short_sums(acc: Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(2)
     for k in (0, 1, 2, 3, 4):
-        a, b = operand((3, k), "cancelling", generator), operand((k, 2), "special", generator)
-        check(a, b, operand((2,), "wide", generator), acc, device)
+        a, b = tensor((3, k), "cancelling", generator), tensor((k, 2), "special", generator)
+        check(a, b, tensor((2,), "wide", generator), acc, device)
 
 
 @pytest.mark.parametrize("acc", [TREES[1], OTHERS[2]], ids=ids)
 def test_batches(acc: Accumulator, device: str) -> None:
     # More tiles than programs, where these take one after the other.
     generator = torch.Generator().manual_seed(3)
-    a, b = operand((7, 2, 9), "wide", generator), operand((7, 9, 3), "special", generator)
+    a, b = tensor((7, 2, 9), "wide", generator), tensor((7, 9, 3), "special", generator)
     check(a, b, None, acc, device)
 
 
@@ -92,7 +79,7 @@ def test_results_are_rounded_and_tiles_do_not_matter(
     acc: Accumulator, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = torch.Generator().manual_seed(4)
-    a, b = operand((5, 6), "wide", generator), operand((6, 9), "cancelling", generator)
+    a, b = tensor((5, 6), "wide", generator), tensor((6, 9), "cancelling", generator)
     fused = Fused((), (), Quantizer("e3m2", "to_odd").to_ints())
     want = ops.matmul(a, b, None, acc.to_ints(), SEED, ROLE, "reference", fused)
     for bm, bn in ((2, 16), (8, 4)):

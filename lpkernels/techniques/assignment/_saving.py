@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from lpkernels.techniques import saving
 from lpkernels.techniques.assignment.grouping import Group, Kind, TensorSpec, regroup
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import Formats
@@ -57,18 +58,7 @@ def read(path: str | Path, what: str) -> dict[str, Any]:
 
     Raises: ValueError: it holds something else.
     """
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no {what} as JSON: {error}") from error
-    if not isinstance(values, dict) or values.get("what") != what:
-        raise ValueError(f"{path} is no file of an {what}; take one that its save() wrote")
-    if values.get("version") != _VERSION:
-        raise ValueError(
-            f"{path} has version {values.get('version')}, and version {_VERSION} is read; make it "
-            "again"
-        )
-    return values
+    return saving.read(path, what, _VERSION, f"an {what}", "its save()", key="what")
 
 
 def from_json(path: str | Path) -> dict[str, Any]:

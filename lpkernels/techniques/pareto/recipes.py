@@ -21,8 +21,9 @@ from lpkernels.formats import Format
 from lpkernels.formats.checks import set_fields
 from lpkernels.nn import FIRST, LAST
 from lpkernels.nn.policies import REDUCING, Policy
+from lpkernels.techniques import saving
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
-from lpkernels.techniques.pareto import _saving, checks
+from lpkernels.techniques.pareto import checks
 
 #: Of the file.
 VERSION = 1
@@ -160,7 +161,7 @@ class TrainingRecipe:
             FileNotFoundError: no such file.
             ValueError: not such a recipe, or one of another version.
         """
-        found = _saving.read(path, KIND, VERSION, "a recipe", "TrainingRecipe.save")
+        found = saving.read(path, KIND, VERSION, "a recipe", "TrainingRecipe.save")
         low, high = as_quantizer(found["low"]), as_quantizer(found["high"])
         return cls(low, high, found["accumulator"], loss_scale=found["loss_scale"])
 

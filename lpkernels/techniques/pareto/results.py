@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.techniques.pareto import _saving, checks
+from lpkernels.techniques import saving
+from lpkernels.techniques.pareto import checks
 from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import FormatSpace
 
@@ -88,7 +89,7 @@ class ErrorMatrix:
             FileNotFoundError: no such file.
             ValueError: not an error matrix, one of another version, or of another space.
         """
-        found = _saving.read(path, KIND, VERSION, "an error matrix", "ErrorMatrix.save")
+        found = saving.read(path, KIND, VERSION, "an error matrix", "ErrorMatrix.save")
         measured = FormatSpace.from_json(json.dumps(found["space"]))
         if space is not None and measured != space:
             raise ValueError(

@@ -72,9 +72,12 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("no json", "is no lpkernels assignment as JSON"),
-        ("[1]", "is no file of an lpkernels assignment; take one that its save"),
-        ('{"what": "lpkernels assignment", "version": 9}', "has version 9, and version 1 is read"),
+        ("no json", "expected an lpkernels assignment, got no JSON"),
+        ("[1]", "expected an lpkernels assignment, as its save"),
+        (
+            '{"what": "lpkernels assignment", "version": 9}',
+            "expected version 1 of an lpkernels assignment, got 9",
+        ),
         ('{"what": "lpkernels assignment", "version": 1}', "a field is missing .*: 'tensors'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Files of this technique: JSON that says what it is and of which version."""
+"""Files of techniques: JSON that says what it is, and of which version."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 
-def read(path: str | Path, kind: str, version: int, what: str, writer: str) -> dict[str, Any]:
+def read(
+    path: str | Path, kind: str, version: int, what: str, writer: str, *, key: str = "type"
+) -> dict[str, Any]:
     """The values of a file.
 
-    Args: kind, version: what its "type" and "version" must be; what, writer: as errors name it and
-        what writes it.
+    Args:
+        kind, version: what its `key` and "version" must be.
+        what, writer: how errors name it, and what writes it.
+
     Raises:
         FileNotFoundError: no such file.
         ValueError: another kind of file, or another version.
@@ -19,13 +23,13 @@ def read(path: str | Path, kind: str, version: int, what: str, writer: str) -> d
     path = Path(path)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{path}: expected {what}, got no JSON: {error}") from error
-    if not isinstance(found, dict) or found.get("type") != kind:
+    if not isinstance(found, dict) or found.get(key) != kind:
         raise ValueError(f"{path}: expected {what}, as {writer} writes it")
     if found.get("version") != version:
         raise ValueError(
             f"{path}: expected version {version} of {what}, got {found.get('version')!r}; read it "
-            "with the lpkernels that wrote it"
+            "with the lpkernels that wrote it, or make it again"
         )
     return found
