@@ -138,6 +138,9 @@ _COUNT = [
     for elements in (100_000_000, 65_536, 1000)
     for op in _COUNTING
     for spec in ("e5m2:nearest_even", "e6m9:stochastic")
+] + [
+    Case("quantize_counting", (100_000_000,), spec, baselines=("torch", "quantize"))
+    for spec in ("e4m3fn:stochastic", "e4m3none_b11_sat:nearest_away")
 ]
 
 # Layers of ResNet-18 for images of 224 (He et al. 2016, table 1): (channels in, channels out,
