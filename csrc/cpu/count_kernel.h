@@ -73,7 +73,7 @@ LPK_HD bool all_inside(typename V::U a, uint32_t low, uint32_t high) {
 // Which of a vector's finite magnitudes are beyond the format's largest once rounded without end.
 template <class V, class Rule>
 struct Endless {
-  static constexpr bool kKnown = false;
+  static constexpr bool kKnown = false, kInside = false;
   Rule rule;
   uint32_t max;
 
@@ -87,21 +87,23 @@ struct Endless {
   }
 };
 
-// To nearest it is those above a magnitude that is known.
+// To nearest it is those above a magnitude that is known. kInside: the rule has a shorter form
+// where there are none.
+template <bool kShorter>
 struct KnownEnd {
-  static constexpr bool kKnown = true;
+  static constexpr bool kKnown = true, kInside = kShorter;
   uint32_t max;
 };
 
 template <class V>
-struct Endless<V, NearestRule<V>> : KnownEnd {
-  explicit Endless(const NearestRule<V>& given) : KnownEnd{given.last} {}
+struct Endless<V, NearestRule<V>> : KnownEnd<false> {
+  explicit Endless(const NearestRule<V>& given) : KnownEnd<false>{given.last} {}
 };
 
 template <class V, bool kSmall>
-struct Endless<V, WordRule<V, Rounding::kNearestAway, kSmall>> : KnownEnd {
+struct Endless<V, WordRule<V, Rounding::kNearestAway, kSmall>> : KnownEnd<true> {
   explicit Endless(const WordRule<V, Rounding::kNearestAway, kSmall>& given)
-      : KnownEnd{given.f.max + given.half - given.one} {}
+      : KnownEnd<true>{given.f.max + given.half - given.one} {}
 };
 
 // Draws that a rule rounds by an addition alone, from a magnitude on: such vectors, which have no
@@ -151,21 +153,23 @@ struct CountingRule {
 
   LPK_HD U operator()(U x, U draw) const {
     const U a = x & ~kSignWord;
-    U r;
     if constexpr (PlainFrom<Rule>::kExists) {
       if (all_inside<V>(a, least, endless.max)) return rule.plain(x, draw);
-      r = rule.general(x, draw);
-    } else {
-      r = rule(x, draw);
     }
+    const uint32_t large = lanes_above<V>(a, endless.max);
+    const U r = rounded(x, draw, large != 0);
     add_zero_lanes<V>(r, zero_results);
     add_zero_lanes<V>(x, zeros);
-    const uint32_t large = lanes_above<V>(a, endless.max);
     if (large != 0) look(x, draw, large);
     return r;
   }
 
  private:
+  LPK_HD U rounded(U x, U draw, bool large) const {
+    if constexpr (PlainFrom<Rule>::kExists) return rule.general(x, draw);
+    if constexpr (Endless<V, Rule>::kInside) return large ? rule(x, draw) : rule.inside(x, draw);
+    return rule(x, draw);
+  }
   LPK_HD void look(U x, U draw, uint32_t large) const {
     if constexpr (Endless<V, Rule>::kKnown) {
       const uint32_t strange = lanes_above<V>(x & ~kSignWord, kInfinityWord - 1);

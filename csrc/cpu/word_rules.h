@@ -46,10 +46,15 @@ struct WordRule {
   LPK_HD U general(U x, U draw) const {
     const U a = x & ~kSignWord;
     const U sign = x & kSignWord;
-    U r = rounded(a, sign, draw);
-    if constexpr (kSmall) r = above<V>(U{} + f.floor, a) ? rounded_small(a, sign, draw) : r;
+    const U r = unbounded(a, sign, draw);
     const U signed_r = above<V>(r, U{} + f.max) ? overflowed(a, sign) : r | sign;
     return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : signed_r;
+  }
+
+  // The same for finite magnitudes that do not overflow.
+  LPK_HD U inside(U x, U draw) const {
+    const U sign = x & kSignWord;
+    return unbounded(x & ~kSignWord, sign, draw) | sign;
   }
 
   // The same from the floor up to max, stochastic.
@@ -57,6 +62,12 @@ struct WordRule {
 
  private:
   LPK_HD U carried(U x, U draw) const { return x + shift_right<V>(draw, U{} + (32 - f.dropped)); }
+
+  LPK_HD U unbounded(U a, U sign, U draw) const {
+    const U r = rounded(a, sign, draw);
+    if constexpr (kSmall) return above<V>(U{} + f.floor, a) ? rounded_small(a, sign, draw) : r;
+    return r;
+  }
 
   LPK_HD U rounded(U a, U sign, U draw) const {
     switch (kMode) {
