@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
 export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 
-.PHONY: demo test check bench sanitize gpu
+.PHONY: demo test check bench prove sanitize gpu
 .NOTPARALLEL:
 
 demo: $(VENV)/.has-lab $(VENV)/.has-native
@@ -38,6 +38,11 @@ bench: $(VENV)/.has-lab,dev $(VENV)/.has-native
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake --build $$build --target lpk_naive
 	$(BIN)/python -m bench.run
+
+# What is proved for every value, into proofs/results.jsonl, and the tests that take minutes.
+prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove $(VENV)/.has-native
+	$(BIN)/python -m proofs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 # The C++ tests under AddressSanitizer and UBSan: minutes, most of them the compiler's. Where the
 # processor lacks AVX-512, its kernels are made to run without it.

@@ -1,0 +1,1 @@
+"""What is proved for every value rather than tested on some: ``make prove``."""
