@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from lpkernels.techniques import saving
 from lpkernels.techniques.assignment.grouping import Group, Kind, TensorSpec, regroup
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import Formats
+from lpkernels.techniques.saving import read as read_file
 
 if TYPE_CHECKING:
     from lpkernels.techniques.assignment.assignment import Assignment
@@ -58,7 +58,7 @@ def read(path: str | Path, what: str) -> dict[str, Any]:
 
     Raises: ValueError: it holds something else.
     """
-    return saving.read(path, what, _VERSION, f"an {what}", "its save()", key="what")
+    return read_file(path, what, _VERSION, f"an {what}", "its save()", key="what")
 
 
 def from_json(path: str | Path) -> dict[str, Any]:
