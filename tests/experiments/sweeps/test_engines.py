@@ -10,10 +10,10 @@ import pytest
 
 from lpkernels.experiments.sweeps import engines, sweep
 from lpkernels.experiments.sweeps.engines import gpu_of, wants_gpus
-from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
+from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.interrupts import Interrupted
 from tests.experiments.sweeps import toy
 
@@ -86,15 +86,15 @@ def test_ctrl_c_stops_workers_where_they_are(tmp_path: Path) -> None:
     run_sweep(spec, tmp_path / "whole", jobs=1, train=toy.train)
 
     def interrupt() -> None:
-        while len(Places(tmp_path / "out").tries()) < 2:
+        # Both have a checkpoint to go on from; a cell takes longer than workers need to start.
+        while len(list((tmp_path / "out").rglob(CHECKPOINT))) < 2:
             time.sleep(0.02)
-        time.sleep(0.7)
         os.kill(os.getpid(), 2)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(Interrupted, match="stopped; 0 of 2 cells"):
-        run_sweep(spec, tmp_path / "out", jobs=2, train=toy.slow(0.05))
+        run_sweep(spec, tmp_path / "out", jobs=2, train=toy.slow(0.5))
     thread.join()
     status = read_status(tmp_path / "out")
     assert len(status.begun) == 2 and status.running == []
