@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from lpkernels import formats
+from lpkernels.experiments import settings
+from lpkernels.experiments.training.parts import PARTS
+from lpkernels.experiments.workloads.models import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,9 +57,19 @@ def test_links_that_lead_nowhere_are_found(link: str, tmp_path: Path):
 PAGES_WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a page registers goes with its test."""
+    kept = [(registry, dict(registry)) for registry in (PARTS, FAMILIES, settings._OWNERS)]
+    yield
+    for registry, before in kept:
+        registry.clear()
+        registry.update(before)
+
+
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
 def test_python_of_a_page_runs_and_prints_what_is_shown(
-    page: Path, monkeypatch, tmp_path: Path, capsys
+    page: Path, monkeypatch, tmp_path: Path, capsys, registries: None
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
