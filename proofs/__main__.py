@@ -40,6 +40,19 @@ def ends(f: FloatFormat) -> list[int]:
     return sorted(set(around))
 
 
+def of_ieee(name: str) -> bool:
+    """Whether the solver has a conversion to the format that is meant to be its rule."""
+    try:
+        f = parse_format(name)
+        return (
+            isinstance(f, FloatFormat)
+            and f == FloatFormat(f.exp_bits, f.man_bits)
+            and f.man_bits > 0
+        )
+    except ValueError:
+        return False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m proofs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -48,12 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
+    for name in options.formats:
+        if not of_ieee(name):
+            parser.error(
+                f"--formats: expected formats as IEEE 754 has them, such as fp16, got {name}"
+            )
     records: list[dict[str, object]] = []
     failed = False
     for name in options.formats:
         f = parse_format(name)
-        if not isinstance(f, FloatFormat):
-            raise SystemExit(f"--formats: {name} is no float format")
+        assert isinstance(f, FloatFormat)
         start = time.monotonic()
         queries = [(e, 23) for e in FLOAT32] + [(e, 52) for e in ends(f)]
         found = joblib.Parallel(n_jobs=options.jobs, return_as="generator")(

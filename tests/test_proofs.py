@@ -72,6 +72,17 @@ def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 65504 < abs(found) < 65536
 
 
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2_sat", "e5m2_nosub", "e5m0", "fixed8_f4", "what"])
+def test_other_formats_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    proofs = pytest.importorskip("proofs.__main__", reason="z3 is not installed: make prove does")
+    with pytest.raises(SystemExit):
+        proofs.main(["--formats", "fp16", name])
+    assert (
+        f"expected formats as IEEE 754 has them, such as fp16, got {name}"
+        in capsys.readouterr().err
+    )
+
+
 def test_the_record_is_of_all_formats_and_modes() -> None:
     header, *rows = map(json.loads, RESULTS.read_text().splitlines())
     assert header["kind"] == "proofs" and header["solver"].startswith("z3 ")

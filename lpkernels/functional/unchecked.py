@@ -1,4 +1,5 @@
-"""Rounding for callers that checked everything once, and round many tensors a step."""
+"""Rounding, and an optimizer's step, for callers that checked everything once and have many tensors
+a step."""
 
 from __future__ import annotations
 
@@ -10,8 +11,19 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.functional.seeds import seed_for
-from lpkernels.ops import Ints
+from lpkernels.ops import Ints, UpdateTensors, update
 from lpkernels.rng import SITE_QUANTIZE, Role
+
+__all__ = [
+    "UpdateTensors",
+    "packed",
+    "rounded",
+    "rounded_by_row",
+    "rows_of",
+    "through_codes",
+    "unpacked",
+    "update",
+]
 
 
 def rounded(

@@ -1,7 +1,7 @@
 """Every kernel, and every rounding that the planner can choose, compiles ahead of time.
 
 What there is comes from the planner's pure functions over all formats; what is compiled, from
-`every_case`: for sm_90 as much as has every kernel, tier, mode and constant in it, for the others
+`every`: for sm_90 as much as has every kernel, tier, mode and constant in it, for the others
 every kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow: all.
 """
 
@@ -27,8 +27,8 @@ from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.triton.ahead_of_time import COUNTED, TARGETS, _run
-from tests.triton.every_case import GROUPS, launches
-from tests.triton.every_rule import Format, all_formats
+from tests.triton.every.kernels import GROUPS, launches
+from tests.triton.every.rules import Format, all_formats
 from tests.triton.kernel_keys import (
     constants,
     covering,

@@ -15,7 +15,7 @@ from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import hard_values
 from tests.compare import assert_bit_equal
-from tests.triton.every_rule import some_rules
+from tests.triton.every.rules import some_rules
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 

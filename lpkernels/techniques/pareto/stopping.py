@@ -50,7 +50,7 @@ def final_error(finished: Any, so_far: Any, *, level: float = 0.9) -> tuple[floa
     return last - float(np.median(gains)), last - float(most), last - float(least)
 
 
-@dataclass
+@dataclass(eq=False)
 class EarlyStop:
     """Ends runs of one task whose error can no longer reach the frontier.
 
@@ -122,7 +122,7 @@ class EarlyStop:
         return "", float("nan")
 
 
-@dataclass
+@dataclass(eq=False)
 class StoppableRun:
     """A run of `EarlyStop`, and the errors that it has reported.
 

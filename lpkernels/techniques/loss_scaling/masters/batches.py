@@ -14,7 +14,7 @@ from lpkernels import arithmetic
 from lpkernels.arithmetic import Keyed, Quantizer, UpdateRounding
 from lpkernels.formats import FP32, FloatFormat
 from lpkernels.functional.seeds import derived_seed
-from lpkernels.functional.updating import UpdateTensors, update
+from lpkernels.functional.unchecked import UpdateTensors, update
 from lpkernels.techniques.loss_scaling.masters.formats import Formats
 from lpkernels.techniques.loss_scaling.masters.fused import STATES
 from lpkernels.techniques.loss_scaling.masters.rules import Rule

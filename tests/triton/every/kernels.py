@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 from lpkernels.backends.planning import triton_tiers as _tiers
-from tests.triton import every_element as elements
-from tests.triton import every_product as products
-from tests.triton.every_rule import Call
+from tests.triton.every import elements, products
+from tests.triton.every.rules import Call
 from tests.triton.kernel_keys import key
 from tests.triton.launches import Launch, recorded
 

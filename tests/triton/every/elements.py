@@ -16,7 +16,7 @@ from lpkernels.backends.triton._quantize import way
 from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.rounding import ROUNDINGS
-from tests.triton.every_rule import FEW, SEED, Call, all_formats, drawn, kinds, some_rules
+from tests.triton.every.rules import FEW, SEED, Call, all_formats, drawn, kinds, some_rules
 from tests.triton.kernel_keys import float32_key
 from tests.updates import FORMATS, STEPS, rounding_of, tensors_of
 

@@ -16,7 +16,7 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
-from tests.triton.every_rule import FEW, SEED, Call, drawn, kinds, some_rules
+from tests.triton.every.rules import FEW, SEED, Call, drawn, kinds, some_rules
 from tests.triton.kernel_keys import fast_key
 
 #: A tile of the largest shape; rows and columns exchanged.
