@@ -1,9 +1,9 @@
 """``python -m bench.diagnosis``: what a training step costs more when every tensor is counted.
 
-ResNet-8 on digits32, the step of the trainer (`bench.training_loop`) with FP8 operands and emulated
-accumulators (fp8_wang2018) and in float32: without a diagnosis, with one of what the recipe rounds,
-and with one of all tensors in fp16. The runs take turns; the best of each counts, in seconds of the
-processor, so that other work beside it disturbs less. Printed, and appended to
+ResNet-8 on digits32, a loop as a user writes it (`bench.training_loop.by_hand`) with FP8 operands
+and emulated accumulators (fp8_wang2018) and in float32: without a diagnosis, inside one of what the
+recipe rounds, and inside one of all tensors in fp16. The runs take turns; the best of each counts,
+in seconds of the processor, so that other work beside it disturbs less. Printed, and appended to
 bench/results/diagnosis.jsonl.
 """
 
@@ -13,16 +13,19 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
 from bench.timing import OtherWork, interleave
-from bench.training_loop import through_the_loop
+from bench.training_loop import by_hand
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.techniques.loss_scaling import diagnose
 
 RESULTS = Path(__file__).resolve().parent / "results" / "diagnosis.jsonl"
 #: What is diagnosed, by recipe: in float32 there is nothing that a recipe rounds.
@@ -44,13 +47,14 @@ def main(arguments: list[str] | None = None) -> None:
 def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) -> None:
     """Some lines of the report."""
     plain = RunConfig.of(data=options.data, model="resnet8", threads=options.threads, recipe=recipe)
-    configs = {"": plain} | {fmt: plain.replace(diagnose=fmt) for fmt in diagnoses}
     other = OtherWork()
-    with tempfile.TemporaryDirectory() as folder:
-        runs = {
-            fmt: through_the_loop(config, Path(folder) / (fmt or "plain"))
-            for fmt, config in configs.items()
-        }
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as open_blocks:
+        runs = {}
+        for fmt in ("", *diagnoses):
+            trainer = Trainer(plain, Path(folder) / (fmt or "plain"))
+            runs[fmt] = by_hand(trainer)
+            if fmt:
+                open_blocks.enter_context(diagnose(trainer.model, fmt))
         found = interleave(runs, options.seconds, clock=time.process_time)
     for fmt in diagnoses:
         over = found[fmt].best / found[""].best - 1
@@ -61,8 +65,8 @@ def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) 
             f"diagnosed in {fmt:6} {over:+.1%} (medians {middle:+.1%}, of rounds {paired:+.1%})"
         )
         record = {
-            "type": "diagnosis", "model": "resnet8", "data": options.data, "recipe": recipe,
-            "diagnose": fmt, "batch": plain.batch, "threads": options.threads,
+            "type": "diagnosis", "loop": "by hand", "model": "resnet8", "data": options.data,
+            "recipe": recipe, "diagnose": fmt, "batch": plain.batch, "threads": options.threads,
             "plain_s": found[""].best, "diagnosed_s": found[fmt].best, "over": over,
             "over_median": middle, "over_rounds": paired, "samples": found[""].samples,
             "other_processors": other.processors(),

@@ -45,10 +45,9 @@ def through_the_loop(config: RunConfig, folder: Path) -> Callable[[], None]:
     return step
 
 
-def by_hand(config: RunConfig, folder: Path) -> Callable[[], None]:
-    """The same step written out; model and data are a trainer's that is never called."""
-    trainer = Trainer(config, folder)
-    model, optimizer = trainer.model, trainer.optimizer
+def by_hand(trainer: Trainer) -> Callable[[], None]:
+    """The same step written out; model and data are the trainer's, which is never called."""
+    config, model, optimizer = trainer.config, trainer.model, trainer.optimizer
     plan = trainer.workload.train.plan(config.seed, 0)
     scale = config.flat()["loss_scale"]
     weights = as_quantizer(PARTS["weight_update"]) if config.parts else None
@@ -100,7 +99,7 @@ def compare(data: str, recipe: str, parts: dict, options: argparse.Namespace) ->
     with tempfile.TemporaryDirectory() as folder:
         runs = {
             "loop": through_the_loop(config, Path(folder) / "loop"),
-            "hand": by_hand(config, Path(folder) / "hand"),
+            "hand": by_hand(Trainer(config, Path(folder) / "hand")),
         }
         found = interleave(runs, options.seconds)
     over = found["loop"].best / found["hand"].best - 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -69,12 +67,7 @@ def count(
     return counts
 
 
-def count_to_nearest(x: Tensor, fmt: FloatFormat, counts: Tensor) -> None:
+def counting_to_nearest(fmt: FloatFormat) -> ops.Counting:
     """`count` to nearest even, for callers that know their arguments: nothing is checked, which for
     a small tensor takes as long as counting it."""
-    ops.count(x, _to_nearest(fmt), counts, None, None, Role.DIRECT)
-
-
-@lru_cache(maxsize=256)
-def _to_nearest(fmt: FloatFormat) -> tuple[int, ...]:
-    return Quantizer(fmt).to_ints()
+    return ops.Counting(Quantizer(fmt))

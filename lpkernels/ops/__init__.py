@@ -9,7 +9,12 @@ of it.
 
 from lpkernels import backends
 from lpkernels.backends import BINS, COUNTS, NOT_FUSED, Fused, UpdateTensors, broadcast_batch
-from lpkernels.ops._counting import count, quantize_counting, quantize_counting_out
+from lpkernels.ops._counting import (
+    Counting,
+    count,
+    quantize_counting,
+    quantize_counting_out,
+)
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
     code_bits,
@@ -45,6 +50,7 @@ __all__ = [
     "COUNTS",
     "NOT_FUSED",
     "ROW",
+    "Counting",
     "Fused",
     "Ints",
     "Packable",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer
-from lpkernels.ops._operator import as_ints, define, without_grad
+from lpkernels.ops._operator import as_ints, define, is_plain, without_grad
 from lpkernels.ops._quantize import METHODS, quantized_like, write_into
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE
@@ -132,3 +132,24 @@ def count(
 ) -> None:
     """Adds to counts what `quantize` would do to x, which stays."""
     _count(x, as_ints(quantizer), counts, limits, seed, int(role), site, backend)
+
+
+class Counting:
+    """`count` of many tensors to one format, without draws or limits: what every call would look up
+    is found once, the backend of "auto" among it.
+
+    A tensor in the memory of the CPU goes to the kernel past torch's dispatcher, so modes and
+    profilers do not see it; any other one takes the operator.
+    """
+
+    def __init__(self, quantizer: Quantizer | Ints) -> None:
+        self._ints = as_ints(quantizer)
+        self._backend: backends.Backend | None = None
+
+    def __call__(self, x: Tensor, counts: Tensor) -> None:
+        if not is_plain(x) or x.dim() == 0 or x.numel() == 0:
+            return count(x, self._ints, counts, None, None, 0)
+        chosen = self._backend
+        if chosen is None:
+            chosen = self._backend = backends.select("auto", METHODS[self._ints[0]], x.device)
+        chosen.quantize_counting(x, self._ints, None, 0, SITE_QUANTIZE, None, counts, None)

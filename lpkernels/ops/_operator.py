@@ -121,9 +121,14 @@ def _plain(args: Sequence[Any], places: Sequence[int]) -> bool:
         if x is None:
             continue
         for tensor in x if type(x) is list else (x,):
-            if type(tensor) not in _TYPES or _dispatch_keys(tensor).raw_repr() not in _TENSOR_KEYS:
+            if not is_plain(tensor):
                 return False
     return True
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether it is a tensor in the memory of the CPU, and nothing else."""
+    return type(tensor) in _TYPES and _dispatch_keys(tensor).raw_repr() in _TENSOR_KEYS
 
 
 def _seed(label: int, *, device: torch.device) -> Tensor:

@@ -1,14 +1,19 @@
 """counts= of lp.quantize, and lp.count: what is counted where, what else happens, messages."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
 from lpkernels.backends import BINS, COUNTS
+from lpkernels.formats import parse_format
+from lpkernels.functional.count import counting_to_nearest
 from lpkernels.reference.counting import quantize_counting
 from tests.compare import assert_bit_equal
 
@@ -224,3 +229,46 @@ def test_counts_stay_where_a_call_is_refused():
     with pytest.raises(ValueError, match="range"):
         lp.quantize(X, "e5m2", counts=counts, range=(0.0, 1.0))
     assert not counts.any()
+
+
+def values_to_count() -> dict[str, Tensor]:
+    x = torch.randn(6, 8) * torch.logspace(-9, 6, 8)
+    x[0, :4] = torch.tensor([0.0, -0.0, math.inf, math.nan])
+    complex_values = torch.complex(x, x)
+    return {
+        "float32": x,
+        "float16": x.half(),
+        "bfloat16": x.bfloat16(),
+        "float64": x.double(),
+        "transposed": x.T,
+        "strided": x[:, ::2],
+        "0-d": x[1, 1],
+        "empty": x[:0],
+        "parameter": torch.nn.Parameter(x),
+        "negative bit": complex_values.conj().imag,
+    }
+
+
+@pytest.mark.parametrize("name", values_to_count())
+def test_counting_many_tensors_counts_as_the_operator_does(name: str) -> None:
+    x, fmt = values_to_count()[name], parse_format("e4m3")
+    counts = torch.zeros(260, dtype=torch.int64)
+    counting_to_nearest(fmt)(x, counts)
+    counting_to_nearest(fmt)(x, counts)
+    assert counts.tolist() == (2 * lp.count(x, fmt, histogram=True)).tolist()
+    if name == "float32":
+        assert counts[:4].tolist() != [0, 0, 0, 0]
+
+
+def test_a_tensor_without_memory_takes_the_operator() -> None:
+    calls: list[str] = []
+
+    class Told(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            calls.append(func.name())
+
+    counting = counting_to_nearest(parse_format("e4m3"))
+    x, counts = torch.ones(3, device="meta"), torch.zeros(260, dtype=torch.int64, device="meta")
+    with Told():
+        counting(x, counts)
+    assert calls == ["lpkernels::_count"]

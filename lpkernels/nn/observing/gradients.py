@@ -115,7 +115,7 @@ class GradientHooks:
     def _send(self, call: Call, name: str, gradient: Tensor | None) -> None:
         if self._is_open and gradient is not None:
             with unseen():
-                self._sink(call, name, gradient.detach())
+                self._sink(call, name, gradient.detach() if gradient.requires_grad else gradient)
 
     def _keep(self, handles: list[RemovableHandle]) -> None:
         if len(self._handles) > self._limit:

@@ -9,18 +9,15 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.nn import Parameter
 
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.observing import Call, Run, Visitor, tensors
 from lpkernels.techniques.loss_scaling._gradients import values
 from lpkernels.techniques.loss_scaling.diagnosis._counters import Counters
-from lpkernels.techniques.loss_scaling.diagnosis._counting import WIDTH, counted
+from lpkernels.techniques.loss_scaling.diagnosis._counting import Vectors, counting
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, Formats
 from lpkernels.techniques.loss_scaling.diagnosis._operands import operands
-
-#: The version of a tensor, and the backward pass of a gradient.
-Stamp = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,11 @@ class Key:
 class _Row:
     """A row that is counted into. calls: how many tensors it got since they were last taken."""
 
-    __slots__ = ("_counters", "_of", "calls", "float_format", "key")
+    __slots__ = ("_counters", "_of", "calls", "count", "float_format", "key")
 
     def __init__(self, key: Key, counters: Counters[Key]) -> None:
         self.key, self.float_format, self.calls = key, key.float_format, 0
+        self.count = counting(key.float_format)
         self._counters = counters
         self._of: dict[torch.device, Tensor] = {}
 
@@ -62,32 +60,66 @@ class _Row:
         return found
 
 
+class _Seen:
+    """A tensor that may come again, as the input of several layers or as a result that is the next
+    layer's input, and its gradient: their counts by format, so that they are read once.
+
+    It does not keep the tensor alive. Changed in place, the tensor is another one, with another
+    gradient.
+    """
+
+    __slots__ = ("_gradients", "_of", "_pass", "_version", "values")
+
+    def __init__(self, x: Tensor, version: int) -> None:
+        self._of, self._version = ref(x), version
+        self.values: dict[FloatFormat | None, Tensor] = {}
+        self._gradients: dict[FloatFormat | None, Tensor] = {}
+        self._pass = -1
+
+    def lives(self) -> bool:
+        return self._of() is not None
+
+    def is_of(self, x: Tensor, version: int) -> bool:
+        return self._version == version and self._of() is x
+
+    def gradients(self, backward: int) -> dict[FloatFormat | None, Tensor]:
+        """Of one backward pass; another one has another gradient."""
+        if self._pass != backward:
+            self._pass, self._gradients = backward, {}
+        return self._gradients
+
+
+# Tensors that are gone are looked for when there are this many, or twice the living.
+_FEW_TENSORS = 256
+
+
+class _Tensors:
+    """What is known of the tensors that live, by their ids: one that is gone may leave its id to
+    another. (A WeakIdKeyDictionary takes several times as long.)"""
+
+    def __init__(self) -> None:
+        self._found: dict[int, _Seen] = {}
+        self._limit = _FEW_TENSORS
+
+    def seen(self, x: Tensor, version: int) -> _Seen:
+        found = self._found.get(id(x))
+        if found is not None and found.is_of(x, version):
+            return found
+        if len(self._found) >= self._limit:
+            self._found = {at: each for at, each in self._found.items() if each.lives()}
+            self._limit = max(_FEW_TENSORS, 2 * len(self._found))
+        made = self._found[id(x)] = _Seen(x, version)
+        return made
+
+
 @dataclass(eq=False)
 class _Called:
-    """A call whose gradients may come: the rows of those of its tensors, which it does not keep
-    alive, and their versions."""
+    """A call whose gradients may come: the rows of those of its tensors, and what is known of each
+    that may come again."""
 
     layer: str
     formats: Mapping[str, Format]
-    of: dict[str, tuple[_Row, ref[Tensor], int]] = field(default_factory=dict)
-
-
-class _Seen:
-    """The counts of tensors that may come again: the input of several layers, a result that is the
-    next layer's input, and their gradients. They go with the tensor."""
-
-    def __init__(self) -> None:
-        self._found: Any = WeakIdKeyDictionary()
-
-    def counts(self, x: Tensor, stamp: Stamp, fmt: FloatFormat | None) -> Tensor | None:
-        found = self._found.get(x)
-        return None if found is None or found[0] != stamp else found[1].get(fmt)
-
-    def keep(self, x: Tensor, stamp: Stamp, fmt: FloatFormat | None, counts: Tensor) -> None:
-        found = self._found.get(x)
-        if found is None or found[0] != stamp:
-            found = self._found[x] = (stamp, {})
-        found[1][fmt] = counts
+    of: dict[str, tuple[_Row, _Seen | None]] = field(default_factory=dict)
 
 
 class Watcher(Visitor):
@@ -110,7 +142,8 @@ class Watcher(Visitor):
         self._rows: dict[tuple[str, str, str, Format], _Row] = {}
         self._layers: WeakKeyDictionary[Run, dict[str, int]] = WeakKeyDictionary()
         self._called: WeakKeyDictionary[Call, _Called] = WeakKeyDictionary()
-        self._seen, self._seen_backward = _Seen(), _Seen()
+        self._tensors = _Tensors()
+        self._vectors = Vectors()
         self._passes: dict[torch.device, int] = {}
 
     def take_calls(self) -> dict[Key, int]:
@@ -136,15 +169,16 @@ class Watcher(Visitor):
 
     def _enter(self, called: _Called, name: str, kind: str, shown: str, x: Tensor) -> None:
         formats = called.formats
-        # What changes a tensor in place makes another version, with another gradient.
-        version = 0 if x.is_inference() else x._version
+        seen = None
+        if not isinstance(x, Parameter):
+            seen = self._tensors.seen(x, 0 if x.is_inference() else x._version)
         of_gradient = formats.get(f"grad_{kind}")
         if of_gradient is not None and x.requires_grad:
-            row = self._row(called.layer, f"grad_{kind}", shown, of_gradient)
-            called.of[name] = row, ref(x), version
+            called.of[name] = self._row(called.layer, f"grad_{kind}", shown, of_gradient), seen
         fmt = formats.get(kind)
         if fmt is not None:
-            self._add(self._row(called.layer, kind, shown, fmt), self._seen, x, x, (version, -1))
+            row = self._row(called.layer, kind, shown, fmt)
+            self._add(row, None if seen is None else seen.values, x)
 
     def wants_gradient(self, call: Call, of: str) -> bool:
         called = self._called[call]
@@ -161,8 +195,8 @@ class Watcher(Visitor):
         if self._passes.get(gradient.device) != this:
             self._passes[gradient.device] = this
             self._new_pass(gradient.device)
-        row, x, version = called.of[of]
-        self._add(row, self._seen_backward, x(), gradient, (version, this))
+        row, seen = called.of[of]
+        self._add(row, None if seen is None else seen.gradients(this), gradient)
 
     def _row(self, layer: str, kind: str, shown: str, fmt: Format) -> _Row:
         at = (layer, kind, shown, fmt)
@@ -172,27 +206,25 @@ class Watcher(Visitor):
             found = self._rows[at] = _Row(Key(*at), counters)
         return found
 
-    def _add(
-        self, row: _Row, seen: _Seen, identity: Tensor | None, x: Tensor, stamp: Stamp
-    ) -> None:
-        """Counts x in a row; what was counted for the same tensor is added, not counted again.
+    def _add(self, row: _Row, known: dict[FloatFormat | None, Tensor] | None, x: Tensor) -> None:
+        """Counts x in a row.
 
-        identity: the tensor that x is, or is the gradient of, if it lives.
+        known: what was counted for the same tensor by format, which is added, not counted again;
+            None where no other row may get the same.
         """
         x = values(x)
         if x.layout != torch.strided or x.is_meta:
             return
         row.calls += 1
         into, fmt = row.on(x.device), row.float_format
-        if identity is None or isinstance(identity, torch.nn.Parameter):
-            counted(x, fmt, into)
+        if known is None:
+            row.count(x, into)
             return
-        counts = seen.counts(identity, stamp, fmt)
+        counts = known.get(fmt)
         if counts is None:
-            counts = torch.zeros(WIDTH, dtype=torch.int64, device=x.device)
-            counted(x, fmt, counts)
-            seen.keep(identity, stamp, fmt, counts)
-        into += counts
+            counts = known[fmt] = self._vectors.take(x.device)
+            row.count(x, counts)
+        into.add_(counts)
 
     def _layer(self, call: Call) -> str:
         """The name of what computes: a layer's own, or that of a product in a module's forward."""

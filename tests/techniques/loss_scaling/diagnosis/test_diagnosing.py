@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
+from lpkernels.formats import FloatFormat
 from lpkernels.nn.observing import observe
 from lpkernels.techniques.loss_scaling import Diagnosis, Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _watching
@@ -246,13 +247,16 @@ def test_attention_and_recurrent_layers_name_their_tensors() -> None:
 def times_counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often a tensor is read."""
     calls = []
-    real = _watching.counted
+    real = _watching.counting
 
-    def counted(*arguments: Any) -> None:
-        calls.append(arguments)
-        real(*arguments)
+    def counting(fmt: FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
+        def count(x: Tensor, into: Tensor) -> None:
+            calls.append(x.shape)
+            real(fmt)(x, into)
 
-    monkeypatch.setattr(_watching, "counted", counted)
+        return count
+
+    monkeypatch.setattr(_watching, "counting", counting)
     return lambda: len(calls)
 
 
