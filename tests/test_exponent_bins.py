@@ -1,5 +1,6 @@
-"""The histogram's kernels (csrc/cpu/exponent_bins.h) and counting to nearest even without rounding:
-spans of 4096 words, units of 16 vectors, windows of 32 exponents, and what lies outside of them."""
+"""The histogram's kernels (csrc/cpu/elementwise/exponent_bins.h) and counting to nearest even
+without rounding: spans of 4096 words, units of 16 vectors, windows of 32 exponents, and what lies
+outside of them."""
 
 import numpy as np
 import pytest

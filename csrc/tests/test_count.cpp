@@ -4,9 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "../common/count.h"
-#include "../cpu/quantize.h"
 #include "check.h"
+#include "common/count.h"
+#include "cpu/elementwise/quantize.h"
 #include "groups.h"
 #include "specs.h"
 #include "values.h"

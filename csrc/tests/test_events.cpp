@@ -2,8 +2,8 @@
 // event is the reference's is tested in tests/test_events.py.
 #include <numeric>
 
-#include "../cpu/events.h"
 #include "check.h"
+#include "cpu/sums/events/events.h"
 #include "groups.h"
 #include "sums.h"
 
