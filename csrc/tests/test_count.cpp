@@ -1,6 +1,6 @@
 // Counts of quantize_elements against one element at a time: words of chosen exponent fields, alone
 // and while they are rounded. What each mode and format counts is compared by
-// tests/test_count_kernels.py.
+// tests/backends/cpu/test_count_kernels.py.
 #include <cmath>
 #include <vector>
 

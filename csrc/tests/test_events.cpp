@@ -1,5 +1,5 @@
 // matmul_events: its sums against plain loops, its counts and bits in sums done by hand. That every
-// event is the reference's is tested in tests/test_events.py.
+// event is the reference's is tested in tests/backends/cpu/test_events.py.
 #include <numeric>
 
 #include "check.h"

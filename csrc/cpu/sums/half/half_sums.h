@@ -6,7 +6,7 @@
 //   t = fl(K p - p),  h = K p - t
 // For q <= 5 as in certified_rules.h, 2 q <= 9. For q of 6 and more the grid of t is too fine for
 // p just above a power of two; with K a + 2^floor(log2 |a|) for K a it is not, for operands of at
-// most 4 bits: all of them are compared (tests/test_half_products.py).
+// most 4 bits: all of them are compared (tests/backends/cpu/test_half_products.py).
 //
 // The operands are scaled so that 2^-24, half precision's last place, is that of the products or,
 // if that is coarser, of the format's subnormals. Then K p is exact but for products finer than
