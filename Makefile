@@ -32,7 +32,8 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py -k "layers or links"
+	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py tests/project/test_rooms.py \
+		-k "layers or links or crowded"
 
 bench: $(VENV)/.has-lab,dev $(VENV)/.has-native
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \

@@ -1,4 +1,4 @@
-// cpu/element_types.h: every half and bfloat16 pattern, widened and narrowed again.
+// cpu/drivers/element_types.h: every half and bfloat16 pattern, widened and narrowed again.
 #include "check.h"
 #include "cpu/drivers/element_types.h"
 #include "groups.h"
