@@ -25,14 +25,15 @@ test: $(VENV)/.has-lab,dev $(VENV)/.has-native
 	$(BIN)/ctest --test-dir $$build --output-on-failure
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 	! $(BIN)/python -c 'import triton' 2>/dev/null || \
-		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/triton
+		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/backends/triton
 
 check: $(VENV)/.has-lab,dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_docs.py -k "layers or links"
+	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py tests/project/test_rooms.py \
+		-k "layers or links or crowded"
 
 bench: $(VENV)/.has-lab,dev $(VENV)/.has-native
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \

@@ -13,9 +13,7 @@ import tempfile
 from pathlib import Path
 
 from lpkernels import _build
-from tests import sass
-from tests.sass import Loop
-from tests.test_cuda_counts import (
+from tests.backends.cuda.test_cuda_counts import (
     CEILINGS,
     OPERAND_BLOCKS,
     PRODUCTS,
@@ -26,6 +24,8 @@ from tests.test_cuda_counts import (
     operand_steps,
     tensor_stage,
 )
+from tests.support import sass
+from tests.support.sass import Loop
 
 _RESULTS = Path(__file__).parent / "results" / "cuda-sm_90-counts.jsonl"
 # Of a pass of the loop that closes chunks, and of a thread of a tensor tile.

@@ -45,16 +45,16 @@ part tests "$python" -m pytest -q -m "(cuda or triton) and not slow" \
 # scales and codes; products of every family of kernels, with tables and without.
 small="strides or dtype or draws or seed_on or every_mode or codes_of_blocks or names_the_first"
 products=(
-  "tests/test_cuda_products.py::TestOnDevice::test_hard_values_match_the_cpu"
-  "tests/test_cuda_products.py::TestOnDevice::test_native_chunks_are_exact_where_their_sums_are"
-  "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[0]"
-  "tests/triton/test_training.py::test_layers_have_the_bits_of_the_reference[1]"
+  "tests/backends/cuda/test_cuda_products.py::TestOnDevice::test_hard_values_match_the_cpu"
+  "tests/backends/cuda/test_cuda_products.py::TestOnDevice::test_native_chunks_are_exact_where_their_sums_are"
+  "tests/backends/triton/test_training.py::test_layers_have_the_bits_of_the_reference[0]"
+  "tests/backends/triton/test_training.py::test_layers_have_the_bits_of_the_reference[1]"
 )
 if has compute-sanitizer "no memory checks"; then
   for tool in memcheck racecheck initcheck; do
     part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$python" -m pytest -q -p no:cacheprovider -m cuda -k "$small" \
-      tests/test_cuda.py tests/test_cuda_elements.py
+      tests/backends/cuda/test_cuda.py tests/backends/cuda/test_cuda_elements.py
     part "$tool-products" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$python" -m pytest -q -p no:cacheprovider "${products[@]}"
   done

@@ -21,8 +21,8 @@ from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import wide_tile
 from lpkernels.backends.triton._fast import fast_kernel
 from lpkernels.backends.triton._wide import options_of, wide_kernel
-from tests.triton.fast_cases import FAST_CASES, FastCase
-from tests.triton.machine_code import Loop, main_loop
+from tests.backends.triton.fast_cases import FAST_CASES, FastCase
+from tests.backends.triton.machine_code import Loop, main_loop
 
 _RESULTS = Path(__file__).parent / "results"
 # Those that run on half as many lanes as additions and multiplications on sm_90.

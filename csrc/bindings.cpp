@@ -9,13 +9,13 @@
 #include "common/accumulate.h"
 #include "common/check.h"
 #include "common/count.h"
-#include "cpu/conv.h"
-#include "cpu/events.h"
-#include "cpu/gemm.h"
-#include "cpu/pack.h"
-#include "cpu/parallel.h"
-#include "cpu/quantize.h"
-#include "cpu/tile.h"
+#include "cpu/conv/conv.h"
+#include "cpu/drivers/gemm.h"
+#include "cpu/drivers/parallel.h"
+#include "cpu/drivers/tile.h"
+#include "cpu/elementwise/pack.h"
+#include "cpu/elementwise/quantize.h"
+#include "cpu/sums/events/events.h"
 
 namespace py = pybind11;
 

@@ -2,7 +2,7 @@
 // lpkernels/backends/cpu.py.
 #include "bindings_update.h"
 
-#include "cpu/update.h"
+#include "cpu/elementwise/update.h"
 
 namespace lpk {
 namespace {

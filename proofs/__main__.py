@@ -4,8 +4,8 @@
 value that they round to something else than IEEE 754's conversion to that format does, in any of
 five modes and to odd: for all float32, from the smallest subnormal on, and for all doubles of the
 binades at the format's ends, where rules differ, and at 1. Without such a value the binade is
-proved. Zeros, infinities and NaN are tested (tests/test_proofs.py). What was proved is written to
-proofs/results.jsonl.
+proved. Zeros, infinities and NaN are tested (tests/project/test_proofs.py). What was proved is
+written to proofs/results.jsonl.
 """
 
 from __future__ import annotations

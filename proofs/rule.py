@@ -1,9 +1,9 @@
 """``round_to_float`` of csrc/common/round.h, line by line, for any kind of numbers.
 
 The lines are the kernel's; what a number is, the caller says: numpy's doubles, by which
-tests/test_proofs.py holds them to the kernel's bits, or a solver's, by which `proofs` compares them
-with IEEE 754's conversion. Formats with subnormals and at least one bit of mantissa, whose overflow
-is to infinity; finite magnitudes that are not 0.
+tests/project/test_proofs.py holds them to the kernel's bits, or a solver's, by which `proofs`
+compares them with IEEE 754's conversion. Formats with subnormals and at least one bit of mantissa,
+whose overflow is to infinity; finite magnitudes that are not 0.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../common/accumulate.h"
+#include "common/accumulate.h"
 
 // c (m, n) = a (m, k) b (k, n), contiguous, for sums in sequence without chunks; the integers are
 // those of Accumulator.to_ints.

@@ -2,7 +2,7 @@
 // lpkernels/reference/updates.py, which says every operation and their order.
 //
 // The step is a template over F: a float (scalar code and CUDA), or a vector of floats
-// (csrc/cpu/update_kernel.h). Nothing may be contracted or re-associated.
+// (csrc/cpu/elementwise/update_kernel.h). Nothing may be contracted or re-associated.
 #pragma once
 
 #include "accumulate.h"

@@ -4,9 +4,9 @@
 #include <functional>
 #include <vector>
 
-#include "../cuda/pack_map.h"
-#include "../cuda/tiles.h"
 #include "check.h"
+#include "cuda/pack_map.h"
+#include "cuda/tiles.h"
 #include "sums.h"
 
 namespace lpk_test {

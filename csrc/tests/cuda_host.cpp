@@ -1,12 +1,12 @@
 // lpk_cuda_host: the functions of lpkernels._C for products and updates on CUDA, run on the host by
 // the code of the kernels, thread by thread. For tests of the Python adapter; pointers are those of
 // host memory.
-#include "../bindings_cuda.h"
-#include "../bindings_update.h"
-#include "../cuda/job.h"
-#include "../cuda/pack_map.h"
-#include "../cuda/totals.h"
-#include "../cuda/update.h"
+#include "bindings_cuda.h"
+#include "bindings_update.h"
+#include "cuda/job.h"
+#include "cuda/pack_map.h"
+#include "cuda/totals.h"
+#include "cuda/update.h"
 #include "cuda_run.h"
 
 namespace lpk::cuda {

@@ -6,17 +6,17 @@
 #include <memory>
 #include <vector>
 
-#include "../cuda/aligned_tile.h"
-#include "../cuda/compensated_tile.h"
-#include "../cuda/convert_rule.h"
-#include "../cuda/double_rules.h"
-#include "../cuda/fast_tile.h"
-#include "../cuda/half_tile.h"
-#include "../cuda/job.h"
-#include "../cuda/operand_tile.h"
-#include "../cuda/stochastic_tile.h"
-#include "../cuda/tensor_tile.h"
-#include "../cuda/wide_tile.h"
+#include "cuda/aligned_tile.h"
+#include "cuda/compensated_tile.h"
+#include "cuda/convert_rule.h"
+#include "cuda/double_rules.h"
+#include "cuda/fast_tile.h"
+#include "cuda/half_tile.h"
+#include "cuda/job.h"
+#include "cuda/operand_tile.h"
+#include "cuda/stochastic_tile.h"
+#include "cuda/tensor_tile.h"
+#include "cuda/wide_tile.h"
 
 namespace lpk_test {
 namespace {

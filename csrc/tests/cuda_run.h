@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "../cuda/plan.h"
+#include "cuda/plan.h"
 
 namespace lpk_test {
 

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <stdexcept>
 
-#include "../cpu/tile.h"
 #include "check.h"
+#include "cpu/drivers/tile.h"
 #include "groups.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../common/accumulate.h"
+#include "common/accumulate.h"
 
 namespace lpk_test {
 

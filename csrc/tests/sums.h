@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "../cpu/element_types.h"
+#include "cpu/drivers/element_types.h"
 #include "values.h"
 
 namespace lpk_test {

@@ -1,6 +1,6 @@
 // The three passes of convolutions against plain loops over taps.
-#include "../cpu/conv.h"
 #include "check.h"
+#include "cpu/conv/conv.h"
 #include "groups.h"
 #include "sums.h"
 

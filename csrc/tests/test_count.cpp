@@ -1,12 +1,12 @@
 // Counts of quantize_elements against one element at a time: words of chosen exponent fields, alone
 // and while they are rounded. What each mode and format counts is compared by
-// tests/test_count_kernels.py.
+// tests/backends/cpu/test_count_kernels.py.
 #include <cmath>
 #include <vector>
 
-#include "../common/count.h"
-#include "../cpu/quantize.h"
 #include "check.h"
+#include "common/count.h"
+#include "cpu/elementwise/quantize.h"
 #include "groups.h"
 #include "specs.h"
 #include "values.h"

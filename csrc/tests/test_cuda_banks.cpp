@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "../cuda/ordered_tile.h"
 #include "check.h"
+#include "cuda/ordered_tile.h"
 #include "cuda_block.h"
 #include "cuda_run.h"
 #include "groups.h"

@@ -1,7 +1,7 @@
 // As what csrc/cuda counts an element, on the host, against csrc/cpu.
-#include "../cpu/quantize.h"
-#include "../cuda/count_map.h"
 #include "check.h"
+#include "cpu/elementwise/quantize.h"
+#include "cuda/count_map.h"
 #include "groups.h"
 #include "values.h"
 

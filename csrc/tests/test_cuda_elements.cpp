@@ -1,10 +1,10 @@
 // Blocks, affine slices and codes of csrc/cuda on the host, lane by lane in both orders, against
 // csrc/cpu.
-#include "../cpu/pack.h"
-#include "../cpu/quantize.h"
-#include "../cuda/affine_map.h"
-#include "../cuda/code_map.h"
 #include "check.h"
+#include "cpu/elementwise/pack.h"
+#include "cpu/elementwise/quantize.h"
+#include "cuda/affine_map.h"
+#include "cuda/code_map.h"
 #include "groups.h"
 #include "values.h"
 

@@ -2,8 +2,8 @@
 // loops.
 #include <string>
 
-#include "../cuda/aligned_tile.h"
 #include "check.h"
+#include "cuda/aligned_tile.h"
 #include "cuda_block.h"
 #include "cuda_run.h"
 #include "groups.h"

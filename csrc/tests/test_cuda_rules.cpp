@@ -2,9 +2,9 @@
 // midpoint of two neighbours of the format, made of a product of r bits.
 #include <string>
 
-#include "../cuda/convert_rule.h"
-#include "../cuda/double_rules.h"
 #include "check.h"
+#include "cuda/convert_rule.h"
+#include "cuda/double_rules.h"
 #include "groups.h"
 #include "specs.h"
 #include "values.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "../cuda/outer_rule.h"
-#include "../cuda/tensor_tile.h"
 #include "check.h"
+#include "cuda/outer_rule.h"
+#include "cuda/tensor_tile.h"
 #include "cuda_block.h"
 #include "cuda_run.h"
 #include "groups.h"

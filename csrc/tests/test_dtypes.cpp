@@ -1,6 +1,6 @@
-// cpu/element_types.h: every half and bfloat16 pattern, widened and narrowed again.
-#include "../cpu/element_types.h"
+// cpu/drivers/element_types.h: every half and bfloat16 pattern, widened and narrowed again.
 #include "check.h"
+#include "cpu/drivers/element_types.h"
 #include "groups.h"
 #include "values.h"
 

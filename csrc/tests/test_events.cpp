@@ -1,9 +1,9 @@
 // matmul_events: its sums against plain loops, its counts and bits in sums done by hand. That every
-// event is the reference's is tested in tests/test_events.py.
+// event is the reference's is tested in tests/backends/cpu/test_events.py.
 #include <numeric>
 
-#include "../cpu/events.h"
 #include "check.h"
+#include "cpu/sums/events/events.h"
 #include "groups.h"
 #include "sums.h"
 

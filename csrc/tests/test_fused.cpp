@@ -1,7 +1,7 @@
 // matmul with quantizers of its own against the same ones as passes before and after it.
-#include "../cpu/gemm.h"
-#include "../cpu/quantize.h"
 #include "check.h"
+#include "cpu/drivers/gemm.h"
+#include "cpu/elementwise/quantize.h"
 #include "groups.h"
 #include "sums.h"
 

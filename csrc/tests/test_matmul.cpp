@@ -1,6 +1,6 @@
 // matmul and accumulate_elements of the chosen instruction set against plain loops.
-#include "../cpu/gemm.h"
 #include "check.h"
+#include "cpu/drivers/gemm.h"
 #include "groups.h"
 #include "sums.h"
 

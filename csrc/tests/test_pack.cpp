@@ -1,6 +1,6 @@
 // pack and unpack: every width from 1 to 32 bits, and what has no code.
-#include "../cpu/pack.h"
 #include "check.h"
+#include "cpu/elementwise/pack.h"
 #include "groups.h"
 #include "values.h"
 

@@ -1,7 +1,7 @@
 // quantize_elements of the chosen instruction set against round_to<double>, element by element;
 // block formats against their definition.
-#include "../cpu/quantize.h"
 #include "check.h"
+#include "cpu/elementwise/quantize.h"
 #include "groups.h"
 #include "values.h"
 

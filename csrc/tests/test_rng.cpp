@@ -2,8 +2,8 @@
 // read: one record a line.
 #include <fstream>
 
-#include "../common/rng.h"
 #include "check.h"
+#include "common/rng.h"
 #include "groups.h"
 
 namespace lpk_test {

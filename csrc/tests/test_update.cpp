@@ -2,8 +2,8 @@
 // around vectors and spans.
 #include <vector>
 
-#include "../cpu/update.h"
 #include "check.h"
+#include "cpu/elementwise/update.h"
 #include "groups.h"
 #include "values.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "../cpu/element_types.h"
+#include "cpu/drivers/element_types.h"
 #include "exact.h"
 
 namespace lpk_test {

@@ -10,7 +10,7 @@ from torch import Tensor
 from lpkernels.backends._layout import AFFINE, BLOCK, axis_sizes, dense
 from lpkernels.backends._protocol import COUNTS
 
-# The order of lpk::ElementType in csrc/cpu/element_types.h.
+# The order of lpk::ElementType in csrc/cpu/drivers/element_types.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 STOCHASTIC = 6
 

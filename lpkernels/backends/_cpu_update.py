@@ -1,4 +1,4 @@
-"""Steps of parameters in one pass over each: pointers to csrc/cpu/update.cpp."""
+"""Steps of parameters in one pass over each: pointers to csrc/cpu/elementwise/update.cpp."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from lpkernels.backends._protocol import UpdateTensors
 
 AFFINE, BLOCK = 2, 3
-# How values of an update lie that are codes, beside the ElementTypes: kCodes of csrc/cpu/update.h.
+# How values of an update lie that are codes, beside the ElementTypes: kCodes of
+# csrc/cpu/elementwise/update.h.
 CODES = 4
 _SPATIAL = 3
 # Of the only matrix there is.

@@ -1,7 +1,7 @@
 """What happens inside a sum, step by step: additions that change nothing, values beyond the range.
 
-This module defines the events; csrc/cpu/events.h counts the same ones. A product that is not zero
-and comes to a finite sum is *swamped* where
+This module defines the events; csrc/cpu/sums/events/events.h counts the same ones. A product that
+is not zero and comes to a finite sum is *swamped* where
 
     in sequence       the sum is after its addition what it was before;
     compensated       neither the sum nor its correction changes;

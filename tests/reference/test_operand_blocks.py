@@ -16,7 +16,7 @@ from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.cases import CONV_CASES, ids
 from tests.compare import assert_bit_equal
-from tests.recordings import Group, groups
+from tests.support.recordings import Group, groups
 
 INF, NAN = math.inf, math.nan
 GROUPS = list(groups())

@@ -11,8 +11,8 @@ from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
-from tests import commands
-from tests.commands import wide  # noqa: F401
+from tests.support import commands
+from tests.support.commands import wide  # noqa: F401
 
 TOML = """
 name = "tables"

@@ -10,8 +10,8 @@ from lpkernels.experiments.records import Run, read_run
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.training.trainer import Trainer
-from tests import commands
-from tests.commands import wide  # noqa: F401
+from tests.support import commands
+from tests.support.commands import wide  # noqa: F401
 
 TOML = """
 name = "tiny"

@@ -13,7 +13,7 @@ from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, Sca
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
-from tests.reads import Reads
+from tests.support.reads import Reads
 
 
 def squares(model: nn.Module, batch: Batch) -> Outcome:

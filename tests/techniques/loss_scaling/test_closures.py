@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
-from tests.reads import Reads
+from tests.support.reads import Reads
 from tests.techniques.loss_scaling.loops import INF, same, state_of
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))

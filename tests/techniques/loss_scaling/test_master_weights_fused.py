@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.reads import Reads
+from tests.support.reads import Reads
 from tests.techniques.loss_scaling.optimizers import (
     Make,
     assert_same,

@@ -10,7 +10,7 @@ from torch import nn
 
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
-from tests.reads import Reads
+from tests.support.reads import Reads
 from tests.techniques.loss_scaling.loops import INF, backward, parameter, same, state_of
 
 SGD = torch.optim.SGD

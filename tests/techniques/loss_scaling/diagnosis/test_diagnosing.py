@@ -17,7 +17,7 @@ from lpkernels.techniques.loss_scaling import Diagnosis, Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _watching
 from tests.compare import assert_bit_equal
 from tests.nn.observed import Calls
-from tests.reads import Reads
+from tests.support.reads import Reads
 
 
 class Net(nn.Module):

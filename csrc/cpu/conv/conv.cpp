@@ -1,0 +1,388 @@
+// Each pass is a product whose A side is gathered from an image tap by tap; taps on padding or
+// between strides are absent.
+//
+//   pass   rows                  lanes    k                      A            B
+//   fprop  (n, d, h, w) of y     c_out    (c_in, kd, kh, kw)     x            w
+//   dgrad  (n, d, h, w) of dx    c_in     (c_out, kd, kh, kw)    dy           w
+//   wgrad  (c_in, kd, kh, kw)    c_out    (n, d, h, w) of dy     x            dy     (keyed by row
+//   c_out: lanes are rows)
+//
+// The positions of dx that are equal modulo the stride read the same taps: they are a product of
+// their own, without the taps between strides, whose positions it is told.
+#include "conv.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "common/accumulate.h"
+#include "conv_operands.h"
+#include "cpu/drivers/parallel.h"
+#include "cpu/sums/half/half_sums.h"
+
+namespace lpk {
+namespace {
+
+// fprop and wgrad: every tap of every position of y.
+Gather forward_gather(const ConvShape& s) {
+  Gather g;
+  for (int i = 0; i < kSpatial; ++i) {
+    g.grid[i] = s.output[i];
+    g.source[i] = s.input[i];
+    g.step[i] = s.stride[i];
+    g.kernel[i] = s.kernel[i];
+    for (int64_t tap = 0; tap < s.kernel[i]; ++tap)
+      g.taps[i].push_back({tap, tap * s.dilation[i] - s.padding[i]});
+  }
+  return g;
+}
+
+// dgrad: positions of dx at `phase` modulo the stride, and the taps through which they reach dy.
+Gather backward_gather(const ConvShape& s, const int64_t* phase) {
+  Gather g;
+  for (int i = 0; i < kSpatial; ++i) {
+    g.grid[i] = (s.input[i] - phase[i] + s.stride[i] - 1) / s.stride[i];
+    g.source[i] = s.output[i];
+    g.step[i] = 1;
+    g.kernel[i] = s.kernel[i];
+    for (int64_t tap = 0; tap < s.kernel[i]; ++tap) {
+      const int64_t reach = phase[i] + s.padding[i] - tap * s.dilation[i];
+      if (reach % s.stride[i] == 0) g.taps[i].push_back({tap, reach / s.stride[i]});
+    }
+  }
+  return g;
+}
+
+// Of a pass from `source`, whose channels are `channels` of a group, to `result`, whose are
+// `lanes`. The weight's strides are given, its taps in space apart.
+PositionPass position_pass(Gather gather, const Image<const float>& source, int64_t channels,
+                           int64_t weight_channel, const Image<float>& result, int64_t lanes,
+                           int64_t weight_lane, const int64_t* result_size) {
+  PositionPass p;
+  p.gather = std::move(gather);
+  p.source = source;
+  p.channels = p.source_group = channels;
+  p.weight_channel = weight_channel;
+  p.result = result;
+  p.lanes = lanes;
+  p.result_group = lanes * result.inner;
+  p.weight_lane = weight_lane;
+  std::copy_n(result_size, kSpatial, p.result_size);
+  p.find_inside();
+  return p;
+}
+
+void take_weight(const ConvShape& s, const Image<const float>& w, PositionPass* p) {
+  p->weight = w.data;
+  p->weight_group = s.out_channels * w.outer;
+  p->list_taps(w.spatial);
+}
+
+PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
+                        const Image<const float>& w, const Image<float>& y) {
+  PositionPass p = position_pass(forward_gather(s), x, s.in_channels, w.inner, y, s.out_channels,
+                                 w.outer, s.output);
+  take_weight(s, w, &p);
+  std::fill_n(p.result_step, kSpatial, 1);
+  std::fill_n(p.result_phase, kSpatial, 0);
+  return p;
+}
+
+PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
+                        const Image<const float>& w, const Image<float>& dx, const int64_t* phase) {
+  PositionPass p = position_pass(backward_gather(s, phase), dy, s.out_channels, w.outer, dx,
+                                 s.in_channels, w.inner, s.input);
+  take_weight(s, w, &p);
+  std::copy_n(s.stride, kSpatial, p.result_step);
+  std::copy_n(phase, kSpatial, p.result_phase);
+  return p;
+}
+
+// +0 everywhere.
+void clear(const Image<float>& image, int64_t batch, int64_t channels, const int64_t* size,
+           int threads) {
+  parallel_for(batch * channels, threads, [&](int64_t i) {
+    float* to = image.data + i / channels * image.outer + i % channels * image.inner;
+    for (int64_t d = 0; d < size[0]; ++d) {
+      for (int64_t h = 0; h < size[1]; ++h) {
+        float* line = to + d * image.spatial[0] + h * image.spatial[1];
+        for (int64_t w = 0; w < size[2]; ++w) line[w * image.spatial[2]] = 0.0f;
+      }
+    }
+  });
+}
+
+bool draws(const Arithmetic& arithmetic) {
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
+  return acc.rounding == Rounding::kStochastic || acc.outer_rounding == Rounding::kStochastic ||
+         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
+}
+
+// The integers of an accumulator with the formats of its operands exchanged.
+void exchange_operands(const int64_t* from, int64_t* to) {
+  const int64_t* left = from + kPlainAccumulatorInts;
+  std::copy_n(from, kAccumulatorInts, to);
+  std::copy_n(left + kFormatInts, kFormatInts, to + kPlainAccumulatorInts);
+  std::copy_n(left, kFormatInts, to + kPlainAccumulatorInts + kFormatInts);
+}
+
+bool takes_whole_channels(const Arithmetic& arithmetic) {
+  return accumulator_from(arithmetic.accumulator).positions_together() == 1;
+}
+
+// Lanes of a group from which on they fill panels on their own.
+constexpr int64_t kSpreadLanes = kPanel / 2;
+// Channels up to which positions make the better lanes in any layout.
+constexpr int64_t kFewChannels = 32;
+
+// Taken by ChannelOperands: the more numerous side is on the lanes, if its lines are contiguous.
+// Not in half precision, where that measured slower.
+bool by_channels(const PositionPass& p, int64_t positions, const Arithmetic& arithmetic) {
+  if (p.lanes <= kFewChannels) return true;
+  if (half_precision(accumulator_from(arithmetic.accumulator).fmt)) return false;
+  return positions >= p.lanes && p.source.spatial[2] == 1 && p.result.spatial[2] == 1;
+}
+
+bool spreads(int64_t groups, int64_t lanes, int64_t taps) {
+  return groups > 1 && lanes <= kSpreadLanes && taps <= kMaxDepth;
+}
+
+// Taken by PointOperands.
+bool points(const PositionPass& p) {
+  return p.gather.one_inside() && p.source.spatial[2] == 1 && p.result.spatial[2] == 1;
+}
+
+// Whole channels, at most so many positions of k.
+int64_t spread_depth(int64_t taps, int64_t channels) {
+  return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
+}
+
+// Channels up to which segments of lines make the best lanes.
+constexpr int64_t kSegmentChannels = 4;
+
+// Of the blocks of SegmentOperands; no channels: not taken. Not where kernels are likely to ask for
+// marks, or where half precision is faster.
+SegmentOperands::Extent segment_extent(const PositionPass& p, const Arithmetic& arithmetic) {
+  const Accumulator acc = accumulator_from(arithmetic.accumulator);
+  const bool nearest = acc.rounding == Rounding::kNearestEven &&
+                       acc.outer_rounding == Rounding::kNearestEven && !draws(arithmetic);
+  if (!nearest || !takes_whole_channels(arithmetic) || half_precision(acc.fmt)) return {0, 0};
+  if (p.lanes > kSegmentChannels || points(p)) return {0, 0};
+  return SegmentOperands::extent(p);
+}
+
+// The operands of every product stay until the end.
+struct Work {
+  std::vector<std::unique_ptr<Operands>> operands;
+  std::vector<Product> products;
+  std::vector<std::unique_ptr<float[]>> biases;
+
+  Product& add(std::unique_ptr<Operands> of, int64_t rows, int64_t lanes, int64_t length,
+               int64_t depth) {
+    operands.push_back(std::move(of));
+    products.push_back(
+        {rows, lanes, length, depth, false, nullptr, nullptr, operands.back().get()});
+    return products.back();
+  }
+};
+
+// A group of a pass by segments.
+void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const float* bias,
+                  const SegmentOperands::Extent& extent, std::atomic<bool>* asked, Work* work) {
+  const Gather& g = pass.gather;
+  const int64_t rows = batch * g.grid[0] * g.grid[1] * SegmentOperands::segments(g);
+  const int64_t lanes = pass.lanes * kPanel;
+  Product& p = work->add(std::make_unique<SegmentOperands>(pass, group, asked), rows, lanes,
+                         pass.channels * g.tap_count(), extent.channels * g.tap_count());
+  if (bias != nullptr) {
+    work->biases.emplace_back(new float[lanes]);
+    for (int64_t l = 0; l < lanes; ++l) work->biases.back()[l] = bias[l / kPanel];
+    p.lane_bias = work->biases.back().get();
+  }
+  p.position = pass.position.empty() ? nullptr : pass.position.data();
+  p.family = group;
+  p.spread = true;
+  p.block_rows = extent.rows;
+}
+
+// One pass, for every group. `asked`: of SegmentOperands; null: none.
+void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
+              const Arithmetic& arithmetic, std::atomic<bool>* asked, Work* work) {
+  const int64_t positions = pass.rows(s.batch);
+  if (positions == 0 || pass.lanes == 0) return;
+  const int64_t taps = pass.gather.tap_count();
+  const int64_t length = pass.channels * taps;
+  const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
+  // Or blocks of k end anywhere.
+  const bool whole_channels = takes_whole_channels(arithmetic);
+  if (whole_channels && spreads(s.groups, pass.lanes, taps)) {
+    const int64_t all = s.groups * pass.lanes;
+    for (int64_t first = 0; first < all; first += kPanel) {
+      const int64_t lanes = std::min<int64_t>(kPanel, all - first);
+      Product& p = work->add(std::make_unique<SpreadPositions>(pass, first, lanes), positions,
+                             lanes, length, spread_depth(taps, pass.channels));
+      p.lane_bias = bias == nullptr ? nullptr : bias + first;
+      p.position = position;
+      p.family = first;
+      p.spread = true;
+    }
+    return;
+  }
+  const SegmentOperands::Extent by_segments =
+      asked == nullptr ? SegmentOperands::Extent{0, 0} : segment_extent(pass, arithmetic);
+  for (int64_t group = 0; group < s.groups; ++group) {
+    const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
+    if (by_segments.channels > 0) {
+      add_segments(pass, group, s.batch, group_bias, by_segments, asked, work);
+      continue;
+    }
+    const bool by_points = points(pass);
+    if (by_points || by_channels(pass, positions, arithmetic)) {
+      std::unique_ptr<Operands> operands;
+      if (by_points) {
+        operands = std::make_unique<PointOperands>(pass, group);
+      } else {
+        operands = std::make_unique<ChannelOperands>(pass, group);
+      }
+      Product& p = work->add(std::move(operands), pass.lanes, positions, length,
+                             even_depth(length, by_points ? kWholeChunks : taps));
+      p.exchanged = true;
+      p.lanes_are_rows = true;
+      p.row_bias = group_bias;
+      p.position = position;
+      p.family = group;
+    } else {
+      Product& p = work->add(std::make_unique<PositionOperands>(pass, group), positions, pass.lanes,
+                             length, even_depth(length, taps));
+      p.lane_bias = group_bias;
+      p.position = position;
+      p.family = group;
+    }
+  }
+}
+
+// The columns from .. to of a pass.
+PositionPass columns_of(const PositionPass& pass, int64_t from, int64_t to) {
+  PositionPass p = pass;
+  p.gather.grid[2] = to - from;
+  for (AxisTap& tap : p.gather.taps[2]) tap.offset += from * p.gather.step[2];
+  p.result_phase[2] += from * p.result_step[2];
+  p.find_inside();
+  return p;
+}
+
+// What the windows of the passes have in common.
+void find_reach(std::vector<PositionPass>* passes) {
+  static std::atomic<uint64_t> calls{0};
+  const uint64_t call = ++calls;
+  std::vector<AxisTap> taps[kSpatial];
+  int64_t most_taps = 0;
+  for (const PositionPass& p : *passes) {
+    most_taps = std::max(most_taps, p.gather.tap_count());
+    for (int i = 0; i < kSpatial; ++i)
+      taps[i].insert(taps[i].end(), p.gather.taps[i].begin(), p.gather.taps[i].end());
+  }
+  for (std::vector<AxisTap>& axis : taps) {
+    std::sort(axis.begin(), axis.end(),
+              [](const AxisTap& a, const AxisTap& b) { return a.offset > b.offset; });
+    const auto same = [](const AxisTap& a, const AxisTap& b) { return a.offset == b.offset; };
+    axis.erase(std::unique(axis.begin(), axis.end(), same), axis.end());
+  }
+  for (PositionPass& p : *passes) {
+    p.call = call;
+    p.most_taps = most_taps;
+    p.reach = p.gather;
+    std::copy_n(taps, kSpatial, p.reach.taps);
+  }
+}
+
+void run_positions(std::vector<PositionPass> passes, const ConvShape& s, const float* bias,
+                   const Arithmetic& arithmetic, uint64_t seed, int threads) {
+  find_reach(&passes);
+  Work work;
+  std::atomic<bool> asked{false};
+  for (const PositionPass& pass : passes) add_pass(pass, s, bias, arithmetic, &asked, &work);
+  accumulate_products(work.products, arithmetic, seed, threads);
+  if (!asked) return;
+  Work again;
+  std::vector<PositionPass> borders;
+  for (const PositionPass& pass : passes) {
+    const int64_t width = pass.gather.grid[2];
+    if (segment_extent(pass, arithmetic).channels == 0) continue;
+    if (pass.inside_from[2] > 0) borders.push_back(columns_of(pass, 0, pass.inside_from[2]));
+    if (pass.inside_to[2] < width) borders.push_back(columns_of(pass, pass.inside_to[2], width));
+  }
+  for (const PositionPass& pass : borders) add_pass(pass, s, bias, arithmetic, nullptr, &again);
+  accumulate_products(again.products, arithmetic, seed, threads);
+}
+
+}  // namespace
+
+void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, const float* bias,
+                Image<float> y, const Arithmetic& arithmetic, uint64_t seed, int threads) {
+  run_positions({fprop_pass(s, x, w, y)}, s, bias, arithmetic, seed, threads);
+}
+
+void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
+                const Arithmetic& arithmetic, uint64_t seed, int threads) {
+  std::vector<PositionPass> passes;
+  bool untouched = false;
+  int64_t phase[kSpatial];
+  // A stride beyond the image leaves phases without positions.
+  for (phase[0] = 0; phase[0] < std::min(s.stride[0], s.input[0]); ++phase[0]) {
+    for (phase[1] = 0; phase[1] < std::min(s.stride[1], s.input[1]); ++phase[1]) {
+      for (phase[2] = 0; phase[2] < std::min(s.stride[2], s.input[2]); ++phase[2]) {
+        PositionPass pass = dgrad_pass(s, dy, w, dx, phase);
+        if (pass.gather.tap_count() > 0) {
+          passes.push_back(std::move(pass));
+        } else {
+          untouched = true;
+        }
+      }
+    }
+  }
+  // The one position of a cell that has taps is its first.
+  if (passes.size() == 1 && points(passes[0])) {
+    const bool spread = takes_whole_channels(arithmetic) && spreads(s.groups, s.in_channels, 1);
+    passes[0].fills_cells = !spread;
+    untouched &= spread;
+  }
+  if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
+  run_positions(std::move(passes), s, nullptr, arithmetic, seed, threads);
+}
+
+void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,
+                const Arithmetic& given, uint64_t seed, int threads) {
+  // The formats of an accumulator's operands are those of (dy, x); here x stands on the left.
+  int64_t accumulator[kAccumulatorInts];
+  exchange_operands(given.accumulator, accumulator);
+  Arithmetic arithmetic = given;
+  arithmetic.accumulator = accumulator;
+  const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
+  const int64_t rows = s.in_channels * pass.gather.kernel_volume();
+  if (rows == 0 || s.out_channels == 0) return;
+  const int64_t length = s.batch * pass.gather.grid_volume();
+  Work work;
+  const bool fits = accumulator_from(accumulator).positions_together() <= kMaxDepth;
+  if (fits && spreads(s.groups, s.out_channels, rows) && !draws(arithmetic)) {
+    const int64_t all = s.groups * s.out_channels;
+    const int64_t depth = std::max(kMaxSpreadDepth / s.in_channels, kMaxDepth / 2);
+    for (int64_t first = 0; first < all; first += kPanel) {
+      const int64_t lanes = std::min<int64_t>(kPanel, all - first);
+      Product& p =
+          work.add(std::make_unique<SpreadTaps>(pass, first, lanes), rows, lanes, length, depth);
+      p.lanes_are_rows = true;
+      p.spread = true;
+    }
+  } else {
+    for (int64_t group = 0; group < s.groups; ++group) {
+      Product& p = work.add(std::make_unique<TapOperands>(pass, group), rows, s.out_channels,
+                            length, even_depth(length, kWholeChunks));
+      p.lanes_are_rows = true;
+    }
+  }
+  accumulate_products(work.products, arithmetic, seed, threads);
+}
+
+}  // namespace lpk

@@ -1,0 +1,242 @@
+// The two sides of a convolution's product, as blocks: positions of a grid as rows (fprop, dgrad)
+// or as k (wgrad).
+#pragma once
+
+#include <atomic>
+
+#include "conv_window.h"
+#include "cpu/drivers/gemm.h"
+
+namespace lpk {
+
+// One side of a convolution whose sums run over (channel, tap): rows are positions of a grid. Every
+// group shares it.
+struct PositionPass {
+  Gather gather;                       // its taps, row-major, are those of each channel
+  std::vector<int64_t> weight_offset;  // of each tap
+  bool consecutive;                    // the taps are, in the weight
+  // Of every product in the whole sum, and the length of that (gemm.h); empty if no tap of the
+  // kernel is left out.
+  std::vector<int64_t> position;
+  // The taps of every pass of the call, which may share windows: `call` is its number, `most_taps`
+  // the most that one of them has.
+  Gather reach;
+  uint64_t call;
+  int64_t most_taps;
+  // Positions read only from inside the source, in each dimension.
+  int64_t inside_from[kSpatial], inside_to[kSpatial];
+
+  Image<const float> source;
+  const float* weight;
+  int64_t weight_channel, weight_lane;  // strides
+  int64_t channels, lanes;              // of a group, as are these group strides
+  int64_t source_group, weight_group, result_group;
+
+  // Where position p of the grid goes: p * result_step + result_phase of the result.
+  Image<float> result;
+  int64_t result_size[kSpatial], result_step[kSpatial], result_phase[kSpatial];
+  // Storing writes result_step elements of every dimension, from the position on: +0 but for that.
+  bool fills_cells = false;
+
+  int64_t rows(int64_t batch) const { return batch * gather.grid_volume(); }
+  // Derives weight_offset and consecutive, from the strides of the weight in space, and position.
+  void list_taps(const int64_t* weight_spatial);
+  // Derives inside_from and inside_to.
+  void find_inside();
+  // 1 for every tap that falls outside at this position.
+  void tap_pattern(const int64_t* at, uint8_t* pattern) const;
+  // Calls border(index, position) for those of the positions of which a tap falls outside.
+  template <class Border>
+  void for_each_border(const std::vector<LineRun>& runs, const Border& border) const {
+    for (const LineRun& run : runs) {
+      bool line_inside = true;
+      for (int i = 0; i + 1 < kSpatial; ++i)
+        line_inside &= run.at[i] >= inside_from[i] && run.at[i] < inside_to[i];
+      for (int64_t r = 0; r < run.count; ++r) {
+        const int64_t at[kSpatial] = {run.at[0], run.at[1], run.at[2] + r};
+        if (!line_inside || at[2] < inside_from[2] || at[2] >= inside_to[2])
+          border(run.first + r, at);
+      }
+    }
+  }
+};
+
+class PositionOperands : public Operands {
+ public:
+  PositionOperands(const PositionPass& pass, int64_t group) : p_(pass), group_(group) {}
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+              float* a) const override;
+  bool a_range(OperandRange* range) const override;
+  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                 uint8_t* absent) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ protected:
+  // Element by element: a[position][k] of a group.
+  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t k, int64_t depth,
+                   float* a) const;
+  // Where the first position of a run goes, lane 0.
+  float* place(const LineRun& run) const;
+  int64_t joined(const std::vector<LineRun>& runs, size_t* i, int64_t step) const;
+
+  const PositionPass& p_;
+  int64_t group_;
+
+ private:
+  void pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
+                     const Rounder& round, float* a) const;
+  void pack_columns(Window& window, int64_t rows, const float* from, int64_t depth,
+                    const Rounder& round, float* a) const;
+  void pack_panel(int64_t k, int64_t depth, const float* from, int64_t width, float* b) const;
+  void store_apart(const float* from, int64_t stride, int64_t rows, int64_t lanes, int64_t step,
+                   float* to) const;
+};
+
+// The sides exchanged: rows are channels of the result, lanes are positions. For few channels.
+class ChannelOperands : public PositionOperands {
+ public:
+  using PositionOperands::PositionOperands;
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+              float* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  bool a_range(OperandRange*) const override { return false; }
+  bool b_range(OperandRange* range) const override;
+  bool mark_rows(int64_t, int64_t, int64_t, int64_t, uint8_t*) const override { return false; }
+  bool mark_lanes(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
+                  uint16_t* absent) const override;
+  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  void pack_window(int64_t k, int64_t depth, const Rounder& round, float* b) const;
+};
+
+// The same of a kernel of one tap that is never outside (Gather::one_inside), channel by channel in
+// memory: lines of source and result are contiguous.
+class PointOperands : public ChannelOperands {
+ public:
+  using ChannelOperands::ChannelOperands;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  bool b_range(OperandRange*) const override { return false; }
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  void store_line(const float* values, int64_t count, int64_t end, float* to) const;
+};
+
+// Lanes are channels of several groups, counted from the first group's: every lane reads a source
+// of its own.
+class SpreadPositions : public PositionOperands {
+ public:
+  SpreadPositions(const PositionPass& pass, int64_t first, int64_t lanes)
+      : PositionOperands(pass, 0), first_(first), lanes_(lanes) {}
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                SpreadBlock* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  int64_t first_, lanes_;
+};
+
+// Rows are segments of sixteen positions of a line, lanes those positions for every channel. The
+// positions have different numbers in the key of a draw, so that only sums without draws run this
+// way.
+class SegmentOperands : public PositionOperands {
+ public:
+  // `asked` becomes true where positions on padding on the left or right have to be done again.
+  SegmentOperands(const PositionPass& pass, int64_t group, std::atomic<bool>* asked)
+      : PositionOperands(pass, group), asked_(asked) {}
+  // Of a block of the product: channels, rows. No channels if the pass has no segments, or its
+  // windows are too large.
+  struct Extent {
+    int64_t channels, rows;
+  };
+  static Extent extent(const PositionPass& pass);
+  // In a line.
+  static int64_t segments(const Gather& g) { return (g.grid[2] + kPanel - 1) / kPanel; }
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                SpreadBlock* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                 uint8_t* absent) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  int64_t lines_of(int64_t row, int64_t rows, std::vector<LineRun>* lines) const;
+  void fill_window(int64_t first, int64_t count, int64_t channel, int64_t channels,
+                   const Rounder& round) const;
+  int64_t column(int64_t row) const;
+
+  std::atomic<bool>* asked_;
+};
+
+// Sums over the positions of dy: rows are (channel, tap) of the weight.
+struct TapPass {
+  Gather gather;  // every tap of the kernel
+  Image<const float> x, dy;
+  Image<float> dw;
+  int64_t in_channels, out_channels;  // of a group
+};
+
+class TapOperands : public Operands {
+ public:
+  TapOperands(const TapPass& pass, int64_t group) : p_(pass), group_(group) {}
+  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+              float* a) const override;
+  bool a_range(OperandRange* range) const override;
+  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
+                 uint8_t* absent) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ protected:
+  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t row, int64_t rows,
+                   int64_t depth, float* a) const;
+  void pack_points(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const;
+  // The channel of x that a row reads.
+  const float* channel(int64_t group, int64_t row) const;
+
+  const TapPass& p_;
+  int64_t group_;
+};
+
+// Lanes are output channels of several groups, counted from the first group's. The groups' columns
+// have different numbers in the key of a draw, so that only sums without draws run this way.
+class SpreadTaps : public TapOperands {
+ public:
+  SpreadTaps(const TapPass& pass, int64_t first, int64_t lanes)
+      : TapOperands(pass, 0), first_(first), lanes_(lanes) {}
+  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
+                SpreadBlock* a) const override;
+  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
+              float* b) const override;
+  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
+  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
+             int64_t stride) const override;
+
+ private:
+  int64_t first_, lanes_;
+};
+
+}  // namespace lpk

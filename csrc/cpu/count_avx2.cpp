@@ -1,7 +1,0 @@
-#include "count_kernel.h"
-
-namespace lpk {
-
-const CountKernels kAvx2Counts = {count_elements<Bits32<8>>, count_span<Vec<4>>, count_affine};
-
-}  // namespace lpk

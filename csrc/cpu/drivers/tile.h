@@ -1,0 +1,244 @@
+// What the drivers (gemm.cpp, conv.cpp, quantize.cpp) hand to the kernels of one instruction set:
+// plain data, no templates.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/codes.h"
+#include "element_types.h"
+
+namespace lpk {
+
+// Lanes of a packed panel of B; every kernel's vector width divides it.
+constexpr int kPanel = 16;
+
+// What an operand of one tile can hold, from its finite float32 normals and zeros; `plain` is false
+// if there is anything else in it.
+struct OperandRange {
+  bool plain;
+  bool zero;    // nothing but zeros, which are multiples of anything
+  int width;    // significant bits of every element
+  int lowest;   // every element is a multiple of 2^lowest
+  int highest;  // and smaller than 2^highest
+};
+
+// Two panels of one k, in half precision.
+constexpr int kHalfLanes = 32;
+struct alignas(64) HalfColumn {
+  uint16_t lane[kHalfLanes];
+};
+
+// What the tiles of one packed block of B have found out about it; cleared when B is packed.
+struct PackedFacts {
+  bool ranged = false;
+  bool halved = false;
+  OperandRange range;  // of B, or of more
+  int halves_scale = 0;
+  // If `halved`: B times 2^halves_scale, pairs of panels of depth columns.
+  std::vector<HalfColumn> halves;
+  void clear() { ranged = halved = false; }
+};
+
+// Which taps of a block are absent: marked only when a kernel asks, as zeros do for some. Both
+// return whether any is.
+class Marks {
+ public:
+  virtual bool rows() = 0;   // marks Tile::absent
+  virtual bool lanes() = 0;  // marks Tile::lane_absent
+
+ protected:
+  ~Marks() = default;
+};
+
+// acc[r][l] += sum over k of a[r][k] b[k][l], step by step in the order of k, for one block of k.
+//
+// The state lives in `inner` (the running sum, of the current chunk if there are chunks) and
+// `outer` (the sum of chunks), both rows x lanes, and is carried from one block of k to the next.
+// Every value in it is one of a format, so float32.
+struct Tile {
+  int64_t rows;
+  int64_t lanes;  // a multiple of kPanel; surplus lanes are computed and never stored
+  int64_t depth;
+  int64_t k0;  // position of the block's first product in the whole sum
+  // Where some positions are left out because no row has a product there: the position of every
+  // product of the block, ascending, and after them that of the next block's first product, or
+  // `length`. Null: k0, k0 + 1 and so on.
+  const int64_t* position;
+
+  const float* a;  // rows x depth
+  // Spread: one panel, and every lane has an A of its own, a[row_at[r] + step_at[k] + l]. `a_count`
+  // floats hold it all, and maybe more. Null: not spread.
+  const int32_t* row_at;
+  const int32_t* step_at;
+  int64_t a_count;
+  const OperandRange* a_range;  // of A, or of more; null: not known
+  const float* b;               // lanes / kPanel panels of depth x kPanel
+  PackedFacts* b_facts;
+  // Where a tap adds nothing: rows x depth, 1 for the whole row; panels x depth, a bit for each
+  // lane. One of the operands is zero there. To be read through marked() only.
+  const uint8_t* absent;
+  const uint16_t* lane_absent;
+  Marks* marks;
+  float* inner;  // both +0 before the first block, where k0 is 0, unless `started`
+  float* outer;
+  int64_t stride;  // between rows of the state
+  // More state, for sums in other orders (orders_kernel.h): planes laid out as inner, and a mask of
+  // lanes for each panel of a row of a plane. Zero at the start.
+  float* planes;
+  uint16_t* held;
+  int64_t plane;  // between planes, in values
+  int64_t plane_count;
+
+  const int64_t* accumulator;  // the integers of accumulate.h
+  int64_t length;              // of the whole sum: its last product closes a chunk
+  uint64_t seed;
+  const uint64_t* row_id;  // of each row, and of each lane, in the key of a draw
+  const uint64_t* lane_id;
+  bool lanes_are_rows;  // the lanes carry the key's row, the rows its column
+  bool started;         // the outermost sums start from values that were given
+  bool exchanged;       // A is the right factor of the products, B the left
+
+  // With null where there are no marks.
+  Tile marked() const {
+    Tile t = *this;
+    if (!marks->rows()) t.absent = nullptr;
+    if (!marks->lanes()) t.lane_absent = nullptr;
+    return t;
+  }
+  bool spread() const { return row_at != nullptr; }
+  int64_t a_floats() const { return spread() ? a_count : rows * depth; }
+  int64_t position_of(int64_t k) const { return position == nullptr ? k0 + k : position[k]; }
+};
+
+// sum[r][l] <- round(sum[r][l] + addend[r][l]) in the accumulator's outer format, drawn at position
+// k of `site`.
+struct AddBlock {
+  float* sum;  // rows `stride` apart
+  int64_t stride;
+  int64_t rows;
+  int64_t lanes;
+  const float* addend;
+  int64_t addend_row, addend_lane;  // strides; that of the lanes is 1, or 0: one value for a row
+
+  const int64_t* accumulator;
+  uint64_t seed;
+  uint32_t site;
+  uint64_t k;
+  const uint64_t* row_id;
+  const uint64_t* lane_id;  // of whole panels
+  bool lanes_are_rows;
+};
+
+// y[i] = round(x[i]) for consecutive elements of a tensor, the first at row-major position `index`.
+struct RoundBlock {
+  const double* x;
+  double* y;
+  int64_t count;
+  const int64_t* format;
+  int64_t rounding;
+  int64_t random_bits;
+  int64_t rng;
+  uint64_t seed;
+  uint32_t site;
+  uint64_t index;
+};
+
+// The same on the elements themselves, float32, float16 or bfloat16.
+struct ElementBlock {
+  const void* x;
+  void* y;
+  ElementType x_type;
+  ElementType y_type;
+  int64_t count;  // at most 2^16
+  const int64_t* format;
+  int64_t rounding;
+  int64_t random_bits;
+  int64_t rng;
+  uint64_t seed;
+  uint32_t site;
+  uint64_t index;  // a multiple of 2^16
+  bool streamed;   // y will not be read soon: past the caches
+};
+
+// y[i] = x[i] coded on the line of its slice and back: lo + step times a code. The parameters are
+// one for all elements, or one for each.
+struct AffineSpan {
+  RoundBlock block;  // its format is one of integers
+  bool each;
+  const double* lo;
+  const double* hi;  // what code `top` becomes
+  const double* step;
+  const double* top;
+  double first, last;  // codes
+};
+
+// Codes of a float format, a word each, and the values they mean; `count` is a multiple of
+// kCodeLanes.
+constexpr int64_t kCodeLanes = 16;
+struct CodeBlock {
+  const int64_t* format;
+  int64_t count;
+};
+// Of a block whose values were to become codes: a format that is not taken, a code for every value,
+// or kNoCode for some.
+enum class Coding { kNotTaken, kAll, kSome };
+
+// How many products each tier has accumulated since the last call, for the plan that users see.
+enum class Tier { kNative, kCertified, kFloat, kDouble, kCount };
+void count_products(Tier tier, int64_t products);
+// Reads and clears: the counts of every tier, in the order of the enumeration.
+void take_counts(int64_t* counts);
+
+// Sixteen floats from one place to another.
+struct PanelCopy {
+  int32_t from, to;
+};
+
+struct Kernels {
+  const char* isa;
+  void (*accumulate)(const Tile&);
+  void (*accumulate_ordered)(const Tile&);  // trees, Kahan's sums, aligned blocks
+  void (*add)(const AddBlock&);
+  // to[c * to_stride + r] = from[r * from_stride + c]
+  void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
+                    int64_t to_stride);
+  void (*copy_panels)(const PanelCopy* copies, int64_t count, const float* from, float* to);
+  // Widens `range` by some more elements; {true, true, 1, 0, 0} is that of none.
+  void (*measure)(const float* x, int64_t count, OperandRange* range);
+  void (*round)(const RoundBlock&);
+  // This and `decode`: false, and nothing done, for a format or a type that they do not take.
+  bool (*round_elements)(const ElementBlock&);
+  // A value without a code has kNoCode.
+  Coding (*encode)(const CodeBlock&, const float* x, uint32_t* codes);
+  bool (*decode)(const CodeBlock&, const uint32_t* codes, float* x);
+  // Codes of 8 or 16 bits without the bits above these; `count` is a multiple of kCodeLanes.
+  void (*narrow_codes)(const uint32_t* codes, int64_t count, int bits, uint8_t* to);
+  void (*affine)(const AffineSpan&);
+  void (*widen)(const float* x, int64_t count, double* to);
+  void (*narrow)(const double* x, int64_t count, float* to);
+  // lo and hi, one or one for each element, widened to hold the finite values; whether all are.
+  bool (*range)(const double* x, int64_t count, bool each, double* lo, double* hi);
+};
+
+// The best kernels that this processor runs, or those that LPKERNELS_ISA names; throws on a name it
+// cannot run.
+const Kernels& kernels();
+
+// Whether this processor adds on other ports than it multiplies on, as AMD's do since Zen: an
+// addition is then free beside a multiply-add, which costs as much as any where they share ports.
+// Results depend on neither; `choose` is for tests.
+bool adds_apart();
+void choose_adds_apart(bool apart);
+
+// In orders_<isa>.cpp.
+void accumulate_ordered_scalar(const Tile& t);
+void accumulate_ordered_avx2(const Tile& t);
+void accumulate_ordered_avx512(const Tile& t);
+
+extern const Kernels kScalarKernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512Fp16Kernels;
+
+}  // namespace lpk

@@ -1,0 +1,149 @@
+// Codes of float formats, sign | exponent | mantissa, from and to the bits of float32 values.
+//
+// A magnitude's bits without those that the format drops are its code but for a constant; below the
+// floor of WordFormat, codes are counts of the smallest value.
+#pragma once
+
+#include "cpu/drivers/tile.h"
+#include "cpu/lanes/float_bits.h"
+#include "word_format.h"
+
+namespace lpk {
+namespace {
+
+struct WordCodes {
+  WordFormat f;
+  uint32_t bits;  // of a code
+  uint32_t magic_bits;
+  uint32_t first_normal;  // code of the floor
+  uint32_t offset;        // what bits >> dropped is more than the code
+  uint32_t infinity;      // kNoCode where the format has none
+  uint32_t nan;
+  uint32_t last_number;  // codes above it are NaN
+  bool subnormals;
+
+  explicit WordCodes(const Format& format) : f(format), subnormals(format.subnormals) {
+    const uint32_t m = static_cast<uint32_t>(format.man_bits);
+    const uint32_t top = ((1u << format.exp_bits) - 1) << m;
+    const uint32_t magnitudes = top | ((1u << m) - 1);
+    bits = 1 + static_cast<uint32_t>(format.exp_bits) + m;
+    std::memcpy(&magic_bits, &f.magic, sizeof magic_bits);
+    first_normal = (format.emin < -126 ? 2u : 1u) << m;
+    offset = (f.floor >> f.dropped) - first_normal;
+    infinity = format.specials == Specials::kIeee ? top : kNoCode;
+    nan = kNoCode;
+    last_number = magnitudes;
+    if (format.specials == Specials::kFn) {
+      nan = magnitudes;
+      last_number = magnitudes - 1;
+    } else if (format.specials == Specials::kIeee) {
+      if (m > 0) nan = top | 1u << (m - 1);
+      last_number = top;
+    }
+  }
+};
+
+// The code of a magnitude that is a value of the format, without its sign. Without subnormals,
+// magic counts whole values of min_normal: only 0 is exact below it. `lost`: other than 0 where the
+// magnitude lies between two values.
+template <class V>
+LPK_HD typename V::U number_code(const WordCodes& c, typename V::U a, typename V::U& lost) {
+  using U = typename V::U;
+  const auto small = above<V>(U{} + c.f.floor, a);
+  const U shifted = as_words<V>(as_floats<V>(a) + c.f.magic);
+  const U whole = as_words<V>(as_floats<V>(shifted) - c.f.magic);
+  lost = small ? whole ^ a : a & ((1u << c.f.dropped) - 1);
+  return small ? shifted - c.magic_bits : (a >> c.f.dropped) - c.offset;
+}
+
+// All kinds of values, those without a code among them.
+template <class V>
+void encode_any(const WordCodes& c, const CodeBlock& job, const float* x, uint32_t* codes) {
+  using U = typename V::U;
+  for (int64_t i = 0; i < job.count; i += V::kWidth) {
+    const U b = load<U>(x + i);
+    const U a = b & ~kSignWord;
+    const U sign = (b & kSignWord) >> (32 - c.bits);
+    const U infinity = c.infinity == kNoCode ? U{} + kNoCode : c.infinity | sign;
+    U lost;
+    U code = sign | number_code<V>(c, a, lost);
+    code = lost != 0 ? U{} + kNoCode : code;
+    code = above<V>(a, U{} + c.f.max) ? U{} + kNoCode : code;
+    code = a == kInfinityWord ? infinity : code;
+    code = above<V>(a, U{} + kInfinityWord) ? U{} + c.nan : code;
+    store(codes + i, code);
+  }
+}
+
+template <class V>
+bool any_word(typename V::U words) {
+  if constexpr (V::kWidth == 1) {
+    return words != 0;
+  } else {
+    uint32_t some = 0;
+    for (int i = 0; i < V::kWidth; ++i) some |= words[i];
+    return some != 0;
+  }
+}
+
+// Most blocks hold finite values of the format alone, for which a few operations and a look at the
+// end will do.
+template <class V>
+Coding encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
+  using U = typename V::U;
+  const Format format = number_format(job.format);
+  if (!WordFormat::fits(format)) return Coding::kNotTaken;
+  const WordCodes c(format);
+  U others{};
+  for (int64_t i = 0; i < job.count; i += V::kWidth) {
+    const U b = load<U>(x + i);
+    const U a = b & ~kSignWord;
+    U lost;
+    const U code = number_code<V>(c, a, lost);
+    // The sign of max - a, which is there for what lies above max.
+    others |= lost | ((c.f.max - a) & kSignWord);
+    store(codes + i, (b & kSignWord) >> (32 - c.bits) | code);
+  }
+  if (!any_word<V>(others)) return Coding::kAll;
+  encode_any<V>(c, job, x, codes);
+  bool some = false;
+  for (int64_t i = 0; i < job.count; ++i) some |= codes[i] == kNoCode;
+  return some ? Coding::kSome : Coding::kAll;
+}
+
+template <class V>
+void narrow_codes(const uint32_t* codes, int64_t count, int bits, uint8_t* to) {
+  using U = typename V::U;
+  for (int64_t i = 0; i < count; i += V::kWidth) {
+    const U code = load<U>(codes + i);
+    if (bits == 8) {
+      store(to + i, words_as_bytes<V>(code));
+    } else {
+      store(to + 2 * i, words_as_halves<V>(code));
+    }
+  }
+}
+
+template <class V>
+bool decode_words(const CodeBlock& job, const uint32_t* codes, float* x) {
+  using U = typename V::U;
+  const Format format = number_format(job.format);
+  if (!WordFormat::fits(format)) return false;
+  const WordCodes c(format);
+  const uint32_t magnitude_mask = (1u << (c.bits - 1)) - 1;
+  const uint32_t keep_small = c.subnormals ? 0xffffffffu : 0;
+  for (int64_t i = 0; i < job.count; i += V::kWidth) {
+    const U code = load<U>(codes + i);
+    const U magnitude = code & magnitude_mask;
+    const U sign = (code << (32 - c.bits)) & kSignWord;
+    const U small = as_words<V>(as_floats<V>(magnitude + c.magic_bits) - c.f.magic) & keep_small;
+    U r = above<V>(U{} + c.first_normal, magnitude) ? small : (magnitude + c.offset) << c.f.dropped;
+    r = magnitude == c.infinity ? U{} + kInfinityWord : r;
+    r = above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
+    store(x + i, r);
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace lpk

@@ -1,0 +1,59 @@
+// Counts of what rounding does (common/count.h): gathered by a thread for a piece of a tensor, then
+// added to the tensor's, in any order of the threads.
+#pragma once
+
+#include <cstdint>
+
+#include "common/count.h"
+#include "cpu/drivers/tile.h"
+
+namespace lpk {
+
+// Of one piece. Neighbours go to different histograms, so that an increment seldom waits for the
+// one before it.
+struct Tally {
+  static constexpr int kHistograms = 8;
+  int64_t counts[kCounts] = {};
+  bool histogram;
+  uint32_t bins[kHistograms][kBins];
+
+  explicit Tally(bool with_histogram);
+  int64_t bin(int field) const;
+  // Adds all to `to`, where other threads do so too.
+  void add_to(int64_t* to) const;
+};
+
+// What was rounded, and from which values: x are the tensor's, `scaled` what the rounding saw, y
+// its results. The rest as in RoundBlock, whose x and y are not read.
+struct CountSpan {
+  RoundBlock block;
+  const double* x;
+  const double* scaled;
+  const double* y;
+};
+
+// Values and results of an affine format whose ends, one for all or one for each, are low .. high.
+struct CountAffine {
+  const double* x;
+  const double* y;
+  int64_t count;
+  bool each;
+  const double* low;
+  const double* high;
+};
+
+struct CountKernels {
+  // As Kernels::round_elements; a null y is not written.
+  bool (*elements)(const ElementBlock&, Tally*);
+  void (*span)(const CountSpan&, Tally*);
+  void (*affine)(const CountAffine&, Tally*);
+};
+
+// Those that go with kernels().
+const CountKernels& count_kernels();
+
+extern const CountKernels kScalarCounts;
+extern const CountKernels kAvx2Counts;
+extern const CountKernels kAvx512Counts;
+
+}  // namespace lpk

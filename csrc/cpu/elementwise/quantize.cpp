@@ -1,0 +1,89 @@
+#include "quantize.h"
+
+#include <algorithm>
+
+#include "cpu/drivers/parallel.h"
+#include "quantize_spans.h"
+
+namespace lpk {
+namespace {
+
+// Elements a thread takes at a time.
+constexpr int64_t kGrain = 64 * kSpan;
+// Fewer elements are rounded sooner than another thread is woken.
+constexpr int64_t kWorthThreads = 2 * kGrain;
+
+ElementBlock element_job(const QuantizeArgs& args, int64_t begin, int64_t end) {
+  ElementBlock job{};
+  job.x = static_cast<const char*>(args.x) + begin * element_bytes(args.x_type);
+  if (args.y != nullptr) job.y = static_cast<char*>(args.y) + begin * element_bytes(args.y_type);
+  job.x_type = args.x_type;
+  job.y_type = args.y_type;
+  job.count = end - begin;
+  job.format = args.format;
+  job.rounding = args.rounding;
+  job.random_bits = args.random_bits;
+  job.rng = args.rng;
+  job.seed = args.seed;
+  job.site = args.site;
+  job.index = static_cast<uint64_t>(begin);
+  return job;
+}
+
+// Every format and type, by way of spans of doubles.
+void round_through_doubles(const QuantizeArgs& args, const Kernels& kernel, int64_t begin,
+                           int64_t end) {
+  double values[kSpan];
+  Counted counted(args);
+  RoundBlock job = round_job(args, args.format);
+  job.x = values;
+  job.y = values;
+  for (int64_t i = begin; i < end; i += kSpan) {
+    job.count = std::min(kSpan, end - i);
+    job.index = static_cast<uint64_t>(i);
+    load_moderated(args, kernel, i, job.count, values);
+    counted.saw(values, job.count);
+    counted.round(kernel, job);
+    store_span(args, kernel, values, i, job.count);
+  }
+}
+
+// As Kernels::round_elements, counting.
+bool count_elements(const QuantizeArgs& args, const ElementBlock& job) {
+  Tally tally(args.histogram);
+  if (!count_kernels().elements(job, &tally)) return false;
+  tally.add_to(args.counts);
+  return true;
+}
+
+}  // namespace
+
+void quantize_elements(const QuantizeArgs& args) {
+  const Kernels& kernel = kernels();
+  const int64_t bytes = args.count * (element_bytes(args.x_type) + element_bytes(args.y_type));
+  const bool streamed = bytes >= args.stream_bytes;
+  const int threads = args.count < kWorthThreads ? 1 : args.threads;
+  parallel_ranges(args.count, kGrain, threads, [&](int64_t begin, int64_t end) {
+    ElementBlock job = element_job(args, begin, end);
+    job.streamed = streamed;
+    const bool done =
+        args.counts == nullptr ? kernel.round_elements(job) : count_elements(args, job);
+    if (!done) round_through_doubles(args, kernel, begin, end);
+  });
+}
+
+void round_in_place(const Kernels& kernel, const int64_t* quantizer, float* x, int64_t count) {
+  constexpr int64_t kMost = int64_t{1} << 16;
+  if (quantizer == nullptr) return;
+  for (int64_t i = 0; i < count; i += kMost) {
+    QuantizeArgs args{};
+    args.x = args.y = x + i;
+    args.format = quantizer;
+    args.rounding = quantizer[kFormatInts];
+    const int64_t part = std::min(kMost, count - i);
+    if (!kernel.round_elements(element_job(args, 0, part)))
+      round_through_doubles(args, kernel, 0, part);
+  }
+}
+
+}  // namespace lpk

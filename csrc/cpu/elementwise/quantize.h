@@ -1,0 +1,43 @@
+// Rounding of tensors: elementwise (float and fixed formats), per block (OCP MX), per slice
+// (affine).
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/drivers/element_types.h"
+#include "cpu/drivers/tile.h"
+
+namespace lpk {
+
+// A tensor in row-major order; for block and affine formats its axis splits it into (outer, length,
+// inner).
+struct QuantizeArgs {
+  const void* x;
+  void* y;
+  ElementType x_type;
+  ElementType y_type;
+  int64_t count;
+  int64_t outer, length, inner;
+  const int64_t* format;  // 8 integers, 16 for a block format
+  int64_t rounding;
+  int64_t random_bits;
+  int64_t rng;
+  uint64_t seed;
+  uint32_t site;
+  int threads;
+  int64_t stream_bytes;  // from this much memory, read and written, results go past the caches
+  // What happened is added to the counts of common/count.h, with the histogram or without it; y may
+  // be null then. Null: nothing is counted.
+  int64_t* counts;
+  bool histogram;
+  const double* limits;  // of affine formats: low ends of all slices, then high ones; null: theirs
+};
+
+void quantize_elements(const QuantizeArgs& args);
+// Values where they lie, by the integers of a float or fixed format and a rounding
+// that draws nothing; null leaves them as they are.
+void round_in_place(const Kernels& kernel, const int64_t* quantizer, float* x, int64_t count);
+void quantize_blocks(const QuantizeArgs& args);
+void quantize_affine(const QuantizeArgs& args);
+
+}  // namespace lpk

@@ -1,0 +1,93 @@
+// What the drivers of quantize share: spans of a tensor widened to doubles and written back.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/round.h"
+#include "count.h"
+#include "cpu/drivers/tile.h"
+#include "quantize.h"
+
+namespace lpk {
+
+// Elements converted at a time: in and out as doubles they fit the first cache.
+constexpr int64_t kSpan = 1024;
+
+inline RoundBlock round_job(const QuantizeArgs& args, const int64_t* format) {
+  RoundBlock job{};
+  job.format = format;
+  job.rounding = args.rounding;
+  job.random_bits = args.random_bits;
+  job.rng = args.rng;
+  job.seed = args.seed;
+  job.site = args.site;
+  return job;
+}
+
+// Elements begin .. begin + count as doubles, and back.
+inline void load_span(const QuantizeArgs& args, const Kernels& kernel, int64_t begin, int64_t count,
+                      double* to) {
+  if (args.x_type == ElementType::kFloat32) {
+    kernel.widen(static_cast<const float*>(args.x) + begin, count, to);
+  } else {
+    widen(args.x, args.x_type, begin, count, to);
+  }
+}
+
+inline void store_span(const QuantizeArgs& args, const Kernels& kernel, const double* from,
+                       int64_t begin, int64_t count) {
+  if (args.y == nullptr) return;
+  if (args.y_type == ElementType::kFloat32) {
+    kernel.narrow(from, count, static_cast<float*>(args.y) + begin);
+  } else {
+    narrow(from, args.y_type, begin, count, args.y);
+  }
+}
+
+// As doubles that the rounding rules can scale.
+inline void load_moderated(const QuantizeArgs& args, const Kernels& kernel, int64_t begin,
+                           int64_t count, double* to) {
+  load_span(args, kernel, begin, count, to);
+  if (args.x_type != ElementType::kFloat64) return;
+  for (int64_t i = 0; i < count; ++i) to[i] = moderated(to[i]);
+}
+
+// The counts of a piece of a tensor, handed over when it is done; does nothing where nothing is
+// counted.
+class Counted {
+ public:
+  explicit Counted(const QuantizeArgs& args)
+      : to_(args.counts),
+        by_(to_ == nullptr ? nullptr : &count_kernels()),
+        tally_(to_ != nullptr && args.histogram) {}
+  Counted(const Counted&) = delete;
+  ~Counted() {
+    if (to_ != nullptr) tally_.add_to(to_);
+  }
+
+  // Values of the tensor, of which a span that is rounded next holds these from `at` on.
+  void saw(const double* x, int64_t count, int64_t at = 0) {
+    if (to_ != nullptr) std::copy(x, x + count, seen_ + at);
+  }
+  // kernel.round on at most kSpan values, in place.
+  void round(const Kernels& kernel, const RoundBlock& job) {
+    if (to_ == nullptr) return kernel.round(job);
+    std::copy(job.x, job.x + job.count, scaled_);
+    kernel.round(job);
+    by_->span({job, seen_, scaled_, job.y}, &tally_);
+  }
+  // After kernel.affine, low and high as `each` of the job says.
+  void affine(const AffineSpan& job, const double* low, const double* high) {
+    if (to_ == nullptr) return;
+    by_->affine({seen_, job.block.y, job.block.count, job.each, low, high}, &tally_);
+  }
+
+ private:
+  int64_t* to_;
+  const CountKernels* by_;
+  Tally tally_;
+  double seen_[kSpan], scaled_[kSpan];
+};
+
+}  // namespace lpk

@@ -1,0 +1,11 @@
+#include "cpu/isa/wide_tiles.h"
+#include "cpu/sums/certified/certified_kernel.h"
+
+namespace lpk {
+
+bool run_certified_double_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                               const OperandRange& b, const ExactSums& exact) {
+  return run_certified_tile<Doubles<4>>(t, acc, a, b, exact);
+}
+
+}  // namespace lpk

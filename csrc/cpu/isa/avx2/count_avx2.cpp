@@ -1,0 +1,7 @@
+#include "cpu/elementwise/count_kernel.h"
+
+namespace lpk {
+
+const CountKernels kAvx2Counts = {count_elements<Bits32<8>>, count_span<Vec<4>>, count_affine};
+
+}  // namespace lpk

@@ -1,0 +1,11 @@
+#include "cpu/isa/wide_tiles.h"
+#include "cpu/sums/certified/certified_products.h"
+
+namespace lpk {
+
+bool run_rounded_products_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                                 const OperandRange& b, const ExactSums& exact) {
+  return run_rounded_tile<Floats<16>>(t, acc, a, b, exact);
+}
+
+}  // namespace lpk

@@ -1,0 +1,46 @@
+// Tiers that are compiled on their own.
+#pragma once
+
+#include <functional>
+
+#include "common/accumulate.h"
+#include "cpu/drivers/tile.h"
+
+namespace lpk {
+
+// What does the parts of a tile of which a certificate does not hold.
+using ExactSums = std::function<void(const Tile&)>;
+using CertifiedTier = bool(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                           const OperandRange& b, const ExactSums& exact);
+
+// In certified_double_<isa>.cpp: sums in double under a certificate; false, and nothing done, where
+// there is none.
+bool run_certified_double_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                               const OperandRange& b, const ExactSums& exact);
+bool run_certified_double_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                                 const OperandRange& b, const ExactSums& exact);
+
+// In certified_truncated_<isa>.cpp: the same for sums in the modes other than nearest_even and
+// to_odd.
+bool run_truncated_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                        const OperandRange& b, const ExactSums& exact);
+bool run_truncated_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                          const OperandRange& b, const ExactSums& exact);
+// In certified_stochastic_avx512vnni.cpp: the same, draws added by an instruction of AVX512-VNNI.
+bool run_truncated_avx512vnni(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                              const OperandRange& b, const ExactSums& exact);
+
+// In certified_products_<isa>.cpp: the same in float32, of products that the accumulator rounds.
+bool run_rounded_products_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                               const OperandRange& b, const ExactSums& exact);
+bool run_rounded_products_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                                 const OperandRange& b, const ExactSums& exact);
+
+// In float_avx512.cpp: sums in float32 lanes; false, and nothing done, for an accumulator without a
+// rule there.
+bool run_float_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                    const OperandRange& b);
+// In double_avx512.cpp: sums in double lanes, for every accumulator.
+void run_exact_tile(const Tile& t, const Accumulator& acc);
+
+}  // namespace lpk

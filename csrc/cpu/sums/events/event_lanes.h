@@ -1,0 +1,124 @@
+// Comparisons of vectors as one bit a lane, and what lies beyond a format's range.
+#pragma once
+
+#include <cmath>
+
+#include "cpu/draws/draws.h"
+
+namespace lpk {
+namespace {
+
+// One bit for each lane of a comparison's result.
+template <class V, class Mask>
+LPK_HD uint32_t lane_bits(Mask m) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 8) return _mm512_movepi64_mask((__m512i)m);
+#endif
+#if defined(__AVX2__)
+  if constexpr (V::kWidth == 4)
+    return static_cast<uint32_t>(_mm256_movemask_pd((__m256d)(typename V::I)m));
+#endif
+  if constexpr (V::kWidth == 1) return m ? 1 : 0;
+}
+
+template <class V>
+LPK_HD uint32_t equal_lanes(typename V::D a, typename V::D b) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 8) return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_EQ_OQ);
+#endif
+  return lane_bits<V>(a == b);
+}
+
+template <class V>
+LPK_HD uint32_t at_least_lanes(typename V::D a, typename V::D b) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 8) return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_GE_OQ);
+#endif
+  return lane_bits<V>(a >= b);
+}
+
+template <class V>
+LPK_HD uint32_t all_lanes() {
+  return (1u << V::kWidth) - 1;
+}
+
+template <class V>
+LPK_HD uint32_t nonzero_lanes(typename V::D x) {
+  return all_lanes<V>() & ~equal_lanes<V>(x, typename V::D{});
+}
+
+template <class D>
+LPK_HD D magnitude(D x) {
+  return Lanes<D>::value(Lanes<D>::bits(x) & ~kSignBit);
+}
+
+template <class V>
+LPK_HD uint32_t finite_lanes(typename V::D x) {
+  using L = Lanes<typename V::D>;
+  return at_least_lanes<V>(L::all(0x1.fffffffffffffp1023), magnitude(x));
+}
+
+// Which values, rounded as if the format had no largest, leave its range: all from `above` up and
+// `below` down; in the mode stochastic those that a draw takes over the step beyond the last value.
+//
+// Values are exact or made odd in double: the limits are even there, or the next double after an
+// even one, so both compare alike.
+struct Range {
+  bool stochastic;
+  double above, below;
+  double max, lowest;
+  double inverse;  // 1 / the step at the ends
+
+  Range(const Format& f, Rounding mode) : stochastic(mode == Rounding::kStochastic), max(f.max) {
+    const bool fixed = f.kind == Kind::kFixed;
+    lowest = fixed ? f.lowest : -f.max;
+    const double step = fixed ? f.quantum : f.unit * power_of_two(std::ilogb(f.max));
+    inverse = 1.0 / step;
+    bool odd_max, odd_lowest;
+    if (fixed) {
+      odd_max = std::fmod(f.max / step, 2.0) != 0;
+      odd_lowest = std::fmod(f.lowest / step, 2.0) != 0;
+    } else {
+      odd_max = odd_lowest = f.overflow_from == f.max + step / 2;
+    }
+    above = limit(max, step, odd_max, mode, mode == Rounding::kTowardPositive);
+    below = -limit(-lowest, step, odd_lowest, mode, mode == Rounding::kTowardNegative);
+  }
+
+  template <class V>
+  LPK_HD uint32_t left_by(typename V::D x, typename V::D threshold) const {
+    using D = typename V::D;
+    using L = Lanes<D>;
+    uint32_t out = at_least_lanes<V>(x, L::all(above)) | at_least_lanes<V>(L::all(below), x);
+    if (stochastic) {
+      // Positive excess only: a threshold is above zero.
+      out |= at_least_lanes<V>((x - max) * inverse, threshold) |
+             at_least_lanes<V>((lowest - x) * inverse, threshold);
+    }
+    return out & finite_lanes<V>(x);
+  }
+
+ private:
+  // The first magnitude that leaves; `end` is the last value, `outward` whether the mode goes
+  // there.
+  static double limit(double end, double step, bool odd, Rounding mode, bool outward) {
+    const double beyond_end = std::nextafter(end, HUGE_VAL);
+    const double tie = end + step / 2;
+    switch (mode) {
+      case Rounding::kNearestEven:
+        return odd ? tie : std::nextafter(tie, HUGE_VAL);
+      case Rounding::kNearestAway:
+        return tie;
+      case Rounding::kToOdd:
+        return odd ? end + step : beyond_end;
+      case Rounding::kTowardPositive:
+      case Rounding::kTowardNegative:
+        return outward ? beyond_end : end + step;
+      default:
+        return end + step;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace lpk

@@ -1,0 +1,113 @@
+// One more addition to finished sums: biases, chunks that were summed elsewhere.
+#pragma once
+
+#include <algorithm>
+
+#include "cpu/draws/draws.h"
+
+namespace lpk {
+namespace {
+
+LPK_HD bool plain_nearest(const Format& f, Rounding rounding) {
+  return f.kind == Kind::kFloat && f.man_bits >= 1 && rounding == Rounding::kNearestEven;
+}
+
+// nearest_even in a format that plain_nearest accepts, stochastic, or any other mode.
+enum class AddMode { kNearest, kStochastic, kOther };
+
+template <class V, AddMode kMode>
+struct Addition {
+  using D = typename V::D;
+  // Keys of draws are made once for so many rows.
+  static constexpr int kRows = kMode == AddMode::kStochastic ? 16 : 4;
+  const AddBlock& job;
+  const Tile& key;
+  const Accumulator& acc;
+
+  LPK_HD D rounded(D sum, D addend, D threshold) const {
+    D r;
+    if constexpr (kMode == AddMode::kNearest) {
+      r = round_to_float_nearest_even<D>(odd_sum<D>(sum, addend), acc.outer);
+    } else {
+      r = add_rounded<D>(sum, addend, acc.outer, acc.outer_rounding, threshold);
+    }
+    return r == r ? r : Lanes<D>::value(typename Lanes<D>::Bits{} + kCanonicalNan);
+  }
+
+  // Whole panels of one row, the addend one value or one for each lane.
+  template <class Threshold>
+  LPK_HD void add_panel(float* sums, const float* addends, const Threshold& threshold) const {
+    for (int v = 0; v < kPanel; v += V::kWidth) {
+      const D addend = job.addend_lane == 0 ? Lanes<D>::all(*addends) : load_floats<V>(addends + v);
+      store_floats<V>(sums + v, rounded(load_floats<V>(sums + v), addend, threshold(v)));
+    }
+  }
+
+  // The first `width` lanes of a panel, through copies.
+  template <class Threshold>
+  void add_lanes(float* sums, const float* addends, int64_t width,
+                 const Threshold& threshold) const {
+    float sum[kPanel] = {}, addend[kPanel] = {};
+    std::memcpy(sum, sums, width * sizeof *sum);
+    std::memcpy(addend, addends, (job.addend_lane == 0 ? 1 : width) * sizeof *addend);
+    add_panel(sum, addend, threshold);
+    std::memcpy(sums, sum, width * sizeof *sum);
+  }
+
+  // kCount rows of one panel, of which `width` lanes are there.
+  template <int kCount>
+  void run_panel(int64_t row, int64_t lane, int64_t width) const {
+    PanelDraws<V, kCount> draws;
+    if constexpr (kMode == AddMode::kStochastic) {
+      draws.start(key, job.site, acc.random_bits, acc.rng, row, lane);
+      draws.seek(job.k);
+    }
+    for (int r = 0; r < kCount; ++r) {
+      float* sums = job.sum + (row + r) * job.stride + lane;
+      const float* addends = job.addend + (row + r) * job.addend_row + lane * job.addend_lane;
+      const auto threshold = [&]([[maybe_unused]] int v) {
+        if constexpr (kMode == AddMode::kStochastic) return draws.threshold(r, v, job.k);
+        return D{};
+      };
+      if (width == kPanel) {
+        add_panel(sums, addends, threshold);
+      } else {
+        add_lanes(sums, addends, width, threshold);
+      }
+    }
+  }
+
+  // Panels inside: sums are read and written line by line.
+  template <int kCount>
+  void run_rows(int64_t row) const {
+    for (int64_t lane = 0; lane < job.lanes; lane += kPanel)
+      run_panel<kCount>(row, lane, std::min<int64_t>(kPanel, job.lanes - lane));
+  }
+
+  void run() const {
+    int64_t row = 0;
+    for (; row + kRows <= job.rows; row += kRows) run_rows<kRows>(row);
+    for (; row < job.rows; ++row) run_rows<1>(row);
+  }
+};
+
+// sum[r][l] <- round(sum[r][l] + addend[r][l]); every NaN becomes 0x7fc00000.
+template <class V>
+void add_block(const AddBlock& job) {
+  const Accumulator acc = accumulator_from(job.accumulator);
+  Tile key{};
+  key.seed = job.seed;
+  key.row_id = job.row_id;
+  key.lane_id = job.lane_id;
+  key.lanes_are_rows = job.lanes_are_rows;
+  if (plain_nearest(acc.outer, acc.outer_rounding)) {
+    Addition<V, AddMode::kNearest>{job, key, acc}.run();
+  } else if (acc.outer_rounding == Rounding::kStochastic) {
+    Addition<V, AddMode::kStochastic>{job, key, acc}.run();
+  } else {
+    Addition<V, AddMode::kOther>{job, key, acc}.run();
+  }
+}
+
+}  // namespace
+}  // namespace lpk

@@ -1,0 +1,248 @@
+// Accumulation in lanes of float32 or double, AVX-512, by the rules of float_rules.h.
+//
+// Exact for any operands: what a step does to the sum before its rule is in FloatStep. Where the
+// operands allow it (certificate.h) the bracket of nearest_even is a plain multiply-add.
+#pragma once
+
+#include <vector>
+
+#include "chunks.h"
+#include "cpu/sums/certified/certificate.h"
+#include "fixed_lane_rule.h"
+#include "power_rule.h"
+
+namespace lpk {
+namespace {
+
+// The products are exact.
+struct NoProduct {
+  NoProduct(const Format&, int) {}
+  static bool fits(const Format&, int) { return true; }
+};
+
+// sum <- sum_rule(a b + sum), or sum_rule(product_rule(a b) + sum). Plain: nearest sums may be
+// rounded again as they are, and products of the operands are exact in the lanes' precision, as all
+// are in double.
+template <class Sum, class Product, bool kPlain>
+struct FloatStep {
+  using L = typename Sum::L;
+  using F = typename L::F;
+  static constexpr bool kProduct = !std::is_same_v<Product, NoProduct>;
+  static constexpr Rounding kMode = Sum::kMode;
+  static constexpr bool kStochastic = kMode == Rounding::kStochastic;
+  static constexpr bool kSame = std::is_same_v<Sum, SameRule<Sum::kMode>>;
+  static constexpr bool kBare =
+      kMode != Rounding::kToOdd && (kSame || (kPlain && Sum::kMode == Rounding::kNearestEven));
+  Sum sum_rule;
+  Product product_rule;
+
+  explicit FloatStep(const Accumulator& acc)
+      : sum_rule(acc.fmt, acc.random_bits), product_rule(acc.product, acc.random_bits) {}
+
+  LPK_HD F operator()(F sum, F a, F b, const LaneDraws<L>& draws) const {
+    constexpr int kHardware = hardware_mode<Sum::kMode>();
+    F total;
+    if constexpr (kProduct) {
+      constexpr bool kExact = kPlain || L::kMantissa == 52;
+      const F exact = kExact ? a * b : product_alone<L, Product::kMode>(a, b);
+      const F p = product_rule(exact, draws);
+      total = kBare ? L::template add<kHardware>(sum, p) : sum_alone<L, Sum::kMode>(p, sum);
+    } else {
+      total =
+          kBare ? L::template fma<kHardware>(a, b, sum) : sum_of_product<L, Sum::kMode>(a, b, sum);
+    }
+    if constexpr (kSame) {
+      return total;
+    } else {
+      return sum_rule(total, draws);
+    }
+  }
+};
+
+// A tile and its operands in the lanes' precision.
+template <class L>
+struct LaneTile {
+  const Tile& t;
+  const typename L::Scalar* a;
+  const typename L::Scalar* b;
+
+  LPK_HD bool absent(int64_t row, int64_t k) const {
+    return t.absent != nullptr && t.absent[row * t.depth + k] != 0;
+  }
+  LPK_HD typename L::F left(int64_t row, int64_t k, int v) const {
+    return t.spread() ? L::operands(a + t.row_at[row] + t.step_at[k] + v * L::kWidth)
+                      : L::one_operand(a + row * t.depth + k);
+  }
+  LPK_HD typename L::Mask present(int64_t lane, int64_t k, int v) const {
+    const uint32_t marks =
+        t.lane_absent != nullptr ? t.lane_absent[lane / kPanel * t.depth + k] : 0;
+    return static_cast<typename L::Mask>(~marks >> (v * L::kWidth));
+  }
+};
+
+template <class Step, int kRows, bool kAny>
+void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& acc,
+                     const Step& step, const ChunkEnd<Vec<8>>& end, int64_t row, int64_t lane) {
+  using L = typename Step::L;
+  constexpr int kVectors = kPanel / L::kWidth;
+  const Tile& t = tile.t;
+  const auto* a = tile.a + row * t.depth;
+  const auto* b = tile.b + lane * t.depth;
+  float* inner = t.inner + row * t.stride + lane;
+  typename L::F sum[kRows][kVectors];
+  const auto each = [&](const auto& at) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) at(sum[r][v], inner + r * t.stride + v * L::kWidth);
+    }
+  };
+  each([](auto& s, const float* p) { s = L::load(p); });
+  PanelDraws<Vec<8>, kRows> draws;
+  LaneDraws<L> lanes{};
+  if constexpr (Step::kStochastic) {
+    draws.start(t, kSiteSum, acc.random_bits, acc.rng, row, lane);
+    lanes = LaneDraws<L>(draws.layout, step.sum_rule.draw_place(acc.fmt, acc.random_bits));
+  }
+  for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
+    for (int64_t k = from, served = to; k < to;) {
+      if constexpr (Step::kStochastic) {
+        draws.seek(static_cast<uint64_t>(t.position_of(k)));
+        served = served_by_word(t, draws.layout, k, to);
+      }
+      for (; k < served; ++k) {
+        if constexpr (Step::kStochastic)
+          lanes.from(draws.layout.shift_of(static_cast<uint64_t>(t.position_of(k))));
+        typename L::F column[kVectors];
+        for (int v = 0; v < kVectors; ++v) column[v] = L::operands(b + k * kPanel + v * L::kWidth);
+        for (int r = 0; r < kRows; ++r) {
+          if (kAny && tile.absent(row + r, k)) continue;
+          for (int v = 0; v < kVectors; ++v) {
+            if constexpr (Step::kStochastic) lanes.take(draws.row_words(r) + v * L::kWidth);
+            if constexpr (kAny) {
+              const auto next = step(sum[r][v], tile.left(row + r, k, v), column[v], lanes);
+              sum[r][v] = L::select(tile.present(lane, k, v), next, sum[r][v]);
+            } else {
+              sum[r][v] = step(sum[r][v], L::one_operand(a + r * t.depth + k), column[v], lanes);
+            }
+          }
+        }
+      }
+    }
+    each([](auto& s, float* p) { L::store(p, s); });
+    if (closed < 0) return;
+    end.template close<kRows>(t, row, lane, static_cast<uint64_t>(closed));
+    each([](auto& s, float*) { s = L::all(0.0); });
+  });
+}
+
+// The modes that people train with; the others get fewer variants, which are slower, not different.
+template <Rounding kMode>
+constexpr bool kCommon = kMode == Rounding::kNearestEven || kMode == Rounding::kTowardZero ||
+                         kMode == Rounding::kStochastic;
+
+template <class Step, bool kAny>
+void run_float_rows(const LaneTile<typename Step::L>& tile, const Accumulator& acc) {
+  const Tile& t = tile.t;
+  const Step step(acc);
+  const ChunkEnd<Vec<8>> end(acc);
+  constexpr bool kEightRows = kCommon<Step::kMode> && !Step::kStochastic && Step::L::kWidth == 16;
+  for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
+    int64_t row = 0;
+    if constexpr (kEightRows) {
+      for (; row + 8 <= t.rows; row += 8) {
+        run_float_panel<Step, 8, kAny>(tile, acc, step, end, row, lane);
+      }
+    }
+    for (; row + 4 <= t.rows; row += 4) {
+      run_float_panel<Step, 4, kAny>(tile, acc, step, end, row, lane);
+    }
+    for (; row < t.rows; ++row) run_float_panel<Step, 1, kAny>(tile, acc, step, end, row, lane);
+  }
+}
+
+template <class Step>
+bool run_step(const Tile& t, const Accumulator& acc) {
+  using L = typename Step::L;
+  const auto run = [&](const typename L::Scalar* a, const typename L::Scalar* b) {
+    const LaneTile<L> tile{t, a, b};
+    if (t.absent != nullptr || t.lane_absent != nullptr || t.spread()) {
+      run_float_rows<Step, true>(tile, acc);
+    } else {
+      run_float_rows<Step, false>(tile, acc);
+    }
+    return true;
+  };
+  if constexpr (L::kMantissa == 23) {
+    return run(t.a, t.b);
+  } else {
+    thread_local std::vector<double> a, b;
+    a.assign(t.a, t.a + t.a_floats());
+    b.assign(t.b, t.b + t.lanes * t.depth);
+    return run(a.data(), b.data());
+  }
+}
+
+// Runs the tile if these rules fit the accumulator.
+template <class Sum, class Product>
+bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
+               const OperandRange& b) {
+  if (!Sum::fits(acc.fmt, acc.random_bits) || !Product::fits(acc.product, acc.random_bits)) {
+    return false;
+  }
+  // Only where the bracket costs anything: nearest sums, nearest products.
+  if constexpr (Sum::kMode == Rounding::kNearestEven && Sum::L::kMantissa == 23) {
+    if (plain_sums(acc, a, b)) return run_step<FloatStep<Sum, Product, true>>(t, acc);
+  }
+  return run_step<FloatStep<Sum, Product, false>>(t, acc);
+}
+
+// Products exact, or rounded to nearest in a narrow, wide or fixed-point format.
+template <class Sum>
+bool try_sum(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  using L = typename Sum::L;
+  if (!acc.has_product) return try_rules<Sum, NoProduct>(t, acc, a, b);
+  if constexpr (kCommon<Sum::kMode> && Sum::kRoundsProducts) {
+    if (acc.product_rounding != Rounding::kNearestEven) return false;
+    if (try_rules<Sum, NarrowRule<L, Rounding::kNearestEven>>(t, acc, a, b)) return true;
+    if constexpr (L::kMantissa == 23) {
+      return try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
+    } else {
+      return try_rules<Sum, FixedRule<L, Rounding::kNearestEven>>(t, acc, a, b);
+    }
+  }
+  return false;
+}
+
+template <class L, Rounding kMode>
+bool try_power(const Tile& t, const Accumulator& acc, const OperandRange& a,
+               const OperandRange& b) {
+  if constexpr (kMadeOdd<kMode>) {
+    return try_sum<PowerRule<L, kMode>>(t, acc, a, b);
+  } else {
+    return false;
+  }
+}
+
+// Calls run(mode) with a mode known to the compiler.
+template <class Run>
+bool for_mode(Rounding mode, const Run& run) {
+  switch (mode) {
+    case Rounding::kNearestEven:
+      return run(std::integral_constant<Rounding, Rounding::kNearestEven>());
+    case Rounding::kNearestAway:
+      return run(std::integral_constant<Rounding, Rounding::kNearestAway>());
+    case Rounding::kTowardZero:
+      return run(std::integral_constant<Rounding, Rounding::kTowardZero>());
+    case Rounding::kTowardPositive:
+      return run(std::integral_constant<Rounding, Rounding::kTowardPositive>());
+    case Rounding::kTowardNegative:
+      return run(std::integral_constant<Rounding, Rounding::kTowardNegative>());
+    case Rounding::kToOdd:
+      return run(std::integral_constant<Rounding, Rounding::kToOdd>());
+    case Rounding::kStochastic:
+      return run(std::integral_constant<Rounding, Rounding::kStochastic>());
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace lpk

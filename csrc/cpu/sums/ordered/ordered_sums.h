@@ -1,0 +1,141 @@
+// What every kernel of sums in other orders needs: the operands of some rows against one panel, and
+// the roundings of an Accumulator.
+#pragma once
+
+#include "common/orders.h"
+#include "cpu/sums/exact/double_kernel.h"
+
+namespace lpk {
+namespace {
+
+constexpr uint32_t kAllLanes = (1u << kPanel) - 1;
+
+// kNearest: sums to nearest_even in a float format with a mantissa; else in any way, as acc says.
+template <class V, int kGroup, bool kNearest, bool kRoundsProducts>
+struct OrderedSums {
+  using D = typename V::D;
+  static constexpr int kRows = kGroup;
+  static constexpr int kVectors = kPanel / V::kWidth;
+
+  const Tile& t;
+  const Accumulator& acc;
+  const ChunkEnd<V>& chunk_end;
+  const double* a;  // rows x depth, unless it is spread
+  const double* b;  // depth x kPanel
+  int64_t row;
+  int64_t lane;
+  bool nearest_products;
+  PanelDraws<V, kRows> sums, products;
+
+  OrderedSums(const Tile& tile, const Accumulator& accumulator, const ChunkEnd<V>& end,
+              const double* widened_a, const double* panel, int64_t first_row, int64_t first_lane)
+      : t(tile),
+        acc(accumulator),
+        chunk_end(end),
+        a(widened_a),
+        b(panel),
+        row(first_row),
+        lane(first_lane),
+        nearest_products(kRoundsProducts && plain_nearest(acc.product, acc.product_rounding)) {
+    if (draws_sums()) sums.start(t, kSiteSum, acc.random_bits, acc.rng, row, lane);
+    if (draws_products()) products.start(t, kSiteProduct, acc.random_bits, acc.rng, row, lane);
+  }
+
+  LPK_HD bool draws_sums() const { return !kNearest && acc.rounding == Rounding::kStochastic; }
+  LPK_HD bool draws_products() const {
+    return kRoundsProducts && acc.product_rounding == Rounding::kStochastic;
+  }
+  LPK_HD float* state(float* base, int r, int v) const {
+    return base + (row + r) * t.stride + lane + v * V::kWidth;
+  }
+  LPK_HD int64_t position(int64_t k) const { return t.position_of(k); }
+
+  // Where the sum that holds a position starts and ends.
+  LPK_HD int64_t sum_start(int64_t at) const {
+    return acc.chunk > 0 ? at / acc.chunk * acc.chunk : 0;
+  }
+  LPK_HD int64_t sum_end(int64_t start) const {
+    return acc.chunk > 0 ? std::min(start + acc.chunk, t.length) : t.length;
+  }
+
+  // The lanes that have a product.
+  LPK_HD uint32_t present(int r, int64_t k) const {
+    if (t.absent != nullptr && t.absent[(row + r) * t.depth + k]) return 0;
+    if (t.lane_absent == nullptr) return kAllLanes;
+    return kAllLanes & ~static_cast<uint32_t>(t.lane_absent[lane / kPanel * t.depth + k]);
+  }
+  LPK_HD static D where(uint32_t lanes, int v, D x, D otherwise) {
+    if (lanes == kAllLanes) return x;
+    return marked_lanes<V>(lanes, v * V::kWidth) ? x : otherwise;
+  }
+
+  LPK_HD D left(int r, int v, int64_t k) const {
+    if (!t.spread()) return Lanes<D>::all(a[(row + r) * t.depth + k]);
+    return load_floats<V>(t.a + t.row_at[row + r] + t.step_at[k] + v * V::kWidth);
+  }
+  LPK_HD D right(int v, int64_t k) const { return load<D>(b + k * kPanel + v * V::kWidth); }
+
+  LPK_HD D product(int r, int v, int64_t k) {
+    const D exact = left(r, v, k) * right(v, k);
+    if constexpr (!kRoundsProducts) return exact;
+    if (nearest_products) return round_to_float_nearest_even<D>(exact, acc.product);
+    return product_in_any_way(exact, r, v, k);
+  }
+  __attribute__((noinline)) D product_in_any_way(D exact, int r, int v, int64_t k) {
+    const uint64_t key = static_cast<uint64_t>(position(k));
+    D threshold{};
+    if (draws_products()) {
+      products.seek(key);
+      threshold = products.threshold(r, v * V::kWidth, key);
+    }
+    return round_to<D>(exact, acc.product, acc.product_rounding, threshold);
+  }
+
+  // A sum that double holds exactly, or made odd; `key` is its place in a draw.
+  LPK_HD D rounded(D sum, int r, int v, int64_t key) {
+    if constexpr (kNearest) return round_to_float_nearest_even<D>(sum, acc.fmt);
+    return rounded_in_any_way(sum, r, v, key);
+  }
+  __attribute__((noinline)) D rounded_in_any_way(D sum, int r, int v, int64_t key) {
+    return round_to<D>(sum, acc.fmt, acc.rounding, sum_threshold(r, v, key));
+  }
+  LPK_HD D sum_threshold(int r, int v, int64_t key) {
+    if (!draws_sums()) return D{};
+    sums.seek(static_cast<uint64_t>(key));
+    return sums.threshold(r, v * V::kWidth, static_cast<uint64_t>(key));
+  }
+
+  // x is a value of the format, p one or a product.
+  LPK_HD D add(D x, D p, int r, int v, int64_t key) {
+    if constexpr (kNearest) return round_to_float_nearest_even<D>(odd_sum<D>(x, p), acc.fmt);
+    return add_in_any_way(x, p, r, v, key);
+  }
+  __attribute__((noinline)) D add_in_any_way(D x, D p, int r, int v, int64_t key) {
+    return add_rounded<D>(x, p, acc.fmt, acc.rounding, sum_threshold(r, v, key));
+  }
+
+  // Calls span(from, to) for the products of each sum (of a chunk, or of all) that the block holds,
+  // and close(chunk) where a sum ends. There may be no products, as for_each_span has it.
+  template <class Span, class Close>
+  LPK_HD void for_each_sum(const Span& span, const Close& close) {
+    for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
+      if (from < to) span(from, to);
+      if (closed >= 0) close(closed);
+    });
+    if (acc.chunk == 0 && position(t.depth) == t.length) close(0);
+  }
+
+  // The finished sums, in the outer accumulator if there are chunks; inner is +0 then.
+  LPK_HD void finish(const D (&sum)[kRows][kVectors], int64_t chunk) {
+    store_sums(sum);
+    if (acc.chunk > 0) chunk_end.template close<kRows>(t, row, lane, static_cast<uint64_t>(chunk));
+  }
+  LPK_HD void store_sums(const D (&sum)[kRows][kVectors]) const {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) store_floats<V>(state(t.inner, r, v), sum[r][v]);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace lpk

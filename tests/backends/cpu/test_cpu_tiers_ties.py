@@ -1,0 +1,180 @@
+"""Sums and products a trace beside a tie, a place or a draw's step, on each tier for the CPU.
+
+A float32 sum that is rounded again would round them twice.
+"""
+
+import math
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends import cpu
+from tests.backends.cpu.test_cpu_tiers import assert_matches
+from tests.support.processor import choose, isa
+
+__all__ = ["isa"]
+
+pytestmark = pytest.mark.skipif(
+    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
+)
+
+
+@pytest.mark.parametrize("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
+@pytest.mark.parametrize("chunk", [None, 8])
+def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isa: str) -> None:
+    """Products a trace above or below half a unit: float32 would find a tie where there is none."""
+    fmt = lp.parse_format(name)
+    generator = torch.Generator().manual_seed(7)
+    half = 2.0 ** -(fmt.man_bits + 1)
+    m, k, n = 24, 40, 33
+    odd = 2 * torch.randint(-4, 4, (m, k), generator=generator) + 1
+    trace = torch.randint(-1, 2, (m, k), generator=generator) * 2.0**-20
+    a = odd * half * (1 + trace)
+    a[:, 0] = 1.5
+    # The trace falls below the 24 bits of a float32 sum.
+    b = torch.where(torch.rand(k, n, generator=generator) < 0.5, -1.0, 1.0) * (1 + 2.0**-23)
+    b[0] = 1.0
+    assert_matches(a, b, Accumulator(fmt, chunk=chunk), name)
+
+
+def test_products_that_saturate_bring_finer_sums(isa: str) -> None:
+    """Whole numbers, but the largest product value ends 11 places behind the point."""
+    generator = torch.Generator().manual_seed(8)
+    a, b = (torch.randint(-6, 7, s, generator=generator).float() for s in ((24, 40), (40, 33)))
+    for fmt in ("e4m10_nosub", "e4m10", "e5m10", "e6m12"):
+        for product in ("e3m14_sat", "e3m14none", "e3m14"):
+            assert_matches(a, b, Accumulator(fmt, product=product), f"{fmt} of {product}")
+
+
+@pytest.mark.parametrize("product", ["e4m3", "e5m10", "bf16", "e4m3fn", "e3m2_sat", "e5m14"])
+@pytest.mark.parametrize(
+    "acc", [("e6m12", {}), ("e8m14", {}), ("e8m11", {"rounding": "toward_zero"})], ids=str
+)
+def test_a_trace_beyond_a_products_tie_decides(
+    product: str, acc: tuple[str, dict[str, str]], isa: str
+) -> None:
+    """Products of 48 bits around the middle between two values, in every part of the range."""
+    fmt = lp.parse_format(product)
+    generator = torch.Generator().manual_seed(9)
+    m, k, n = 26, 5, 33
+    places = [fmt.emin - fmt.man_bits, fmt.emin - 1, fmt.emin, 0, math.frexp(fmt.max)[1] - 1]
+    for place in (max(p, -60) for p in places):
+        # Odd multiples of half a last place, a whole binade and more of them.
+        tie = 2 * torch.randint(0, 2 ** min(fmt.man_bits, 9), (m, k), generator=generator) + 1
+        tie = tie + 2 ** (fmt.man_bits + 1) * (tie < 2**9) * (fmt.man_bits < 10)
+        near = [torch.randint(-1, 2, s, generator=generator).float() for s in ((m, k), (k, n))]
+        a = tie * 2.0 ** (place - fmt.man_bits - 1) * (1 + near[0] * 2.0**-12)
+        b = (1 + near[1] * 2.0**-23) * torch.where(near[1].flip(0) > 0, -1.0, 1.0)
+        b[0, ::7] = 0.0
+        assert_matches(a, b, Accumulator(acc[0], product=product, **acc[1]), f"{place}")
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["toward_zero", "toward_positive", "toward_negative", "nearest_away", "stochastic"],
+)
+@pytest.mark.parametrize("name", ["e5m10", "e6m9_sat", "e4m3fn", "e8m14", "e8m7_sat", "e3m19"])
+def test_a_trace_beyond_a_place_decides(name: str, mode: str, isa: str) -> None:
+    """Sums a trace beside a value, a middle or a draw's step, subnormal ones, those that cancel to
+    zero and those at the largest value."""
+    fmt = lp.parse_format(name)
+    generator = torch.Generator().manual_seed(10)
+    m, k, n = 26, 6, 33
+    bits = min(8, 22 - fmt.man_bits) if mode == "stochastic" else 8
+    acc = Accumulator(fmt, mode, random_bits=bits)
+    for place in (max(fmt.emin - fmt.man_bits, -70), -2, math.frexp(fmt.max)[1] - fmt.man_bits - 2):
+        quarters = torch.randint(-9, 10, (m, k), generator=generator)
+        trace = [torch.randint(-1, 2, s, generator=generator).float() for s in ((m, k), (k, n))]
+        a = quarters * 2.0 ** (place - 2) * (1 + trace[0] * 2.0**-20)
+        b = torch.where(trace[1] > 0, -1.0, 1.0) * (1 + trace[1].flip(0) * 2.0**-23)
+        a[:, 0] = torch.randint(0, 2, (m,), generator=generator) * 2.0 ** (place + fmt.man_bits)
+        a[::5, 0] = fmt.max if place > 0 else 0.0
+        b[0] = 1.0
+        assert_matches(a, b, acc, f"{place}")
+
+
+@pytest.mark.parametrize("name", ["e6m9", "e5m4", "e4m7", "e6m9_chunk300"])
+def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> None:
+    """The largest value, then products around half of its last place, then others of both signs:
+    sums of some outputs are infinite from then on, of others later, of some never."""
+    acc = lp.accumulator(name)
+    fmt = acc.fmt
+    generator = torch.Generator().manual_seed(12)
+    m, k, n = 29, 700, 37
+    top = math.frexp(fmt.max)[1] - 1
+    half_place = 2.0 ** (top - fmt.man_bits - 1)
+
+    def some(shape: tuple[int, ...], *choices: float) -> torch.Tensor:
+        return torch.tensor(choices)[torch.randint(len(choices), shape, generator=generator)]
+
+    a = some((m, k), -1.0, 0.0, 1.0) * 2.0 ** (top - 3)
+    # No product is as large as the sums may be.
+    steps = fmt.man_bits + 2
+    a[:, 0] = 2.0 ** (top - 1)
+    a[:, 1:steps] = 2.0 ** torch.arange(top - 1, top - steps, -1)
+    a[:, steps] = some((m,), 0.5, 0.75, 1.0, 1.5, -1.0) * half_place
+    a[:, steps + 1 :][some((m,), 0.0, 0.0, 1.0) > 0] = 0.0
+    b = some((k, n), -1.0, 1.0)
+    b[: steps + 1] = some((1, n), -1.0, 1.0)
+    # Neither operand has the whole exponent.
+    a, b = a * 2.0 ** -(top // 2), b * 2.0 ** (top // 2)
+    infinite = lp.matmul(a, b, acc, backend="reference").isinf().float().mean()
+    assert 0.1 < infinite < 0.9
+    cpu.BACKEND.take_tiers()
+    assert_matches(a, b, acc, name)
+    assert cpu.BACKEND.take_tiers()["double" if isa == "scalar" else "certified"] == 1.0
+
+
+def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certified they would be float32's own subnormals, which take a hundred cycles each."""
+    choose("avx512", monkeypatch)
+    generator = torch.Generator().manual_seed(11)
+    a, b = (torch.randn(s, generator=generator) for s in ((24, 64), (64, 32)))
+    for scale, tier in ((1.0, "certified"), (2.0**-10, "float")):
+        cpu.BACKEND.take_tiers()
+        assert_matches(a * scale, b * scale, Accumulator("e5m10", "toward_zero"), tier)
+        assert cpu.BACKEND.take_tiers()[tier] == 1.0
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**90, 2.0**-100])
+@pytest.mark.parametrize("product", [None, "e8m21"])
+def test_22_bits_keep_the_even_end_of_a_bracket(
+    scale: float, product: str | None, isa: str
+) -> None:
+    """Sums of 23 to 25 bits: in the format, ties between two of its values, and sums just beside
+    either, in the binade's first and last places too."""
+    generator = torch.Generator().manual_seed(12)
+    m, k, n = 100, 9, 33
+    # Whole numbers of 23 bits, those beside a power of two among them.
+    start = 2**22 + torch.randint(0, 2**22, (m, 1), generator=generator)
+    start[::5] = 2**23 - torch.randint(1, 4, (1,), generator=generator)
+    start[1::5] = 2**22 + torch.randint(0, 3, (1,), generator=generator)
+    start[::2] *= -1
+    eighths = torch.randint(-4, 5, (m, k), generator=generator) / 8.0
+    a = torch.cat([start, eighths], 1) * scale
+    trace = 1 + 2.0**-11 * torch.randint(-1, 2, (k, n), generator=generator)
+    b = torch.where(torch.rand(k, n, generator=generator) < 0.5, -trace, trace)
+    b = torch.cat([torch.ones(1, n), b])
+    assert_matches(a, b, Accumulator("e8m22", product=product), str(scale))
+
+
+@pytest.mark.parametrize("random_bits", [1, 3, 7, 8])
+@pytest.mark.parametrize("name", ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
+def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isa: str) -> None:
+    """Sums a 24-bit place beside each step of the draws, fields of the word in turn."""
+    fmt = lp.parse_format(name)
+    if random_bits > 22 - fmt.man_bits:
+        pytest.skip("more bits than float32 has below the format's")
+    generator = torch.Generator().manual_seed(13)
+    m, k, n = 26, 13, 33
+    steps = torch.randint(0, 2 ** (random_bits + 1), (m, k), generator=generator).float()
+    place = 2.0 ** -(fmt.man_bits + random_bits + 1)
+    a = steps * place + torch.randint(-1, 2, (m, k), generator=generator) * 2.0**-23
+    a[:, 0] = 1.0
+    b = torch.where(torch.rand(k, n, generator=generator) < 0.2, -1.0, 1.0)
+    for rng in ("fast", "philox"):
+        for chunk in (None, 6):
+            acc = Accumulator(fmt, "stochastic", random_bits=random_bits, rng=rng, chunk=chunk)
+            assert_matches(a, b, acc, f"{rng} {chunk}")

@@ -1,0 +1,142 @@
+"""Quantizers that products apply themselves, against the same ones as passes of their own."""
+
+import itertools
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels import ops
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.formats import FloatFormat
+from lpkernels.rng import Role
+from tests.backends.cpu.test_cpu import operand
+from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS, ids
+from tests.compare import assert_bit_equal
+from tests.support.processor import isa
+
+__all__ = ["isa"]
+
+SEED = torch.tensor(-987654321)
+#: Sums of different tiers, one with draws at the places of products and biases.
+SUMS = [
+    Accumulator("e6m9"),
+    Accumulator("e5m10", "toward_zero", chunk=3),
+    Accumulator("e5m6", "stochastic"),
+]
+QUANTIZERS = [
+    Quantizer("e5m2"),
+    Quantizer("e4m3fn", "to_odd"),
+    Quantizer("bf16", "toward_negative"),
+    Quantizer(FloatFormat(3, 4, bias=-60), "nearest_away"),
+    Quantizer("fixed8_f4", "toward_positive"),
+    Quantizer("fixed8_f4_wrap"),
+]
+
+
+def triples() -> list[ops.Fused]:
+    """Every quantizer in every place once, and some of the places empty."""
+    ints = [quantizer.to_ints() for quantizer in QUANTIZERS]
+    turned = [ints[i:] + ints[:i] for i in (0, 1, 2)]
+    return [
+        *itertools.starmap(ops.Fused, zip(*turned, strict=True)),
+        ops.Fused(left=ints[0]),
+        ops.Fused(right=ints[1]),
+        ops.Fused(result=ints[2]),
+    ]
+
+
+def check(op, operands, rest, acc, fused, backend="cpu"):
+    """op with its quantizers is op between passes of quantize."""
+    call = (*rest, acc, SEED, Role.FPROP)
+    got = op(*operands, *call, backend, fused)
+    passes = [
+        ops.quantize(x, ints, None, 0) if ints else x
+        for x, ints in zip(operands, fused[:2], strict=True)
+    ]
+    want = op(*passes, *call, backend)
+    if fused.result:
+        want = ops.quantize(want, fused.result, None, 0)
+    assert_bit_equal(got, want, f"{acc} {fused}")
+
+
+@pytest.mark.parametrize("acc", SUMS, ids=ids)
+@pytest.mark.parametrize("kind", ["normal", "wide", "ties", "special", "huge"])
+def test_matmul_rounds_its_operands_and_its_result(kind, acc, isa):
+    generator = torch.Generator().manual_seed(5)
+    for m, k, n in ((9, 33, 20), (40, 5, 3), (2, 0, 3)):
+        a, b = (operand(shape, kind, generator) for shape in ((m, k), (k, n)))
+        for fused in triples():
+            check(ops.matmul, (a, b), (operand((n,), kind, generator),), acc, fused)
+            check(ops.matmul, (a.mT.contiguous().mT, b[None]), (None,), acc, fused)
+
+
+@pytest.mark.parametrize("mode", DETERMINISTIC)
+def test_matmul_rounds_to_every_format(mode):
+    generator = torch.Generator().manual_seed(6)
+    for fmt, kind in itertools.product(ROUND_FORMATS, ("wide", "special")):
+        ints = Quantizer(fmt, mode).to_ints()
+        a, b = (operand(shape, kind, generator) for shape in ((3, 20), (20, 17)))
+        check(ops.matmul, (a, b), (None,), SUMS[0], ops.Fused(ints, ints, ints))
+
+
+@pytest.mark.parametrize("name", ["conv1d_stride", "conv2d_groups", "conv2d_depthwise", "conv3d"])
+def test_convolutions_round_their_operands_and_their_result(name, isa):
+    case = CONV_CASES[name]
+    generator = torch.Generator().manual_seed(7)
+    x, w, bias = (
+        operand(shape, "special", generator)
+        for shape in (case.input_shape, case.weight_shape, case.weight_shape[:1])
+    )
+    numbers = [list(v) for v in (case.stride, case.padding, case.dilation)]
+    how = (*numbers, case.groups)
+    g = operand(ops.conv_fprop(x, w, None, *how, SUMS[0], None, 0).shape, "special", generator)
+    for acc, fused in zip(SUMS * 3, triples(), strict=True):
+        check(ops.conv_fprop, (x, w), (bias, *how), acc, fused)
+        check(ops.conv_dgrad, (g, w), (x.shape, *how), acc, fused)
+        check(ops.conv_wgrad, (x, g), (w.shape, *how), acc, fused)
+
+
+def test_backends_that_do_not_fuse_get_rounded_operands():
+    a, b = torch.randn(5, 7), torch.randn(7, 3)
+    for fused in triples():
+        check(ops.matmul, (a, b), (None,), SUMS[2], fused, "reference")
+        chunks = Accumulator("fp32", "stochastic", chunk=4, outer="e6m9", order="native")
+        check(ops.matmul, (a, b), (None,), chunks, fused)
+
+
+@pytest.mark.parametrize(
+    ("text", "fuses"),
+    [
+        ("e5m2", True),
+        ("e5m2:to_odd", True),
+        ("fixed8_f4", True),
+        ("e5m2:stochastic", False),
+        ("fixed8_f4:stochastic", False),
+        ("affine4", False),
+        ("block4_e2m1", False),
+    ],
+)
+def test_what_fuses(text, fuses):
+    quantizer = lp.Recipe(input=text).input
+    assert quantizer is not None
+    assert ops.fuses(quantizer.to_ints()) is fuses
+
+
+def test_layers_keep_no_rounded_copies():
+    x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
+    recipe = lp.Recipe(input="e4m3", weight="e5m2", fprop="e6m9", dgrad="e6m9", wgrad="e6m9")
+    with lp.functional.packed_activations(False):
+        y = lp.functional.linear(x, w, recipe=recipe)
+    saved = y.grad_fn.saved_tensors
+    assert [t.data_ptr() for t in saved[:2]] == [x.data_ptr(), w.data_ptr()]
+
+
+def test_layers_with_one_native_product_keep_what_all_three_read():
+    x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
+    recipe = lp.Recipe(input="e4m3", weight="e5m2", fprop="e6m9", dgrad="e6m9")
+    with lp.functional.packed_activations(False):
+        y = lp.functional.linear(x, w, recipe=recipe)
+    saved = y.grad_fn.saved_tensors
+    assert_bit_equal(saved[0], lp.quantize(x, "e4m3"))
+    assert_bit_equal(saved[1], w)

@@ -1,0 +1,106 @@
+"""The tests on other processors: what they skip and what they run there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lpkernels.backends import cpu
+from tests.support import processor
+from tests.support.processor import ISAS, runs
+
+ROOT = Path(__file__).resolve().parents[3]
+NEEDS_MODULE = pytest.mark.skipif(not cpu.BACKEND.available(), reason=cpu.BACKEND.why_not())
+
+#: How other libraries, or the system, are asked for what the processor runs.
+_ASKED = re.compile(
+    r"get_cpu_capab|get_capabilities|torch\.cpu\b|_is_(?:avx|amx|vnni)|__cpu_features__"
+    r"|import (?:cpuinfo|archspec)|/proc/cpu"
+)
+
+
+def asks_elsewhere(source: str) -> bool:
+    return bool(_ASKED.search(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["torch.backends.cpu.get_cpu_capability()", "torch.cpu._is_avx512_supported()",
+     "import cpuinfo", 'open("/proc/cpuinfo")'],
+)  # fmt: skip
+def test_a_file_that_asks_elsewhere_is_found(source: str):
+    assert asks_elsewhere(source)
+
+
+def test_tests_ask_the_kernels_alone_what_they_run():
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    found = [f.relative_to(ROOT) for f in files if asks_elsewhere(f.read_text())]
+    assert found == [Path(__file__).relative_to(ROOT)]
+
+
+@NEEDS_MODULE
+def test_what_runs_is_all_up_to_the_best(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("LPKERNELS_ISA", raising=False)
+    assert [isa for isa in ISAS if runs(isa)] == list(ISAS[: ISAS.index(cpu.BACKEND.isa()) + 1])
+
+
+class Kernels:
+    """What the module says of the instruction set on a processor that runs these."""
+
+    def __init__(self, *run: str) -> None:
+        self.run = run
+
+    def isa(self) -> str:
+        wanted = os.environ.get("LPKERNELS_ISA", "")
+        if wanted and wanted not in self.run:
+            raise ValueError(f"LPKERNELS_ISA={wanted}: this processor runs {', '.join(self.run)}")
+        return wanted or self.run[-1]
+
+
+@pytest.mark.parametrize("count", range(1, len(ISAS) + 1), ids=lambda count: ISAS[count - 1])
+def test_tests_are_skipped_beyond_what_runs(count: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processor.cpu, "BACKEND", Kernels(*ISAS[:count]))
+    for isa in ISAS[:count]:
+        processor.choose(isa, monkeypatch)
+        assert os.environ["LPKERNELS_ISA"] == isa
+    for isa in ISAS[count:]:
+        assert not runs(isa)
+        with pytest.raises(pytest.skip.Exception, match=f"does not run {isa}"):
+            processor.choose(isa, monkeypatch)
+
+
+def test_another_error_of_the_kernels_is_no_skip(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processor.cpu, "BACKEND", Kernels("scalar"))
+    monkeypatch.setattr(Kernels, "isa", lambda self: int("broken"))
+    with pytest.raises(ValueError, match="broken"):
+        runs("avx2")
+
+
+@NEEDS_MODULE
+@pytest.mark.parametrize(("name", "passed"), [("avx2", 2), ("avx512", 3)])
+def test_on_a_processor_with_fewer_instructions(name: str, passed: int):
+    """csrc/tests/other_processor.cpp answers CPUID, to every library of the process."""
+    build = ROOT / "build" / str(sys.implementation.cache_tag)
+    library = build / "liblpk_other_processor.so"
+    if not library.exists():
+        pytest.skip(f"{library} is missing; `make test` builds it on Linux for x86-64")
+    if not runs(name):
+        pytest.skip(f"this processor does not run {name}")
+    preloaded = f"{library} {os.environ.get('LD_PRELOAD', '')}"
+    left_out = ("LPKERNELS_ISA", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
+    environment = {k: v for k, v in os.environ.items() if k not in left_out}
+    plugins = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist")]
+    case = "tests/backends/cpu/test_conv_kernels.py::test_every_isa"
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, case, "-k", "33_channels"],
+        env={**environment, "LD_PRELOAD": preloaded.strip(), "LPK_PROCESSOR": name},
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    if ran.returncode == 77:
+        pytest.skip("CPUID cannot be made to trap here")
+    assert f"{passed} passed, {len(ISAS) - passed} skipped" in ran.stdout, ran.stdout + ran.stderr

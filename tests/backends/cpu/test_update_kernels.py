@@ -1,0 +1,137 @@
+"""An optimizer's step in one pass: every instruction set gives the reference's bits."""
+
+import pytest
+import torch
+
+from lpkernels.backends import cpu
+from tests.support.processor import isa
+from tests.support.updates import (
+    FORMATS,
+    LOOPS,
+    STEPS,
+    Formats,
+    assert_same,
+    copied,
+    parts_of,
+    run,
+    tensors_of,
+)
+
+__all__ = ["isa"]
+
+# A group of lanes and a bit, several spans and a bit, a few elements, none.
+SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
+# Where these may begin in tensors of which they are parts: anywhere in a word of draws, and before
+# a border of what a thread takes and of a row key.
+ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
+
+all_formats = pytest.mark.parametrize(
+    "formats", [*FORMATS.values(), *LOOPS.values()], ids=[*FORMATS, *LOOPS]
+)
+pytestmark = pytest.mark.skipif(
+    bool(cpu.BACKEND.why_not()), reason="the cpu backend is not built here"
+)
+
+
+@all_formats
+@pytest.mark.parametrize("name", STEPS)
+def test_bits_of_the_reference(name: str, formats: Formats) -> None:
+    step = STEPS[name]
+    tensors = tensors_of(step, formats, SHAPES, special=True)
+    expected = run(tensors, step, formats, "reference", scale=1024.0)
+    assert_same(run(tensors, step, formats, "cpu", scale=1024.0), expected)
+
+
+@all_formats
+def test_bits_of_the_reference_on_every_instruction_set(isa: str, formats: Formats) -> None:
+    for step in (STEPS["adamw"], STEPS["momentum"]):
+        tensors = tensors_of(step, formats, SHAPES, special=True)
+        expected = run(tensors, step, formats, "reference", scale=3.0)
+        assert_same(run(tensors, step, formats, "cpu", scale=3.0), expected)
+
+
+@all_formats
+def test_parts_of_a_tensor_draw_what_the_whole_does(isa: str, formats: Formats) -> None:
+    step = STEPS["adamw"]
+    tensors = tensors_of(step, formats, SHAPES, special=True)
+    expected = run(tensors, step, formats, "reference", origins=ORIGINS)
+    assert_same(run(tensors, step, formats, "cpu", origins=ORIGINS), expected)
+
+
+@pytest.mark.parametrize("cut", [1, 6, 64, 513])
+def test_two_parts_are_the_whole(cut: int) -> None:
+    step, formats = STEPS["adamw"], FORMATS["drawn"]
+    whole = tensors_of(step, formats, [(600,)])
+    want = run(whole, step, formats, "cpu")
+    for part, origin in ((slice(cut), 0), (slice(cut, 600), cut)):
+        own = parts_of(whole, part)
+        got = run(own, step, formats, "cpu", origins=[origin])
+        assert_same(got._replace(counts=()), parts_of(want, part)._replace(counts=()))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_first_steps_do_not_read_states(name: str) -> None:
+    step = STEPS[name]
+    tensors = tensors_of(step, FORMATS["drawn"], SHAPES)
+    for kind in (tensors.first, tensors.second):
+        for state in kind:
+            state.fill_(torch.nan)
+    expected = run(tensors, step, FORMATS["drawn"], "reference", begins=True)
+    assert_same(run(tensors, step, FORMATS["drawn"], "cpu", begins=True), expected)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", STEPS)
+def test_the_flag_leaves_everything_as_it_is(name: str, backend: str) -> None:
+    step = STEPS[name]
+    tensors = tensors_of(step, FORMATS["bytes"], SHAPES, special=True)
+    assert_same(run(tensors, step, FORMATS["bytes"], backend, found=True), tensors)
+    plain = run(tensors, step, FORMATS["bytes"], backend)
+    assert_same(run(tensors, step, FORMATS["bytes"], backend, found=False), plain)
+
+
+@pytest.mark.parametrize("formats", ["fp32", "drawn", "bytes"])
+def test_threads_do_not_show(formats: str) -> None:
+    step = STEPS["adamw"]
+    tensors = tensors_of(step, FORMATS[formats], [(150_001,), (65_536,), (9,)], special=True)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(run(tensors, step, FORMATS[formats], "cpu"))
+    finally:
+        torch.set_num_threads(before)
+    assert_same(results[1], results[0])
+    assert_same(results[2], results[0])
+
+
+def test_results_past_the_caches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, formats = STEPS["adamw"], FORMATS["fp32_master"]
+    tensors = tensors_of(step, formats, [(1100,), (513,)])
+    expected = run(tensors, step, formats, "cpu")
+    monkeypatch.setattr(cpu, "STREAM_BYTES", 0)
+    assert_same(run(tensors, step, formats, "cpu"), expected)
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.0**127, 2.0**-149, 2.0**-126, 3.0, torch.inf])
+def test_any_scale(scale: float) -> None:
+    step, formats = STEPS["sgd"], FORMATS["fp32"]
+    tensors = tensors_of(step, formats, [(77,)], special=True)
+    expected = run(tensors, step, formats, "reference", scale=scale)
+    assert_same(run(tensors, step, formats, "cpu", scale=scale), expected)
+
+
+def test_a_process_that_flushes_denormals_gets_the_same() -> None:
+    step, formats = STEPS["adam"], FORMATS["fp32"]
+    tensors = tensors_of(step, formats, [(77,)], special=True)
+    tensors.gradients[0].mul_(2.0**-120)
+    expected = copied(run(tensors, step, formats, "reference"))
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush denormals")
+    try:
+        results = [run(tensors, step, formats, backend) for backend in ("cpu", "reference")]
+    finally:
+        torch.set_flush_denormal(False)
+    for result in results:
+        assert_same(result, expected)

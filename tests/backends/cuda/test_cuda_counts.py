@@ -1,0 +1,261 @@
+"""Machine code of csrc/cuda for sm_90, counted: what a product costs in each certified kernel.
+
+Counted, not run: instructions of the loop over stages divided by the products it makes, without
+the loop inside it that closes chunks. Registers are looked at for every architecture in the module.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lpkernels import _build
+from tests.support import sass
+from tests.support.sass import Function, Loop, functions, loops
+
+# A stage of 8 steps for 8 x 8 outputs.
+PRODUCTS = 512
+# A thread's part of a stage of 32 steps on tensor cores: 64 of a warp's 64 x 32 outputs.
+TENSOR_PRODUCTS = 2048
+
+
+class Ceiling(NamedTuple):
+    #: Part of the mangled name: the tile, before its two flags (tables, chunks).
+    tile: str
+    most: float
+    #: Instructions by which a product can be told, and how many of each a stage has.
+    steps: dict[str, int]
+
+
+def rule(name: str, total: str, limit: int) -> str:
+    length = {"NearestSum": 10, "OddSum": 6}[total]
+    return f"{name}INS0_{length}{total}ELNS0_5LimitE{limit}EE"
+
+
+# Sums are never contracted: Veltkamp's splitting has its product and both its additions, and the
+# roundings of TwoStepRule and FloorRule are two multiply-adds beside that of the sum.
+SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
+CEILINGS = {
+    "float32": Ceiling("NativeRuleILNS_8RoundingE0EE", 1.25, {"FFMA": 512}),
+    "half precision": Ceiling("HalfTileILb0E", 0.75, {"HFMA2": 256}),
+    "bfloat16": Ceiling("HalfTileILb1E", 0.75, {"HFMA2": 256}),
+    "toward zero": Ceiling("TruncationRule", 2.75, {"FFMA": 512}),
+    "two steps": Ceiling(rule("TwoStepRule", "NearestSum", 0), 3.4, {"FFMA": 1536}),
+    "two steps, watched": Ceiling(rule("TwoStepRule", "NearestSum", 1), 3.9, {"FFMA": 1536}),
+    "two steps, clipped": Ceiling(
+        rule("TwoStepRule", "NearestSum", 2), 5.5, {"FFMA": 1536, "FMNMX": 1024}
+    ),
+    "odd, two steps": Ceiling(rule("TwoStepRule", "OddSum", 1), 6.9, {"FFMA": 2048}),
+    "split": Ceiling(rule("SplitRule", "NearestSum", 0), 4.4, SPLIT),
+    "split, watched": Ceiling(rule("SplitRule", "NearestSum", 1), 4.9, SPLIT),
+    "split, clipped": Ceiling(rule("SplitRule", "NearestSum", 2), 6.5, SPLIT | {"FMNMX": 1024}),
+    "floor": Ceiling(rule("FloorRule", "NearestSum", 0), 5.5, {"FFMA": 1536}),
+    "floor, watched": Ceiling(rule("FloorRule", "NearestSum", 1), 5.9, {"FFMA": 1536}),
+    "floor, clipped": Ceiling(
+        rule("FloorRule", "NearestSum", 2), 7.6, {"FFMA": 1536, "FMNMX": 1024}
+    ),
+    "odd, split": Ceiling(rule("SplitRule", "OddSum", 1), 7.9, SPLIT | {"FFMA": 1024}),
+    "odd, floor": Ceiling(rule("FloorRule", "OddSum", 1), 8.9, {"FFMA": 2048}),
+    "stochastic": Ceiling("StochasticTileI", 7.2, {"FFMA": 512, "IDP": 512}),
+    # Two sums to a conversion, and one instruction for each on the way back.
+    "converted": Ceiling("ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}),
+    "double, split": Ceiling("DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}),
+    "double, floor": Ceiling("DoubleFloorRule", 6.8, {"DFMA": 1536}),
+}
+
+
+def reason() -> str:
+    if sass.tool("nvdisasm") is None or sass.tool("cuobjdump") is None:
+        return "the triton package, whose nvdisasm and cuobjdump this needs, is not installed"
+    return _build.why_no_cuda()
+
+
+REASON = reason()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+def in_library(target: str, folder: Path) -> list[Path]:
+    library = Path(str(_build.load_extension().__file__)).resolve()
+    return sass.cubins(library, target, folder)
+
+
+@pytest.fixture(scope="module")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The modules for sm_90 inside lpkernels._C."""
+    found = in_library("sm_90", tmp_path_factory.mktemp("cubins"))
+    if not found:
+        pytest.skip("lpkernels._C was not built for sm_90")
+    return found
+
+
+@pytest.fixture(scope="module")
+def kernels(cubins: list[Path]) -> dict[str, Function]:
+    return {f.name: f for cubin in cubins for f in functions(sass.disassembled(cubin))}
+
+
+def main_loop(kernels: dict[str, Function], tile: str, tables: bool, chunks: bool) -> Loop:
+    flags = f"Lb{tables:d}ELb{chunks:d}E"
+    names = [n for n in kernels if "fast_kernel" in n and re.search(f"{tile}E?{flags}", n)]
+    assert len(names) == 1, f"{tile} {flags}: {names}"
+    # The loop over stages is the longest without the loops inside it.
+    return max(loops(kernels[names[0]]), key=lambda loop: loop.count("FFMA", "HFMA2", "DFMA"))
+
+
+def closing_loop(kernels: dict[str, Function], tile: str, tables: bool) -> Loop:
+    """The loop inside it that closes a chunk, a row of 8 sums of a thread at a time."""
+    main = main_loop(kernels, tile, tables, chunks=True)
+    (name,) = [
+        n for n in kernels if "fast_kernel" in n and re.search(f"{tile}E?Lb{tables:d}ELb1E", n)
+    ]
+    (inner,) = [i for i in loops(kernels[name]) if main.first < i.first and i.last < main.last]
+    return inner
+
+
+#: Of a stage on tensor cores, packed.
+TENSOR_CEILING = 0.075
+
+
+def tensor_stage(kernels: dict[str, Function], bfloat16: bool, tables: bool) -> Loop:
+    tile = f"TensorTileILb{bfloat16:d}ELb{tables:d}E"
+    (name,) = [n for n in kernels if tile in n]
+    return max(loops(kernels[name]), key=lambda loop: loop.count("HMMA"))
+
+
+class Steps(NamedTuple):
+    """Straight code of blocks aligned by their operands: for the largest exponent, and adding."""
+
+    #: Part of the mangled name of the tile.
+    tile: str
+    #: Steps at a time, each of 2 x 2 outputs.
+    steps: int
+    #: Instructions a product, the two together.
+    most: float
+    #: The multiply-add that cuts.
+    cut: str
+
+
+#: Those that take turns have one step at a time, behind a branch.
+OPERAND_BLOCKS = {
+    "operands, float32": Steps("OperandTileIfLb0E", 8, 7.1, "FFMA"),
+    "operands, double": Steps("OperandTileIdLb0E", 8, 8.2, "DFMA"),
+    "operands, in turns": Steps("OperandTileIdLb1E", 1, 10.2, "DFMA"),
+}
+
+
+def operand_steps(kernels: dict[str, Function], steps: Steps) -> tuple[Any, Any]:
+    """The shortest straight code that measures so many products, and that adds them."""
+    (function,) = [f for n, f in kernels.items() if "operand_kernel" in n and steps.tile in n]
+    products = 4 * steps.steps
+
+    def shortest(name: str) -> Any:
+        found = [s for s in sass.stretches(function) if sum(name in i.name for i in s) == products]
+        return min(found, key=len)
+
+    return shortest("VIADDMNMX"), shortest(f"{steps.cut}.RZ")
+
+
+@pytest.mark.parametrize("name", OPERAND_BLOCKS)
+def test_blocks_aligned_by_operands_stay_below_their_ceiling(kernels, name: str):
+    steps = OPERAND_BLOCKS[name]
+    measured, added = operand_steps(kernels, steps)
+    products = 4 * steps.steps
+    assert (len(measured) + len(added)) / products <= steps.most
+    # One multiply-add cuts a product, two additions take what cut it away and add the rest.
+    additions = sum(i.name.split(".")[0] in ("FADD", "DADD") for i in added)
+    assert additions == 2 * products
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_instructions_of_a_product_stay_below_the_ceiling(kernels, name: str):
+    ceiling = CEILINGS[name]
+    loop = main_loop(kernels, ceiling.tile, tables=False, chunks=False)
+    assert len(loop.body) / PRODUCTS <= ceiling.most
+
+
+@pytest.mark.parametrize("chunks", [False, True], ids=["one sum", "chunks"])
+@pytest.mark.parametrize("tables", [False, True], ids=["packed", "tables"])
+@pytest.mark.parametrize("name", CEILINGS)
+def test_nothing_is_contracted_away(kernels, name: str, tables: bool, chunks: bool):
+    ceiling = CEILINGS[name]
+    loop = main_loop(kernels, ceiling.tile, tables, chunks)
+    for instruction, count in ceiling.steps.items():
+        assert loop.count(instruction) >= count, instruction
+    # Tables cost at most eight lookups of each operand a stage, chunks some integers.
+    assert len(loop.body) / PRODUCTS <= ceiling.most + 0.45
+
+
+def test_no_kernel_spills_or_uses_local_memory(kernels, tmp_path: Path):
+    found = in_library("all", tmp_path)
+    assert found
+    for cubin in found:
+        usage = sass.usage(cubin)
+        assert set(re.findall(r"STACK:(\d+)", usage)) <= {"0"}, usage
+        assert set(re.findall(r"LOCAL:(\d+)", usage)) <= {"0"}, usage
+    for function in kernels.values():
+        assert not [i for i in function.code if i.name.split(".")[0] in ("LDL", "STL")]
+
+
+def conversions_of_nan(kernel: str) -> set[str]:
+    """Registers that hold whatever NaN a conversion to float32 makes of one that the code chose,
+    and go elsewhere than to a choice of the canonical one."""
+    nan = "0d7FF8000000000000"
+    chosen = {nan, *re.findall(rf"\.f64\s+(%fd\d+), [^;]*{nan}", kernel)}
+    pairs = re.findall(r"cvt\.rn\.f32\.f64\s+(%f\d+), (%fd\d+|\w+);", kernel)
+    converted = {to for to, source in pairs if source in chosen}
+    elsewhere = [
+        line
+        for line in kernel.splitlines()
+        if not re.search(r"cvt\.rn\.f32\.f64|selp\.f32.* 0f7FC00000|\.reg ", line)
+    ]
+    return converted & set(re.findall(r"%f\d+", "\n".join(elsewhere)))
+
+
+def test_a_conversion_of_nan_is_found():
+    chosen = "selp.f64 %fd2, %fd1, 0d7FF8000000000000, %p1;\n\tcvt.rn.f32.f64 %f1, %fd2;\n\t"
+    assert conversions_of_nan(chosen + "st.global.f32 [%rd1], %f1;\n") == {"%f1"}
+    assert not conversions_of_nan(chosen + "selp.f32 %f2, %f1, 0f7FC00000, %p1;\n")
+
+
+def test_no_nan_is_what_a_conversion_makes_of_one():
+    """Which NaN that is the instruction set leaves open; the contract has one for all."""
+    kernels = sass.ptx(Path(str(_build.load_extension().__file__)).resolve())
+    if not kernels:
+        pytest.skip("lpkernels._C was built without PTX")
+    assert {name: found for name, k in kernels.items() if (found := conversions_of_nan(k))} == {}
+
+
+def test_exact_kernels_round_sums_in_double(kernels):
+    wide = [f for n, f in kernels.items() if "wide_kernel" in n]
+    assert len(wide) == 14
+    for function in wide:
+        names = {i.name.split(".")[0] for i in function.code}
+        # Two-sum and the rules are separate additions; a division would contract as DFMA.
+        assert {"DADD", "DMUL"} <= names
+
+
+@pytest.mark.parametrize("tables", [False, True], ids=["packed", "tables"])
+@pytest.mark.parametrize("bfloat16", [False, True], ids=["half", "bfloat16"])
+def test_native_chunks_run_on_tensor_cores(kernels, bfloat16: bool, tables: bool):
+    stage = tensor_stage(kernels, bfloat16, tables)
+    # 32 steps of a warp's 64 x 32 outputs, whose fragments are read once, four matrices at a time.
+    assert stage.count("HMMA") == 32
+    assert stage.count("LDSM") == 12
+    assert stage.count("DADD", "DMUL", "DFMA") == 0
+    if not tables:
+        # Operands are copied past the registers, and chunks end outside.
+        assert stage.count("LDGSTS") == 4 and stage.count("FADD") == 0
+        assert len(stage.body) / TENSOR_PRODUCTS <= TENSOR_CEILING
+        # Whether a sum lies half way: one instruction, in each of the three ways that look.
+        (code,) = [f.code for n, f in kernels.items() if f"TensorTileILb{bfloat16:d}ELb0E" in n]
+        assert sum(i.name == "LOP3.LUT.PAND" for i in code) == 3 * 64
+
+
+def test_other_orders_round_sums_in_double(kernels):
+    ordered = [f for n, f in kernels.items() if "ordered_kernel" in n]
+    assert len(ordered) == 6
+    for function in ordered:
+        names = {i.name.split(".")[0] for i in function.code}
+        assert {"DADD", "DMUL"} <= names

@@ -1,0 +1,177 @@
+"""NaNs of every kind as operands of the cuda adapter: none is taken for an absent tap, and every
+result is 0x7fc00000. On the host by the kernels' own code, on a device where one is.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import lpkernels as lp
+from lpkernels.backends import Fused
+from lpkernels.backends._conv_geometry import Frame
+from lpkernels.backends.cuda import BACKEND, _conv, _products
+from tests import cases
+from tests.backends.cuda.test_cuda_conv import ALL_ORDERS, KERNELS, PASSES, few_bits, operands, run
+from tests.cases import ConvCase
+from tests.compare import assert_bit_equal
+from tests.support import cuda_host
+from tests.test_conv_tables import ABSENT
+
+REFERENCE = lp.backends.get("reference")
+NAN = 0x7FC00000
+SEED = torch.tensor(5)
+
+
+def of_bits(bits: list[int], as_integer: torch.dtype, as_float: torch.dtype) -> Tensor:
+    size = 8 * torch.empty(0, dtype=as_integer).element_size()
+    signed = [b - (1 << size) if b >> (size - 1) else b for b in bits]
+    return torch.tensor(signed, dtype=as_integer).view(as_float).float()
+
+
+#: Quiet and signalling ones of both signs, what processors make, and the absent tap's own.
+FLOAT32 = [
+    NAN, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7FBFFFFF, 0x7FA00000, ABSENT,
+    ABSENT | 1 << 31, ABSENT & ~(1 << 22), ABSENT + 1,
+]  # fmt: skip
+NANS = {
+    "float32": of_bits(FLOAT32, torch.int32, torch.float32),
+    "float16": of_bits([0x7E00, 0xFE00, 0x7FFF, 0xFFFF, 0x7C01, 0xFC01], torch.int16, torch.half),
+    "bfloat16": of_bits(
+        [0x7FC0, 0xFFC0, 0x7FFF, 0xFFFF, 0x7F81, 0xFF81], torch.int16, torch.bfloat16
+    ),
+}
+QUANTIZERS = [None, "e5m2", "e4m3fn", "fixed8_f4", "e5m10:toward_negative"]
+
+
+def ints(quantizer: str | None) -> tuple[int, ...]:
+    return lp.arithmetic.as_quantizer(quantizer).to_ints() if quantizer else ()
+
+
+def with_nans(x: Tensor, nans: Tensor) -> Tensor:
+    """x with every one of them somewhere, the first place and the last among these."""
+    x = x.contiguous().clone()
+    at = torch.linspace(0, x.numel() - 1, len(nans)).long()
+    x.view(-1).view(torch.int32)[at] = nans.view(torch.int32)
+    return x
+
+
+def test_the_kinds_are_nans_and_keep_their_bits():
+    for nans in NANS.values():
+        assert nans.isnan().all()
+    got = with_nans(torch.zeros(40), NANS["float32"])
+    assert set(FLOAT32) <= {int(b) & 0xFFFFFFFF for b in got.view(torch.int32)}
+
+
+def rounded(x: Tensor, quantizer: str | None) -> Tensor:
+    return lp.quantize(x, *quantizer.split(":")) if quantizer else x
+
+
+def check_matmul(acc: lp.Accumulator, nans: Tensor, quantizer: str | None, device: str) -> None:
+    a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
+    a[:3] = with_nans(a[:3], nans)
+    b[:, 3:] = with_nans(b[:, 3:], nans)
+    fused = Fused(ints(quantizer), ints(quantizer))
+    there = (x.to(device) for x in (a, b, bias))
+    got = BACKEND.matmul(*there, acc.to_ints(), SEED.to(device), 1, fused)
+    a, b = rounded(a, quantizer), rounded(b, quantizer)
+    assert_bit_equal(got, REFERENCE.matmul(a, b, bias, acc.to_ints(), SEED, 1), str(acc))
+
+
+def check_convolution(
+    name: str, acc: lp.Accumulator, nans: Tensor, quantizer: str | None, device: str
+) -> None:
+    case = ConvCase((2, 3, 5, 6), (4, 3, 3, 2), (2, 1), (2, 1), (1, 2))
+    fused = Fused(ints(quantizer), ints(quantizer))
+    for side in (0, 1):
+        tensors = list(operands(name, case, few_bits))
+        tensors[side] = with_nans(tensors[side], nans)
+        there = tuple(t.to(device) for t in tensors)
+        got = run(BACKEND, name, case, there, acc, fused, SEED.to(device))
+        pair = (rounded(t, quantizer) for t in tensors[:2])
+        want = run(REFERENCE, name, case, (*pair, tensors[2]), acc, seed=SEED)
+        assert_bit_equal(got, want, f"{name} {acc}, operand {side}")
+
+
+def check_operands(nans: Tensor, quantizer: str | None, device: str) -> None:
+    """Matrices and frames hold the canonical NaN wherever there was one, and kAbsent outside."""
+    x = with_nans(few_bits((2, 3, 4, 7)).float(), nans)
+    there = x.to(device)
+    for matrices in (there.view(6, 4, 7), there.view(6, 4, 7).mT):
+        facts = _products.new_facts(there.device)
+        packed = _products.pack_matrices(matrices, facts[0], ints(quantizer))
+        count, lanes, steps = matrices.shape
+        bits = packed.values.view(count, steps, -1)[..., :lanes].mT.contiguous().view(torch.int32)
+        assert torch.equal(bits.cpu() == NAN, matrices.cpu().isnan())
+        assert not (packed.values.view(torch.int32) == ABSENT).any()
+    for channels_last in (False, True):
+        frame = Frame((1, 6, 9), (0, 1, 2), 1, channels_last, 1, 3)
+        facts = _products.new_facts(there.device)
+        framed = _conv.framed(there, frame, facts[0], ints(quantizer)).values.view(torch.int32)
+        shape = (2, 6, 9, 3) if channels_last else (2, 3, 6, 9)
+        bits = framed.view(shape).movedim(-1, 1) if channels_last else framed.view(shape)
+        inside = bits[..., 1:5, 2:].cpu()
+        assert torch.equal(inside == NAN, x.isnan())
+        assert int((framed == ABSENT).sum()) == framed.numel() - x.numel()
+        # The largest biased exponent is that of a NaN.
+        assert facts[0][1] == 255
+
+
+@pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
+class TestOnHost:
+    @pytest.fixture(autouse=True)
+    def kernels(self):
+        with cuda_host.on_host():
+            yield
+
+    @pytest.mark.parametrize("quantizer", QUANTIZERS)
+    @pytest.mark.parametrize("kind", NANS)
+    def test_operands_hold_one_nan(self, kind: str, quantizer: str | None):
+        check_operands(NANS[kind], quantizer, "cpu")
+
+    @pytest.mark.parametrize("acc", ALL_ORDERS, ids=cases.ids)
+    def test_matmul_matches_the_reference(self, acc: lp.Accumulator):
+        for nans in NANS.values():
+            check_matmul(acc, nans, None, "cpu")
+
+    @pytest.mark.parametrize("acc", KERNELS, ids=cases.ids)
+    @pytest.mark.parametrize("name", PASSES)
+    def test_convolutions_match_the_reference(self, name: str, acc: lp.Accumulator):
+        for nans in NANS.values():
+            check_convolution(name, acc, nans, None, "cpu")
+
+    @pytest.mark.parametrize("name", ["matmul", *PASSES])
+    def test_rounded_operands_match_the_reference(self, name: str):
+        acc = lp.Accumulator("e6m9", chunk=5)
+        for quantizer in QUANTIZERS[1:]:
+            if name == "matmul":
+                check_matmul(acc, NANS["float32"], quantizer, "cpu")
+            else:
+                check_convolution(name, acc, NANS["float32"], quantizer, "cpu")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not BACKEND.available(), reason=f"cuda: {BACKEND.why_not()}")
+class TestOnDevice:
+    @pytest.mark.parametrize("kind", NANS)
+    def test_operands_hold_one_nan(self, kind: str):
+        for quantizer in QUANTIZERS:
+            check_operands(NANS[kind], quantizer, "cuda")
+
+    @pytest.mark.parametrize("acc", KERNELS, ids=cases.ids)
+    def test_products_match_the_reference(self, acc: lp.Accumulator):
+        for nans in NANS.values():
+            check_matmul(acc, nans, None, "cuda")
+            for name in PASSES:
+                check_convolution(name, acc, nans, None, "cuda")
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+    def test_public_functions_widen_them(self, dtype: torch.dtype):
+        nans = NANS[str(dtype).removeprefix("torch.")]
+        x = with_nans(few_bits((2, 3, 5, 6)).float(), nans).to(dtype)
+        w = few_bits((4, 3, 3, 3)).to(dtype)
+        recipe = lp.Recipe(fprop="e5m10")
+        got = lp.functional.conv2d(x.cuda(), w.cuda(), padding=2, recipe=recipe, backend="cuda")
+        want = lp.functional.conv2d(x, w, padding=2, recipe=recipe, backend="reference")
+        assert_bit_equal(got, want)

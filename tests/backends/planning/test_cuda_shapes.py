@@ -1,0 +1,62 @@
+"""The sizes that planning gives products are those that the cuda adapter asks its kernels for."""
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from lpkernels.backends.cuda import BACKEND, _conv, _launch, _products
+from lpkernels.backends.planning import products
+from tests.backends.planning.calls import CASES, Case, call, run
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[list[dict[str, Any]]]:
+    """Inside, the adapter runs on the CPU and its products are noted, not made."""
+    found: list[dict[str, Any]] = []
+
+    def multiply(**kwargs: Any) -> None:
+        found.append(kwargs)
+
+    module = SimpleNamespace(
+        cuda_multiply=multiply,
+        cuda_scratch_bytes=lambda **_: 0,
+        cuda_pack_operand=lambda **_: None,
+        cuda_frame=lambda **_: None,
+    )
+    with contextlib.ExitStack() as patches:
+        for part in (_conv, _products, _launch):
+            for name, value in (
+                ("module", lambda: module),
+                ("on_device", lambda x: contextlib.nullcontext()),
+                ("stream", lambda x: 0),
+            ):
+                patches.enter_context(mock.patch.object(part, name, value))
+        yield found
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_products_have_the_sizes_of_the_adapter(case: Case) -> None:
+    torch.manual_seed(0)
+    with asked() as found:
+        run(BACKEND, case)
+    shapes = products(call(case), "cuda")
+    assert [[s.matrices, s.m, s.n, s.k] for s in shapes] == [f["sizes"] for f in found]
+    # Of an operand's integers the third says whether taps are absent, the fourth its elements.
+    operands = [[f["left"][2:4], f["right"][2:4]] for f in found]
+    assert [s.packed for s in shapes] == [(a[1], b[1]) for a, b in operands]
+    assert [s.absent for s in shapes] == [bool(a[0] or b[0]) for a, b in operands]
+    # Bias, positions of steps; tables of lanes or steps.
+    assert [s.skips for s in shapes] == [bool(f["tensors"][2]) for f in found]
+    assert [s.tables for s in shapes] == [bool(case.op != "matmul")] * len(found)
+    finishes = [bool(f["tensors"][1] or f["result"]) for f in found]
+    assert [s.finishes for s in shapes] == finishes
+
+
+def test_nothing_is_multiplied_where_nothing_comes_out() -> None:
+    sizes = ((0, 4), (4, 5))
+    assert products(call(CASES["matmul"]._replace(sizes=sizes)), "cuda") == []

@@ -1,0 +1,124 @@
+"""Calls of the backend that launch every kernel of elements in every way it is compiled: rounding,
+counting, codes, additions and updates."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.triton._quantize import way
+from lpkernels.backends.triton._rule import rule_of
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.rounding import ROUNDINGS
+from tests.backends.triton.every.rules import FEW, SEED, Call, all_formats, drawn, kinds, some_rules
+from tests.backends.triton.kernel_keys import float32_key
+from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
+
+
+def _quantize(quantizer: Quantizer, source: torch.dtype, shape: tuple[int, ...] = (64, 256)) -> Any:
+    target = torch.float64 if source == torch.float64 else torch.float32
+    out = torch.zeros(shape, dtype=target)
+    BACKEND.quantize(torch.zeros(shape, dtype=source), quantizer.to_ints(), SEED, 1, 4, out)
+
+
+_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def _in_float32() -> list[Quantizer]:
+    """A quantizer for each way of rounding in float32 and each `float32_key`."""
+    found: dict[Any, Quantizer] = {}
+    even = [f for f in all_formats() if isinstance(f, FloatFormat) and f.exp_bits == 8]
+    even = [f for f in even if f.man_bits in (0, 3, 4, 7)]
+    for fmt, mode, bits in itertools.product((*kinds(), *even), ROUNDINGS, (8, 32)):
+        if isinstance(fmt, FloatFormat):
+            quantizer = Quantizer(fmt, mode, random_bits=bits if mode == "stochastic" else None)
+            ints = quantizer.to_ints()
+            by = way(ints[:-4], torch.float32, torch.float32)
+            if by:
+                found.setdefault((by, float32_key(rule_of(ints[:-4], *ints[-4:-1])[0])), quantizer)
+    return list(found.values())
+
+
+def quantize_calls() -> Iterator[Call]:
+    """Every rule of elements, in float32 and in float64, and every type."""
+    for quantizer in _in_float32():
+        yield partial(_quantize, quantizer, torch.float32)
+    for fmt, mode in itertools.product(FEW, ROUNDINGS):
+        yield partial(_quantize, Quantizer(fmt, mode), torch.float64)
+    for source in _TYPES:
+        yield partial(_quantize, Quantizer("e5m2"), source)
+        for draws in (*drawn(), {"random_bits": 32, "rng": "fast"}):
+            yield partial(_quantize, Quantizer("e5m2", "stochastic", **draws), source)
+            if source != torch.float16:
+                yield partial(_quantize, Quantizer("e8m7", "stochastic", **draws), source)
+
+
+def slice_calls() -> Iterator[Call]:
+    """Affine formats and blocks: every mode, type and shape of a tile."""
+    affine = [AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1)]
+    blocks = [BlockFormat("e4m3"), BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096)]
+    for fmt, mode in itertools.product((*affine, *blocks), ROUNDINGS):
+        yield partial(_quantize, Quantizer(fmt, mode), torch.float32, (64, 4000))
+    for fmt, source in itertools.product((*affine, *blocks), _TYPES):
+        yield partial(_quantize, Quantizer(fmt, "stochastic"), source, (64, 4000))
+
+
+def counting_calls() -> Iterator[Call]:
+    """Counts alone and beside values, with a histogram and without, of every kind of format; given
+    ranges."""
+    affine = [AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1)]
+    blocks = [BlockFormat("e4m3"), BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096)]
+    x, counts = torch.zeros(64, 4000), torch.zeros(260, dtype=torch.int64)
+    for fmt, mode in itertools.product((*affine, *blocks, *FEW), ROUNDINGS):
+        ints = Quantizer(fmt, mode).to_ints()
+        yield partial(BACKEND.quantize_counting, x, ints, SEED, 1, 2, x.clone(), counts[:4], None)
+    for fmt, source in itertools.product((affine[0], blocks[0], FEW[0]), _TYPES):
+        ints, out = Quantizer(fmt).to_ints(), torch.zeros(64, 4000)
+        for into, added in ((out, counts), (None, counts), (None, counts[:4])):
+            call = (x.to(source), ints, None, 1, 2, into, added, None)
+            yield partial(BACKEND.quantize_counting, *call)
+    limits = torch.zeros(2, 1, dtype=torch.float64)
+    ints = Quantizer(affine[0]).to_ints()
+    yield partial(BACKEND.quantize_counting, x, ints, None, 1, 2, x.clone(), None, limits)
+
+
+def code_calls() -> Iterator[Call]:
+    """pack and unpack."""
+    formats: list[Any] = [
+        FloatFormat(2, 1, specials="none"), FloatFormat(8, 23), FloatFormat(5, 2),
+        FloatFormat(4, 3, specials="fn"), FloatFormat(5, 2, subnormals=False), FloatFormat(8, 0),
+        FixedFormat(24, 10), FixedFormat(8, 4, signed=False), BlockFormat("e4m3"),
+        BlockFormat("e2m1", 7, axis=0),
+    ]  # fmt: skip
+    for fmt in formats:
+        ints, x = fmt.to_ints(), torch.zeros(64, 4000)
+        yield partial(BACKEND.pack, x, ints)
+        yield partial(BACKEND.unpack, torch.zeros(10**6, dtype=torch.uint8), ints, [64, 4000])
+
+
+def accumulate_calls() -> Iterator[Call]:
+    """One rounded addition: every rule, every field of draws."""
+    accs = [Accumulator(fmt, mode) for fmt, mode in some_rules()]
+    accs += [Accumulator("e5m4", "stochastic", **draws) for draws in drawn()]
+    for acc in accs:
+        arguments = ((0, 0), acc.to_ints(), SEED, 1, 2, 3)
+        yield partial(BACKEND.accumulate, torch.zeros(64, 256), torch.zeros(64, 256), *arguments)
+
+
+def update_calls() -> Iterator[Call]:
+    """Every step, and every way to round and to keep values."""
+    cases = [(step, FORMATS["fp32_master"], begins) for step in STEPS.values() for begins in (0, 1)]
+    cases += [(STEPS["adamw"], formats, 0) for formats in FORMATS.values()]
+    for step, formats, begins in cases:
+        tensors = tensors_of(step, formats, [(64, 33)])
+        rounding, numbers = rounding_of(formats).to_ints(), step.to_numbers()
+        found, scale = torch.tensor(False), torch.tensor(2.0)
+        rest = ([3], [0], rounding, numbers, bool(begins))
+        yield partial(BACKEND.update, tensors, SEED, found, scale, *rest)
+    yield partial(BACKEND.update, tensors, None, None, None, *rest)

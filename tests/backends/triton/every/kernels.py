@@ -1,0 +1,61 @@
+"""Every way in which the backend's kernels are compiled: the accumulators, quantizers and layouts
+whose launches, taken together, make every branch of every kernel.
+
+`kernel_keys` says what decides a kernel's instructions. The four roundings of a product (of
+sums, of products, of outer sums, of the result) are code that shares nothing but registers, and so
+is how operands and outputs are addressed: each takes every value of its own, and every kernel of
+sums meets every address and every combination of rounded products and chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from lpkernels.backends.planning import triton_tiers as _tiers
+from tests.backends.triton.every import elements, products
+from tests.backends.triton.every.rules import Call
+from tests.backends.triton.kernel_keys import key
+from tests.backends.triton.launches import Launch, recorded
+
+#: Name -> its kernels, and what launches them, among others.
+GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
+    **{
+        name: (("fast_kernel",), partial(products.tier_calls, t))
+        for t, name in enumerate(_tiers.NAMES)
+    },
+    "wide": (("wide_kernel", "pack_kernel", "frame_kernel"), products.wide_calls),
+    "finish": (("finish_kernel",), products.finish_calls),
+    "pairwise": (("pairwise_kernel",), partial(products.order_calls, "pairwise")),
+    "compensated": (("compensated_kernel",), partial(products.order_calls, "compensated")),
+    "aligned": (("aligned_kernel",), partial(products.order_calls, "aligned")),
+    "operands": (("by_operands_kernel",), products.operand_calls),
+    "native": (("native_kernel",), products.native_calls),
+    "quantize": (("quantize_kernel",), elements.quantize_calls),
+    "slices": (("range_kernel", "line_kernel", "quantize_blocks_kernel"), elements.slice_calls),
+    "counting": (
+        ("count_kernel", "count_blocks_kernel", "count_lines_kernel"),
+        elements.counting_calls,
+    ),
+    "codes": (
+        ("pack_kernel", "unpack_kernel", "pack_blocks_kernel", "unpack_blocks_kernel"),
+        elements.code_calls,
+    ),
+    "accumulate": (("accumulate_kernel",), elements.accumulate_calls),
+    "update": (("update_kernel",), elements.update_calls),
+}
+
+
+def launches(group: str, target: str) -> list[Launch]:
+    """Of one group all that are compiled apart on a target."""
+    names, calls = GROUPS[group]
+    found: dict[Any, Launch] = {}
+    for call in calls():
+        with recorded(target) as made:
+            call()
+        for launch in made:
+            tier = launch.constant("TIER")
+            if launch.name in names and (tier is None or _tiers.NAMES[tier] == group):
+                found.setdefault(key(launch), launch)
+    return list(found.values())

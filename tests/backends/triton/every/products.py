@@ -1,0 +1,227 @@
+"""Calls of the backend that launch every kernel of products in every way it is compiled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.triton._rule import rule_of
+from lpkernels.formats import FloatFormat
+from lpkernels.rounding import ROUNDINGS
+from tests.backends.triton.every.rules import FEW, SEED, Call, drawn, kinds, some_rules
+from tests.backends.triton.kernel_keys import fast_key
+
+#: A tile of the largest shape; rows and columns exchanged.
+_SHAPE, _SWAPPED = (16, 64, 512), (512, 64, 16)
+
+
+def _matmul(
+    acc: Accumulator,
+    fused: Fused = NOT_FUSED,
+    shape: tuple[int, int, int] = _SHAPE,
+    bias: bool = True,
+) -> Any:
+    m, k, n = shape
+    addend = torch.zeros(n) if bias else None
+    return BACKEND.matmul(
+        torch.zeros(m, k), torch.zeros(k, n), addend, acc.to_ints(), SEED, 1, fused
+    )
+
+
+def _start(acc: Accumulator) -> Any:
+    """A product whose sums start elsewhere than at +0."""
+    m, k, n = _SHAPE
+    operands = (torch.zeros(m, k), torch.zeros(k, n), None)
+    return BACKEND.matmul(*operands, acc.to_ints(), SEED, 1, initial=torch.zeros(m, n))
+
+
+def _convolve(name: str, acc: Accumulator) -> Any:
+    """Padded and strided, 64 channels to 48 on 40 x 24: tiles of the largest shape."""
+    x, w, dy = torch.zeros(2, 64, 40, 24), torch.zeros(48, 64, 3, 3), torch.zeros(2, 48, 20, 12)
+    rest = ([2, 2], [1, 1], [1, 1], 1, acc.to_ints(), SEED, 1)
+    operands = {
+        "fprop": (x, w, None),
+        "dgrad": (dy, w, list(x.shape)),
+        "wgrad": (x, dy, list(w.shape)),
+    }
+    return getattr(BACKEND, f"conv_{name}")(*operands[name], *rest)
+
+
+def _pointwise(acc: Accumulator) -> Any:
+    """1 x 1 without padding: tables, and no absent tap."""
+    x, w = torch.zeros(2, 16, 20, 20), torch.zeros(32, 16, 1, 1)
+    return BACKEND.conv_fprop(x, w, None, [1, 1], [0, 0], [1, 1], 1, acc.to_ints(), SEED, 1)
+
+
+#: Where operands and outputs lie.
+_LAYOUTS: dict[str, Callable[[Accumulator], Any]] = {
+    "swapped": partial(_matmul, shape=_SWAPPED),
+    "fprop": partial(_convolve, "fprop"),
+    "dgrad": partial(_convolve, "dgrad"),
+    "wgrad": partial(_convolve, "wgrad"),
+    "pointwise": _pointwise,
+}
+
+
+def _calls(accs: list[Accumulator], layouts: bool = True) -> Iterator[Call]:
+    for acc in accs:
+        yield partial(_matmul, acc)
+    for layout in _LAYOUTS.values() if layouts else ():
+        yield partial(layout, accs[0])
+
+
+def wide_calls() -> Iterator[Call]:
+    """`_wide`, `finish_kernel` and packing: every rule in each of its four places."""
+    rules = some_rules()
+    results = [rule for rule in rules if rule[1] != "stochastic"]
+    for i, (fmt, mode) in enumerate(rules):
+        (product, product_mode), (outer, outer_mode) = (
+            rules[(i + shift) % len(rules)] for shift in (31, 53)
+        )
+        ints = Quantizer(*results[i % len(results)]).to_ints()
+        acc = Accumulator(
+            fmt, mode, product=product, product_rounding=product_mode, chunk=7, outer=outer,
+            outer_rounding=outer_mode,
+        )  # fmt: skip
+        yield partial(_matmul, acc, Fused((), (), ints))
+    for fmt, mode in itertools.product(FEW, ROUNDINGS):
+        if mode != "stochastic":
+            ints = Quantizer(fmt, mode).to_ints()
+            yield partial(_matmul, Accumulator("e5m0"), Fused((), ints, ()))
+    ints = Quantizer("e5m2").to_ints()
+    yield partial(_matmul, Accumulator("e5m0"), Fused(ints, ints, ints))
+    for draws in drawn():
+        yield partial(_matmul, Accumulator("e5m0", "stochastic", **draws))
+        acc = Accumulator(
+            "e5m0", "stochastic", product="e4m3", product_rounding="stochastic", chunk=7, **draws
+        )
+        yield partial(_matmul, acc)
+    yield from _calls([Accumulator("e5m0"), Accumulator("e5m0", chunk=7)])
+    yield from _calls([Accumulator("e5m0", product="e4m3", product_rounding="to_odd")])
+    yield from _starts()
+
+
+def _starts(**options: Any) -> Iterator[Call]:
+    """Sums that start at initial: in the inner sum and, drawn, in the outer one."""
+    if options.get("order") != "pairwise":
+        yield partial(_start, Accumulator("e5m4", **options))
+    for draws in drawn():
+        outer = {"chunk": 20, "outer": "e5m3", "outer_rounding": "stochastic"}
+        yield partial(_start, Accumulator("e5m4", **options, **outer, **draws))
+
+
+def _of_tier(tier: int) -> list[Accumulator]:
+    """An accumulator for each `fast_key` of a tier, on the GPUs that have it."""
+    found: dict[Any, Accumulator] = {}
+    formats = [FloatFormat(5, 10), FloatFormat(8, 7), FloatFormat(8, 23), FloatFormat(6, 9)]
+    formats += [FloatFormat(6, 12), *kinds(), FloatFormat(5, 22, subnormals=False)]
+    formats += [FloatFormat(5, 11, subnormals=False), FloatFormat(4, 5, bias=130)]
+    formats += [FloatFormat(4, 5, bias=130, subnormals=False)]
+    for fmt, mode, draws in itertools.product(formats, ROUNDINGS, drawn()):
+        if mode != "stochastic" and draws != {"random_bits": 8, "rng": "fast"}:
+            continue
+        options = draws | {"random_bits": min(draws["random_bits"], 20)}
+        acc = Accumulator(fmt, mode, **options)
+        ints = acc.to_ints()
+        rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
+        for nvidia in (True, False):
+            if tier in _tiers.tiers(ints, nvidia=nvidia):
+                found.setdefault((fast_key(tier, rule), nvidia), acc)
+    return list(dict.fromkeys(found.values()))
+
+
+def tier_calls(tier: int) -> Iterator[Call]:
+    """A certified kernel: every rule that it has, every address, rounded products and chunks."""
+    accs = _of_tier(tier)
+    for acc in accs:
+        yield partial(_matmul, acc)
+    # Where NVIDIA's GPUs have the tier for other formats, the last of them.
+    for first in dict.fromkeys((accs[0], accs[-1])):
+        yield from _variants(first, tier)
+
+
+def _variants(first: Accumulator, tier: int) -> Iterator[Call]:
+    yield from _calls([first])
+    kinds = [{"chunk": 64}]
+    if tier not in (_tiers.HALF, _tiers.BRAIN):
+        kinds += [{"product": "e4m3"}, {"product": "e4m3", "chunk": 64}]
+    for options in kinds:
+        yield partial(_matmul, Accumulator(first.fmt, first.rounding, **options))
+    if tier == _tiers.FUSED and first.fmt.subnormals:
+        for options in _some_outer():
+            yield partial(_matmul, Accumulator("e6m9", chunk=64, **options))
+
+
+def _some_outer() -> Iterator[dict[str, Any]]:
+    """Outer additions in every mode of every kind of format, and every field of draws."""
+    for fmt, mode in itertools.product(FEW, ROUNDINGS):
+        yield {"outer": fmt, "outer_rounding": mode}
+    for draws in drawn():
+        yield {"outer": "e5m4", "outer_rounding": "stochastic", **draws}
+
+
+def finish_calls() -> Iterator[Call]:
+    """Bias and result after a certified kernel."""
+    for i, options in enumerate(_some_outer()):
+        fmt, mode = FEW[i % len(FEW)], ROUNDINGS[i % 6]
+        ints = Quantizer(fmt, mode).to_ints()
+        yield partial(_matmul, Accumulator("e6m9", chunk=64, **options), Fused((), (), ints))
+    for draws in drawn():
+        yield partial(_matmul, Accumulator("e6m9", "stochastic", **draws | {"random_bits": 3}))
+    yield from _calls([Accumulator("e6m9"), Accumulator("e6m9", chunk=64)])
+
+
+def order_calls(kind: str) -> Iterator[Call]:
+    """Trees, Kahan's sums and aligned blocks: every mode of every kind of format."""
+    options: dict[str, Any] = {"order": kind}
+    if kind == "aligned":
+        options = {"block": 4, "aligned_bits": 24}
+    modes = tuple(m for m in ROUNDINGS if kind != "compensated" or m != "stochastic")
+    accs = [Accumulator(f, m, **options) for f, m in itertools.product(FEW, modes)]
+    if kind != "compensated":
+        accs += [Accumulator("e5m4", "stochastic", **options, **draws) for draws in drawn()]
+    accs += [
+        Accumulator("e5m4", product="e4m3", product_rounding="stochastic", **options, **draws)
+        for draws in drawn()
+    ]
+    accs += [Accumulator("e5m4", chunk=21, outer="e6m9", **options)]
+    yield from _calls(accs)
+    yield from _starts(**options)
+
+
+def operand_calls() -> Iterator[Call]:
+    """Blocks aligned by their operands: every mode of every kind of format, in float32 and in
+    float64; operands below float32's exponents; in turns."""
+    fp8: dict[str, Any] = {"block": 32, "aligned_bits": 13, "operands": "e4m3fn"}
+    low = {"block": 4, "aligned_bits": 24, "operands": "e4m3_b140"}
+    turns = {"block": 2, "aligned_bits": 25, "operands": "fp16", "chunk": 20, "interleaved": 2}
+    formats = ("e5m10", "e5m0", "e8m13", "e4m3_sat", "e5m2_nosub", "e4m3fn")
+    accs = [Accumulator(f, m, **fp8) for f, m in itertools.product(formats, ROUNDINGS)]
+    accs += [Accumulator("e5m4", "stochastic", **fp8, **draws) for draws in drawn()]
+    accs += [Accumulator("e8m13", "toward_zero", chunk=128, outer="fp32", **fp8)]
+    yield from _calls(accs)
+    for options in (low, turns):
+        accs = [Accumulator("e5m4", m, **options) for m in ROUNDINGS]
+        yield from _calls(accs)
+    yield from _starts(**fp8)
+    yield from _starts(block=16, aligned_bits=25, operands="fp16")
+
+
+def native_calls() -> Iterator[Call]:
+    """tl.dot: every type of operands, every outer rule."""
+    for fmt, mode in itertools.product((*FEW, "e4m3_sat", "e4m3fn", "e6m9_nosub"), ROUNDINGS):
+        yield partial(_matmul, Accumulator("fp32", mode, order="native", chunk=64, outer=fmt))
+    acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
+    double = Accumulator("fp32", order="native", chunk=64, outer="fp32")
+    for name, one in itertools.product(("e5m2", "bf16", "fixed8_f4"), (acc, double)):
+        ints = Quantizer(name).to_ints()
+        yield partial(_matmul, one, Fused(ints, ints, ints))
+    yield from _calls([acc, double])

@@ -1,0 +1,146 @@
+"""What decides the instructions of a kernel: launches with equal keys are compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.triton._rule import Rule
+from lpkernels.rounding import ROUNDINGS
+from tests.backends.triton.launches import Launch
+
+#: Of a launch, what is to be had once.
+Parts = Callable[[Launch], set[tuple[Any, ...]]]
+#: Tiers whose rounding mode is compiled in.
+DIRECTED = (_tiers.DIRECTED, _tiers.FIXED, _tiers.CUT)
+
+_NEAREST, _STOCHASTIC, _TO_ODD = (
+    ROUNDINGS.index(mode) for mode in ("nearest_even", "stochastic", "to_odd")
+)
+
+
+def rule_key(rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions that round, the draws aside."""
+    mode = ROUNDINGS[rule.mode]
+    if rule.fixed:
+        wraps = rule.overflow == 3
+        return ("fixed", mode, wraps, wraps and rule.signed)
+    parity = rule.exponent_parity and rule.mode in (_NEAREST, _TO_ODD)
+    tie = rule.tie_stays and rule.mode == _NEAREST and not parity
+    # Where nothing stops at max anyway it is the same code.
+    always = rule.always_overflows and mode.startswith(("toward", "to_"))
+    return ("float", mode, rule.overflow, rule.subnormals, parity, tie, always)
+
+
+def draw_key(rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions that draw: the field of a draw, the generator."""
+    if rule.mode != _STOCHASTIC:
+        return ()
+    bits = rule.random_bits
+    return (8 if bits <= 8 else 16 if bits <= 16 else 32, rule.philox)
+
+
+def fast_key(tier: int, rule: Rule) -> tuple[Any, ...]:
+    """What of a rule decides the instructions of a certified kernel."""
+    if tier == _tiers.RANGE:
+        return (tier, rule.overflow, rule.tie_stays)
+    if tier == _tiers.FIXED:
+        return (tier, rule.mode, rule.overflow)
+    if tier in (_tiers.DIRECTED, _tiers.CUT):
+        return (tier, rule.mode, rule.subnormals, draw_key(rule))
+    return (tier, rule.subnormals)
+
+
+def float32_key(rule: Rule) -> tuple[Any, ...]:
+    """`rule_key` for float32, whose ties are found by their bits; and whether all 32 are drawn."""
+    return (*rule_key(rule)[:5], rule.random_bits == 32)
+
+
+def key(launch: Launch) -> tuple[Any, ...]:
+    """What decides the instructions of a launch; equal keys are compiled once."""
+    told = {n: v for n, v in launch.told.items() if n not in ("R", "C", "N")}
+    rules = launch.constant("R")
+    if rules is None:
+        found: tuple[Any, ...] = ()
+    elif isinstance(rules, Rule):
+        found = (rule_key(rules), draw_key(rules), rules.random_bits == 32)
+    else:
+        tier = launch.constant("TIER")
+        sums = fast_key(tier, rules.sum.value) if tier is not None else _rule(rules.sum)
+        if launch.name in ("native_kernel", "finish_kernel"):
+            sums = ()
+        bias = isinstance(_outputs(launch).bias, torch.Tensor)
+        outer = _rule(rules.outer) if rules.chunked or bias else ()
+        product = rules.product is not None if tier is not None else _rule(rules.product)
+        found = (sums, product, outer, _rule(rules.result), rules.chunked)
+    return (launch.name, found, tuple(sorted(told.items())), _types(launch.arguments))
+
+
+def rules_of(launch: Launch) -> dict[str, Rule]:
+    """The rule or the four of a launch, by name."""
+    rules = launch.constant("R")
+    if rules is None:
+        return {}
+    if hasattr(rules, "_fields") and "sum" in rules._fields:
+        return {name: r.value for name, r in rules._asdict().items() if hasattr(r, "value")}
+    return {"rule": rules}
+
+
+def constants(launch: Launch) -> set[tuple[Any, ...]]:
+    """A kernel with its tier, and each constant and option of it."""
+    tier = launch.constant("TIER")
+    told = {(launch.name, n, v) for n, v in launch.told.items() if n not in ("R", "C", "N", "TIER")}
+    return told | {(launch.name, tier)}
+
+
+def features(launch: Launch) -> set[tuple[Any, ...]]:
+    """`constants`, those with each tier, and each mode and field of draws in each of its places."""
+    tier, rules = launch.constant("TIER"), rules_of(launch)
+    found: set[tuple[Any, ...]] = {(tier, *constant) for constant in constants(launch)}
+    for place, rule in rules.items():
+        of_tier = tier is not None and place == "sum"
+        mode = None if of_tier and tier not in DIRECTED else ROUNDINGS[rule.mode]
+        found |= {("mode", rule.fixed, mode), ("draw", *draw_key(rule)), ("place", place)}
+    chunked = getattr(launch.constant("R"), "chunked", None)
+    return {(launch.name, tier, *feature) for feature in (*found, ("chunked", chunked))}
+
+
+def roundings(launch: Launch) -> set[tuple[Any, ...]]:
+    """`features`, and each rounding."""
+    tier = launch.constant("TIER")
+    found = features(launch)
+    for place, rule in rules_of(launch).items():
+        of_tier = tier is not None and place == "sum"
+        found.add((launch.name, tier, *(fast_key(tier, rule) if of_tier else rule_key(rule))))
+    return found
+
+
+def covering(launches: list[Launch], parts: Parts) -> list[Launch]:
+    """Some of them that have every part of all, always the one that has the most new ones."""
+    all_parts = [parts(launch) for launch in launches]
+    chosen, missing = [], set().union(*all_parts)
+    while missing:
+        best = max(range(len(launches)), key=lambda i: len(all_parts[i] & missing))
+        chosen.append(launches[best])
+        missing -= all_parts[best]
+    return chosen
+
+
+def _rule(known: Any) -> tuple[Any, ...]:
+    return () if known is None else (rule_key(known.value), draw_key(known.value))
+
+
+def _outputs(launch: Launch) -> Any:
+    return next(a for a in launch.arguments if hasattr(a, "bias"))
+
+
+def _types(value: Any) -> Any:
+    """Types of pointers, and what is absent; numbers are the same for all."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype)
+    if isinstance(value, tuple):
+        return tuple(_types(v) for v in value)
+    return None if value is None else "number"

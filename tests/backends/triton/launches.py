@@ -1,0 +1,100 @@
+"""Launches recorded in place of being started, and what Triton compiles for them: without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import triton
+from triton.compiler import ASTSource
+from triton.compiler.compiler import make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from lpkernels.backends import triton as package
+from tests.backends.triton.ahead_of_time import TARGETS
+
+__all__ = ["Launch", "bound", "compiled_launch", "kernels", "keys", "modules", "recorded"]
+
+
+class Launch(NamedTuple):
+    """A kernel, its arguments, and its constants and options."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    told: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.kernel.fn.__name__
+
+    def constant(self, name: str) -> Any:
+        return self.told.get(name)
+
+
+class Recorder:
+    """In place of a kernel: takes launches and starts nothing."""
+
+    def __init__(self, kernel: Any, calls: list[Launch]):
+        self.kernel, self.calls = kernel, calls
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args, **kwargs: self.calls.append(Launch(self.kernel, args, kwargs))
+
+
+def modules() -> list[ModuleType]:
+    """Every file of the backend."""
+    names = [name for _, name, _ in pkgutil.iter_modules(package.__path__)]
+    return [package, *(importlib.import_module(f"{package.__name__}.{name}") for name in names)]
+
+
+def kernels() -> dict[str, list[ModuleType]]:
+    """Every kernel of the backend by name, with the files that hold it."""
+    found: dict[str, list[ModuleType]] = {}
+    for module in modules():
+        for name, value in vars(module).items():
+            if isinstance(value, JITFunction) and name.endswith("_kernel"):
+                found.setdefault(name, []).append(module)
+    return found
+
+
+@contextmanager
+def recorded(target: str = "sm_90") -> Iterator[list[Launch]]:
+    """Inside, kernels are recorded as they would be launched on a target."""
+    calls: list[Launch] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.version, "hip", "6.0" if TARGETS[target].backend == "hip" else None)
+        for name, holders in kernels().items():
+            for module in holders:
+                patch.setattr(module, name, Recorder(getattr(module, name), calls))
+        yield calls
+
+
+def bound(launch: Launch, target: str) -> tuple[Any, ...]:
+    """The launch's backend, arguments and what they specialise the kernel to."""
+    backend = make_backend(TARGETS[target])
+    kernel = launch.kernel
+    binder = create_function_from_signature(kernel.signature, kernel.params, backend)
+    return backend, *binder(*launch.arguments, **launch.told)
+
+
+def compiled_launch(launch: Launch, target: str) -> Any:
+    """What `triton.compile` makes of it."""
+    backend, arguments, specialization, _ = bound(launch, target)
+    options, signature, constants, attributes = launch.kernel._pack_args(
+        backend, launch.told, arguments, specialization, None
+    )
+    source = ASTSource(launch.kernel, signature, constants, attributes)
+    return triton.compile(source, target=TARGETS[target], options=options.__dict__)
+
+
+def keys(launches: list[Launch]) -> list[str]:
+    """What Triton keeps compiled kernels under."""
+    found = [f"{launch.kernel} {bound(launch, 'sm_90')[2:]}" for launch in launches]
+    launches.clear()
+    return found

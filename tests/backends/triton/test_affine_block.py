@@ -1,0 +1,87 @@
+"""quantize for affine and block formats against the reference, to the bit."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.backends import _reference
+from lpkernels.backends.triton import BACKEND, _affine, _block
+from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat
+from tests.backends.cpu.test_quantize_kernels import (
+    KINDS,
+    SEED,
+    SITE,
+    TENSOR_FORMATS,
+    tensor_values,
+)
+from tests.cases import DETERMINISTIC, ids
+from tests.compare import assert_bit_equal
+
+FORMATS = [
+    *TENSOR_FORMATS,
+    AffineFormat(1),
+    AffineFormat(16, axis=1),
+    BlockFormat("fp8_e4m3", 32, axis=0),
+    BlockFormat(FloatFormat(1, 3, specials="none"), 1),
+    # Steps far above those of a mantissa: no 32-bit rule takes it.
+    BlockFormat(FloatFormat(4, 3, specials="none", bias=-112), 8),
+]
+SHAPES = [(1, 1, 1), (2, 70, 3), (3, 2, 66), (2, 40, 1)]
+MODES = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.float16]
+
+
+def check(x: Tensor, quantizer: Quantizer, device: str, name: str = "result") -> None:
+    want, out = torch.empty(x.shape), torch.empty(x.shape, device=device)
+    rest = (quantizer.to_ints(), torch.tensor(SEED), 0, SITE)
+    _reference.BACKEND.quantize(x, *rest, want)
+    BACKEND.quantize(x.to(device), *rest, out)
+    assert_bit_equal(out, want, name)
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+def test_matches_reference(fmt: AffineFormat | BlockFormat, device: str) -> None:
+    """Every shape, every kind of values; formats take turns with the combinations."""
+    combinations = list(enumerate(product(SHAPES, KINDS)))
+    for i, (shape, kind) in combinations[FORMATS.index(fmt) % 2 :: 2]:
+        x = tensor_values(shape, kind).to(DTYPES[i // 2 % len(DTYPES)])
+        quantizer = Quantizer(fmt, MODES[i % len(MODES)])
+        check(x, quantizer, device, f"{shape} {kind} {x.dtype} {quantizer.rounding}")
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+def test_tiles_leave_no_trace(fmt: AffineFormat | BlockFormat, device: str, monkeypatch) -> None:
+    """Slices and blocks over many programs, and parts of a block one after the other."""
+    monkeypatch.setattr(_affine, "_RANGE_TILE", 16)
+    monkeypatch.setattr(_affine, "_LINE_TILE", 8)
+    monkeypatch.setattr(_affine, "_COLUMNS", 4)
+    monkeypatch.setattr(_block, "_ELEMENTS", 8)
+    x = tensor_values((2, 6, 9), "special")
+    check(x, Quantizer(fmt, "stochastic", random_bits=8), device)
+    check(x.transpose(0, 2), Quantizer(fmt), device)
+
+
+@pytest.mark.parametrize("fmt", [FORMATS[0], FORMATS[2], FORMATS[5], FORMATS[6]], ids=ids)
+def test_any_strides_and_sizes(fmt: AffineFormat | BlockFormat, device: str) -> None:
+    base = tensor_values((4, 6, 10), "wide")
+    for x in (base.transpose(0, 1), base[:, ::2], base[:, :1].expand(4, 6, 10), base[:, :0]):
+        check(x, Quantizer(fmt), device)
+        out = torch.empty(x.shape[::-1], device=device).permute(2, 1, 0)
+        BACKEND.quantize(x.to(device), Quantizer(fmt).to_ints(), None, 0, SITE, out)
+        want = torch.empty(x.shape)
+        _reference.BACKEND.quantize(x, Quantizer(fmt).to_ints(), None, 0, SITE, want)
+        assert_bit_equal(out.contiguous(), want)
+
+
+@pytest.mark.parametrize("fmt", ["e4m3", "e7m0_b-1"])
+def test_float64_beyond_float32_shares_a_scale(fmt: str, device: str) -> None:
+    """Magnitudes that only float64 holds, large and tiny, in one block with ordinary ones."""
+    values = [2.0**1000, 1.0, 2.0**100, -(2.0**80), 2.0**-1060, -0.0, 1e-320, -3.0]
+    x = torch.tensor(values, dtype=torch.float64).repeat(2, 1)
+    x[1, :4] = torch.tensor([2.0**-140, -(2.0**-300), 2.0**-149, 2.0**-600], dtype=torch.float64)
+    for rounding in MODES:
+        check(x, Quantizer(BlockFormat(fmt, 4), rounding), device, rounding)
+        check(x, Quantizer("affine8", rounding), device, rounding)

@@ -1,0 +1,93 @@
+"""Machine code of the certified kernels, compiled without a GPU."""
+
+import pytest
+import torch
+
+from lpkernels.arithmetic import UNITS, Accumulator
+from lpkernels.backends.triton import BACKEND, _native
+from lpkernels.backends.triton._config import Tile, dot_tile
+from lpkernels.backends.triton._fast import fast_kernel
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._native import native_kernel
+from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._tile import Outputs, Side
+from tests.backends.triton.ahead_of_time import COUNTED, compiled
+from tests.backends.triton.fast_cases import FAST_CASES, FastCase
+from tests.backends.triton.launches import compiled_launch, recorded
+from tests.backends.triton.machine_code import innermost_loops, machine_code, main_loop
+
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.skipif(interpreting(), reason="Triton's interpreter compiles nothing"),
+]
+
+CASES = pytest.mark.parametrize("case", FAST_CASES, ids=[case.name for case in FAST_CASES])
+SPLIT = next(case for case in FAST_CASES if case.name == "split")
+FUSED = next(case for case in FAST_CASES if case.name == "fused")
+
+
+@pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
+@CASES
+def test_main_loop(case: FastCase) -> None:
+    loop = main_loop(fast_kernel, options=case.options, **case.arguments())
+    assert loop.stack == 0
+    assert loop.instructions / case.products <= case.most
+    # Nothing was contracted.
+    assert loop.arithmetic / case.products == pytest.approx(case.arithmetic, abs=0.02)
+
+
+def test_contraction_would_undo_the_rounding() -> None:
+    exact = main_loop(fast_kernel, **SPLIT.arguments(Tile(4, 64, 1)))
+    fused = main_loop(
+        fast_kernel, options={"enable_fp_fusion": True}, **SPLIT.arguments(Tile(4, 64, 1))
+    )
+    assert exact.counts["FADD"] == 2 * exact.counts["FMUL"]
+    assert fused.counts["FADD"] + fused.counts["FMUL"] == 0
+    # The splitting by multiply-adds has nothing to contract.
+    options = {"enable_fp_fusion": True, **FUSED.options}
+    there = main_loop(fast_kernel, options=options, **FUSED.arguments())
+    assert there.arithmetic / FUSED.products == pytest.approx(FUSED.arithmetic, abs=0.02)
+
+
+@pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
+@pytest.mark.parametrize(
+    ("unit", "single", "most"),
+    [("h100_e4m3", True, 16.8), ("h100_e4m3", False, 19.0), ("h100_fp16", False, 19.0)],
+)
+def test_both_loops_of_blocks_with_operands(unit: str, single: bool, most: float) -> None:
+    with recorded() as made:
+        BACKEND.matmul(
+            torch.zeros(512, 512), torch.zeros(512, 512), None,
+            UNITS[unit].accumulator.to_ints(), None, 0,
+        )  # fmt: skip
+    (launch,) = (x for x in made if x.constant("SINGLE") is single)
+    text, _ = machine_code(compiled_launch(launch, "sm_90"))
+    loops = innermost_loops(text)
+    products = launch.told["BM"] * launch.told["BN"] / (32 * launch.told["num_warps"])
+    measuring = max(loops, key=lambda loop: loop["VIADDMNMX"])
+    adding = max(loops, key=lambda loop: loop["FFMA"] + loop["DFMA"])
+    assert (measuring.total() + adding.total()) / products <= most
+    # A product is cut by one multiply-add, and nothing was contracted.
+    assert adding["FFMA"] + adding["DFMA"] == products
+    assert adding["FADD"] + adding["DADD"] == 2 * products
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("kind", ["FLOAT32", "FLOAT16", "BFLOAT16"])
+def test_tensor_cores_take_halves(kind: str, single: bool) -> None:
+    acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
+    roundings, constants = roundings_of(acc.to_ints())
+    values, table = torch.float32, torch.int64
+    tile = dot_tile(4096, 4096, 1, 132, halves=kind != "FLOAT32")
+    result = compiled(
+        native_kernel, num_warps=tile.warps,
+        left=Side(values, table, None, None), left_step=4096,
+        right=Side(values, table, None, None), right_step=4096,
+        out=Outputs(values, *[table] * 7, None, None, None), seed_ptr=table, role=0,
+        M=4096, N=4096, K=4096, chunk=64, chunks=64, C=constants, R=roundings,
+        SWAPPED=False, LEFT_ABSENT=False, RIGHT_ABSENT=True, TYPE=getattr(_native, kind),
+        SINGLE=single, BM=tile.bm, BN=tile.bn, BK=tile.bk,
+    )  # fmt: skip
+    assert ("mma" in result.asm["ptx"]) == (kind != "FLOAT32")
+    # float32 stays float32.
+    assert "tf32" not in result.asm["ptx"]

@@ -1,0 +1,325 @@
+"""Every kernel, and every rounding that the planner can choose, compiles ahead of time.
+
+What there is comes from the planner's pure functions over all formats; what is compiled, from
+`every`: for sm_90 as much as has every kernel, tier, mode and constant in it, for the others
+every kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow: all.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._quantize import way
+from lpkernels.backends.triton._rule import rule_of
+from lpkernels.formats import FloatFormat
+from lpkernels.rounding import ROUNDINGS
+from tests.backends.triton.ahead_of_time import COUNTED, TARGETS, _run
+from tests.backends.triton.every.kernels import GROUPS, launches
+from tests.backends.triton.every.rules import Format, all_formats
+from tests.backends.triton.kernel_keys import (
+    constants,
+    covering,
+    draw_key,
+    fast_key,
+    features,
+    float32_key,
+    roundings,
+    rule_key,
+    rules_of,
+)
+from tests.backends.triton.launches import Launch, compiled_launch, kernels, modules
+from tests.backends.triton.machine_code import loop_of
+
+pytestmark = [
+    pytest.mark.triton,
+    pytest.mark.skipif(interpreting(), reason="Triton's interpreter compiles nothing"),
+]
+
+#: Of each planner one; that of sm_80 is that of sm_90.
+PLANNED = pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+EVERY = pytest.mark.parametrize("target", TARGETS)
+#: Instructions a product and thread in the main loop on sm_90, at most, chunks included; of drawn
+#: sums by the bits of a draw's field, four, two or one of which a word has.
+MOST = {
+    "half": 1.2, "brain": 1.2, "plain": 1.6, "fused": 4.2, "split": 5.0, "floor": 7.0,
+    "range": 9.5, "fused64": 4.6, "nearest64": 10.3,
+    "directed toward_zero": 2.9, "directed nearest_away": 4.7, "directed toward_positive": 6.2,
+    "directed toward_negative": 6.2, "directed to_odd": 7.3,
+    "directed stochastic 8": 10.4, "directed stochastic 16": 13.0, "directed stochastic 32": 21.0,
+    "directed philox 8": 17.0, "directed philox 16": 22.0, "directed philox 32": 25.8,
+    "cut64 toward_zero": 4.6, "cut64 nearest_away": 5.6, "cut64 stochastic 8": 11.6,
+    "fixed nearest_even": 3.6, "fixed toward_zero": 8.0, "fixed nearest_away": 10.0,
+    "fixed toward_positive": 3.6, "fixed toward_negative": 3.6, "fixed to_odd": 7.0,
+    "wide": 145.0, "wide, drawn": 180.0, "wide, philox": 235.0,
+    "operands, float32": 8.5, "operands": 10.0, "operands, in turns": 14.2,
+}  # fmt: skip
+#: Kernels that multiply and add in one operation, where it is exact or what is asked for.
+MULTIPLY_ADDS = ("fast_kernel", "native_kernel")
+#: More of them where taps are absent, and where products are rounded, in float32 and in float64.
+ABSENT, PRODUCTS, PRODUCTS64 = 1.6, 6.2, 10.0
+
+
+@cache
+def listed(target: str) -> dict[str, list[Launch]]:
+    return {group: launches(group, target) for group in GROUPS}
+
+
+def of(target: str, *names: str) -> Iterator[Launch]:
+    """The launches of these kernels."""
+    for found in listed(target).values():
+        yield from (launch for launch in found if launch.name in names)
+
+
+@PLANNED
+def test_every_kernel_is_listed(target: str) -> None:
+    found = {launch.name for group in listed(target).values() for launch in group}
+    assert found == set(kernels())
+
+
+def test_whatever_is_launched_is_called_a_kernel() -> None:
+    """By which `launches.kernels` finds them."""
+    for module in modules():
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
+                continue
+            # kernel[grid](..., **EXACT)
+            if any(keyword.arg is None for keyword in node.keywords):
+                kernel = node.func.value
+                name = kernel.attr if isinstance(kernel, ast.Attribute) else kernel.id
+                assert name in kernels(), module.__name__
+
+
+def drawn(mode: str) -> list[dict[str, Any]]:
+    """Numbers of random bits of every field, both generators."""
+    if mode != "stochastic":
+        return [{}]
+    return [{"random_bits": b, "rng": g} for b in (1, 8, 9, 16, 17, 24) for g in ("fast", "philox")]
+
+
+def accumulators(product: Format | str | None = None) -> Iterator[Accumulator]:
+    for fmt, mode in itertools.product(all_formats(), ROUNDINGS):
+        for draws in drawn(mode):
+            yield Accumulator(fmt, mode, product=product, **draws)
+
+
+@PLANNED
+@pytest.mark.parametrize("product", [None, "e4m3"])
+def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, target: str) -> None:
+    """Of all accumulators: each tier with each rule that changes its instructions."""
+    chosen = set()
+    for acc in accumulators(product):
+        ints = acc.to_ints()
+        rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
+        for tier in _tiers.tiers(ints, nvidia=target != "gfx942"):
+            chosen.add(fast_key(tier, rule))
+    have = {
+        fast_key(launch.constant("TIER"), launch.constant("R").sum.value)
+        for launch in of(target, "fast_kernel")
+    }
+    assert chosen <= have
+    if product:
+        with_products = {
+            launch.constant("TIER")
+            for launch in of(target, "fast_kernel")
+            if launch.constant("R").product is not None
+        }
+        assert {key[0] for key in chosen} <= with_products
+
+
+@PLANNED
+def test_every_tier_has_chunks_and_tables(target: str) -> None:
+    shapes: dict[int, set[Any]] = {}
+    for launch in of(target, "fast_kernel"):
+        told = launch.told
+        absent = told["LEFT_ABSENT"] or told["RIGHT_ABSENT"]
+        shapes.setdefault(told["TIER"], set()).add((told["R"].chunked, absent, told["SWAPPED"]))
+    for tier, found in shapes.items():
+        assert {s[0] for s in found} == {True, False}, _tiers.NAMES[tier]
+        assert {s[1] for s in found} == {True, False}, _tiers.NAMES[tier]
+        assert {s[2] for s in found} == {True, False}, _tiers.NAMES[tier]
+
+
+@PLANNED
+def test_every_rule_is_listed_in_every_place(target: str) -> None:
+    """Of all formats and modes: alone, as that of sums, of products, of chunks, of the result."""
+    chosen, fields = set(), set()
+    for acc in accumulators():
+        ints = acc.to_ints()
+        rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
+        chosen.add(rule_key(rule))
+        fields.add(draw_key(rule))
+    alone = [rules_of(launch)["rule"] for launch in of(target, "accumulate_kernel")]
+    assert {rule_key(rule) for rule in alone} == chosen
+    assert {draw_key(rule) for rule in alone} == fields
+    for place in ("sum", "product", "outer", "result"):
+        rules = [
+            rules_of(launch)[place]
+            for launch in of(target, "wide_kernel")
+            if place in rules_of(launch)
+        ]
+        draws = place != "result"
+        assert {rule_key(rule) for rule in rules} >= {
+            key for key in chosen if draws or key[1] != "stochastic"
+        }
+        assert not draws or {draw_key(rule) for rule in rules} == fields
+
+
+@PLANNED
+def test_every_rounding_of_elements_is_listed(target: str) -> None:
+    """In float32: every rule, with a rule of its own near zero and without."""
+    chosen = set()
+    for fmt, mode in itertools.product(all_formats(), ROUNDINGS):
+        for bits in (8, 16, 24, 32) if mode == "stochastic" else (8,):
+            if not isinstance(fmt, FloatFormat):
+                continue
+            ints = Quantizer(
+                fmt, mode, random_bits=bits if mode == "stochastic" else None
+            ).to_ints()
+            by = way(ints[:-4], torch.float32, torch.float32)
+            if by:
+                chosen.add((by, float32_key(rule_of(ints[:-4], *ints[-4:-1])[0])))
+    have = {
+        (launch.constant("BY"), float32_key(launch.constant("R")))
+        for launch in of(target, "quantize_kernel")
+        if launch.constant("BY")
+    }
+    assert chosen <= have
+
+
+def usage(result: Any, *, loop: bool) -> dict[str, float]:
+    """Stack, registers and, if asked, instructions of the main loop of what was compiled."""
+    if "amdgcn" in result.asm:
+        text = result.asm["amdgcn"]
+        found = re.search(r"\.private_segment_fixed_size:\s*(\d+)", text)
+        return {
+            "stack": int(found[1]),
+            "registers": int(re.search(r"\.vgpr_count:\s*(\d+)", text)[1]),
+        }
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(result.asm["cubin"])
+        text = _run("cuobjdump", *["-sass"] * loop, "-res-usage", cubin)
+    stack, registers = (int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("STACK", "REG"))
+    found = {"stack": stack, "registers": registers}
+    return found | {"loop": loop_of(text).total()} if loop else found
+
+
+def ceiling_of(launch: Launch) -> float | None:
+    """Of a kernel of products in sequence or in blocks aligned by their operands."""
+    rules = launch.constant("R")
+    if launch.name == "wide_kernel":
+        draws = [draw_key(rule) for rule in rules_of(launch).values() if draw_key(rule)]
+        philox = any(generator for _, generator in draws)
+        return MOST["wide, philox" if philox else "wide, drawn" if draws else "wide"]
+    if launch.name == "by_operands_kernel":
+        # The loop that adds; that of the largest exponent is counted in test_ahead_of_time.py.
+        kind = "operands, float32" if launch.constant("SINGLE") else "operands"
+        kind = "operands, in turns" if launch.constant("TAKES_TURNS") else kind
+        absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
+        return MOST[kind] + ABSENT * absent
+    if launch.name != "fast_kernel":
+        return None
+    tier = launch.constant("TIER")
+    kind, draws = _tiers.NAMES[tier], draw_key(rules.sum.value)
+    if draws:
+        kind += f" {'philox' if draws[1] else 'stochastic'} {draws[0]}"
+    elif tier in (_tiers.DIRECTED, _tiers.FIXED, _tiers.CUT):
+        kind += f" {ROUNDINGS[rules.sum.mode]}"
+    absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
+    rounded = rules.product is not None
+    return (
+        MOST[kind]
+        + ABSENT * absent
+        + (PRODUCTS64 if tier >= _tiers.FUSED64 else PRODUCTS) * rounded
+    )
+
+
+def products_of(launch: Launch) -> float:
+    """Of one thread in one pass of the main loop."""
+    told = launch.told
+    steps = 8 if launch.name == "fast_kernel" else 1
+    return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
+
+
+#: Of what is launched on a target, what is compiled wherever the tests run.
+ALWAYS = {"sm_80": constants, "sm_90": features, "gfx942": constants}
+
+
+@cache
+def compiled_always(target: str, group: str) -> list[Launch]:
+    return covering(listed(target)[group], ALWAYS[target])
+
+
+@EVERY
+def test_every_kernel_and_tier_is_compiled(target: str) -> None:
+    always = [launch for group in GROUPS for launch in compiled_always(target, group)]
+    every = [launch for group in listed(target).values() for launch in group]
+    for parts in {constants, ALWAYS[target]}:
+        assert set().union(*map(parts, always)) == set().union(*map(parts, every))
+    assert {launch.name for launch in always} == set(kernels())
+    assert {(x.name, x.constant("TIER")) for x in always} == {
+        (x.name, x.constant("TIER")) for x in every
+    }
+
+
+def check(launches: list[Launch], target: str) -> None:
+    """No contraction, no flushing, no stack; on sm_90 a bound for what a product costs."""
+    wrong = []
+    for launch in launches:
+        result = compiled_launch(launch, target)
+        budget = ceiling_of(launch) if target == "sm_90" else None
+        found = usage(result, loop=budget is not None)
+        if COUNTED and found["stack"] > 0:
+            wrong.append((launch.name, launch.told, found))
+        ptx = result.asm.get("ptx", "")
+        banned = (".ftz",) if launch.name in MULTIPLY_ADDS else (".ftz", "fma.rn")
+        if any(word in ptx for word in banned):
+            wrong.append((launch.name, launch.told, "flushed or contracted"))
+        if COUNTED and budget:
+            cost = found["loop"] / products_of(launch)
+            if cost > budget:
+                wrong.append((launch.name, launch.told, cost, budget))
+    assert not wrong
+
+
+GROUP = pytest.mark.parametrize("group", GROUPS)
+
+
+@EVERY
+@GROUP
+def test_compiles_within_its_budget(group: str, target: str) -> None:
+    check(compiled_always(target, group), target)
+
+
+def besides(launches: list[Launch], others: list[Launch]) -> list[Launch]:
+    known = {id(launch) for launch in others}
+    return [launch for launch in launches if id(launch) not in known]
+
+
+@pytest.mark.slow
+@EVERY
+@GROUP
+def test_every_rounding_compiles(group: str, target: str) -> None:
+    rounded = covering(listed(target)[group], roundings)
+    check(besides(rounded, compiled_always(target, group)), target)
+
+
+@pytest.mark.slow
+@EVERY
+@GROUP
+def test_the_rest_compiles(group: str, target: str) -> None:
+    known = compiled_always(target, group) + covering(listed(target)[group], roundings)
+    check(besides(listed(target)[group], known), target)

@@ -1,0 +1,108 @@
+"""pack and unpack against the reference: every format, every width, what has no code."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.backends import _reference
+from lpkernels.backends.triton import BACKEND, _block, _packing
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
+from tests.backends.cpu.test_pack_kernels import WIDTHS
+from tests.backends.cpu.test_quantize_kernels import END_FORMATS, float32_values, tensor_values
+from tests.cases import ROUND_FORMATS, ids
+from tests.compare import assert_bit_equal
+
+Format = FloatFormat | FixedFormat
+BLOCK_FORMATS = [
+    BlockFormat("e4m3", 32),
+    BlockFormat("e2m1", 5, axis=0),
+    BlockFormat("e2m3", 7, axis=1),
+    BlockFormat("e5m2", 1),
+    BlockFormat(FloatFormat(1, 3, specials="none"), 3, axis=1),
+]
+
+
+def rounded(x: Tensor, fmt: Format | BlockFormat, rounding: str = "nearest_even") -> Tensor:
+    out = torch.empty(x.shape)
+    _reference.BACKEND.quantize(x, Quantizer(fmt, rounding).to_ints(), None, 0, 4, out)
+    return out
+
+
+def codable(fmt: Format) -> Tensor:
+    """Values that have codes in fmt: hard ones rounded to it, those without a code left out."""
+    x = rounded(torch.from_numpy(float32_values(fmt, 5)), fmt, "toward_zero")
+    special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
+    return x[x.isfinite()] if special or fmt.man_bits == 0 else x
+
+
+def check(x: Tensor, fmt: Format | BlockFormat, device: str) -> None:
+    """Codes and values, or the error, are the reference's."""
+    ints = fmt.to_ints()
+    try:
+        want = _reference.BACKEND.pack(x, ints)
+    except ValueError as error:
+        place = [int(i) for i in re.findall(r"\d+", re.search(r"index (\(.*?\))", str(error))[1])]
+        index = int(np.ravel_multi_index(place, x.shape))
+        value = re.escape(str(x.view(-1)[index].item()))
+        match = rf"element {index} \(in row-major order\) is {value}, for which the format has no"
+        with pytest.raises(ValueError, match=match):
+            BACKEND.pack(x.to(device), ints)
+        return
+    codes = BACKEND.pack(x.to(device), ints)
+    assert_bit_equal(codes, want, "codes")
+    values = BACKEND.unpack(codes, ints, list(x.shape))
+    assert_bit_equal(values, _reference.BACKEND.unpack(want, ints, tuple(x.shape)), "values")
+
+
+@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS[::2], *WIDTHS[::2]], ids=ids)
+def test_codes_match_reference(fmt: Format, device: str, monkeypatch) -> None:
+    monkeypatch.setattr(_packing, "_WORDS", 256)
+    x = codable(fmt)[:300]
+    for count in (7, 300):
+        check(x[:count], fmt, device)
+
+
+@pytest.mark.parametrize("fmt", [f for f in ROUND_FORMATS if f.bits <= 10], ids=ids)
+def test_every_code_unpacks_as_the_reference(fmt: Format, device: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(0, 256, (500 * fmt.bits,), dtype=torch.uint8, generator=generator)
+    want = _reference.BACKEND.unpack(codes, fmt.to_ints(), (4000,))
+    assert_bit_equal(BACKEND.unpack(codes.to(device), fmt.to_ints(), [4000]), want)
+
+
+@pytest.mark.parametrize("fmt", [*ROUND_FORMATS[::3], *END_FORMATS[::3]], ids=ids)
+def test_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatch) -> None:
+    """Values without a code alone, and the first of several by its index, over programs."""
+    monkeypatch.setattr(_packing, "_WORDS", 4)
+    good = codable(fmt)[:1]
+    for value in [*torch.from_numpy(float32_values(fmt, 2))[:4], torch.tensor(float("nan"))]:
+        check(torch.cat([good.repeat(20), value.view(1), good, value.view(1)]), fmt, device)
+
+
+@pytest.mark.parametrize("fmt", BLOCK_FORMATS, ids=ids)
+@pytest.mark.parametrize("elements", [8, 1024])
+def test_blocks_match_reference(fmt: BlockFormat, elements: int, device: str, monkeypatch) -> None:
+    """Short last blocks, blocks of NaN; and values that their block's scale leaves no code."""
+    monkeypatch.setattr(_block, "_ELEMENTS", elements)
+    for shape in ((1, 1, 1), (2, 5, 33 if elements > 8 else 9), (0, 3, 2)):
+        x = tensor_values(shape, "special")
+        check(rounded(x, fmt), fmt, device)
+        check(x, fmt, device)
+        check(torch.full(shape, float("nan")), fmt, device)
+        check(rounded(x.nan_to_num(1.0, -2.0, -3.0), fmt) * 2.0**-126, fmt, device)
+
+
+def test_pack_takes_any_strides(device: str) -> None:
+    for fmt in (FloatFormat(4, 3), BLOCK_FORMATS[0], BLOCK_FORMATS[1]):
+        x = rounded(torch.randn(6, 5, 4), fmt).permute(2, 0, 1)
+        x = rounded(x, fmt).transpose(0, 1).contiguous().transpose(0, 1)
+        assert not x.is_contiguous()
+        codes = BACKEND.pack(x.to(device), fmt.to_ints())
+        assert_bit_equal(codes, _reference.BACKEND.pack(x, fmt.to_ints()))
+        wide = torch.stack([codes, codes], 1)[:, 0]
+        values = BACKEND.unpack(wide, fmt.to_ints(), list(x.shape))
+        assert_bit_equal(values, x.contiguous())

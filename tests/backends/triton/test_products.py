@@ -1,0 +1,190 @@
+"""What products share: packing, facts, tables, tiles, flags, and which kernels get compiled."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends import _reference
+from lpkernels.reference import twin
+from lpkernels.reference.values import narrow, widen
+from tests.backends.triton.test_matmul import DRAWN, ROLE, SEED, backend, operand
+from tests.cases import ids
+from tests.compare import assert_bit_equal
+
+# The interpreter computes with NumPy, which warns of every infinity less itself.
+pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")]
+pytest.importorskip("triton")
+
+from lpkernels.backends import _tables  # noqa: E402
+from lpkernels.backends.triton import (  # noqa: E402
+    _config,
+    _facts,
+    _launch,
+    _matmul,
+    _operands,
+    _products,
+    _roundings,
+    _wide,
+)  # fmt: skip
+from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa: E402
+from lpkernels.rng import derive_seed  # noqa: E402
+
+TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("tile", TILES, ids=ids)
+def test_bits_do_not_depend_on_tiles(
+    tile: _config.Tile, swapped: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_products, "wide_tile", lambda *_: tile)
+    monkeypatch.setattr(_matmul, "transposes", lambda *_: swapped)
+    generator = torch.Generator().manual_seed(1)
+    a, b, bias = (operand(s, generator) for s in ((9, 7), (7, 33), (33,)))
+    args = (DRAWN.to_ints(), SEED, ROLE)
+    got = backend.matmul(a.to(device), b.to(device), bias.to(device), *args)
+    assert_bit_equal(got, _reference.BACKEND.matmul(a, b, bias, *args))
+
+
+def whole_sums(out: Tensor, k: int, **changed: Any) -> Sums:
+    """The outputs of one contiguous matrix."""
+
+    def steps(size: int, stride: int) -> Tensor:
+        return _tables.offsets((size,), (stride,), out.device)
+
+    m, n = out.shape
+    zero = steps(1, 0)
+    sums = Sums(
+        out, zero, steps(m, n), steps(n, 1), steps(m, 1), steps(n, 1), zero, zero, False, None,
+        None, None, (1, m, n, k),
+    )  # fmt: skip
+    return sums._replace(**changed)
+
+
+@pytest.mark.parametrize("acc", [DRAWN, Accumulator("e5m4", "toward_negative", chunk=4)], ids=ids)
+def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    m, n, k = 5, 6, 21
+    a, b = operand((m, k), generator), operand((k, n), generator)
+    present = torch.rand(m, k, generator=generator) < 0.7
+    # Two chunks have no step at all, one of them the last.
+    present[:, 6:12], present[:, -3:] = False, False
+    products = (
+        (widen(a[:, i, None].numpy()) * widen(b[i].numpy()), present[:, i, None].numpy())
+        for i in range(k)
+    )
+    seed = derive_seed(int(SEED), ROLE)
+    row, col = np.arange(m)[:, None], np.arange(n)
+    with np.errstate(invalid="ignore"):
+        want = narrow(twin.accumulate(products, (m, n), acc, seed=seed, row=row, col=col))
+
+    steps = present.any(0).nonzero().flatten()
+    assert len(steps) < k
+    left = a.clone()
+    left.view(torch.int32)[~present] = ABSENT
+    starts = torch.searchsorted(steps, torch.arange(0, k + acc.chunk, acc.chunk))
+    out = torch.empty(m, n, device=device)
+    sums = whole_sums(out, len(steps), positions=steps.to(device), starts=starts.to(device))
+    right = _operands.pack(b[steps].mT.to(device), torch.Size(()), ())
+    _products.products(gathered(left[:, steps].to(device)), right, sums, acc.to_ints(), SEED, ROLE)
+    assert_bit_equal(out, want)
+
+
+def gathered(x: Tensor) -> Operand:
+    """A matrix as an operand whose lanes and steps are looked up, in memory from the end on."""
+    lanes, steps = x.shape
+    batch = torch.full((1,), 7, dtype=torch.int64, device=x.device)
+    values = torch.cat([x.new_zeros(7), x.flip(0, 1).flatten(), x.new_zeros(PAD)])
+    last = torch.arange(lanes - 1, -1, -1, device=x.device) * steps
+    return Operand(
+        values, batch, last, torch.arange(steps - 1, -1, -1, device=x.device), 0,
+        _facts.new_facts(x.device), True,
+    )  # fmt: skip
+
+
+def test_only_flagged_tiles_are_computed(device: str) -> None:
+    a, b = torch.randn(9, 5), torch.randn(5, 40)
+    acc = Accumulator("e5m4")
+    roundings, constants = _roundings.roundings_of(acc.to_ints())
+    packed = (_operands.pack(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
+    out = torch.zeros(9, 40, device=device)
+    # Tiles of 4 x 16: three down, three across, down first.
+    flags = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1], dtype=torch.int32, device=device)
+    seed = _launch.seed_on(None, out.device)
+    _wide.launch(
+        *packed, whole_sums(out, 5), roundings, constants, 0, seed, 0, _config.Tile(8, 8, 4),
+        flags, (4, 16),
+    )  # fmt: skip
+    want = torch.zeros(9, 40)
+    full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
+    for rows, cols in (
+        (slice(4, 8), slice(16)),
+        (slice(8, 9), slice(16, 32)),
+        (slice(8, 9), slice(32, 40)),
+    ):
+        want[rows, cols] = full[rows, cols]
+    assert_bit_equal(out, want)
+
+
+def facts_of(x: np.ndarray) -> list[int]:
+    """The facts by the definition, in Python's integers."""
+    none = _facts.NONE.value
+    facts = [none, none, none, none]
+    for value in x.flatten().tolist():
+        if not math.isfinite(value):
+            facts[_facts.SPECIAL.value] = 1
+        elif value:
+            top, bottom = value.as_integer_ratio()
+            last = (abs(top) & -abs(top)).bit_length() - 1
+            highest = abs(top).bit_length() - bottom.bit_length()
+            found = (highest, bottom.bit_length() - 1 - last, abs(top).bit_length() - last)
+            facts[:3] = map(max, facts, found)
+    return facts
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [], [0.0, -0.0], [1.0], [1.5, -6.0], [1e-45, 3e-45], [3.4028235e38, 2.0**-149],
+        [float("inf"), 1.0], [float("nan")], [2.0**-126 - 2.0**-149, 2.0**-126], [0.1, 1e10, -7.0],
+    ],
+    ids=ids,
+)  # fmt: skip
+def test_facts(values: list[float], device: str) -> None:
+    x = torch.zeros(3, 5)
+    x.view(-1)[: len(values)] = torch.tensor(values)
+    for rounding, matrix in (((), x), (backend_quantizer("e5m2"), x)):
+        packed = _operands.pack(matrix.to(device), torch.Size(()), rounding)
+        held = packed.values.cpu()[: 5 * packed.step].view(5, packed.step)[:, :3]
+        assert packed.facts.tolist() == facts_of(held.numpy())
+
+
+def backend_quantizer(text: str) -> tuple[int, ...]:
+    from lpkernels.arithmetic import as_quantizer
+
+    return as_quantizer(text).to_ints()
+
+
+def test_packing_pads_with_zeros_and_does_not_repeat_matrices(device: str) -> None:
+    x = torch.randn(2, 1, 5, 3).to(device)
+    packed = _operands.pack(x, torch.Size((2, 4)), ())
+    width = _config.padded_lanes(5)
+    assert packed.values.numel() == 2 * 3 * width + PAD
+    assert packed.batch.tolist() == [0] * 4 + [3 * width] * 4
+    held = packed.values[: 2 * 3 * width].view(2, 3, width)
+    assert_bit_equal(held[..., :5], x[:, 0].mT)
+    assert not held[..., 5:].any()
+
+
+def test_tiles_fit_the_operands() -> None:
+    for m in (1, 2, 15, 33, 1000, 10**6):
+        for n in (1, 7, 64, 300, 10**6):
+            for matrices in (1, 1000):
+                tile = _config.wide_tile(m, n, matrices, 132)
+                assert _config.padded_lanes(m) % tile.bm == 0
+                assert _config.padded_lanes(n) % tile.bn == 0

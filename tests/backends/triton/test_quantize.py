@@ -1,0 +1,124 @@
+"""quantize for float and fixed formats: those of float32 and those of float64, to the bit."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.backends.triton import BACKEND, _quantize
+from lpkernels.backends.triton._rule import rule_of
+from lpkernels.formats import FixedFormat, FloatFormat, parse_format
+from tests.backends.cpu.test_quantize_kernels import (
+    END_FORMATS,
+    SEED,
+    SITE,
+    expected,
+    float32_values,
+)
+from tests.backends.triton.ahead_of_time import TARGETS, compiled
+from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
+from tests.compare import assert_bit_equal
+
+Format = FloatFormat | FixedFormat
+WIDE_TILE = 1 << 13
+
+
+def quantized(
+    x: Tensor, quantizer: Quantizer, device: str, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    out = torch.empty(x.shape, dtype=dtype, device=device)
+    BACKEND.quantize(x.to(device), quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
+    return out
+
+
+def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
+    """Every mode, the last one with a few numbers of bits, one of them of the other generator."""
+    fast = [Quantizer(fmt, "stochastic", random_bits=bits) for bits in random_bits]
+    philox = Quantizer(fmt, "stochastic", random_bits=random_bits[0], rng="philox")
+    return [*(Quantizer(fmt, mode) for mode in DETERMINISTIC), *fast, philox]
+
+
+@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
+def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
+    """Both ways of rounding: most float formats are rounded in float32, fixed ones in float64."""
+    monkeypatch.setattr(_quantize, "_BLOCK", WIDE_TILE)
+    x = float32_values(fmt, 12)
+    for quantizer in quantizers(fmt, (32,)):
+        got = quantized(torch.from_numpy(x), quantizer, device)
+        assert_bit_equal(got, expected(x, quantizer), f"{quantizer}")
+
+
+@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
+def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
+    """Rounded straight to the format, never to float32 first; into float32 and float64."""
+    monkeypatch.setattr(_quantize, "_BLOCK", WIDE_TILE)
+    x = hard_values(fmt, 20)
+    chosen = quantizers(fmt, (17,))
+    turn = [*ROUND_FORMATS, *END_FORMATS].index(fmt)
+    for quantizer in {chosen[0], chosen[turn % len(chosen)]}:
+        want = expected(x, quantizer)
+        assert_bit_equal(quantized(torch.from_numpy(x), quantizer, device), want, f"{quantizer}")
+        if isinstance(fmt, FloatFormat):
+            got = quantized(torch.from_numpy(x), quantizer, device, torch.float64)
+            wide = np.where(np.isnan(want), np.nan, want.astype(np.float64))
+            assert_bit_equal(got, wide, f"{quantizer} to float64")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"])
+def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device: str, monkeypatch):
+    """All 65536 patterns, into the same type and into float32; one NaN alone."""
+    monkeypatch.setattr(_quantize, "_BLOCK", 1 << 16)
+    fmt = parse_format(name)
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    for quantizer in quantizers(fmt, (8, 23)):
+        want = torch.from_numpy(expected(x.float().numpy(), quantizer))
+        assert_bit_equal(quantized(x, quantizer, device), want, f"{quantizer} to float32")
+        if fmt.fits_in(5, 10) or dtype == torch.bfloat16:
+            got = quantized(x, quantizer, device, dtype).cpu()
+            canonical = {torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}[dtype]
+            bits = torch.where(want.isnan(), canonical, want.to(dtype).view(torch.int16))
+            assert_bit_equal(got.view(torch.int16), bits.to(torch.int16), f"{quantizer}")
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+def test_strides_and_tiles_leave_no_trace(rounding: str, device: str, monkeypatch) -> None:
+    quantizer = Quantizer("e4m3", rounding, random_bits=8 if rounding == "stochastic" else None)
+    base = torch.randn(4, 6, 10)
+    layouts = [
+        base,
+        base[0, 0, :1].view(()),
+        base[:, :0],
+        base.transpose(0, 2),
+        base[:, ::2, 1:],
+        base[:, :1].expand(4, 6, 10),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    ]
+    for tile, x in product((16, 1024), layouts):
+        monkeypatch.setattr(_quantize, "_BLOCK", tile)
+        dense = x.contiguous()
+        want = expected(dense.numpy().ravel(), quantizer).reshape(x.shape)
+        assert_bit_equal(quantized(x, quantizer, device), want)
+        out = torch.empty(x.shape[::-1], device=device).permute(tuple(reversed(range(x.dim()))))
+        BACKEND.quantize(x.to(device), quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
+        assert_bit_equal(out.contiguous(), want)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("mode", ["nearest_even", "to_odd", "stochastic"])
+def test_narrow_inputs_need_no_float64(mode: str, target: str, compiler) -> None:
+    """Nor flush subnormals, nor contract a product with a sum."""
+    quantizer = Quantizer("e4m3", mode, random_bits=8 if mode == "stochastic" else None)
+    ints = quantizer.to_ints()
+    rule, numbers = rule_of(ints[:-4], *ints[-4:-1])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        by = _quantize.way(ints[:-4], dtype, dtype)
+        result = compiled(
+            _quantize.quantize_kernel, target, x_ptr=dtype, out_ptr=dtype, count=1 << 20,
+            N=numbers, seed_ptr=torch.int64, role=0, site=4, R=rule, BY=by, BLOCK=1024,
+        )  # fmt: skip
+        text = result.asm.get("ptx") or result.asm["amdgcn"]
+        assert not any(word in text for word in (".f64", "_f64", ".ftz", "fma.rn")), str(dtype)

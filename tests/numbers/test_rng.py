@@ -1,0 +1,201 @@
+"""The pinned hash: published vectors, frozen vectors, the array twin, and smoke statistics.
+
+tests/rng_vectors.json holds the frozen words, draws and derived seeds for every implementation.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lpkernels import rng as random_bits_source
+from lpkernels.rng import (
+    MASK64,
+    RNGS,
+    Role,
+    check_rng,
+    derive_seed,
+    draw,
+    draws,
+    fast_word,
+    fast_words,
+    mix32,
+    mix64,
+    philox4x32,
+    philox_word,
+)
+from tests.compare import assert_bit_equal, assert_unbiased
+
+VECTORS = json.loads((Path(__file__).parents[1] / "rng_vectors.json").read_text())
+
+
+def _int(value):
+    return int(value, 0) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        # The known answers of Random123, the reference implementation of Salmon et al. 2011.
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        (
+            (0xFFFFFFFF,) * 4,
+            (0xFFFFFFFF,) * 2,
+            (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+        ),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_known_answers(counter, key, expected):
+    assert philox4x32(counter, key) == expected
+
+
+def test_mix64_is_the_finaliser_of_splitmix64():
+    # The first outputs of splitmix64 from the state 0: its state grows by this constant.
+    step = 0x9E3779B97F4A7C15
+    outputs = [mix64(i * step) for i in (1, 2, 3)]
+    assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def test_mixers_are_injective_on_a_sample():
+    sample = range(20_000)
+    assert len({mix64(i) for i in sample}) == len(sample)
+    assert len({mix32(i) for i in sample}) == len(sample)
+    assert (mix64(0), mix32(0)) == (0, 0)
+
+
+def test_roles_are_pinned():
+    assert [role.name for role in Role] == [
+        "DIRECT",
+        "INPUT",
+        "WEIGHT",
+        "BIAS",
+        "FPROP",
+        "OUTPUT",
+        "GRAD_OUTPUT",
+        "DGRAD",
+        "GRAD_INPUT",
+        "WGRAD",
+        "GRAD_WEIGHT",
+        "GRAD_BIAS",
+    ]
+    assert [int(role) for role in Role] == list(range(12))
+
+
+@pytest.mark.parametrize("vector", VECTORS["words"], ids=lambda v: f"{v['rng']}-{v['value']}")
+def test_frozen_words(vector):
+    word = {"fast": fast_word, "philox": philox_word}[vector["rng"]]
+    keys = [_int(vector[name]) for name in ("seed", "site", "row", "col", "word")]
+    assert f"0x{word(*keys):08x}" == vector["value"]
+    array = draws(*keys, random_bits=32, rng=vector["rng"])
+    assert int(array) == _int(vector["value"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["draws"], ids=lambda v: f"{v['rng']}-{v['value']}")
+def test_frozen_draws(vector):
+    keys = [_int(vector[name]) for name in ("seed", "site", "row", "col", "k", "random_bits")]
+    assert draw(*keys, vector["rng"]) == _int(vector["value"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["seeds"], ids=lambda v: f"{v['role']}-{v['value']}")
+def test_frozen_seeds(vector):
+    assert derive_seed(_int(vector["seed"]), vector["role"]) == _int(vector["value"])
+
+
+def test_a_negative_seed_is_its_bit_pattern():
+    for rng in RNGS:
+        assert draw(-5, 0, 1, 2, 3, 32, rng) == draw(-5 & MASK64, 0, 1, 2, 3, 32, rng)
+    assert derive_seed(-5, 3) == derive_seed(-5 & MASK64, 3)
+    assert derive_seed(-5, 0) == -5 & MASK64
+
+
+@pytest.mark.parametrize("rng", RNGS)
+@pytest.mark.parametrize("bits", [1, 3, 8, 9, 16, 17, 24, 32])
+def test_array_equals_scalar(rng, bits):
+    source = np.random.default_rng(bits)
+    row = source.integers(0, 2**41, (6, 1))
+    col = source.integers(0, 2**41, (1, 5))
+    k = source.integers(0, 2**40, (6, 5))
+    k[:3] = np.arange(5)
+    got = draws(-7, 2, row, col, k, bits, rng)
+    want = [
+        [draw(-7, 2, int(row[i, 0]), int(col[0, j]), int(k[i, j]), bits, rng) for j in range(5)]
+        for i in range(6)
+    ]
+    assert_bit_equal(got, np.array(want, dtype=np.uint32))
+    assert int(got.max()) < 2**bits
+
+
+@pytest.mark.parametrize("rng", RNGS)
+def test_draws_are_the_fields_of_a_word(rng):
+    word = draw(3, 1, 4, 5, 2, 32, rng)
+    halves = [draw(3, 1, 4, 5, 4 + i, 16, rng) for i in range(2)]
+    quarters = [draw(3, 1, 4, 5, 8 + i, 8, rng) for i in range(4)]
+    assert word == halves[0] | halves[1] << 16
+    assert word == sum(byte << 8 * i for i, byte in enumerate(quarters))
+    assert draw(3, 1, 4, 5, 9, 3, rng) == quarters[1] >> 5
+    assert draw(3, 1, 4, 5, 5, 11, rng) == halves[1] >> 5
+
+
+def test_draws_shapes():
+    assert draws(1, 0, 2, 3, 4, 8).shape == ()
+    assert draws(1, 0, 2, 3, np.zeros((0, 3), int), 8).shape == (0, 3)
+    assert draws(1, 0, np.zeros((4, 1), int), np.zeros(3, int), 5, 8).shape == (4, 3)
+    assert draws(1, 0, 2, 3, 4, 8).dtype == np.uint32
+
+
+@pytest.mark.parametrize("rng", RNGS)
+@pytest.mark.parametrize("along", ["row", "col", "k", "site", "seed"])
+def test_every_key_changes_the_bits_evenly(rng, along):
+    """Neighbouring keys differ, and each of the 32 bits is one half of the time."""
+    n = 4000
+    index = np.arange(n)
+    if along in ("row", "col", "k"):
+        keys = {"row": 0, "col": 0, "k": 0, along: index}
+        words = draws(1, 0, keys["row"], keys["col"], keys["k"], 32, rng)
+    elif along == "site":
+        words = np.concatenate(
+            [draws(1, site, index[: n // 5], 0, 0, 32, rng) for site in range(5)]
+        )
+    else:
+        words = np.array([draw(seed, 0, 0, 0, 0, 32, rng) for seed in range(n)], dtype=np.uint32)
+    assert len(np.unique(words)) >= n - 4
+    ones = [(words >> np.uint32(bit) & np.uint32(1)).sum() for bit in range(32)]
+    # 4.5 sigma for each of 32 bits.
+    assert np.abs(np.array(ones) - n / 2).max() < 4.5 * np.sqrt(n) / 2
+    assert_unbiased(int(sum(ones)), 32 * n, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: draw(0, 0, 0, 0, 0, 0), ValueError, r"random_bits must be in 1\.\.32, got 0"),
+        (lambda: draws(0, 0, 0, 0, 0, 33), ValueError, r"random_bits must be in 1\.\.32, got 33"),
+        (
+            lambda: draw(0, 0, 0, 0, 0, 8, "mt"),
+            ValueError,
+            "rng must be 'fast' or 'philox', got 'mt",
+        ),
+        (lambda: check_rng(1), TypeError, r"rng must be 'fast' or 'philox', got 1 \(int\)"),
+    ],
+)
+def test_refusals_say_what_and_how(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_sites_are_pinned():
+    names = ("SUM", "PRODUCT", "OUTER", "BIAS", "QUANTIZE", "OUTPUT")
+    assert [getattr(random_bits_source, f"SITE_{name}") for name in names] == list(range(6))
+
+
+@pytest.mark.parametrize("high", [0, 1 << 32, 5 << 32])
+def test_no_two_columns_share_a_word(high):
+    cols = np.arange(1 << 18, dtype=np.uint64) + np.uint64(high)
+    words = fast_words(7, 0, np.uint64([3]), cols, np.uint64([9]))
+    assert len(np.unique(words)) == len(cols)

@@ -1,0 +1,73 @@
+"""`lpkernels assign`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lpkernels.techniques.assignment import Assignment
+from tests.project.test_cli import call
+
+SMALL = ("assign", "--model", "cnn3", "--data", "digits", "--width", 4, "--batch", 8)
+
+
+def test_it_shows_saves_and_draws_an_assignment(tmp_path: Path) -> None:
+    file, picture = tmp_path / "a.json", tmp_path / "a.png"
+    result = call(*SMALL, "--ratio", 0.5, "--save", file, "--plot", picture)
+    assert result.exit_code == 0, result.output
+    made = Assignment.load(file)
+    assert made.ratio >= 0.5
+    assert f"{len(made.low_groups)} of {len(made.groups)} groups demoted" in result.output
+    assert f"{made.bits:,}" in result.output
+    assert "score" not in result.output
+    assert "kept for backward, as the trace predicts: 0." in result.output
+    assert picture.stat().st_size > 1000
+
+
+def test_the_usual_ratio_is_six_tenths(tmp_path: Path) -> None:
+    call(*SMALL, "--save", tmp_path / "a.json")
+    call(*SMALL, "--ratio", 0.6, "--save", tmp_path / "b.json")
+    assert Assignment.load(tmp_path / "a.json") == Assignment.load(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("order", ["increasing", "random", "uniform", "operator_based", "amp_like"])
+def test_every_order_gives_one(order: str) -> None:
+    result = call(*SMALL, "--order", order)
+    assert result.exit_code == 0, result.output
+    assert "low-precision ratio" in result.output
+
+
+def test_scores_are_shown_and_used(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    result = call(*SMALL, "--order", "sensitivity", "--ratio", 0.5, "--score", "--save", file)
+    assert result.exit_code == 0, result.output
+    assert "score" in result.output
+    bits = Assignment.load(file).bits
+    again = call(*SMALL, "--order", "sensitivity", "--bits", bits, "--save", tmp_path / "b.json")
+    assert again.exit_code == 0, again.output
+    assert Assignment.load(tmp_path / "b.json").bits <= bits
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "message"),
+    [
+        (["--order", "size"], "--order", "expected one of decreasing, .*got 'size'"),
+        (["--ratio", 1.5], "--ratio", "1"),
+        (["--ratio", 0.5, "--bits", 9], "--bits", "got 9 with --ratio 0.5; give one"),
+        (["--ratio", 0.5, "--order", "uniform"], "--ratio", "uniform has no budget, got 0.5"),
+        (["--bits", 1], "--bits", "bits=1 cannot be met"),
+        (["--lr", 0], "--lr", "expected a positive number, got 0"),
+        (["--model", "vgg"], "--model", "got 'vgg'"),
+        (["--data", "mnist"], "--data", "got 'mnist'"),
+        (["--data", "gan", "--model", ""], "--model", "has 2 turns, and one is expected"),
+        (["--batch", 5000], "--batch", "expected at most the 1[0-9]+ training examples, got 5000"),
+        (["--plot", "a.doc"], "--plot", "doc"),
+    ],
+)
+def test_errors_name_the_option(options: list[object], option: str, message: str) -> None:
+    result = call(*SMALL, *options)
+    assert result.exit_code == 2, result.output
+    assert option in result.output
+    assert re.search(message, " ".join(result.output.replace("│", " ").split()))

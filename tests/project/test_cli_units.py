@@ -1,0 +1,87 @@
+"""`lpkernels units`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lpkernels.arithmetic import UNITS
+from lpkernels.experiments.sweeps import unit_comparison
+from lpkernels.experiments.training.interrupts import Interrupted
+from tests.support.commands import call, wide  # noqa: F401
+
+TINY = (
+    *("--data", "tests.experiments.tiny:tiny_workload", "--model", "cnn1", "--width", 2),
+    *("--epochs", 1, "--batch", 15),
+)
+PAIR = ("units", "compare", "--a", "fp32", "--b", "h100_fp8")
+
+
+def test_all_are_listed_and_one_is_detailed() -> None:
+    listed = call("units")
+    assert listed.exit_code == 0
+    assert all(name in listed.output for name in UNITS)
+    assert call("units", "show").output == listed.output
+    detailed = call("units", "h100_e4m3")
+    assert str(UNITS["h100_e4m3"].accumulator) in detailed.output
+    assert "wgmma" in detailed.output and "not known" in detailed.output
+
+
+def test_help_of_a_comparison_has_an_example() -> None:
+    result = call("units", "compare", "--help")
+    assert "lpkernels units compare --a h100_fp8 --b ada_e4m3" in result.output.split("Example:")[1]
+
+
+def test_a_comparison_shows_outputs_and_training_and_draws(tmp_path: Path) -> None:
+    result = call(*PAIR, *TINY, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    for words in ("untrained", "trained in fp32", "trained in h100_fp8", "24", "test accuracy"):
+        assert words in result.output
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    report = call("report", tmp_path)
+    assert "h100_fp8" in report.output
+
+
+def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: object) -> None:
+        raise Interrupted("stopped here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unit_comparison, "compare", interrupted)
+        result = call(*PAIR, *TINY, "--out", tmp_path)
+    assert result.exit_code == 130
+    assert f"resume with: lpkernels units compare --resume --out {tmp_path}" in result.output
+    refused = call("units", "compare", "--resume", "--out", tmp_path, "--epochs", 1)
+    assert refused.exit_code == 2 and "--epochs" in refused.output
+    assert "options it was begun with" in refused.output
+    result = call("units", "compare", "--resume", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "trained in h100_fp8" in result.output
+    again = call(*PAIR, *TINY, "--out", tmp_path)
+    assert again.exit_code == 2 and "--out" in again.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "message"),
+    [
+        (["h100_e4m"], "name", "did you mean h100_e4m3"),
+        (["compare"], "--a", "expected a recipe or a tensor core"),
+        (["compare", "--a", "fp32"], "--b", "expected a recipe or a tensor core"),
+        (["compare", "--a", "h100_fp7"], "--a", "did you mean h100_fp8"),
+        (["compare", "--a", "b200_bf16", "--b", "h100_bf16"], "--b", "same arithmetic"),
+        (["compare", "--a", "fp32", "--b", "h100_fp8", "--model", "vgg"], "--model", "vgg"),
+        (["compare", "--a", "fp32", "--b", "h100_fp8", "--lr", "-1"], "--lr", "positive"),
+        (["compare", "--a", "fp32", "--b", "h100_fp8", "--device", "tpu7"], "--device", "tpu7"),
+        (["compare", "--resume", "--out", "nowhere"], "--out", "expected a comparison in"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_errors_name_the_option(
+    arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("units", *arguments)
+    assert result.exit_code == 2, result.output
+    assert option in result.output and message in result.output
+    assert list(tmp_path.iterdir()) == []

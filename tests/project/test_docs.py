@@ -1,0 +1,157 @@
+"""The documents: their Python runs, their links lead somewhere, their tables are the code's."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from lpkernels import formats
+from lpkernels.experiments import settings
+from lpkernels.experiments.training.parts import PARTS
+from lpkernels.experiments.workloads.models import FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGE_IDS = [page.stem for page in PAGES]
+
+# A block whose fence reads ```python no-run is shown, not run; after ```python needs x it is run
+# where the package x is.
+BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"\n((?:    .*\n|\n)+)")
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def broken_links(page: Path, root: Path) -> list[str]:
+    broken = []
+    for link in LINK.findall(page.read_text()):
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        outside = "://" in link or not file.is_relative_to(root)
+        if outside or not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_links_lead_to_files_of_this_repository(page: Path):
+    assert broken_links(page, ROOT) == []
+
+
+@pytest.mark.parametrize("link", ["gone.md", "https://example.org", "../.venv/x", "README.md#none"])
+def test_links_that_lead_nowhere_are_found(link: str, tmp_path: Path):
+    page = tmp_path / "README.md"
+    page.write_text(f"# Title\n[x]({link}) [y](README.md#title)\n")
+    assert broken_links(page, tmp_path) == [link]
+
+
+PAGES_WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a page registers goes with its test."""
+    kept = [(registry, dict(registry)) for registry in (PARTS, FAMILIES, settings._OWNERS)]
+    yield
+    for registry, before in kept:
+        registry.clear()
+        registry.update(before)
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
+def test_python_of_a_page_runs_and_prints_what_is_shown(
+    page: Path, monkeypatch, tmp_path: Path, capsys, registries: None
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    text = page.read_text()
+    # The blocks of a page build on one another.
+    names: dict[str, object] = {}
+    for block in BLOCK.finditer(text):
+        if block.group(1) and not find_spec(block.group(1)):
+            continue
+        line = text[: block.start(2)].count("\n")
+        code = "\n" * line + block.group(2)
+        capsys.readouterr()
+        exec(compile(code, str(page), "exec", dont_inherit=True), names)
+        printed = capsys.readouterr().out
+        shown = OUTPUT.match(text, block.end())
+        if printed and shown:
+            assert printed.rstrip() == textwrap.dedent(shown.group(1)).strip()
+
+
+COMMAND = re.compile(r"^    (?:torchrun .* -m )?lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)
+COMMANDS = [(page, line) for page in PAGES for line in COMMAND.findall(page.read_text())]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), COMMANDS, ids=[f"{page.stem}: {line}" for page, line in COMMANDS]
+)
+def test_commands_of_a_page_have_valid_options(page: Path, line: str):
+    """Parsed and checked as on the command line, without running the command."""
+    import typer
+
+    from lpkernels.cli import app
+
+    name, *arguments = line.split()
+    command = typer.main.get_command(app).commands[name]
+    while hasattr(command, "commands"):
+        context = command.make_context(name, arguments)
+        given = [*context._protected_args, *context.args]
+        name, command, arguments = command.resolve_command(context, given)
+    command.make_context(name, arguments)
+
+
+def test_readme_has_a_runnable_example():
+    assert ROOT / "README.md" in PAGES_WITH_CODE
+
+
+def format_table() -> list[str]:
+    """The README's rows, from the formats themselves."""
+    lines = [
+        "| name | bits | exp | man | bias | max | min normal | smallest | specials | overflow |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in formats.table():
+        sizes = f"{row.bits} | {row.exp} | {row.man} | {row.bias}"
+        values = f"{row.max:.8g} | {row.min_normal:.6g} | {row.min_subnormal:.6g}"
+        lines.append(f"| {row.name} | {sizes} | {values} | {row.specials} | {row.overflow} |")
+    return lines
+
+
+def test_readme_table_is_that_of_the_formats():
+    expected = "\n".join(format_table())
+    assert expected in (ROOT / "README.md").read_text(), f"the README's table must be:\n{expected}"
+
+
+def test_readme_says_where_things_are():
+    table = (ROOT / "README.md").read_text().partition("| place | what it holds |")[2]
+    cells = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], re.MULTILINE)
+    assert len(cells) > 8
+    for cell in cells:
+        first, *rest = re.findall(r"`([^`]+)`", cell)
+        folder = (ROOT / first).parent
+        for name in (Path(first).name, *rest):
+            assert (folder / name).exists() or (ROOT / name).exists(), name
+
+
+def test_readme_lists_the_environment_variables_that_are_read():
+    sources = [ROOT / "setup.py"]
+    for folder, pattern in (("lpkernels", "*.py"), ("csrc", "*.*")):
+        sources += [path for path in (ROOT / folder).rglob(pattern) if path.suffix != ".pyc"]
+    read = set()
+    for path in sources:
+        read |= set(re.findall(r"(?:environ|getenv)[^\n]*?(LPKERNELS_\w+)", path.read_text()))
+    readme = (ROOT / "README.md").read_text()
+    listed = set(re.findall(r"^\| `(LPKERNELS_\w+)`", readme, re.MULTILINE))
+    assert read <= listed, f"read but not in the README: {sorted(read - listed)}"
+    assert len(listed) == 4

@@ -1,0 +1,52 @@
+"""The examples run; shortened."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.launch import launch
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> Any:
+    """What the example's main() returns when called with these arguments."""
+    path = EXAMPLES / name
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+    return runpy.run_path(str(path))["main"]()
+
+
+def test_every_example_is_tested_and_short() -> None:
+    text = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in text
+        assert len(path.read_text().splitlines()) <= 80
+
+
+def test_train_digits_fp8_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracy = run(monkeypatch, "train_digits_fp8.py", "--epochs", "4", "--images", "500")
+    # ten classes: chance is 0.1
+    assert accuracy > 0.5
+
+
+def test_train_on_two_processes_learns() -> None:
+    example = EXAMPLES / "train_on_two_processes.py"
+    printed = launch(example, "--epochs", "4", "--images", "500")
+    accuracy = float(re.findall(r"accuracy (.*)%", printed)[-1])
+    assert printed.count("epoch 4") == 1
+    # ten classes: chance is 10
+    assert accuracy > 50
+
+
+def test_accumulator_width_shows_what_chunks_and_stochastic_rounding_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = run(monkeypatch, "accumulator_width.py", "--length", "1024")
+    assert errors["e6m3 one sum"] > 0.5
+    assert errors["e6m3 chunks of 64"] < errors["e6m3 one sum"] / 2
+    assert errors["e6m3 stochastic"] < errors["e6m3 one sum"] / 2
+    assert errors["e6m12 one sum"] < 0.01

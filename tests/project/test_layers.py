@@ -1,0 +1,246 @@
+"""Data flows one way: a file imports from its own layer and from those its row allows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A row holds what a layer may import beside itself; the rows stand in the order of the data flow.
+NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
+LAYERS = {
+    "_build": set(),
+    "formats": set(),
+    "rng": set(),
+    "rounding": {"formats", "rng"},
+    "arithmetic": {"formats", "rounding", "rng"},
+    "recipes": {"formats", "rounding", "rng", "arithmetic"},
+    "reference": NUMBERS,
+    "backends": NUMBERS | {"_build", "reference"},
+    "ops": NUMBERS | {"backends"},
+    "functional": NUMBERS | {"ops"},
+    "nn": NUMBERS | {"functional"},
+    "techniques": NUMBERS | {"functional", "nn"},
+    "__init__": NUMBERS | {"backends", "functional", "nn", "techniques"},
+    "experiments": NUMBERS | {"__init__", "reference", "functional", "nn", "techniques"},
+    "report": NUMBERS | {"__init__", "functional", "nn", "techniques", "experiments"},
+}
+LAYERS["cli"] = set(LAYERS) | {"_build"}
+LAYERS["__main__"] = {"cli"}
+# The rooms of the experiments and what each may import beside itself.
+ROOMS: dict[str, set[str]] = {
+    "settings": set(),
+    "processes": {"settings"},
+    "workloads": {"settings"},
+    "records": {"settings", "processes", "workloads", "training", "measuring"},
+    "training": {"settings", "processes", "workloads", "records"},
+    "measuring": {"settings", "records"},
+    "sweeps": {"settings", "processes", "workloads", "records", "training", "measuring"},
+    "__init__": set(),
+}
+# A technique reaches the loop as a part, and by no other way.
+WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
+PARTS = "experiments.training.parts"
+EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
+
+# Third-party packages and the only places that may import them, by the start of the module's name.
+THIRD_PARTY = {
+    "numpy": ("",),
+    "torch": tuple(LAYERS.keys() - NUMBERS),
+    "triton": ("backends.triton",),
+    "matplotlib": ("report",),
+    "sklearn": ("experiments.workloads",),
+    "mnist1d": ("experiments.workloads",),
+    "joblib": ("experiments.sweeps",),
+    "ray": ("experiments.sweeps",),
+    "dask": ("experiments.sweeps",),
+    "distributed": ("experiments.sweeps",),
+    "rich": ("experiments", "report", "cli"),
+    "typer": ("cli",),
+}
+# Adapters know the registry, never one another.
+ADAPTERS = {"_reference", "cpu", "cuda", "triton", "native"}
+
+
+def module_name(path: Path, package: Path) -> str:
+    parts = list(path.relative_to(package).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def imported(path: Path, name: str) -> list[str]:
+    """Absolute names of all that a file imports, inside functions too."""
+    found = []
+    own = ["lpkernels", *name.split(".")]
+    package = own if path.name == "__init__.py" else own[:-1]
+    if name == "__init__":
+        package = ["lpkernels"]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            # `from lpkernels import ops` imports a layer, `from lpkernels.ops import x` a name.
+            deep = origin in ("lpkernels", "lpkernels.backends", "lpkernels.experiments")
+            found += [f"{origin}.{alias.name}" if deep else origin for alias in node.names]
+    return found
+
+
+def underscore_errors(path: Path, name: str) -> list[str]:
+    """What a file imports that is private to another package than its own."""
+    own = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            top, *parts = target.split(".")
+            private = [i for i, part in enumerate(parts) if re.match("_(?!_)", part)]
+            if top == "lpkernels" and private and own[: private[0]] != parts[: private[0]]:
+                found.append(f"{name} imports {target}, which is private")
+    return found
+
+
+def layer_error(name: str, target: str) -> str:
+    """Why module `name` must not import `target`; empty when it may."""
+    layer = name.split(".")[0]
+    top, *rest = target.split(".")
+    if top != "lpkernels":
+        places = THIRD_PARTY.get(top)
+        allowed = places is None or any(name.startswith(place) for place in places)
+        return "" if allowed else f"{name} imports {top}"
+    other = rest[0] if rest else "__init__"
+    if other == "_C":
+        return "" if name in ("backends.cpu", "backends.cuda", "_build") else f"{name} imports _C"
+    # A public name of the package itself (lpkernels.quantize) comes from __init__.
+    other = other if other in LAYERS else "__init__"
+    if layer == other == "backends" and len(rest) > 1:
+        mine, theirs = name.split(".")[1:2], rest[1]
+        if mine and mine[0] in ADAPTERS and theirs in ADAPTERS and theirs != mine[0]:
+            return f"{name} imports the adapter {theirs}"
+    if layer == other == "experiments":
+        return room_error(name, rest)
+    if other == "techniques" and name.startswith(WITHOUT_TECHNIQUES) and not name.startswith(PARTS):
+        return f"{name} imports techniques: only a part may"
+    if layer not in LAYERS:
+        return f"{name} belongs to no layer: give it a row in {Path(__file__).name}"
+    allowed = LAYERS[layer] | EXTRA.get(name, set()) | {layer}
+    return "" if other in allowed else f"{name} imports {other}"
+
+
+def room_error(name: str, target: list[str]) -> str:
+    """Why a module of the experiments must not import another; empty when it may."""
+    mine, theirs = (path[1] if len(path) > 1 else "__init__" for path in (name.split("."), target))
+    if mine not in ROOMS:
+        return f"{name} is in no room of the experiments: give it a row in {Path(__file__).name}"
+    # `from lpkernels.experiments import records` names a room too.
+    return "" if theirs in ROOMS[mine] | {mine, "__init__"} else f"{name} imports {theirs}"
+
+
+def python_errors(root: Path) -> list[str]:
+    package = root / "lpkernels"
+    errors = []
+    for path in sorted(package.rglob("*.py")):
+        name = module_name(path, package)
+        errors += [layer_error(name, target) for target in imported(path, name)]
+        errors += underscore_errors(path, name)
+    return sorted({error for error in errors if error})
+
+
+def native_errors(root: Path) -> list[str]:
+    errors = []
+    for path in sorted((root / "csrc").rglob("*.*")):
+        place = path.relative_to(root / "csrc").as_posix()
+        for header in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', path.read_text(), re.MULTILINE):
+            if re.match(r"(torch|ATen|c10)/", header):
+                errors.append(f"{place} includes {header}")
+            if header.startswith("pybind11/") and not place.startswith("bindings"):
+                errors.append(f"{place} includes {header}")
+            if place.startswith("common/") and re.search(r"(^|/)(cpu|cuda)/", header):
+                errors.append(f"{place} includes {header}")
+    return errors
+
+
+def test_layers_import_only_to_the_left():
+    assert python_errors(ROOT) == []
+
+
+def test_layers_of_csrc_include_no_torch_and_bind_in_one_place():
+    assert native_errors(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "error"),
+    [
+        ("formats.py", "import torch", "formats imports torch"),
+        ("rounding.py", "from lpkernels.ops import quantize", "rounding imports ops"),
+        ("nn/linear.py", "from lpkernels import ops", "nn.linear imports ops"),
+        ("nn/linear.py", "from ..backends import get", "nn.linear imports backends"),
+        ("functional/sums.py", "def f():\n    import lpkernels.nn", "functional.sums imports nn"),
+        ("backends/cpu.py", "from . import cuda", "backends.cpu imports the adapter cuda"),
+        ("ops.py", "from lpkernels import _C", "ops imports _C"),
+        ("report/tables.py", "import triton", "report.tables imports triton"),
+        (
+            "nn/linear.py",
+            "from lpkernels.functional import _tiles",
+            "nn.linear imports lpkernels.f",
+        ),
+        (
+            "nn/linear.py",
+            "import lpkernels.formats._float",
+            "nn.linear imports lpkernels.formats._",
+        ),
+        ("ops/sums.py", "from lpkernels.backends._choice import x", "ops.sums imports"),
+        ("strange.py", "import lpkernels.formats", "strange belongs to no layer"),
+        (
+            "experiments/training/trainer.py",
+            "from lpkernels.techniques import accumulation",
+            "experiments.training.trainer imports techniques: only a part may",
+        ),
+        (
+            "experiments/workloads/text.py",
+            "from lpkernels.experiments.training.config import RunConfig",
+            "experiments.workloads.text imports training",
+        ),
+        (
+            "experiments/training/trainer.py",
+            "from lpkernels.experiments import sweeps",
+            "experiments.training.trainer imports sweeps",
+        ),
+        (
+            "experiments/helpers.py",
+            "import lpkernels.experiments.records",
+            "experiments.helpers is in no room",
+        ),
+    ],
+)
+def test_layers_catch_a_planted_import(tmp_path: Path, file: str, line: str, error: str):
+    path = tmp_path / "lpkernels" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(line + "\n")
+    assert len(python_errors(tmp_path)) == 1
+    assert python_errors(tmp_path)[0].startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("file", "header"),
+    [
+        ("cpu/gemm.cpp", "torch/extension.h"),
+        ("bindings.cpp", "ATen/ATen.h"),
+        ("cpu/gemm.cpp", "pybind11/pybind11.h"),
+        ("common/round.h", "../cpu/vector.h"),
+    ],
+)
+def test_layers_catch_a_planted_include(tmp_path: Path, file: str, header: str):
+    path = tmp_path / "csrc" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#include <{header}>\n")
+    assert native_errors(tmp_path) == [f"{file} includes {header}"]

@@ -1,0 +1,92 @@
+"""The rule that `make prove` proves is the kernel's, and what it proved is on record."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.formats import FloatFormat
+from proofs.rule import MODES, rounded
+
+RESULTS = Path(__file__).resolve().parents[2] / "proofs" / "results.jsonl"
+FORMATS = ("e5m2", "e4m3", "fp16", "e6m9", "bf16", "e8m10", "fp32")
+
+
+class NumpyNumbers:
+    of = staticmethod(np.float64)
+    where = staticmethod(np.where)
+    both = staticmethod(np.logical_and)
+    either = staticmethod(np.logical_or)
+    negated = staticmethod(np.logical_not)
+    equal = staticmethod(np.equal)
+
+    def last_bit(self, x: Any) -> Any:
+        return np.asarray(x).view(np.int64) & 1 != 0
+
+
+def values(exponent: int, f: FloatFormat, generator: np.random.Generator) -> np.ndarray:
+    """Doubles of a binade: random ones, and values of the format with ties and their neighbours."""
+    mantissas = generator.integers(0, 2**52, 64)
+    step = 52 - f.man_bits
+    grid = generator.integers(0, 2 ** (f.man_bits + 1), 32) << (step - 1)
+    near = np.concatenate([grid, grid + 1, np.maximum(grid - 1, 0)])
+    whole = np.concatenate([mantissas, near]) % 2**52
+    x = (whole | (exponent + 1023) << 52).view(np.float64)
+    return np.concatenate([x, -x])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_lines_are_those_of_the_kernel(name: str, mode: str) -> None:
+    f = lp.parse_format(name)
+    assert isinstance(f, FloatFormat)
+    generator = np.random.default_rng(5)
+    smallest = f.emin - f.man_bits
+    exponents = {*range(smallest - 3, smallest + 4), *range(f.emin - 3, f.emin + 4), 0, 1, 127}
+    for exponent in sorted(exponents | set(range(f.emax - 2, f.emax + 3))):
+        x = values(exponent, f, generator)
+        r = rounded(NumpyNumbers(), np.abs(x), 2.0**exponent, x < 0, f, mode)
+        got = lp.quantize(torch.from_numpy(x), f, mode).numpy()
+        np.testing.assert_array_equal(got.view(np.int64), np.copysign(r, x).view(np.int64))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_has_no_binade_stays(name: str, mode: str) -> None:
+    x = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], dtype=torch.float64)
+    got = lp.quantize(x, name, mode)
+    assert got[4].isnan() and torch.equal(got[:4], x[:4])
+    assert got[:2].signbit().tolist() == [False, True]
+
+
+def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = pytest.importorskip("proofs.solver", reason="z3 is not installed: make prove does")
+    half = lp.parse_format("fp16")
+    assert solver.counterexample(half, 15, 23) is None
+    monkeypatch.setattr("proofs.rule._overflowed", lambda numbers, f, *_: numbers.of(f.max))
+    found = solver.counterexample(half, 15, 23)
+    assert 65504 < abs(found) < 65536
+
+
+@pytest.mark.parametrize("name", ["e4m3fn", "e5m2_sat", "e5m2_nosub", "e5m0", "fixed8_f4", "what"])
+def test_other_formats_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    proofs = pytest.importorskip("proofs.__main__", reason="z3 is not installed: make prove does")
+    with pytest.raises(SystemExit):
+        proofs.main(["--formats", "fp16", name])
+    assert (
+        f"expected formats as IEEE 754 has them, such as fp16, got {name}"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_record_is_of_all_formats_and_modes() -> None:
+    header, *rows = map(json.loads, RESULTS.read_text().splitlines())
+    assert header["kind"] == "proofs" and header["solver"].startswith("z3 ")
+    assert [row["format"] for row in rows] == list(FORMATS)
+    for row in rows:
+        assert row["proved"] and row["modes"] == list(MODES)
+        assert row["float32_binades"] == [-149, 127]
