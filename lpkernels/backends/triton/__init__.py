@@ -25,9 +25,8 @@ from lpkernels.backends.triton import (  # noqa: E402
     _quantize,
     _update,
 )
-from lpkernels.backends.triton._autotune import autotune  # noqa: E402
 
-__all__ = ["BACKEND", "TritonBackend", "autotune"]
+__all__ = ["BACKEND", "TritonBackend"]
 
 # By the first integer of a format.
 _QUANTIZE = (_quantize.quantize, _quantize.quantize, _affine.quantize, _block.quantize)

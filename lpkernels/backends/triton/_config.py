@@ -11,11 +11,9 @@ from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._layout import PAD, UNIT
 
 __all__ = [
-    "SMALLER", "DotTile", "Tile", "dot_tile", "fast_tile", "pack_tile", "padded_lanes",
-    "power_of_two", "smaller", "transposes", "wide_tile",
+    "DotTile", "Tile", "dot_tile", "fast_tile", "pack_tile", "padded_lanes", "power_of_two",
+    "transposes", "wide_tile",
 ]  # fmt: skip
-
-_WARP = 32
 
 
 def padded_lanes(lanes: int) -> int:
@@ -43,17 +41,6 @@ def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Til
     if interpreting():
         return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
     return on_gpu.fast_tile(m, n, matrices, processors, most)
-
-
-#: What a tile may become if that is faster (`_autotune`): the divisors of rows, columns, warps.
-SMALLER = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 2, 2), (2, 2, 2))
-
-
-def smaller(tile: Tile, choice: int) -> Tile:
-    """One of `SMALLER`, as far as a warp has an output for each of its threads."""
-    rows, columns, warps = SMALLER[choice]
-    bm, bn = max(1, tile.bm // rows), max(min(_WARP, tile.bn), tile.bn // columns)
-    return Tile(bm, bn, max(1, min(tile.warps // warps, bm * bn // _WARP)))
 
 
 class DotTile(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from lpkernels.backends.planning.triton_tiers import ranges32
 from lpkernels.backends.triton._bits import narrow, wide
@@ -23,9 +22,9 @@ from lpkernels.backends.triton._launch import (
     on_device,
     registers,
 )
-from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
+from lpkernels.backends.triton._layout import ABSENT
+from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._rounding import odd_sum, ranged
-from lpkernels.backends.triton._roundings import Constants, Roundings
 from lpkernels.backends.triton._rule import NEAREST_EVEN
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
@@ -40,7 +39,6 @@ from lpkernels.backends.triton._tile import (
     store_tile,
     tile_of_program,
 )
-from lpkernels.backends.triton._wide import chunks_of
 from lpkernels.formats import FloatFormat, format_from_ints
 
 _ABSENT = tl.constexpr(ABSENT)
@@ -158,35 +156,23 @@ def native_kernel(
     store_tile(finished(wide(outer), out, seed, row, col, C, R), out, g, i, j, M, N)
 
 
-def launch(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    acc: tuple[int, ...],
-    seed: Tensor,
-    role: int,
-    processors: int,
-) -> None:
-    """Every sum of an Accumulator of order "native" with chunks. seed: of `seed_on`."""
-    matrices, m, n, _ = sums.sizes
-    single = single_outer(acc)
+def launch(problem: Problem, processors: int) -> None:
+    """Every sum of an Accumulator of order "native" with chunks."""
+    left, right, sums, roundings, constants, acc, seed, role = problem
+    matrices, m, n, k = sums.sizes
     operands = dot_type(left.quantizer, right.quantizer)
     if interpreting() and operands == BFLOAT16:
         # The interpreter's dot would take the bits of a bfloat16 for an integer.
         operands = FLOAT32
     tile = dot_tile(m, n, matrices, processors, halves=operands != FLOAT32)
-    programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    programs = problem.programs(tile.bm, tile.bn)
     if programs == 0:
         return
-    chunk, chunks = chunks_of(sums, roundings, acc[1])
     with on_device(sums.out):
         native_kernel[(programs,)](
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), seed, role,
-            m, n, sums.sizes[3], chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
-            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, SINGLE=single,
-            TYPE=operands,
-            BM=tile.bm, BN=tile.bn, BK=tile.bk, num_warps=tile.warps, **EXACT,
+            m, n, k, *problem.chunks(), constants, R=roundings, SWAPPED=sums.swapped,
+            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, SINGLE=single_outer(acc),
+            TYPE=operands, BM=tile.bm, BN=tile.bn, BK=tile.bk, num_warps=tile.warps, **EXACT,
             **registers(ALL_REGISTERS),
         )  # fmt: skip

@@ -8,16 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-from torch import Tensor
 
 from lpkernels.backends.triton._aligned import aligned_kernel
 from lpkernels.backends.triton._compensated import compensated_kernel
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
-from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._layout import Sums
 from lpkernels.backends.triton._pairwise import pairwise_kernel
-from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._problem import LONGEST, Problem
 from lpkernels.backends.triton._tile import outputs_of, side_of
 
 _PAIRWISE, _COMPENSATED = 2, 3
@@ -25,8 +23,6 @@ _PAIRWISE, _COMPENSATED = 2, 3
 _TREES = 4
 # Of trees over steps that leave positions out: of 2^41 positions.
 _MOST_LEVELS = 40
-# A chunk past the end of every sum that a kernel can hold.
-_LONGEST = 2**31 - 1
 
 
 def in_sequence(acc: tuple[int, ...]) -> bool:
@@ -34,26 +30,14 @@ def in_sequence(acc: tuple[int, ...]) -> bool:
     return acc[0] not in (_PAIRWISE, _COMPENSATED) and acc[32] == 0
 
 
-def launch(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    acc: tuple[int, ...],
-    seed: Tensor,
-    role: int,
-    tile: Tile,
-    processors: int,
-) -> None:
-    """Every sum of an Accumulator (its integers) that is not `in_sequence`. seed: of `seed_on`."""
-    matrices, m, n, k = sums.sizes
-    tiles = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+def launch(problem: Problem, tile: Tile, processors: int) -> None:
+    """Every sum of an Accumulator that is not `in_sequence`."""
+    left, right, sums, roundings, constants, acc, seed, role = problem
+    _, m, n, k = sums.sizes
+    tiles = problem.programs(tile.bm, tile.bn)
     if tiles == 0:
         return
-    # Positions may reach beyond k, and chunks with them.
-    chunk = min(acc[1], k if sums.positions is None else _LONGEST)
-    chunks = _chunks(sums, chunk) if roundings.chunked else 1
+    chunk, chunks = problem.chunks()
     operands = (side_of(left), left.step, side_of(right), right.step, outputs_of(sums))
     sizes = (seed, role, m, n, k, chunk, chunks)
     options: dict[str, Any] = {
@@ -77,15 +61,9 @@ def launch(
             aligned_kernel[(tiles,)](*operands, *sizes, acc[32], acc[33], constants, **options)
 
 
-def _chunks(sums: Sums, chunk: int) -> int:
-    if sums.starts is not None:
-        return sums.starts.numel() - 1
-    return triton.cdiv(sums.sizes[3], chunk) if chunk > 0 else 0
-
-
 def _levels(sums: Sums, chunk: int) -> int:
     """At how many levels nodes can wait: at those of the bits of the number of pairs."""
-    if sums.positions is not None and not 0 < chunk < _LONGEST:
+    if sums.positions is not None and not 0 < chunk < LONGEST:
         return _MOST_LEVELS
     length = chunk if sums.positions is not None else min(chunk or sums.sizes[3], sums.sizes[3])
     return max(1, min(_MOST_LEVELS, (-(-length // 2)).bit_length()))

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import PLAIN_INTS
-from lpkernels.backends.planning.triton_tiers import NAMES, tiers
-from lpkernels.backends.triton import _autotune, _native, _orders, _stages, _units, _wide
-from lpkernels.backends.triton._config import fast_tile, smaller, wide_tile
+from lpkernels.backends.planning.triton_tiers import tiers
+from lpkernels.backends.triton import _native, _orders, _stages, _units, _wide
+from lpkernels.backends.triton._config import Tile, fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._roundings import Constants, Roundings, roundings_of
-from lpkernels.rounding import ROUNDINGS
+from lpkernels.backends.triton._problem import Problem
+from lpkernels.backends.triton._roundings import roundings_of
 
 # The position in lpkernels.arithmetic.ORDERS.
 _NATIVE = 1
@@ -35,56 +35,37 @@ def products(
         acc: ``Accumulator.to_ints()``, of any order. seed, role: of the call.
         result: the deterministic quantizer of the result (`Fused`), or ().
     """
-    roundings, constants = roundings_of(acc, result)
-    matrices, m, n, _ = sums.sizes
-    there = processors(sums.out.device)
-    tile = wide_tile(m, n, matrices, there)
     start = seed_on(seed, sums.out.device)
-    if acc[0] == _NATIVE:
-        return _native.launch(left, right, sums, roundings, constants, acc, start, role, there)
-    if len(acc) > PLAIN_INTS:
-        return _units.launch(left, right, sums, roundings, constants, acc, start, role, tile)
-    if not _orders.in_sequence(acc):
-        return _orders.launch(
-            left, right, sums, roundings, constants, acc, start, role, tile, there
-        )
-    _in_sequence(left, right, sums, roundings, constants, acc, start, role)
-
-
-def _in_sequence(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    acc: tuple[int, ...],
-    seed: Tensor,
-    role: int,
-) -> None:
-    """The certified kernels with the tile of each, and the one that makes what they leave."""
+    problem = Problem(left, right, sums, *roundings_of(acc, result), acc, start, role)
     matrices, m, n, _ = sums.sizes
     there = processors(sums.out.device)
+    if acc[0] == _NATIVE:
+        return _native.launch(problem, there)
+    tile = wide_tile(m, n, matrices, there)
+    if len(acc) > PLAIN_INTS:
+        return _units.launch(problem, tile)
+    if not _orders.in_sequence(acc):
+        return _orders.launch(problem, tile, there)
+    _in_sequence(problem, tile, there)
+
+
+def _in_sequence(problem: Problem, last: Tile, there: int) -> None:
+    """The certified kernels with the tile of each, and the one that makes what they leave, with
+    the tile ``last``. there: how many programs fill the device."""
+    sums = problem.sums
+    matrices, m, n, _ = sums.sizes
     in_order = sums.positions is None and sums.starts is None
     # No certificate knows where sums start.
     nvidia = torch.version.hip is None
-    kinds = () if sums.initial is not None else tiers(acc, in_order=in_order, nvidia=nvidia)
-    most = (_stages.largest_tile(kind, roundings, sums.swapped) for kind in kinds)
-    largest = [fast_tile(m, n, matrices, there, tile) for tile in most]
-    arguments = (left, right, sums, roundings, constants, acc[1], seed, role)
-
-    def run(choice: int) -> None:
-        tiles = tuple(smaller(tile, choice) for tile in largest)
-        last = smaller(wide_tile(m, n, matrices, there), choice)
-        if not kinds:
-            return _wide.launch(*arguments, last)
-        # All sides are powers of two.
-        flag_tile = (max(t.bm for t in (last, *tiles)), max(t.bn for t in (last, *tiles)))
-        flags = _stages.launch(*arguments, kinds, tiles, last, flag_tile)
-        return _wide.launch(*arguments, last, flags, flag_tile)
-
-    parts = ["products"] * (roundings.product is not None) + ["chunks"] * roundings.chunked
-    kernels = " ".join([*(NAMES[kind] for kind in kinds), "wide", ROUNDINGS[acc[2]], *parts])
-    run(_autotune.chosen(kernels, sums.sizes, sums.out.device, run))
+    kinds = () if sums.initial is not None else tiers(problem.acc, in_order=in_order, nvidia=nvidia)
+    if not kinds:
+        return _wide.launch(problem, last)
+    most = (_stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds)
+    tiles = tuple(fast_tile(m, n, matrices, there, tile) for tile in most)
+    # All sides are powers of two.
+    flag_tile = (max(t.bm for t in (last, *tiles)), max(t.bn for t in (last, *tiles)))
+    flags = _stages.launch(problem, kinds, tiles, last, flag_tile)
+    _wide.launch(problem, last, flags, flag_tile)
 
 
 @functools.cache

@@ -14,8 +14,8 @@ from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
-from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._roundings import Constants, Known, Roundings
+from lpkernels.backends.triton._problem import Problem
+from lpkernels.backends.triton._roundings import Known, Roundings
 from lpkernels.backends.triton._rule import NEAREST_EVEN, STOCHASTIC
 from lpkernels.backends.triton._tile import (
     draw_keys,
@@ -27,7 +27,6 @@ from lpkernels.backends.triton._tile import (
     tile_number,
     tile_of_program,
 )
-from lpkernels.backends.triton._wide import chunks_of
 
 # Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; two, with
 # all registers, only where so few would be spilled.
@@ -102,33 +101,26 @@ def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
 
 
 def launch(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    chunk: int,
-    seed: Tensor,
-    role: int,
+    problem: Problem,
     tiers: tuple[int, ...],
     tiles: tuple[Tile, ...],
     last_tile: Tile,
     flag_tile: tuple[int, int],
 ) -> Tensor:
-    """What the tiers can make of the sums, one after the other; flags where something is left.
+    """What the tiers can make of the sums, one after the other; flags where something is left, for
+    `_wide.launch`.
 
     Args:
         tiers, tiles: of `_tiers.tiers`, with the tile of each. last_tile: for bias and result. The
             sides of flag_tile are multiples of those of all tiles.
-        The others are those of `_wide.launch`, which takes the flags.
     """
-    matrices, m, n, k = sums.sizes
-    cells = matrices * triton.cdiv(m, flag_tile[0]) * triton.cdiv(n, flag_tile[1])
-    flags = torch.zeros(cells, dtype=torch.int32, device=sums.out.device)
-    chunk, chunks = chunks_of(sums, roundings, chunk)
+    left, right, sums, roundings, constants, _, seed, role = problem
+    _, m, n, k = sums.sizes
+    flags = torch.zeros(problem.programs(*flag_tile), dtype=torch.int32, device=sums.out.device)
+    chunk, chunks = problem.chunks()
     bare = outputs_of(sums)._replace(bias=None)
     for stage, (tier, tile) in enumerate(zip(tiers, tiles, strict=True)):
-        programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+        programs = problem.programs(tile.bm, tile.bn)
         if programs == 0:
             break
         with on_device(sums.out):
@@ -144,28 +136,21 @@ def launch(
     if len(tiers) > 1:
         flags.div_(len(tiers), rounding_mode="floor")
     if sums.bias is not None or roundings.result is not None:
-        _finish(sums, roundings, constants, seed, role, last_tile, flags, flag_tile)
+        _finish(problem, last_tile, flags, flag_tile)
     return flags
 
 
-def _finish(
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    seed: Tensor,
-    role: int,
-    tile: Tile,
-    flags: Tensor,
-    flag_tile: tuple[int, int],
-) -> None:
+def _finish(problem: Problem, tile: Tile, flags: Tensor, flag_tile: tuple[int, int]) -> None:
     """The bias and the rounding of the result, for the tiles without a flag."""
-    matrices, m, n, _ = sums.sizes
-    programs = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    sums = problem.sums
+    _, m, n, _ = sums.sizes
+    programs = problem.programs(tile.bm, tile.bn)
     if programs == 0:
         return
     with on_device(sums.out):
         finish_kernel[(programs,)](
-            outputs_of(sums), flags, seed, role, m, n, constants, R=roundings,
-            SWAPPED=sums.swapped, BM=tile.bm, BN=tile.bn, FLAG_M=flag_tile[0],
-            FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT, **registers(ALL_REGISTERS),
+            outputs_of(sums), flags, problem.seed, problem.role, m, n, problem.constants,
+            R=problem.roundings, SWAPPED=sums.swapped, BM=tile.bm, BN=tile.bn,
+            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
+            **registers(ALL_REGISTERS),
         )  # fmt: skip

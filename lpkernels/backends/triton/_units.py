@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
 from lpkernels.backends.triton._by_operands import by_operands_kernel
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
-from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._layout import Sums
+from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._tile import outputs_of, side_of
-from lpkernels.backends.triton._wide import chunks_of
 from lpkernels.formats import FloatFormat
 
 # No exponent of a block is smaller: those of two operands add to -298 or more.
@@ -24,25 +21,15 @@ _LEAST = -300
 _SINGLE_LEAST = -126
 
 
-def launch(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    acc: tuple[int, ...],
-    seed: Tensor,
-    role: int,
-    tile: Tile,
-) -> None:
-    """Every sum of an Accumulator (its integers) with operands. seed: of `seed_on`."""
+def launch(problem: Problem, tile: Tile) -> None:
+    """Every sum of an Accumulator with operands."""
+    left, right, sums, roundings, constants, acc, seed, role = problem
     parsed = accumulator_from_ints(acc)
     assert parsed.operands is not None and isinstance(parsed.fmt, FloatFormat)
-    matrices, m, n, k = sums.sizes
-    tiles = matrices * triton.cdiv(m, tile.bm) * triton.cdiv(n, tile.bn)
+    _, m, n, k = sums.sizes
+    tiles = problem.programs(tile.bm, tile.bn)
     if tiles == 0:
         return
-    chunk, chunks = chunks_of(sums, roundings, acc[1])
     # Rows belong to the left factor, whichever operand has them.
     leasts = [fmt.emin for fmt in parsed.operands[:: -1 if sums.swapped else 1]]
     nvidia = torch.version.hip is None
@@ -60,9 +47,9 @@ def launch(
             by_operands_kernel[(tiles,)](
                 side_of(left), left.step, left.facts if checked else None, side_of(right),
                 right.step, right.facts if checked else None, outputs_of(sums), seed, role, m, n,
-                k, chunk, chunks, parsed.block, parsed.interleaved, parsed.aligned_bits, *leasts,
-                parsed.fmt.emin, max(least, _SINGLE_LEAST) if single else least,
-                rise(k), constants, SINGLE=single, **options,
+                k, *problem.chunks(), parsed.block, parsed.interleaved, parsed.aligned_bits,
+                *leasts, parsed.fmt.emin, max(least, _SINGLE_LEAST) if single else least, rise(k),
+                constants, SINGLE=single, **options,
             )  # fmt: skip
 
 

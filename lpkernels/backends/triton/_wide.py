@@ -10,9 +10,10 @@ from lpkernels.backends.triton._bits import bits_of, wide
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
-from lpkernels.backends.triton._layout import ABSENT, Operand, Sums
+from lpkernels.backends.triton._layout import ABSENT
+from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._rounding import add_rounded, round_to
-from lpkernels.backends.triton._roundings import Constants, Roundings
+from lpkernels.backends.triton._roundings import Roundings
 from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
@@ -140,17 +141,6 @@ def wide_kernel(
     store_tile(finished(total, out, seed, row, col, C, R), out, g, i, j, M, N)
 
 
-def chunks_of(sums: Sums, roundings: Roundings, chunk: int) -> tuple[int, int]:
-    """The length of a chunk, at most K, and how many there are; 1 without chunks."""
-    k = sums.sizes[3]
-    if not roundings.chunked:
-        return 0, 1
-    if sums.starts is not None:
-        return chunk, sums.starts.numel() - 1
-    chunk = min(chunk, k)
-    return chunk, -(-k // chunk) if k else 0
-
-
 # Four programs of 128 threads at a time on a multiprocessor of an NVIDIA GPU.
 REGISTERS = 128
 
@@ -162,38 +152,26 @@ def options_of(roundings: Roundings) -> dict[str, int]:
 
 
 def launch(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    roundings: Roundings,
-    constants: Constants,
-    chunk: int,
-    seed: Tensor,
-    role: int,
-    tile: Tile,
-    flags: Tensor | None = None,
-    flag_tile: tuple[int, int] = (1, 1),
+    problem: Problem, tile: Tile, flags: Tensor | None = None, flag_tile: tuple[int, int] = (1, 1)
 ) -> None:
     """Every sum; with flags only those of flagged tiles.
 
     Args:
-        roundings, constants: of `roundings_of`. chunk: of the Accumulator, 0 for one sum.
-        seed: of `seed_on`.
         flags: int32, one for each program of a kernel that numbers its tiles as `tile_corner` does,
             with shape flag_tile, sides powers of two.
     """
-    matrices, m, n, k = sums.sizes
+    left, right, sums, roundings, constants, _, seed, role = problem
+    _, m, n, k = sums.sizes
     bm, bn = tile.bm, tile.bn
     if flags is not None:
         bm, bn = min(bm, flag_tile[0]), min(bn, flag_tile[1])
-    programs = matrices * triton.cdiv(m, bm) * triton.cdiv(n, bn)
+    programs = problem.programs(bm, bn)
     if programs == 0:
         return
-    chunk, chunks = chunks_of(sums, roundings, chunk)
     with on_device(sums.out):
         wide_kernel[(programs,)](
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), flags, seed,
-            role, m, n, k, chunk, chunks, constants, R=roundings, SWAPPED=sums.swapped,
+            role, m, n, k, *problem.chunks(), constants, R=roundings, SWAPPED=sums.swapped,
             LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn,
             FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
             **options_of(roundings),

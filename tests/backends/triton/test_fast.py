@@ -239,9 +239,10 @@ def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, mo
     inner = _stages.launch
     flagged = []
 
-    def mark(left, right, *rest):
+    def mark(problem, *rest):
+        right = problem.right
         right.values.view(torch.int32)[2 * right.step : 2 * right.step + 4] = ABSENT
-        flags = inner(left, right._replace(absent=True), *rest)
+        flags = inner(problem._replace(right=right._replace(absent=True)), *rest)
         flagged.append(int(flags.max()))
         return flags
 
@@ -330,10 +331,10 @@ def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
     a[1] = 2.0**-2
     inner = _stages.launch
 
-    def mark(left, right, *rest):
-        values = right.values.view(torch.int32)
-        values[9 * right.step : 9 * right.step + 4] = ABSENT
-        return inner(left, right._replace(absent=True), *rest)
+    def mark(problem, *rest):
+        right = problem.right
+        right.values.view(torch.int32)[9 * right.step : 9 * right.step + 4] = ABSENT
+        return inner(problem._replace(right=right._replace(absent=True)), *rest)
 
     monkeypatch.setattr(_stages, "launch", mark)
     rest = [k for k in range(11) if k != 9]

@@ -32,6 +32,7 @@ from lpkernels.backends.triton import (  # noqa: E402
     _wide,
 )  # fmt: skip
 from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa: E402
+from lpkernels.backends.triton._problem import LONGEST, Problem  # noqa: E402
 from lpkernels.rng import derive_seed  # noqa: E402
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
@@ -95,6 +96,13 @@ def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
     assert_bit_equal(out, want)
 
 
+def problem_of(left: Operand, right: Operand, sums: Sums, acc: Accumulator) -> Problem:
+    """One without draws and without a rounded result."""
+    ints = acc.to_ints()
+    seed = _launch.seed_on(None, sums.out.device)
+    return Problem(left, right, sums, *_roundings.roundings_of(ints), ints, seed, 0)
+
+
 def gathered(x: Tensor) -> Operand:
     """A matrix as an operand whose lanes and steps are looked up, in memory from the end on."""
     lanes, steps = x.shape
@@ -110,16 +118,12 @@ def gathered(x: Tensor) -> Operand:
 def test_only_flagged_tiles_are_computed(device: str) -> None:
     a, b = torch.randn(9, 5), torch.randn(5, 40)
     acc = Accumulator("e5m4")
-    roundings, constants = _roundings.roundings_of(acc.to_ints())
     packed = (_operands.pack(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
     out = torch.zeros(9, 40, device=device)
     # Tiles of 4 x 16: three down, three across, down first.
     flags = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1], dtype=torch.int32, device=device)
-    seed = _launch.seed_on(None, out.device)
-    _wide.launch(
-        *packed, whole_sums(out, 5), roundings, constants, 0, seed, 0, _config.Tile(8, 8, 4),
-        flags, (4, 16),
-    )  # fmt: skip
+    problem = problem_of(*packed, whole_sums(out, 5), acc)
+    _wide.launch(problem, _config.Tile(8, 8, 4), flags, (4, 16))
     want = torch.zeros(9, 40)
     full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
     for rows, cols in (
@@ -129,6 +133,31 @@ def test_only_flagged_tiles_are_computed(device: str) -> None:
     ):
         want[rows, cols] = full[rows, cols]
     assert_bit_equal(out, want)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "starts", "found"),
+    [
+        (None, None, (0, 1)),
+        (8, None, (8, 3)),
+        (64, None, (21, 1)),
+        (64, 4, (64, 3)),
+        (2**40, 2, (LONGEST, 1)),
+    ],
+)
+def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(
+    chunk: int | None, starts: int | None, found: tuple[int, int]
+) -> None:
+    table = None if starts is None else torch.zeros(starts, dtype=torch.int64)
+    sums = whole_sums(torch.zeros(2, 3), 21, starts=table)
+    x = _operands.Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
+    assert problem_of(x, x, sums, Accumulator("e5m4", chunk=chunk)).chunks() == found
+
+
+def test_a_sum_of_nothing_has_no_chunk() -> None:
+    sums = whole_sums(torch.zeros(2, 3), 0)
+    x = _operands.Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
+    assert problem_of(x, x, sums, Accumulator("e5m4", chunk=8)).chunks() == (0, 0)
 
 
 def facts_of(x: np.ndarray) -> list[int]:

@@ -1,0 +1,46 @@
+"""One product as its launches get it: a single value in place of a train of arguments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+from torch import Tensor
+
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._roundings import Constants, Roundings
+
+#: A chunk past the end of every sum that a kernel can hold, and a number of 32 bits.
+LONGEST = 2**31 - 1
+
+
+class Problem(NamedTuple):
+    """What is multiplied, how its sums are rounded and where they go."""
+
+    left: Operand
+    right: Operand
+    sums: Sums
+    #: Both of `roundings_of`.
+    roundings: Roundings
+    constants: Constants
+    #: The integers of the Accumulator.
+    acc: tuple[int, ...]
+    #: Of `seed_on`, and the role of the call.
+    seed: Tensor
+    role: int
+
+    def programs(self, bm: int, bn: int) -> int:
+        """How many tiles of bm x bn cover the outputs of all matrices."""
+        matrices, m, n, _ = self.sums.sizes
+        return int(matrices * triton.cdiv(m, bm) * triton.cdiv(n, bn))
+
+    def chunks(self) -> tuple[int, int]:
+        """The length of a chunk, at most K where steps are positions, and how many chunks there
+        are; (0, 1) where all steps are one sum."""
+        chunk, k, starts = self.acc[1], self.sums.sizes[3], self.sums.starts
+        if not self.roundings.chunked:
+            return 0, 1
+        if starts is not None:
+            return min(chunk, LONGEST), starts.numel() - 1
+        chunk = min(chunk, k)
+        return chunk, -(-k // chunk) if k else 0
