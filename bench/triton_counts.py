@@ -20,6 +20,8 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import wide_tile
 from lpkernels.backends.triton._fast import fast_kernel
+from lpkernels.backends.triton._launch import ALL_REGISTERS, registers
+from lpkernels.backends.triton._stages import AHEAD, finish_kernel
 from lpkernels.backends.triton._wide import options_of, wide_kernel
 from tests.backends.triton.fast_cases import FAST_CASES, FastCase
 from tests.backends.triton.machine_code import Loop, main_loop
@@ -34,11 +36,18 @@ def _wide_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
     """Of the kernel that makes any sums, with its products in a pass and its tile."""
     tile = wide_tile(4096, 4096, 1, 132)
     case = FastCase("", 0, acc, 0, 0)
-    arguments = case.arguments(tile)
+    arguments = case.arguments(tile) | {"chunks": 15, "stages": 1}
     names = {parameter.name for parameter in wide_kernel.params} | {"num_warps"}
     arguments = {name: value for name, value in arguments.items() if name in names}
     loop = main_loop(wide_kernel, target, options=options_of(case.roundings), **arguments)
     return loop, tile.bm * tile.bn / (32 * tile.warps), [tile.bm, tile.bn]
+
+
+def _outer_loop(case: FastCase, target: str) -> tuple[Loop, float, list[int]]:
+    """Of the kernel that adds the sums of chunks, with these in a pass and its tile."""
+    arguments = case._replace(shared=True).outer()
+    loop = main_loop(finish_kernel, target, options=registers(ALL_REGISTERS), **arguments)
+    return loop, AHEAD.value, [arguments["BM"], arguments["BN"]]
 
 
 def _loops(target: str) -> Iterator[tuple[str, Accumulator, list[int], Loop, float]]:
@@ -49,11 +58,15 @@ def _loops(target: str) -> Iterator[tuple[str, Accumulator, list[int], Loop, flo
         acc = Accumulator("e5m10", rounding)
         loop, products, tile = _wide_loop(acc, target)
         yield f"wide, {rounding}", acc, tile, loop, products
+    for name, of in (("outer", "fused, chunks"), ("outer64", "fused, chunks, outer64")):
+        case = next(case for case in FAST_CASES if case.name == of)
+        loop, products, tile = _outer_loop(case, target)
+        yield name, case.acc, tile, loop, products
 
 
 def _closed(acc: Accumulator, tile: list[int], loop: Loop, products: float) -> float | None:
     """Instructions of a thread in the loop over chunks, beside that over their steps, a sum."""
-    if acc.chunk is None:
+    if acc.chunk is None or loop.outside == 0:
         return None
     threads = tile[0] * tile[1] * STRIDE.value / products
     return round(loop.outside * threads / (tile[0] * tile[1]), 3)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
 from lpkernels.backends.planning import cuda, triton
-from lpkernels.backends.planning.counts import Count, cuda_count, triton_count
+from lpkernels.backends.planning.counts import Count, cuda_count, outer_count, triton_count
 from lpkernels.backends.planning.cuda_tiers import TENSOR
 from lpkernels.backends.planning.devices import Device
-from lpkernels.backends.planning.plans import Plan, ceil_div
+from lpkernels.backends.planning.plans import Plan, ceil_div, covering
 from lpkernels.backends.planning.shapes import Call, Shape, products
 
 _FLOAT, _HALF, _WARP = 4, 2, 32
@@ -73,23 +73,43 @@ def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: fl
         count = cuda_count(plan.kernel, tables=shape.tables, chunks=acc.chunk is not None)
     else:
         plan = triton.plan(shape, acc, device.processors)
-        count = triton_count(plan.kernel, acc, tables=shape.tables)
+        count = triton_count(plan.kernel, acc, tables=shape.tables, shared=plan.splits > 1)
     instructions = per_product(count, shape, acc)
-    return Cost(shape, plan, instructions, _microseconds(shape, plan, instructions, device), fp32)
+    spent = _microseconds(shape, plan, instructions, device)
+    if plan.splits > 1 and backend == "triton":
+        outer = outer_count(acc)
+        spent += _outer(shape, plan, acc, outer, device)
+        instructions += outer * chunks_of(shape, acc) / shape.k
+    return Cost(shape, plan, instructions, spent, fp32)
 
 
 def per_product(count: Count, shape: Shape, acc: Accumulator) -> float:
     """Instructions of a product, with those that close its chunks."""
     if acc.chunk is None or shape.k == 0:
         return count.product
-    chunks = ceil_div(shape.length or shape.k, acc.chunk)
-    return count.product + count.closed * chunks / shape.k
+    return count.product + count.closed * chunks_of(shape, acc) / shape.k
+
+
+def chunks_of(shape: Shape, acc: Accumulator) -> int:
+    """How many chunks a sum has, those that steps leave out too."""
+    assert acc.chunk is not None
+    return ceil_div(shape.length or shape.k, acc.chunk)
+
+
+def _outer(shape: Shape, plan: Plan, acc: Accumulator, count: float, device: Device) -> float:
+    """Microseconds of the kernel of `triton` that adds the sums of chunks, a warp for 32 outputs,
+    and of the memory that they go through."""
+    chunks = chunks_of(shape, acc)
+    waves = ceil_div(covering(shape.matrices, shape.m, shape.n, (1, _WARP)), device.processors)
+    clocks = waves * chunks * count / device.issues
+    through = _FLOAT * plan.tiles * plan.tile[0] * plan.tile[1] * chunks / device.bandwidth
+    return max(clocks / device.clock, through) + through
 
 
 def _microseconds(shape: Shape, plan: Plan, instructions: float, device: Device) -> float:
     """The longest of instructions, tensor cores and memory, behind what makes 16-bit operands."""
     rows, cols = plan.tile
-    made = plan.waves * rows * cols * shape.k
+    made = plan.waves * rows * cols * (plan.steps or shape.k)
     clocks = made * instructions / (_WARP * device.issues)
     fed = 0.0
     values = sum(shape.packed)

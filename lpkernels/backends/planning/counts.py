@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning.plans import not_counted
+from lpkernels.backends.planning.triton_tiers import single_outer
 
 
 class Count(NamedTuple):
@@ -69,7 +70,7 @@ CUDA = {
 TRITON = {
     "half": Count(0.727),
     "brain": Count(0.722),
-    "plain": Count(1.205),
+    "plain": Count(1.209),
     "split": Count(4.322),
     "floor": Count(6.332),
     "floor, image": Count(7.717),
@@ -80,10 +81,10 @@ TRITON = {
     "cut64, stochastic": Count(9.645),
     "wide, nearest_even": Count(28.125),
     "wide, stochastic": Count(83.5),
-    "half, chunks": Count(0.992, 30.219),
+    "half, chunks": Count(1.02, 22.312),
     "half, image": Count(1.112),
     "fused": Count(3.322),
-    "fused, chunks": Count(3.438, 32.188),
+    "fused, chunks": Count(3.363, 22.312),
     "fused, rounded products": Count(9.33),
     "fused, image": Count(3.672),
     "stochastic": Count(8.605),
@@ -97,10 +98,15 @@ TRITON = {
     "nearest_away": Count(3.594),
     "fixed, nearest_away": Count(7.156),
     "fixed, wraps, toward_zero": Count(6.152),
-    "fused, chunks, image": Count(4.066, 32.125),
+    "fused, chunks, image": Count(4.141, 22.625),
+    "fused, chunks, outer64": Count(3.438, 32.156),
+    "fused, chunks, shared": Count(3.434, 7.156),
+    "fused, chunks, image, shared": Count(4.066, 7.375),
+    "outer": Count(21.75),
+    "outer64": Count(29.875),
 }
 # What the names of variants end in.
-_CHUNKS, _IMAGE = ", chunks", ", image"
+_CHUNKS, _IMAGE, _SHARED = ", chunks", ", image", ", shared"
 
 
 def cuda_count(kernel: str, *, tables: bool, chunks: bool) -> Count:
@@ -111,8 +117,13 @@ def cuda_count(kernel: str, *, tables: bool, chunks: bool) -> Count:
     return found
 
 
-def triton_count(kernel: str, acc: Accumulator, *, tables: bool) -> Count:
-    """Of a Triton kernel in the layout that a product has.
+def outer_count(acc: Accumulator) -> float:
+    """Instructions of the Triton kernel that adds the sums of chunks, for one of them."""
+    return TRITON["outer" if single_outer(acc.to_ints()) else "outer64"].product
+
+
+def triton_count(kernel: str, acc: Accumulator, *, tables: bool, shared: bool = False) -> Count:
+    """Of a Triton kernel in the layout that a product has; shared: programs share its chunks.
 
     A variant that was not counted takes what the same variant adds to the kernel "fused".
 
@@ -128,10 +139,13 @@ def triton_count(kernel: str, acc: Accumulator, *, tables: bool) -> Count:
         kernel += ", rounded products"
         if kernel not in TRITON:
             raise not_counted("triton", kernel, acc)
-    chunks = _CHUNKS if acc.chunk is not None else ""
-    image = _IMAGE if tables else ""
-    counted = TRITON.get(kernel + chunks + image)
+    variant = (_CHUNKS if acc.chunk is not None else "") + (_IMAGE if tables else "")
+    variant += _SHARED if shared else ""
+    like = TRITON["fused" + variant]
+    closed = like.closed
+    if acc.chunk is not None and not shared and not single_outer(acc.to_ints()):
+        closed = TRITON["fused, chunks, outer64"].closed
+    counted = TRITON.get(kernel + variant)
     if counted is not None:
-        return counted
-    like = TRITON["fused" + chunks + image]
-    return Count(TRITON[kernel].product + like.product - TRITON["fused"].product, like.closed)
+        return Count(counted.product, closed)
+    return Count(TRITON[kernel].product + like.product - TRITON["fused"].product, closed)

@@ -1,15 +1,18 @@
-"""Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them today:
-tiles by `triton_tiles`, no sum split, every certified kernel of the accumulator started in turn."""
+"""Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them: tiles by
+`triton_tiles`, chunks shared out by `triton_splits`, every certified kernel of the accumulator
+started in turn."""
 
 from __future__ import annotations
 
 import math
 
 from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.planning import triton_splits
 from lpkernels.backends.planning import triton_tiers as tiers
 from lpkernels.backends.planning.plans import Plan, ceil_div, covering, not_counted
 from lpkernels.backends.planning.ranges import Range, emin, product_of
 from lpkernels.backends.planning.shapes import Shape
+from lpkernels.backends.planning.triton_splits import WHOLE, Share, share
 from lpkernels.backends.planning.triton_tiles import (
     Tile,
     beside,
@@ -36,35 +39,61 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     kinds = tiers.tiers(ints, in_order=not shape.skips)
     place = (shape.m, shape.n, shape.matrices, processors)
     needs = beside(ints)
-    tiles = [fast_tile(*place, largest_tile(kind, needs, shape.swapped)) for kind in kinds]
+    chunk, chunks = _chunks(shape, acc)
+    most = [largest_tile(kind, needs, shape.swapped) for kind in kinds]
+    tiles = [
+        fast_tile(*place, tile, chunks, doubles=kind >= tiers.FUSED64)
+        for kind, tile in zip(kinds, most, strict=True)
+    ]
     last = wide_tile(*place)
+    found = WHOLE
+    if kinds:
+        found = share(chunks, chunk, tiles[0], _programs(shape, tiles[0]), processors)
     holding = (i for i, kind in enumerate(kinds) if _holds(kind, acc, shape))
     chosen = next(holding, len(kinds))
     tile, name = (
         (tiles[chosen], kernel_name(kinds[chosen], acc)) if chosen < len(kinds) else (last, EXACT)
     )
-    size = (tile.bm, tile.bn)
-    programs = covering(shape.matrices, shape.m, shape.n, size)
+    programs, exact = _programs(shape, tile), name == EXACT
+    splits = 1 if exact else found.splits
+    steps = shape.k if exact else min(shape.k, ceil_div(shape.k * found.longest(chunks), chunks))
     return Plan(
-        name, size, programs, 1, ceil_div(programs, processors),
-        launches(len(kinds), finishes=shape.finishes), scratch(shape, [*tiles, last], kinds),
+        name, (tile.bm, tile.bn), programs, splits, ceil_div(programs * splits, processors),
+        launches(len(kinds), found.passes(chunks) if found.held else 0, finishes=shape.finishes),
+        scratch(shape, [*tiles, last], kinds, found), steps,
     )  # fmt: skip
 
 
-def launches(kinds: int, *, finishes: bool) -> int:
+def _chunks(shape: Shape, acc: Accumulator) -> tuple[int, int]:
+    """`Problem.chunks`: how long chunks are, and how many a sum has."""
+    if acc.chunk is None or shape.k == 0:
+        return 0, 1
+    if shape.skips:
+        return acc.chunk, ceil_div(shape.length, acc.chunk)
+    return min(acc.chunk, shape.k), ceil_div(shape.k, acc.chunk)
+
+
+def _programs(shape: Shape, tile: Tile) -> int:
+    return covering(shape.matrices, shape.m, shape.n, (tile.bm, tile.bn))
+
+
+def launches(kinds: int, passes: int, *, finishes: bool) -> int:
     """Kernels of one product between packed operands and its result: flags made, all certified
-    kernels, flags turned to what the last one left, the finish, the exact one."""
+    kernels, the finish, the exact one. passes: where programs share chunks, how often the certified
+    kernels and the finish, which then adds, are started; else 0."""
     if kinds == 0:
         return 1
-    return 1 + kinds + (kinds > 1) + finishes + 1
+    return 1 + (passes * (kinds + 1) if passes else kinds + finishes) + 1
 
 
-def scratch(shape: Shape, tiles: list[Tile], kinds: tuple[int, ...]) -> int:
-    """Bytes of the flags, one for each of the largest of these tiles."""
+def scratch(shape: Shape, tiles: list[Tile], kinds: tuple[int, ...], found: Share) -> int:
+    """Bytes of the flags, one for each of the largest of these tiles, and of the sums of chunks
+    that programs share."""
     if not kinds:
         return 0
     flag = (max(tile.bm for tile in tiles), max(tile.bn for tile in tiles))
-    return _FLAG * covering(shape.matrices, shape.m, shape.n, flag)
+    flags = _FLAG * covering(shape.matrices, shape.m, shape.n, flag)
+    return flags + triton_splits.scratch(found, tiles[0], _programs(shape, tiles[0]))
 
 
 def kernel_name(kind: int, acc: Accumulator) -> str:

@@ -138,3 +138,17 @@ def ranges32(fmt: FloatFormat) -> bool:
 def _grid_fits(fmt: FloatFormat) -> bool:
     """The smallest normal is one of float32, and 2^(25 - man_bits) max is below 2^128."""
     return fmt.emin >= -126 and math.frexp(fmt.max)[1] + 24 - fmt.man_bits <= 127
+
+
+@functools.lru_cache(maxsize=1024)
+def single_outer(acc: Ints) -> bool:
+    """Whether the outer additions of an Accumulator's integers can be rounded in float32.
+
+    To nearest even in a format of 1..21 mantissa bits that `ranged` takes: the sum of two float32
+    rounded to odd in float32 has at least two bits more than the format, so rounding it gives what
+    rounding the exact sum gives (Boldo and Melquiond 2008).
+    """
+    fmt = format_from_ints(acc[24:32])
+    if accumulator_from_ints(acc).outermost_rounding != "nearest_even":
+        return False
+    return isinstance(fmt, FloatFormat) and 1 <= fmt.man_bits <= 21 and ranges32(fmt)

@@ -68,18 +68,54 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     return Tile(bm, bn, min(4, max(1, bm * bn // _WARP)))
 
 
-def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Tile:
-    """Of the certified kernels: that of `largest_tile` or smaller. Never wider than the narrowest
-    padding of an operand, so that what lies behind its lanes is never summed."""
+def fast_tile(
+    m: int,
+    n: int,
+    matrices: int,
+    processors: int,
+    most: Tile,
+    chunks: int = 1,
+    *,
+    doubles: bool = False,
+) -> Tile:
+    """Of the certified kernels: that of `largest_tile` or one of as many sums a thread or fewer.
+
+    Never wider than the narrowest padding of an operand, so that what lies behind its lanes is
+    never summed. chunks: of each sum, which several programs can share (`triton_splits`); the
+    outputs of a tile are then the same for all tiers. doubles: sums are float64.
+    """
     bm, bn = min(most.bm, power_of_two(m)), min(most.bn, power_of_two(max(UNIT, n)))
-    while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 16 * _WARP:
+    if chunks > 1:
+        bn = _narrowed(n, bn)
+        # As many sums as a warp of the largest tile has.
+        bm = min(power_of_two(m), max(most.bm, most.bm * most.bn // (most.warps * bn)))
+    programs = max(chunks, 1) * matrices
+    while programs * -(-m // bm) * -(-n // bn) < processors and bm * bn > 16 * _WARP:
         if bn > 16 * bm:
             bn //= 2
         else:
             bm //= 2
-    # As many sums a thread as the largest tile has, or 16.
-    lanes = _WARP * min(16, max(1, most.bm * most.bn // (_WARP * most.warps)))
-    return Tile(bm, bn, min(most.warps, max(1, bm * bn // lanes)))
+    # As many sums a thread as the largest tile has. 16 are enough where nobody shares them, and are
+    # what float64 has room for behind tables.
+    sums, warps = max(1, most.bm * most.bn // (_WARP * most.warps)), most.warps
+    if chunks > 1 and doubles:
+        warps = max(warps, most.bm * most.bn // (_WARP * 16))
+    lanes = _WARP * (sums if chunks > 1 and not doubles else min(16, sums))
+    return Tile(bm, bn, min(warps, max(1, bm * bn // lanes)))
+
+
+def _narrowed(n: int, bn: int) -> int:
+    """The widest of bn columns, half of them and so on to `UNIT` that leave no more than an eighth
+    of their columns beyond those that `UNIT` would cover."""
+    fewest = -(-n // UNIT) * UNIT
+    while bn > UNIT and 8 * (-(-n // bn) * bn) > 9 * fewest:
+        bn //= 2
+    return bn
+
+
+def outer_tile(tile: Tile) -> Tile:
+    """Of the kernel that adds the sums of chunks, which wait for each other: a sum a thread."""
+    return Tile(1, min(_WARP, tile.bn), 1)
 
 
 def beside(acc: tuple[int, ...]) -> Beside:

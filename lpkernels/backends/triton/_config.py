@@ -11,8 +11,8 @@ from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._layout import PAD, UNIT
 
 __all__ = [
-    "DotTile", "Tile", "dot_tile", "fast_tile", "pack_tile", "padded_lanes", "power_of_two",
-    "transposes", "wide_tile",
+    "DotTile", "Tile", "dot_tile", "fast_tile", "outer_tile", "pack_tile", "padded_lanes",
+    "power_of_two", "transposes", "wide_tile",
 ]  # fmt: skip
 
 
@@ -36,11 +36,25 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     return on_gpu.wide_tile(m, n, matrices, processors)
 
 
-def fast_tile(m: int, n: int, matrices: int, processors: int, most: Tile) -> Tile:
+def fast_tile(
+    m: int,
+    n: int,
+    matrices: int,
+    processors: int,
+    most: Tile,
+    chunks: int = 1,
+    *,
+    doubles: bool = False,
+) -> Tile:
     """Of the certified kernels: that of `_stages.largest_tile` or smaller."""
     if interpreting():
         return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
-    return on_gpu.fast_tile(m, n, matrices, processors, most)
+    return on_gpu.fast_tile(m, n, matrices, processors, most, chunks, doubles=doubles)
+
+
+def outer_tile(tile: Tile) -> Tile:
+    """Of the kernel that adds the sums of chunks in tiles of that size."""
+    return tile if interpreting() else on_gpu.outer_tile(tile)
 
 
 class DotTile(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import bits_of, exponent_of, single, upper, value_of, wide
+from lpkernels.backends.triton._bits import bits_of, exponent_of, single, upper, value_of
 from lpkernels.backends.triton._certificate import (
     DIRECTED,
     FIXED,
@@ -33,19 +33,24 @@ from lpkernels.backends.triton._layout import UNIT
 from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._steps import first_sums, step, values_of
 from lpkernels.backends.triton._tile import (
-    SITE_OUTER,
     SITE_SUM,
-    add_outermost,
     chunk_start,
+    closed,
     draw_keys,
+    part_tile,
     step_offset,
     store_tile,
     tile_corner,
     tile_number,
 )
-from lpkernels.backends.triton._wide import VARYING
 
 _UNIT = tl.constexpr(UNIT)
+
+#: Arguments that vary from call to call without another kernel.
+VARYING = [
+    "left_step", "right_step", "stage", "role", "M", "N", "K", "chunk", "begin", "end", "share",
+    "part_step",
+]  # fmt: skip
 
 
 @triton.jit
@@ -169,7 +174,7 @@ def sums_of_span(
     return values_of(sums, C, R, TIER), looked_at(seen, sums, TIER)
 
 
-@triton.jit(do_not_specialize=[*VARYING, "stage"])
+@triton.jit(do_not_specialize=VARYING)
 def fast_kernel(
     left,
     left_step,
@@ -186,10 +191,15 @@ def fast_kernel(
     N,
     K,
     chunk,
-    chunks,
+    begin,
+    end,
+    share,
+    parts,
+    part_step,
     C,
     R: tl.constexpr,
     TIER: tl.constexpr,
+    SINGLE: tl.constexpr,
     SWAPPED: tl.constexpr,
     LEFT_ABSENT: tl.constexpr,
     RIGHT_ABSENT: tl.constexpr,
@@ -200,10 +210,12 @@ def fast_kernel(
 ):
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
-    As `_wide.wide_kernel`, for the accumulators that `_tiers.tiers` gives TIER. Grid: one program
-    for BM x BN outputs of one matrix, its sums in registers, chunks one after the other. flags:
-    int32 for every FLAG_M x FLAG_N outputs; those that hold ``stage`` are made here, or become
-    stage + 1 if the certificate does not hold. No bias and no rounding of the result: `_stages`.
+    As `_wide.wide_kernel`, for the accumulators that `_tiers.tiers` gives TIER. Grid: for BM x BN
+    outputs of one matrix one program, its sums in registers, chunks one after the other; with
+    parts, second, one for each ``share`` of the chunks from begin to end, whose sums go to
+    parts[chunk - begin], part_step apart, for `finish_kernel`. flags: int32 for every
+    FLAG_M x FLAG_N outputs; those that hold ``stage`` are made here, or become stage + 1 if the
+    certificate does not hold. SINGLE: of `closed`. No bias and no rounding of the result.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     flag = flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)
@@ -223,16 +235,18 @@ def fast_kernel(
     seen = tl.zeros([BN], tl.int32 if TIER >= FUSED64 else tl.float32)
     if R.chunked:
         total = tl.zeros([BM, BN], tl.float32)
-        for c in range(chunks):
+        begin_here = begin + tl.program_id(1) * share
+        for c in range(begin_here, tl.minimum(begin_here + share, end)):
             first, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
             sums, seen = sums_of_span(
                 first, last, seen, left, left_start, left_step, rows, right, right_start,
                 right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT, RIGHT_ABSENT, BM, BN,
             )  # fmt: skip
-            position = tl.cast(c, tl.int64)
-            total = single(
-                add_outermost(wide(total), wide(sums), SITE_OUTER, position, seed, row, col, C, R)
-            )
+            if parts is None:
+                total = closed(total, sums, c, seed, row, col, C, R, SINGLE)
+            else:
+                chunk_parts = parts + tl.cast(c - begin, tl.int64) * part_step
+                tl.store(part_tile(chunk_parts, g, i0, j0, M, N, BM, BN, BM, BN), single(sums))
     else:
         total, seen = sums_of_span(
             tl.full([], 0, tl.int64), tl.cast(K, tl.int64), seen, left, left_start, left_step, rows,
@@ -243,4 +257,5 @@ def fast_kernel(
         if reached(seen, limit, C, TIER):
             tl.store(flag, stage + 1)
             return
-    store_tile(total, out, g, i, j, M, N)
+    if parts is None:
+        store_tile(total, out, g, i, j, M, N)

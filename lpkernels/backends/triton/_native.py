@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.planning.triton_tiers import ranges32
-from lpkernels.backends.triton._bits import narrow, wide
+from lpkernels.backends.planning.triton_tiers import single_outer
+from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import dot_tile
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import (
@@ -24,12 +24,9 @@ from lpkernels.backends.triton._launch import (
 )
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._problem import Problem
-from lpkernels.backends.triton._rounding import odd_sum, ranged
-from lpkernels.backends.triton._rule import NEAREST_EVEN
 from lpkernels.backends.triton._tile import (
-    SITE_OUTER,
-    add_outermost,
     chunk_start,
+    closed,
     draw_keys,
     finished,
     lane_pointers,
@@ -69,19 +66,6 @@ def dot_type(left: tuple[int, ...], right: tuple[int, ...]) -> int:
         ):
             return code
     return FLOAT32
-
-
-def single_outer(acc: tuple[int, ...]) -> bool:
-    """Whether the outer additions of an Accumulator's integers can be rounded in float32.
-
-    To nearest even in a format of 1..21 mantissa bits that `ranged` takes: the sum of two float32
-    rounded to odd in float32 has at least two bits more than the format, so rounding it gives what
-    rounding the exact sum gives (Boldo and Melquiond 2008).
-    """
-    fmt = format_from_ints(acc[24:32])
-    if acc[34] != NEAREST_EVEN.value or not isinstance(fmt, FloatFormat):
-        return False
-    return 1 <= fmt.man_bits <= 21 and ranges32(fmt)
 
 
 @triton.jit
@@ -124,8 +108,7 @@ def native_kernel(
 ):
     """As `wide_kernel`, with the sum of each chunk made by tl.dot, BK steps at a time.
 
-    SINGLE: the outer additions are rounded in float32, see `single_outer`. Grid: one program for
-    BM x BN outputs of one matrix.
+    SINGLE: see `closed`. Grid: one program for BM x BN outputs of one matrix.
     """
     g, i, j = tile_of_program(M, N, BM, BN)
     left_at = lane_pointers(left, g, i, M)[:, None]
@@ -146,13 +129,7 @@ def native_kernel(
             a = dot_operand(a_at, inside[None, :], TYPE, LEFT_ABSENT)
             b = dot_operand(b_at, inside[:, None], TYPE, RIGHT_ABSENT)
             part = tl.dot(a, b, part, input_precision="ieee")
-        if SINGLE:
-            outer = ranged(odd_sum(outer, part), C.outer, R.outer)
-        else:
-            position = tl.cast(c, tl.int64)
-            total = wide(outer)
-            total = add_outermost(total, wide(part), SITE_OUTER, position, seed, row, col, C, R)
-            outer = narrow(total)
+        outer = closed(outer, part, c, seed, row, col, C, R, SINGLE)
     store_tile(finished(wide(outer), out, seed, row, col, C, R), out, g, i, j, M, N)
 
 

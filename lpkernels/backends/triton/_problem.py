@@ -14,6 +14,15 @@ from lpkernels.backends.triton._roundings import Constants, Roundings
 LONGEST = 2**31 - 1
 
 
+class Flags(NamedTuple):
+    """How far the certified kernels came: an int32 for each of their tiles, numbered as
+    `tile_corner` does, of this size, sides powers of two; ``stages`` or more: not to the end."""
+
+    values: Tensor
+    tile: tuple[int, int]
+    stages: int
+
+
 class Problem(NamedTuple):
     """What is multiplied, how its sums are rounded and where they go."""
 

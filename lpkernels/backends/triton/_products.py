@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import PLAIN_INTS
-from lpkernels.backends.planning.triton_tiers import tiers
+from lpkernels.backends.planning.triton_splits import share
+from lpkernels.backends.planning.triton_tiers import FUSED64, tiers
 from lpkernels.backends.triton import _native, _orders, _stages, _units, _wide
 from lpkernels.backends.triton._config import Tile, fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
@@ -60,12 +61,17 @@ def _in_sequence(problem: Problem, last: Tile, there: int) -> None:
     kinds = () if sums.initial is not None else tiers(problem.acc, in_order=in_order, nvidia=nvidia)
     if not kinds:
         return _wide.launch(problem, last)
-    most = (_stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds)
-    tiles = tuple(fast_tile(m, n, matrices, there, tile) for tile in most)
+    chunk, chunks = problem.chunks()
+    most = [_stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds]
+    tiles = tuple(
+        fast_tile(m, n, matrices, there, tile, chunks, doubles=kind >= FUSED64)
+        for kind, tile in zip(kinds, most, strict=True)
+    )
+    programs = problem.programs(tiles[0].bm, tiles[0].bn)
+    shared = share(chunks, chunk, tiles[0], programs, there)
     # All sides are powers of two.
     flag_tile = (max(t.bm for t in (last, *tiles)), max(t.bn for t in (last, *tiles)))
-    flags = _stages.launch(problem, kinds, tiles, last, flag_tile)
-    _wide.launch(problem, last, flags, flag_tile)
+    _wide.launch(problem, last, _stages.launch(problem, kinds, tiles, last, flag_tile, shared))
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -9,18 +11,22 @@ from torch import Tensor
 
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning import triton_tiles
+from lpkernels.backends.planning.triton_splits import Share
+from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton import _fast
 from lpkernels.backends.triton._bits import wide
-from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.triton._config import Tile, outer_tile
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
-from lpkernels.backends.triton._problem import Problem
+from lpkernels.backends.triton._problem import Flags, Problem
 from lpkernels.backends.triton._roundings import Known, Roundings
 from lpkernels.backends.triton._rule import NEAREST_EVEN, STOCHASTIC
 from lpkernels.backends.triton._tile import (
+    closed,
     draw_keys,
     finished,
     outputs_of,
+    part_tile,
     side_of,
     store_tile,
     tile_corner,
@@ -33,46 +39,81 @@ from lpkernels.backends.triton._tile import (
 REGISTERS = 168
 
 
-@triton.jit(do_not_specialize=["role", "M", "N"])
+#: Chunks whose sums are loaded together, before the first of them is added.
+AHEAD = tl.constexpr(8)
+
+
+@triton.jit(do_not_specialize=["stages", "role", "M", "N", "begin", "end", "part_step"])
 def finish_kernel(
     out,
     flags,
+    stages,
     seed_ptr,
     role,
     M,
     N,
+    begin,
+    end,
+    parts,
+    part_step,
     C,
     R: tl.constexpr,
+    SINGLE: tl.constexpr,
     SWAPPED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     FLAG_M: tl.constexpr,
     FLAG_N: tl.constexpr,
+    PART_M: tl.constexpr,
+    PART_N: tl.constexpr,
 ):
-    """out[g][i][j] <- round(out[g][i][j] + bias), rounded as the result, where no flag is set.
+    """out[g][i][j] <- round(out[g][i][j] + parts + bias), rounded as the result, where the flag is
+    below ``stages``.
 
-    Grid: one program for BM x BN outputs of one matrix. In the certified kernels this would take
+    parts: what `fast_kernel` made of the chunks from begin to end in tiles of PART_M x PART_N. They
+    are added in order, to the sums in out or, where begin is 0, to +0. None: all are in out. Grid:
+    one program for BM x BN outputs of one matrix. In the certified kernels this would take
     registers from their many sums.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
-    if tl.load(flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)) != 0:
+    if tl.load(flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)) >= stages:
         return
     g, i, j = tile_of_program(M, N, BM, BN)
     row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
+    seed = derived_seed(seed_ptr, role)
     rows = tl.load(out.batch + g) + tl.load(out.rows + i, mask=i < M, other=0)
     cols = tl.load(out.cols + j, mask=j < N, other=0)
     # Outputs outside are the first ones of the matrix: read, not written.
-    sums = tl.load(out.data + rows[:, None] + cols[None, :])
-    total = finished(wide(sums), out, derived_seed(seed_ptr, role), row, col, C, R)
-    store_tile(total, out, g, i, j, M, N)
+    places = out.data + (rows[:, None] + cols[None, :])
+    if parts is None:
+        sums = tl.load(places)
+    else:
+        sums = tl.load(places, mask=tl.full([BM, BN], begin, tl.int32) > 0, other=0.0)
+        at = part_tile(parts, g, i0, j0, M, N, PART_M, PART_N, BM, BN)
+        step = tl.cast(part_step, tl.int64)
+        whole = begin + (end - begin) // AHEAD * AHEAD
+        for c0 in range(begin, whole, AHEAD):
+            for u in tl.static_range(AHEAD):
+                part = tl.load(at + u * step)
+                sums = closed(sums, part, c0 + u, seed, row, col, C, R, SINGLE)
+            at += AHEAD * step
+        for c in range(whole, end):
+            sums = closed(sums, tl.load(at), c, seed, row, col, C, R, SINGLE)
+            at += step
+    store_tile(finished(wide(sums), out, seed, row, col, C, R), out, g, i, j, M, N)
 
 
-def options_of(tier: int, roundings: Roundings, absent: bool) -> dict[str, int]:
+def options_of(
+    tier: int, roundings: Roundings, absent: bool, shared: bool = False
+) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
     total, rounded = roundings.sum, roundings.product is not None
     if roundings.chunked:
         many = rounded or tier == _tiers.RANGE or not _short(roundings.outer)
-        return registers(ALL_REGISTERS) if many else {}
+        many = many or (shared and tier >= _tiers.FUSED64)
+        if shared or many:
+            return registers(ALL_REGISTERS if many else REGISTERS)
+        return {}
     if tier >= _tiers.FUSED64 or (total.philox and total.random_bits > 8):
         return {}
     many = not _tiers.PLAIN <= tier <= _tiers.RANGE
@@ -100,57 +141,91 @@ def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
     return triton_tiles.largest_tile(tier, needs, swapped)
 
 
+class Parts(NamedTuple):
+    """The chunks from begin to end of every sum, ``each`` of them by one program of a tile. values:
+    where their sums go, those of a chunk side by side in tiles; None: they are added at once."""
+
+    begin: int
+    end: int
+    each: int
+    tile: Tile
+    values: Tensor | None = None
+
+    def step(self, problem: Problem) -> int:
+        """How far the sums of a chunk lie behind those of the chunk before."""
+        return problem.programs(self.tile.bm, self.tile.bn) * self.tile.bm * self.tile.bn
+
+
 def launch(
     problem: Problem,
     tiers: tuple[int, ...],
     tiles: tuple[Tile, ...],
     last_tile: Tile,
     flag_tile: tuple[int, int],
-) -> Tensor:
-    """What the tiers can make of the sums, one after the other; flags where something is left, for
-    `_wide.launch`.
+    share: Share,
+) -> Flags:
+    """What the tiers can make of the sums, one after the other, and where something is left.
 
     Args:
-        tiers, tiles: of `_tiers.tiers`, with the tile of each. last_tile: for bias and result. The
-            sides of flag_tile are multiples of those of all tiles.
+        tiers, tiles: of `_tiers.tiers`, with the tile of each: of the same outputs where programs
+            share chunks. last_tile: for bias and result. The sides of flag_tile are multiples of
+            those of all tiles.
     """
-    left, right, sums, roundings, constants, _, seed, role = problem
-    _, m, n, k = sums.sizes
-    flags = torch.zeros(problem.programs(*flag_tile), dtype=torch.int32, device=sums.out.device)
-    chunk, chunks = problem.chunks()
-    bare = outputs_of(sums)._replace(bias=None)
-    for stage, (tier, tile) in enumerate(zip(tiers, tiles, strict=True)):
-        programs = problem.programs(tile.bm, tile.bn)
-        if programs == 0:
-            break
-        with on_device(sums.out):
-            _fast.fast_kernel[(programs,)](
-                side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
-                bare, flags, stage, seed, role, m, n, k, chunk, chunks, constants,
-                R=roundings._replace(result=None), TIER=tier, SWAPPED=sums.swapped,
-                LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
-                FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
-                **options_of(tier, roundings, left.absent or right.absent),
-            )  # fmt: skip
-    # Those that reached the stage behind the last.
-    if len(tiers) > 1:
-        flags.div_(len(tiers), rounding_mode="floor")
-    if sums.bias is not None or roundings.result is not None:
-        _finish(problem, last_tile, flags, flag_tile)
+    device, chunks = problem.sums.out.device, problem.chunks()[1]
+    values = torch.zeros(problem.programs(*flag_tile), dtype=torch.int32, device=device)
+    flags = Flags(values, flag_tile, len(tiers))
+    bare = problem._replace(
+        sums=problem.sums._replace(bias=None), roundings=problem.roundings._replace(result=None)
+    )
+    if values.numel() == 0:
+        return flags
+    if not share.held:
+        for stage, (tier, tile) in enumerate(zip(tiers, tiles, strict=True)):
+            _sum(bare, stage, tier, tile.warps, flags, Parts(0, chunks, chunks, tile))
+        if problem.sums.bias is not None or problem.roundings.result is not None:
+            _finish(problem, last_tile, flags, Parts(0, 0, 0, last_tile))
+        return flags
+    tile, part = tiles[0], Parts(0, 0, 0, tiles[0])
+    held = torch.empty(share.held * part.step(problem), dtype=torch.float32, device=device)
+    for begin in range(0, chunks, share.held):
+        end = min(begin + share.held, chunks)
+        part = Parts(begin, end, -(-(end - begin) // share.splits), tile, held)
+        for stage, (tier, own) in enumerate(zip(tiers, tiles, strict=True)):
+            _sum(bare, stage, tier, own.warps, flags, part)
+        _finish(problem if end == chunks else bare, outer_tile(tile), flags, part)
     return flags
 
 
-def _finish(problem: Problem, tile: Tile, flags: Tensor, flag_tile: tuple[int, int]) -> None:
-    """The bias and the rounding of the result, for the tiles without a flag."""
-    sums = problem.sums
-    _, m, n, _ = sums.sizes
-    programs = problem.programs(tile.bm, tile.bn)
-    if programs == 0:
-        return
+def _sum(problem: Problem, stage: int, tier: int, warps: int, flags: Flags, parts: Parts) -> None:
+    """One of the tiers, with so many warps a program."""
+    left, right, sums, roundings, constants, acc, seed, role = problem
+    _, m, n, k = sums.sizes
+    tile = parts.tile
+    splits = -(-(parts.end - parts.begin) // parts.each) if parts.values is not None else 1
     with on_device(sums.out):
-        finish_kernel[(programs,)](
-            outputs_of(sums), flags, problem.seed, problem.role, m, n, problem.constants,
-            R=problem.roundings, SWAPPED=sums.swapped, BM=tile.bm, BN=tile.bn,
-            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
-            **registers(ALL_REGISTERS),
+        _fast.fast_kernel[(problem.programs(tile.bm, tile.bn), splits)](
+            side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
+            outputs_of(sums), flags.values, stage, seed, role, m, n, k, problem.chunks()[0],
+            parts.begin, parts.end, parts.each, parts.values, parts.step(problem), constants,
+            R=roundings, TIER=tier, SINGLE=roundings.chunked and single_outer(acc),
+            SWAPPED=sums.swapped, LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm,
+            BN=tile.bn, FLAG_M=flags.tile[0], FLAG_N=flags.tile[1], num_warps=warps, **EXACT,
+            **options_of(
+                tier, roundings, left.absent or right.absent, parts.values is not None
+            ),
+        )  # fmt: skip
+
+
+def _finish(problem: Problem, tile: Tile, flags: Flags, parts: Parts) -> None:
+    """The sums of chunks added, the bias and the rounding of the result, where nothing is left."""
+    sums, roundings = problem.sums, problem.roundings
+    _, m, n, _ = sums.sizes
+    with on_device(sums.out):
+        finish_kernel[(problem.programs(tile.bm, tile.bn),)](
+            outputs_of(sums), flags.values, flags.stages, problem.seed, problem.role, m, n,
+            parts.begin, parts.end, parts.values, parts.step(problem), problem.constants,
+            R=roundings, SINGLE=parts.values is not None and single_outer(problem.acc),
+            SWAPPED=sums.swapped, BM=tile.bm, BN=tile.bn, FLAG_M=flags.tile[0],
+            FLAG_N=flags.tile[1], PART_M=parts.tile.bm, PART_N=parts.tile.bn,
+            num_warps=tile.warps, **EXACT, **registers(ALL_REGISTERS),
         )  # fmt: skip

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpkernels.backends.triton._bits import narrow, wide
+from lpkernels.backends.triton._bits import narrow, single, wide
 from lpkernels.backends.triton._draws import (
     column_keys,
     draw_of,
@@ -24,7 +24,7 @@ from lpkernels.backends.triton._draws import (
     words_log2,
 )
 from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._rounding import add_rounded, round_to
+from lpkernels.backends.triton._rounding import add_rounded, odd_sum, ranged, round_to
 from lpkernels.backends.triton._rule import STOCHASTIC
 
 # The sites of lpkernels.rng.
@@ -87,6 +87,26 @@ def tile_of_program(M, N, BM: tl.constexpr, BN: tl.constexpr):
 def tile_number(g, i, j, M, N, BM: tl.constexpr, BN: tl.constexpr):
     """The program that has output (i, j) of matrix g where tiles are BM x BN."""
     return (g * tl.cdiv(N, BN) + j // BN) * tl.cdiv(M, BM) + i // BM
+
+
+@triton.jit
+def part_tile(
+    parts,
+    g,
+    i,
+    j,
+    M,
+    N,
+    PART_M: tl.constexpr,
+    PART_N: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """Pointers to the sums of the first chunk of BM x BN outputs from (i, j) on, which lie inside
+    one of the tiles of PART_M x PART_N outputs that parts hold one after the other."""
+    first = parts + tile_number(g, i, j, M, N, PART_M, PART_N) * (PART_M * PART_N)
+    first += i % PART_M * PART_N + j % PART_N
+    return first + ((tl.arange(0, BM) * PART_N)[:, None] + tl.arange(0, BN)[None, :])
 
 
 @triton.jit
@@ -178,6 +198,18 @@ def add_outermost(total, addend, site, position, seed, row, col, C, R: tl.conste
         words = words_of(seed, site, row, column_of(seed, site, col, R.outer), word, R.outer)
         lift = lift_of(words, position, R.outer)
     return add_rounded(total, addend, lift, C.outer, R.outer)
+
+
+@triton.jit
+def closed(total, sums, c, seed, row, col, C, R: tl.constexpr, SINGLE: tl.constexpr):
+    """The outer sums, float32, after the sums of chunk c. SINGLE: rounded in float32, where
+    `triton_tiers.single_outer` allows it."""
+    if SINGLE:
+        return ranged(odd_sum(total, single(sums)), C.outer, R.outer)
+    else:
+        position = tl.cast(c, tl.int64)
+        outer = add_outermost(wide(total), wide(sums), SITE_OUTER, position, seed, row, col, C, R)
+        return single(outer)
 
 
 @triton.jit

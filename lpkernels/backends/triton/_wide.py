@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from lpkernels.backends.triton._bits import bits_of, wide
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import ABSENT
-from lpkernels.backends.triton._problem import Problem
+from lpkernels.backends.triton._problem import Flags, Problem
 from lpkernels.backends.triton._rounding import add_rounded, round_to
 from lpkernels.backends.triton._roundings import Roundings
 from lpkernels.backends.triton._rule import STOCHASTIC
@@ -49,7 +48,7 @@ def is_absent(x):
     return bits_of(x) == _ABSENT
 
 
-@triton.jit(do_not_specialize=VARYING)
+@triton.jit(do_not_specialize=[*VARYING, "stages"])
 def wide_kernel(
     left,
     left_step,
@@ -57,6 +56,7 @@ def wide_kernel(
     right_step,
     out,
     flags,
+    stages,
     seed_ptr,
     role,
     M,
@@ -79,11 +79,11 @@ def wide_kernel(
     left, right: `Side`; out: `Outputs`; R, C: of `_roundings`. The sums of each chunk join an outer
     one; without chunks there is one of them. Grid: one program for BM x BN outputs of one matrix,
     which holds their sums in registers from the first step to the last. With flags, int32 for every
-    FLAG_M x FLAG_N outputs of a matrix, only where they are not 0.
+    FLAG_M x FLAG_N outputs of a matrix, only where they are ``stages`` or more.
     """
     if flags is not None:
         g, i, j = tile_corner(M, N, BM, BN)
-        if tl.load(flags + tile_number(g, i, j, M, N, FLAG_M, FLAG_N)) == 0:
+        if tl.load(flags + tile_number(g, i, j, M, N, FLAG_M, FLAG_N)) < stages:
             return
     g, i, j = tile_of_program(M, N, BM, BN)
     left_at = lane_pointers(left, g, i, M)
@@ -151,28 +151,21 @@ def options_of(roundings: Roundings) -> dict[str, int]:
     return registers(ALL_REGISTERS if many else REGISTERS)
 
 
-def launch(
-    problem: Problem, tile: Tile, flags: Tensor | None = None, flag_tile: tuple[int, int] = (1, 1)
-) -> None:
-    """Every sum; with flags only those of flagged tiles.
-
-    Args:
-        flags: int32, one for each program of a kernel that numbers its tiles as `tile_corner` does,
-            with shape flag_tile, sides powers of two.
-    """
+def launch(problem: Problem, tile: Tile, flags: Flags | None = None) -> None:
+    """Every sum; with flags only those that the certified kernels left."""
     left, right, sums, roundings, constants, _, seed, role = problem
     _, m, n, k = sums.sizes
-    bm, bn = tile.bm, tile.bn
+    bm, bn, values, stages, flag = tile.bm, tile.bn, None, 0, (1, 1)
     if flags is not None:
-        bm, bn = min(bm, flag_tile[0]), min(bn, flag_tile[1])
+        values, flag, stages = flags
+        bm, bn = min(bm, flag[0]), min(bn, flag[1])
     programs = problem.programs(bm, bn)
     if programs == 0:
         return
     with on_device(sums.out):
         wide_kernel[(programs,)](
-            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), flags, seed,
-            role, m, n, k, *problem.chunks(), constants, R=roundings, SWAPPED=sums.swapped,
-            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn,
-            FLAG_M=flag_tile[0], FLAG_N=flag_tile[1], num_warps=tile.warps, **EXACT,
-            **options_of(roundings),
+            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), values, stages,
+            seed, role, m, n, k, *problem.chunks(), constants, R=roundings, SWAPPED=sums.swapped,
+            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn, FLAG_M=flag[0],
+            FLAG_N=flag[1], num_warps=tile.warps, **EXACT, **options_of(roundings),
         )  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.backends.planning import Call, Device, costs, device, device_of
 from lpkernels.backends.planning.costs import per_product
-from lpkernels.backends.planning.counts import CUDA, Count
+from lpkernels.backends.planning.counts import CUDA, TRITON, Count
 from lpkernels.backends.planning.ranges import FLOAT32, Range, range_of
 from lpkernels.backends.planning.shapes import Shape
 
@@ -98,6 +98,25 @@ def test_triton_takes_its_own_counts() -> None:
     rows, cols = one.plan.tile
     made = one.plan.waves * rows * cols * 64
     assert one.microseconds == pytest.approx(made / 128 * one.instructions)
+
+
+def test_sums_that_are_shared_are_written_and_added() -> None:
+    """Times of the parts: the busiest program's chunks, then all outer additions."""
+    acc = Accumulator("e6m9", chunk=64)
+    device = FAST._replace(processors=132)
+    (one,) = costs(matmul(8, 64 * 100, 512, acc), "triton", device).products
+    assert one.plan.splits > 1
+    rows, cols = one.plan.tile
+    shared, outer = TRITON["fused, chunks, shared"], TRITON["outer"].product
+    own = one.plan.waves * rows * cols * one.plan.steps * (shared.product + shared.closed / 64)
+    # 8 x 512 outputs are 128 warps, one for each processor but four.
+    assert one.microseconds == pytest.approx(own / 128 + 100 * outer * 32 / 128)
+    assert one.instructions == pytest.approx(shared.product + (shared.closed + outer) / 64)
+    slow = device._replace(bandwidth=1e-9)
+    (late,) = costs(matmul(8, 64 * 100, 512, acc), "triton", slow).products
+    # Both operands with their padding and the result; every sum of a chunk twice.
+    moved = 4 * (sum(late.shape.packed) + 8 * 512) + 2 * 4 * 8 * 512 * 100
+    assert late.microseconds == pytest.approx(moved / 1e-9)
 
 
 def test_ranges_come_from_formats() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.planning.counts import CUDA, TRITON, Count, cuda_count, triton_count
+from lpkernels.backends.planning.counts import (
+    CUDA,
+    TRITON,
+    Count,
+    cuda_count,
+    outer_count,
+    triton_count,
+)
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
 
@@ -62,6 +69,17 @@ def test_a_variant_that_was_not_costs_what_it_costs_fused() -> None:
     more = TRITON["fused, chunks, image"].product - TRITON["fused"].product
     assert found.product == pytest.approx(TRITON["split"].product + more)
     assert found.closed == TRITON["fused, chunks, image"].closed
+
+
+def test_outer_sums_in_float64_have_counts_of_their_own() -> None:
+    single, double = Accumulator("e6m9", chunk=64), Accumulator("e6m9", chunk=64, outer="fp32")
+    fused = triton_count("fused", double, tables=False)
+    assert fused == Count(TRITON["fused, chunks"].product, TRITON["fused, chunks, outer64"].closed)
+    # Programs that share chunks leave them to another kernel.
+    shared = [triton_count("fused", acc, tables=False, shared=True) for acc in (single, double)]
+    assert shared == [TRITON["fused, chunks, shared"]] * 2
+    assert outer_count(single) == TRITON["outer"].product
+    assert outer_count(double) == TRITON["outer64"].product
 
 
 def test_what_was_never_counted_is_refused() -> None:

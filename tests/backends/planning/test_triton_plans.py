@@ -1,4 +1,4 @@
-"""Plans of the triton backend as it is today, without Triton: tile, tier, launches, flags."""
+"""Plans of the triton backend, without Triton: tile, tier, splits, launches, scratch."""
 
 import subprocess
 import sys
@@ -9,6 +9,8 @@ from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
 from lpkernels.backends.planning import Shape
 from lpkernels.backends.planning.ranges import FLOAT32, Range, range_of
 from lpkernels.backends.planning.triton import launches, plan
+from lpkernels.backends.planning.triton_splits import MOST, Share, scratch, share
+from lpkernels.backends.planning.triton_tiles import Tile, fast_tile
 
 E5M2, E4M3 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn"))
 
@@ -26,15 +28,94 @@ def test_large_products_take_the_largest_tile() -> None:
 
 
 def test_few_outputs_take_smaller_ones() -> None:
-    found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9", chunk=64), 132)
+    found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9"), 132)
     assert (found.tile, found.tiles, found.waves) == ((4, 128), 8, 1)
 
 
+def test_programs_share_the_chunks_of_few_outputs() -> None:
+    found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9", chunk=64), 132)
+    # Five programs would cover all outputs; each of the 515 makes 20 chunks at most of 2048.
+    assert (found.tile, found.tiles, found.splits) == ((16, 32), 5, 103)
+    assert (found.waves, found.steps) == (4, 20 * 64)
+    # A flag, and a float for each output of each tile and chunk.
+    assert found.scratch == 4 * 5 + 4 * 5 * 16 * 32 * 2048
+
+
+def test_scratch_is_bounded() -> None:
+    """More sums of chunks than fit are made and added in several passes."""
+    acc = Accumulator("e6m9", chunk=64)
+    found = plan(shape(m=64, n=576, k=200704), acc, 132)
+    # 490 MiB in one.
+    assert MOST / 2 < found.scratch < MOST + 4 * found.tiles
+    assert found.launches == launches(4, 2, finishes=False)
+    assert plan(shape(m=64, n=576, k=2**30), acc, 132).scratch < MOST + 4 * found.tiles
+
+
+def test_what_fills_the_gpu_is_not_shared() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    assert plan(shape(m=4096, n=4096, k=4096), acc, 132).splits == 1
+    assert plan(shape(m=16, n=512, k=131072), acc, 1).splits == 1
+    # One chunk, and chunks so short that memory costs more than the programs save.
+    assert plan(shape(m=16, n=144, k=64), acc, 132).splits == 1
+    short = Accumulator("e6m9", chunk=1)
+    assert plan(shape(m=1100, n=512, k=4096), short, 132).splits == 1
+    assert plan(shape(m=1100, n=512, k=4096), acc, 132).splits > 1
+
+
+def test_without_chunks_a_sum_has_one_program() -> None:
+    found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9"), 132)
+    assert (found.splits, found.steps) == (1, 131072)
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 7, 64, 2048])
+@pytest.mark.parametrize("tiles", [1, 5, 66, 131, 264])
+@pytest.mark.parametrize("warps", [1, 4])
+def test_a_share_is_whole(chunks: int, tiles: int, warps: int) -> None:
+    tile = Tile(8, 128 * warps, warps)
+    for processors in (1, 16, 132):
+        found = share(chunks, 64, tile, tiles, processors)
+        assert 1 <= found.splits <= max(found.held, 1)
+        assert scratch(found, tile, tiles) <= MOST
+        # The busiest of its programs, times all of them, make every chunk.
+        assert found.longest(chunks) * found.splits >= chunks
+        assert found.longest(chunks) <= chunks
+
+
+def test_passes_share_apart() -> None:
+    found = Share(3, 4)
+    assert found.passes(10) == 3
+    # Two of four chunks, two of four, one of two.
+    assert found.longest(10) == 2 + 2 + 1
+
+
+@pytest.mark.parametrize("n", [1, 9, 27, 64, 144, 147, 576, 1152, 4608, 10**6])
+def test_tiles_that_share_leave_few_columns_over(n: int) -> None:
+    most = Tile(8, 512, 4)
+    tile = fast_tile(64, n, 1, 132, most, chunks=2048)
+    covered = -(-n // tile.bn) * tile.bn
+    assert covered <= -(-n // 32) * 32 * 9 / 8
+    # As many sums a thread as the largest tile has.
+    assert tile.bm * tile.bn == 1024 * tile.warps
+
+
+def test_sums_of_chunks_in_float64_have_room() -> None:
+    """16 a thread, where those of float32 are 32."""
+    place, most = (64, 576, 1, 132), Tile(8, 512, 4)
+    assert fast_tile(*place, most, chunks=2048) == Tile(8, 128, 1)
+    assert fast_tile(*place, most, chunks=2048, doubles=True) == Tile(8, 128, 2)
+    large = (4096, 4096, 1, 132)
+    assert fast_tile(*large, most, chunks=64) == most
+    assert fast_tile(*large, most, chunks=64, doubles=True) == Tile(8, 512, 8)
+    assert fast_tile(*large, most, doubles=True) == most
+
+
 @pytest.mark.parametrize(
-    ("kinds", "finishes", "count"), [(0, True, 1), (1, False, 3), (4, False, 7), (4, True, 8)]
-)
-def test_every_tier_is_started(kinds: int, finishes: bool, count: int) -> None:
-    assert launches(kinds, finishes=finishes) == count
+    ("kinds", "passes", "finishes", "count"),
+    [(0, 0, True, 1), (1, 0, False, 3), (4, 0, False, 6), (4, 0, True, 7), (4, 1, True, 7),
+     (4, 1, False, 7), (4, 2, False, 12)],
+)  # fmt: skip
+def test_every_tier_is_started(kinds: int, passes: int, finishes: bool, count: int) -> None:
+    assert launches(kinds, passes, finishes=finishes) == count
 
 
 @pytest.mark.parametrize(

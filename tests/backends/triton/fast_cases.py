@@ -8,6 +8,8 @@ import torch
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.planning.triton_tiers import single_outer
+from lpkernels.backends.planning.triton_tiles import outer_tile
 from lpkernels.backends.triton import _stages
 from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import Tile
@@ -30,6 +32,8 @@ class FastCase(NamedTuple):
     arithmetic: float
     #: The right operand has absent taps and tables, as an image has.
     image: bool = False
+    #: Programs share chunks and leave their sums in memory.
+    shared: bool = False
 
     @property
     def everywhere(self) -> bool:
@@ -66,19 +70,29 @@ class FastCase(NamedTuple):
             "right": right, "right_step": 1024, "right_facts": torch.int32,
             "out": Outputs(torch.float32, *[torch.int64] * 7, None, None, None),
             "flags": torch.int32, "stage": 0, "seed_ptr": torch.int64, "role": 0,
-            "M": 960, "N": 960, "K": 960, "chunk": 64, "chunks": 15, "C": constants,
-            "R": roundings, "TIER": self.tier, "SWAPPED": False, "LEFT_ABSENT": False,
-            "RIGHT_ABSENT": self.image, "BM": tile.bm, "BN": tile.bn, "FLAG_M": 16,
-            "FLAG_N": 512, "num_warps": tile.warps,
+            "M": 960, "N": 960, "K": 960, "chunk": 64, "begin": 0, "end": 15, "share": 15,
+            "parts": torch.float32 if self.shared else None, "part_step": 1 << 20, "C": constants,
+            "R": roundings, "TIER": self.tier,
+            "SINGLE": roundings.chunked and single_outer(self.acc.to_ints()), "SWAPPED": False,
+            "LEFT_ABSENT": False, "RIGHT_ABSENT": self.image, "BM": tile.bm, "BN": tile.bn,
+            "FLAG_M": 16, "FLAG_N": 512, "num_warps": tile.warps,
         }  # fmt: skip
+
+    def outer(self) -> dict[str, Any]:
+        """Of the kernel that adds the sums of its chunks."""
+        arguments = self.arguments(outer_tile(self.tile)) | {"stages": 4}
+        arguments |= {"PART_M": self.tile.bm, "PART_N": self.tile.bn}
+        names = {parameter.name for parameter in _stages.finish_kernel.params} | {"num_warps"}
+        return {name: value for name, value in arguments.items() if name in names}
 
     @property
     def options(self) -> dict[str, int]:
-        return _stages.options_of(self.tier, self.roundings, self.image)
+        return _stages.options_of(self.tier, self.roundings, self.image, self.shared)
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")
 _CHUNKED = Accumulator("e6m9", chunk=64)
+_OUTER64 = Accumulator("e6m9", chunk=64, outer="fp32")
 
 _PHILOX = Accumulator("e6m9", "stochastic", rng="philox")
 _STOCHASTIC = Accumulator("e6m9", "stochastic")
@@ -94,9 +108,14 @@ FAST_CASES = [
     FastCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.4, 1),
     FastCase("fused", _tiers.FUSED, Accumulator("e6m9"), 3.6, 3),
     FastCase("fused, chunks", _tiers.FUSED, _CHUNKED, 3.8, 3),
+    FastCase("fused, chunks, outer64", _tiers.FUSED, _OUTER64, 3.8, 3),
     FastCase("fused, rounded products", _tiers.FUSED, _ROUNDED, 10.0, 6),
     FastCase("fused, image", _tiers.FUSED, Accumulator("e6m9"), 4.0, 3, image=True),
     FastCase("fused, chunks, image", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True),
+    FastCase("fused, chunks, shared", _tiers.FUSED, _CHUNKED, 3.8, 3, shared=True),
+    FastCase(
+        "fused, chunks, image, shared", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True, shared=True
+    ),
     FastCase("split", _tiers.SPLIT, Accumulator("e6m12"), 4.6, 4),
     FastCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.5, 3),
     FastCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.0, 3, image=True),

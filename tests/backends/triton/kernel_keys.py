@@ -90,10 +90,10 @@ def rules_of(launch: Launch) -> dict[str, Rule]:
 
 
 def constants(launch: Launch) -> set[tuple[Any, ...]]:
-    """A kernel with its tier, and each constant and option of it."""
-    tier = launch.constant("TIER")
+    """A kernel with its tier, each constant and option of it, and whether programs share chunks."""
+    tier, shared = launch.constant("TIER"), launch.argument("parts") is not None
     told = {(launch.name, n, v) for n, v in launch.told.items() if n not in ("R", "C", "N", "TIER")}
-    return told | {(launch.name, tier)}
+    return told | {(launch.name, tier), (launch.name, "shared", shared)}
 
 
 def features(launch: Launch) -> set[tuple[Any, ...]]:

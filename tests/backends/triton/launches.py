@@ -23,11 +23,12 @@ __all__ = ["Launch", "bound", "compiled_launch", "kernels", "keys", "modules", "
 
 
 class Launch(NamedTuple):
-    """A kernel, its arguments, and its constants and options."""
+    """A kernel, its arguments, its constants and options, and its grid."""
 
     kernel: Any
     arguments: tuple[Any, ...]
     told: dict[str, Any]
+    grid: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -35,6 +36,11 @@ class Launch(NamedTuple):
 
     def constant(self, name: str) -> Any:
         return self.told.get(name)
+
+    def argument(self, name: str) -> Any:
+        """None where the kernel has none of that name."""
+        names = self.kernel.arg_names
+        return self.arguments[names.index(name)] if name in names else None
 
 
 class Recorder:
@@ -44,7 +50,7 @@ class Recorder:
         self.kernel, self.calls = kernel, calls
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *args, **kwargs: self.calls.append(Launch(self.kernel, args, kwargs))
+        return lambda *args, **told: self.calls.append(Launch(self.kernel, args, told, grid))
 
 
 def modules() -> list[ModuleType]:

@@ -7,9 +7,10 @@ from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.backends.triton import BACKEND, _native
 from lpkernels.backends.triton._config import Tile, dot_tile
 from lpkernels.backends.triton._fast import fast_kernel
-from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._launch import ALL_REGISTERS, interpreting, registers
 from lpkernels.backends.triton._native import native_kernel
 from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton._stages import AHEAD, finish_kernel
 from lpkernels.backends.triton._tile import Outputs, Side
 from tests.backends.triton.ahead_of_time import COUNTED, compiled
 from tests.backends.triton.fast_cases import FAST_CASES, FastCase
@@ -34,6 +35,18 @@ def test_main_loop(case: FastCase) -> None:
     assert loop.instructions / case.products <= case.most
     # Nothing was contracted.
     assert loop.arithmetic / case.products == pytest.approx(case.arithmetic, abs=0.02)
+
+
+@pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
+@pytest.mark.parametrize(
+    ("name", "most"), [("fused, chunks", 23.0), ("fused, chunks, outer64", 31.5)]
+)
+def test_the_loop_that_adds_the_sums_of_chunks(name: str, most: float) -> None:
+    case = next(case for case in FAST_CASES if case.name == name)._replace(shared=True)
+    loop = main_loop(finish_kernel, options=registers(ALL_REGISTERS), **case.outer())
+    assert loop.stack == 0
+    assert loop.instructions / AHEAD.value <= most
+    assert loop.arithmetic / AHEAD.value == 8
 
 
 def test_contraction_would_undo_the_rounding() -> None:

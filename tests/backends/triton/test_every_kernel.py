@@ -67,9 +67,10 @@ MOST = {
     "operands, float32": 8.5, "operands": 10.0, "operands, in turns": 14.2,
 }  # fmt: skip
 #: Kernels that multiply and add in one operation, where it is exact or what is asked for.
-MULTIPLY_ADDS = ("fast_kernel", "native_kernel")
-#: More of them where taps are absent, and where products are rounded, in float32 and in float64.
-ABSENT, PRODUCTS, PRODUCTS64 = 1.6, 6.2, 10.0
+MULTIPLY_ADDS = ("fast_kernel", "finish_kernel", "native_kernel")
+#: More of them where taps are absent, where products are rounded, in float32 and in float64, and
+#: where programs that share chunks have half as many sums of float64.
+ABSENT, PRODUCTS, PRODUCTS64, SHARED64 = 1.6, 6.2, 10.0, 0.6
 
 
 @cache
@@ -240,9 +241,11 @@ def ceiling_of(launch: Launch) -> float | None:
         kind += f" {ROUNDINGS[rules.sum.mode]}"
     absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
     rounded = rules.product is not None
+    shared = launch.argument("parts") is not None
     return (
         MOST[kind]
         + ABSENT * absent
+        + SHARED64 * (shared and tier >= _tiers.FUSED64)
         + (PRODUCTS64 if tier >= _tiers.FUSED64 else PRODUCTS) * rounded
     )
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import planning
+from lpkernels.backends import Fused, planning
 from lpkernels.formats import FixedFormat
 
 pytestmark = pytest.mark.triton
@@ -12,9 +12,9 @@ pytest.importorskip("triton")
 
 from lpkernels.backends.planning import triton as plans  # noqa: E402
 from lpkernels.backends.planning import triton_tiers, triton_tiles  # noqa: E402
-from lpkernels.backends.triton import BACKEND, _launch, _stages  # noqa: E402
+from lpkernels.backends.triton import BACKEND, _launch, _products, _stages  # noqa: E402
 from lpkernels.backends.triton._roundings import roundings_of  # noqa: E402
-from tests.backends.planning.calls import CASES, Case, call, run  # noqa: E402
+from tests.backends.planning.calls import CASES, E5M2, Case, call, run  # noqa: E402
 from tests.backends.triton.launches import Launch, recorded  # noqa: E402
 
 not_interpreted = pytest.mark.skipif(
@@ -24,20 +24,22 @@ PRODUCTS = ("fast_kernel", "wide_kernel", "finish_kernel")
 
 
 @not_interpreted
+@pytest.mark.parametrize("processors", [1, 132])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_kernels_tiles_and_sizes_are_those_that_are_launched(case: Case) -> None:
+def test_kernels_tiles_and_sizes_are_those_that_are_launched(
+    case: Case, processors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
+    monkeypatch.setattr(_products, "processors", lambda _: processors)
     with recorded() as calls:
         run(BACKEND, case)
     started = [launch for launch in calls if launch.name in PRODUCTS]
     shapes = planning.products(call(case), "triton")
-    # A tensor on the CPU has one processor.
-    found = [plans.plan(shape, case.acc, 1) for shape in shapes]
-    kinds = triton_tiers.tiers(case.acc.to_ints())
-    other = 1 + (len(kinds) > 1)
-    assert sum(plan.launches - other for plan in found) == len(started)
+    found = [plans.plan(shape, case.acc, processors) for shape in shapes]
+    # The flags are made without a kernel of ours.
+    assert sum(plan.launches - 1 for plan in found) == len(started)
     last = [launch for launch in started if launch.name == "wide_kernel"]
-    sizes = [launch.arguments[8:11] for launch in last]
+    sizes = [launch.arguments[9:12] for launch in last]
     assert [(s.m, s.n, s.k) for s in shapes] == sizes
     for shape, plan in zip(shapes, found, strict=True):
         assert plan.tile in tiles_of(started, (shape.m, shape.n, shape.k), plan.kernel, case.acc)
@@ -50,11 +52,65 @@ def tiles_of(
     found = []
     for launch in started:
         certified = launch.name == "fast_kernel"
-        first = 11 if certified else 8
+        first = 11 if certified else 9
         name = plans.kernel_name(launch.told["TIER"], acc) if certified else "wide"
         if launch.name != "finish_kernel" and launch.arguments[first : first + 3] == sizes:
             found += [(launch.told["BM"], launch.told["BN"])] * (name == kernel)
     return found
+
+
+_CHUNKED, _OPERANDS = Accumulator("e6m9", chunk=64), Fused(E5M2, E5M2)
+_HALF = ((1, 1), (1, 1), (1, 1), 1)
+SHARED = {
+    "few channels": Case(
+        "conv_wgrad", ((8, 16, 32, 32), (16, 16, 3, 3), *_HALF), _CHUNKED, fused=_OPERANDS
+    ),
+    "rounded": Case(
+        "conv_wgrad", ((8, 3, 9, 9), (24, 3, 3, 3), *_HALF), _CHUNKED,
+        fused=Fused(E5M2, E5M2, E5M2),
+    ),
+    "phases": Case(
+        "conv_dgrad", ((2, 9, 8, 8), (300, 9, 3, 3), (2, 2), (1, 1), (1, 1), 1), _CHUNKED,
+        fused=_OPERANDS,
+    ),
+    "two passes": Case("matmul", ((64, 200704), (200704, 32)), Accumulator("e6m9", chunk=4)),
+}  # fmt: skip
+
+
+@not_interpreted
+@pytest.mark.parametrize("case", SHARED.values(), ids=SHARED)
+def test_splits_and_scratch_are_those_that_are_launched(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(_products, "processors", lambda _: 132)
+    with recorded() as calls:
+        run(BACKEND, case)
+    shapes = planning.products(call(case), "triton")
+    fast = [launch for launch in calls if launch.name == "fast_kernel"]
+    for shape in shapes:
+        plan = plans.plan(shape, case.acc, 132)
+        sizes = (shape.m, shape.n, shape.k)
+        mine = [launch for launch in fast if launch.arguments[11:14] == sizes]
+        shared = [launch for launch in mine if launch.argument("parts") is not None]
+        if plan.kernel != "wide":
+            assert (plan.splits > 1) == bool(shared)
+        if not shared:
+            continue
+        flags, parts = shared[0].argument("flags"), shared[0].argument("parts")
+        assert plan.scratch == 4 * (flags.numel() + parts.numel())
+        if plan.kernel != "wide":
+            assert shared[0].grid == (plan.tiles, plan.splits)
+        # 16 sums of float64 a thread, 32 of float32.
+        for launch in shared:
+            lanes = 32 * launch.told["num_warps"]
+            most = 16 if launch.told["TIER"] >= triton_tiers.FUSED64 else 32
+            assert launch.told["BM"] * launch.told["BN"] <= most * lanes
+        # Chunks of all passes, each made once by every tier, and a kernel that adds in each pass.
+        spans = {(launch.argument("begin"), launch.argument("end")) for launch in shared}
+        assert sum(end - begin for begin, end in spans) == shared[-1].argument("end")
+        assert plan.launches - 2 == len(spans) * (len(triton_tiers.tiers(case.acc.to_ints())) + 1)
+    assert any(launch.argument("parts") is not None for launch in fast)
 
 
 ACCUMULATORS = [

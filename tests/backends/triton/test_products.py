@@ -32,7 +32,7 @@ from lpkernels.backends.triton import (  # noqa: E402
     _wide,
 )  # fmt: skip
 from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa: E402
-from lpkernels.backends.triton._problem import LONGEST, Problem  # noqa: E402
+from lpkernels.backends.triton._problem import LONGEST, Flags, Problem  # noqa: E402
 from lpkernels.rng import derive_seed  # noqa: E402
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
@@ -121,9 +121,9 @@ def test_only_flagged_tiles_are_computed(device: str) -> None:
     packed = (_operands.pack(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
     out = torch.zeros(9, 40, device=device)
     # Tiles of 4 x 16: three down, three across, down first.
-    flags = torch.tensor([0, 1, 0, 0, 0, 1, 0, 0, 1], dtype=torch.int32, device=device)
+    flags = torch.tensor([2, 3, 0, 1, 2, 3, 1, 0, 3], dtype=torch.int32, device=device)
     problem = problem_of(*packed, whole_sums(out, 5), acc)
-    _wide.launch(problem, _config.Tile(8, 8, 4), flags, (4, 16))
+    _wide.launch(problem, _config.Tile(8, 8, 4), Flags(flags, (4, 16), 3))
     want = torch.zeros(9, 40)
     full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
     for rows, cols in (

@@ -6,13 +6,15 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
-from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.planning.triton_splits import Share
+from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
@@ -59,6 +61,12 @@ def _pointwise(acc: Accumulator) -> Any:
     """1 x 1 without padding: tables, and no absent tap."""
     x, w = torch.zeros(2, 16, 20, 20), torch.zeros(32, 16, 1, 1)
     return BACKEND.conv_fprop(x, w, None, [1, 1], [0, 0], [1, 1], 1, acc.to_ints(), SEED, 1)
+
+
+def _shared(inner: Call) -> Any:
+    """A call whose products share chunks; the last pass of them adds to sums of the first."""
+    with mock.patch.object(_products, "share", lambda *_: Share(2, 5)):
+        return inner()
 
 
 #: Where operands and outputs lie.
@@ -155,6 +163,9 @@ def _variants(first: Accumulator, tier: int) -> Iterator[Call]:
         kinds += [{"product": "e4m3"}, {"product": "e4m3", "chunk": 64}]
     for options in kinds:
         yield partial(_matmul, Accumulator(first.fmt, first.rounding, **options))
+        if "chunk" in options:
+            acc = Accumulator(first.fmt, first.rounding, **options | {"chunk": 8})
+            yield from map(partial(partial, _shared), _calls([acc]))
     if tier == _tiers.FUSED and first.fmt.subnormals:
         for options in _some_outer():
             yield partial(_matmul, Accumulator("e6m9", chunk=64, **options))
@@ -174,9 +185,14 @@ def finish_calls() -> Iterator[Call]:
         fmt, mode = FEW[i % len(FEW)], ROUNDINGS[i % 6]
         ints = Quantizer(fmt, mode).to_ints()
         yield partial(_matmul, Accumulator("e6m9", chunk=64, **options), Fused((), (), ints))
+        call = partial(_matmul, Accumulator("e6m9", chunk=8, **options), Fused((), (), ints))
+        yield partial(_shared, call)
     for draws in drawn():
         yield partial(_matmul, Accumulator("e6m9", "stochastic", **draws | {"random_bits": 3}))
     yield from _calls([Accumulator("e6m9"), Accumulator("e6m9", chunk=64)])
+    for outer in ("e6m9", "fp32"):
+        calls = _calls([Accumulator("e6m9", chunk=8, outer=outer)])
+        yield from map(partial(partial, _shared), calls)
 
 
 def order_calls(kind: str) -> Iterator[Call]:

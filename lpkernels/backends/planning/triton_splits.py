@@ -1,0 +1,74 @@
+"""How programs of the Triton backend share out the chunks of a sum: pure functions, the only place
+where it is decided.
+
+Sums of chunks do not depend on each other. Where tiles are too few to fill a GPU, several programs
+make the chunks of one tile and leave their sums in memory; another kernel adds these in order.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from lpkernels.backends.planning.triton_tiles import Tile
+
+#: Bytes of sums of chunks in memory at a time: beyond, they are made and added in several passes.
+MOST = 256 << 20
+_FLOAT = 4
+# A processor starts an instruction of so many warps at once, and has room for four times as many.
+_WARPS, _ROOM = 4, 16
+# What the end of a chunk takes, in steps of its sum: added in registers; written, read and added.
+_ADDED, _WRITTEN = 4, 16
+
+
+class Share(NamedTuple):
+    """splits: programs that share the chunks of a tile. held: chunks whose sums they leave in
+    memory before these are added; 0: one program makes all chunks and adds them in registers."""
+
+    splits: int
+    held: int
+
+    def passes(self, chunks: int) -> int:
+        """How often sums are made and added."""
+        return -(-chunks // self.held) if self.held else 1
+
+    def longest(self, chunks: int) -> int:
+        """How many chunks the busiest program of a tile makes in all passes."""
+        if not self.held:
+            return chunks
+        whole, rest = divmod(chunks, self.held)
+        return whole * -(-self.held // self.splits) + -(-rest // self.splits)
+
+
+#: One program for each tile.
+WHOLE = Share(1, 0)
+
+
+@functools.lru_cache(maxsize=4096)
+def share(chunks: int, chunk: int, tile: Tile, tiles: int, processors: int) -> Share:
+    """Of so many tiles' sums of `chunks` chunks, `chunk` steps each at most.
+
+    The share for which the busiest of a processor's schedulers has the least to do; `WHOLE` unless
+    the others save time beside what they write and read.
+    """
+    if chunks < 2 or tiles == 0:
+        return WHOLE
+    room = MOST // (_FLOAT * tile.bm * tile.bn * tiles)
+    if room < 2:
+        return WHOLE
+    passes = -(-chunks // room)
+    held = -(-chunks // passes)
+
+    def busiest(splits: int) -> int:
+        return -(-tiles * splits * tile.warps // (_WARPS * processors)) * -(-held // splits)
+
+    most = min(held, -(-_ROOM * processors // (tile.warps * tiles)))
+    splits = min(range(1, most + 1), key=busiest)
+    alone = -(-tiles * tile.warps // (_WARPS * processors)) * chunks
+    saves = busiest(splits) * passes * (chunk + _WRITTEN) < alone * (chunk + _ADDED)
+    return Share(splits, held) if splits > 1 and saves else WHOLE
+
+
+def scratch(found: Share, tile: Tile, tiles: int) -> int:
+    """Bytes of the sums of chunks in memory."""
+    return _FLOAT * tile.bm * tile.bn * tiles * found.held
