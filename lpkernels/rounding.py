@@ -42,6 +42,8 @@ ROUNDINGS = (
     "to_odd",
     "stochastic",
 )
+# The number of "stochastic" among a quantizer's integers.
+STOCHASTIC = ROUNDINGS.index("stochastic")
 
 MAX_RANDOM_BITS = 32
 

@@ -19,7 +19,6 @@ from lpkernels.arithmetic._named_accumulators import (
     accumulator,
     as_accumulator,
 )
-from lpkernels.arithmetic._operands import START as PLAIN_INTS
 from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
@@ -49,7 +48,6 @@ __all__ = [
     "NAMED_ACCUMULATORS",
     "NATIVE",
     "ORDERS",
-    "PLAIN_INTS",
     "PRODUCTS",
     "QUANTIZERS",
     "UNITS",

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic import _operands
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import (
     FP32,
     AffineFormat,
@@ -318,25 +319,25 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
 
     Raises:  ValueError: the integers describe no Accumulator.
     """
-    if len(ints) not in (_operands.START, _operands.END):
+    at = InAccumulator
+    if len(ints) not in (at.PLAIN, at.ALL):
         raise ValueError(
             f"accumulator_from_ints: expected the 35 integers of Accumulator.to_ints(), or "
-            f"{_operands.END} with operands, got {ints}"
+            f"{at.ALL} with operands, got {ints}"
         )
-    order, chunk, rounding, product_rounding, random_bits, rng, has_product, has_outer = ints[:8]
-    block, aligned_bits, outer_rounding = ints[32 : _operands.START]
+    has_product, has_outer = ints[at.HAS_PRODUCT], ints[at.HAS_OUTER]
     return Accumulator(
-        format_from_ints(ints[8:16]),
-        ROUNDINGS[rounding],
-        product=format_from_ints(ints[16:24]) if has_product else None,
-        product_rounding=ROUNDINGS[product_rounding],
-        chunk=chunk or None,
-        outer=format_from_ints(ints[24:32]) if has_outer else None,
-        outer_rounding=ROUNDINGS[outer_rounding] if has_outer else None,
-        order=ORDERS[order],
-        block=block or None,
-        aligned_bits=aligned_bits or None,
-        **_operands.from_integers(ints[_operands.START :]),
-        random_bits=random_bits,
-        rng=RNGS[rng],
+        format_from_ints(ints[at.FORMAT]),
+        ROUNDINGS[ints[at.ROUNDING]],
+        product=format_from_ints(ints[at.PRODUCT]) if has_product else None,
+        product_rounding=ROUNDINGS[ints[at.PRODUCT_ROUNDING]],
+        chunk=ints[at.CHUNK] or None,
+        outer=format_from_ints(ints[at.OUTER]) if has_outer else None,
+        outer_rounding=ROUNDINGS[ints[at.OUTER_ROUNDING]] if has_outer else None,
+        order=ORDERS[ints[at.ORDER]],
+        block=ints[at.BLOCK] or None,
+        aligned_bits=ints[at.ALIGNED_BITS] or None,
+        **_operands.from_integers(ints),
+        random_bits=ints[at.RANDOM_BITS],
+        rng=RNGS[ints[at.RNG]],
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import FloatFormat, Format, as_format, format_from_ints
 from lpkernels.formats.checks import checked_int
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 One: TypeAlias = Format | str
 Given: TypeAlias = One | Sequence[One] | None
-
-# Where the integers of Accumulator.to_ints that describe these fields start and end.
-START, END = 35, 54
 
 # Two operands have exponents of -298 or more and 254 or less together: beyond, nothing changes.
 _LARGEST_EXPONENT = 300
@@ -138,17 +136,18 @@ def integers(acc: Accumulator) -> tuple[int, ...]:
 
 def exchanged(ints: tuple[int, ...]) -> tuple[int, ...]:
     """The integers of an accumulator after `Accumulator.exchanged`."""
-    left, right, rest = START + 8, START + 16, END
-    return (*ints[:START], *ints[left:right], *ints[START:left], *ints[right:rest])
+    at = InAccumulator
+    rest = ints[at.HAS_LEAST_EXPONENT :]
+    return (*ints[: at.PLAIN], *ints[at.RIGHT], *ints[at.LEFT], *rest)
 
 
 def from_integers(ints: tuple[int, ...]) -> dict[str, Any]:
-    """The arguments of an Accumulator."""
-    if not ints:
+    """The arguments of an Accumulator, of all of its integers."""
+    at = InAccumulator
+    if len(ints) == at.PLAIN:
         return {}
-    has_least, least, interleaved = ints[16:]
     return {
-        "operands": (format_from_ints(ints[:8]), format_from_ints(ints[8:16])),
-        "least_exponent": least if has_least else None,
-        "interleaved": interleaved,
+        "operands": (format_from_ints(ints[at.LEFT]), format_from_ints(ints[at.RIGHT])),
+        "least_exponent": ints[at.LEAST_EXPONENT] if ints[at.HAS_LEAST_EXPONENT] else None,
+        "interleaved": ints[at.INTERLEAVED],
     }

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic._text import parse_options
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import Format, as_format, format_from_ints, parse_format
 from lpkernels.formats.checks import checked_int, set_fields
 from lpkernels.rng import RNGS, check_rng
@@ -89,10 +90,9 @@ def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
             "quantizer_from_ints: expected the 12 or 20 integers of Quantizer.to_ints(), "
             f"got {ints}"
         )
-    rounding, random_bits, rng, _ = ints[-4:]
-    return Quantizer(
-        format_from_ints(ints[:-4]), ROUNDINGS[rounding], random_bits=random_bits, rng=RNGS[rng]
-    )
+    rounding, random_bits, rng = ints[InQuantizer.RULE]
+    fmt = format_from_ints(ints[InQuantizer.FORMAT])
+    return Quantizer(fmt, ROUNDINGS[rounding], random_bits=random_bits, rng=RNGS[rng])
 
 
 def as_quantizer(quantizer: Quantizer | Format | str) -> Quantizer:

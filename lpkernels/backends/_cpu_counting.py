@@ -7,12 +7,19 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from lpkernels.backends._layout import AFFINE, BLOCK, axis_sizes, dense
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends._layout import axis_sizes, dense
 from lpkernels.backends._protocol import COUNTS
+from lpkernels.formats.integers import takes_scales
+from lpkernels.rounding import STOCHASTIC
 
 # The order of lpk::ElementType in csrc/cpu/drivers/element_types.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
-STOCHASTIC = 6
+
+
+def by_position(quantizer: tuple[int, ...]) -> bool:
+    """Whether what becomes of an element depends on its place in the tensor."""
+    return takes_scales(quantizer) or quantizer[InQuantizer.ROUNDING] == STOCHASTIC
 
 
 def quantize_counting(
@@ -28,9 +35,8 @@ def quantize_counting(
     stream_bytes: int,
 ) -> None:
     """As `Backend.quantize_counting`; module is lpkernels._C."""
-    by_position = quantizer[0] in (AFFINE, BLOCK) or quantizer[-4] == STOCHASTIC
     other_order = out is not None and x.stride() != out.stride()
-    if by_position or other_order or not dense(x):
+    if by_position(quantizer) or other_order or not dense(x):
         x = x.contiguous()
     target = out
     if out is not None and out.stride() != x.stride():

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InAccumulator
+
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
 _BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
 
@@ -23,7 +25,7 @@ def matmul_events(
     bits: bool,
 ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
     """As `Backend.matmul_events`; module is lpkernels._C."""
-    (m, k), n, chunk = a.shape, b.shape[1], acc[1]
+    (m, k), n, chunk = a.shape, b.shape[1], acc[InAccumulator.CHUNK]
     sums = torch.empty(m, n, **_FLOAT32)
     products = torch.zeros(m, k, n, **_BYTES) if bits else None
     chunks = torch.zeros(m, -(-k // chunk), n, **_BYTES) if bits and chunk else None

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends._protocol import UpdateTensors
+from lpkernels.formats.integers import AFFINE, KIND
+from lpkernels.formats.integers import axis as axis_of
 
-AFFINE, BLOCK = 2, 3
 # How values of an update lie that are codes, beside the ElementTypes: kCodes of
 # csrc/cpu/elementwise/update.h.
 CODES = 4
@@ -35,15 +36,10 @@ def dense(x: Tensor) -> bool:
 
 def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
     """(outer, length, inner) around the axis of a block or affine format; one line for others."""
-    if fmt[0] == BLOCK:
-        axis = fmt[2]
-    elif fmt[0] == AFFINE and fmt[3]:
-        axis = fmt[4]
-    elif fmt[0] == AFFINE:
-        # One slice: the whole tensor.
-        return [1, 1, math.prod(shape)]
-    else:
-        return [1, math.prod(shape), 1]
+    axis = axis_of(fmt)
+    if axis is None:
+        # The whole tensor is one slice of an affine format.
+        return [1, 1, math.prod(shape)] if fmt[KIND] == AFFINE else [1, math.prod(shape), 1]
     if not shape:
         return [1, 1, 1]
     axis %= len(shape)

@@ -24,10 +24,8 @@ from lpkernels.backends import (
     _cpu_update,
     broadcast_batch,
 )
-from lpkernels.backends._cpu_counting import DTYPES, STOCHASTIC
+from lpkernels.backends._cpu_counting import DTYPES, by_position
 from lpkernels.backends._layout import (
-    AFFINE,
-    BLOCK,
     NO_OFFSET,
     axis_sizes,
     batch_offsets,
@@ -101,8 +99,7 @@ class CpuBackend:
     ) -> None:
         if x.numel() == 0:
             return
-        by_position = quantizer[0] in (AFFINE, BLOCK) or quantizer[-4] == STOCHASTIC
-        if by_position or x.stride() != out.stride() or not dense(x):
+        if by_position(quantizer) or x.stride() != out.stride() or not dense(x):
             x = x.contiguous()
         target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
         self._c().quantize(

@@ -39,6 +39,19 @@ from lpkernels.formats._named import (
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.integers import (
+    AFFINE,
+    BLOCK,
+    FIXED,
+    FLOAT,
+    KIND,
+    InAffine,
+    InBlock,
+    InFixed,
+    InFloat,
+    axis,
+    element,
+)
 
 __all__ = [
     "BF16",
@@ -147,24 +160,30 @@ def format_from_ints(ints: tuple[int, ...]) -> Format:
 
     Raises:  ValueError: the integers describe no format.
     """
-    if len(ints) == 8 and ints[0] == 0:
+    kind, length = (ints or (None,))[KIND], len(ints)
+    if kind == FLOAT and length == 8:
         return FloatFormat(
-            ints[1],
-            ints[2],
-            bias=ints[3],
-            specials=SPECIALS[ints[4]],
-            subnormals=bool(ints[5]),
-            overflow=OVERFLOWS[ints[6]],
+            ints[InFloat.EXP_BITS],
+            ints[InFloat.MAN_BITS],
+            bias=ints[InFloat.BIAS],
+            specials=SPECIALS[ints[InFloat.SPECIALS]],
+            subnormals=bool(ints[InFloat.SUBNORMALS]),
+            overflow=OVERFLOWS[ints[InFloat.OVERFLOW]],
         )
-    if len(ints) == 8 and ints[0] == 1:
-        overflow = FIXED_OVERFLOWS[ints[4]]
-        return FixedFormat(ints[1], ints[2], signed=bool(ints[3]), overflow=overflow)
-    if len(ints) == 8 and ints[0] == 2:
-        return AffineFormat(ints[1], symmetric=bool(ints[2]), axis=ints[4] if ints[3] else None)
-    if len(ints) == 16 and ints[0] == 3:
-        element = format_from_ints(ints[8:])
-        if isinstance(element, FloatFormat):
-            return BlockFormat(element, ints[1], axis=ints[2])
+    if kind == FIXED and length == 8:
+        return FixedFormat(
+            ints[InFixed.WORD_BITS],
+            ints[InFixed.FRAC_BITS],
+            signed=bool(ints[InFixed.SIGNED]),
+            overflow=FIXED_OVERFLOWS[ints[InFixed.OVERFLOW]],
+        )
+    if kind == AFFINE and length == 8:
+        symmetric = bool(ints[InAffine.SYMMETRIC])
+        return AffineFormat(ints[InAffine.BITS], symmetric=symmetric, axis=axis(ints))
+    if kind == BLOCK and length == 16:
+        one = format_from_ints(element(ints))
+        if isinstance(one, FloatFormat):
+            return BlockFormat(one, ints[InBlock.SIZE], axis=ints[InBlock.AXIS])
     raise ValueError(
         f"format_from_ints: expected the 8 or 16 integers of a format's to_ints(), got {ints}"
     )

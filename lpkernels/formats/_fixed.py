@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
+from lpkernels.formats.integers import FIXED
 
 FIXED_OVERFLOWS = ("saturate", "wrap")
 
@@ -110,6 +111,6 @@ class FixedFormat:
         return (exp_bits, man_bits) == (8, 23)
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: 1, word_bits, frac_bits, signed, overflow, 0, 0, 0."""
+        """Eight integers: FIXED, word_bits, frac_bits, signed, overflow, 0, 0, 0."""
         overflow = FIXED_OVERFLOWS.index(self.overflow)
-        return (1, self.word_bits, self.frac_bits, int(self.signed), overflow, 0, 0, 0)
+        return (FIXED, self.word_bits, self.frac_bits, int(self.signed), overflow, 0, 0, 0)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
+from lpkernels.formats.integers import FLOAT
 
 SPECIALS = ("ieee", "fn", "none")
 OVERFLOWS = ("infinity", "saturate", "nan")
@@ -200,9 +201,9 @@ class FloatFormat:
         )
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: 0, exp_bits, man_bits, bias, specials, subnormals, overflow, 0."""
+        """Eight integers: FLOAT, exp_bits, man_bits, bias, specials, subnormals, overflow, 0."""
         return (
-            0,
+            FLOAT,
             self.exp_bits,
             self.man_bits,
             self.bias,

@@ -11,6 +11,7 @@ from lpkernels.formats.checks import (
     did_you_mean,
     set_fields,
 )
+from lpkernels.formats.integers import AFFINE, BLOCK
 
 # X >= -127, so an element step of 2^-22 is 2^-149, float32's own.
 _LEAST_ELEMENT_STEP = -22
@@ -71,9 +72,9 @@ class AffineFormat:
         return (exp_bits, man_bits) == (8, 23)
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: 2, bits, symmetric, has_axis, axis, 0, 0, 0."""
+        """Eight integers: AFFINE, bits, symmetric, has_axis, axis, 0, 0, 0."""
         has_axis = self.axis is not None
-        return (2, self.bits, int(self.symmetric), int(has_axis), self.axis or 0, 0, 0, 0)
+        return (AFFINE, self.bits, int(self.symmetric), int(has_axis), self.axis or 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, init=False)
@@ -151,8 +152,8 @@ class BlockFormat:
         return (exp_bits, man_bits) == (8, 23)
 
     def to_ints(self) -> tuple[int, ...]:
-        """Sixteen integers: 3, block_size, axis, 0, 0, 0, 0, 0 and the element's eight."""
-        return (3, self.block_size, self.axis, 0, 0, 0, 0, 0, *self.element.to_ints())
+        """Sixteen integers: BLOCK, block_size, axis, 0, 0, 0, 0, 0 and the element's eight."""
+        return (BLOCK, self.block_size, self.axis, 0, 0, 0, 0, 0, *self.element.to_ints())
 
 
 def _parse_element(name: str) -> FloatFormat:

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lpkernels import ops
+from lpkernels.formats.integers import AFFINE, KIND
+from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
 
 RangeLike: TypeAlias = Tensor | Sequence[float | Tensor]
@@ -25,12 +26,12 @@ def limits_of(
     """
     if ends is None:
         return None
-    if quantizer[0] != ops.AFFINE:
+    if quantizer[KIND] != AFFINE:
         raise ValueError(
             f"{function}: range= is the range of an AffineFormat, but the format is another one, "
             "whose values do not depend on a range; leave range away or pass such as 'affine8'"
         )
-    axis = ops.axis(quantizer)
+    axis = axis_of(quantizer)
     slices = 1 if axis is None else x.shape[axis]
     if isinstance(ends, Tensor):
         _check_tensor(function, "range", ends, x)

@@ -13,6 +13,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat
+from lpkernels.formats.integers import code_bits
 from lpkernels.functional import _checks
 from lpkernels.ops import Ints
 from lpkernels.rng import SITE_QUANTIZE, Role
@@ -113,7 +114,7 @@ def _packs(x: Tensor, quantizer: Quantizer) -> bool:
     if not _switch.packs or isinstance(quantizer.fmt, AffineFormat) or not x.numel():
         return False
     fmt = _format(quantizer)
-    if ops.code_bits(fmt) >= _WHOLE or x.device.type == "meta":
+    if code_bits(fmt) >= _WHOLE or x.device.type == "meta":
         return False
     if torch.compiler.is_compiling() and not ops.has_every_code(fmt):
         return False

@@ -17,6 +17,7 @@ from lpkernels.formats import (
     format_from_ints,
     parse_format,
 )
+from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
 
 __all__ = ["pack", "unpack"]
@@ -108,7 +109,7 @@ def _packable(function: str, fmt: object) -> tuple[int, ...]:
 
 
 def _check_axis(function: str, fmt: tuple[int, ...], shape: Sequence[int]) -> None:
-    axis, dims = ops.axis(fmt), max(len(shape), 1)
+    axis, dims = axis_of(fmt), max(len(shape), 1)
     if axis is not None and not -dims <= axis < dims:
         raise ValueError(
             f"{function}: {format_from_ints(fmt)} has blocks along axis {axis}, but the shape is "

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, as_quantizer
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import (
     FP32,
     AffineFormat,
@@ -19,6 +20,8 @@ from lpkernels.formats import (
     format_from_ints,
     parse_format,
 )
+from lpkernels.formats.integers import AFFINE, KIND
+from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, limits_of
 from lpkernels.functional.recording import apply
@@ -212,7 +215,7 @@ def _format_ints(name: str) -> tuple[int, ...]:
 
 
 def _mode_ints(rounding: str, random_bits: int | None = None) -> tuple[int, ...]:
-    return Quantizer(FP32, rounding, random_bits=random_bits).to_ints()[-4:]
+    return Quantizer(FP32, rounding, random_bits=random_bits).to_ints()[InQuantizer.MODE]
 
 
 def _check_no_mode(
@@ -224,7 +227,7 @@ def _check_no_mode(
 ) -> None:
     if random_bits is None and rounding == "nearest_even":
         return
-    if random_bits is None and ROUNDINGS[quantizer[-4]] == rounding:
+    if random_bits is None and ROUNDINGS[quantizer[InQuantizer.ROUNDING]] == rounding:
         return
     raise ValueError(
         f"{function}: the Quantizer {fmt} has its own rounding and random_bits, but got "
@@ -234,11 +237,12 @@ def _check_no_mode(
 
 
 def check_axis(function: str, x: Tensor, quantizer: tuple[int, ...]) -> None:
-    axis = ops.axis(quantizer)
+    axis = axis_of(quantizer)
     # A block format takes a scalar as a vector of one element; a slice of a scalar is nothing.
-    dims = x.dim() if quantizer[0] == ops.AFFINE else max(x.dim(), 1)
+    dims = x.dim() if quantizer[KIND] == AFFINE else max(x.dim(), 1)
     if axis is not None and not -dims <= axis < dims:
+        fmt = format_from_ints(quantizer[InQuantizer.FORMAT])
         raise ValueError(
-            f"{function}: {format_from_ints(quantizer[:-4])} runs along axis {axis}, but x has "
-            f"shape {tuple(x.shape)}; the axis must be in {-dims}..{dims - 1}"
+            f"{function}: {fmt} runs along axis {axis}, but x has shape {tuple(x.shape)}; the axis "
+            f"must be in {-dims}..{dims - 1}"
         )

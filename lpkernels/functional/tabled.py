@@ -24,6 +24,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Quantizer, Recipe
 from lpkernels.arithmetic.precisions import in_place_of
 from lpkernels.formats import Format
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InBlock, code_bits
 from lpkernels.ops import ROW, Ints, Row
 
 _MODE = 4
@@ -125,13 +126,11 @@ def _options(part: Quantizer, formats: tuple[Format, ...]) -> list[Quantizer]:
 
 def _kept(formats: list[Ints]) -> _Kept:
     """Room for the codes of each of these formats."""
-    blocks = [fmt for fmt in formats if fmt[0] == ops.BLOCK]
-    axes = {fmt[2] for fmt in blocks}
-    if len(axes) > 1 or not all(
-        fmt[0] != ops.AFFINE and ops.has_every_code(fmt) for fmt in formats
-    ):
+    blocks = [fmt for fmt in formats if fmt[KIND] == BLOCK]
+    axes = {fmt[InBlock.AXIS] for fmt in blocks}
+    if len(axes) > 1 or not all(fmt[KIND] != AFFINE and ops.has_every_code(fmt) for fmt in formats):
         return _NOT_KEPT
-    bits = max(ops.code_bits(fmt) for fmt in formats)
+    bits = max(code_bits(fmt) for fmt in formats)
     if blocks:
-        return _Kept(bits, min(fmt[1] for fmt in blocks), *axes)
+        return _Kept(bits, min(fmt[InBlock.SIZE] for fmt in blocks), *axes)
     return _Kept(next((size for size in _CODE_SIZES if bits <= size), 0))

@@ -17,7 +17,6 @@ from lpkernels.ops._counting import (
 )
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
 from lpkernels.ops._packing import (
-    code_bits,
     encode,
     has_every_code,
     is_decoding,
@@ -34,7 +33,7 @@ from lpkernels.ops._products import (
     matmul,
     matmul_initial,
 )
-from lpkernels.ops._quantize import AFFINE, BLOCK, axis, fuses, quantize, quantize_out, result_dtype
+from lpkernels.ops._quantize import fuses, quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
 from lpkernels.ops._update import update
@@ -43,10 +42,8 @@ BACKENDS = ("auto", *backends.names())
 """What a `backend` argument may be."""
 
 __all__ = [
-    "AFFINE",
     "BACKENDS",
     "BINS",
-    "BLOCK",
     "COUNTS",
     "NOT_FUSED",
     "ROW",
@@ -58,9 +55,7 @@ __all__ = [
     "UpdateTensors",
     "add_bias",
     "assume_constant_result",
-    "axis",
     "broadcast_batch",
-    "code_bits",
     "conv_dgrad",
     "conv_fprop",
     "conv_wgrad",

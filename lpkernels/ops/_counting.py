@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer
+from lpkernels.formats.integers import KIND
 from lpkernels.ops._operator import as_ints, define, is_plain, without_grad
 from lpkernels.ops._quantize import METHODS, quantized_like, write_into
 from lpkernels.ops._rows import Ints
@@ -37,7 +38,7 @@ def _run(
     site: int,
     backend: str,
 ) -> None:
-    chosen = backends.select(backend, METHODS[quantizer[0]], x.device)
+    chosen = backends.select(backend, METHODS[quantizer[KIND]], x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
@@ -151,5 +152,5 @@ class Counting:
             return count(x, self._ints, counts, None, None, 0)
         chosen = self._backend
         if chosen is None:
-            chosen = self._backend = backends.select("auto", METHODS[self._ints[0]], x.device)
+            chosen = self._backend = backends.select("auto", METHODS[self._ints[KIND]], x.device)
         chosen.quantize_counting(x, self._ints, None, 0, SITE_QUANTIZE, None, counts, None)

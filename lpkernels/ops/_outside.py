@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from lpkernels.arithmetic import PLAIN_INTS, Quantizer, accumulator_from_ints
+from lpkernels.arithmetic import Quantizer, accumulator_from_ints
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import FloatFormat
 from lpkernels.ops._quantize import rounded
 from lpkernels.ops._rows import Ints
@@ -36,10 +37,10 @@ def look_once(op: str, acc: Ints, operands: Sequence[Tensor], roundings: Sequenc
     operands, roundings: two tensors, and how the product rounds each of them, () not at all; in the
     order of the operator's arguments. Does nothing without operand formats, or for a GPU's tensors.
     """
-    if len(acc) <= PLAIN_INTS or not operands[0].is_cpu:
+    if len(acc) <= InAccumulator.PLAIN or not operands[0].is_cpu:
         return
     first, second = operands
-    key = (op, acc[PLAIN_INTS:], first.shape, second.shape)
+    key = (op, acc[InAccumulator.PLAIN :], first.shape, second.shape)
     if key in _looked or len(_looked) >= MOST:
         return
     _looked.add(key)

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from lpkernels import backends
-from lpkernels.formats import format_from_ints
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats import SPECIALS, format_from_ints
+from lpkernels.formats.integers import BLOCK, FIXED, KIND, InBlock, InFloat, code_bits
 from lpkernels.ops._operator import Packable, as_ints, define
-from lpkernels.ops._quantize import BLOCK
 from lpkernels.ops._rows import Ints, Row, row_ints
 
-_FIXED = 1
-# The integers of a quantizer that follow those of its format.
-_MODE = 4
 # What a float format's top exponent code means.
-_IEEE, _FN = 0, 1
+_IEEE, _FN = SPECIALS.index("ieee"), SPECIALS.index("fn")
 
 
 def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
@@ -27,9 +25,9 @@ def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
 
     fmt is a float, fixed or block format as integers.
     """
-    if fmt[0] != BLOCK:
-        return _bytes(shape, _code_bits(fmt))
-    return _bytes(shape, _code_bits(fmt[8:]), fmt[1], fmt[2])
+    if fmt[KIND] != BLOCK:
+        return _bytes(shape, code_bits(fmt))
+    return _bytes(shape, code_bits(fmt), fmt[InBlock.SIZE], fmt[InBlock.AXIS])
 
 
 def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) -> int:
@@ -42,20 +40,12 @@ def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) 
     return (numel * bits + 8 * blocks + 7) // 8
 
 
-def _code_bits(fmt: Ints) -> int:
-    return fmt[1] if fmt[0] == _FIXED else 1 + fmt[1] + fmt[2]
-
-
-def code_bits(fmt: Ints) -> int:
-    """The bits of the code of one value; of a block's element, without the scale."""
-    return _code_bits(fmt[8:] if fmt[0] == BLOCK else fmt)
-
-
 def has_every_code(fmt: Ints) -> bool:
     """Whether every value that quantize makes has a code, infinities and NaN included."""
-    if fmt[0] in (BLOCK, _FIXED):
-        return fmt[0] == BLOCK
-    return fmt[4] == _FN or (fmt[4] == _IEEE and fmt[2] > 0)
+    if fmt[KIND] in (BLOCK, FIXED):
+        return fmt[KIND] == BLOCK
+    specials = fmt[InFloat.SPECIALS]
+    return specials == _FN or (specials == _IEEE and fmt[InFloat.MAN_BITS] > 0)
 
 
 def packs_at_once(device_type: str) -> bool:
@@ -96,14 +86,14 @@ def _pack_row_fake(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
 
 def _pack_row_impl(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
     """The codes of the quantizer's format, and zeros up to the length that the room has."""
-    codes = _pack_impl(x, row_ints(rows, index)[:-_MODE])
+    codes = _pack_impl(x, row_ints(rows, index)[InQuantizer.FORMAT])
     kept = codes.new_zeros(_bytes(x.shape, *room))
     kept[: codes.numel()] = codes
     return kept
 
 
 def _unpack_row_impl(codes: Tensor, rows: Tensor, index: int, shape: Sequence[int]) -> Tensor:
-    fmt = row_ints(rows, index)[:-_MODE]
+    fmt = row_ints(rows, index)[InQuantizer.FORMAT]
     return _unpack_impl(codes[: packed_bytes(fmt, shape)], fmt, shape)
 
 

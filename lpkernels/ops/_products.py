@@ -10,19 +10,14 @@ import torch
 from torch import Tensor
 
 from lpkernels import backends
-from lpkernels.arithmetic import NATIVE, PLAIN_INTS, Accumulator
+from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends import NOT_FUSED, Fused, native
 from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import rounded
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
-
-# The first integer of an Accumulator of order "native".
-_NATIVE = NATIVE.to_ints()[0]
-# Where Accumulator.to_ints has the length of an aligned block; the orders behind NATIVE are trees
-# and compensated sums.
-_BLOCK = 32
 
 
 def _apart(
@@ -38,9 +33,9 @@ def _apart(
 
 def _suffix(acc: Sequence[int]) -> str:
     """What `Backend.unsupported` wants behind the name of a product; the integers of to_ints."""
-    if len(acc) > PLAIN_INTS:
+    if len(acc) > InAccumulator.PLAIN:
         return "_operands"
-    return "_ordered" if acc[0] > _NATIVE or acc[_BLOCK] else ""
+    return "" if has_running_sum(tuple(acc)) else "_ordered"
 
 
 def _define_sum(
@@ -59,7 +54,7 @@ def _define_sum(
         if starts:
             operands[2] = None
         call = (tuple(acc), seed, role)
-        native_order = acc[0] == _NATIVE
+        native_order = acc[InAccumulator.ORDER] == NATIVE
         # torch sums native chunks, unless the backend does; the additions that the contract covers
         # are always the backend's.
         needed = "accumulate" if native_order else op + _suffix(acc)
@@ -152,7 +147,7 @@ def _add_bias_impl(
     if addend.dim() > 1:
         addend = addend.expand(moved.shape).reshape(rows.shape)
     # This addition has no operands, and every backend makes it.
-    plain = tuple(acc)[:PLAIN_INTS]
+    plain = tuple(acc)[: InAccumulator.PLAIN]
     chosen.accumulate(rows, addend, (0, 0), plain, seed, role, SITE_BIAS, 0)
     out.copy_(sums.movedim(-1, channels))
     return rounded(out, tuple(result), None, role, SITE_QUANTIZE, backend) if result else out

@@ -10,23 +10,13 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import FloatFormat
+from lpkernels.formats.integers import KIND, takes_scales
 from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._rows import Ints, Row
 from lpkernels.rng import SITE_QUANTIZE
-from lpkernels.rounding import ROUNDINGS
-
-# The first integer of a format; that of a FloatFormat is 0.
-AFFINE, BLOCK = 2, 3
-_STOCHASTIC = ROUNDINGS.index("stochastic")
-
-
-def axis(fmt: Ints) -> int | None:
-    """The axis along which a format, given as integers, takes its scales; None if there is none."""
-    if fmt[0] == BLOCK:
-        return fmt[2]
-    return fmt[4] if fmt[0] == AFFINE and fmt[3] else None
-
+from lpkernels.rounding import STOCHASTIC
 
 _WIDTHS = {torch.float16: (5, 10), torch.bfloat16: (8, 7)}
 
@@ -81,7 +71,7 @@ def _round_into(
     site: int,
     backend: str,
 ) -> None:
-    chosen = backends.select(backend, METHODS[quantizer[0]], x.device)
+    chosen = backends.select(backend, METHODS[quantizer[KIND]], x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
@@ -91,7 +81,7 @@ def _round_into(
     chosen.quantize(x, tuple(quantizer), seed, role, site, out)
 
 
-# What backends answer for, by the first integer of the format.
+# What backends answer for, by the kind of the format.
 METHODS = ("quantize", "quantize", "quantize_affine", "quantize_block")
 _quantize = define(
     "_quantize(Tensor x, int[] quantizer, Tensor? seed, int role, int site, str backend) -> Tensor",
@@ -144,4 +134,4 @@ def fuses(quantizer: Ints | Row) -> bool:
     """
     if isinstance(quantizer, Row):
         return quantizer.fuses
-    return quantizer[0] not in (AFFINE, BLOCK) and quantizer[-4] != _STOCHASTIC
+    return not takes_scales(quantizer) and quantizer[InQuantizer.ROUNDING] != STOCHASTIC

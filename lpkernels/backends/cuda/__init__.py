@@ -13,6 +13,7 @@ from torch import Tensor
 from lpkernels import _build
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize, _update
+from lpkernels.formats.integers import KIND
 
 _OPS = (
     "quantize",
@@ -68,7 +69,7 @@ class CudaBackend:
         site: int,
         out: Tensor,
     ) -> None:
-        _QUANTIZE[quantizer[0]](x, quantizer, seed, role, site, out)
+        _QUANTIZE[quantizer[KIND]](x, quantizer, seed, role, site, out)
 
     def quantize_counting(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame, geometry_of, output_size, three
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all, starts
@@ -92,7 +93,7 @@ def conv_dgrad(
         image = framed(grad_output, dgrad_frame(g), facts[0], fused.left)
         weights = pack_matrices(by_input(w, g), facts[1], fused.right)
         for product in tables(dgrad, g, w.device):
-            sums = _sums(product, out, None, starts(product, acc[1]))
+            sums = _sums(product, out, None, starts(product, acc[InAccumulator.CHUNK]))
             right = _at_positions(weights, product.positions)
             multiply(_gathered(product, image), right, sums, acc, fused.result, seed, role)
     return out

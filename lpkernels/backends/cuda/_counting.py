@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import COUNTS
-from lpkernels.backends._layout import AFFINE, BLOCK, axis_sizes
+from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 from lpkernels.backends.cuda._quantize import DTYPES, MAX_DIMS, collapsed
+from lpkernels.formats.integers import AFFINE, KIND, takes_scales
 
 _FLOAT32 = 0
 
@@ -31,7 +32,7 @@ def quantize_counting(
         int(counts is not None and counts.numel() > COUNTS),
         0 if limits is None else limits.data_ptr(),
     ]
-    if quantizer[0] in (AFFINE, BLOCK):
+    if takes_scales(quantizer):
         x = x.contiguous()
         whole = out is None or (out.is_contiguous() and out.dtype == torch.float32)
         target = out if whole else torch.empty_like(x, dtype=torch.float32)
@@ -88,7 +89,7 @@ def _scaled(
     finds_ends: bool,
 ) -> None:
     sizes = axis_sizes(x.shape, quantizer)
-    slices = sizes[1] if quantizer[0] == AFFINE else 0
+    slices = sizes[1] if quantizer[KIND] == AFFINE else 0
     with on_device(x):
         draws = Seed(seed, x.device)
         ends = torch.empty(slices if finds_ends else 0, 2, dtype=torch.int64, device=x.device)

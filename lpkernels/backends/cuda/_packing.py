@@ -11,21 +11,17 @@ import math
 import torch
 from torch import Tensor
 
-from lpkernels.backends._layout import BLOCK, axis_sizes
+from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.cuda._launch import module, on_device, stream
+from lpkernels.formats.integers import BLOCK, KIND, InBlock, code_bits
 
-_FIXED = 1
-# Of an element format in the integers of a block format.
-_ELEMENT = slice(8, 16)
 _NONE = 2**63 - 1
 
 
 def _bytes(fmt: tuple[int, ...], sizes: list[int]) -> int:
-    element = fmt[_ELEMENT] if fmt[0] == BLOCK else fmt
-    width = element[1] if element[0] == _FIXED else 1 + element[1] + element[2]
     outer, length, inner = sizes
-    scales = outer * inner * -(-length // fmt[1]) if fmt[0] == BLOCK else 0
-    return (math.prod(sizes) * width + 8 * scales + 7) // 8
+    scales = outer * inner * -(-length // fmt[InBlock.SIZE]) if fmt[KIND] == BLOCK else 0
+    return (math.prod(sizes) * code_bits(fmt) + 8 * scales + 7) // 8
 
 
 def pack(x: Tensor, fmt: tuple[int, ...]) -> Tensor:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpkernels.backends._layout import AFFINE, axis_sizes
+from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
+from lpkernels.formats.integers import AFFINE, KIND
 
 # The order of lpk::cuda::ElementType in csrc/cuda/quantize.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
@@ -65,7 +66,7 @@ def quantize_scaled(
     whole = out.is_contiguous() and out.dtype == torch.float32
     target = out if whole else torch.empty_like(x, dtype=torch.float32)
     sizes = axis_sizes(x.shape, quantizer)
-    slices = sizes[1] if quantizer[0] == AFFINE else 0
+    slices = sizes[1] if quantizer[KIND] == AFFINE else 0
     with on_device(x):
         draws = Seed(seed, x.device)
         # The least and the largest value of each slice, then the line between them.

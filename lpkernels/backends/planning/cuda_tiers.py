@@ -35,7 +35,7 @@ class Certificate(NamedTuple):
     everywhere: bool
 
 
-def in_sequence(acc: Accumulator) -> bool:
+def has_running_sum(acc: Accumulator) -> bool:
     return acc.order in ("sequential", "native") and acc.block is None
 
 
@@ -62,7 +62,7 @@ def _draws_in_fours(acc: Accumulator) -> bool:
 def may_certify(acc: Accumulator) -> bool:
     """Whether any operands could take another kernel than the exact one."""
     fmt, rounding = acc.fmt, inner_rounding(acc)
-    if not in_sequence(acc) or not _closes_chunks(acc):
+    if not has_running_sum(acc) or not _closes_chunks(acc):
         return False
     if not isinstance(fmt, FloatFormat) or fmt.man_bits < 1:
         return False
@@ -206,7 +206,7 @@ def tier(acc: Accumulator, shape: Shape, *, fast_doubles: bool) -> str:
 
     fast_doubles: the processor adds doubles at half the rate of floats, no less.
     """
-    if not in_sequence(acc):
+    if not has_running_sum(acc):
         return ORDERED
     fmt, rounding = acc.fmt, inner_rounding(acc)
     p = product_of(shape.left, shape.right)

@@ -10,6 +10,7 @@ import functools
 import math
 
 from lpkernels.arithmetic import accumulator_from_ints
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
 
 #: The processor's own multiply-adds of float16 and bfloat16, which round as the contract does.
@@ -39,7 +40,7 @@ def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int
     nvidia: a fused multiply-add of float16 or bfloat16 rounds once and keeps subnormals, and one of
     float32 rounds in every direction.
     """
-    parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[8:16])
+    parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.FORMAT])
     if parsed.order != "sequential" or parsed.block:
         return ()
     if parsed.product is not None and not _product_fits(acc):
@@ -124,7 +125,7 @@ def _cuts(fmt: FloatFormat, acc: Ints) -> bool:
 
 def _product_fits(acc: Ints) -> bool:
     """Products rounded by the grid of `_rounding.floored`."""
-    parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[16:24])
+    parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.PRODUCT])
     if parsed.product_rounding != "nearest_even" or not isinstance(fmt, FloatFormat):
         return False
     return fmt.subnormals and 1 <= fmt.man_bits <= 21 and _grid_fits(fmt)
@@ -148,7 +149,7 @@ def single_outer(acc: Ints) -> bool:
     rounded to odd in float32 has at least two bits more than the format, so rounding it gives what
     rounding the exact sum gives (Boldo and Melquiond 2008).
     """
-    fmt = format_from_ints(acc[24:32])
+    fmt = format_from_ints(acc[InAccumulator.OUTER])
     if accumulator_from_ints(acc).outermost_rounding != "nearest_even":
         return False
     return isinstance(fmt, FloatFormat) and 1 <= fmt.man_bits <= 21 and ranges32(fmt)

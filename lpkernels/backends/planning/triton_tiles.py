@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lpkernels.arithmetic import accumulator_from_ints
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends.planning import triton_tiers as tiers
 from lpkernels.formats import FixedFormat, format_from_ints
 
@@ -120,7 +121,7 @@ def outer_tile(tile: Tile) -> Tile:
 
 def beside(acc: tuple[int, ...]) -> Beside:
     """Of an Accumulator's integers."""
-    parsed, outer = accumulator_from_ints(acc), format_from_ints(acc[24:32])
+    parsed, outer = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.OUTER])
     nearest = parsed.outermost_rounding == "nearest_even"
     plain = not isinstance(outer, FixedFormat) and getattr(outer, "man_bits", 0) > 0
     return Beside(

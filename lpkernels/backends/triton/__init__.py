@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.triton import _launch
+from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND
 
 _launch.require_version()
 
@@ -29,7 +30,12 @@ from lpkernels.backends.triton import (  # noqa: E402
 __all__ = ["BACKEND", "TritonBackend"]
 
 # By the first integer of a format.
-_QUANTIZE = (_quantize.quantize, _quantize.quantize, _affine.quantize, _block.quantize)
+_QUANTIZE = {
+    FLOAT: _quantize.quantize,
+    FIXED: _quantize.quantize,
+    AFFINE: _affine.quantize,
+    BLOCK: _block.quantize,
+}
 _OPS = (
     "quantize",
     "quantize_affine",
@@ -81,7 +87,7 @@ class TritonBackend:
         site: int,
         out: Tensor,
     ) -> None:
-        _QUANTIZE[quantizer[0]](x, quantizer, seed, role, site, out)
+        _QUANTIZE[quantizer[KIND]](x, quantizer, seed, role, site, out)
 
     def quantize_counting(
         self,

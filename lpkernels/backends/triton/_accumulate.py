@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._draws import (
     column_keys,
@@ -93,7 +94,12 @@ def accumulate(
     """As `lpkernels.backends.Backend.accumulate`."""
     if total.numel() == 0:
         return
-    rule, numbers = rule_of(acc[24:32], acc[34], acc[4], acc[5])
+    rule, numbers = rule_of(
+        acc[InAccumulator.OUTER],
+        acc[InAccumulator.OUTER_ROUNDING],
+        acc[InAccumulator.RANDOM_BITS],
+        acc[InAccumulator.RNG],
+    )
     rows, cols = total.shape
     addend = addend.expand(rows, cols)
     columns = min(triton.next_power_of_2(cols), _COLUMNS)

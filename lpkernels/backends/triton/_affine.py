@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.triton._bits import (
     MAGNITUDE,
@@ -34,6 +35,7 @@ from lpkernels.backends.triton._quantize import (
 from lpkernels.backends.triton._rounding import round_to
 from lpkernels.backends.triton._rule import rule_of
 from lpkernels.formats import FixedFormat
+from lpkernels.formats.integers import InAffine
 
 # Codes are integers of at most 17 bits with their sign, which never reach this format's ends.
 _INTEGERS = FixedFormat(24, 0).to_ints()
@@ -216,8 +218,8 @@ def tiles(sizes: list[int], elements: int) -> tuple[Matrices, list[int], int, di
 
 def top_code(quantizer: tuple[int, ...]) -> float:
     """The largest code."""
-    bits, symmetric = quantizer[1], quantizer[2]
-    return 2.0 ** (bits - 1) - 1 if symmetric else 2.0**bits - 1
+    bits = quantizer[InAffine.BITS]
+    return 2.0 ** (bits - 1) - 1 if quantizer[InAffine.SYMMETRIC] else 2.0**bits - 1
 
 
 def _keys(x: Tensor, sizes: list[int]) -> Tensor:
@@ -243,7 +245,7 @@ def quantize(
     if x.numel() == 0:
         return
     sizes = axis_sizes(x.shape, quantizer)
-    rule, numbers = rule_of(_INTEGERS, *quantizer[-4:-1])
+    rule, numbers = rule_of(_INTEGERS, *quantizer[InQuantizer.RULE])
     x = x.contiguous()
     target = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
     with on_device(x):
@@ -251,8 +253,8 @@ def quantize(
         matrices, counts, programs, constants = tiles(sizes, _LINE_TILE)
         line_kernel[(programs,)](
             x, target, ends, top_code(quantizer), matrices, *counts, numbers,
-            seed_for(rule, seed, x.device), role, site, R=rule, SYMMETRIC=bool(quantizer[2]),
-            **constants, **EXACT,
+            seed_for(rule, seed, x.device), role, site, R=rule,
+            SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
         )  # fmt: skip
     if target is not out:
         out.copy_(target)

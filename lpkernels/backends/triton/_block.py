@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.triton._bits import (
     EXPONENT,
@@ -37,11 +38,10 @@ from lpkernels.backends.triton._quantize import (
     way,
 )
 from lpkernels.backends.triton._rounding import round_to, round_to_float
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton._rule import SATURATE, rule_of
+from lpkernels.formats.integers import InBlock, InFloat
 
 _ELEMENTS = 1024
-_SATURATE = 1
-_OVERFLOW = 6
 
 
 class Lines(NamedTuple):
@@ -199,15 +199,15 @@ def quantize_blocks_kernel(
 
 def element_of(fmt: tuple[int, ...]) -> tuple[int, ...]:
     """The element's integers as a block uses it: beyond max is max."""
-    element = list(fmt[8:16])
-    element[_OVERFLOW] = _SATURATE
+    element = list(fmt[InBlock.ELEMENT])
+    element[InFloat.OVERFLOW] = SATURATE.value
     return tuple(element)
 
 
 def tiles(shape: torch.Size, fmt: tuple[int, ...]) -> tuple[Lines, list[int], int, dict[str, int]]:
     """How blocks lie, their three counts, the number of tiles, and the kernels' constants."""
     outer, length, inner = axis_sizes(shape, fmt)
-    size = min(fmt[1], length)
+    size = min(fmt[InBlock.SIZE], length)
     part = min(triton.next_power_of_2(size), _ELEMENTS)
     side = inner > 1
     per_line = triton.cdiv(length, size)
@@ -227,7 +227,7 @@ def quantize(
     if x.numel() == 0:
         return
     element = element_of(quantizer)
-    rule, numbers = rule_of(element, *quantizer[-4:-1])
+    rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
     how = way(element, x.dtype, torch.float32)
     x = x.contiguous()
     target = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends._conv_geometry import geometry_of, output_size
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all, starts
@@ -113,7 +114,7 @@ def conv_dgrad(
     left = pack(by_input(w, g), torch.Size((groups,)), fused.right)
     image = framed(grad_output, dgrad_frame(g), fused.left)
     for product in tables(dgrad, g, w.device):
-        sums = sums_of(product, out, None, starts(product, acc[1]))
+        sums = sums_of(product, out, None, starts(product, acc[InAccumulator.CHUNK]))
         weights = _at_positions(left, product.positions)
         _run(weights, image_operand(product, image), sums, acc, seed, role, fused.result)
     return out

@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import COUNTS
-from lpkernels.backends._layout import AFFINE, BLOCK, axis_sizes, dense
+from lpkernels.backends._layout import axis_sizes, dense
 from lpkernels.backends.triton import _affine, _block
 from lpkernels.backends.triton._affine import tile_places, value_on_line
 from lpkernels.backends.triton._bits import (
@@ -48,6 +49,7 @@ from lpkernels.backends.triton._quantize import (
 )
 from lpkernels.backends.triton._rounding import round_to, round_to_float
 from lpkernels.backends.triton._rule import INFINITY, SATURATE, STOCHASTIC, Numbers, Rule, rule_of
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InAffine, takes_scales
 
 _BLOCK = 1024
 _BINS = tl.constexpr(256)
@@ -274,8 +276,8 @@ def quantize_counting(
     wanted = Wanted(
         out is not None, counts is not None, counts is not None and counts.numel() > COUNTS
     )
-    scaled = quantizer[0] in (AFFINE, BLOCK)
-    stochastic = quantizer[-4] == STOCHASTIC.value
+    scaled = takes_scales(quantizer)
+    stochastic = quantizer[InQuantizer.ROUNDING] == STOCHASTIC.value
     other_order = out is not None and x.stride() != out.stride()
     if scaled or stochastic or other_order or not dense(x):
         x = x.contiguous()
@@ -284,9 +286,9 @@ def quantize_counting(
         target = torch.empty_like(x, dtype=out.dtype)
     call = (x, quantizer, seed, role, site, target, counts, wanted)
     with on_device(x):
-        if quantizer[0] == AFFINE:
+        if quantizer[KIND] == AFFINE:
             _count_lines(*call, _affine.ends_of(x, quantizer) if limits is None else limits)
-        elif quantizer[0] == BLOCK:
+        elif quantizer[KIND] == BLOCK:
             _count_blocks(*call)
         else:
             _count_elements(*call)
@@ -304,9 +306,9 @@ def _count_elements(
     counts: Tensor | None,
     wanted: Wanted,
 ) -> None:
-    rule, numbers = rule_of(quantizer[:-4], *quantizer[-4:-1])
+    rule, numbers = rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE])
     endless_rule, endless = unbounded(rule, numbers)
-    how = way(quantizer[:-4], x.dtype, torch.float32 if out is None else out.dtype)
+    how = way(quantizer[InQuantizer.FORMAT], x.dtype, torch.float32 if out is None else out.dtype)
     count_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
         x, out, counts, x.numel(), numbers, endless, seed_for(rule, seed, x.device), role, site,
         R=rule, RU=endless_rule, BY=how, W=wanted, BLOCK=_BLOCK, **EXACT,
@@ -324,7 +326,7 @@ def _count_blocks(
     wanted: Wanted,
 ) -> None:
     element = _block.element_of(quantizer)
-    rule, numbers = rule_of(element, *quantizer[-4:-1])
+    rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
     endless_rule, endless = unbounded(rule, numbers)
     lines, sizes, programs, constants = _block.tiles(x.shape, quantizer)
     count_blocks_kernel[(programs,)](
@@ -345,11 +347,11 @@ def _count_lines(
     wanted: Wanted,
     limits: Tensor,
 ) -> None:
-    rule, numbers = rule_of(_affine._INTEGERS, *quantizer[-4:-1])
+    rule, numbers = rule_of(_affine._INTEGERS, *quantizer[InQuantizer.RULE])
     sizes = axis_sizes(x.shape, quantizer)
     matrices, places, programs, constants = _affine.tiles(sizes, _affine._LINE_TILE)
     count_lines_kernel[(programs,)](
         x, out, counts, limits, sizes[1], _affine.top_code(quantizer), matrices, *places, numbers,
         seed_for(rule, seed, x.device), role, site, R=rule, W=wanted,
-        SYMMETRIC=bool(quantizer[2]), **constants, **EXACT,
+        SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
     )  # fmt: skip

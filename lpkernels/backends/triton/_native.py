@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import dot_tile
@@ -50,7 +51,9 @@ def dot_type(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 
     float16 where both would do: its products with float32 sums run at the same rate.
     """
-    formats = [format_from_ints(quantizer[:-4]) for quantizer in (left, right) if quantizer]
+    formats = [
+        format_from_ints(quantizer[InQuantizer.FORMAT]) for quantizer in (left, right) if quantizer
+    ]
     if len(formats) < 2 or not all(isinstance(fmt, FloatFormat) for fmt in formats):
         return FLOAT32
     for code, (most, man_bits, least) in (

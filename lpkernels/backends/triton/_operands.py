@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._config import pack_tile, padded_lanes
@@ -23,7 +24,9 @@ _NOTHING = Numbers(0.0, 0.0, 0.0, 0.0, 0.0)
 
 def read_rule(quantizer: tuple[int, ...]) -> tuple[Rule | None, Numbers]:
     """The rule of a quantizer of `Fused`, None for ()."""
-    return rule_of(quantizer[:-4], *quantizer[-4:-1]) if quantizer else (None, _NOTHING)
+    if not quantizer:
+        return None, _NOTHING
+    return rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE])
 
 
 @triton.jit

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lpkernels.arithmetic.integers import COMPENSATED, PAIRWISE, InAccumulator
 from lpkernels.backends.triton._aligned import aligned_kernel
 from lpkernels.backends.triton._compensated import compensated_kernel
 from lpkernels.backends.triton._config import Tile
@@ -18,20 +19,14 @@ from lpkernels.backends.triton._pairwise import pairwise_kernel
 from lpkernels.backends.triton._problem import LONGEST, Problem
 from lpkernels.backends.triton._tile import outputs_of, side_of
 
-_PAIRWISE, _COMPENSATED = 2, 3
 # Programs of trees for each processor: what waits in them should stay in its caches.
 _TREES = 4
 # Of trees over steps that leave positions out: of 2^41 positions.
 _MOST_LEVELS = 40
 
 
-def in_sequence(acc: tuple[int, ...]) -> bool:
-    """Whether product after product joins the running sum, as `_wide` does it."""
-    return acc[0] not in (_PAIRWISE, _COMPENSATED) and acc[32] == 0
-
-
 def launch(problem: Problem, tile: Tile, processors: int) -> None:
-    """Every sum of an Accumulator that is not `in_sequence`."""
+    """Every sum of an Accumulator without a running sum."""
     left, right, sums, roundings, constants, acc, seed, role = problem
     _, m, n, k = sums.sizes
     tiles = problem.programs(tile.bm, tile.bn)
@@ -47,7 +42,7 @@ def launch(problem: Problem, tile: Tile, processors: int) -> None:
         "num_stages": 1, **EXACT, **registers(ALL_REGISTERS),
     }  # fmt: skip
     with on_device(sums.out):
-        if acc[0] == _PAIRWISE:
+        if acc[InAccumulator.ORDER] == PAIRWISE:
             programs, levels = min(tiles, _TREES * processors), _levels(sums, chunk)
             waiting = torch.empty(
                 programs * levels * tile.bm * tile.bn, dtype=torch.float32, device=sums.out.device
@@ -55,10 +50,11 @@ def launch(problem: Problem, tile: Tile, processors: int) -> None:
             pairwise_kernel[(programs,)](
                 *operands, waiting, levels, tiles, *sizes, constants, **options
             )
-        elif acc[0] == _COMPENSATED:
+        elif acc[InAccumulator.ORDER] == COMPENSATED:
             compensated_kernel[(tiles,)](*operands, *sizes, constants, **options)
         else:
-            aligned_kernel[(tiles,)](*operands, *sizes, acc[32], acc[33], constants, **options)
+            block, bits = acc[InAccumulator.BLOCK], acc[InAccumulator.ALIGNED_BITS]
+            aligned_kernel[(tiles,)](*operands, *sizes, block, bits, constants, **options)
 
 
 def _levels(sums: Sums, chunk: int) -> int:

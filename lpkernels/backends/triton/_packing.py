@@ -28,8 +28,8 @@ from lpkernels.backends.triton._block import (
 from lpkernels.backends.triton._codes import Codec, codec_of, decode, encode
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._rule import Numbers, rule_of
+from lpkernels.formats.integers import BLOCK, KIND
 
-_BLOCK_KIND = 3
 _WORDS, _VALUES = 512, 1024
 _SCALE_BITS = tl.constexpr(8)
 _NAN_SCALE = tl.constexpr(255)
@@ -203,7 +203,7 @@ def pack(x: Tensor, fmt: tuple[int, ...]) -> Tensor:
     x = x.contiguous()
     missing = torch.full((1,), _NO_INDEX.value, dtype=torch.int64, device=x.device)
     with on_device(x):
-        codes = _pack_blocks(x, fmt, missing) if fmt[0] == _BLOCK_KIND else _pack(x, fmt, missing)
+        codes = _pack_blocks(x, fmt, missing) if fmt[KIND] == BLOCK else _pack(x, fmt, missing)
     index = int(missing)
     if index != _NO_INDEX.value:
         raise ValueError(
@@ -249,7 +249,7 @@ def unpack(codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
         return out
     codes = codes.contiguous()
     with on_device(codes):
-        if fmt[0] == _BLOCK_KIND:
+        if fmt[KIND] == BLOCK:
             lines, counts, programs, constants = tiles(out.shape, fmt)
             unpack_blocks_kernel[(programs,)](
                 codes, out, lines, *counts, codes.numel(), F=_element(fmt)[0], **constants, **EXACT

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import triton
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._roundings import Constants, Roundings
 
@@ -46,7 +47,7 @@ class Problem(NamedTuple):
     def chunks(self) -> tuple[int, int]:
         """The length of a chunk, at most K where steps are positions, and how many chunks there
         are; (0, 1) where all steps are one sum."""
-        chunk, k, starts = self.acc[1], self.sums.sizes[3], self.sums.starts
+        chunk, k, starts = self.acc[InAccumulator.CHUNK], self.sums.sizes[3], self.sums.starts
         if not self.roundings.chunked:
             return 0, 1
         if starts is not None:

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import PLAIN_INTS
+from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends.planning.triton_splits import share
 from lpkernels.backends.planning.triton_tiers import FUSED64, tiers
 from lpkernels.backends.triton import _native, _orders, _stages, _units, _wide
@@ -16,9 +16,6 @@ from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._roundings import roundings_of
-
-# The position in lpkernels.arithmetic.ORDERS.
-_NATIVE = 1
 
 
 def products(
@@ -40,17 +37,17 @@ def products(
     problem = Problem(left, right, sums, *roundings_of(acc, result), acc, start, role)
     matrices, m, n, _ = sums.sizes
     there = processors(sums.out.device)
-    if acc[0] == _NATIVE:
+    if acc[InAccumulator.ORDER] == NATIVE:
         return _native.launch(problem, there)
     tile = wide_tile(m, n, matrices, there)
-    if len(acc) > PLAIN_INTS:
+    if len(acc) > InAccumulator.PLAIN:
         return _units.launch(problem, tile)
-    if not _orders.in_sequence(acc):
+    if not has_running_sum(acc):
         return _orders.launch(problem, tile, there)
-    _in_sequence(problem, tile, there)
+    _running_sums(problem, tile, there)
 
 
-def _in_sequence(problem: Problem, last: Tile, there: int) -> None:
+def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     """The certified kernels with the tile of each, and the one that makes what they leave, with
     the tile ``last``. there: how many programs fill the device."""
     sums = problem.sums

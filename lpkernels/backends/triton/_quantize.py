@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import dense
 from lpkernels.backends.triton._bits import bits_of, moderated, narrow, wide, widened
 from lpkernels.backends.triton._draws import (
@@ -125,12 +126,12 @@ def quantize(
     x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
 ) -> None:
     """Every value of x, rounded into out, for a float or fixed format."""
-    rule, numbers = rule_of(quantizer[:-4], *quantizer[-4:-1])
+    rule, numbers = rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE])
     if rule.mode == STOCHASTIC.value or x.stride() != out.stride() or not dense(x):
         x = x.contiguous()
     target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
     if x.numel() > 0:
-        how = way(quantizer[:-4], x.dtype, out.dtype)
+        how = way(quantizer[InQuantizer.FORMAT], x.dtype, out.dtype)
         with on_device(x):
             quantize_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
                 x, target, x.numel(), numbers, seed_for(rule, seed, x.device), role, site,

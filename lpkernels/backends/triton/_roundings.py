@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import triton.language as tl
 
-from lpkernels.arithmetic import PLAIN_INTS
+from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
 from lpkernels.backends.triton._rule import STOCHASTIC, Numbers, rule_of
 
 
@@ -48,18 +48,19 @@ class Constants(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def roundings_of(acc: tuple[int, ...], result: tuple[int, ...] = ()) -> tuple[Roundings, Constants]:
     """Both, of ``Accumulator.to_ints()`` and of a deterministic quantizer's integers or ()."""
-    _, chunk, rounding, product_rounding, bits, rng, has_product, _ = acc[:8]
-    inner, numbers = _known(acc[8:16], rounding, bits, rng)
-    if len(acc) > PLAIN_INTS:
+    at = InAccumulator
+    draws_by = acc[at.RANDOM_BITS], acc[at.RNG]
+    inner, numbers = _known(acc[at.FORMAT], acc[at.ROUNDING], *draws_by)
+    if len(acc) > at.PLAIN:
         inner = Known(inner.value._replace(always_overflows=True))
-    outer, outer_numbers = _known(acc[24:32], acc[34], bits, rng)
+    outer, outer_numbers = _known(acc[at.OUTER], acc[at.OUTER_ROUNDING], *draws_by)
     product, product_numbers = None, numbers
-    if has_product:
-        product, product_numbers = _known(acc[16:24], product_rounding, bits, rng)
+    if acc[at.HAS_PRODUCT]:
+        product, product_numbers = _known(acc[at.PRODUCT], acc[at.PRODUCT_ROUNDING], *draws_by)
     last, last_numbers = None, numbers
     if result:
-        last, last_numbers = _known(result[:-4], result[-4])
-    roundings = Roundings(inner, product, outer, last, chunk > 0)
+        last, last_numbers = _known(result[InQuantizer.FORMAT], result[InQuantizer.ROUNDING])
+    roundings = Roundings(inner, product, outer, last, acc[at.CHUNK] > 0)
     return roundings, Constants(numbers, product_numbers, outer_numbers, last_numbers)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import triton.language as tl
 
 from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
+from lpkernels.formats.integers import InFloat
 
 # The positions in lpkernels.rounding.ROUNDINGS.
 NEAREST_EVEN = tl.constexpr(0)
@@ -85,7 +86,7 @@ def rule_of(
     rule = Rule(
         fixed=False,
         mode=mode,
-        overflow=fmt[6],
+        overflow=fmt[InFloat.OVERFLOW],
         subnormals=parsed.subnormals,
         exponent_parity=parsed.man_bits == 0,
         tie_stays=not max_code_odd,

@@ -1,8 +1,10 @@
 """Workers in processes, on Ray and on Dask: what they run, and what happens when they die."""
 
 import os
+import signal
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -81,6 +83,16 @@ def test_workers_that_cannot_start_are_an_error(
         run_sweep(SPEC, tmp_path / "out", jobs=2, train=toy.train)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where a shell started the tests in its background and
+    told them to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_workers_where_they_are(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=1, epochs=100)
     run_sweep(spec, tmp_path / "whole", jobs=1, train=toy.train)
@@ -89,7 +101,7 @@ def test_ctrl_c_stops_workers_where_they_are(tmp_path: Path) -> None:
         # Both have a checkpoint to go on from; a cell takes longer than workers need to start.
         while len(list((tmp_path / "out").rglob(CHECKPOINT))) < 2:
             time.sleep(0.02)
-        os.kill(os.getpid(), 2)
+        os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()

@@ -1,0 +1,41 @@
+"""What the integers of `Quantizer.to_ints` and `Accumulator.to_ints` are, for code that reads them
+and makes neither: quantizer[InQuantizer.ROUNDING], acc[InAccumulator.CHUNK].
+"""
+
+from typing import TypeAlias
+
+Ints: TypeAlias = tuple[int, ...]
+
+#: What acc[InAccumulator.ORDER] is: positions in lpkernels.arithmetic.ORDERS.
+SEQUENTIAL, NATIVE, PAIRWISE, COMPENSATED = range(4)
+
+
+class InQuantizer:
+    """The format comes first, in 8 or 16 integers, so the rest is counted from the end."""
+
+    FORMAT = slice(None, -4)
+    MODE = slice(-4, None)
+    ROUNDING, RANDOM_BITS, RNG = -4, -3, -2
+    #: These three.
+    RULE = slice(-4, -1)
+
+
+class InAccumulator:
+    """Behind PLAIN integers stand, where operands are given, those of their formats and the rest of
+    what is known of them."""
+
+    ORDER, CHUNK, ROUNDING, PRODUCT_ROUNDING, RANDOM_BITS, RNG, HAS_PRODUCT, HAS_OUTER = range(8)
+    FORMAT = slice(8, 16)
+    PRODUCT = slice(16, 24)
+    OUTER = slice(24, 32)
+    BLOCK, ALIGNED_BITS, OUTER_ROUNDING = 32, 33, 34
+    PLAIN = 35
+    LEFT = slice(35, 43)
+    RIGHT = slice(43, 51)
+    HAS_LEAST_EXPONENT, LEAST_EXPONENT, INTERLEAVED = 51, 52, 53
+    ALL = 54
+
+
+def has_running_sum(acc: Ints) -> bool:
+    """Whether product after product joins one running sum."""
+    return acc[InAccumulator.ORDER] in (SEQUENTIAL, NATIVE) and acc[InAccumulator.BLOCK] == 0
