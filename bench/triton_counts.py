@@ -17,12 +17,12 @@ from typing import Any
 import triton
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import wide_tile
-from lpkernels.backends.triton._fast import fast_kernel
 from lpkernels.backends.triton._launch import ALL_REGISTERS, registers
-from lpkernels.backends.triton._stages import AHEAD, finish_kernel
-from lpkernels.backends.triton._wide import options_of, wide_kernel
+from lpkernels.backends.triton.certified.certificate import STRIDE
+from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
+from lpkernels.backends.triton.certified.tiles import fast_kernel
+from lpkernels.backends.triton.exact.wide import options_of, wide_kernel
 from tests.backends.triton.fast_cases import FAST_CASES, FastCase
 from tests.backends.triton.machine_code import Loop, main_loop
 

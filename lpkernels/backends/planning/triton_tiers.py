@@ -1,7 +1,8 @@
 """Which kernels make the sums of an Accumulator, fastest first: pure functions of its integers.
 
-A kernel of `_fast` makes the tiles for which its certificate holds and leaves the others to the
-next; `_wide` makes any. Which that are depends on the values and is decided on the device.
+A kernel of `certified.tiles` makes the tiles for which its certificate holds and leaves the others
+to the next; `exact.wide` makes any. Which that are depends on the values and is decided on the
+device.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _cuts(fmt: FloatFormat, acc: Ints) -> bool:
 
 
 def _product_fits(acc: Ints) -> bool:
-    """Products rounded by the grid of `_rounding.floored`."""
+    """Products rounded by the grid of `rounding.round.floored`."""
     parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.PRODUCT])
     if parsed.product_rounding != "nearest_even" or not isinstance(fmt, FloatFormat):
         return False
@@ -132,7 +133,7 @@ def _product_fits(acc: Ints) -> bool:
 
 
 def ranges32(fmt: FloatFormat) -> bool:
-    """Whether `_rounding.ranged` rounds every float32 to a format of 1..21 mantissa bits."""
+    """Whether `rounding.round.ranged` rounds every float32 to a format of 1..21 mantissa bits."""
     return fmt.subnormals and _grid_fits(fmt) and fmt.emin - fmt.man_bits >= -147
 
 

@@ -15,17 +15,11 @@ from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND
 
 _launch.require_version()
 
-from lpkernels.backends.triton import (  # noqa: E402
-    _accumulate,
-    _affine,
-    _block,
-    _conv,
-    _counting,
-    _matmul,
-    _packing,
-    _quantize,
-    _update,
-)
+from lpkernels.backends.triton import _conv, _matmul  # noqa: E402
+from lpkernels.backends.triton.elementwise import accumulate as _accumulate  # noqa: E402
+from lpkernels.backends.triton.elementwise import affine, block, counting, packing  # noqa: E402
+from lpkernels.backends.triton.elementwise import quantize as _quantize  # noqa: E402
+from lpkernels.backends.triton.elementwise import update as _update  # noqa: E402
 
 __all__ = ["BACKEND", "TritonBackend"]
 
@@ -33,8 +27,8 @@ __all__ = ["BACKEND", "TritonBackend"]
 _QUANTIZE = {
     FLOAT: _quantize.quantize,
     FIXED: _quantize.quantize,
-    AFFINE: _affine.quantize,
-    BLOCK: _block.quantize,
+    AFFINE: affine.quantize,
+    BLOCK: block.quantize,
 }
 _OPS = (
     "quantize",
@@ -100,7 +94,7 @@ class TritonBackend:
         counts: Tensor | None,
         limits: Tensor | None,
     ) -> None:
-        _counting.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
+        counting.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
 
     def matmul(
         self,
@@ -134,10 +128,10 @@ class TritonBackend:
         _accumulate.accumulate(total, addend, rows_cols, acc, seed, role, site, k)
 
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        return _packing.pack(x, fmt)
+        return packing.pack(x, fmt)
 
     def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
-        return _packing.unpack(codes, fmt, shape)
+        return packing.unpack(codes, fmt, shape)
 
 
 BACKEND = TritonBackend()

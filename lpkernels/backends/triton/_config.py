@@ -46,7 +46,7 @@ def fast_tile(
     *,
     doubles: bool = False,
 ) -> Tile:
-    """Of the certified kernels: that of `_stages.largest_tile` or smaller."""
+    """Of the certified kernels: that of `certified.stages.largest_tile` or smaller."""
     if interpreting():
         return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
     return on_gpu.fast_tile(m, n, matrices, processors, most, chunks, doubles=doubles)

@@ -22,16 +22,16 @@ from lpkernels.backends._conv_tables import (
     wgrad_frame,
 )
 from lpkernels.backends.triton._config import transposes
-from lpkernels.backends.triton._conv_operands import (
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._products import products
+from lpkernels.backends.triton.operands.conv import (
     gradient_frame,
     gradient_operand,
     image_operand,
     sums_of,
 )
-from lpkernels.backends.triton._images import framed
-from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._operands import pack
-from lpkernels.backends.triton._products import products
+from lpkernels.backends.triton.operands.images import framed
+from lpkernels.backends.triton.operands.pack import pack
 
 Ints = tuple[int, ...]
 

@@ -34,7 +34,7 @@ class Operand(NamedTuple):
     lanes: Tensor | None
     steps: Tensor | None
     step: int
-    #: int32, 1-d, on the device: what `_facts` says of all values.
+    #: int32, 1-d, on the device: what `operands.facts` says of all values.
     facts: Tensor
     #: Whether some elements are `ABSENT`.
     absent: bool

@@ -11,8 +11,8 @@ from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._layout import Sums
-from lpkernels.backends.triton._operands import pack
 from lpkernels.backends.triton._products import products
+from lpkernels.backends.triton.operands.pack import pack
 
 
 def matmul(

@@ -13,9 +13,7 @@ import triton.language as tl
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends.planning.triton_tiers import single_outer
-from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import dot_tile
-from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import (
     ALL_REGISTERS,
     EXACT,
@@ -37,6 +35,8 @@ from lpkernels.backends.triton._tile import (
     store_tile,
     tile_of_program,
 )
+from lpkernels.backends.triton.rounding.bits import wide
+from lpkernels.backends.triton.rounding.draws import derived_seed
 from lpkernels.formats import FloatFormat, format_from_ints
 
 _ABSENT = tl.constexpr(ABSENT)

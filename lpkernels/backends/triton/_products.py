@@ -10,12 +10,14 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends.planning.triton_splits import share
 from lpkernels.backends.planning.triton_tiers import FUSED64, tiers
-from lpkernels.backends.triton import _native, _orders, _stages, _units, _wide
+from lpkernels.backends.triton import _native
 from lpkernels.backends.triton._config import Tile, fast_tile, wide_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton.certified import stages
+from lpkernels.backends.triton.exact import orders, units, wide
 
 
 def products(
@@ -41,9 +43,9 @@ def products(
         return _native.launch(problem, there)
     tile = wide_tile(m, n, matrices, there)
     if len(acc) > InAccumulator.PLAIN:
-        return _units.launch(problem, tile)
+        return units.launch(problem, tile)
     if not has_running_sum(acc):
-        return _orders.launch(problem, tile, there)
+        return orders.launch(problem, tile, there)
     _running_sums(problem, tile, there)
 
 
@@ -57,9 +59,9 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     nvidia = torch.version.hip is None
     kinds = () if sums.initial is not None else tiers(problem.acc, in_order=in_order, nvidia=nvidia)
     if not kinds:
-        return _wide.launch(problem, last)
+        return wide.launch(problem, last)
     chunk, chunks = problem.chunks()
-    most = [_stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds]
+    most = [stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds]
     tiles = tuple(
         fast_tile(m, n, matrices, there, tile, chunks, doubles=kind >= FUSED64)
         for kind, tile in zip(kinds, most, strict=True)
@@ -68,7 +70,7 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     shared = share(chunks, chunk, tiles[0], programs, there)
     # All sides are powers of two.
     flag_tile = (max(t.bm for t in (last, *tiles)), max(t.bn for t in (last, *tiles)))
-    _wide.launch(problem, last, _stages.launch(problem, kinds, tiles, last, flag_tile, shared))
+    wide.launch(problem, last, stages.launch(problem, kinds, tiles, last, flag_tile, shared))
 
 
 @functools.cache

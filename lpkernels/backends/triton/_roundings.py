@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import triton.language as tl
 
 from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
-from lpkernels.backends.triton._rule import STOCHASTIC, Numbers, rule_of
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
 
 
 class Known(tl.constexpr):

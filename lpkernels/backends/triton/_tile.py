@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpkernels.backends.triton._bits import narrow, single, wide
-from lpkernels.backends.triton._draws import (
+from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton.rounding.bits import narrow, single, wide
+from lpkernels.backends.triton.rounding.draws import (
     column_keys,
     draw_of,
     fast_words,
@@ -23,9 +24,8 @@ from lpkernels.backends.triton._draws import (
     site_base,
     words_log2,
 )
-from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton._rounding import add_rounded, odd_sum, ranged, round_to
-from lpkernels.backends.triton._rule import STOCHASTIC
+from lpkernels.backends.triton.rounding.round import add_rounded, odd_sum, ranged, round_to
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 # The sites of lpkernels.rng.
 SITE_SUM = tl.constexpr(0)

@@ -10,18 +10,18 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.planning.triton_tiles import outer_tile
-from lpkernels.backends.triton import _stages
-from lpkernels.backends.triton._certificate import STRIDE
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._roundings import Roundings, roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
+from lpkernels.backends.triton.certified import stages
+from lpkernels.backends.triton.certified.certificate import STRIDE
 from lpkernels.formats import FixedFormat
 
 __all__ = ["FAST_CASES", "FastCase"]
 
 
 class FastCase(NamedTuple):
-    """One variant of `_fast.fast_kernel`."""
+    """One variant of `certified.tiles.fast_kernel`."""
 
     name: str
     tier: int
@@ -45,7 +45,7 @@ class FastCase(NamedTuple):
     @property
     def tile(self) -> Tile:
         """That of a large product on a GPU."""
-        return _stages.largest_tile(self.tier, self.roundings, swapped=False)
+        return stages.largest_tile(self.tier, self.roundings, swapped=False)
 
     @property
     def roundings(self) -> Roundings:
@@ -82,12 +82,12 @@ class FastCase(NamedTuple):
         """Of the kernel that adds the sums of its chunks."""
         arguments = self.arguments(outer_tile(self.tile)) | {"stages": 4}
         arguments |= {"PART_M": self.tile.bm, "PART_N": self.tile.bn}
-        names = {parameter.name for parameter in _stages.finish_kernel.params} | {"num_warps"}
+        names = {parameter.name for parameter in stages.finish_kernel.params} | {"num_warps"}
         return {name: value for name, value in arguments.items() if name in names}
 
     @property
     def options(self) -> dict[str, int]:
-        return _stages.options_of(self.tier, self.roundings, self.image, self.shared)
+        return stages.options_of(self.tier, self.roundings, self.image, self.shared)
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")

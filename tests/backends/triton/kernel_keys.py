@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from lpkernels.backends.planning import triton_tiers as _tiers
-from lpkernels.backends.triton._rule import Rule
+from lpkernels.backends.triton.rounding.rule import Rule
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.launches import Launch
 

@@ -55,8 +55,8 @@ class Recorder:
 
 def modules() -> list[ModuleType]:
     """Every file of the backend."""
-    names = [name for _, name, _ in pkgutil.iter_modules(package.__path__)]
-    return [package, *(importlib.import_module(f"{package.__name__}.{name}") for name in names)]
+    names = [name for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    return [package, *map(importlib.import_module, names)]
 
 
 def kernels() -> dict[str, list[ModuleType]]:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import _reference, native
-from lpkernels.backends.triton import BACKEND, _accumulate
+from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.triton.elementwise import accumulate
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from tests.cases import ACCUMULATORS, hard_values, ids
 from tests.compare import assert_bit_equal
@@ -50,8 +51,8 @@ def test_strides_and_tiles_leave_no_trace(device: str, monkeypatch) -> None:
     rest = ((0, 0), acc.to_ints(), SEED, 4, SITE_OUTER, 3)
     _reference.BACKEND.accumulate(want, addend, *rest)
     for elements, columns in ((8, 4), (64, 16)):
-        monkeypatch.setattr(_accumulate, "_ELEMENTS", elements)
-        monkeypatch.setattr(_accumulate, "_COLUMNS", columns)
+        monkeypatch.setattr(accumulate, "_ELEMENTS", elements)
+        monkeypatch.setattr(accumulate, "_COLUMNS", columns)
         got = total.to(device, copy=True)
         BACKEND.accumulate(got, addend.t().contiguous().t().to(device), *rest)
         assert_bit_equal(got, want)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference
-from lpkernels.backends.triton import BACKEND, _affine, _block
+from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.triton.elementwise import affine, block
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat
 from tests.backends.cpu.test_quantize_kernels import (
     KINDS,
@@ -55,10 +56,10 @@ def test_matches_reference(fmt: AffineFormat | BlockFormat, device: str) -> None
 @pytest.mark.parametrize("fmt", FORMATS, ids=ids)
 def test_tiles_leave_no_trace(fmt: AffineFormat | BlockFormat, device: str, monkeypatch) -> None:
     """Slices and blocks over many programs, and parts of a block one after the other."""
-    monkeypatch.setattr(_affine, "_RANGE_TILE", 16)
-    monkeypatch.setattr(_affine, "_LINE_TILE", 8)
-    monkeypatch.setattr(_affine, "_COLUMNS", 4)
-    monkeypatch.setattr(_block, "_ELEMENTS", 8)
+    monkeypatch.setattr(affine, "_RANGE_TILE", 16)
+    monkeypatch.setattr(affine, "_LINE_TILE", 8)
+    monkeypatch.setattr(affine, "_COLUMNS", 4)
+    monkeypatch.setattr(block, "_ELEMENTS", 8)
     x = tensor_values((2, 6, 9), "special")
     check(x, Quantizer(fmt, "stochastic", random_bits=8), device)
     check(x.transpose(0, 2), Quantizer(fmt), device)

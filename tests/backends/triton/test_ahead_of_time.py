@@ -6,12 +6,12 @@ import torch
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.backends.triton import BACKEND, _native
 from lpkernels.backends.triton._config import Tile, dot_tile
-from lpkernels.backends.triton._fast import fast_kernel
 from lpkernels.backends.triton._launch import ALL_REGISTERS, interpreting, registers
 from lpkernels.backends.triton._native import native_kernel
 from lpkernels.backends.triton._roundings import roundings_of
-from lpkernels.backends.triton._stages import AHEAD, finish_kernel
 from lpkernels.backends.triton._tile import Outputs, Side
+from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
+from lpkernels.backends.triton.certified.tiles import fast_kernel
 from tests.backends.triton.ahead_of_time import COUNTED, compiled
 from tests.backends.triton.fast_cases import FAST_CASES, FastCase
 from tests.backends.triton.launches import compiled_launch, recorded

@@ -26,7 +26,7 @@ from tests.support.operand_cases import (
     tensor,
 )
 
-_units = pytest.importorskip("lpkernels.backends.triton._units")
+_units = pytest.importorskip("lpkernels.backends.triton.exact.units")
 _products = pytest.importorskip("lpkernels.backends.triton._products")
 _config = pytest.importorskip("lpkernels.backends.triton._config")
 pytestmark = pytest.mark.triton

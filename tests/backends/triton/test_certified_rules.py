@@ -9,16 +9,16 @@ import triton
 import triton.language as tl
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._launch import EXACT
-from lpkernels.backends.triton._rounding import (
+from lpkernels.backends.triton.rounding.bits import wide
+from lpkernels.backends.triton.rounding.round import (
     cut_sum,
     floored,
     fused,
     ranged,
     split32,
 )
-from lpkernels.backends.triton._rule import Numbers, Rule, rule_of
+from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array
 from tests.cases import hard_values

@@ -15,7 +15,7 @@ from tests.cases import ACCUMULATORS, CONV_CASES, ConvCase, ids
 from tests.compare import assert_bit_equal
 
 backend = pytest.importorskip("lpkernels.backends.triton").BACKEND
-_images = pytest.importorskip("lpkernels.backends.triton._images")
+_images = pytest.importorskip("lpkernels.backends.triton.operands.images")
 _geometry = pytest.importorskip("lpkernels.backends._conv_geometry")
 pytestmark = pytest.mark.triton
 
@@ -185,7 +185,8 @@ def test_no_channels(device: str) -> None:
 
 
 def test_images_are_framed_and_their_facts_leave_out_what_is_absent(device: str) -> None:
-    from lpkernels.backends.triton import _facts, _layout
+    from lpkernels.backends.triton import _layout
+    from lpkernels.backends.triton.operands import facts as _facts
 
     image = torch.tensor([[[1.0, -0.0, 2.5, 0.0]]], device=device)
     frame = _geometry.Frame((1, 1, 7), (0, 0, 2), 3, False, 1, 1)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import BINS, COUNTS, _reference
-from lpkernels.backends.triton import BACKEND, _affine, _block, _counting, _quantize
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.triton.elementwise import affine, block, counting, quantize
+from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.cpu.test_quantize_kernels import (
@@ -64,7 +65,7 @@ def check(
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
 def test_counts_match_the_reference(fmt, device, monkeypatch):
-    monkeypatch.setattr(_counting, "_BLOCK", 1 << 13)
+    monkeypatch.setattr(counting, "_BLOCK", 1 << 13)
     x = torch.from_numpy(float32_values(fmt, 3))
     turn = [*ROUND_FORMATS, *END_FORMATS].index(fmt)
     for i, rounding in enumerate(ROUNDINGS):
@@ -74,7 +75,7 @@ def test_counts_match_the_reference(fmt, device, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["e4m3", "fp8_e4m3", "fixed8_f4_wrap"])
 def test_16_bit_patterns_match_the_reference(name, dtype, device, monkeypatch):
-    monkeypatch.setattr(_counting, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(counting, "_BLOCK", 1 << 16)
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     for rounding in ("nearest_even", "stochastic", "toward_positive"):
         check(x, Quantizer(parse_format(name), rounding), device)
@@ -105,11 +106,11 @@ def test_given_ranges_match_the_reference(fmt, device):
 
 @pytest.mark.parametrize("fmt", [AffineFormat(4, axis=1), BlockFormat("e4m3", 7), "e5m2"], ids=str)
 def test_tiles_leave_no_trace(fmt, device, monkeypatch):
-    monkeypatch.setattr(_affine, "_RANGE_TILE", 16)
-    monkeypatch.setattr(_affine, "_LINE_TILE", 8)
-    monkeypatch.setattr(_affine, "_COLUMNS", 4)
-    monkeypatch.setattr(_block, "_ELEMENTS", 8)
-    monkeypatch.setattr(_counting, "_BLOCK", 16)
+    monkeypatch.setattr(affine, "_RANGE_TILE", 16)
+    monkeypatch.setattr(affine, "_LINE_TILE", 8)
+    monkeypatch.setattr(affine, "_COLUMNS", 4)
+    monkeypatch.setattr(block, "_ELEMENTS", 8)
+    monkeypatch.setattr(counting, "_BLOCK", 16)
     fmt = parse_format(fmt) if isinstance(fmt, str) else fmt
     x = tensor_values((2, 4, 6), "special")
     check(x, Quantizer(fmt, "stochastic", random_bits=8), device)
@@ -120,12 +121,12 @@ def test_tiles_leave_no_trace(fmt, device, monkeypatch):
 @pytest.mark.parametrize("histogram", [False, True], ids=["counts", "histogram"])
 def test_the_kernel_compiles(target, histogram, compiler):
     rule, numbers = rule_of(FloatFormat(5, 2).to_ints(), 0)
-    endless_rule, endless = _counting.unbounded(rule, numbers)
+    endless_rule, endless = counting.unbounded(rule, numbers)
     for written in (False, True):
-        wanted = _counting.Wanted(written, True, histogram)
+        wanted = counting.Wanted(written, True, histogram)
         compiled(
-            _counting.count_kernel, target, x_ptr=torch.float32,
+            counting.count_kernel, target, x_ptr=torch.float32,
             out_ptr=torch.float32 if wanted.values else None, counts_ptr=torch.int64,
             count=1 << 20, N=numbers, U=endless, seed_ptr=None, role=0, site=4, R=rule,
-            RU=endless_rule, BY=_quantize.BY_FLOAT32.value, W=wanted, BLOCK=1024,
+            RU=endless_rule, BY=quantize.BY_FLOAT32.value, W=wanted, BLOCK=1024,
         )  # fmt: skip

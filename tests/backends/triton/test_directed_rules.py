@@ -11,7 +11,7 @@ import triton.language as tl
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton._launch import EXACT
-from lpkernels.backends.triton._rounding import multiply_add
+from lpkernels.backends.triton.rounding.round import multiply_add
 from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
 

@@ -22,8 +22,8 @@ import torch
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._quantize import way
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton.elementwise.quantize import way
+from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.ahead_of_time import COUNTED, TARGETS, _run

@@ -13,10 +13,11 @@ import lpkernels as lp
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import triton_tiers as _tiers
-from lpkernels.backends.triton import _products, _stages
+from lpkernels.backends.triton import _products
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._matmul import matmul
 from lpkernels.backends.triton._problem import Flags
+from lpkernels.backends.triton.certified import stages as _stages
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from tests.compare import assert_bit_equal
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference
-from lpkernels.backends.triton import BACKEND, _block, _packing
+from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.triton.elementwise import block, packing
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
 from tests.backends.cpu.test_pack_kernels import WIDTHS
 from tests.backends.cpu.test_quantize_kernels import END_FORMATS, float32_values, tensor_values
@@ -60,7 +61,7 @@ def check(x: Tensor, fmt: Format | BlockFormat, device: str) -> None:
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS[::2], *WIDTHS[::2]], ids=ids)
 def test_codes_match_reference(fmt: Format, device: str, monkeypatch) -> None:
-    monkeypatch.setattr(_packing, "_WORDS", 256)
+    monkeypatch.setattr(packing, "_WORDS", 256)
     x = codable(fmt)[:300]
     for count in (7, 300):
         check(x[:count], fmt, device)
@@ -77,7 +78,7 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, device: str) -> None:
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS[::3], *END_FORMATS[::3]], ids=ids)
 def test_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatch) -> None:
     """Values without a code alone, and the first of several by its index, over programs."""
-    monkeypatch.setattr(_packing, "_WORDS", 4)
+    monkeypatch.setattr(packing, "_WORDS", 4)
     good = codable(fmt)[:1]
     for value in [*torch.from_numpy(float32_values(fmt, 2))[:4], torch.tensor(float("nan"))]:
         check(torch.cat([good.repeat(20), value.view(1), good, value.view(1)]), fmt, device)
@@ -87,7 +88,7 @@ def test_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatc
 @pytest.mark.parametrize("elements", [8, 1024])
 def test_blocks_match_reference(fmt: BlockFormat, elements: int, device: str, monkeypatch) -> None:
     """Short last blocks, blocks of NaN; and values that their block's scale leaves no code."""
-    monkeypatch.setattr(_block, "_ELEMENTS", elements)
+    monkeypatch.setattr(block, "_ELEMENTS", elements)
     for shape in ((1, 1, 1), (2, 5, 33 if elements > 8 else 9), (0, 3, 2)):
         x = tensor_values(shape, "special")
         check(rounded(x, fmt), fmt, device)

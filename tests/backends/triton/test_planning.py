@@ -12,8 +12,9 @@ pytest.importorskip("triton")
 
 from lpkernels.backends.planning import triton as plans  # noqa: E402
 from lpkernels.backends.planning import triton_tiers, triton_tiles  # noqa: E402
-from lpkernels.backends.triton import BACKEND, _launch, _products, _stages  # noqa: E402
+from lpkernels.backends.triton import BACKEND, _launch, _products  # noqa: E402
 from lpkernels.backends.triton._roundings import roundings_of  # noqa: E402
+from lpkernels.backends.triton.certified import stages  # noqa: E402
 from tests.backends.planning.calls import CASES, E5M2, Case, call, run  # noqa: E402
 from tests.backends.triton.launches import Launch, recorded  # noqa: E402
 
@@ -132,4 +133,4 @@ def test_the_largest_tile_is_that_of_the_kernels(acc: Accumulator, swapped: bool
     ints = acc.to_ints()
     for kind in range(len(triton_tiers.NAMES)):
         planned = triton_tiles.largest_tile(kind, triton_tiles.beside(ints), swapped)
-        assert planned == _stages.largest_tile(kind, roundings_of(ints)[0], swapped)
+        assert planned == stages.largest_tile(kind, roundings_of(ints)[0], swapped)

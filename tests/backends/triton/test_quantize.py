@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends.triton import BACKEND, _quantize
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton import BACKEND
+from lpkernels.backends.triton.elementwise import quantize
+from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from tests.backends.cpu.test_quantize_kernels import (
     END_FORMATS,
@@ -44,7 +45,7 @@ def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
 def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
     """Both ways of rounding: most float formats are rounded in float32, fixed ones in float64."""
-    monkeypatch.setattr(_quantize, "_BLOCK", WIDE_TILE)
+    monkeypatch.setattr(quantize, "_BLOCK", WIDE_TILE)
     x = float32_values(fmt, 12)
     for quantizer in quantizers(fmt, (32,)):
         got = quantized(torch.from_numpy(x), quantizer, device)
@@ -54,7 +55,7 @@ def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
 def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
     """Rounded straight to the format, never to float32 first; into float32 and float64."""
-    monkeypatch.setattr(_quantize, "_BLOCK", WIDE_TILE)
+    monkeypatch.setattr(quantize, "_BLOCK", WIDE_TILE)
     x = hard_values(fmt, 20)
     chosen = quantizers(fmt, (17,))
     turn = [*ROUND_FORMATS, *END_FORMATS].index(fmt)
@@ -71,7 +72,7 @@ def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
 @pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"])
 def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device: str, monkeypatch):
     """All 65536 patterns, into the same type and into float32; one NaN alone."""
-    monkeypatch.setattr(_quantize, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(quantize, "_BLOCK", 1 << 16)
     fmt = parse_format(name)
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     for quantizer in quantizers(fmt, (8, 23)):
@@ -98,7 +99,7 @@ def test_strides_and_tiles_leave_no_trace(rounding: str, device: str, monkeypatc
         torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
     ]
     for tile, x in product((16, 1024), layouts):
-        monkeypatch.setattr(_quantize, "_BLOCK", tile)
+        monkeypatch.setattr(quantize, "_BLOCK", tile)
         dense = x.contiguous()
         want = expected(dense.numpy().ravel(), quantizer).reshape(x.shape)
         assert_bit_equal(quantized(x, quantizer, device), want)
@@ -115,9 +116,9 @@ def test_narrow_inputs_need_no_float64(mode: str, target: str, compiler) -> None
     ints = quantizer.to_ints()
     rule, numbers = rule_of(ints[:-4], *ints[-4:-1])
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        by = _quantize.way(ints[:-4], dtype, dtype)
+        by = quantize.way(ints[:-4], dtype, dtype)
         result = compiled(
-            _quantize.quantize_kernel, target, x_ptr=dtype, out_ptr=dtype, count=1 << 20,
+            quantize.quantize_kernel, target, x_ptr=dtype, out_ptr=dtype, count=1 << 20,
             N=numbers, seed_ptr=torch.int64, role=0, site=4, R=rule, BY=by, BLOCK=1024,
         )  # fmt: skip
         text = result.asm.get("ptx") or result.asm["amdgcn"]

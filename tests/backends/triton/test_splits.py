@@ -13,9 +13,10 @@ from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_splits import Share
-from lpkernels.backends.triton import _config, _products, _stages
+from lpkernels.backends.triton import _config, _products
 from lpkernels.backends.triton._matmul import matmul
 from lpkernels.backends.triton._problem import Flags
+from lpkernels.backends.triton.certified import stages
 from tests.backends.triton import test_conv
 from tests.backends.triton.test_fast import SEED, floats, only
 from tests.cases import ConvCase, ids
@@ -24,7 +25,7 @@ from tests.compare import assert_bit_equal
 # NumPy, in the interpreter, warns of infinities that are meant.
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
-#: One program and many, in one pass and several: some longer than `_stages.AHEAD`, some not.
+#: One program and many, in one pass and several: some longer than `stages.AHEAD`, some not.
 SHARES = [Share(1, 18), Share(4, 18), Share(18, 18), Share(5, 7), Share(2, 9)]
 #: 70 steps are 18 chunks of 4, the last one shorter.
 SHAPE = (5, 70, 33)
@@ -34,13 +35,13 @@ SHAPE = (5, 70, 33)
 def left(monkeypatch: pytest.MonkeyPatch) -> list[Flags]:
     """The flags of the products so far."""
     found: list[Flags] = []
-    inner = _stages.launch
+    inner = stages.launch
 
     def launch(*arguments: object) -> Flags:
         found.append(inner(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(_stages, "launch", launch)
+    monkeypatch.setattr(stages, "launch", launch)
     return found
 
 
@@ -137,7 +138,7 @@ def test_what_adds_has_tiles_of_its_own(
     """Each of them lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
     monkeypatch.setattr(_products, "fast_tile", lambda *_, **__: _config.Tile(8, 64, 4))
-    monkeypatch.setattr(_stages, "outer_tile", lambda _: outer)
+    monkeypatch.setattr(stages, "outer_tile", lambda _: outer)
     a, b = floats((2, 11, 27), 1), floats((2, 27, 80), 2)
     check(a, b, Accumulator("e6m9", chunk=8), device, floats((80,), 3))
     assert int(left[0].values.max()) == 0

@@ -12,8 +12,8 @@ import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends.triton import BACKEND
-from lpkernels.backends.triton._quantize import way
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton.elementwise.quantize import way
+from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import FEW, SEED, Call, all_formats, drawn, kinds, some_rules

@@ -15,7 +15,7 @@ from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.triton import BACKEND, _products
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import FEW, SEED, Call, drawn, kinds, some_rules
@@ -87,7 +87,7 @@ def _calls(accs: list[Accumulator], layouts: bool = True) -> Iterator[Call]:
 
 
 def wide_calls() -> Iterator[Call]:
-    """`_wide`, `finish_kernel` and packing: every rule in each of its four places."""
+    """`exact.wide`, `finish_kernel` and packing: every rule in each of its four places."""
     rules = some_rules()
     results = [rule for rule in rules if rule[1] != "stochastic"]
     for i, (fmt, mode) in enumerate(rules):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.kernel_keys import rule_key

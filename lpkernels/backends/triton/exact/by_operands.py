@@ -16,25 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._aligned import block_end
-from lpkernels.backends.triton._bits import (
-    EXPONENT32,
-    MAGNITUDE32,
-    SIGN,
-    SIGN32,
-    bits_of,
-    reciprocal,
-    upper,
-    value_of,
-    wide,
-    with_sign,
-)
-from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._facts import HIGHEST
 from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._rounding import multiply_add, round_to
-from lpkernels.backends.triton._rule import TOWARD_ZERO
-from lpkernels.backends.triton._terms import drawn_lift
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_SUM,
@@ -50,7 +32,25 @@ from lpkernels.backends.triton._tile import (
     store_tile,
     tile_of_program,
 )
-from lpkernels.backends.triton._wide import VARYING, is_absent
+from lpkernels.backends.triton.exact.aligned import block_end
+from lpkernels.backends.triton.exact.terms import drawn_lift
+from lpkernels.backends.triton.exact.wide import VARYING, is_absent
+from lpkernels.backends.triton.operands.facts import HIGHEST
+from lpkernels.backends.triton.rounding.bits import (
+    EXPONENT32,
+    MAGNITUDE32,
+    SIGN,
+    SIGN32,
+    bits_of,
+    reciprocal,
+    upper,
+    value_of,
+    wide,
+    with_sign,
+)
+from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.round import multiply_add, round_to
+from lpkernels.backends.triton.rounding.rule import TOWARD_ZERO
 
 _INTERPRETED = tl.constexpr(interpreting())
 # In place of the exponent of a zero and of what is not finite: with any other it stays below all.
@@ -163,7 +163,7 @@ def by_operands_kernel(
     """s' = round(s + the products of a block), all cut to its place; a block without products
     leaves s. Blocks take turns in pairs of positions. Draws are keyed by a block's first position.
 
-    Arguments and grid of `_wide.wide_kernel`. left_least, right_least, sum_least: of exponents of
+    Arguments and grid of `wide.wide_kernel`. left_least, right_least, sum_least: of exponents of
     operands and of s; least: of all of them. LOW: one of the first two may be below -126. With
     facts, SINGLE makes all outputs if they certify it, and the kernel without makes them if not.
     The operands of a block are read twice: for its largest exponent, then to be added.

@@ -1,7 +1,7 @@
 """Certified kernels: few operations a product, for the tiles whose operands prove them exact.
 
 Each makes the tiles that are still open at its stage, and leaves to the next stage those for which
-the certificate does not hold or whose sums came near its bound (`_certificate`). Nothing of this
+the certificate does not hold or whose sums came near its bound (`certificate`). Nothing of this
 waits for the host.
 """
 
@@ -10,28 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import bits_of, exponent_of, single, upper, value_of
-from lpkernels.backends.triton._certificate import (
-    DIRECTED,
-    FIXED,
-    FUSED64,
-    PLAIN,
-    RANGE,
-    STRIDE,
-    certified,
-)
-from lpkernels.backends.triton._draws import (
-    column_keys,
-    derived_seed,
-    draw_of,
-    fast_words,
-    philox_words,
-    row_streams,
-    site_base,
-)
 from lpkernels.backends.triton._layout import UNIT
-from lpkernels.backends.triton._rule import STOCHASTIC
-from lpkernels.backends.triton._steps import first_sums, step, values_of
 from lpkernels.backends.triton._tile import (
     SITE_SUM,
     chunk_start,
@@ -43,6 +22,27 @@ from lpkernels.backends.triton._tile import (
     tile_corner,
     tile_number,
 )
+from lpkernels.backends.triton.certified.certificate import (
+    DIRECTED,
+    FIXED,
+    FUSED64,
+    PLAIN,
+    RANGE,
+    STRIDE,
+    certified,
+)
+from lpkernels.backends.triton.certified.steps import first_sums, step, values_of
+from lpkernels.backends.triton.rounding.bits import bits_of, exponent_of, single, upper, value_of
+from lpkernels.backends.triton.rounding.draws import (
+    column_keys,
+    derived_seed,
+    draw_of,
+    fast_words,
+    philox_words,
+    row_streams,
+    site_base,
+)
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 _UNIT = tl.constexpr(UNIT)
 
@@ -210,9 +210,9 @@ def fast_kernel(
 ):
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
-    As `_wide.wide_kernel`, for the accumulators that `_tiers.tiers` gives TIER. Grid: for BM x BN
-    outputs of one matrix one program, its sums in registers, chunks one after the other; with
-    parts, second, one for each ``share`` of the chunks from begin to end, whose sums go to
+    As `exact.wide.wide_kernel`, for the accumulators that `triton_tiers.tiers` gives TIER. Grid:
+    for BM x BN outputs of one matrix one program, its sums in registers, one chunk after the other;
+    with parts, second, one for each ``share`` of the chunks from begin to end, whose sums go to
     parts[chunk - begin], part_step apart, for `finish_kernel`. flags: int32 for every
     FLAG_M x FLAG_N outputs; those that hold ``stage`` are made here, or become stage + 1 if the
     certificate does not hold. SINGLE: of `closed`. No bias and no rounding of the result.

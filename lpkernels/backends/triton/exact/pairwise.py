@@ -12,19 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import (
-    is_infinite,
-    magnitude_of,
-    narrow,
-    reciprocal,
-    wide,
-    with_sign,
-)
-from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._layout import ABSENT
-from lpkernels.backends.triton._rounding import add_rounded, exact_sum, round_to
-from lpkernels.backends.triton._rule import WRAP
-from lpkernels.backends.triton._terms import add_inner, drawn_lift, term_at
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -39,7 +27,19 @@ from lpkernels.backends.triton._tile import (
     started,
     store_tile,
 )
-from lpkernels.backends.triton._wide import VARYING, is_absent
+from lpkernels.backends.triton.exact.terms import add_inner, drawn_lift, term_at
+from lpkernels.backends.triton.exact.wide import VARYING, is_absent
+from lpkernels.backends.triton.rounding.bits import (
+    is_infinite,
+    magnitude_of,
+    narrow,
+    reciprocal,
+    wide,
+    with_sign,
+)
+from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.round import add_rounded, exact_sum, round_to
+from lpkernels.backends.triton.rounding.rule import WRAP
 
 _ABSENT = tl.constexpr(ABSENT)
 
@@ -190,7 +190,7 @@ def pairwise_kernel(
     """Sums of nodes of a tree, each rounded once; a node with one present half is that half, a leaf
     with one product +0 plus it. Draws are keyed by the position where a node's right half begins.
 
-    Arguments of `_wide.wide_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
+    Arguments of `wide.wide_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
     any number of programs, each of which makes tiles of BM x BN outputs of one matrix in turn.
     """
     HOLES: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT or (out.positions is not None)

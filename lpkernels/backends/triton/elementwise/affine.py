@@ -17,7 +17,14 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import axis_sizes
-from lpkernels.backends.triton._bits import (
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton.elementwise.quantize import (
+    element_lifts,
+    load_wide,
+    seed_for,
+    store_rounded,
+)
+from lpkernels.backends.triton.rounding.bits import (
     MAGNITUDE,
     bits_of,
     magnitude_of,
@@ -25,15 +32,8 @@ from lpkernels.backends.triton._bits import (
     wide,
     widened,
 )
-from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._quantize import (
-    element_lifts,
-    load_wide,
-    seed_for,
-    store_rounded,
-)
-from lpkernels.backends.triton._rounding import round_to
-from lpkernels.backends.triton._rule import rule_of
+from lpkernels.backends.triton.rounding.round import round_to
+from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FixedFormat
 from lpkernels.formats.integers import InAffine
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import EXPONENT, bits_of, magnitude_of, value_of
+from lpkernels.backends.triton.rounding.bits import EXPONENT, bits_of, magnitude_of, value_of
 from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
 
 

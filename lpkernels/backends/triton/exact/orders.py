@@ -1,6 +1,6 @@
 """Sums in other orders than one product after the other: which kernel makes them, and its launch.
 
-All are float64 kernels for every format and mode, on the same operands and outputs as `_wide`.
+All are float64 kernels for every format and mode, on the same operands and outputs as `wide`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from lpkernels.arithmetic.integers import COMPENSATED, PAIRWISE, InAccumulator
-from lpkernels.backends.triton._aligned import aligned_kernel
-from lpkernels.backends.triton._compensated import compensated_kernel
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import Sums
-from lpkernels.backends.triton._pairwise import pairwise_kernel
 from lpkernels.backends.triton._problem import LONGEST, Problem
 from lpkernels.backends.triton._tile import outputs_of, side_of
+from lpkernels.backends.triton.exact.aligned import aligned_kernel
+from lpkernels.backends.triton.exact.compensated import compensated_kernel
+from lpkernels.backends.triton.exact.pairwise import pairwise_kernel
 
 # Programs of trees for each processor: what waits in them should stay in its caches.
 _TREES = 4

@@ -1,4 +1,4 @@
-"""How one rounding is compiled and what it is given: the host's side of `_rounding`.
+"""How one rounding is compiled and what it is given: the host's side of `round`.
 
 A format comes in two parts. Its `Rule` is compiled in: it decides which instructions there are. Its
 `Numbers` are kernel arguments, so formats with the same rule share one compiled kernel. All of them
@@ -113,7 +113,7 @@ FLOAT32 = rule_of(FloatFormat(8, 23).to_ints(), NEAREST_EVEN.value)[1]
 
 
 def float32_fits(fmt: tuple[int, ...]) -> bool:
-    """Whether `_rounding.round_to_float` takes a format for float32 values, given as its integers.
+    """Whether `round.round_to_float` takes a format for float32 values, given as its integers.
 
     One spacing below 2^floor, a largest value not below that, 2^(q + 23) a float32.
     """

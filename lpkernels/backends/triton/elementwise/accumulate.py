@@ -7,8 +7,10 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.backends.triton._bits import narrow, wide
-from lpkernels.backends.triton._draws import (
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton.elementwise.quantize import seed_for
+from lpkernels.backends.triton.rounding.bits import narrow, wide
+from lpkernels.backends.triton.rounding.draws import (
     column_keys,
     derived_seed,
     draw_of,
@@ -19,10 +21,8 @@ from lpkernels.backends.triton._draws import (
     site_base,
     words_log2,
 )
-from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._quantize import seed_for
-from lpkernels.backends.triton._rounding import add_rounded
-from lpkernels.backends.triton._rule import STOCHASTIC, rule_of
+from lpkernels.backends.triton.rounding.round import add_rounded
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC, rule_of
 
 _ELEMENTS, _COLUMNS = 1024, 128
 

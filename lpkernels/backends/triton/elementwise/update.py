@@ -20,19 +20,19 @@ from lpkernels.arithmetic import Sgd, Step, step_from_numbers
 from lpkernels.arithmetic.updates import ROUNDING_INTS
 from lpkernels.backends import UpdateTensors
 from lpkernels.backends._layout import add_steps
-from lpkernels.backends.triton._bits import narrow, single, value_of, wide, widened
-from lpkernels.backends.triton._codes import codec_of, decode, encode
-from lpkernels.backends.triton._draws import draw_of, lift_of_draw, mix64
 from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
-from lpkernels.backends.triton._quantize import (
+from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
+from lpkernels.backends.triton.elementwise.quantize import (
     BY_EVEN_FLOAT32,
     BY_FLOAT64,
     store_rounded,
     way,
     words_of_seed,
 )
-from lpkernels.backends.triton._rounding import round_to, round_to_float
-from lpkernels.backends.triton._rule import STOCHASTIC, Numbers, rule_of
+from lpkernels.backends.triton.rounding.bits import narrow, single, value_of, wide, widened
+from lpkernels.backends.triton.rounding.draws import draw_of, lift_of_draw, mix64
+from lpkernels.backends.triton.rounding.round import round_to, round_to_float
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
 from lpkernels.rng import SITE_QUANTIZE
 
 _BLOCK = 1024

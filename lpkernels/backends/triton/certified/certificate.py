@@ -10,7 +10,7 @@ rounded once if
 The reason: a double rounding that goes wrong needs a sum in P bits that is a midpoint and an exact
 sum that is not; with the smaller addend on the grid of the larger they are too far apart (Figueroa
 1995 has the case q = r). If l >= lx no sum is finer than the subnormals: their floor never acts, no
-nonzero sum becomes zero, and no sum is -0. csrc/cpu/certificate.h has the same.
+nonzero sum becomes zero, and no sum is -0. csrc/cpu/sums/certified/certificate.h has the same.
 
 All this holds while sums stay below a bound: that of (A) and (C), and the power of two below which
 nothing overflows. They are looked at only once in `STRIDE` steps. A step to nearest moves a sum by
@@ -29,9 +29,9 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.planning import triton_tiers as _tiers
-from lpkernels.backends.triton._bits import exponent_of, wide
-from lpkernels.backends.triton._facts import HIGHEST, LOWEST, SPECIAL, WIDTH
-from lpkernels.backends.triton._rule import NEAREST_AWAY, STOCHASTIC, TOWARD_ZERO, WRAP
+from lpkernels.backends.triton.operands.facts import HIGHEST, LOWEST, SPECIAL, WIDTH
+from lpkernels.backends.triton.rounding.bits import exponent_of, wide
+from lpkernels.backends.triton.rounding.rule import NEAREST_AWAY, STOCHASTIC, TOWARD_ZERO, WRAP
 
 #: The tiers, for kernels.
 HALF = tl.constexpr(_tiers.HALF)
@@ -124,7 +124,7 @@ def watched(bound, highest, N, R: tl.constexpr):
 
 @triton.jit
 def watched_directed(highest, N, R: tl.constexpr):
-    """As `watched`, for `_rounding.summed`: nothing bounds its sums but the overflow."""
+    """As `watched`, for `rounding.round.summed`: nothing bounds its sums but the overflow."""
     bound = tl.minimum(room(N), _ENOUGH)
     if (R.mode == TOWARD_ZERO) or (R.mode == NEAREST_AWAY):
         growth = tl.full([], 0, tl.int32)
@@ -138,7 +138,7 @@ def watched_directed(highest, N, R: tl.constexpr):
 
 @triton.jit
 def scaled_exactly(left, right, N):
-    """Whether float32 holds all operands with their parts of the scale (`_steps.scale_of`)."""
+    """Whether float32 holds all operands with their parts of the scale (`steps.scale_of`)."""
     scale = -126 - exponent_of(N.least)
     half = scale >> 1
     return (tl.load(left + LOWEST) <= half + 149) & (tl.load(right + LOWEST) <= scale - half + 149)

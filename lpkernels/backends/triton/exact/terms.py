@@ -6,10 +6,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import SIGN, bits_of, value_of, wide
-from lpkernels.backends.triton._draws import words_log2
-from lpkernels.backends.triton._rounding import add_rounded, round_to
-from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     SITE_SUM,
@@ -18,7 +14,11 @@ from lpkernels.backends.triton._tile import (
     step_offset,
     words_of,
 )
-from lpkernels.backends.triton._wide import is_absent
+from lpkernels.backends.triton.exact.wide import is_absent
+from lpkernels.backends.triton.rounding.bits import SIGN, bits_of, value_of, wide
+from lpkernels.backends.triton.rounding.draws import words_log2
+from lpkernels.backends.triton.rounding.round import add_rounded, round_to
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 
 @triton.jit

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
-from lpkernels.backends.triton._by_operands import by_operands_kernel
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import Sums
 from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._tile import outputs_of, side_of
+from lpkernels.backends.triton.exact.by_operands import by_operands_kernel
 from lpkernels.formats import FloatFormat
 
 # No exponent of a block is smaller: those of two operands add to -298 or more.

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import axis_sizes
-from lpkernels.backends.triton._bits import (
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton.elementwise.quantize import (
+    BY_FLOAT64,
+    element_lifts,
+    load_wide,
+    seed_for,
+    store_rounded,
+    way,
+)
+from lpkernels.backends.triton.rounding.bits import (
     EXPONENT,
     EXPONENT32,
     MAGNITUDE,
@@ -28,17 +37,8 @@ from lpkernels.backends.triton._bits import (
     wide,
     widened,
 )
-from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._quantize import (
-    BY_FLOAT64,
-    element_lifts,
-    load_wide,
-    seed_for,
-    store_rounded,
-    way,
-)
-from lpkernels.backends.triton._rounding import round_to, round_to_float
-from lpkernels.backends.triton._rule import SATURATE, rule_of
+from lpkernels.backends.triton.rounding.round import round_to, round_to_float
+from lpkernels.backends.triton.rounding.rule import SATURATE, rule_of
 from lpkernels.formats.integers import InBlock, InFloat
 
 _ELEMENTS = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._rule import NEAREST_AWAY
+from lpkernels.backends.triton.rounding.rule import NEAREST_AWAY
 
 SIGN = tl.constexpr(-(2**63))
 MAGNITUDE = tl.constexpr(2**63 - 1)
@@ -137,6 +137,6 @@ def man_bits_of(N):
 
 @triton.jit
 def zero_of(N, R: tl.constexpr):
-    """What `_rounding.fixed_sum` holds for 0, in the last places of float32; half of it for
+    """What `round.fixed_sum` holds for 0, in the last places of float32; half of it for
     nearest_away, so that halves have a place."""
     return single(N.least) * (1.5 * 2.0**22 if R.mode == NEAREST_AWAY else 1.5 * 2.0**23)

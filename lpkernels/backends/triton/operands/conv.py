@@ -10,8 +10,8 @@ from lpkernels.backends._conv_geometry import Frame, Geometry, count
 from lpkernels.backends._conv_tables import Product
 from lpkernels.backends._tables import kept
 from lpkernels.backends.triton._config import padded_lanes
-from lpkernels.backends.triton._images import Framed
 from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton.operands.images import Framed
 
 # Of a part whose channels padding would more than double.
 _FEW_CHANNELS = 16

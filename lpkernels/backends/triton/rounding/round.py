@@ -1,5 +1,5 @@
 """Every rounding of the backend: csrc/common/round.h and accumulate.h, then the short forms of the
-certified kernels (`_certificate` says when they hold).
+certified kernels (`certified.certificate` says when they hold).
 
 General forms take float64 tiles: an exact value, or a longer sum rounded to odd, which gives the
 bits of the exact one because formats have at most 24 significant bits and a draw at most 24 more
@@ -8,7 +8,7 @@ GPU outside a data centre has few such units. Kernels are compiled without contr
 (`_launch.EXACT`): contracted, splitting would be the identity.
 
 m is man_bits of the format, e its emin, N its `Numbers`, R its `Rule`. lift: if stochastic, of
-`_draws.lift_of_draw`, else ignored.
+`draws.lift_of_draw`, else ignored.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton import _rule
-from lpkernels.backends.triton._bits import (
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton.rounding import rule as _rule
+from lpkernels.backends.triton.rounding.bits import (
     EXPONENT32,
     SIGN,
     bits_of,
@@ -33,7 +34,6 @@ from lpkernels.backends.triton._bits import (
     with_sign,
     zero_of,
 )
-from lpkernels.backends.triton._launch import interpreting
 
 _INTERPRETED = tl.constexpr(interpreting())
 # Last places of float64 and float32 in a power of two; 1.5 times as many.
@@ -257,7 +257,7 @@ def add_rounded(acc, p, lift, N, R: tl.constexpr):
 def fused(s, N):
     """The splitting by 2 multiply-adds, m = 1..10 in float32, 1..23 in float64; no floor of
     subnormals, no overflow, -0 becomes +0; fused or not (products by a power of two are exact)
-    gives the same. csrc/cpu/certified_rules.h has the proof."""
+    gives the same. csrc/cpu/sums/certified/certified_rules.h has the proof."""
     scale = tl.cast(N.unit, s.dtype) * (_GRID if s.dtype == tl.float64 else _GRID32)
     return tl.fma(s, scale, tl.fma(s, -scale, s))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import bits_of, single, value_of, wide, zero_of
-from lpkernels.backends.triton._certificate import (
+from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton.certified.certificate import (
     CUT,
     DIRECTED,
     FIXED,
@@ -19,8 +19,9 @@ from lpkernels.backends.triton._certificate import (
     RANGE,
     SPLIT,
 )
-from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._rounding import (
+from lpkernels.backends.triton.exact.wide import is_absent
+from lpkernels.backends.triton.rounding.bits import bits_of, single, value_of, wide, zero_of
+from lpkernels.backends.triton.rounding.round import (
     add_rounded,
     cut_sum,
     fixed_sum,
@@ -30,8 +31,7 @@ from lpkernels.backends.triton._rounding import (
     split32,
     summed,
 )
-from lpkernels.backends.triton._rule import WRAP
-from lpkernels.backends.triton._wide import is_absent
+from lpkernels.backends.triton.rounding.rule import WRAP
 
 _INTERPRETED = tl.constexpr(interpreting())
 

@@ -13,14 +13,10 @@ from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning import triton_tiles
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.planning.triton_tiers import single_outer
-from lpkernels.backends.triton import _fast
-from lpkernels.backends.triton._bits import wide
 from lpkernels.backends.triton._config import Tile, outer_tile
-from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._problem import Flags, Problem
 from lpkernels.backends.triton._roundings import Known, Roundings
-from lpkernels.backends.triton._rule import NEAREST_EVEN, STOCHASTIC
 from lpkernels.backends.triton._tile import (
     closed,
     draw_keys,
@@ -33,6 +29,10 @@ from lpkernels.backends.triton._tile import (
     tile_number,
     tile_of_program,
 )
+from lpkernels.backends.triton.certified import tiles as _fast
+from lpkernels.backends.triton.rounding.bits import wide
+from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.rule import NEAREST_EVEN, STOCHASTIC
 
 # Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; two, with
 # all registers, only where so few would be spilled.
@@ -123,7 +123,7 @@ def options_of(
 
 
 def _short(outer: Known) -> bool:
-    """Whether outer sums are rounded in a few operations (`_rounding.round_to`)."""
+    """Whether outer sums are rounded in a few operations (`rounding.round.round_to`)."""
     return outer.mode == NEAREST_EVEN.value and not outer.exponent_parity and not outer.fixed
 
 
@@ -167,9 +167,9 @@ def launch(
     """What the tiers can make of the sums, one after the other, and where something is left.
 
     Args:
-        tiers, tiles: of `_tiers.tiers`, with the tile of each: of the same outputs where programs
-            share chunks. last_tile: for bias and result. The sides of flag_tile are multiples of
-            those of all tiles.
+        tiers, tiles: of `triton_tiers.tiers`, with the tile of each: of the same outputs where
+            programs share chunks. last_tile: for bias and result. The sides of flag_tile are
+            multiples of those of all tiles.
     """
     device, chunks = problem.sums.out.device, problem.chunks()[1]
     values = torch.zeros(problem.programs(*flag_tile), dtype=torch.int32, device=device)

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._tables import offsets
-from lpkernels.backends.triton._bits import narrow, wide
 from lpkernels.backends.triton._config import pack_tile, padded_lanes
-from lpkernels.backends.triton._facts import gather_facts, new_facts
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import PAD, Operand
-from lpkernels.backends.triton._rounding import round_to
-from lpkernels.backends.triton._rule import Numbers, Rule, rule_of
+from lpkernels.backends.triton.operands.facts import gather_facts, new_facts
+from lpkernels.backends.triton.rounding.bits import narrow, wide
+from lpkernels.backends.triton.rounding.round import round_to
+from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
 
 _NOTHING = Numbers(0.0, 0.0, 0.0, 0.0, 0.0)
 

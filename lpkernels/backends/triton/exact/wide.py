@@ -5,15 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import bits_of, wide
 from lpkernels.backends.triton._config import Tile
-from lpkernels.backends.triton._draws import derived_seed
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._problem import Flags, Problem
-from lpkernels.backends.triton._rounding import add_rounded, round_to
 from lpkernels.backends.triton._roundings import Roundings
-from lpkernels.backends.triton._rule import STOCHASTIC
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -36,6 +32,10 @@ from lpkernels.backends.triton._tile import (
     tile_of_program,
     words_at,
 )
+from lpkernels.backends.triton.rounding.bits import bits_of, wide
+from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.round import add_rounded, round_to
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 _ABSENT = tl.constexpr(ABSENT)
 

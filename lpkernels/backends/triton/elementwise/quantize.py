@@ -9,8 +9,9 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import dense
-from lpkernels.backends.triton._bits import bits_of, moderated, narrow, wide, widened
-from lpkernels.backends.triton._draws import (
+from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
+from lpkernels.backends.triton.rounding.bits import bits_of, moderated, narrow, wide, widened
+from lpkernels.backends.triton.rounding.draws import (
     column_keys,
     derived_seed,
     draw_of,
@@ -20,9 +21,14 @@ from lpkernels.backends.triton._draws import (
     row_streams,
     site_base,
 )
-from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
-from lpkernels.backends.triton._rounding import round_to, round_to_float
-from lpkernels.backends.triton._rule import STOCHASTIC, Rule, evenly_spaced, float32_fits, rule_of
+from lpkernels.backends.triton.rounding.round import round_to, round_to_float
+from lpkernels.backends.triton.rounding.rule import (
+    STOCHASTIC,
+    Rule,
+    evenly_spaced,
+    float32_fits,
+    rule_of,
+)
 
 _BLOCK = 1024
 _NARROW_TYPES = (torch.float32, torch.float16, torch.bfloat16)

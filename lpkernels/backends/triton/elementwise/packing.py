@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpkernels.backends.triton._bits import narrow, wide
-from lpkernels.backends.triton._block import (
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton.elementwise.block import (
     block_indices,
     block_mask,
     element_of,
@@ -25,9 +25,9 @@ from lpkernels.backends.triton._block import (
     scale_exponent,
     tiles,
 )
-from lpkernels.backends.triton._codes import Codec, codec_of, decode, encode
-from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._rule import Numbers, rule_of
+from lpkernels.backends.triton.elementwise.codes import Codec, codec_of, decode, encode
+from lpkernels.backends.triton.rounding.bits import narrow, wide
+from lpkernels.backends.triton.rounding.rule import Numbers, rule_of
 from lpkernels.formats.integers import BLOCK, KIND
 
 _WORDS, _VALUES = 512, 1024
@@ -137,7 +137,7 @@ def pack_blocks_kernel(
 ):
     """Scale and codes of every block into a stream of zeros, and the first x that has no code.
 
-    Programs and grid as `_block.quantize_blocks_kernel`. NaN is a code of whole blocks only.
+    Programs and grid as `block.quantize_blocks_kernel`. NaN is a code of whole blocks only.
     """
     outer, along, inner, count = block_indices(L, total, per_line, chunks, SIZE, BLOCKS, SIDE)
     first = first_offset(L, outer, along, inner, SIZE)
@@ -182,7 +182,7 @@ def unpack_blocks_kernel(
     SIDE: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """Programs and grid as `_block.quantize_blocks_kernel`."""
+    """Programs and grid as `block.quantize_blocks_kernel`."""
     outer, along, inner, count = block_indices(L, total, per_line, chunks, SIZE, BLOCKS, SIDE)
     first = first_offset(L, outer, along, inner, SIZE)
     bit = first_bit(L, per_line, outer, along, inner, count, SIZE, F.width)

@@ -12,11 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._bits import EXPONENT, MAGNITUDE, SIGN, bits_of, reciprocal, value_of
-from lpkernels.backends.triton._draws import derived_seed
-from lpkernels.backends.triton._rounding import round_to
-from lpkernels.backends.triton._rule import TOWARD_NEGATIVE
-from lpkernels.backends.triton._terms import drawn_lift, term_at
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
     SITE_PRODUCT,
@@ -32,7 +27,19 @@ from lpkernels.backends.triton._tile import (
     store_tile,
     tile_of_program,
 )
-from lpkernels.backends.triton._wide import VARYING
+from lpkernels.backends.triton.exact.terms import drawn_lift, term_at
+from lpkernels.backends.triton.exact.wide import VARYING
+from lpkernels.backends.triton.rounding.bits import (
+    EXPONENT,
+    MAGNITUDE,
+    SIGN,
+    bits_of,
+    reciprocal,
+    value_of,
+)
+from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.round import round_to
+from lpkernels.backends.triton.rounding.rule import TOWARD_NEGATIVE
 
 # 2^900 and 2^-400: beyond what is finite and not zero.
 _HUGE = tl.constexpr((1023 + 900) << 52)
@@ -75,7 +82,7 @@ def aligned_kernel(
     """s' = round(s + the products of a block), all cut to its place; a block without products
     leaves s. Draws are keyed by the block's first position.
 
-    Arguments and grid of `_wide.wide_kernel`: one program for BM x BN outputs of one matrix. The
+    Arguments and grid of `wide.wide_kernel`: one program for BM x BN outputs of one matrix. The
     products of a block are made twice: for their largest magnitude, then to be added.
     """
     g, i, j = tile_of_program(M, N, BM, BN)

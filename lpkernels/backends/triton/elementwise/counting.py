@@ -1,4 +1,4 @@
-"""Rounding that counts: the kernels of `_quantize`, `_affine` and `_block` with a look at what each
+"""Rounding that counts: the kernels of `quantize`, `affine` and `block` with a look at what each
 element became, and affine formats in given ranges.
 
 A program adds up its tile and then adds to the counts, integers in any order. Overflow is that of
@@ -17,18 +17,10 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import COUNTS
 from lpkernels.backends._layout import axis_sizes, dense
-from lpkernels.backends.triton import _affine, _block
-from lpkernels.backends.triton._affine import tile_places, value_on_line
-from lpkernels.backends.triton._bits import (
-    EXPONENT,
-    MAGNITUDE,
-    bits_of,
-    magnitude_of,
-    moderated,
-    wide,
-    widened,
-)
-from lpkernels.backends.triton._block import (
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton.elementwise import affine, block
+from lpkernels.backends.triton.elementwise.affine import tile_places, value_on_line
+from lpkernels.backends.triton.elementwise.block import (
     block_indices,
     block_mask,
     first_offset,
@@ -37,8 +29,7 @@ from lpkernels.backends.triton._block import (
     scale_exponent,
     scaled_word,
 )
-from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton._quantize import (
+from lpkernels.backends.triton.elementwise.quantize import (
     BY_EVEN_FLOAT32,
     BY_FLOAT64,
     element_lifts,
@@ -47,8 +38,24 @@ from lpkernels.backends.triton._quantize import (
     store_rounded,
     way,
 )
-from lpkernels.backends.triton._rounding import round_to, round_to_float
-from lpkernels.backends.triton._rule import INFINITY, SATURATE, STOCHASTIC, Numbers, Rule, rule_of
+from lpkernels.backends.triton.rounding.bits import (
+    EXPONENT,
+    MAGNITUDE,
+    bits_of,
+    magnitude_of,
+    moderated,
+    wide,
+    widened,
+)
+from lpkernels.backends.triton.rounding.round import round_to, round_to_float
+from lpkernels.backends.triton.rounding.rule import (
+    INFINITY,
+    SATURATE,
+    STOCHASTIC,
+    Numbers,
+    Rule,
+    rule_of,
+)
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InAffine, takes_scales
 
 _BLOCK = 1024
@@ -130,7 +137,7 @@ def count_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """`_quantize.quantize_kernel`, counting. U, RU: N and R without ends."""
+    """`quantize.quantize_kernel`, counting. U, RU: N and R without ends."""
     first = tl.cast(tl.program_id(0), tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
     inside = index < count
@@ -177,7 +184,7 @@ def count_blocks_kernel(
     WHOLE: tl.constexpr,
     FAR: tl.constexpr,
 ):
-    """`_block.quantize_blocks_kernel`, counting. U, RU: N and R without ends."""
+    """`block.quantize_blocks_kernel`, counting. U, RU: N and R without ends."""
     outer, along, inner, count = block_indices(L, total, per_line, chunks, SIZE, BLOCKS, SIDE)
     first = first_offset(L, outer, along, inner, SIZE)
     largest, finite = largest_magnitude(x_ptr, first, count, L.inner, SIZE, BLOCKS, PART, WHOLE)
@@ -234,7 +241,7 @@ def count_lines_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """`_affine.line_kernel`, counting, between limits: the low ends of all slices, then the high
+    """`affine.line_kernel`, counting, between limits: the low ends of all slices, then the high
     ones."""
     offset, inside, which, column = tile_places(
         M, rows, row_tiles, column_tiles, MANY, ROWS, COLUMNS
@@ -287,7 +294,7 @@ def quantize_counting(
     call = (x, quantizer, seed, role, site, target, counts, wanted)
     with on_device(x):
         if quantizer[KIND] == AFFINE:
-            _count_lines(*call, _affine.ends_of(x, quantizer) if limits is None else limits)
+            _count_lines(*call, affine.ends_of(x, quantizer) if limits is None else limits)
         elif quantizer[KIND] == BLOCK:
             _count_blocks(*call)
         else:
@@ -325,10 +332,10 @@ def _count_blocks(
     counts: Tensor | None,
     wanted: Wanted,
 ) -> None:
-    element = _block.element_of(quantizer)
+    element = block.element_of(quantizer)
     rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
     endless_rule, endless = unbounded(rule, numbers)
-    lines, sizes, programs, constants = _block.tiles(x.shape, quantizer)
+    lines, sizes, programs, constants = block.tiles(x.shape, quantizer)
     count_blocks_kernel[(programs,)](
         x, out, counts, lines, *sizes, numbers, endless, seed_for(rule, seed, x.device), role,
         site, R=rule, RU=endless_rule, BY=way(element, x.dtype, torch.float32), W=wanted,
@@ -347,11 +354,11 @@ def _count_lines(
     wanted: Wanted,
     limits: Tensor,
 ) -> None:
-    rule, numbers = rule_of(_affine._INTEGERS, *quantizer[InQuantizer.RULE])
+    rule, numbers = rule_of(affine._INTEGERS, *quantizer[InQuantizer.RULE])
     sizes = axis_sizes(x.shape, quantizer)
-    matrices, places, programs, constants = _affine.tiles(sizes, _affine._LINE_TILE)
+    matrices, places, programs, constants = affine.tiles(sizes, affine._LINE_TILE)
     count_lines_kernel[(programs,)](
-        x, out, counts, limits, sizes[1], _affine.top_code(quantizer), matrices, *places, numbers,
+        x, out, counts, limits, sizes[1], affine.top_code(quantizer), matrices, *places, numbers,
         seed_for(rule, seed, x.device), role, site, R=rule, W=wanted,
         SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
     )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Kernels of whole tensors: quantizing, counting, codes, optimizers' steps."""

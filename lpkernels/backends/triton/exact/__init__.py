@@ -1,0 +1,1 @@
+"""Kernels of every sum, whatever its operands hold."""

@@ -1,0 +1,1 @@
+"""What rounds one value: bits, draws, the rule of a format."""
