@@ -143,8 +143,8 @@ void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& size
   quantize_tensor(quantizer, args);
 }
 
-// As quantize; y may be 0 where there are counts, those of common/count.h and `bins` behind them;
-// limits: of affine formats low ends and high ends, or 0.
+// Does what `quantize` does, and counts: the counts of common/count.h, and `bins` behind them. y
+// may be 0 where there are counts. limits: the low ends and high ends of an affine format, or 0.
 void quantize_counting(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
                        const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads,
                        int64_t stream_bytes, uintptr_t counts, int64_t bins, uintptr_t limits) {

@@ -46,8 +46,8 @@ struct Accumulator {
     if (order == Order::kPairwise) return 2;
     return block > 0 ? block * interleaved : 1;
   }
-  // Product by product, each added to the running sum.
-  LPK_HD bool in_sequence() const {
+  // Whether product after product is added to one running sum.
+  LPK_HD bool has_running_sum() const {
     return (order == Order::kSequential || order == Order::kNative) && block == 0;
   }
 };

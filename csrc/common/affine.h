@@ -28,8 +28,8 @@ struct AffineLine {
   D lo, hi, step, top;
 };
 
-// Of a slice whose finite values lie in lo .. hi; of one that has none, lo > hi, the step is NaN:
-// every value becomes NaN.
+// The line of a slice whose finite values lie in lo .. hi. A slice without any has lo > hi: its
+// step is NaN, and every value becomes NaN.
 LPK_HD AffineLine<double> affine_line(double lo, double hi, const AffineCodes& codes) {
   const bool any = lo <= hi;
   const double largest = fabs(lo) > fabs(hi) ? fabs(lo) : fabs(hi);
@@ -44,7 +44,7 @@ LPK_HD AffineLine<double> affine_line(double lo, double hi, const AffineCodes& c
   return line;
 }
 
-// Beyond these a finite value overflows; NaN where there is no line.
+// A finite value beyond these overflows; both are NaN where there is no line.
 struct AffineEnds {
   double low, high;
 };

@@ -6,7 +6,8 @@
 
 namespace lpk {
 
-// Of a value that has no code. As a code of 32 bits it is a NaN, for which encode never gives it.
+// Stands for a value that has no code. As a code of 32 bits it is a NaN, but encode gives NaN
+// another.
 constexpr uint32_t kNoCode = 0xffffffffu;
 
 // Codes of one float or fixed format.

@@ -15,7 +15,8 @@ enum Count : int {
   kCounts = 4,
 };
 
-// Of the biased exponent fields of float32, behind the counts where they are asked for.
+// The histogram has a bin for each biased exponent field of float32; it stands behind the counts
+// where it is asked for.
 constexpr int kBins = 256;
 
 // The format without ends: it rounds as if the exponent, or the word, had no bound.
@@ -30,7 +31,7 @@ LPK_HD Format unbounded(const Format& f) {
 // The least value of the format; of a float format its lowest is not set.
 LPK_HD double low_end(const Format& f) { return f.kind == Kind::kFixed ? f.lowest : -f.max; }
 
-// Of a value and what it was rounded to without ends: whether it overflowed.
+// Whether a value overflowed, by what it was rounded to in the format without ends.
 template <class D>
 LPK_HD auto beyond_ends(D rounded, double low, double high) {
   return (rounded > high) | (rounded < low);

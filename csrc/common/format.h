@@ -1,8 +1,8 @@
-// A number format as the kernels see it: the eight integers of formats.py plus the constants that
-// rounding needs.
+// A number format as the kernels see it: the eight integers of lpkernels/formats and the constants
+// that rounding needs.
 //
-// Mirrors lpkernels/formats.py (FloatFormat, FixedFormat). Everything derived is exact in double:
-// formats are limited to values that float32 holds. Host and device.
+// FloatFormat and FixedFormat of lpkernels/formats are the same in Python. Everything derived is
+// exact in double: formats are limited to values that float32 holds. Host and device.
 #pragma once
 
 #include <cmath>

@@ -13,7 +13,7 @@
 namespace lpk {
 
 constexpr int kUpdateNumbers = 8;
-// Of each rounding: its key, whether there is one, the twelve integers of its quantizer.
+// A rounding is its key, whether there is one, and the twelve integers of its quantizer.
 constexpr int kRoundingInts = 14;
 // Gradient, master, both states, working copy.
 enum : int { kGrad = 0, kMaster = 1, kFirst = 2, kSecond = 3, kWeight = 4, kPlaces = 5 };

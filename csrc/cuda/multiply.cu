@@ -103,7 +103,7 @@ void multiply(const MultiplyArgs& args, void* stream) {
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   const auto queue = static_cast<cudaStream_t>(stream);
   Plan* plan = begin_scratch(&job, args.scratch);
-  if (!job.acc.in_sequence()) return launch_ordered(job, queue);
+  if (!job.acc.has_running_sum()) return launch_ordered(job, queue);
   if (plan != nullptr) {
     job.fast_doubles = adds_doubles_fast();
     plan_kernel<<<1, 1, 0, queue>>>(job, plan);

@@ -259,7 +259,7 @@ LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certif
 // Whether any operands could take another kernel than the exact one.
 LPK_HD bool may_certify(const Accumulator& acc) {
   const Format& f = acc.fmt;
-  if (!acc.in_sequence() || !closes_chunks(acc) || f.kind != Kind::kFloat || f.man_bits < 1)
+  if (!acc.has_running_sum() || !closes_chunks(acc) || f.kind != Kind::kFloat || f.man_bits < 1)
     return false;
   const bool float32 = native_format(f) == Native::kFloat;
   switch (acc.rounding) {

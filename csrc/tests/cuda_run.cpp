@@ -260,7 +260,7 @@ void run_wide(const Job& job) {
 Ran run_product(Job* job, void* scratch) {
   lpk::cuda::Plan* plan = lpk::cuda::begin_scratch(job, scratch);
   if (plan == nullptr) {
-    job->acc.in_sequence() ? run_wide(*job) : run_ordered(*job);
+    job->acc.has_running_sum() ? run_wide(*job) : run_ordered(*job);
     return {Tier::kWide, false};
   }
   const lpk::cuda::Sums& s = job->sums;

@@ -104,7 +104,7 @@ CudaSums::Values values_of(Data data) {
 void test_wide_tiles() {
   Source source(77);
   for (const AccumulatorSpec& spec : accumulators()) {
-    if (!lpk::accumulator_from(spec.ints().data()).in_sequence()) continue;
+    if (!lpk::accumulator_from(spec.ints().data()).has_running_sum()) continue;
     for (const Data data : kAllData) {
       for (const CudaProblem& p :
            {CudaProblem{1, 5, 19, 67, false, true}, CudaProblem{2, 33, 3, 21, true, false}}) {

@@ -75,7 +75,7 @@ CudaSums::Values values_of(Data data) {
 std::vector<AccumulatorSpec> ordered_accumulators() {
   std::vector<AccumulatorSpec> all;
   for (const AccumulatorSpec& spec : accumulators()) {
-    if (!lpk::accumulator_from(spec.ints().data()).in_sequence()) all.push_back(spec);
+    if (!lpk::accumulator_from(spec.ints().data()).has_running_sum()) all.push_back(spec);
   }
   const AccumulatorSpec bf16{"bf16", float_ints(8, 7)};
   for (const int64_t block : {4, 8, 11, 16}) {

@@ -54,8 +54,8 @@ Gather backward_gather(const ConvShape& s, const int64_t* phase) {
   return g;
 }
 
-// Of a pass from `source`, whose channels are `channels` of a group, to `result`, whose are
-// `lanes`. The weight's strides are given, its taps in space apart.
+// A pass from `source`, of which a group has `channels` channels, to `result`, of which it has
+// `lanes`. weight_channel and weight_lane are strides of the weight, whose taps take_weight lists.
 PositionPass position_pass(Gather gather, const Image<const float>& source, int64_t channels,
                            int64_t weight_channel, const Image<float>& result, int64_t lanes,
                            int64_t weight_lane, const int64_t* result_size) {
@@ -137,7 +137,7 @@ constexpr int64_t kSpreadLanes = kPanel / 2;
 constexpr int64_t kFewChannels = 32;
 
 // Taken by ChannelOperands: the more numerous side is on the lanes, if its lines are contiguous.
-// Not in half precision, where that measured slower.
+// In half precision that was measured to be slower, so it is not done there.
 bool by_channels(const PositionPass& p, int64_t positions, const Arithmetic& arithmetic) {
   if (p.lanes <= kFewChannels) return true;
   if (half_precision(accumulator_from(arithmetic.accumulator).fmt)) return false;
@@ -161,8 +161,8 @@ int64_t spread_depth(int64_t taps, int64_t channels) {
 // Channels up to which segments of lines make the best lanes.
 constexpr int64_t kSegmentChannels = 4;
 
-// Of the blocks of SegmentOperands; no channels: not taken. Not where kernels are likely to ask for
-// marks, or where half precision is faster.
+// The extent of the blocks of SegmentOperands; it has no channels where these are not to be taken:
+// where kernels are likely to ask for marks, or where half precision is faster.
 SegmentOperands::Extent segment_extent(const PositionPass& p, const Arithmetic& arithmetic) {
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
   const bool nearest = acc.rounding == Rounding::kNearestEven &&
@@ -214,7 +214,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
   const int64_t taps = pass.gather.tap_count();
   const int64_t length = pass.channels * taps;
   const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
-  // Or blocks of k end anywhere.
+  // Where blocks of k may end inside of a channel nothing is spread.
   const bool whole_channels = takes_whole_channels(arithmetic);
   if (whole_channels && spreads(s.groups, pass.lanes, taps)) {
     const int64_t all = s.groups * pass.lanes;

@@ -15,8 +15,8 @@ struct PositionPass {
   Gather gather;                       // its taps, row-major, are those of each channel
   std::vector<int64_t> weight_offset;  // of each tap
   bool consecutive;                    // the taps are, in the weight
-  // Of every product in the whole sum, and the length of that (gemm.h); empty if no tap of the
-  // kernel is left out.
+  // The position of every product in the whole sum, and then the length of that sum (gemm.h); empty
+  // if no tap of the kernel is left out.
   std::vector<int64_t> position;
   // The taps of every pass of the call, which may share windows: `call` is its number, `most_taps`
   // the most that one of them has.
@@ -160,13 +160,13 @@ class SegmentOperands : public PositionOperands {
   // `asked` becomes true where positions on padding on the left or right have to be done again.
   SegmentOperands(const PositionPass& pass, int64_t group, std::atomic<bool>* asked)
       : PositionOperands(pass, group), asked_(asked) {}
-  // Of a block of the product: channels, rows. No channels if the pass has no segments, or its
-  // windows are too large.
+  // How many channels and rows a block of the product has. There are no channels if the pass has no
+  // segments, or if its windows are too large.
   struct Extent {
     int64_t channels, rows;
   };
   static Extent extent(const PositionPass& pass);
-  // In a line.
+  // How many segments a line has.
   static int64_t segments(const Gather& g) { return (g.grid[2] + kPanel - 1) / kPanel; }
   void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
                 SpreadBlock* a) const override;

@@ -160,7 +160,7 @@ bool SegmentOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t de
   bool any = false;
   for (int64_t r = 0; r < rows; ++r) {
     const LineRun& line = s.lines[(row + r - first) / per_line];
-    // Of a column whose taps are inside the line, if there is one.
+    // A column whose taps all lie inside the line stands for the others, if there is such a column.
     const int64_t at[kSpatial] = {line.at[0], line.at[1], p_.inside_from[2]};
     p_.tap_pattern(at, s.pattern.data());
     for (int64_t i = 0; i < depth; ++i) absent[r * depth + i] = s.pattern[(k + i) % taps];

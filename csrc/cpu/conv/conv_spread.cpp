@@ -18,7 +18,8 @@ struct SpreadScratch {
     step_at.resize(steps);
     return {window.data(), window.floats(), row_at.data(), step_at.data()};
   }
-  // Where there is no window: rows x steps x kPanel, lane by lane from pack(lane, rows x steps).
+  // Fills rows x steps x kPanel floats where there is no window: pack(lane, to) writes the rows x
+  // steps of one lane.
   template <class Pack>
   SpreadBlock dense_block(int64_t rows, int64_t steps, int64_t lanes, const Pack& pack) {
     SpreadBlock a = block(rows, steps);
@@ -40,7 +41,7 @@ SpreadScratch& thread_scratch() {
   return scratch;
 }
 
-// Of what tap `tap` reads in copy `copy` of the window.
+// The index of the first float that tap `tap` reads in copy `copy` of the window.
 int32_t place_of(const Window& window, const Gather& gather, int64_t copy, int64_t tap) {
   const auto at = gather.tap_at(tap);
   return static_cast<int32_t>(

@@ -86,12 +86,12 @@ class Window {
   // Whether channels are rounded and measured in the window, where they are smaller than what is
   // packed from it.
   bool settled() const { return settled_; }
-  // Of all that `fill` copied since the plan, if it is settled.
+  // The range of all that `fill` has copied since the plan was made, if that is settled.
   const OperandRange& range() const { return range_; }
   // Copies `lanes` channels into copy `copy`, side by side: channels[l] is that of lane l.
   void fill_panel(const Kernels& kernels, int64_t copy, const float* const* channels,
                   int64_t lanes);
-  // What a tap reads, of every position; and fewer than kPanel floats more.
+  // Copies what a tap reads for every position, and fewer than kPanel floats behind that.
   void copy(const Kernels& kernels, const std::array<int64_t, kSpatial>& tap, float* to) const;
 
   const float* data() const { return buffer_.data(); }

@@ -34,8 +34,9 @@ struct PanelDraws {
   // rng "fast": keys of the side that is the column, and of the side that is the row.
   uint32_t row_column[kRows], row_add[kRows], row_flip[kRows];
   uint32_t lane_column[kPanel], lane_add[kPanel], lane_flip[kPanel];
-  // Of each row as the key's row, its part of as many words as a vector holds, the first of them a
-  // multiple of that. One step of the hash for all of them, off the way to the words of the panel.
+  // Where rows are the rows of the key: the part that a row has in as many words as a vector holds,
+  // the first of which is a multiple of that number. One step of the hash makes them all, outside
+  // of the loop over the words of the panel.
   uint32_t row_mixed[kRows][kWordLanes];
   uint32_t first_mixed;
   alignas(64) uint32_t words[4][kRows][kPanel];  // rng "philox" makes four at a time

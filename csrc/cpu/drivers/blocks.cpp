@@ -19,7 +19,7 @@ int64_t row_parts(const Product& p, int64_t others, int threads) {
   const int64_t wanted = ceil_div(4 * threads, others);
   const int64_t parts =
       std::max({fewest, std::min(wanted, p.rows / kFewestRows), ceil_div(threads, others)});
-  // As many for each thread, where they are few.
+  // Where there are few blocks, every thread gets as many as the others.
   const int64_t even = parts < wanted ? threads / std::gcd(threads, others) : 1;
   return std::max(fewest, std::min(ceil_div(parts, even) * even, ceil_div(groups, 2)));
 }

@@ -10,9 +10,9 @@ namespace lpk {
 
 // A block of B (kMaxDepth x kLanes floats, 288 KB) stays in the second cache while the blocks of A
 // (kMaxRows x kMaxDepth, 108 KB) of kUnitRows rows pass by; their sums (384 KB) wait there too.
-// What is packed is read by so many products: the wider, the less packing.
+// Every element of A that is packed is read by kLanes products: the more lanes, the less packing.
 constexpr int64_t kLanes = 256;
-// Rows that every kernel takes as whole groups.
+// Every kernel takes this many rows in whole groups.
 constexpr int64_t kRowGroup = 12;
 
 constexpr int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }

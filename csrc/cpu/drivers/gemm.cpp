@@ -151,7 +151,7 @@ bool draws(const Accumulator& acc) {
          (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
-// Of a block of k and the rows that pass by.
+// The marks of one block of k: of its lanes, and in turn of the groups of rows that meet them.
 class BlockMarks final : public Marks {
  public:
   BlockMarks(const Block& block, int64_t k, int64_t depth, Scratch* scratch)
@@ -270,7 +270,7 @@ void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arit
   // More rows where the sums are short: longer runs to pack, fewer calls.
   const int64_t most = std::max(p.depth, acc.positions_together());
   const int64_t depth = std::clamp<int64_t>(p.length, 1, most);
-  const auto accumulate = acc.in_sequence() ? kernel.accumulate : kernel.accumulate_ordered;
+  const auto accumulate = acc.has_running_sum() ? kernel.accumulate : kernel.accumulate_ordered;
   const int64_t parts =
       p.block_rows > 0
           ? 1

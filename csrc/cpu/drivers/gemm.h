@@ -41,7 +41,7 @@ class Operands {
   // kPanel floats may be written too.
   virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
                       float* a) const = 0;
-  // In place of it where the product is spread.
+  // Called in place of pack_a where the product is spread.
   virtual void spread_a(int64_t, int64_t, int64_t, int64_t, const Rounder&, SpreadBlock*) const {}
   // Panels of kPanel lanes, [panel][k][lane], rounded; lanes past the end are zero.
   virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
@@ -85,8 +85,8 @@ struct Product {
   const float* row_bias;  // one value for each row or each lane, or null
   const float* lane_bias;
   const Operands* operands;
-  // Of every product in the whole sum, ascending, and then the length of that; null: none is left
-  // out, length is that of the whole.
+  // The position of every product in the whole sum, ascending, and then the length of that sum.
+  // Null: no position is left out, and `length` is that of the whole sum.
   const int64_t* position = nullptr;
   bool exchanged = false;  // A packs the right operand of Arithmetic, B the left
   // Products of one family write to the same places in memory: their blocks take turns.

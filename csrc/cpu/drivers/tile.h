@@ -180,8 +180,8 @@ struct CodeBlock {
   const int64_t* format;
   int64_t count;
 };
-// Of a block whose values were to become codes: a format that is not taken, a code for every value,
-// or kNoCode for some.
+// What became of a block whose values were to become codes: its format is not taken, every value
+// has a code, or some have kNoCode.
 enum class Coding { kNotTaken, kAll, kSome };
 
 // How many products each tier has accumulated since the last call, for the plan that users see.

@@ -49,7 +49,7 @@ class BitReader {
     held_ -= bits;
     return field;
   }
-  // As many fields as there are codes, four bytes at a time while all four belong to them.
+  // Reads `count` fields, four bytes at a time while all four belong to the codes.
   void get_all(uint32_t* fields, int64_t count, int bits) {
     const uint32_t mask = 0xffffffffu >> (32 - bits);
     int64_t i = 0;

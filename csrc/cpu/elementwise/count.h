@@ -9,8 +9,8 @@
 
 namespace lpk {
 
-// Of one piece. Neighbours go to different histograms, so that an increment seldom waits for the
-// one before it.
+// The counts of one piece. Neighbours go to different histograms, so that an increment seldom waits
+// for the one before it.
 struct Tally {
   static constexpr int kHistograms = 8;
   int64_t counts[kCounts] = {};
@@ -24,7 +24,7 @@ struct Tally {
 };
 
 // What was rounded, and from which values: x are the tensor's, `scaled` what the rounding saw, y
-// its results. The rest as in RoundBlock, whose x and y are not read.
+// its results. The rest is as in RoundBlock, whose x and y are not read.
 struct CountSpan {
   RoundBlock block;
   const double* x;
@@ -43,13 +43,13 @@ struct CountAffine {
 };
 
 struct CountKernels {
-  // As Kernels::round_elements; a null y is not written.
+  // Does what Kernels::round_elements does, but does not write a null y.
   bool (*elements)(const ElementBlock&, Tally*);
   void (*span)(const CountSpan&, Tally*);
   void (*affine)(const CountAffine&, Tally*);
 };
 
-// Those that go with kernels().
+// The counting kernels of the instruction set of kernels().
 const CountKernels& count_kernels();
 
 extern const CountKernels kScalarCounts;

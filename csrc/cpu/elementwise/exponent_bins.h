@@ -155,7 +155,7 @@ class ExponentBins {
 
   void flush() {
     if (units_ == 0) return;
-    // What waits is the third digit of its level.
+    // A vector that waits is the third digit to add at its level.
     U carry{};
     for (int level = 0; level < kLevels; ++level) {
       const U waiting = units_ >> level & 1 ? waiting_[level] : U{};
@@ -241,8 +241,8 @@ class ExponentBins {
     }
   }
 
-  // Of words that were added those without a bit. Where they are many the next ones get another
-  // base or, where that is the same, no bits.
+  // Counts those of the added words that have no bit. Where these are many, the next words get
+  // another base or, where that would be the same, no bits.
   __attribute__((noinline)) void add_outside(const uint32_t* x, int64_t count, const Extent& e) {
     const int64_t before = outside_;
     for (int64_t i = 0; i < count; i += V::kWidth) {
@@ -264,9 +264,9 @@ class ExponentBins {
   int base_ = 0;
   bool scattered_ = false;
   int64_t units_ = 0;
-  // Of them, those that are in a tally already.
+  // How many of the added words are in a tally already.
   int64_t outside_ = 0;
-  // Of weight 2^level, as are those that wait where units_ has the bit.
+  // Sums of weight 2^level; those of the same weight wait where units_ has the bit of the level.
   U sums_[kUnitLevels + kLevels + 1] = {};
   U waiting_[kLevels] = {};
 };

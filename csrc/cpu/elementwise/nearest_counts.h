@@ -7,7 +7,7 @@
 namespace lpk {
 namespace {
 
-// Of magnitudes as words: the largest that rounds to zero, and the largest that does not overflow.
+// Two magnitudes as words: the largest that rounds to zero, and the largest that does not overflow.
 struct NearestEnds {
   uint32_t vanishing, last;
 

@@ -48,7 +48,7 @@ void round_through_doubles(const QuantizeArgs& args, const Kernels& kernel, int6
   }
 }
 
-// As Kernels::round_elements, counting.
+// Does what Kernels::round_elements does, and counts.
 bool count_elements(const QuantizeArgs& args, const ElementBlock& job) {
   Tally tally(args.histogram);
   if (!count_kernels().elements(job, &tally)) return false;

@@ -158,7 +158,7 @@ void quantize_blocks(const QuantizeArgs& args) {
     parallel_ranges(blocks, grain, args.threads,
                     [&](int64_t begin, int64_t end) { round_neighbours(b, begin, end); });
   } else {
-    // What is counted goes by spans.
+    // Where events are counted, the columns are no more than a span.
     const int64_t most = args.counts == nullptr ? kGrain : kSpan;
     const int64_t width = std::max<int64_t>(1, std::min(most, kGrain / b.size));
     const int64_t strips = (args.inner + width - 1) / width;

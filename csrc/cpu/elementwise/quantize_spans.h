@@ -45,7 +45,7 @@ inline void store_span(const QuantizeArgs& args, const Kernels& kernel, const do
   }
 }
 
-// As doubles that the rounding rules can scale.
+// Loads values as doubles that the rounding rules can scale.
 inline void load_moderated(const QuantizeArgs& args, const Kernels& kernel, int64_t begin,
                            int64_t count, double* to) {
   load_span(args, kernel, begin, count, to);

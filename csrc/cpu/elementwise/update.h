@@ -8,7 +8,7 @@
 
 namespace lpk {
 
-// Of one parameter, elements begin .. end.
+// The elements begin .. end of one parameter.
 struct UpdatePiece {
   const UpdateArgs* args;
   const UpdateParameter* parameter;
@@ -34,7 +34,8 @@ struct UpdateCounts {
   int64_t unchanged = 0;
 };
 
-// Of the instruction set: false, and nothing done, for a format that its lanes do not take.
+// One for each instruction set. It returns false, and has done nothing, for a format that its lanes
+// do not take.
 using UpdateKernel = bool(const UpdatePiece&, UpdateCounts*);
 UpdateKernel update_piece_scalar;
 UpdateKernel update_piece_avx2;

@@ -40,7 +40,7 @@ class Rounder {
   }
 
   bool rounds() const { return run_ != nullptr; }
-  // Where they lie; index: of the first, whose draws are those of its words' beginning.
+  // Rounds values where they lie. index: that of the first value, whose draws begin new words.
   void operator()(uint32_t* x, int64_t count, int64_t index) const {
     run_(*this, x, count, static_cast<uint64_t>(index));
   }

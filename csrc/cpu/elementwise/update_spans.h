@@ -215,7 +215,8 @@ class UpdateSpans {
     const void* const master = memory[kMaster];
     const char* next[kWeight];
     for (int place = 0; place < kWeight; ++place) {
-      // What is not there is fetched as another once more, which costs nothing.
+      // In place of a tensor that is not there the gradient is fetched once more, which costs
+      // nothing.
       const int from = memory[place] != nullptr ? place : kGrad;
       next[place] = static_cast<const char*>(memory[from]) + kUpdateSpan * lying_[from].bytes;
     }

@@ -33,7 +33,7 @@ LPK_HD typename V::U value_of_code(const WordCodes& c, typename V::U code) {
   return above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
 }
 
-// Of a place of an update: how its values lie.
+// How the values at one place of an update lie in memory.
 struct Lying {
   int lies;
   int64_t bytes;
@@ -76,7 +76,8 @@ __attribute__((noinline)) void load_values(const Lying& how, const void* from, i
   });
 }
 
-// As they lie, past the caches if `streamed` and the memory is aligned for that.
+// Stores make(i) for every vector, past the caches if `streamed` and if the memory is aligned for
+// that.
 template <class V, class Make>
 LPK_HD void store_all(int64_t count, char* to, bool streamed, const Make& make) {
   using T = decltype(make(int64_t{0}));

@@ -43,7 +43,7 @@ LPK_HD typename V::U nearest_code_of(const WordCodes& codes, typename V::U x) {
   return code | (x & kSignWord) >> (32 - codes.bits);
 }
 
-// As code_of and value_of_code, for what is finite.
+// code_of and value_of_code for finite values alone.
 template <class V>
 LPK_HD typename V::U finite_code_of(const WordCodes& c, typename V::U x) {
   using U = typename V::U;
@@ -228,7 +228,7 @@ struct Way {
     store_to(memory, i, rounded(x, draw));
   }
 
-  // Of kBrain and kEven: rounds to bf16's upper halves.
+  // Rounds to the upper halves of bf16, for kBrain and kEven.
   LPK_HD H half(U x) const {
     if (none_above<V>(x & ~kSignWord, by.nearest.last))
       return words_as_halves<V>(nearest_code_of<V, false>(by.codes, x)

@@ -55,7 +55,8 @@ struct WordFormat {
     return bits;
   }
 
-  // Of the distance between values below min_normal, which without subnormals has 0 for neighbour.
+  // The exponent of the distance between values below min_normal; without subnormals the neighbour
+  // of min_normal is 0.
   LPK_HD static int quantum_exponent(const Format& f) {
     return f.emin - (f.subnormals ? f.man_bits : 0);
   }

@@ -11,7 +11,7 @@ constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
 constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
 constexpr int kZero = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
 
-// Of magnitudes where the mode looks at them.
+// The processor's mode for ours; ours that look at magnitudes round these toward zero.
 template <Rounding kMode>
 constexpr int hardware_mode() {
   if (kMode == Rounding::kNearestEven) return kNearestMode;

@@ -62,7 +62,7 @@ struct CertifiedRun {
   LPK_HD void close_chunk(const Tile& t, F (&sum)[kRows][kColumns], F (&seen)[4], bool last) const {
     float* outer = t.outer;
     const int64_t stride = t.stride;
-    // Or the sums would leave their registers.
+    // Both loops are unrolled so that the sums stay in registers.
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -300,13 +300,14 @@ class CertifiedGroups {
   static constexpr int kRows = kTaps == Taps::kSpread ? S::kSpreadRows : Run::kRows;
   static constexpr int kFewerRows = kRows < S::kFewerRows ? kRows : S::kFewerRows;
 
-  // Of the next group; 0 if the rows left are too few for one.
+  // The rows of the next group; 0 if those that are left are too few for one.
   static int64_t group_rows(int64_t left) {
     if (left == 2 * kFewerRows) return kFewerRows;
     return left >= kRows ? kRows : left >= kFewerRows ? kFewerRows : 0;
   }
 
-  // What is loaded for a row, across two cache lines as a rule, is multiplied for several panels.
+  // The elements of a row lie across two cache lines as a rule, so they are loaded once and then
+  // multiplied with several panels.
   void shared_groups(int64_t lane) {
     int64_t row = 0;
     for (; row + S::kSharedRows <= t_.rows; row += S::kSharedRows)

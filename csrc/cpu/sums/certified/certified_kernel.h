@@ -192,7 +192,7 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   }
   if constexpr (!S::kDouble) {
     const int far = shift_of_infinity(acc.fmt);
-    // As the bound was: scaled operands stay finite.
+    // Scaled operands stay finite, as they do where the bound is found.
     const int highest = Operands<S>::scales_b(t) ? b.highest : a.highest;
     if (overflows && far > 0 && highest + far <= 126) {
       std::optional<Operands<S>> again;

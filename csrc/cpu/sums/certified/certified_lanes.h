@@ -79,7 +79,7 @@ struct Floats<16> : FloatBits<16> {
 #else
   LPK_HD static void hold(F* x) { asm("" : "+v"(*x)); }
 #endif
-  // So many panels at a time against one row.
+  // How many panels are multiplied with one row at a time.
   static constexpr int kRowPanels = 8;
   LPK_HD static F all(double x) { return _mm512_set1_ps(static_cast<float>(x)); }
   LPK_HD static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
@@ -213,10 +213,10 @@ struct Avx2Lanes : Bits {
   using F = typename Bits::F;
   using I = typename Bits::I;
   static constexpr bool kFewRegisters = true;
-  // Of the processor; its instructions take none.
+  // The processor is told the direction, because its instructions take none.
   template <int kMode>
   using Direction = ProcessorRounding<kMode>;
-  // By its bits: compilers may take away a negation of a negative.
+  // The sign bit is flipped: a compiler may leave out the negation of a negation.
   LPK_HD static F negated(F x) {
     return (F)((I)x ^ Bits::all_words(typename Bits::Word{1} << (Bits::kWordBits - 1)));
   }

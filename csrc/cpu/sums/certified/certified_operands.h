@@ -25,7 +25,7 @@ struct Operands {
   }
   static bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
 
-  // Of a part of the tile.
+  // Where the operands of a part of the tile begin.
   const Scalar* a_of(const Tile& part) const { return a_ + (part.a - from_a_); }
   const Scalar* b_of(const Tile& part) const { return b_ + (part.b - from_b_); }
 

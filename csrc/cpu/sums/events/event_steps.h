@@ -129,7 +129,7 @@ struct FloatEvents {
         product_end(end_of(Product::kRounds ? state.acc.product : state.acc.fmt)) {}
 
   static bool fits(const Accumulator& acc) {
-    return acc.rounding == kMode && acc.in_sequence() && acc.has_product == Product::kRounds &&
+    return acc.rounding == kMode && acc.has_running_sum() && acc.has_product == Product::kRounds &&
            Sum::fits(acc.fmt, 0) && Product::fits(acc.product, acc.product_rounding);
   }
   static __m512 end_of(const Format& f) { return FloatLanes::at_least(Range(f, kMode).above); }

@@ -14,7 +14,7 @@ struct FixedRule : LaneRule {
   using L = Lanes;
   using F = typename L::F;
   static constexpr Rounding kMode = kRule;
-  // Of the sum or of its magnitude.
+  // Whether the sum itself is rounded, and not its magnitude.
   static constexpr bool kSigned =
       kMadeOdd<kMode> || kMode == Rounding::kTowardPositive || kMode == Rounding::kTowardNegative;
   F lowest, highest, magic, added;

@@ -116,7 +116,8 @@ struct NarrowRule : LaneRule {
     const int added = kMode == Rounding::kStochastic ? random_bits : 0;
     if (added > L::kMantissa - 1 - f.man_bits || added > 24) return false;
     if (L::kMantissa == 52) return true;
-    // That of the flushed binade is as large as that of 2^(emin + man_bits).
+    // The number that rounds the flushed binade is as large as that which rounds 2^(emin +
+    // man_bits).
     if (!kSubnormals && f.emin + 25 > 127) return false;
     if (f.emin < -126 || f.emin - f.man_bits < -147) return false;
     return std::ilogb(f.max) + 25 - f.man_bits <= 127 && f.emin - f.man_bits - added - 1 >= -149;

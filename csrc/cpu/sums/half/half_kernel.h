@@ -22,7 +22,7 @@ LPK_HD Half halves(__m512 low, __m512 high) {
   const __m256i h = _mm512_cvtps_ph(high, _MM_FROUND_NO_EXC);
   return _mm512_castsi512_ph(_mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1));
 }
-// Those of two panels, and back.
+// The lanes of two panels as one vector of halves, and back.
 LPK_HD Half load_halves(const float* low, const float* high) {
   return halves(_mm512_loadu_ps(low), _mm512_loadu_ps(high));
 }

@@ -72,7 +72,7 @@ inline HalfSums split_half_products(const Accumulator& acc, const OperandRange& 
   const int scale = -24 - std::max(p.lowest, last);
   sums.left = std::max(scale, -24 - a.lowest);
   sums.right = scale - sums.left;
-  // Of K a + 2^floor(log2 |a|) the last place may be that of a.
+  // The last place of K a + 2^floor(log2 |a|) may be that of a.
   const int lowest_wide = p.lowest + (sums.adds_binade ? 0 : sums.factor);
   const bool split = a.width <= q && lowest_wide >= last;
   if (!split && sums.adds_binade) return kNone;

@@ -22,8 +22,8 @@ class OperandBlocks {
   std::vector<int64_t> order;
   std::vector<OperandBlock> all;
 
-  // Those of the tile, the driver having ended it where a run of interleaved blocks does. A chunk
-  // without products is a block without steps.
+  // Lists the blocks of the tile, which the driver has ended where a run of interleaved blocks
+  // ends. A chunk without products is a block without steps.
   void list(const Tile& t, const Accumulator& acc) {
     order.clear();
     all.clear();

@@ -6,7 +6,8 @@
 //   p += |a| max(+-b, 0),  n += |a| max(-+b, 0)            for every product, by the sign of a
 //   c = round(p - n)                                       the exact sum
 // Products are cut toward zero of their magnitude, so positive and negative ones are summed apart.
-// Of B both halves are laid out, max(b, 0) and max(-b, 0), and the sign of a says which goes where.
+// B is laid out in two halves, max(b, 0) and max(-b, 0), and the sign of a says which half makes
+// positive products and which makes negative ones.
 #pragma once
 
 #include <limits>
@@ -63,8 +64,8 @@ struct OperandGroup {
   const Accumulator& acc;
   const OperandBlocks& blocks;
   const OperandCertificate& proof;
-  // Of A by rows, in the order of blocks: magnitudes, the bytes to the half of B that makes
-  // products positive, exponents four times.
+  // A by rows, in the order of blocks: its magnitudes, how many bytes away the half of B lies that
+  // makes products positive, and its exponents, each four times.
   const T* size;
   const uint32_t* side;
   const int32_t* place;

@@ -23,7 +23,7 @@ struct OperandSums : OrderedSums<V, 1, false, false> {
   using L = Lanes<D>;
   using Base::Base, Base::kVectors, Base::t, Base::acc;
 
-  // Of A and of one panel of B; of A none where it is spread.
+  // The binades of A, null where A is spread, and of one panel of B.
   const double* a_binade = nullptr;
   const double* b_binade = nullptr;
   double a_min_normal = 0;

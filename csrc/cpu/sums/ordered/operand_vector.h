@@ -48,7 +48,7 @@ struct OperandVector<float> {
     return (F)_mm256_max_ps((__m256)a, (__m256)b);
 #endif
   }
-  // As many bytes, widened.
+  // One byte for each word of a vector, widened to it.
   LPK_HD static I bytes(const int8_t* p) {
 #if defined(__AVX512F__)
     return (I)_mm512_cvtepi8_epi32(load<__m128i>(p));

@@ -11,7 +11,7 @@ namespace lpk {
 namespace {
 
 #if defined(__AVX2__)
-// What the sums of the tile go on from.
+// The range of the values from which the sums of the tile go on.
 inline OperandRange started_from(const Tile& t) {
   OperandRange all{true, true, 1, 0, 0};
   if (t.k0 == 0 && !t.started) return all;
@@ -39,7 +39,7 @@ int64_t run_operand_group(const OperandGroup<T>& group, const End& end, int64_t 
   return Kernel::kLanes;
 }
 
-// As many lanes at once as there are left.
+// Each group takes the most vectors of lanes that are left.
 template <class T, bool kPlain, class End, class Exact>
 void run_operand_groups(const OperandGroup<T>& group, const End& end, const Exact& exact) {
   constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
