@@ -332,7 +332,7 @@ def _array_overflow(
     fmt: FloatFormat,
     rounding: str,
 ) -> np.ndarray:
-    # Beyond emax + 2 every value is too large; the clip keeps count * 2^step finite.
+    # Every value beyond emax + 2 is too large; the clip keeps count * 2^step finite.
     magnitude = np.ldexp(count, np.minimum(step, fmt.emax + 2))
     signed = np.where(negative, -magnitude, magnitude)
     beyond = magnitude > fmt.max

@@ -65,7 +65,7 @@ _AUTO_OF = {(op, "cuda"): (*order, "reference") for op, order in _choice.orders(
 
 
 _loaded: dict[str, Backend] = {}
-# Of every backend used so far "", or what its self-test found.
+# What the self-test of every backend used so far found; "" is nothing.
 _checked: dict[str, str] = {}
 # What "auto" has chosen before, by operation and device.
 _chosen: dict[tuple[str, torch.device], Backend] = {}

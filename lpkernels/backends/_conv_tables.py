@@ -46,7 +46,7 @@ class Product(NamedTuple):
     row_batch: Tensor
     col_batch: Tensor
     swapped: bool
-    #: Of every step, where only some of ``length`` have one.
+    #: The position of every step, where only some of ``length`` positions have a step.
     positions: Tensor | None
     length: int
 

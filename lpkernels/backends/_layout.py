@@ -16,7 +16,7 @@ from lpkernels.formats.integers import axis as axis_of
 # csrc/cpu/elementwise/update.h.
 CODES = 4
 _SPATIAL = 3
-# Of the only matrix there is.
+# The offset of a matrix that is the only one.
 NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
 
 

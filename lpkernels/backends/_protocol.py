@@ -23,7 +23,8 @@ class Fused(NamedTuple):
 
 NOT_FUSED = Fused()
 
-# Of `reference.counting`: overflow, underflow, zeros, nonfinite; behind them the exponents' bins.
+# How many counts `reference.counting` makes (overflow, underflow, zeros, nonfinite), and how many
+# bins of exponents may follow them.
 COUNTS = 4
 BINS = 256
 

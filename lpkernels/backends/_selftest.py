@@ -71,7 +71,7 @@ def _matmul(backend: Backend, device: torch.device) -> str:
 
 
 def _printed(value: float) -> str:
-    # As text -0.0 differs from 0.0 and NaN equals NaN.
+    # In text -0.0 differs from 0.0 and NaN equals NaN.
     return repr(value)
 
 

@@ -228,7 +228,7 @@ class EmulatedLayer(torch.autograd.Function):
             left = saved(kept.x, kept.x_ints, recipe.input, x, backend)
         if needs_x:
             right = Saved(kept.w, kept.w_ints)
-            # Of a weight itself nothing is copied.
+            # A weight that is used as it is has no copy.
             if geometry.two_activations or kept.w is not w:
                 right = saved(kept.w, kept.w_ints, recipe.weight, w, backend)
         ctx.save_for_backward(left and left.tensor, right and right.tensor, seed)

@@ -15,7 +15,7 @@ from lpkernels.nn.selecting import Layer, Selection, named
 
 _OURS = "lpkernels::"
 _ATEN = "aten::"
-# As functions, as methods, and as the operators that stand for them in an exported graph.
+# The names of functions, of methods, and of the operators that stand for them in exported graphs.
 _NAMES = PRODUCTS | {name.removeprefix(_ATEN) for name in SIZES} | {"_convolution"}
 
 

@@ -130,9 +130,9 @@ class _Rows(Visitor):
         self._model = model
         # Calls and multiply-adds of rows that have none yet.
         self._found: dict[Row, tuple[int, int]] = {}
-        # Of recurrent layers: all their steps, the rows of their largest product.
+        # For recurrent layers all their steps, which are the rows of their largest product.
         self._steps: dict[str, int] = {}
-        # Those of the call that is being computed.
+        # The sizes of the call that is being computed.
         self._sizes: Sizes | None = None
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:

@@ -87,8 +87,8 @@ def _bits(*keys: DispatchKey) -> int:
     return keyset.raw_repr()
 
 
-# Of tensors on the CPU, made inside torch.inference_mode or outside, that are no views with a
-# negative or conjugate bit, no wrappers of vmap or grad, not sparse, not fake, nothing else.
+# The dispatch keys of plain tensors on the CPU, made inside torch.inference_mode or outside: no
+# views with a negative or conjugate bit, no wrappers of vmap or grad, not sparse and not fake.
 _TENSOR_KEYS = {
     _bits(DispatchKey.CPU, DispatchKey.AutocastCPU),
     _bits(

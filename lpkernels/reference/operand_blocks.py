@@ -14,7 +14,8 @@ from lpkernels.reference.values import Float64
 
 Exponents = NDArray[np.int32]
 
-# In place of the exponent of a zero and of what is not finite: with any other it stays below _NONE.
+# _ABSENT stands for the exponent of a zero and of what is not finite: added to any other exponent
+# it stays below _NONE.
 _ABSENT = -(1 << 20)
 _NONE = _ABSENT // 2
 

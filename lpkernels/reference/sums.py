@@ -14,7 +14,8 @@ from lpkernels.reference.orders import InnerSum, Integers, Pairwise, Present, Ro
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 
-# Of one k: the products, which are present, and, with operands, the exponents of their factors.
+# The products of one k, which of them are present, and, where the accumulator aligns by operands,
+# the exponents of their factors.
 Product = tuple[Float64, Present] | tuple[Float64, Present, Exponents]
 
 

@@ -12,9 +12,9 @@ from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
 
-# Beyond so many marks an axis names no tasks or configurations.
+# An axis with more marks than this names no tasks or configurations.
 _MOST_NAMES = 40
-# Panels stand side by side up to so many.
+# This many panels stand side by side at most.
 _ACROSS = 3
 #: How ways of choosing are called in pictures; others by their own names.
 LABELS = {

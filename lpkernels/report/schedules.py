@@ -11,9 +11,9 @@ from rich.text import Text
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.techniques.cpt import OpenLoop, PrecisionRange, Schedule, occupancy, saving
 
-# Of a column of steps: the share that is at a precision.
+# A shade says what share of the steps of a column is at a precision.
 _SHADES = " ░▒▓█"
-# So that rows have room for their label in a terminal of 80 columns.
+# Rows of this width leave room for their label in a terminal of 80 columns.
 _COLUMNS = 64
 
 

@@ -60,7 +60,7 @@ def sweep_table(summaries: Sequence[ArmSummary], metric: Metric, *, title: str =
             runs += ("\n" if compared else ", ") + f"{summary.failed} failed"
         difference = numbers.difference(summary.difference) if compared else []
         last = after is not None and after.axes != summary.axes
-        # As texts: names and brackets are no markup.
+        # Texts take brackets in names for what they are; strings would take them for markup.
         cells = map(Text, [summary.arm, *places, runs, mean, *difference])
         table.add_row(*cells, end_section=last)
     return table

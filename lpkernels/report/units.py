@@ -46,7 +46,7 @@ def unit_details(unit: Unit) -> Table:
     return table
 
 
-#: Of all units.
+#: Where the recordings of all units come from.
 SOURCE = (
     "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
     "MATLAB-tensor-core, and what docs/tensor-cores.md names"

@@ -16,9 +16,9 @@ from lpkernels.backends.planning.plans import Plan, ceil_div, covering, not_coun
 from lpkernels.backends.planning.shapes import Shape
 from lpkernels.formats import FloatFormat
 
-#: Of certified tiles.
+#: The outputs of a certified tile, rows and columns.
 TILE = (128, 128)
-# Of csrc/cuda/job.h: what a part of the scratch memory is padded to.
+# csrc/cuda/job.h pads each part of the scratch memory to this.
 _LINE = 256
 _FLOAT, _HALF = 4, 2
 
@@ -51,7 +51,7 @@ def certified_kernels(acc: Accumulator) -> int:
     """Those started for an accumulator whatever its operands, of which one works."""
     fmt = acc.fmt
     if native(fmt) == "float32":
-        # Of both 16-bit types the two operands' copies and the tiles.
+        # Each of the two 16-bit types has two launches that copy operands and one for the tiles.
         return 1 + (2 * (2 + 1) if may_use_tensor_cores(acc) else 0)
     if inner_rounding(acc) != "nearest_even" or not isinstance(fmt, FloatFormat):
         return 1

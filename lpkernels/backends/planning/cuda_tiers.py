@@ -21,7 +21,7 @@ _NATIVE = {
     FloatFormat(5, 10): "half precision",
     FloatFormat(8, 7): "bfloat16",
 }
-# Of plan.h: kEnoughBound, kLeastBound, kMostBound.
+# kEnoughBound, kLeastBound and kMostBound of csrc/cuda/plan.h.
 _ENOUGH, _LEAST, _MOST = 40, -125, 127
 
 

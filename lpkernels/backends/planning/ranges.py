@@ -23,9 +23,9 @@ class Range(NamedTuple):
     highest: int
 
 
-#: Of an operand that no quantizer narrows.
+#: The range of an operand that no quantizer narrows.
 FLOAT32 = Range(24, LEAST - 23, MOST)
-#: Of a row of ones, which the gradient of a bias is a product with.
+#: The range of a row of ones: the gradient of a bias is a product with it.
 ONES = Range(1, 0, 1)
 
 

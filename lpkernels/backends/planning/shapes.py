@@ -17,7 +17,7 @@ from lpkernels.backends.planning.triton_tiles import UNIT, power_of_two, transpo
 
 Sizes = tuple[int, ...]
 _CUDA_PAD, _TRITON_PAD = 128, 512
-# Of a part whose channels Triton's padding would more than double.
+# Below this many channels Triton's padding would more than double them, so parts are not padded.
 _FEW_CHANNELS = 16
 
 

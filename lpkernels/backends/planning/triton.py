@@ -24,7 +24,8 @@ from lpkernels.formats import FixedFormat, FloatFormat
 
 EXACT = "wide"
 _FLAG = 4
-# Of _certificate.py: steps between two looks at the sums, what bounds need no speed beyond.
+# As in certificate.py: the logarithm of the steps between two looks at the sums, the largest bound
+# of sums, and a bound that nothing reaches.
 _STRIDE_LOG2, _ENOUGH, _ALWAYS = 3, 100, 4096
 
 

@@ -24,7 +24,7 @@ DIRECTED, FIXED = 7, 8
 #: Float64: the splitting; to nearest; the cut of toward_zero, nearest_away and stochastic.
 FUSED64, NEAREST, CUT = 9, 10, 11
 
-#: Of each of these, for people.
+#: The name of each of these that people read.
 NAMES = (
     "half", "brain", "plain", "fused", "split", "floor", "range", "directed", "fixed", "fused64",
     "nearest64", "cut64",

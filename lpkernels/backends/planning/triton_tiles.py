@@ -88,7 +88,7 @@ def fast_tile(
     bm, bn = min(most.bm, power_of_two(m)), min(most.bn, power_of_two(max(UNIT, n)))
     if chunks > 1:
         bn = _narrowed(n, bn)
-        # As many sums as a warp of the largest tile has.
+        # A warp gets as many sums as one of the largest tile has.
         bm = min(power_of_two(m), max(most.bm, most.bm * most.bn // (most.warps * bn)))
     programs = max(chunks, 1) * matrices
     while programs * -(-m // bm) * -(-n // bn) < processors and bm * bn > 16 * _WARP:
@@ -96,8 +96,8 @@ def fast_tile(
             bn //= 2
         else:
             bm //= 2
-    # As many sums a thread as the largest tile has. 16 are enough where nobody shares them, and are
-    # what float64 has room for behind tables.
+    # A thread gets as many sums as one of the largest tile has. 16 are enough where nobody shares
+    # them, and with tables float64 has no room for more.
     sums, warps = max(1, most.bm * most.bn // (_WARP * most.warps)), most.warps
     if chunks > 1 and doubles:
         warps = max(warps, most.bm * most.bn // (_WARP * 16))

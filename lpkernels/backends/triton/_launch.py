@@ -16,7 +16,7 @@ from torch import Tensor
 
 # No contraction of a * b + c. Triton contracts by default.
 EXACT = {"enable_fp_fusion": False}
-#: As many registers as a thread can have.
+#: The most registers that a thread can have.
 ALL_REGISTERS = 255
 
 

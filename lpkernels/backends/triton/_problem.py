@@ -35,7 +35,7 @@ class Problem(NamedTuple):
     constants: Constants
     #: The integers of the Accumulator.
     acc: tuple[int, ...]
-    #: Of `seed_on`, and the role of the call.
+    #: What `seed_on` gives, and the role of the call.
     seed: Tensor
     role: int
 

@@ -29,7 +29,7 @@ class Roundings(NamedTuple):
     sum: Known
     #: None: products are exact.
     product: Known | None
-    #: Of the outermost additions: of chunks, of the bias.
+    #: How the outermost additions round: those of chunks and of the bias.
     outer: Known
     #: None: the sums are the result.
     result: Known | None

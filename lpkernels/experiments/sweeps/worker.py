@@ -119,7 +119,8 @@ class _Worker:
 
     def work(self) -> End:
         try:
-            # So that ctrl-C meets no half-made claim: a run answers it, or the next look does.
+            # Ctrl-C is a request here, which a run or the next look answers, so that it never
+            # interrupts a claim that is half made.
             with self.interrupt:
                 return self._loop()
         except KeyboardInterrupt:

@@ -155,7 +155,7 @@ def plan_rows(
         chunked = np.stack(
             [min_mantissa_bits(lengths, width, chunk=c, nzr=share, **options) for c in chunks]
         )
-    # Of chunk lengths with equal bits, the one whose rounding errors add up to least.
+    # Among chunk lengths with equal bits this takes the one whose rounding errors add up to least.
     errors = [
         theory.nmse(b, lengths, chunk=c, nzr=share) for c, b in zip(chunks, chunked, strict=True)
     ]

@@ -15,7 +15,8 @@ from lpkernels.formats import FixedFormat
 
 # Outputs among which the size of a small one is looked for.
 _SAMPLE = 1 << 16
-# Of the outputs, by the size of their products, this share may be smaller than the format resolves.
+# This share of the outputs, ordered by the size of their products, may be smaller than what the
+# format resolves.
 _QUANTILE = 0.01
 
 

@@ -87,7 +87,7 @@ class PrecisionScheduler(PrecisionSetter):
         layers: Mapping[str, Any] | None = None,
         last_step: int = -1,
     ) -> None:
-        # Of these settings alone: the bits stand in for those of each track.
+        # This checks the settings alone: its bits stand in for those of each track.
         settings = Schedule((1, 1), cycles, profile, form, reflection, remainder, warmup)
         given = {"bits": bits, "grad_bits": grad_bits, "weight_bits": weight_bits}
         given["accumulator_bits"] = accumulator_bits

@@ -47,7 +47,7 @@ class PrecisionSetter:
             for target in group.targets:
                 target.check(label, asked, self._formats, self._accumulators)
         self._now: list[Precision] = []
-        # Of the blocks of `at` and `as_trained` that are open; None stands for `_now`.
+        # One entry for each open block of `at` and `as_trained`; None stands for `_now`.
         self._blocks: list[list[Precision] | None] = []
 
     def _format_table(self, formats: Formats | None) -> dict[int, Format] | None:

@@ -115,7 +115,7 @@ def _takes(function: Callable[..., Any], option: str) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
-        # Of some built-in functions: the call will say.
+        # Some built-in functions have no signature; the call will say.
         return True
     return any(p.name == option or p.kind is p.VAR_KEYWORD for p in parameters)
 

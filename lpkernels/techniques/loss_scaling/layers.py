@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
-# Beyond these a factor or its inverse is no normal float32.
+# A factor 2^e with |e| beyond this, or its inverse, is no normal float32.
 _LARGEST = 126
 
 
@@ -105,8 +105,8 @@ class _Scaled:
 
     def __init__(self, exponent: int) -> None:
         self.exponent = exponent
-        # Of each call that has not ended, the modules inside and their parameters; None if it is
-        # not differentiated.
+        # For each call that has not ended the modules inside and their parameters; None if the call
+        # is not differentiated.
         self._calls: list[list[tuple[nn.Module, dict[str, Any]]] | None] = []
 
     def attach(self, module: nn.Module) -> list[RemovableHandle]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lpkernels.techniques.pareto.checks import Bools, Floats
 
-# Of a singular value, where a start is made smaller by more than all of it.
+# This share of a singular value is left at least, however much a start is made smaller.
 _LEAST = 0.01
 
 
@@ -64,7 +64,8 @@ class Alternation:
         new, old = r[:, :rank] @ s[:, :rank].T, r[:, rank:] @ s[:, rank:].T
         size = float(np.linalg.norm(new))
         change = float(np.linalg.norm(new - old)) / (size or 1.0)
-        # Of equal scale, as at the minimum: else the scale drifts there in steps of size lam.
+        # Both factors get the same scale, as at the minimum: else the scale would drift there in
+        # steps of size lam.
         a, values, b = np.linalg.svd(new)
         half = np.sqrt(values[:rank])
         return Factors(q @ (a[:, :rank] * half), p @ (b[:rank].T * half)), change

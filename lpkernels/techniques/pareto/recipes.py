@@ -25,7 +25,7 @@ from lpkernels.techniques import saving
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
 from lpkernels.techniques.pareto import checks
 
-#: Of the file.
+#: The version of the file, and what it says that it holds.
 VERSION = 1
 KIND = "training recipe"
 #: What the paper's code multiplies the loss by.

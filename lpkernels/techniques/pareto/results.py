@@ -15,7 +15,7 @@ from lpkernels.techniques.pareto import checks
 from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import FormatSpace
 
-#: Of the file.
+#: The version of the file, and what it says that it holds.
 VERSION = 1
 KIND = "error matrix"
 

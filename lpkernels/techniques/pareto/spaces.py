@@ -17,7 +17,7 @@ from lpkernels.techniques.pareto.checks import Floats
 
 Configuration = tuple[Format, Format] | tuple[Format, Format, Accumulator]
 
-#: Of the text and JSON of a space.
+#: The version of the text and JSON of a space.
 VERSION = 1
 
 # Exponent bits and mantissa bits of the paper's formats, in the order of its columns.

@@ -51,9 +51,10 @@ CUT = tl.constexpr(_tiers.CUT)
 STRIDE = tl.constexpr(8)
 _STRIDE_LOG2 = tl.constexpr(3)
 
-# Sums beyond need no speed; what the float32 rules compute with stays finite below.
+# The largest bound of sums. Larger sums need no speed, and below it all that the float32 rules
+# compute with stays finite.
 _ENOUGH = tl.constexpr(100)
-# More than any exponent here.
+# A bound that nothing reaches: it is above every exponent.
 _ALWAYS = tl.constexpr(4096)
 
 

@@ -19,7 +19,7 @@ class Codec(NamedTuple):
 
     fixed: bool
     width: int
-    #: Of a float format.
+    #: Float formats alone read these.
     man_bits: int = 0
     emin: int = 0
     max: float = 0.0
@@ -28,7 +28,7 @@ class Codec(NamedTuple):
     infinity: int = -1
     nan: int = -1
     last: int = 0
-    #: Of a fixed format: the exponent of its quantum and its ends in quanta.
+    #: Fixed formats alone read these: the exponent of the quantum, and both ends in quanta.
     quantum: int = 0
     lowest: float = 0.0
     highest: float = 0.0

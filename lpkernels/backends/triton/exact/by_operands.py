@@ -53,7 +53,8 @@ from lpkernels.backends.triton.rounding.round import multiply_add, round_to
 from lpkernels.backends.triton.rounding.rule import TOWARD_ZERO
 
 _INTERPRETED = tl.constexpr(interpreting())
-# In place of the exponent of a zero and of what is not finite: with any other it stays below all.
+# Stands for the exponent of a zero and of what is not finite: added to any other exponent it stays
+# below all that are real.
 _NONE = tl.constexpr(-(1 << 20))
 #: The largest exponent of a block in float32: 2^24 u is finite for every aligned_bits.
 SINGLE_HIGHEST = tl.constexpr(103)

@@ -21,7 +21,7 @@ from lpkernels.backends.triton.exact.pairwise import pairwise_kernel
 
 # Programs of trees for each processor: what waits in them should stay in its caches.
 _TREES = 4
-# Of trees over steps that leave positions out: of 2^41 positions.
+# The levels of trees over steps that leave positions out: enough for 2^41 positions.
 _MOST_LEVELS = 40
 
 

@@ -17,7 +17,7 @@ from lpkernels.formats import FloatFormat
 
 # No exponent of a block is smaller: those of two operands add to -298 or more.
 _LEAST = -300
-# Of a block in float32, so that 2^23 u is a normal number.
+# The least exponent of a block in float32: 2^23 u is still a normal number.
 _SINGLE_LEAST = -126
 
 

@@ -13,7 +13,7 @@ from lpkernels.backends.triton._config import padded_lanes
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton.operands.images import Framed
 
-# Of a part whose channels padding would more than double.
+# Below this many channels padding would more than double them, so parts are not padded.
 _FEW_CHANNELS = 16
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lpkernels.backends.triton._layout import ABSENT
 
-#: Of finite values but zeros: every |x| < 2^(facts[HIGHEST] + 1).
+#: Every finite |x| is below 2^(facts[HIGHEST] + 1); zeros are left out.
 HIGHEST = tl.constexpr(0)
 #: Every finite x is a multiple of 2^-facts[LOWEST]; the sign makes it a maximum too.
 LOWEST = tl.constexpr(1)

@@ -41,12 +41,12 @@ class Rule(NamedTuple):
     exponent_parity: bool = False
     #: The tie beyond max rounds to max.
     tie_stays: bool = False
-    #: Of a fixed format.
+    #: Fixed formats alone read this.
     signed: bool = True
-    #: Of a stochastic mode.
+    #: Stochastic modes alone read these two.
     random_bits: int = 0
     philox: bool = False
-    #: Directed modes too make of what is beyond max what the format says, as tensor cores do.
+    #: In directed modes too a value beyond max becomes what the format says, as in tensor cores.
     always_overflows: bool = False
 
 
@@ -108,7 +108,7 @@ def _fixed_rule(fmt: FixedFormat, mode: int, bits: int, philox: bool) -> tuple[R
     return rule, numbers
 
 
-#: Those of fp32.
+#: The numbers of fp32.
 FLOAT32 = rule_of(FloatFormat(8, 23).to_ints(), NEAREST_EVEN.value)[1]
 
 

@@ -22,7 +22,7 @@ from lpkernels.techniques.pareto import (
 from lpkernels.techniques.pareto.checks import Floats, Ints
 from lpkernels.techniques.pareto.uncertainty import band
 
-#: As the paper's code completes.
+#: The lambda with which the paper's code completes matrices.
 LAM = 0.1
 
 

@@ -174,7 +174,7 @@ def _finish_cold(spec: FrontierSpec, folder: Path, task: str, count: int, engine
     measured = {index: float(errors[index]) for index in asked}
     measure = _measuring(spec, folder, task, engine)
     memory = spec.memory(task)
-    # Those of the cover that gave no error are asked for again, which trains nothing.
+    # Configurations of the cover that gave no error are asked for again, which trains nothing.
     lost = sum(math.isnan(error) for error in measured.values())
     n = min(max(count, len(measured) + lost), len(spec.space))
     cold_start(spec.space.shape, memory, measure, n=n, measured=measured)

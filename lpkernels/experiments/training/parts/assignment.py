@@ -49,7 +49,7 @@ class AssignedTraining(UnderAssignment):
     def __init__(self, request: Request) -> None:
         super().__init__(promote=request.promote, fan_out=request.fan_out)
         self.request = request
-        # Of the steps so far, for the mean that the paper plots as memory.
+        # The sum over the steps so far, for the mean that the paper plots as memory.
         self._bit_ratios, self._steps = 0.0, 0
 
     def made(

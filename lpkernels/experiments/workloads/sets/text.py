@@ -24,8 +24,8 @@ from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Tur
 BITS = Metric(field="test_bits_per_char", label="bits per character", higher=False, percent=False)
 #: Characters that a network sees at most; each example has one more.
 LENGTH = 64
-# Of ten stretches of so many examples, the last is test: 1,040 characters, some 40 names, so that
-# few test examples begin in the middle of a training example's name.
+# The last of every ten stretches of this many examples is for testing. A stretch has 1,040
+# characters, some 40 names, so that few test examples begin in the middle of a name of training.
 _STRETCH = 16
 # Names that count up or spell their code tell a network nothing.
 _COUNTED = ("CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ")

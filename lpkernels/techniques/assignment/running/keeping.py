@@ -201,7 +201,7 @@ class Keeper:
     flag: Tensor
     packs: bool
     _stored: dict[StorageWeakRef, Stored] = field(default_factory=dict)
-    # Of the call that runs: what may be its own result.
+    # What may be the result of the call that runs.
     _pending: list[weakref.ref[Kept]] = field(default_factory=list)
 
     @contextmanager

@@ -21,8 +21,8 @@ from lpkernels.techniques.assignment.tracing.tracing import arguments
 
 Loss = Callable[[Any, Any], Tensor]
 
-# Of the parameters' norm. What float32 rounds in a result is about a ten thousandth of how far that
-# moves, and what is not linear in the step a thousandth of it.
+# The step as a share of the parameters' norm. What float32 rounds in a result is then about a ten
+# thousandth of how far the result moves, and what is not linear in the step a thousandth of it.
 _STEP = 2.0**-10
 
 

@@ -36,7 +36,7 @@ def _kind_of(operation: str, name: str, dimensions: int) -> str:
         return ""
     bare = _NUMBER.sub("", name)
     if bare == "params":
-        # Of a recurrent layer: its biases are among them.
+        # A recurrent layer has its biases among its weights.
         return "weight" if dimensions > 1 else ""
     if bare in _RIGHT:
         return "weight"

@@ -11,9 +11,9 @@ HEAD = (
     "layer", "tensor", "format", "count", "zeros", "< normal", "< least", "over", "inf NaN",
     "exponents",
 )  # fmt: skip
-# Of float32's subnormals the exponents are not known.
+# The exponents of float32's subnormals are not known.
 _LEAST = {-127: "<-126"}
-# So many columns of words come first.
+# The first columns hold words, this many of them.
 _WORDS = 3
 
 

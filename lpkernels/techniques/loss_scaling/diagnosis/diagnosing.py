@@ -87,8 +87,8 @@ class Diagnosis(Report):
         self._scale = SeenScale(scaler)
         self._forward: Counters[Key] = Counters()
         self._backward: Counters[Key] = Counters()
-        # Of a scale that changes: all gradients as they were seen, and without it; _backward has
-        # those of the present pass alone.
+        # Where the scale changes: all gradients as they were seen, and as they are without the
+        # scale. _backward has those of the present pass alone.
         self._seen: Counters[Key] = Counters()
         self._unscaled: Counters[Key] = Counters()
         self._exponents: dict[torch.device, Tensor] = {}

@@ -98,7 +98,7 @@ class Batches:
         self._kind = type(optimizer)
         self._batches: dict[tuple[Any, ...], Batch] = {}
         self._steps: dict[int, arithmetic.Step] = {}
-        # Of what several processes hold parts: the count of all, that of this one, the group.
+        # For what several processes hold in parts: the count of all, that of this one, the group.
         self._counted: list[tuple[Tensor, Tensor, Any]] = []
 
     def add(

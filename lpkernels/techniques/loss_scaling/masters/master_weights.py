@@ -140,7 +140,8 @@ class MasterWeights(Optimizer):
         self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
         self._seed = _drawn_seed(generator, parameters[0].device, all_rules.draw)
         self._step = torch.zeros_like(self._seed)
-        # Of parameters whose states were begun in the last step: the flag that says it did not run.
+        # Parameters whose states were begun in the last step, each with the flag that says that the
+        # step did not run.
         self._begun: list[tuple[Tensor, Tensor, list[str]]] = []
         self._lent = False
         self._adopt(rules)
