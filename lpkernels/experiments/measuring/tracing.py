@@ -129,25 +129,38 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.namespace == "lpkernels":
-            op = func._schema.name.partition("::")[2]
-            if op in _OPS:
-                self.found.append(self._traced(op, args, result))
+        made = sum_of(func, args, result)
+        if made is not None:
+            gemm, call = made
+            layer = self._layers.now()
+            turned = call.op == "conv_wgrad"
+            known = self._layers.rounded(layer, gemm, turned=turned)
+            left, right = call.quantizers
+            call = call._replace(quantizers=(left or known[0], right or known[1]))
+            self.found.append(Traced(layer, gemm, call))
         return result
 
-    def _traced(self, op: str, args: Sequence[Any], result: Tensor) -> Traced:
-        first, second, third, *rest = args[: _OPS[op]]
-        acc, _, role, _, left, right, rounded = args[_OPS[op] :][:7]
-        stride, padding, dilation, groups = rest or ((), (), (), 1)
-        geometry = (tuple(stride), tuple(padding), tuple(dilation))
-        gemm = _NAMES.get(Role(role), Role(role).name.lower())
-        layer = self._layers.now()
-        known = self._layers.rounded(layer, gemm, turned=op == "_conv_wgrad")
-        quantizers = (tuple(left) or known[0], tuple(right) or known[1])
-        call = lpkernels.backends.planning.Call(
-            op=op[1:], left=tuple(first.shape), right=tuple(second.shape),
-            result=tuple(result.shape), acc=tuple(acc), quantizers=quantizers,
-            bias=isinstance(third, Tensor), rounds=bool(rounded), geometry=geometry, groups=groups,
-            ones=gemm == "bias", dense=first.is_contiguous(),
-        )  # fmt: skip
-        return Traced(layer, gemm, call)
+
+def sum_of(
+    func: Any, args: Sequence[Any], result: Tensor
+) -> "tuple[str, lpkernels.backends.planning.Call] | None":
+    """The pass that an operator's call is of and its sizes; None where it sums no products.
+
+    func, args, result: as a TorchDispatchMode gets them. Of quantizers those that the product
+    applies itself are known.
+    """
+    op = func._schema.name.partition("::")[2]
+    if func.namespace != "lpkernels" or op not in _OPS:
+        return None
+    first, second, third, *rest = args[: _OPS[op]]
+    acc, _, role, _, left, right, rounded = args[_OPS[op] :][:7]
+    stride, padding, dilation, groups = rest or ((), (), (), 1)
+    gemm = _NAMES.get(Role(role), Role(role).name.lower())
+    call = lpkernels.backends.planning.Call(
+        op=op[1:], left=tuple(first.shape), right=tuple(second.shape),
+        result=tuple(result.shape), acc=tuple(acc), quantizers=(tuple(left), tuple(right)),
+        bias=isinstance(third, Tensor), rounds=bool(rounded),
+        geometry=(tuple(stride), tuple(padding), tuple(dilation)), groups=groups,
+        ones=gemm == "bias", dense=first.is_contiguous(),
+    )  # fmt: skip
+    return gemm, call

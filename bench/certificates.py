@@ -1,0 +1,276 @@
+"""``python -m bench.certificates``: would tiles take faster kernels if facts were known by block?
+
+The kernel of a product on cuda is chosen from facts of its whole operands (csrc/cuda/plan.h). Here
+ResNet-18 for 32 x 32 images on digits32, a GPT of two layers and an LSTM on text are trained on the
+CPU, every product of some steps is looked at, and the same choice is made twice: from facts of
+whole operands, and for each tile of 128 x 128 outputs from those of its own rows and columns.
+Instructions are those counted for sm_90. Printed, and appended to bench/results/certificates.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.operand_facts import FACTS, Blocks, operands, range_of
+from bench.training_loop import through_the_loop
+from lpkernels.arithmetic import Accumulator, as_accumulator
+from lpkernels.backends.planning import Shape
+from lpkernels.backends.planning.costs import per_product
+from lpkernels.backends.planning.counts import cuda_count
+from lpkernels.backends.planning.cuda_tiers import EXACT, may_use_tensor_cores, native, tier
+from lpkernels.backends.planning.ranges import Range
+from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.measuring.tracing import sum_of
+from lpkernels.experiments.records import append_record, read_records
+from lpkernels.experiments.training.config import RunConfig
+
+RESULTS = Path(__file__).resolve().parent / "results" / "certificates.jsonl"
+#: By name: the settings of a run, and the steps whose products are looked at.
+NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "resnet18": ({"data": "digits32", "model": "resnet18", "batch": 8}, (1, 24)),
+    "gpt2": (
+        {"data": "text", "model": "gpt2", "batch": 32, "optimizer": "adam", "lr": 0.003},
+        (1, 50, 200),
+    ),
+    "lstm1": (
+        {"data": "text", "model": "lstm1", "batch": 32, "optimizer": "adam", "lr": 0.01},
+        (1, 50, 200),
+    ),
+}
+_SUMS = {"acc": "e6m9", "chunk": 64}
+#: By name: what operands are rounded to while the sums are e6m9 in chunks of 64.
+OPERANDS: dict[str, dict[str, Any]] = {
+    "fp8_wang2018": {"recipe": "fp8_wang2018"},
+    "bf16 operands": {"operands": "bf16", "grads": "bf16", **_SUMS},
+    "e6m9 operands": {"operands": "e6m9", "grads": "e6m9", **_SUMS},
+    "float32 operands": _SUMS,
+}
+LOSS_SCALE = 1024.0
+#: The sums that kernels are chosen for, on the same operands.
+SUMS = ("e6m9_chunk64", "native_chunk64:outer=e6m9")
+# As the table calls them.
+_SHORT = dict(zip(SUMS, ("e6m9", "native"), strict=True))
+#: What kernels are chosen by: facts of whole operands; these, if tensor cores took operands scaled
+#: by a power of two; facts of each tile's blocks.
+BY = ("tensor", "scaled", "block")
+# Of half precision: values lie below 2^16.
+_HALF_TOP = 16
+
+
+@dataclass
+class Tally:
+    """Of the products of one pass: multiply-adds by kernel, and instructions, for each of `BY`;
+    tiles by kernel, by block, and how many of these have fewer instructions so."""
+
+    products: int = 0
+    macs: dict[str, Counter[str]] = field(default_factory=lambda: {by: Counter() for by in BY})
+    instructions: Counter[str] = field(default_factory=Counter)
+    tiles: Counter[str] = field(default_factory=Counter)
+    faster: int = 0
+
+
+def _scaled(x: Range) -> Range:
+    """The largest values right below what half precision holds."""
+    return Range(x.width, x.lowest + _HALF_TOP - x.highest, _HALF_TOP)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def kernel_of(
+    acc: Accumulator, shape: Shape, facts: tuple[int, ...], *, scaled: bool = False
+) -> str:
+    """The kernel for operands with these facts, those of the left one and of the right one.
+
+    scaled: what tensor cores read may be scaled. Of operands with infinities, NaN or subnormals
+    nothing is certified, but float32 sums take them.
+    """
+    (left, ours), (right, theirs) = range_of(facts[:FACTS]), range_of(facts[FACTS:])
+    if not (ours and theirs):
+        own = native(acc.fmt)
+        return own if own == "float32" else EXACT
+    if scaled and may_use_tensor_cores(acc):
+        left, right = _scaled(left), _scaled(right)
+    return tier(acc, shape._replace(left=left, right=right), fast_doubles=True)
+
+
+def instructions_of(kernel: str, shape: Shape, acc: Accumulator) -> float:
+    """Of a product, the ends of chunks shared out."""
+    count = cuda_count(kernel, tables=shape.tables, chunks=acc.chunk is not None)
+    return per_product(count, shape, acc)
+
+
+def look(tally: Tally, acc: Accumulator, shape: Shape, left: Blocks, right: Blocks) -> None:
+    """Adds one product."""
+    tally.products += 1
+    facts = tuple(torch.cat([left.whole, right.whole]).tolist())
+    for by in ("tensor", "scaled"):
+        kernel = kernel_of(acc, shape, facts, scaled=by == "scaled")
+        tally.macs[by][kernel] += shape.macs
+        tally.instructions[by] += shape.macs * instructions_of(kernel, shape, acc)
+    most = instructions_of(kernel_of(acc, shape, facts), shape, acc)
+    tiles = (shape.matrices, len(left.sizes), len(right.sizes), FACTS)
+    pairs = [left.blocks[:, :, None].expand(tiles), right.blocks[:, None].expand(tiles)]
+    outputs = (left.sizes[:, None] * right.sizes).expand(tiles[:-1]).flatten()
+    kinds, which = torch.cat(pairs, -1).view(-1, 2 * FACTS).unique(dim=0, return_inverse=True)
+    made, times = torch.bincount(which, outputs.double()), torch.bincount(which)
+    for found, size, count in zip(kinds.tolist(), made.tolist(), times.tolist(), strict=True):
+        kernel, macs = kernel_of(acc, shape, tuple(found)), int(size) * shape.k
+        instructions = instructions_of(kernel, shape, acc)
+        tally.macs["block"][kernel] += macs
+        tally.instructions["block"] += macs * instructions
+        tally.tiles[kernel] += count
+        tally.faster += count * (instructions < most)
+
+
+class Looking(TorchDispatchMode):
+    """Looks at every product that is made inside; ``found`` is by pass and sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[tuple[str, str], Tally] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made = sum_of(func, args, result)
+        if made is not None:
+            first, second = (x.detach() for x in args[:2])
+            self._look(*made, first, second)
+        return result
+
+    def _look(self, gemm: str, call: Any, first: Tensor, second: Tensor) -> None:
+        for product in operands(call, first, second):
+            for sums in SUMS:
+                tally = self.found.setdefault((gemm, sums), Tally())
+                look(tally, as_accumulator(sums), *product)
+
+
+def measured(network: str, name: str, threads: int) -> dict[tuple[str, str], Tally]:
+    """The products of some steps of a network that is trained with these operands."""
+    settings, at = NETWORKS[network]
+    config = RunConfig.of(**settings, **OPERANDS[name], threads=threads, loss_scale=LOSS_SCALE)
+    looking = Looking()
+    with tempfile.TemporaryDirectory() as folder:
+        step = through_the_loop(config, Path(folder) / "run")
+        for number in range(1, at[-1] + 1):
+            if number in at:
+                with looking:
+                    step()
+            else:
+                step()
+    return looking.found
+
+
+def record(network: str, name: str, threads: int) -> dict[str, Any]:
+    """Of one network and one kind of operands, with a part for each pass and sums."""
+    settings, at = NETWORKS[network]
+    parts = [
+        {
+            "pass": gemm, "sums": sums, "products": tally.products, "tiles": dict(tally.tiles),
+            "faster": tally.faster,
+            "macs": {by: dict(tally.macs[by]) for by in BY},
+            "instructions": {by: round(tally.instructions[by]) for by in BY},
+        }
+        for (gemm, sums), tally in measured(network, name, threads).items()
+    ]  # fmt: skip
+    return {
+        "type": "certificates", "network": network, "operands": name, "settings": settings,
+        "arithmetic": OPERANDS[name], "loss_scale": LOSS_SCALE, "steps": at, "threads": threads,
+        "parts": parts, "when": datetime.now(timezone.utc).isoformat(),
+        "environment": environment("cpu"),
+    }  # fmt: skip
+
+
+def shares(part: dict[str, Any], by: str) -> dict[str, float]:
+    """Of the multiply-adds of a part of a record, that each kernel takes, the most first."""
+    macs = part["macs"][by]
+    return {
+        kernel: macs[kernel] / sum(macs.values()) for kernel in sorted(macs, key=macs.get)[::-1]
+    }
+
+
+def gain(part: dict[str, Any], by: str) -> float:
+    """The share of the instructions that choosing by this leaves out."""
+    return 1 - part["instructions"][by] / part["instructions"]["tensor"]
+
+
+def whole(parts: Sequence[dict[str, Any]], sums: str) -> dict[str, Any]:
+    """A part for all passes together."""
+    own = [part for part in parts if part["sums"] == sums]
+    macs: dict[str, Counter[str]] = {by: Counter() for by in BY}
+    for part in own:
+        for by in BY:
+            macs[by].update(part["macs"][by])
+    work = {by: sum(part["instructions"][by] for part in own) for by in BY}
+    return {
+        "pass": "all", "sums": sums, "macs": macs, "instructions": work,
+        "tiles": sum((Counter(part["tiles"]) for part in own), Counter()),
+        "faster": sum(part["faster"] for part in own),
+    }  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    """Whole percents; what rounds to none of them has no sign."""
+    return f"{0.0 + round(100 * share):.0f}%"
+
+
+def _kernels(part: dict[str, Any], by: str) -> str:
+    """Those with half a percent of the multiply-adds or more."""
+    return "; ".join(f"{k} {_percent(v)}" for k, v in shares(part, by).items() if v >= 0.005)
+
+
+def rows(record: dict[str, Any]) -> list[str]:
+    """Of the table in docs/predictions.md, one for each of `SUMS`."""
+    found = []
+    for sums in SUMS:
+        parts = {part["pass"]: part for part in record["parts"] if part["sums"] == sums}
+        total = whole(record["parts"], sums)
+        cells = [
+            record["network"], record["operands"], _SHORT[sums],
+            _kernels(total, "tensor"), _kernels(total, "block"),
+            _percent(total["faster"] / sum(total["tiles"].values())),
+            *(_percent(gain(parts[name], "block")) for name in ("fprop", "dgrad", "wgrad")),
+            _percent(gain(total, "block")), _percent(gain(total, "scaled")),
+        ]  # fmt: skip
+        found.append(f"| {' | '.join(cells)} |")
+    return found
+
+
+def newest(path: Path) -> list[dict[str, Any]]:
+    """The last record of each network and kind of operands, in the order of these."""
+    found = {(one["network"], one["operands"]): one for one in read_records(path)}
+    return [found[key] for key in itertools.product(NETWORKS, OPERANDS) if key in found]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.certificates")
+    parser.add_argument("--network", choices=NETWORKS, action="append")
+    parser.add_argument("--operands", choices=OPERANDS, action="append")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true", help="only what the file holds")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    chosen = itertools.product(options.network or NETWORKS, options.operands or OPERANDS)
+    for network, name in () if options.show else chosen:
+        append_record(options.out, record(network, name, options.threads))
+        print(f"{network}, {name}: looked at", flush=True)
+    for one in newest(options.out):
+        print("\n".join(rows(one)))
+
+
+if __name__ == "__main__":
+    main()
