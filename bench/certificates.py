@@ -2,8 +2,9 @@
 
 The kernel of a product on cuda is chosen from facts of its whole operands (csrc/cuda/plan.h). Here
 ResNet-18 for 32 x 32 images on digits32, a GPT of two layers and an LSTM on text are trained on the
-CPU, every product of some steps is looked at, and the same choice is made twice: from facts of
-whole operands, and for each tile of 128 x 128 outputs from those of its own rows and columns.
+CPU, every product of some steps is looked at, and the same choice is made from facts of whole
+operands and, for each tile of 128 x 128 outputs, from those of its own rows and columns; and from
+those of whole operands again, if tensor cores took operands that are scaled by a power of two.
 Instructions are those counted for sm_90. Printed, and appended to bench/results/certificates.jsonl.
 """
 
@@ -77,7 +78,7 @@ class Tally:
 
     products: int = 0
     macs: dict[str, Counter[str]] = field(default_factory=lambda: {by: Counter() for by in BY})
-    instructions: Counter[str] = field(default_factory=Counter)
+    instructions: dict[str, float] = field(default_factory=lambda: dict.fromkeys(BY, 0.0))
     tiles: Counter[str] = field(default_factory=Counter)
     faster: int = 0
 
@@ -106,7 +107,10 @@ def kernel_of(
 
 
 def instructions_of(kernel: str, shape: Shape, acc: Accumulator) -> float:
-    """Of a product, the ends of chunks shared out."""
+    """Of a product, the ends of chunks shared out.
+
+    Raises: KeyError: the exact kernel, whose instructions are not counted.
+    """
     count = cuda_count(kernel, tables=shape.tables, chunks=acc.chunk is not None)
     return per_product(count, shape, acc)
 
