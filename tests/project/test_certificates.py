@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from bench import certificates, operand_facts
-from bench.certificates import SUMS, Looking, Tally, gain, kernel_of, look, newest, rows, whole
-from bench.operand_facts import facts_of, operands, range_of
+from bench.certificates import __main__ as study
+from bench.certificates import facts as operand_facts
+from bench.certificates.__main__ import gain, newest, rows, whole
+from bench.certificates.choices import BY, SUMS, Looking, Tally, kernel_of, look
+from bench.certificates.facts import facts_of, operands, range_of
 from lpkernels import matmul
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.backends._conv_phases import dgrad
@@ -18,7 +20,7 @@ from lpkernels.backends._conv_tables import fprop, tables, wgrad
 from lpkernels.backends.planning import Call
 from lpkernels.backends.planning.counts import cuda_count
 from lpkernels.backends.planning.ranges import Range
-from tests.planning.calls import CASES, Case, call
+from tests.backends.planning.calls import CASES, Case, call
 
 ACC = Accumulator("e6m9", chunk=64)
 NATIVE = as_accumulator("native_chunk64:outer=e6m9")
@@ -121,7 +123,7 @@ def test_products_are_seen_as_they_are_made() -> None:
 
 
 def test_parts_are_added_up() -> None:
-    tally = {"macs": {by: {"float32": 2} for by in certificates.BY}, "tiles": {"float32": 1}}
+    tally = {"macs": {by: {"float32": 2} for by in BY}, "tiles": {"float32": 1}}
     part: dict[str, Any] = {
         "pass": "fprop", "sums": "s", "faster": 1,
         "instructions": {"tensor": 4, "scaled": 4, "block": 3}, **tally,
@@ -193,12 +195,12 @@ def geometry_shapes(case: Case) -> tuple[tuple[int, ...], ...]:
     }[case.op]
 
 
-PAGE = (Path(__file__).parents[1] / "docs" / "predictions.md").read_text()
-RECORDS = newest(certificates.RESULTS)
+PAGE = (Path(__file__).parents[2] / "docs" / "predictions.md").read_text()
+RECORDS = newest(study.RESULTS)
 
 
 def test_the_table_of_the_docs_is_the_records() -> None:
-    assert len(RECORDS) == len(certificates.NETWORKS) * len(certificates.OPERANDS)
+    assert len(RECORDS) == len(study.NETWORKS) * len(study.OPERANDS)
     found = [row for record in RECORDS for row in rows(record)]
     assert "\n".join(found) in PAGE
 

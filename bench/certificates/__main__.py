@@ -11,34 +11,23 @@ Instructions are those counted for sm_90. Printed, and appended to bench/results
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.operand_facts import FACTS, Blocks, operands, range_of
+from bench.certificates.choices import BY, SUMS, Looking, Tally
 from bench.training_loop import through_the_loop
-from lpkernels.arithmetic import Accumulator, as_accumulator
-from lpkernels.backends.planning import Shape
-from lpkernels.backends.planning.costs import per_product
-from lpkernels.backends.planning.counts import cuda_count
-from lpkernels.backends.planning.cuda_tiers import EXACT, may_use_tensor_cores, native, tier
-from lpkernels.backends.planning.ranges import Range
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.measuring.tracing import sum_of
 from lpkernels.experiments.records import append_record, read_records
 from lpkernels.experiments.training.config import RunConfig
 
-RESULTS = Path(__file__).resolve().parent / "results" / "certificates.jsonl"
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "certificates.jsonl"
 #: By name: the settings of a run, and the steps whose products are looked at.
 NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "resnet18": ({"data": "digits32", "model": "resnet18", "batch": 8}, (1, 24)),
@@ -60,106 +49,8 @@ OPERANDS: dict[str, dict[str, Any]] = {
     "float32 operands": _SUMS,
 }
 LOSS_SCALE = 1024.0
-#: The sums that kernels are chosen for, on the same operands.
-SUMS = ("e6m9_chunk64", "native_chunk64:outer=e6m9")
 # As the table calls them.
 _SHORT = dict(zip(SUMS, ("e6m9", "native"), strict=True))
-#: What kernels are chosen by: facts of whole operands; these, if tensor cores took operands scaled
-#: by a power of two; facts of each tile's blocks.
-BY = ("tensor", "scaled", "block")
-# Of half precision: values lie below 2^16.
-_HALF_TOP = 16
-
-
-@dataclass
-class Tally:
-    """Of the products of one pass: multiply-adds by kernel, and instructions, for each of `BY`;
-    tiles by kernel, by block, and how many of these have fewer instructions so."""
-
-    products: int = 0
-    macs: dict[str, Counter[str]] = field(default_factory=lambda: {by: Counter() for by in BY})
-    instructions: dict[str, float] = field(default_factory=lambda: dict.fromkeys(BY, 0.0))
-    tiles: Counter[str] = field(default_factory=Counter)
-    faster: int = 0
-
-
-def _scaled(x: Range) -> Range:
-    """The largest values right below what half precision holds."""
-    return Range(x.width, x.lowest + _HALF_TOP - x.highest, _HALF_TOP)
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def kernel_of(
-    acc: Accumulator, shape: Shape, facts: tuple[int, ...], *, scaled: bool = False
-) -> str:
-    """The kernel for operands with these facts, those of the left one and of the right one.
-
-    scaled: what tensor cores read may be scaled. Of operands with infinities, NaN or subnormals
-    nothing is certified, but float32 sums take them.
-    """
-    (left, ours), (right, theirs) = range_of(facts[:FACTS]), range_of(facts[FACTS:])
-    if not (ours and theirs):
-        own = native(acc.fmt)
-        return own if own == "float32" else EXACT
-    if scaled and may_use_tensor_cores(acc):
-        left, right = _scaled(left), _scaled(right)
-    return tier(acc, shape._replace(left=left, right=right), fast_doubles=True)
-
-
-def instructions_of(kernel: str, shape: Shape, acc: Accumulator) -> float:
-    """Of a product, the ends of chunks shared out.
-
-    Raises: KeyError: the exact kernel, whose instructions are not counted.
-    """
-    count = cuda_count(kernel, tables=shape.tables, chunks=acc.chunk is not None)
-    return per_product(count, shape, acc)
-
-
-def look(tally: Tally, acc: Accumulator, shape: Shape, left: Blocks, right: Blocks) -> None:
-    """Adds one product."""
-    tally.products += 1
-    facts = tuple(torch.cat([left.whole, right.whole]).tolist())
-    for by in ("tensor", "scaled"):
-        kernel = kernel_of(acc, shape, facts, scaled=by == "scaled")
-        tally.macs[by][kernel] += shape.macs
-        tally.instructions[by] += shape.macs * instructions_of(kernel, shape, acc)
-    most = instructions_of(kernel_of(acc, shape, facts), shape, acc)
-    tiles = (shape.matrices, len(left.sizes), len(right.sizes), FACTS)
-    pairs = [left.blocks[:, :, None].expand(tiles), right.blocks[:, None].expand(tiles)]
-    outputs = (left.sizes[:, None] * right.sizes).expand(tiles[:-1]).flatten()
-    kinds, which = torch.cat(pairs, -1).view(-1, 2 * FACTS).unique(dim=0, return_inverse=True)
-    made, times = torch.bincount(which, outputs.double()), torch.bincount(which)
-    for found, size, count in zip(kinds.tolist(), made.tolist(), times.tolist(), strict=True):
-        kernel, macs = kernel_of(acc, shape, tuple(found)), int(size) * shape.k
-        instructions = instructions_of(kernel, shape, acc)
-        tally.macs["block"][kernel] += macs
-        tally.instructions["block"] += macs * instructions
-        tally.tiles[kernel] += count
-        tally.faster += count * (instructions < most)
-
-
-class Looking(TorchDispatchMode):
-    """Looks at every product that is made inside; ``found`` is by pass and sums."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[tuple[str, str], Tally] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        made = sum_of(func, args, result)
-        if made is not None:
-            first, second = (x.detach() for x in args[:2])
-            self._look(*made, first, second)
-        return result
-
-    def _look(self, gemm: str, call: Any, first: Tensor, second: Tensor) -> None:
-        for product in operands(call, first, second):
-            for sums in SUMS:
-                tally = self.found.setdefault((gemm, sums), Tally())
-                look(tally, as_accumulator(sums), *product)
 
 
 def measured(network: str, name: str, threads: int) -> dict[tuple[str, str], Tally]:
