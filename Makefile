@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
 export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 
-.PHONY: demo test check bench prove sanitize gpu
+.PHONY: demo test check bench prove sanitize fuzz gpu
 .NOTPARALLEL:
 
 demo: $(VENV)/.has-lab $(VENV)/.has-native
@@ -54,6 +54,18 @@ sanitize: $(VENV)/.has-lab,dev
 		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
 	$(BIN)/cmake --build build/sanitize --target lpk_test
 	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+
+# libFuzzer on the C++ entry points, with both sanitizers, for FUZZ_SECONDS; LPKERNELS_ISA chooses the
+# kernels. What it finds is written to the current folder, what it learned to build/fuzz/corpus.
+FUZZ_SECONDS ?= 1800
+fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
+	$(BIN)/cmake -G Ninja -S . -B build/fuzz -DLPKERNELS_SANITIZE=ON \
+		-DLPKERNELS_FUZZER=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/libclang_rt.fuzzer_no_main.a \
+		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
+	$(BIN)/cmake --build build/fuzz --target lpk_fuzz
+	mkdir -p build/fuzz/corpus
+	build/fuzz/lpk_fuzz -max_len=4096 -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus csrc/fuzz/corpus
 
 gpu:
 	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .

@@ -215,10 +215,12 @@ enum class Data {
   kLarge,     // sums and products overflow every format
   kTiny,      // sums and products underflow every format
   kSpecials,  // one in eight is NaN, infinite, zero of either sign or float32's smallest
+  kBits,      // any float32 at all
 };
 constexpr Data kAllData[] = {Data::kPlain, Data::kShort, Data::kWide,
                              Data::kLarge, Data::kTiny,  Data::kSpecials};
-constexpr const char* kDataNames[] = {"plain", "short", "wide", "large", "tiny", "specials"};
+constexpr const char* kDataNames[] = {"plain", "short",    "wide", "large",
+                                      "tiny",  "specials", "bits"};
 
 inline float special(Source& source) {
   const float list[] = {0.0f, -0.0f,     0.0f,       -0.0f,      HUGE_VALF,
@@ -242,6 +244,8 @@ inline float operand(Data data, Source& source) {
       return source.number(source.once_in(3) ? -149 : -30, -3);
     case Data::kSpecials:
       return source.once_in(8) ? special(source) : source.number(-3, 3);
+    case Data::kBits:
+      return lpk::float_of_bits(static_cast<uint32_t>(source.next() >> 32));
   }
   return 0;
 }

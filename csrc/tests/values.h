@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "cpu/drivers/element_types.h"
@@ -10,11 +11,24 @@
 
 namespace lpk_test {
 
-// The generator of the tests' data: xorshift64*, nothing to do with the kernels' draws.
+// The generator of the tests' data: given bytes while there are some, then xorshift64*, which has
+// nothing to do with the kernels' draws.
 class Source {
  public:
   explicit Source(uint64_t seed) : state_(seed * 2 + 1) {}
+  Source(const uint8_t* bytes, size_t count) : Source(count) {
+    bytes_ = bytes;
+    left_ = count;
+  }
   uint64_t next() {
+    if (left_ >= sizeof(uint32_t)) {
+      uint32_t word;
+      std::memcpy(&word, bytes_, sizeof word);
+      bytes_ += sizeof word;
+      left_ -= sizeof word;
+      state_ += word;
+      return static_cast<uint64_t>(word) << 32;
+    }
     state_ ^= state_ >> 12;
     state_ ^= state_ << 25;
     state_ ^= state_ >> 27;
@@ -33,6 +47,8 @@ class Source {
 
  private:
   uint64_t state_;
+  const uint8_t* bytes_ = nullptr;
+  size_t left_ = 0;
 };
 
 // The magnitude of a positive code of a float format.

@@ -1,0 +1,71 @@
+// What libFuzzer's bytes mean: small numbers, formats and accumulators that lpkernels would accept.
+// When the bytes end, everything that is asked for is 0.
+#pragma once
+
+#include "tests/specs.h"
+#include "tests/values.h"
+
+namespace lpk_fuzz {
+
+using lpk_test::AccumulatorSpec;
+using lpk_test::FormatInts;
+using lpk_test::Rounding;
+
+class Input {
+ public:
+  Input(const uint8_t* bytes, size_t count) : at_(bytes), end_(bytes + count) {}
+
+  // 0 .. count - 1; count is 256 at most.
+  int below(int count) { return at_ == end_ ? 0 : *at_++ % count; }
+  bool once_in(int count) { return below(count) == count - 1; }
+  // The numbers of a tensor: what is left of the bytes, then pseudo-random ones.
+  lpk_test::Source source() const { return {at_, static_cast<size_t>(end_ - at_)}; }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* end_;
+};
+
+template <class T>
+const T& one_of(const std::vector<T>& list, Input& in) {
+  return list[static_cast<size_t>(in.below(static_cast<int>(list.size())))];
+}
+
+// Those of the tests, and any IEEE format with each overflow, with and without subnormals.
+inline FormatInts any_format(Input& in) {
+  static const std::vector<lpk_test::NamedFormat> kLists[] = {
+      lpk_test::narrow_float_formats(), lpk_test::wide_float_formats(), lpk_test::fixed_formats()};
+  const int list = in.below(4);
+  if (list < 3) return one_of(kLists[list], in).ints;
+  lpk_test::FloatOptions options;
+  options.overflow = static_cast<lpk::Overflow>(in.below(3));
+  options.subnormals = !in.once_in(4);
+  const int exp_bits = 2 + in.below(7);
+  return lpk_test::float_ints(exp_bits, in.below(24), options);
+}
+
+inline Rounding any_rounding(Input& in) { return lpk_test::kRoundings[in.below(7)]; }
+
+// Half of them are the tests', which have every order of sums.
+inline AccumulatorSpec any_accumulator(Input& in) {
+  static const std::vector<AccumulatorSpec> kListed = lpk_test::accumulators();
+  static const std::vector<AccumulatorSpec> kOfOperands = lpk_test::operand_accumulators();
+  const int kind = in.below(4);
+  if (kind == 0) return one_of(kListed, in);
+  if (kind == 1) return one_of(kOfOperands, in);
+  AccumulatorSpec spec{"any", any_format(in), any_rounding(in)};
+  if (in.once_in(3)) spec = spec.with_product(any_format(in), any_rounding(in));
+  if (in.once_in(2)) {
+    spec = spec.chunked(1 + in.below(40));
+    if (in.once_in(2)) spec = spec.chunked(spec.chunk, any_format(in));
+    if (in.once_in(2)) spec = spec.outer_rounded(any_rounding(in));
+  }
+  const int order = in.below(6);
+  if (order == 0) spec = spec.ordered(lpk::Order::kPairwise);
+  if (order == 1 && spec.rounding != Rounding::kStochastic)
+    spec = spec.ordered(lpk::Order::kCompensated);
+  if (order == 2) spec = spec.aligned(1 + in.below(40), 1 + in.below(30));
+  return spec.drawing(1 + in.below(24), in.once_in(2) ? lpk::Rng::kPhilox : lpk::Rng::kFast);
+}
+
+}  // namespace lpk_fuzz

@@ -1,0 +1,186 @@
+// Fuzzing of what Python calls in csrc/cpu: libFuzzer makes bytes, these choose what is computed
+// (input.h), and every result is compared with plain loops. Built with AddressSanitizer and UBSan;
+// LPKERNELS_ISA chooses the kernels. lpk_fuzz -help=1 lists libFuzzer's options.
+#include <cstdlib>
+#include <exception>
+
+#include "cpu/elementwise/pack.h"
+#include "cpu/elementwise/quantize.h"
+#include "input.h"
+#include "tests/conv_check.h"
+#include "tests/matmul_check.h"
+
+extern "C" int LLVMFuzzerRunDriver(int* count, char*** arguments,
+                                   int (*run)(const uint8_t*, size_t));
+
+namespace lpk_fuzz {
+namespace {
+
+using lpk::ElementType;
+using lpk_test::Data;
+using lpk_test::text;
+
+constexpr uint64_t kSeed = 0x9e3779b97f4a7c15;
+
+Data any_data(Input& in) { return static_cast<Data>(in.below(7)); }
+int any_threads(Input& in) { return 1 + in.below(3); }
+
+void run_matmul(Input& in) {
+  using lpk_test::Layout;
+  const AccumulatorSpec spec = any_accumulator(in);
+  const int size = in.below(4);
+  // Long sums pass from one block of k to the next; wide products fill panels of lanes.
+  lpk_test::Shape shape{1 + in.below(2), 1 + in.below(size == 3 ? 40 : 6), in.below(40),
+                        1 + in.below(size == 2 ? 80 : 20)};
+  if (size == 1) shape.k += 260;
+  const auto layout = [&] { return static_cast<Layout>(in.below(3)); };
+  const Layout left = layout(), right = layout();
+  const lpk_test::MatmulCase c{shape,         any_data(in),  left,           right,
+                               in.once_in(2), in.once_in(2), any_threads(in)};
+  lpk_test::check_matmul(spec, c, in.source());
+}
+
+void run_conv(Input& in) {
+  const AccumulatorSpec spec = any_accumulator(in);
+  lpk_test::Conv conv{"any",           1 + in.below(2), 1 + in.below(in.once_in(2) ? 20 : 2),
+                      1 + in.below(4), 1 + in.below(4), {{1, 1, 1}},
+                      {{1, 1, 1}},     {{1, 1, 1}},     {{0, 0, 0}},
+                      {{1, 1, 1}}};
+  const int pass = in.below(3);
+  for (int d = in.below(3); d < 3; ++d) {
+    conv.kernel.v[d] = 1 + in.below(4);
+    conv.dilation.v[d] = 1 + in.below(3);
+    conv.stride.v[d] = 1 + in.below(3);
+    conv.padding.v[d] = in.below(4);
+    // As small as the kernel allows, or larger.
+    const int64_t reach = conv.dilation.v[d] * (conv.kernel.v[d] - 1) + 1;
+    const int64_t least = std::max<int64_t>(reach - 2 * conv.padding.v[d], 1);
+    conv.input.v[d] = least + in.below(d == 2 ? 12 : 4);
+  }
+  const bool last = in.once_in(2);
+  lpk_test::ConvCheck check(conv, spec, any_data(in), last, any_threads(in), in.source());
+  if (pass == 0) check.fprop();
+  if (pass == 1) check.dgrad();
+  if (pass == 2) check.wgrad();
+}
+
+lpk::QuantizeArgs whole_tensor(const float* x, float* y, int64_t count) {
+  lpk::QuantizeArgs args{};
+  args.x = x;
+  args.y = y;
+  args.x_type = args.y_type = ElementType::kFloat32;
+  args.count = args.length = count;
+  args.outer = args.inner = 1;
+  args.seed = kSeed;
+  args.site = lpk::kSiteQuantize;
+  return args;
+}
+
+void any_mode(lpk::QuantizeArgs& args, Input& in) {
+  args.rounding = static_cast<int64_t>(any_rounding(in));
+  args.random_bits = 1 + in.below(32);
+  args.rng = in.below(2);
+  args.threads = any_threads(in);
+  args.stream_bytes = in.once_in(3) ? 1 : int64_t{1} << 40;
+}
+
+std::vector<float> any_values(Input& in, int64_t count) {
+  const Data data = any_data(in);
+  lpk_test::Source source = in.source();
+  return lpk_test::operands(data, source, count);
+}
+
+void run_quantize(Input& in) {
+  const FormatInts format = any_format(in);
+  const int64_t count = in.below(200);
+  std::vector<float> y(static_cast<size_t>(count), 77.0f);
+  lpk::QuantizeArgs args = whole_tensor(nullptr, y.data(), count);
+  any_mode(args, in);
+  const std::vector<float> x = any_values(in, count);
+  args.x = x.data();
+  args.format = format.data();
+  lpk::quantize_elements(args);
+  const lpk::Format f = lpk::number_format(format.data());
+  const auto rounding = static_cast<Rounding>(args.rounding);
+  for (int64_t i = 0; i < count; ++i) {
+    double threshold = 0;
+    if (rounding == Rounding::kStochastic) {
+      const uint32_t draw =
+          lpk::random_draw(static_cast<lpk::Rng>(args.rng), kSeed, lpk::kSiteQuantize, 0, 0,
+                           static_cast<uint64_t>(i), static_cast<int>(args.random_bits));
+      threshold = lpk::stochastic_threshold<double>(draw, static_cast<int>(args.random_bits));
+    }
+    const double want = lpk::round_to<double>(x[i], f, rounding, threshold);
+    CHECK_SAME(y[i], lpk::canonical_float(want), text("quantize, element %d", int(i)));
+  }
+}
+
+// Formats that scale: on any number of threads what one of them makes.
+void run_scaled(Input& in) {
+  const bool blocks = in.once_in(2);
+  static const std::vector<lpk_test::NamedFormat> kElements = lpk_test::narrow_float_formats();
+  std::array<int64_t, 2 * lpk::kFormatInts> format{};
+  if (blocks) {
+    const FormatInts element = one_of(kElements, in).ints;
+    format[0] = 3;
+    format[1] = 1 + in.below(40);
+    std::copy(element.begin(), element.end(), format.begin() + lpk::kFormatInts);
+  } else {
+    format[0] = 2;
+    format[1] = 1 + in.below(24);
+    format[2] = format[1] > 1 ? in.below(2) : 0;
+    format[3] = 1;
+  }
+  const int64_t outer = 1 + in.below(4), length = 1 + in.below(50), inner = 1 + in.below(5);
+  const auto count = static_cast<size_t>(outer * length * inner);
+  std::vector<float> y(count, 77.0f), again(count, 78.0f);
+  lpk::QuantizeArgs args = whole_tensor(nullptr, y.data(), static_cast<int64_t>(count));
+  any_mode(args, in);
+  const std::vector<float> x = any_values(in, static_cast<int64_t>(count));
+  args.x = x.data();
+  args.format = format.data();
+  args.outer = outer;
+  args.length = length;
+  args.inner = inner;
+  const auto run = blocks ? lpk::quantize_blocks : lpk::quantize_affine;
+  run(args);
+  args.y = again.data();
+  args.threads = 1;
+  run(args);
+  for (size_t i = 0; i < count; ++i)
+    CHECK_SAME(y[i], again[i], text("%s, element %d", blocks ? "blocks" : "affine", int(i)));
+}
+
+// Any bytes are codes of some values, and these have codes again.
+void run_codes(Input& in) {
+  static const std::vector<lpk_test::NamedFormat> kLists[] = {lpk_test::narrow_float_formats(),
+                                                              lpk_test::fixed_formats()};
+  const FormatInts format = one_of(kLists[in.below(2)], in).ints;
+  const int64_t count = in.below(200);
+  const lpk::PackArgs args{format.data(), count, 1, count, 1, any_threads(in)};
+  const auto size = static_cast<size_t>(lpk::packed_bytes(args));
+  std::vector<uint8_t> codes(size), again(size, 0xaa);
+  lpk_test::Source source = in.source();
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(source.next() >> 40);
+  std::vector<float> x(static_cast<size_t>(count), 77.0f), y(x);
+  lpk::unpack(args, codes.data(), x.data());
+  CHECK_SAME(lpk::pack(args, x.data(), again.data()), int64_t{-1}, std::string("codes"));
+  lpk::unpack(args, again.data(), y.data());
+  for (size_t i = 0; i < y.size(); ++i) CHECK_SAME(y[i], x[i], text("codes, element %d", int(i)));
+}
+
+constexpr void (*kRuns[])(Input&) = {run_matmul, run_conv, run_quantize, run_scaled, run_codes};
+
+int run(const uint8_t* bytes, size_t count) {
+  Input in(bytes, count);
+  kRuns[in.below(5)](in);
+  if (lpk_test::counts.failed > 0) std::abort();
+  return 0;
+}
+
+}  // namespace
+}  // namespace lpk_fuzz
+
+int main(int count, char** arguments) {
+  return LLVMFuzzerRunDriver(&count, &arguments, lpk_fuzz::run);
+}
