@@ -10,15 +10,16 @@ namespace lpk::cuda {
 // Of the last launch: throws std::runtime_error that names `what`.
 void check_launch(const char* what);
 
-// A block owns one tile of 128 x 128 outputs and all of their steps.
+// A block makes a tile of 128 x 128 outputs, from all of their steps or those of some chunks.
 template <class Tile, Tier kTier>
 __global__ void __launch_bounds__(256, Tile::kBlocks)
-    fast_kernel(const __grid_constant__ Job job, int64_t first_tile) {
+    fast_kernel(const __grid_constant__ Job job, int64_t first_block) {
   if (job.plan->tier != kTier) return;
   __shared__ typename Tile::Shared shared;
-  Tile part(job, first_tile + blockIdx.x, threadIdx.x);
+  const Work work = work_of(job, first_block + blockIdx.x);
+  Tile part(job, work, threadIdx.x);
   DeviceBlock<Tile> block(&part, &shared);
-  run_tile<typename Tile::Stage>(job, block);
+  run_tile(typename Tile::Stage(job, work), block);
   __syncthreads();
   part.report(&shared);
 }
@@ -26,9 +27,9 @@ __global__ void __launch_bounds__(256, Tile::kBlocks)
 template <class Tile, Tier kTier>
 void launch_tiles(const Job& job, cudaStream_t stream) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  const int64_t tiles = tile_count(job.sums, kTile);
-  for (int64_t first = 0; first < tiles; first += kMost) {
-    const int64_t count = tiles - first < kMost ? tiles - first : kMost;
+  const int64_t blocks = job.cut.tiles * job.cut.splits;
+  for (int64_t first = 0; first < blocks; first += kMost) {
+    const int64_t count = blocks - first < kMost ? blocks - first : kMost;
     fast_kernel<Tile, kTier>
         <<<static_cast<unsigned>(count), Tile::Map::kThreads, 0, stream>>>(job, first);
     check_launch("a certified kernel of a product");

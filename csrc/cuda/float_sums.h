@@ -2,15 +2,14 @@
 // scaled.
 //
 // A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged;
-// the exact kernel does it again. Chunks close in double, exactly, and keep their outer sums in
-// memory, each thread its own.
+// the exact kernel does it again. Outer sums of chunks lie in memory, each thread its own; where
+// the sums are split, their chunks' sums do (parts.h).
 #pragma once
 
 #include <type_traits>
 
 #include "fetch.h"
-#include "plan.h"
-#include "totals.h"
+#include "parts.h"
 
 namespace lpk::cuda {
 
@@ -23,8 +22,8 @@ class FloatSums {
   static constexpr bool kExact = false;
   static constexpr int kSide = 8;
 
-  LPK_HD FloatSums(const Job& job, int64_t tile, int thread)
-      : job_(job), thread_(thread), tile_(tile), scale_(power<Real>(job.plan->shift)) {
+  LPK_HD FloatSums(const Job& job, const Work& work, int thread)
+      : job_(job), thread_(thread), tile_(work.tile), scale_(power<Real>(job.plan->shift)) {
     for (int i = 0; i < kSide; ++i) {
       for (int j = 0; j < kSide; ++j) sum_[i][j] = 0;
     }
@@ -38,24 +37,33 @@ class FloatSums {
   template <class Shared>
   LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
     if constexpr (kChunked) {
-      const double unscale = 1.0 / scale_;
-      // One row of a thread's sums after the other comes to the front.
-      LPK_LOOP
-      for (int i = 0; i < kSide; ++i) {
+      const Real unscale = 1 / scale_;
+      if (job_.parts != nullptr) {
+        const Parts parts(job_, chunk, place());
         LPK_UNROLL
-        for (int j = 0; j < kSide; ++j) {
-          float* outer = outer_at(i * kSide + j);
-          *outer = closed(job_.acc, chunk == 0 ? 0.0 : *outer, sum_[0][j] * unscale);
+        for (int i = 0; i < kSide; ++i) {
+          LPK_UNROLL
+          for (int j = 0; j < kSide; ++j) {
+            parts.keep(Map::row(thread_, i), Map::col(thread_, j),
+                       static_cast<float>(sum_[i][j] * unscale));
+            sum_[i][j] = 0;
+          }
         }
-        move_up();
+        return;
       }
+      // One row of a thread's sums after the other comes to the front.
+      close_rows<kSide, Map::kThreads>(job_, outer_at(0), chunk, [&](float (&row)[kSide]) {
+        LPK_UNROLL
+        for (int j = 0; j < kSide; ++j) row[j] = static_cast<float>(sum_[0][j] * unscale);
+        move_up();
+      });
     }
   }
 
   // After a barrier.
   template <class Shared>
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) job_.redo[tile_] = static_cast<uint8_t>(shared->redo);
+    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
   }
 
  protected:
@@ -69,6 +77,10 @@ class FloatSums {
     uint32_t seen = 0;
     for (int n = 0; n < kSeen; ++n) seen |= seen_[n];
     bool redo = (seen & 0x40000000u) != 0;
+    if (kChunked && job_.parts != nullptr) {
+      if (redo) shared->redo = 1;
+      return;
+    }
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {
       const int64_t row = at.row + Map::row(thread_, i);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cut.h"
 #include "plan.h"
 #include "tree_tile.h"
 
@@ -24,36 +25,56 @@ inline Job job_from(const MultiplyArgs& args) {
     throw std::invalid_argument("the CUDA kernels take sums of at most 2^31 - 16 products, got " +
                                 std::to_string(args.sums.k));
   }
+  job.most_parts = kMostParts;
   begin_chunks(&job);
   return job;
+}
+
+// What scratch_size looks at.
+inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t processors) {
+  Job job{};
+  job.sums = sums;
+  job.acc = accumulator_from(accumulator);
+  job.processors = processors;
+  job.most_parts = kMostParts;
+  begin_chunks(&job);
+  return job;
+}
+
+inline Cut cut_of(const Job& job) {
+  const int64_t chunks = job.acc.chunk > 0 ? job.chunks : 1;
+  return cut_of(job.sums, chunks, job.processors, job.most_parts);
 }
 
 struct Scratch {
   int64_t redo, outer, left, right, bytes;
 };
 
-// The plan first, then a byte for every certified tile, the outer sums of chunks, the operands as
-// tensor cores take them.
-inline Scratch scratch_of(const Sums& s, const Accumulator& acc) {
+// The plan first, then a byte for every certified tile, the outer sums of chunks or the sums of
+// those that wait, the operands as tensor cores take them.
+inline Scratch scratch_of(const Job& job, const Cut& cut) {
+  const Sums& s = job.sums;
+  const Accumulator& acc = job.acc;
   constexpr int64_t kLine = 256;
   const auto behind = [](int64_t at, int64_t bytes) { return at + ceil_div(bytes, kLine) * kLine; };
-  const int64_t tiles = tile_count(s, kTile);
-  const int64_t sums = acc.chunk > 0 ? tiles * kTile * kTile : 0;
+  int64_t sums = acc.chunk > 0 ? cut.tiles * kTile * kTile : 0;
+  if (cut.splits > 1) sums = s.count * s.m * s.n * cut.splits * cut.chunks;
   const int64_t half = may_use_tensor_cores(acc) ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
   Scratch places{};
   places.redo = kLine;
-  places.outer = behind(places.redo, tiles);
+  places.outer = behind(places.redo, cut.tiles);
   places.left = behind(places.outer, sums * static_cast<int64_t>(sizeof(float)));
   places.right = behind(places.left, s.left.size * half);
   places.bytes = behind(places.right, s.right.size * half);
   return places;
 }
 
-// Bytes; 0 where only exact kernels run, but for trees, whose nodes wait there.
-inline int64_t scratch_size(const Sums& s, const Accumulator& acc) {
-  if (acc.order == Order::kPairwise)
-    return tree_floats(s, acc.chunk) * static_cast<int64_t>(sizeof(float));
-  return may_certify(acc) ? scratch_of(s, acc).bytes : 0;
+// Bytes; 0 where only exact kernels run, but for trees, whose nodes wait there. Of the job its
+// sizes, accumulator and processors.
+inline int64_t scratch_size(const Job& job) {
+  if (job.acc.order == Order::kPairwise)
+    return tree_floats(job.sums, job.acc.chunk) * static_cast<int64_t>(sizeof(float));
+  return may_certify(job.acc) ? scratch_of(job, cut_of(job)).bytes : 0;
 }
 
 // Lays out `scratch`. Returns where the plan goes; null where only exact kernels run.
@@ -65,12 +86,14 @@ inline Plan* begin_scratch(Job* job, void* scratch) {
   // No certificate knows where sums start.
   if (job->sums.initial != nullptr) return nullptr;
   if (!may_certify(job->acc) || job->chunks == 0) return nullptr;
-  const Scratch places = scratch_of(job->sums, job->acc);
+  job->cut = cut_of(*job);
+  const Scratch places = scratch_of(*job, job->cut);
   char* at = static_cast<char*>(scratch);
   Plan* plan = reinterpret_cast<Plan*>(at);
   job->plan = plan;
   job->redo = reinterpret_cast<uint8_t*>(at + places.redo);
   job->outer = reinterpret_cast<float*>(at + places.outer);
+  job->parts = job->cut.splits > 1 ? job->outer : nullptr;
   job->left_halves = reinterpret_cast<uint16_t*>(at + places.left);
   job->right_halves = reinterpret_cast<uint16_t*>(at + places.right);
   return plan;

@@ -2,7 +2,8 @@
 //
 //   the plan     one thread: which certified kernel the packed operands allow
 //   certified    the kernels that the accumulator may take; all but the planned one return at once
-//   the finish   bias and result quantizer of what the certified kernel made
+//   the parts    where sums are split: their chunks added in order, bias and result quantizer
+//   the finish   where they are not, bias and result quantizer of what the certified kernel made
 //   the exact    tiles that were flagged, or all of them where nothing is certified
 //
 // Sums in other orders have exact kernels alone.
@@ -18,7 +19,31 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void plan_kernel(const __grid_constant__ Job job, Plan* plan) { *plan = plan_for(job); }
+// One block. Of split sums any of several blocks may flag a tile.
+__global__ void plan_kernel(const __grid_constant__ Job job, Plan* plan) {
+  if (threadIdx.x == 0) *plan = plan_for(job);
+  if (job.parts == nullptr) return;
+  for (int64_t tile = threadIdx.x; tile < job.cut.tiles; tile += kThreads) job.redo[tile] = 0;
+}
+
+// A thread an output: few to a block, because split sums are long and few.
+constexpr int kPartThreads = 64;
+
+__global__ void parts_kernel(const __grid_constant__ Job job, int64_t first_block) {
+  if (job.plan->tier == Tier::kWide) return;
+  const int64_t output = (first_block + blockIdx.x) * kPartThreads + threadIdx.x;
+  if (output < job.sums.count * job.sums.m * job.sums.n) add_parts(job, output);
+}
+
+void launch_parts(const Job& job, cudaStream_t stream) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const int64_t blocks = ceil_div(job.sums.count * job.sums.m * job.sums.n, kPartThreads);
+  for (int64_t first = 0; first < blocks; first += kMost) {
+    const int64_t count = blocks - first < kMost ? blocks - first : kMost;
+    parts_kernel<<<static_cast<unsigned>(count), kPartThreads, 0, stream>>>(job, first);
+    check_launch("the chunks of a product");
+  }
+}
 
 // Blocks of kThreads outputs of one row.
 __global__ void finish_kernel(const __grid_constant__ Job job, int64_t first_block) {
@@ -36,6 +61,7 @@ __global__ void finish_kernel(const __grid_constant__ Job job, int64_t first_blo
 }
 
 void launch_finish(const Job& job, cudaStream_t stream) {
+  if (job.parts != nullptr) return;
   if (job.sums.bias == nullptr && !job.result.given) return;
   constexpr int64_t kMost = int64_t{1} << 30;
   const int64_t blocks = job.sums.count * job.sums.m * ceil_div(job.sums.n, kThreads);
@@ -58,13 +84,16 @@ void launch_wide(const Job& job, cudaStream_t stream) {
   }
 }
 
-bool adds_doubles_fast() {
-  int device = 0, ratio = 0;
+int asked(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&ratio, cudaDevAttrSingleToDoublePrecisionPerfRatio, device);
-  check_launch("asking the device for its rate of doubles");
-  return ratio <= 2;
+  cudaDeviceGetAttribute(&value, attribute, device);
+  check_launch("asking the device what it is");
+  return value;
 }
+
+int processors() { return asked(cudaDevAttrMultiProcessorCount); }
+bool adds_doubles_fast() { return asked(cudaDevAttrSingleToDoublePrecisionPerfRatio) <= 2; }
 
 void launch_ordered(const Job& job, cudaStream_t stream) {
   if (job.acc.order == Order::kPairwise) return launch_trees(job, stream);
@@ -95,20 +124,24 @@ void launch_certified(const Job& job, cudaStream_t stream) {
 }  // namespace
 
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator) {
-  return scratch_size(sums, accumulator_from(accumulator));
+  return scratch_size(job_for_scratch(sums, accumulator, processors()));
 }
 
 void multiply(const MultiplyArgs& args, void* stream) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   const auto queue = static_cast<cudaStream_t>(stream);
+  job.processors = processors();
   Plan* plan = begin_scratch(&job, args.scratch);
   if (!job.acc.in_sequence()) return launch_ordered(job, queue);
   if (plan != nullptr) {
     job.fast_doubles = adds_doubles_fast();
-    plan_kernel<<<1, 1, 0, queue>>>(job, plan);
+    plan_kernel<<<1, kThreads, 0, queue>>>(job, plan);
     check_launch("the plan of a product");
-    launch_certified(job, queue);
+    for (job.pass = 0; job.pass < job.cut.passes; ++job.pass) {
+      launch_certified(job, queue);
+      if (job.parts != nullptr) launch_parts(job, queue);
+    }
     launch_finish(job, queue);
   }
   launch_wide(job, queue);

@@ -88,6 +88,31 @@ class OuterRule {
     }
   }
 
+  // One sum, the parts after one another.
+  LPK_HD float added_in_turn(float outer, const float (&parts)[8]) const {
+    constexpr int kCount = 8;
+    if (way_ == OuterWay::kFloat) {
+      LPK_UNROLL
+      for (int n = 0; n < kCount; ++n) outer = add_rn(outer, parts[n]);
+      return outer;
+    }
+    // As if all were clear; if one was not, none counts.
+    uint32_t words[kCount];
+    bool clear = true;
+    float sum = outer;
+    LPK_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const float s = add_rn(sum, parts[n]);
+      words[n] = word_of(s);
+      clear &= fabsf(s) < reach_ && (closing_ != Closing::kAny || fabsf(s) >= min_normal_);
+      sum = split(s);
+    }
+    if (clear && (closing_ == Closing::kExact || none_is(words, below_, tie_))) return sum;
+    LPK_UNROLL
+    for (int n = 0; n < kCount; ++n) outer = rounded(OddSum::of(1.0f, parts[n], outer));
+    return outer;
+  }
+
  private:
   // The sums in float32; false if one of them must be made odd.
   template <int kCount>

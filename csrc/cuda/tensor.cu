@@ -28,8 +28,10 @@ void launch_halves(const Job& job, const Operand& operand, uint16_t* to, cudaStr
 
 template <bool kBfloat16, Tier kTier>
 void launch_type(const Job& job, cudaStream_t stream) {
-  launch_halves<kBfloat16>(job, job.sums.left, job.left_halves, stream);
-  launch_halves<kBfloat16>(job, job.sums.right, job.right_halves, stream);
+  if (job.pass == 0) {
+    launch_halves<kBfloat16>(job, job.sums.left, job.left_halves, stream);
+    launch_halves<kBfloat16>(job, job.sums.right, job.right_halves, stream);
+  }
   if (reads_tables(job.sums)) return launch_tiles<TensorTile<kBfloat16, true>, kTier>(job, stream);
   launch_tiles<TensorTile<kBfloat16, false>, kTier>(job, stream);
 }

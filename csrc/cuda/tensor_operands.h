@@ -51,6 +51,8 @@ class ChunkCopies {
         to_(Map::half_at(Map::copied_step(thread, 0), Map::copied_lane(thread))),
         step_(Map::copied_step(thread, 0)) {}
 
+  // To where stages begin.
+  LPK_HD void skip(const Operand& o, int64_t steps) { from_ += steps * o.steps.step; }
   LPK_HD void start(const Operand& o, int count, uint16_t* stage) {
     LPK_UNROLL
     for (int e = 0; e < Map::kCopied; ++e) {
@@ -79,6 +81,7 @@ class PairLookups {
     }
   }
 
+  LPK_HD void skip(const Operand&, int64_t) {}
   template <class Stage>
   LPK_HD void fetch(const Operand& o, const Stage& stage) {
     LPK_UNROLL

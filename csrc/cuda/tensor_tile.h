@@ -5,14 +5,14 @@
 //   outer <- round(outer + part)     at the end of every chunk, part <- +0
 //
 // Inside a chunk only what is exact in float32 is defined; absent taps are zeros there. Nothing is
-// done again. Operands come as halves (tensor_operands.h).
+// done again. Operands come as halves (tensor_operands.h). Where sums are split, the parts go to
+// memory instead (parts.h).
 #pragma once
 
 #include <type_traits>
 
-#include "outer_rule.h"
+#include "parts.h"
 #include "tensor_operands.h"
-#include "totals.h"
 
 namespace lpk::cuda {
 
@@ -21,8 +21,11 @@ class CopiedStages {
  public:
   static constexpr int kAhead = 2;
 
-  LPK_HD explicit CopiedStages(const Job& job) : job_(&job) { enter(0); }
-  LPK_HD bool left() const { return first_ < length(); }
+  LPK_HD CopiedStages(const Job& job, const Work& work)
+      : job_(&job), chunk_(work.first), last_(start_of(work.end)) {
+    enter(start_of(work.first));
+  }
+  LPK_HD bool left() const { return first_ < last_; }
   LPK_HD int chunk() const { return chunk_; }
   LPK_HD int first() const { return first_; }
   LPK_HD int count() const {
@@ -41,13 +44,16 @@ class CopiedStages {
 
  private:
   LPK_HD int length() const { return static_cast<int>(job_->sums.k); }
+  LPK_HD int start_of(int chunk) const {
+    return chunk < job_->chunks ? chunk * job_->span : length();
+  }
   LPK_HD void enter(int first) {
     first_ = first;
     end_ = length() - first < job_->span ? length() : first + job_->span;
   }
 
   const Job* job_;
-  int chunk_ = 0, first_ = 0, end_ = 0;
+  int chunk_, last_, first_ = 0, end_ = 0;
 };
 
 template <bool kBfloat16, bool kTables>
@@ -65,15 +71,20 @@ class TensorTile {
     alignas(128) uint16_t right[kBuffers][kSteps * Map::kLanes];
   };
 
-  LPK_HD TensorTile(const Job& job, int64_t tile, int thread)
+  LPK_HD TensorTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
-        tile_(tile),
+        tile_(work.tile),
         left_at_(Map::left_start(thread)),
         right_at_(Map::right_start(thread)),
         rule_(job.acc, job.plan->closing),
         left_(job.sums.left, job.left_halves, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, job.right_halves, place().matrix, place().col, job.sums.n, thread) {
+    if (job.parts != nullptr) {
+      const int first = chunk_steps(job, work.first).first;
+      left_.skip(job.sums.left, first);
+      right_.skip(job.sums.right, first);
+    }
     for (int i = 0; i < Map::kRows; ++i) {
       for (int n = 0; n < kRowOutputs; ++n) part_[i][n] = 0.0f;
       for (int n = 0; n < kKept; ++n) outer_[i][n] = 0.0f;
@@ -106,6 +117,7 @@ class TensorTile {
   }
 
   LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
+    if (job_.parts != nullptr) return keep_parts(chunk);
     LPK_UNROLL
     for (int i = 0; i < Map::kRows; ++i) {
       if constexpr (kTables) {
@@ -124,6 +136,7 @@ class TensorTile {
   }
 
   LPK_HD void finish(Shared*) const {
+    if (job_.parts != nullptr) return;
     const Sums& s = job_.sums;
     const Place at = place();
     float* out = s.out + s.batch[at.matrix];
@@ -139,7 +152,7 @@ class TensorTile {
   }
 
   LPK_HD void report(const Shared*) const {
-    if (thread_ == 0) job_.redo[tile_] = 0;
+    if (thread_ == 0) report_tile(job_, tile_, false);
   }
 
  private:
@@ -155,6 +168,16 @@ class TensorTile {
   LPK_HD float outer(int i, int n) const {
     if constexpr (kTables) return *outer_at(i, n);
     return outer_[i][n];
+  }
+
+  LPK_HD void keep_parts(int chunk) {
+    const Parts parts(job_, chunk, place());
+    LPK_UNROLL
+    for (int n = 0; n < Map::kOutputs; ++n) {
+      float& sum = part_[n / kRowOutputs][n % kRowOutputs];
+      parts.keep(Map::row(thread_, n), Map::col(thread_, n), sum);
+      sum = 0.0f;
+    }
   }
 
   LPK_HD void multiply_sixteen(const uint16_t* left, const uint16_t* right, int h) {

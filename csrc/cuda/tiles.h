@@ -38,6 +38,12 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
   return {first, length - first < job.span ? length : first + job.span};
 }
 
+// What a block makes of a product: the chunks from `first` to before `end` of a tile's sums.
+struct Work {
+  int64_t tile;
+  int32_t first, end;
+};
+
 // Consecutive runs of steps, kSteps at most, that never cross the end of a chunk. A chunk without
 // steps is a run without steps.
 template <int kSteps>
@@ -46,9 +52,13 @@ class StagesOf {
   // Stages on their way to shared memory while one is multiplied; 0: one, through registers.
   static constexpr int kAhead = 0;
 
-  LPK_HD explicit StagesOf(const Job& job) : job_(&job) { enter(); }
+  LPK_HD explicit StagesOf(const Job& job) : StagesOf(job, {0, 0, job.chunks}) {}
+  LPK_HD StagesOf(const Job& job, const Work& work)
+      : job_(&job), chunk_(work.first), end_chunk_(work.end) {
+    enter();
+  }
 
-  LPK_HD bool left() const { return chunk_ < job_->chunks; }
+  LPK_HD bool left() const { return chunk_ < end_chunk_; }
   LPK_HD int chunk() const { return chunk_; }
   LPK_HD int first() const { return first_; }
   LPK_HD int count() const { return end_ - first_ < kSteps ? end_ - first_ : kSteps; }
@@ -71,7 +81,7 @@ class StagesOf {
   }
 
   const Job* job_;
-  int chunk_ = 0, first_ = 0, end_ = 0;
+  int chunk_, end_chunk_, first_ = 0, end_ = 0;
 };
 using Stages = StagesOf<kDepth>;
 
@@ -80,7 +90,7 @@ class PlainStages {
  public:
   static constexpr int kAhead = 0;
 
-  LPK_HD explicit PlainStages(const Job& job) : job_(&job) {}
+  LPK_HD PlainStages(const Job& job, const Work&) : job_(&job) {}
   LPK_HD bool left() const { return first_ < length(); }
   LPK_HD int chunk() const { return 0; }
   LPK_HD int first() const { return first_; }
@@ -150,10 +160,10 @@ struct BlockMap {
 // Stages are copied past the registers: kAhead are on their way while one is multiplied. A buffer
 // is filled again after the barrier behind its multiplication.
 template <class Stages, class Block>
-LPK_HD void run_ahead(const Job& job, Block& block) {
+LPK_HD void run_ahead(const Stages& first, Block& block) {
   constexpr int kBuffers = Stages::kAhead + 1;
   const auto after = [](int buffer) { return buffer + 1 < kBuffers ? buffer + 1 : 0; };
-  Stages stage(job), next(job);
+  Stages stage = first, next = first;
   int buffer = 0, filled = 0;
   const auto start = [&](auto& part) { part.start(block.shared(), filled, next); };
   const auto started = [&] {
@@ -188,8 +198,8 @@ LPK_HD void run_ahead(const Job& job, Block& block) {
 
 // Stages are fetched to registers while the one before is multiplied.
 template <class Stages, class Block>
-LPK_HD void run_fetched(const Job& job, Block& block) {
-  Stages stage(job);
+LPK_HD void run_fetched(const Stages& first, Block& block) {
+  Stages stage = first;
   int buffer = 0;
   block.each([&](auto& part) {
     part.begin(block.shared());
@@ -213,14 +223,14 @@ LPK_HD void run_fetched(const Job& job, Block& block) {
   block.each([&](auto& part) { part.finish(block.shared()); });
 }
 
-// One tile from its first step to its last. Every phase is done by all threads of a block:
+// A block's work from its first stage to its last. Every phase is done by all threads of a block:
 // block.each(phase) has each thread do it on its own part, block.sync() is a barrier.
 template <class Stages, class Block>
-LPK_HD void run_tile(const Job& job, Block& block) {
+LPK_HD void run_tile(const Stages& first, Block& block) {
   if constexpr (Stages::kAhead > 0) {
-    run_ahead<Stages>(job, block);
+    run_ahead(first, block);
   } else {
-    run_fetched<Stages>(job, block);
+    run_fetched(first, block);
   }
 }
 

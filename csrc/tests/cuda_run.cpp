@@ -14,6 +14,7 @@
 #include "cuda/half_tile.h"
 #include "cuda/job.h"
 #include "cuda/operand_tile.h"
+#include "cuda/parts.h"
 #include "cuda/stochastic_tile.h"
 #include "cuda/tensor_tile.h"
 #include "cuda/wide_tile.h"
@@ -68,10 +69,9 @@ bool skipped(const lpk::cuda::Job& job, int64_t tile) {
   return Part::kExact && lpk::cuda::done_before(job, Part::Map::kLanes, tile);
 }
 
-// All tiles of a product, one after another, but for those that certified kernels did; then
-// after(threads, what they share).
-template <class Part, class After>
-void run_tiles(const lpk::cuda::Job& job, const After& after) {
+// All tiles of a product, one after another, but for those that certified kernels did.
+template <class Part>
+void run_tiles(const lpk::cuda::Job& job) {
   const auto shared = std::make_unique<typename Part::Shared>();
   const int64_t tiles = lpk::cuda::tile_count(job.sums, Part::Map::kLanes);
   for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -80,21 +80,29 @@ void run_tiles(const lpk::cuda::Job& job, const After& after) {
     parts.reserve(Part::Map::kThreads);
     for (int t = 0; t < Part::Map::kThreads; ++t) parts.emplace_back(job, tile, t);
     HostBlock<Part> block(&parts, shared.get(), tile % 2 == 0);
-    lpk::cuda::run_tile<typename Part::Stage>(job, block);
-    after(parts, *shared);
+    lpk::cuda::run_tile(typename Part::Stage(job), block);
   }
 }
 
 template <lpk::Rounding kMode>
 void run_wide_mode(const Job& job) {
-  const auto nothing = [](auto&, auto&) {};
-  if (job.acc.has_product) return run_tiles<lpk::cuda::WideTile<2, kMode, true>>(job, nothing);
-  run_tiles<lpk::cuda::WideTile<4, kMode, false>>(job, nothing);
+  if (job.acc.has_product) return run_tiles<lpk::cuda::WideTile<2, kMode, true>>(job);
+  run_tiles<lpk::cuda::WideTile<4, kMode, false>>(job);
 }
 
+// All blocks of a certified kernel, the last one first: none may depend on another.
 template <class Tile>
 void run_reported(const Job& job) {
-  run_tiles<Tile>(job, [](auto& parts, auto& shared) { parts[0].report(&shared); });
+  const auto shared = std::make_unique<typename Tile::Shared>();
+  for (int64_t number = job.cut.tiles * job.cut.splits - 1; number >= 0; --number) {
+    const lpk::cuda::Work work = lpk::cuda::work_of(job, number);
+    std::vector<Tile> parts;
+    parts.reserve(Tile::Map::kThreads);
+    for (int t = 0; t < Tile::Map::kThreads; ++t) parts.emplace_back(job, work, t);
+    HostBlock<Tile> block(&parts, shared.get(), number % 2 == 0);
+    lpk::cuda::run_tile(typename Tile::Stage(job, work), block);
+    parts[0].report(shared.get());
+  }
 }
 
 template <template <bool, bool> class Tile>
@@ -202,17 +210,15 @@ void run_tier(const Job& job) {
 
 template <template <bool> class Tile>
 void run_order(const Job& job) {
-  const auto nothing = [](auto&, auto&) {};
-  if (lpk::cuda::sums_to_nearest(job.acc)) return run_tiles<Tile<true>>(job, nothing);
-  run_tiles<Tile<false>>(job, nothing);
+  if (lpk::cuda::sums_to_nearest(job.acc)) return run_tiles<Tile<true>>(job);
+  run_tiles<Tile<false>>(job);
 }
 
 void run_operand_blocks(const Job& job) {
   using lpk::cuda::OperandTile;
-  const auto nothing = [](auto&, auto&) {};
-  if (job.acc.interleaved > 1) return run_tiles<OperandTile<double, true>>(job, nothing);
-  if (lpk::cuda::single_certified(job)) return run_tiles<OperandTile<float, false>>(job, nothing);
-  run_tiles<OperandTile<double, false>>(job, nothing);
+  if (job.acc.interleaved > 1) return run_tiles<OperandTile<double, true>>(job);
+  if (lpk::cuda::single_certified(job)) return run_tiles<OperandTile<float, false>>(job);
+  run_tiles<OperandTile<double, false>>(job);
 }
 
 void run_ordered(const Job& job) {
@@ -261,15 +267,21 @@ Ran run_product(Job* job, void* scratch) {
   lpk::cuda::Plan* plan = lpk::cuda::begin_scratch(job, scratch);
   if (plan == nullptr) {
     job->acc.in_sequence() ? run_wide(*job) : run_ordered(*job);
-    return {Tier::kWide, false};
+    return {Tier::kWide, false, {}};
   }
   const lpk::cuda::Sums& s = job->sums;
   *plan = lpk::cuda::plan_for(*job);
-  run_tier(*job);
-  run_finish(*job);
-  run_wide(*job);
   const int64_t tiles = lpk::cuda::tile_count(s, lpk::cuda::kTile);
-  return {plan->tier, std::count(job->redo, job->redo + tiles, 0) == 0};
+  if (job->parts != nullptr) std::fill(job->redo, job->redo + tiles, uint8_t{0});
+  for (job->pass = 0; job->pass < job->cut.passes; ++job->pass) {
+    run_tier(*job);
+    const int64_t outputs =
+        job->parts != nullptr && plan->tier != Tier::kWide ? s.count * s.m * s.n : 0;
+    for (int64_t n = 0; n < outputs; ++n) lpk::cuda::add_parts(*job, n);
+  }
+  if (job->parts == nullptr) run_finish(*job);
+  run_wide(*job);
+  return {plan->tier, std::count(job->redo, job->redo + tiles, 0) == 0, job->cut};
 }
 
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
@@ -282,7 +294,7 @@ std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
 
 Ran run_product(Job* job) {
   // Garbage in every word: NaN as a float.
-  const int64_t bytes = lpk::cuda::scratch_size(job->sums, job->acc);
+  const int64_t bytes = lpk::cuda::scratch_size(*job);
   std::vector<uint64_t> scratch(static_cast<size_t>(bytes + 7) / 8, ~uint64_t{0});
   const Ran ran = run_product(job, scratch.data());
   job->plan = nullptr;

@@ -55,7 +55,7 @@ void check_stages(int64_t length, int64_t chunk) {
   CHECK(step == length);
   CHECK(closed == (chunk == 0 ? 1 : (length + chunk - 1) / chunk));
   step = 0;
-  for (lpk::cuda::PlainStages at(job); at.left(); at = at.following()) {
+  for (lpk::cuda::PlainStages at(job, {}); at.left(); at = at.following()) {
     CHECK(at.first() == step && at.count() > 0 && at.count() <= kDepth && !at.closes());
     step += at.count();
   }

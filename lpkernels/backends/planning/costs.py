@@ -9,13 +9,21 @@ from typing import NamedTuple
 
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
 from lpkernels.backends.planning import cuda, triton
-from lpkernels.backends.planning.counts import Count, cuda_count, triton_count
-from lpkernels.backends.planning.cuda_tiers import TENSOR
+from lpkernels.backends.planning.counts import (
+    PARTS,
+    Count,
+    cuda_count,
+    triton_count,
+)
+from lpkernels.backends.planning.cuda_tiers import TENSOR, closes_in_float
 from lpkernels.backends.planning.devices import Device
 from lpkernels.backends.planning.plans import Plan, ceil_div
 from lpkernels.backends.planning.shapes import Call, Shape, products
 
 _FLOAT, _HALF, _WARP = 4, 2, 32
+# Clocks of four instructions that wait for each other, which an outer sum goes through for every
+# chunk, with a share of what checks eight of them: assumed.
+_CHAIN = 24
 # Kernels that pack two operands: for cuda their facts cleared at once, for triton each by itself.
 _PACKING = {"cuda": 3, "triton": 4}
 
@@ -70,32 +78,57 @@ def _elements(sizes: tuple[int, ...]) -> int:
 def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: float) -> Cost:
     if backend == "cuda":
         plan = cuda.plan(shape, acc, device.processors, fast_doubles=device.fast_doubles)
-        count = cuda_count(plan.kernel, tables=shape.tables, chunks=acc.chunk is not None)
+        count = cuda_count(plan.kernel, acc, tables=shape.tables)
     else:
         plan = triton.plan(shape, acc, device.processors)
         count = triton_count(plan.kernel, acc, tables=shape.tables)
-    instructions = per_product(count, shape, acc)
-    return Cost(shape, plan, instructions, _microseconds(shape, plan, instructions, device), fp32)
+    added = 0.0
+    if plan.chunks:
+        added = PARTS.closed if closes_in_float(acc) else PARTS.in_double
+    closed = count.kept if plan.chunks else count.closed
+    chunks = 0 if acc.chunk is None else shape.chunks(acc.chunk)
+    instructions = per_product(count._replace(closed=closed + added), shape, acc)
+    microseconds = _tiles(shape, plan, count.product, closed, acc, device)
+    if plan.chunks:
+        microseconds += _parts(shape, chunks, added, device)
+    return Cost(shape, plan, instructions, microseconds, fp32)
 
 
 def per_product(count: Count, shape: Shape, acc: Accumulator) -> float:
     """Instructions of a product, with those that close its chunks."""
     if acc.chunk is None or shape.k == 0:
         return count.product
-    chunks = ceil_div(shape.length or shape.k, acc.chunk)
-    return count.product + count.closed * chunks / shape.k
+    return count.product + count.closed * shape.chunks(acc.chunk) / shape.k
 
 
-def _microseconds(shape: Shape, plan: Plan, instructions: float, device: Device) -> float:
-    """The longest of instructions, tensor cores and memory, behind what makes 16-bit operands."""
+def _tiles(
+    shape: Shape, plan: Plan, product: float, closed: float, acc: Accumulator, device: Device
+) -> float:
+    """Microseconds of the tiles: the longest of instructions, tensor cores and memory, behind what
+    makes 16-bit operands."""
     rows, cols = plan.tile
-    made = plan.waves * rows * cols * shape.k
-    clocks = made * instructions / (_WARP * device.issues)
+    steps, chunks = shape.k, 0 if acc.chunk is None else shape.chunks(acc.chunk)
+    outputs = shape.outputs
+    if plan.chunks:
+        assert acc.chunk is not None
+        # Where positions are left out, the steps of a tile are taken to be its share of them.
+        steps = min(ceil_div(shape.k * plan.chunks, chunks), plan.chunks * acc.chunk)
+        outputs, chunks = outputs * chunks, plan.chunks
+    tiles = plan.waves * rows * cols
+    clocks = tiles * (steps * product + chunks * closed) / (_WARP * device.issues)
     fed = 0.0
     values = sum(shape.packed)
     if plan.kernel in TENSOR:
-        clocks = max(clocks, made / device.tensor_products)
+        clocks = max(clocks, tiles * steps / device.tensor_products)
         fed = (_FLOAT + _HALF) * values / device.bandwidth
-    outputs = shape.matrices * shape.m * shape.n
     moved = (_HALF if plan.kernel in TENSOR else _FLOAT) * values + _FLOAT * outputs
     return fed + max(clocks / device.clock, moved / device.bandwidth)
+
+
+def _parts(shape: Shape, chunks: int, added: float, device: Device) -> float:
+    """Microseconds of adding the chunks of split sums in order: the longest of instructions, of one
+    sum's chunks after one another, and of memory."""
+    warps = shape.outputs / (_WARP * device.issues * device.processors)
+    clocks = chunks * max(warps * added, max(_CHAIN, added))
+    moved = _FLOAT * shape.outputs * (chunks + 1)
+    return max(clocks / device.clock, moved / device.bandwidth)

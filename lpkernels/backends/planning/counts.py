@@ -10,14 +10,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.planning.cuda_tiers import closes_in_float
 from lpkernels.backends.planning.plans import not_counted
 
 
 class Count(NamedTuple):
-    """Instructions of a thread: for a product, and for a sum that ends a chunk."""
+    """Instructions of a thread: for a product, and for a sum that ends a chunk. kept: for one that
+    waits in memory instead, where sums are split. in_double: where chunks cannot end in float32."""
 
     product: float
     closed: float = 0.0
+    kept: float = 0.0
+    in_double: float = 0.0
 
 
 class Layouts(NamedTuple):
@@ -30,40 +34,98 @@ class Layouts(NamedTuple):
     tables_chunks: Count | None
 
 
-def _layouts(packed: float, chunks: float, tables: float, both: float, *ends: float) -> Layouts:
-    one, other = ends
-    return Layouts(Count(packed), Count(chunks, one), Count(tables), Count(both, other))
-
-
-def _tensor(chunks: float, both: float, *ends: float) -> Layouts:
-    one, other = ends
-    return Layouts(None, Count(chunks, one), None, Count(both, other))
-
-
 CUDA = {
-    "float32": _layouts(1.164, 1.27, 1.334, 1.438, 96.75, 96.875),
-    "half precision": _layouts(0.633, 0.73, 0.814, 0.91, 92.375, 92.5),
-    "bfloat16": _layouts(0.648, 0.746, 0.811, 0.908, 92.375, 92.5),
-    "toward zero": _layouts(2.672, 2.791, 2.838, 2.945, 94.75, 96.75),
-    "two steps": _layouts(3.168, 3.289, 3.336, 3.445, 95.125, 96.625),
-    "two steps, watched": _layouts(3.67, 3.789, 3.836, 3.945, 94.75, 96.625),
-    "two steps, clipped": _layouts(5.17, 5.291, 5.338, 5.447, 95.25, 96.625),
-    "odd, two steps": _layouts(6.67, 6.789, 6.836, 6.945, 94.75, 96.625),
-    "split": _layouts(4.17, 4.291, 4.338, 4.447, 95.0, 96.625),
-    "split, watched": _layouts(4.672, 4.791, 4.838, 4.947, 94.875, 96.625),
-    "split, clipped": _layouts(6.174, 6.293, 6.34, 6.451, 95.25, 96.625),
-    "floor": _layouts(5.166, 5.27, 5.332, 5.439, 96.625, 96.625),
-    "floor, watched": _layouts(5.666, 5.77, 5.832, 5.939, 96.5, 96.625),
-    "floor, clipped": _layouts(7.168, 7.271, 7.334, 7.443, 97.0, 96.75),
-    "odd, split": _layouts(7.672, 7.791, 7.838, 7.947, 95.0, 96.625),
-    "odd, floor": _layouts(8.666, 8.77, 8.83, 8.939, 96.5, 96.625),
-    "stochastic": _layouts(7.004, 7.113, 7.143, 7.283, 95.75, 95.625),
-    "converted": _layouts(2.664, 2.77, 2.832, 2.939, 96.5, 96.625),
-    "double, split": _layouts(4.76, 4.896, 5.062, 5.221, 101.375, 104.0),
-    "double, floor": _layouts(6.709, 6.66, 6.822, 6.998, 103.25, 104.0),
-    "tensor cores, half": _tensor(0.068, 0.321, 6.562, 8.562),
-    "tensor cores, bfloat16": _tensor(0.068, 0.321, 6.562, 8.562),
-}
+    "float32": Layouts(
+        Count(1.164), Count(1.24, 23.531, 7.141, 56.078),
+        Count(1.334), Count(1.408, 23.281, 7.094, 56.109),
+    ),
+    "half precision": Layouts(
+        Count(0.633), Count(0.707, 17.25, 6.219, 51.703),
+        Count(0.816), Count(0.891, 17.25, 6.297, 51.578),
+    ),
+    "bfloat16": Layouts(
+        Count(0.648), Count(0.727, 17.891, 6.031, 52.016),
+        Count(0.809), Count(0.889, 17.891, 6.281, 51.594),
+    ),
+    "toward zero": Layouts(
+        Count(2.672), Count(2.746, 23.281, 7.172, 55.391),
+        Count(2.838), Count(2.916, 23.281, 7.125, 55.828),
+    ),
+    "two steps": Layouts(
+        Count(3.17), Count(3.246, 23.531, 7.188, 56.047),
+        Count(3.336), Count(3.416, 23.781, 7.109, 56.203),
+    ),
+    "two steps, watched": Layouts(
+        Count(3.67), Count(3.746, 23.031, 7.172, 55.406),
+        Count(3.836), Count(3.912, 23.281, 7.125, 56.109),
+    ),
+    "two steps, clipped": Layouts(
+        Count(5.172), Count(5.248, 23.031, 7.141, 55.672),
+        Count(5.338), Count(5.418, 23.281, 7.172, 55.672),
+    ),
+    "odd, two steps": Layouts(
+        Count(6.67), Count(6.746, 22.906, 7.203, 55.547),
+        Count(6.836), Count(6.916, 23.781, 7.234, 56.203),
+    ),
+    "split": Layouts(
+        Count(4.172), Count(4.248, 23.406, 7.156, 56.047),
+        Count(4.338), Count(4.418, 23.781, 7.109, 56.203),
+    ),
+    "split, watched": Layouts(
+        Count(4.672), Count(4.748, 23.156, 7.141, 55.406),
+        Count(4.838), Count(4.914, 23.281, 7.125, 56.109),
+    ),
+    "split, clipped": Layouts(
+        Count(6.174), Count(6.25, 23.156, 7.156, 55.672),
+        Count(6.34), Count(6.42, 23.281, 7.078, 55.953),
+    ),
+    "floor": Layouts(
+        Count(5.166), Count(5.24, 23.656, 7.203, 56.047),
+        Count(5.332), Count(5.408, 23.281, 7.094, 55.969),
+    ),
+    "floor, watched": Layouts(
+        Count(5.666), Count(5.74, 23.156, 7.156, 55.531),
+        Count(5.832), Count(5.908, 23.781, 7.156, 55.922),
+    ),
+    "floor, clipped": Layouts(
+        Count(7.168), Count(7.242, 23.281, 7.156, 55.672),
+        Count(7.334), Count(7.414, 23.406, 7.109, 56.109),
+    ),
+    "odd, split": Layouts(
+        Count(7.672), Count(7.748, 23.281, 7.25, 55.656),
+        Count(7.838), Count(7.916, 23.281, 7.125, 55.969),
+    ),
+    "odd, floor": Layouts(
+        Count(8.666), Count(8.74, 23.406, 7.172, 55.656),
+        Count(8.832), Count(8.908, 23.656, 7.125, 55.922),
+    ),
+    "stochastic": Layouts(
+        Count(7.012), Count(7.115, 23.391, 7.359, 50.859),
+        Count(7.137), Count(7.322, 23.516, 7.344, 50.859),
+    ),
+    "converted": Layouts(
+        Count(2.664), Count(2.738, 23.281, 7.188, 55.672),
+        Count(2.83), Count(2.908, 23.281, 7.141, 55.828),
+    ),
+    "double, split": Layouts(
+        Count(4.76), Count(4.84, 31.422, 9.578, 63.516),
+        Count(5.062), Count(5.273, 31.297, 9.625, 63.641),
+    ),
+    "double, floor": Layouts(
+        Count(6.713), Count(6.639, 31.297, 9.516, 64.203),
+        Count(7.033), Count(7.242, 31.297, 9.562, 63.922),
+    ),
+    "tensor cores, half": Layouts(
+        None, Count(0.068, 6.562, 2.891),
+        None, Count(0.333, 8.562, 3.688),
+    ),
+    "tensor cores, bfloat16": Layouts(
+        None, Count(0.068, 6.562, 2.891),
+        None, Count(0.333, 8.562, 3.688),
+    ),
+}  # fmt: skip
+#: Of a chunk of an output where sums were split.#: Of a chunk of an output where sums were split.
+PARTS = Count(0.0, 17.0, 0.0, 51.0)
 
 #: Packed operands in one sum, where the name says nothing else.
 TRITON = {
@@ -103,12 +165,12 @@ TRITON = {
 _CHUNKS, _IMAGE = ", chunks", ", image"
 
 
-def cuda_count(kernel: str, *, tables: bool, chunks: bool) -> Count:
+def cuda_count(kernel: str, acc: Accumulator, *, tables: bool) -> Count:
     """Of a kernel of csrc/cuda in the layout that a product has."""
-    found = CUDA[kernel][2 * tables + chunks]
+    found = CUDA[kernel][2 * tables + (acc.chunk is not None)]
     if found is None:
         raise ValueError(f"{kernel}: there is no such kernel without chunks")
-    return found
+    return found if closes_in_float(acc) else found._replace(closed=found.in_double)
 
 
 def triton_count(kernel: str, acc: Accumulator, *, tables: bool) -> Count:

@@ -13,7 +13,8 @@ class Plan(NamedTuple):
     kernel: as the counts call it. tile: rows and columns of outputs of one block or program. tiles:
     how many there are. splits: parts of a sum that different tiles make. waves: tiles that the
     busiest processor makes, one after the other or side by side. launches: kernels started between
-    packed operands and result. scratch: bytes beside operands and result.
+    packed operands and result. scratch: bytes beside operands and result. chunks: of a sum, that
+    one tile makes where sums are split; 0 where they are not.
     """
 
     kernel: str
@@ -23,6 +24,7 @@ class Plan(NamedTuple):
     waves: int
     launches: int
     scratch: int
+    chunks: int = 0
 
 
 def ceil_div(n: int, unit: int) -> int:

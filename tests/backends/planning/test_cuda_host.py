@@ -10,7 +10,6 @@ import pytest
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import Shape, cuda
 from lpkernels.backends.planning.cuda_tiers import TENSOR, may_certify, native, tier
-from lpkernels.backends.planning.plans import covering
 from lpkernels.backends.planning.ranges import Range
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
@@ -56,15 +55,16 @@ def operand(rng: random.Random) -> Range:
 
 
 def shaped(rng: random.Random) -> Shape:
-    sizes = rng.choice([(1, 1, 1), (32, 1, 9), (1, 300, 200), (7, 128, 129)])
-    k = rng.choice([1, 9, 64, 100, 1000, 200_000])
+    sizes = rng.choice([(1, 1, 1), (32, 1, 9), (1, 300, 200), (7, 128, 129), (1, 512, 4608)])
+    k = rng.choice([1, 9, 64, 100, 1000, 200_000, rng.randint(1, 900_000)])
     length = k + 5 if rng.random() < 0.3 else 0
     packed = (rng.randint(1, 99_999), rng.randint(1, 99_999))
     return Shape(*sizes, k, operand(rng), operand(rng), length=length, packed=packed)
 
 
-def line(acc: Accumulator, s: Shape) -> str:
-    sizes = (s.matrices, s.m, s.n, s.k, int(s.skips), *s.packed)
+def line(acc: Accumulator, s: Shape, processors: int) -> str:
+    chunks = s.chunks(acc.chunk)
+    sizes = (s.matrices, s.m, s.n, s.k, int(s.skips), *s.packed, chunks, processors)
     ints = (*s.left, *s.right, *sizes, *acc.to_ints())
     return " ".join(map(str, (len(ints), *ints)))
 
@@ -79,17 +79,18 @@ def name(number: int, acc: Accumulator) -> str:
     return RULES[number].replace("S", "two steps" if bits <= 10 else "split")
 
 
-def test_tiers_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
+def test_tiers_cuts_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
     rng = random.Random(5)
-    cases = [(drawn(rng), shaped(rng)) for _ in range(20_000)]
+    cases = [(drawn(rng), shaped(rng), rng.choice([1, 84, 132])) for _ in range(20_000)]
     program = tmp_path / "plan_host"
     source = Path(__file__).with_name("plan_host.cpp")
     subprocess.run(["g++", "-std=c++17", "-O1", source, "-o", program], check=True)
     lines = "\n".join(line(*case) for case in cases)
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    for (acc, shape), answer in zip(cases, done.stdout.splitlines(), strict=True):
-        number, size = map(int, answer.split())
+    for (acc, shape, processors), answer in zip(cases, done.stdout.splitlines(), strict=True):
+        number, size, *rest = map(int, answer.split())
+        cut = cuda.cut_for(shape, acc, processors)
+        assert list(cut) == rest, (acc, shape)
         assert tier(acc, shape, fast_doubles=True) == name(number, acc), (acc, shape)
         if may_certify(acc):
-            tiles = covering(shape.matrices, shape.m, shape.n, cuda.TILE)
-            assert cuda.scratch(shape, acc, tiles) == size, (acc, shape)
+            assert cuda.scratch(shape, acc, cut) == size, (acc, shape)

@@ -1,10 +1,11 @@
-"""Plans of the cuda backend as it is today: tile, tier, launches, scratch."""
+"""Plans of the cuda backend: tile, tier, splits, launches, scratch."""
 
 import pytest
 
 from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
 from lpkernels.backends.planning import Shape
 from lpkernels.backends.planning.cuda import launches, plan
+from lpkernels.backends.planning.cuda_cuts import Cut
 from lpkernels.backends.planning.cuda_tiers import tier
 from lpkernels.backends.planning.ranges import FLOAT32, ONES, Range, range_of
 
@@ -17,10 +18,10 @@ def shape(m: int = 300, n: int = 20, k: int = 128, matrices: int = 1, **more: ob
 
 def test_a_plan_covers_the_outputs_with_tiles() -> None:
     acc = Accumulator("e6m9", chunk=64)
-    found = plan(shape(), acc, 132)
+    found = plan(shape(), acc, 3)
     assert found.kernel == "two steps" and found.tile == (128, 128)
     # ceil(300 / 128) tiles of rows, one of columns.
-    assert (found.tiles, found.splits, found.waves) == (3, 1, 1)
+    assert (found.tiles, found.splits, found.waves, found.chunks) == (3, 1, 1, 0)
     # The plan 256 bytes, a flag for each tile, a float for each of their outputs.
     assert found.scratch == 256 + 256 + 3 * 128 * 128 * 4
 
@@ -39,6 +40,35 @@ def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
     found = plan(shape(m=1, n=9, k=800, matrices=32), Accumulator("e6m9"), 132)
     assert (found.tiles, found.waves) == (32, 1)
     assert found.scratch == 256 + 256
+
+
+def test_long_sums_of_few_outputs_are_split() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    found = plan(shape(m=16, n=144, k=131_072), acc, 132)
+    # Two tiles, 2048 chunks in 66 parts of 32: 64 of them.
+    assert (found.tiles, found.splits, found.chunks, found.waves) == (2, 64, 32, 1)
+    assert found.scratch == 256 + 256 + 16 * 144 * 2048 * 4
+    # The plan, eight kernels, one that adds the parts, the exact one.
+    assert found.launches == 1 + 8 + 1 + 1
+
+
+def test_what_waits_is_bounded() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    found = plan(shape(m=64, n=147, k=802_816), acc, 132)
+    # 12,544 chunks, of which 256 MiB hold 7,133: two passes of 6,272 chunks, 66 parts of 96.
+    assert (found.tiles, found.splits, found.chunks, found.waves) == (2, 66, 96, 2)
+    assert found.scratch <= 256 + 256 + 2**28
+    assert found.launches == 1 + 2 * (8 + 1) + 1
+
+
+def test_nothing_is_split_that_fills_the_processors() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    assert plan(shape(m=128 * 132, n=128), acc, 132).splits == 1
+    assert plan(shape(m=128 * 131, n=128), acc, 132).splits == 1
+    # One sum, without chunks.
+    assert plan(shape(k=100_000), Accumulator("e6m9"), 132).splits == 1
+    # One chunk.
+    assert plan(shape(k=64), acc, 132).splits == 1
 
 
 @pytest.mark.parametrize(
@@ -60,8 +90,9 @@ def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
 def test_every_kernel_that_operands_may_ask_for_is_started(name: str, count: int) -> None:
     acc = as_accumulator(name)
     if count > 1:
-        assert launches(acc, finishes=False) == count
-        assert launches(acc, finishes=True) == count + 1
+        cut = Cut(1, 1, 1, 2)
+        assert launches(acc, cut, finishes=False) == count
+        assert launches(acc, cut, finishes=True) == count + 1
     else:
         with pytest.raises(NotImplementedError, match=r"cuda: e6m9.*instructions are not counted"):
             plan(shape(), acc, 132)
@@ -100,6 +131,6 @@ def test_the_tier_is_that_of_the_devices_plan(
 
 def test_scratch_holds_the_operands_of_tensor_cores() -> None:
     acc = as_accumulator("native_chunk64:outer=e6m9")
-    found = plan(shape(m=1, n=1, left=E4M3, right=E4M3, packed=(300, 10)), acc, 132)
+    found = plan(shape(m=1, n=1, left=E4M3, right=E4M3, packed=(300, 10)), acc, 1)
     # Two bytes an element, each operand to a multiple of 256.
     assert found.scratch == 256 + 256 + 128 * 128 * 4 + 768 + 256
