@@ -20,15 +20,24 @@ from tests.backends.cuda.test_cuda_counts import (
     OPERAND_BLOCKS,
     PARTS_CEILING,
     PRODUCTS,
-    TENSOR_CEILING,
     TENSOR_PRODUCTS,
+    TENSOR_TILES,
+    Tensor,
     ends_of,
     kernel_of,
     operand_steps,
     parts_loops,
     stage_loop,
+    tensor_ceiling,
     tensor_kept,
     tensor_stage,
+)
+from tests.backends.cuda.test_cuda_shaped_counts import (
+    RULES,
+    SHAPES,
+    counted,
+    shaped_ceiling,
+    shaped_kernel_of,
 )
 from tests.support import sass
 from tests.support.sass import Loop
@@ -60,19 +69,40 @@ def records() -> list[dict[str, object]]:
                 per_product = len(ends.stage.body) / PRODUCTS
                 sums = [count / _SUMS for count in (ends.closed, ends.kept, ends.in_double)]
                 found.append(record(name, tables, chunks, per_product, sums, ceiling.most))
-    for bfloat16, name in enumerate(("tensor cores, half", "tensor cores, bfloat16")):
-        for tables in (False, True):
-            stage = tensor_stage(kernels, bool(bfloat16), tables)
-            count = _outside_ends(stage) if tables else len(stage.body)
-            end = _TENSOR_END + (2 * _SUMS if tables else 0)
-            sums = [end / _SUMS, tensor_kept(kernels, bool(bfloat16), tables) / _SUMS]
-            per_product = count / TENSOR_PRODUCTS
-            found.append(record(name, tables, True, per_product, sums, TENSOR_CEILING))
+    found += tensor_records(kernels) + shaped_records(kernels)
     in_float, in_double = parts_loops(kernels)
     found.append(record("parts", False, True, 0.0, [in_float, 0.0, in_double], PARTS_CEILING))
     for name, steps in OPERAND_BLOCKS.items():
         count = sum(map(len, operand_steps(kernels, steps)))
         found.append(record(name, False, False, count / (4 * steps.steps), (), steps.most))
+    return found
+
+
+def tensor_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]:
+    found = []
+    for bfloat16, name in enumerate(("tensor cores, half", "tensor cores, bfloat16")):
+        for tile in TENSOR_TILES:
+            for tables in (False, True):
+                kernel = Tensor(bool(bfloat16), tables, tile)
+                stage = tensor_stage(kernels, kernel)
+                count = _outside_ends(stage) if tables else len(stage.body)
+                end = _TENSOR_END + (2 * _SUMS if tables else 0)
+                sums = [end / _SUMS, tensor_kept(kernels, kernel)]
+                per_product = count / TENSOR_PRODUCTS
+                most = tensor_ceiling(tile)
+                found.append(record(name, tables, True, per_product, sums, most, tile))
+    return found
+
+
+def shaped_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]:
+    found = []
+    for rule in RULES:
+        for tile in SHAPES:
+            for tables in (False, True):
+                got = counted(shaped_kernel_of(kernels, rule, tile, tables), tile)
+                sums = [got.closed, got.kept]
+                most = shaped_ceiling(rule, tile)
+                found.append(record(rule, tables, True, got.product, sums, most, tile))
     return found
 
 
@@ -92,6 +122,7 @@ def record(
     per_product: float,
     sums: Sequence[float],
     ceiling: float,
+    tile: tuple[int, int] = (128, 128),
 ) -> dict[str, object]:
     """sums: that ends a chunk, that waits, that ends one in double."""
     ends = dict(zip(("closed", "kept", "closed_in_double"), sums, strict=False))
@@ -99,6 +130,7 @@ def record(
         "kind": "counted, never run",
         "target": "sm_90",
         "kernel": kernel,
+        **({} if tile == (128, 128) else {"tile": tile}),
         "tables": tables,
         "chunks": chunks,
         "instructions_per_product": round(per_product, 3),
@@ -114,6 +146,7 @@ def main() -> None:
     found = records()
     _RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found))
     for one in found:
+        tile = "x".join(map(str, one.get("tile", ())))
         layout = ("tables" if one["tables"] else "packed", "chunks" if one["chunks"] else "")
         ends = [
             f", {count} a sum {name.removeprefix('instructions_per_sum_').replace('_', ' ')}"
@@ -121,7 +154,7 @@ def main() -> None:
             if name.startswith("instructions_per_sum_")
         ]
         count = one["instructions_per_product"]
-        print(f"{one['kernel']:22} {' '.join(layout):14} {count}{''.join(ends)}")
+        print(f"{one['kernel']:22} {tile:7} {' '.join(layout):14} {count}{''.join(ends)}")
 
 
 if __name__ == "__main__":

@@ -1,50 +1,75 @@
-// How a product is cut into blocks: a pure function of its sizes and of the processors.
-// lpkernels/backends/planning/cuda.py has the same, and a test compares them.
+// How a product is cut into blocks: a pure function of its sizes and of the processors; host code.
+// lpkernels/backends/planning/cuda_cuts.py has the same, and a test compares them.
 #pragma once
+
+#include <iterator>
 
 #include "tiles.h"
 
 namespace lpk::cuda {
 
+// A tile that certified kernels make: how many a processor should hold side by side, and what a
+// product takes by the counts of bench/cuda_counts.py, with tables and chunks of 64, in units of
+// its table.
+struct TileShape {
+  int32_t rows, cols, beside, cost;
+};
+// split: what split sums take, in eighths of what whole ones do: their chunks are written, read and
+// added.
+struct TileShapes {
+  const TileShape* at;
+  int count, split;
+};
+// Every kernel has the first; shapes.h has the others. Sixteenths of an instruction.
+constexpr TileShape kShapes[] = {{128, 128, 1, 60}, {128, 64, 1, 64}, {64, 128, 1, 64},
+                                 {128, 32, 2, 68},  {32, 128, 2, 68}, {128, 16, 4, 72},
+                                 {16, 128, 4, 71},  {512, 1, 8, 248}, {1, 32, 32, 384}};
+// On tensor cores, in 256ths: split sums wait for memory more than for that.
+constexpr TileShape kTensorShapes[] = {{128, 128, 1, 100}, {128, 64, 2, 125}, {64, 128, 2, 126}};
+
+constexpr TileShapes kSquares = {kShapes, 1, 9};
+constexpr TileShapes kAllShapes = {kShapes, static_cast<int>(std::size(kShapes)), 9};
+constexpr TileShapes kAllTensorShapes = {kTensorShapes, static_cast<int>(std::size(kTensorShapes)),
+                                         22};
+
 // Tiles that a processor makes one after another, at most, where sums are split.
 constexpr int64_t kMostWaves = 4;
 
-// The sums are split where that makes the busiest processor's share of chunks smaller by a ninth or
-// more: what waits in memory is written and read. chunks: of the longest sums; parts: how many sums
-// of chunks may wait.
-LPK_HD Cut cut_of(const Sums& s, int64_t chunks, int64_t processors, int64_t parts) {
-  const int64_t tiles = tile_count(s, kTile);
-  Cut cut{tiles, 1, 1, static_cast<int32_t>(chunks)};
+// chunks: of the longest sums, 1 where there are none; parts: how many sums of chunks may wait;
+// A processor holds several small tiles side by side, each at its share of the speed. Sums are
+// split where that pays for itself on the busiest processor.
+inline Cut cut_of(const Sums& s, int64_t chunks, int64_t processors, int64_t parts,
+                  const TileShapes& shapes) {
   const int64_t room = parts / (s.count * s.m * s.n);
-  if (chunks < 2 || room < 1) return cut;
-  const int64_t passes = ceil_div(chunks, room);
-  const int64_t in_pass = ceil_div(chunks, passes);
-  int64_t least = 8 * ceil_div(tiles, processors) * chunks;
-  for (int64_t waves = 1; waves <= kMostWaves; ++waves) {
-    const int64_t most = waves * processors / tiles;
-    if (most < 2) continue;
-    const int64_t length = ceil_div(in_pass, most < in_pass ? most : in_pass);
-    const int64_t cost = 9 * passes * waves * length;
-    if (cost >= least) continue;
-    least = cost;
-    cut.splits = static_cast<int32_t>(ceil_div(in_pass, length));
-    cut.passes = static_cast<int32_t>(passes);
-    cut.chunks = static_cast<int32_t>(length);
+  const int64_t passes = room < 1 ? 0 : ceil_div(chunks, room);
+  const int64_t in_pass = passes == 0 ? 0 : ceil_div(chunks, passes);
+  Cut best{};
+  int64_t least = -1;
+  for (int n = 0; n < shapes.count; ++n) {
+    const TileShape& shape = shapes.at[n];
+    const int64_t tiles = tile_count(s, shape.rows, shape.cols);
+    const int64_t places = processors * shape.beside;
+    const int64_t price = int64_t{shape.beside} * shape.rows * shape.cols * shape.cost;
+    const auto offer = [&](int64_t cost, int64_t splits, int64_t turns, int64_t length) {
+      if (least >= 0 && cost >= least) return;
+      least = cost;
+      best = {shape.rows,
+              shape.cols,
+              tiles,
+              static_cast<int32_t>(splits),
+              static_cast<int32_t>(turns),
+              static_cast<int32_t>(length)};
+    };
+    offer(8 * price * ceil_div(tiles, places) * chunks, 1, 1, chunks);
+    for (int64_t waves = 1; waves <= kMostWaves; ++waves) {
+      const int64_t most = waves * places / tiles;
+      if (most < 2 || in_pass < 2) continue;
+      const int64_t length = ceil_div(in_pass, most < in_pass ? most : in_pass);
+      offer(shapes.split * price * passes * waves * length, ceil_div(in_pass, length), passes,
+            length);
+    }
   }
-  return cut;
-}
-
-// The chunks of a pass that come before its first block's.
-LPK_HD int32_t first_chunk(const Job& job) { return job.pass * job.cut.splits * job.cut.chunks; }
-
-// What a block makes in this pass: tiles of the same steps side by side.
-LPK_HD Work work_of(const Job& job, int64_t block) {
-  if (job.parts == nullptr) return {block, 0, job.chunks};
-  const auto split = static_cast<int32_t>(block / job.cut.tiles);
-  const int32_t first = first_chunk(job) + split * job.cut.chunks;
-  const int32_t end = first + job.cut.chunks;
-  return {block % job.cut.tiles, first < job.chunks ? first : job.chunks,
-          end < job.chunks ? end : job.chunks};
+  return best;
 }
 
 }  // namespace lpk::cuda

@@ -23,7 +23,11 @@ class FloatSums {
   static constexpr int kSide = 8;
 
   LPK_HD FloatSums(const Job& job, const Work& work, int thread)
-      : job_(job), thread_(thread), tile_(work.tile), scale_(power<Real>(job.plan->shift)) {
+      : job_(job),
+        thread_(thread),
+        tile_(work.tile),
+        place_(work.place),
+        scale_(power<Real>(job.plan->shift)) {
     for (int i = 0; i < kSide; ++i) {
       for (int j = 0; j < kSide; ++j) sum_[i][j] = 0;
     }
@@ -39,7 +43,7 @@ class FloatSums {
     if constexpr (kChunked) {
       const Real unscale = 1 / scale_;
       if (job_.parts != nullptr) {
-        const Parts parts(job_, chunk, place());
+        const Parts parts(job_, chunk, place(), kTile, kTile);
         LPK_UNROLL
         for (int i = 0; i < kSide; ++i) {
           LPK_UNROLL
@@ -71,8 +75,6 @@ class FloatSums {
   // here, met an infinity.
   template <class Shared>
   LPK_HD void store(Shared* shared, bool zeros) {
-    const Sums& s = job_.sums;
-    const Place at = place();
     const Real unscale = 1 / scale_;
     uint32_t seen = 0;
     for (int n = 0; n < kSeen; ++n) seen |= seen_[n];
@@ -81,26 +83,17 @@ class FloatSums {
       if (redo) shared->redo = 1;
       return;
     }
-    LPK_UNROLL
-    for (int i = 0; i < kSide; ++i) {
-      const int64_t row = at.row + Map::row(thread_, i);
-      LPK_UNROLL
-      for (int j = 0; j < kSide; ++j) {
-        const int64_t col = at.col + Map::col(thread_, j);
-        const float sum =
-            kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
-        if (row < s.m && col < s.n) {
-          redo |= zeros && !(sum < 0.0f || sum > 0.0f);
-          s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
-        }
-      }
-    }
+    const bool doubtful =
+        store_tile<Map, kSide, kSide>(job_.sums, place(), thread_, [&](int i, int j) {
+          return kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
+        });
+    redo |= zeros && doubtful;
     if (redo) shared->redo = 1;
   }
 
   LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
   LPK_HD float* outer_at(int n) const {
-    return job_.outer + (tile_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+    return job_.outer + (place_ * (kSide * kSide) + n) * Map::kThreads + thread_;
   }
   // The first row of sums is used up: zeros in its place, and at the end.
   LPK_HD void move_up() {
@@ -113,7 +106,7 @@ class FloatSums {
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  int64_t tile_, place_;
   Real scale_;
   Real sum_[kSide][kSide];
   // OR of the sums that are watched: one chain of ORs is slower than float32 sums, not than

@@ -32,6 +32,7 @@ class HalfTile {
       : job_(job),
         thread_(thread),
         tile_(work.tile),
+        place_(work.place),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
     for (int i = 0; i < kSide; ++i) {
@@ -85,24 +86,10 @@ class HalfTile {
 
   LPK_HD void finish(Shared* shared) {
     if (kChunked && job_.parts != nullptr) return;
-    const Sums& s = job_.sums;
-    const Place at = place();
-    const bool zeros = job_.plan->signs;
-    bool redo = false;
-    LPK_UNROLL
-    for (int i = 0; i < kSide; ++i) {
-      const int64_t row = at.row + Map::row(thread_, i);
-      LPK_UNROLL
-      for (int j = 0; j < kSide; ++j) {
-        const int64_t col = at.col + Map::col(thread_, j);
-        const float sum = kChunked ? *outer_at(i * kSide + j) : value(i, j);
-        if (row < s.m && col < s.n) {
-          redo |= zeros && !(sum < 0.0f || sum > 0.0f);
-          s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
-        }
-      }
-    }
-    if (redo) shared->redo = 1;
+    const bool doubtful = store_tile<Map, kSide, kSide>(
+        job_.sums, place(), thread_,
+        [&](int i, int j) { return kChunked ? *outer_at(i * kSide + j) : value(i, j); });
+    if (doubtful && job_.plan->signs) shared->redo = 1;
   }
 
   // After a barrier.
@@ -113,10 +100,10 @@ class HalfTile {
  private:
   LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
   LPK_HD float* outer_at(int n) const {
-    return job_.outer + (tile_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+    return job_.outer + (place_ * (kSide * kSide) + n) * Map::kThreads + thread_;
   }
   LPK_HD void keep_parts(int chunk) {
-    const Parts parts(job_, chunk, place());
+    const Parts parts(job_, chunk, place(), kTile, kTile);
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {
       LPK_UNROLL
@@ -154,7 +141,7 @@ class HalfTile {
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  int64_t tile_, place_;
   static constexpr int kWidth = kTables ? 1 : 4;
   OperandFetch<Map, kTables, kWidth, Beyond::kZero, true> left_;
   OperandFetch<Map, kTables, kWidth, Beyond::kNegativeZero, true> right_;

@@ -41,9 +41,31 @@ inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t
   return job;
 }
 
-inline Cut cut_of(const Job& job) {
-  const int64_t chunks = job.acc.chunk > 0 ? job.chunks : 1;
-  return cut_of(job.sums, chunks, job.processors, job.most_parts);
+// Tiles of every shape are for sums to nearest in chunks that end in float32, themselves of at most
+// 21 bits behind the point.
+inline bool may_shape(const Accumulator& acc) {
+  return acc.chunk > 0 && acc.rounding == Rounding::kNearestEven &&
+         acc.order == Order::kSequential && acc.fmt.man_bits <= 21 &&
+         outer_way(acc) != OuterWay::kNone;
+}
+
+inline void begin_cuts(Job* job) {
+  const int64_t chunks = job->acc.chunk > 0 ? job->chunks : 1;
+  const auto cut = [&](const TileShapes& shapes) {
+    return cut_of(job->sums, chunks, job->processors, job->most_parts, shapes);
+  };
+  job->squares = cut(kSquares);
+  job->shaped = may_use_tensor_cores(job->acc) ? cut(kAllTensorShapes)
+                : may_shape(job->acc)          ? cut(kAllShapes)
+                                               : job->squares;
+}
+
+// The job of a kernel that shares the product out so.
+inline Job with_cut(const Job& job, const Cut& cut) {
+  Job mine = job;
+  mine.cut = cut;
+  mine.parts = cut.splits > 1 ? job.outer : nullptr;
+  return mine;
 }
 
 struct Scratch {
@@ -52,17 +74,24 @@ struct Scratch {
 
 // The plan first, then a byte for every certified tile, the outer sums of chunks or the sums of
 // those that wait, the operands as tensor cores take them.
-inline Scratch scratch_of(const Job& job, const Cut& cut) {
+inline Scratch scratch_of(const Job& job) {
   const Sums& s = job.sums;
   const Accumulator& acc = job.acc;
   constexpr int64_t kLine = 256;
   const auto behind = [](int64_t at, int64_t bytes) { return at + ceil_div(bytes, kLine) * kLine; };
-  int64_t sums = acc.chunk > 0 ? cut.tiles * kTile * kTile : 0;
-  if (cut.splits > 1) sums = s.count * s.m * s.n * cut.splits * cut.chunks;
-  const int64_t half = may_use_tensor_cores(acc) ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
+  const auto sums_of = [&](const Cut& cut, bool outer) {
+    if (cut.splits > 1) return s.count * s.m * s.n * cut.splits * cut.chunks;
+    if (!outer || acc.chunk == 0) return int64_t{0};
+    return (cut.tiles < kMostBlocks ? cut.tiles : kMostBlocks) * cut.rows * cut.cols;
+  };
+  const auto more = [](int64_t a, int64_t b) { return a > b ? a : b; };
+  const bool tensor = may_use_tensor_cores(acc);
+  // Tiles that are not square have outer sums in registers, but for those of tensor cores.
+  const int64_t sums = more(sums_of(job.squares, true), sums_of(job.shaped, tensor));
+  const int64_t half = tensor ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
   Scratch places{};
   places.redo = kLine;
-  places.outer = behind(places.redo, cut.tiles);
+  places.outer = behind(places.redo, more(job.squares.tiles, job.shaped.tiles));
   places.left = behind(places.outer, sums * static_cast<int64_t>(sizeof(float)));
   places.right = behind(places.left, s.left.size * half);
   places.bytes = behind(places.right, s.right.size * half);
@@ -71,10 +100,12 @@ inline Scratch scratch_of(const Job& job, const Cut& cut) {
 
 // Bytes; 0 where only exact kernels run, but for trees, whose nodes wait there. Of the job its
 // sizes, accumulator and processors.
-inline int64_t scratch_size(const Job& job) {
+inline int64_t scratch_size(Job job) {
   if (job.acc.order == Order::kPairwise)
     return tree_floats(job.sums, job.acc.chunk) * static_cast<int64_t>(sizeof(float));
-  return may_certify(job.acc) ? scratch_of(job, cut_of(job)).bytes : 0;
+  if (!may_certify(job.acc)) return 0;
+  begin_cuts(&job);
+  return scratch_of(job).bytes;
 }
 
 // Lays out `scratch`. Returns where the plan goes; null where only exact kernels run.
@@ -86,14 +117,13 @@ inline Plan* begin_scratch(Job* job, void* scratch) {
   // No certificate knows where sums start.
   if (job->sums.initial != nullptr) return nullptr;
   if (!may_certify(job->acc) || job->chunks == 0) return nullptr;
-  job->cut = cut_of(*job);
-  const Scratch places = scratch_of(*job, job->cut);
+  begin_cuts(job);
+  const Scratch places = scratch_of(*job);
   char* at = static_cast<char*>(scratch);
   Plan* plan = reinterpret_cast<Plan*>(at);
   job->plan = plan;
   job->redo = reinterpret_cast<uint8_t*>(at + places.redo);
   job->outer = reinterpret_cast<float*>(at + places.outer);
-  job->parts = job->cut.splits > 1 ? job->outer : nullptr;
   job->left_halves = reinterpret_cast<uint16_t*>(at + places.left);
   job->right_halves = reinterpret_cast<uint16_t*>(at + places.right);
   return plan;

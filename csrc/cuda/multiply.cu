@@ -9,6 +9,8 @@
 // Sums in other orders have exact kernels alone.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "fast.h"
 #include "job.h"
 #include "ordered.h"
@@ -22,8 +24,11 @@ constexpr int kThreads = 256;
 // One block. Of split sums any of several blocks may flag a tile.
 __global__ void plan_kernel(const __grid_constant__ Job job, Plan* plan) {
   if (threadIdx.x == 0) *plan = plan_for(job);
-  if (job.parts == nullptr) return;
-  for (int64_t tile = threadIdx.x; tile < job.cut.tiles; tile += kThreads) job.redo[tile] = 0;
+  // Both cuts may be the planned one.
+  const int64_t squares = job.squares.splits > 1 ? job.squares.tiles : 0;
+  const int64_t shaped = job.shaped.splits > 1 ? job.shaped.tiles : 0;
+  const int64_t tiles = squares > shaped ? squares : shaped;
+  for (int64_t tile = threadIdx.x; tile < tiles; tile += kThreads) job.redo[tile] = 0;
 }
 
 // A thread an output: few to a block, because split sums are long and few.
@@ -31,6 +36,8 @@ constexpr int kPartThreads = 64;
 
 __global__ void parts_kernel(const __grid_constant__ Job job, int64_t first_block) {
   if (job.plan->tier == Tier::kWide) return;
+  const Cut& cut = planned_cut(job);
+  if (cut.splits == 1 || job.pass >= cut.passes) return;
   const int64_t output = (first_block + blockIdx.x) * kPartThreads + threadIdx.x;
   if (output < job.sums.count * job.sums.m * job.sums.n) add_parts(job, output);
 }
@@ -47,7 +54,7 @@ void launch_parts(const Job& job, cudaStream_t stream) {
 
 // Blocks of kThreads outputs of one row.
 __global__ void finish_kernel(const __grid_constant__ Job job, int64_t first_block) {
-  if (job.plan->tier == Tier::kWide) return;
+  if (job.plan->tier == Tier::kWide || planned_cut(job).splits > 1) return;
   const Sums& s = job.sums;
   const int64_t block = first_block + blockIdx.x;
   const int64_t across = ceil_div(s.n, kThreads);
@@ -61,7 +68,7 @@ __global__ void finish_kernel(const __grid_constant__ Job job, int64_t first_blo
 }
 
 void launch_finish(const Job& job, cudaStream_t stream) {
-  if (job.parts != nullptr) return;
+  if (job.shaped.splits > 1 && job.squares.splits > 1) return;
   if (job.sums.bias == nullptr && !job.result.given) return;
   constexpr int64_t kMost = int64_t{1} << 30;
   const int64_t blocks = job.sums.count * job.sums.m * ceil_div(job.sums.n, kThreads);
@@ -102,10 +109,9 @@ void launch_ordered(const Job& job, cudaStream_t stream) {
   launch_aligned(job, stream);
 }
 
-// The kernels that some plan may ask for with this accumulator.
-void launch_certified(const Job& job, cudaStream_t stream) {
+// The kernels of square tiles that some plan may ask for with this accumulator.
+void launch_squares(const Job& job, cudaStream_t stream) {
   if (native_format(job.acc.fmt) == Native::kFloat) {
-    if (may_use_tensor_cores(job.acc)) launch_tensor(job, stream);
     launch_float32(job, stream);
   } else if (job.acc.rounding == Rounding::kNearestEven) {
     if (native_format(job.acc.fmt) != Native::kNone) launch_half(job, stream);
@@ -119,6 +125,21 @@ void launch_certified(const Job& job, cudaStream_t stream) {
   } else {
     launch_truncated(job, stream);
   }
+}
+
+// Those of tiles of several shapes, where others than the square ones do it.
+void launch_shapes(const Job& job, cudaStream_t stream) {
+  if (may_use_tensor_cores(job.acc)) return launch_tensor(job, stream);
+  if (is_square(job.cut)) return;
+  launch_shaped_split(job, stream);
+  launch_shaped_floor(job, stream);
+}
+
+// What there is to do in a pass.
+void launch_certified(const Job& job, cudaStream_t stream) {
+  if (job.pass < job.squares.passes) launch_squares(with_cut(job, job.squares), stream);
+  if (job.pass < job.shaped.passes) launch_shapes(with_cut(job, job.shaped), stream);
+  if (job.squares.splits > 1 || job.shaped.splits > 1) launch_parts(job, stream);
 }
 
 }  // namespace
@@ -138,10 +159,8 @@ void multiply(const MultiplyArgs& args, void* stream) {
     job.fast_doubles = adds_doubles_fast();
     plan_kernel<<<1, kThreads, 0, queue>>>(job, plan);
     check_launch("the plan of a product");
-    for (job.pass = 0; job.pass < job.cut.passes; ++job.pass) {
-      launch_certified(job, queue);
-      if (job.parts != nullptr) launch_parts(job, queue);
-    }
+    const int32_t passes = std::max(job.squares.passes, job.shaped.passes);
+    for (job.pass = 0; job.pass < passes; ++job.pass) launch_certified(job, queue);
     launch_finish(job, queue);
   }
   launch_wide(job, queue);

@@ -2,21 +2,35 @@
 // each chunk and output, which are added in order when all of a pass are there.
 #pragma once
 
-#include "cut.h"
 #include "outer_rule.h"
 #include "totals.h"
 
 namespace lpk::cuda {
 
+// The chunks of all passes that come before this one's.
+LPK_HD int32_t first_chunk(const Cut& cut, int32_t pass) { return pass * cut.splits * cut.chunks; }
+
+// Piece `number` of what blocks make in this pass: tiles of the same steps side by side.
+LPK_HD Work work_of(const Job& job, int64_t number, int32_t place) {
+  if (job.parts == nullptr) return {number, 0, job.chunks, place};
+  const Cut& cut = job.cut;
+  const auto split = static_cast<int32_t>(number / cut.tiles);
+  const int32_t first = first_chunk(cut, job.pass) + split * cut.chunks;
+  const int32_t end = first + cut.chunks;
+  return {number % cut.tiles, first < job.chunks ? first : job.chunks,
+          end < job.chunks ? end : job.chunks, place};
+}
+
 // Where the sums of a chunk go that belong to a tile: output by output, row by row.
 class Parts {
  public:
-  LPK_HD Parts(const Job& job, int chunk, const Place& at) : width_(job.sums.n) {
+  LPK_HD Parts(const Job& job, int chunk, const Place& at, int rows, int cols)
+      : width_(job.sums.n) {
     const Sums& s = job.sums;
-    const int64_t matrix = (chunk - first_chunk(job)) * s.count + at.matrix;
+    const int64_t matrix = (chunk - first_chunk(job.cut, job.pass)) * s.count + at.matrix;
     to_ = job.parts + (matrix * s.m + at.row) * s.n + at.col;
-    rows_ = static_cast<int>(s.m - at.row < kTile ? s.m - at.row : kTile);
-    cols_ = static_cast<int>(s.n - at.col < kTile ? s.n - at.col : kTile);
+    rows_ = static_cast<int>(s.m - at.row < rows ? s.m - at.row : rows);
+    cols_ = static_cast<int>(s.n - at.col < cols ? s.n - at.col : cols);
   }
   LPK_HD void keep(int row, int col, float sum) const {
     if (row < rows_ && col < cols_) to_[row * width_ + col] = sum;
@@ -57,6 +71,26 @@ LPK_HD void close_rows(const Job& job, float* outer, int chunk, const Front& fro
     LPK_UNROLL
     for (int j = 0; j < kCount; ++j) outer[j * kThreads] = sums[j];
   }
+}
+
+// Stores the outputs of a thread, value(i, j) each. Whether one of them is zero or NaN.
+template <class Map, int kRowSide, int kColSide, class Value>
+LPK_HD bool store_tile(const Sums& s, const Place& at, int thread, const Value& value) {
+  bool found = false;
+  LPK_UNROLL
+  for (int i = 0; i < kRowSide; ++i) {
+    const int64_t row = at.row + Map::row(thread, i);
+    LPK_UNROLL
+    for (int j = 0; j < kColSide; ++j) {
+      const int64_t col = at.col + Map::col(thread, j);
+      const float sum = value(i, j);
+      if (row < s.m && col < s.n) {
+        found |= !(sum < 0.0f || sum > 0.0f);
+        s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
+      }
+    }
+  }
+  return found;
 }
 
 // Whether a tile must be done again, from one of the blocks that made it.
@@ -104,17 +138,18 @@ LPK_HD void add_parts(const Job& job, int64_t index) {
   const int64_t row = index / s.n % s.m;
   const int64_t col = index % s.n;
   float* out = s.out + s.batch[matrix] + s.rows[row] + s.cols[col];
-  const int first = first_chunk(job);
+  const Cut& cut = planned_cut(job);
+  const int first = first_chunk(cut, job.pass);
   const int left = job.chunks - first;
-  const int most = job.cut.splits * job.cut.chunks;
-  const float sum = outer_sum(job, job.pass == 0 ? 0.0f : *out, job.parts + index,
+  const int most = cut.splits * cut.chunks;
+  const float sum = outer_sum(job, job.pass == 0 ? 0.0f : *out, job.outer + index,
                               s.count * s.m * s.n, left < most ? left : most);
-  if (job.pass + 1 < job.cut.passes) {
+  if (job.pass + 1 < cut.passes) {
     *out = sum;
     return;
   }
   if (!(sum < 0.0f || sum > 0.0f) && doubts_zeros(*job.plan))
-    job.redo[tile_at(s, kTile, {matrix, row, col})] = 1;
+    job.redo[tile_at(s, cut.rows, cut.cols, {matrix, row, col})] = 1;
   *out = finished(job, sum, static_cast<uint64_t>(s.row_batch[matrix] + s.row_keys[row]),
                   static_cast<uint64_t>(s.col_batch[matrix] + s.col_keys[col]));
 }

@@ -375,10 +375,16 @@ LPK_HD Plan plan_for(const Job& job) {
   return plan;
 }
 
-// Whether a certified kernel did this tile of the exact kernel, of side `side`, for good.
-LPK_HD bool done_before(const Job& job, int64_t side, int64_t tile) {
-  if (job.plan == nullptr || job.plan->tier == Tier::kWide) return false;
-  return job.redo[tile_at(job.sums, kTile, place_of(job.sums, side, tile))] == 0;
+// Tiers whose kernels have tiles of several shapes.
+LPK_HD bool has_shapes(Tier tier) {
+  return tier == Tier::kSplit || tier == Tier::kSplitWatched || tier == Tier::kFloor ||
+         tier == Tier::kFloorWatched || tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
+}
+
+LPK_HD bool is_square(const Cut& cut) { return cut.rows == kTile && cut.cols == kTile; }
+
+LPK_HD const Cut& planned_cut(const Job& job) {
+  return has_shapes(job.plan->tier) ? job.shaped : job.squares;
 }
 
 }  // namespace lpk::cuda

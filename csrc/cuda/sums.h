@@ -77,16 +77,20 @@ inline FusedRule fused_rule(const int64_t* ints) {
 
 struct Plan;
 
-// How the sums of chunks are shared out: each tile is made `splits` times over, each time of other
-// chunks, `chunks` of them, and that in `passes` one after another. One split of one pass: a block
-// makes all of a tile.
+// How a product is shared out: each tile of rows x cols outputs is made `splits` times over, each
+// time of other chunks, `chunks` of them, and that in `passes` one after another. One split of one
+// pass: a block makes all of a tile.
 struct Cut {
+  int32_t rows, cols;
   int64_t tiles;
   int32_t splits, passes, chunks;
 };
 
 // The most sums of chunks that wait in memory, as floats: 256 MiB.
 constexpr int64_t kMostParts = int64_t{1} << 26;
+// The most blocks of certified tiles, which make one after another: as many as have outer sums in
+// that memory, 128 x 128 each.
+constexpr int64_t kMostBlocks = kMostParts / (128 * 128);
 
 // The most products of a sum: steps are counted in 32 bits, and a stage beyond the end.
 constexpr int64_t kMostSteps = (int64_t{1} << 31) - 16;
@@ -104,9 +108,10 @@ struct Job {
   const Plan* plan;
   uint8_t* redo;
   float* outer;
-  // Where sums are split: how, the sums of chunks of a pass, which are null where they are not, and
-  // the number of the pass.
-  Cut cut;
+  // How the kernels of tiles of several shapes share the product out, and how those of square tiles
+  // do; of the kernel that gets this job one of both. Where it splits the sums: the sums of chunks
+  // of a pass, null where it does not, and the number of the pass.
+  Cut shaped, squares, cut;
   float* parts;
   int32_t pass;
   // Of native chunks: the operands in half precision or bfloat16, absent taps as zeros, element by

@@ -28,13 +28,11 @@ class CopiedStages {
   LPK_HD bool left() const { return first_ < last_; }
   LPK_HD int chunk() const { return chunk_; }
   LPK_HD int first() const { return first_; }
-  LPK_HD int count() const {
-    return end_ - first_ < TensorMap::kSteps ? end_ - first_ : TensorMap::kSteps;
-  }
-  LPK_HD bool closes() const { return end_ - first_ <= TensorMap::kSteps; }
+  LPK_HD int count() const { return end_ - first_ < kTensorSteps ? end_ - first_ : kTensorSteps; }
+  LPK_HD bool closes() const { return end_ - first_ <= kTensorSteps; }
   LPK_HD CopiedStages following() const {
     CopiedStages next = *this;
-    next.first_ += TensorMap::kSteps;
+    next.first_ += kTensorSteps;
     if (next.first_ >= end_) {
       ++next.chunk_;
       next.enter(end_);
@@ -56,25 +54,30 @@ class CopiedStages {
   int chunk_, last_, first_ = 0, end_ = 0;
 };
 
-template <bool kBfloat16, bool kTables>
+template <bool kBfloat16, bool kTables, int kTileRows, int kTileCols>
 class TensorTile {
  public:
-  using Map = TensorMap;
-  static constexpr int kSteps = Map::kSteps;
+  using Map = TensorMap<kTileRows, kTileCols>;
+  using Left = typename Map::Left;
+  using Right = typename Map::Right;
+  static constexpr int kSteps = kTensorSteps;
   using Stage = std::conditional_t<kTables, StagesOf<kSteps>, CopiedStages>;
-  using Share = std::conditional_t<kTables, PairLookups, ChunkCopies>;
+  template <class Side>
+  using Share = std::conditional_t<kTables, PairLookups<Side>, ChunkCopies<Side>>;
   static constexpr bool kExact = false;
-  static constexpr int kBlocks = 1;
+  // 256 registers a thread.
+  static constexpr int kBlocks = 256 / Map::kThreads;
   static constexpr int kBuffers = kTables ? 2 : Stage::kAhead + 1;
   struct Shared {
-    alignas(128) uint16_t left[kBuffers][kSteps * Map::kLanes];
-    alignas(128) uint16_t right[kBuffers][kSteps * Map::kLanes];
+    alignas(128) uint16_t left[kBuffers][kSteps * kTileRows];
+    alignas(128) uint16_t right[kBuffers][kSteps * kTileCols];
   };
 
   LPK_HD TensorTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
         tile_(work.tile),
+        place_(work.place),
         left_at_(Map::left_start(thread)),
         right_at_(Map::right_start(thread)),
         rule_(job.acc, job.plan->closing),
@@ -161,9 +164,9 @@ class TensorTile {
   static constexpr int kRowOutputs = 4 * Map::kCols;
   static constexpr int kKept = kTables ? 1 : kRowOutputs;
 
-  LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
+  LPK_HD Place place() const { return place_of(job_.sums, kTileRows, kTileCols, tile_); }
   LPK_HD float* outer_at(int i, int n) const {
-    return job_.outer + (tile_ * Map::kOutputs + i * kRowOutputs + n) * Map::kThreads + thread_;
+    return job_.outer + (place_ * Map::kOutputs + i * kRowOutputs + n) * Map::kThreads + thread_;
   }
   LPK_HD float outer(int i, int n) const {
     if constexpr (kTables) return *outer_at(i, n);
@@ -171,7 +174,7 @@ class TensorTile {
   }
 
   LPK_HD void keep_parts(int chunk) {
-    const Parts parts(job_, chunk, place());
+    const Parts parts(job_, chunk, place(), kTileRows, kTileCols);
     LPK_UNROLL
     for (int n = 0; n < Map::kOutputs; ++n) {
       float& sum = part_[n / kRowOutputs][n % kRowOutputs];
@@ -184,9 +187,9 @@ class TensorTile {
     uint32_t a[Map::kRows][4], b[Map::kCols / 2][4];
     LPK_UNROLL
     for (int j = 0; j < Map::kCols / 2; ++j)
-      read_matrices(right + Map::row_at(right_at_, j, h), b[j]);
+      read_matrices(right + Right::row_at(right_at_, j, h), b[j]);
     LPK_UNROLL
-    for (int i = 0; i < Map::kRows; ++i) read_matrices(left + Map::row_at(left_at_, i, h), a[i]);
+    for (int i = 0; i < Map::kRows; ++i) read_matrices(left + Left::row_at(left_at_, i, h), a[i]);
 #if defined(__CUDA_ARCH__)
     LPK_UNROLL
     for (int i = 0; i < Map::kRows; ++i) {
@@ -236,8 +239,8 @@ class TensorTile {
         const int of_right = k / 8 + j % 2 * 2;
         const int left_at = Map::left_start(warp + of_left * 8 + k % 8);
         const int right_at = Map::right_start(warp + of_right * 8 + k % 8);
-        const uint16_t* a = left + Map::row_at(left_at, i, h) + row % 8;
-        const uint16_t* b = right + Map::row_at(right_at, j / 2, h) + col;
+        const uint16_t* a = left + Left::row_at(left_at, i, h) + row % 8;
+        const uint16_t* b = right + Right::row_at(right_at, j / 2, h) + col;
         sum += wide_float<kBfloat16>(*a) * wide_float<kBfloat16>(*b);
       }
     }
@@ -246,10 +249,11 @@ class TensorTile {
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  int64_t tile_, place_;
   int left_at_, right_at_;
   OuterRule rule_;
-  Share left_, right_;
+  Share<Left> left_;
+  Share<Right> right_;
   float part_[Map::kRows][kRowOutputs], outer_[Map::kRows][kKept];
 };
 

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "plan.h"
+#include "done.h"
 #include "wide_tile.h"
 
 namespace lpk::cuda {

@@ -94,6 +94,9 @@ PYBIND11_MODULE(lpk_cuda_host, module) {
   module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
   module.def("set_processors", [](int32_t count) { lpk::cuda::processors = count; });
   module.def("last_splits", [] { return lpk::cuda::last.cut.splits; });
+  module.def("last_tile", [] {
+    return std::pair<int, int>(lpk::cuda::last.cut.rows, lpk::cuda::last.cut.cols);
+  });
   // (number of the tier, whether all of its tiles were done again)
   module.def("last_tier", [] {
     return std::pair<int, bool>(static_cast<int>(lpk::cuda::last.tier), lpk::cuda::last.redone);

@@ -9,12 +9,14 @@
 #include "cuda/aligned_tile.h"
 #include "cuda/compensated_tile.h"
 #include "cuda/convert_rule.h"
+#include "cuda/done.h"
 #include "cuda/double_rules.h"
 #include "cuda/fast_tile.h"
 #include "cuda/half_tile.h"
 #include "cuda/job.h"
 #include "cuda/operand_tile.h"
 #include "cuda/parts.h"
+#include "cuda/shapes.h"
 #include "cuda/stochastic_tile.h"
 #include "cuda/tensor_tile.h"
 #include "cuda/wide_tile.h"
@@ -95,7 +97,8 @@ template <class Tile>
 void run_reported(const Job& job) {
   const auto shared = std::make_unique<typename Tile::Shared>();
   for (int64_t number = job.cut.tiles * job.cut.splits - 1; number >= 0; --number) {
-    const lpk::cuda::Work work = lpk::cuda::work_of(job, number);
+    const auto place = static_cast<int32_t>(number % lpk::cuda::kMostBlocks);
+    const lpk::cuda::Work work = lpk::cuda::work_of(job, number, place);
     std::vector<Tile> parts;
     parts.reserve(Tile::Map::kThreads);
     for (int t = 0; t < Tile::Map::kThreads; ++t) parts.emplace_back(job, work, t);
@@ -122,6 +125,18 @@ struct Ruled {
 template <class Rule>
 void run_rule(const Job& job) {
   run_layouts<Ruled<Rule>::template Tile>(job);
+}
+
+// A rule that has tiles of every shape.
+template <class Rule>
+void run_shapes(const Job& job) {
+  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
+  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
+    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
+    if (lpk::cuda::reads_tables(job.sums))
+      return run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
+    run_reported<lpk::cuda::TileOfShape<Rule, false, kRows, kCols>>(job);
+  });
 }
 
 template <bool kBfloat16>
@@ -155,8 +170,20 @@ void run_tensor(const Job& job) {
   using lpk::cuda::TensorTile;
   to_halves<kBfloat16>(job.sums.left, job.left_halves);
   to_halves<kBfloat16>(job.sums.right, job.right_halves);
-  if (lpk::cuda::reads_tables(job.sums)) return run_reported<TensorTile<kBfloat16, true>>(job);
-  run_reported<TensorTile<kBfloat16, false>>(job);
+  lpk::cuda::with_tensor_shape(job.cut, [&](auto rows, auto cols) {
+    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
+    if (lpk::cuda::reads_tables(job.sums))
+      return run_reported<TensorTile<kBfloat16, true, kRows, kCols>>(job);
+    run_reported<TensorTile<kBfloat16, false, kRows, kCols>>(job);
+  });
+}
+
+template <Limit kLimit>
+void run_shaped_split(const Job& job) {
+  using lpk::cuda::NearestSum;
+  if (lpk::cuda::splits_shortly(job.acc.fmt))
+    return run_shapes<lpk::cuda::TwoStepRule<NearestSum, kLimit>>(job);
+  run_shapes<lpk::cuda::SplitRule<NearestSum, kLimit>>(job);
 }
 
 template <class Sum, Limit kLimit>
@@ -174,15 +201,15 @@ void run_tier(const Job& job) {
     case Tier::kWide:
       return;
     case Tier::kSplit:
-      return run_split<NearestSum, Limit::kProved>(job);
+      return run_shaped_split<Limit::kProved>(job);
     case Tier::kSplitWatched:
-      return run_split<NearestSum, Limit::kWatched>(job);
+      return run_shaped_split<Limit::kWatched>(job);
     case Tier::kSplitClipped:
       return run_split<NearestSum, Limit::kClipped>(job);
     case Tier::kFloor:
-      return run_rule<FloorRule<NearestSum, Limit::kProved>>(job);
+      return run_shapes<FloorRule<NearestSum, Limit::kProved>>(job);
     case Tier::kFloorWatched:
-      return run_rule<FloorRule<NearestSum, Limit::kWatched>>(job);
+      return run_shapes<FloorRule<NearestSum, Limit::kWatched>>(job);
     case Tier::kFloorClipped:
       return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kOddSplit:
@@ -271,17 +298,17 @@ Ran run_product(Job* job, void* scratch) {
   }
   const lpk::cuda::Sums& s = job->sums;
   *plan = lpk::cuda::plan_for(*job);
-  const int64_t tiles = lpk::cuda::tile_count(s, lpk::cuda::kTile);
-  if (job->parts != nullptr) std::fill(job->redo, job->redo + tiles, uint8_t{0});
-  for (job->pass = 0; job->pass < job->cut.passes; ++job->pass) {
-    run_tier(*job);
-    const int64_t outputs =
-        job->parts != nullptr && plan->tier != Tier::kWide ? s.count * s.m * s.n : 0;
+  const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(*job);
+  const bool splits = cut.splits > 1;
+  if (splits) std::fill(job->redo, job->redo + cut.tiles, uint8_t{0});
+  for (job->pass = 0; job->pass < cut.passes; ++job->pass) {
+    run_tier(lpk::cuda::with_cut(*job, cut));
+    const int64_t outputs = splits && plan->tier != Tier::kWide ? s.count * s.m * s.n : 0;
     for (int64_t n = 0; n < outputs; ++n) lpk::cuda::add_parts(*job, n);
   }
-  if (job->parts == nullptr) run_finish(*job);
+  if (!splits) run_finish(*job);
   run_wide(*job);
-  return {plan->tier, std::count(job->redo, job->redo + tiles, 0) == 0, job->cut};
+  return {plan->tier, std::count(job->redo, job->redo + cut.tiles, 0) == 0, cut};
 }
 
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {

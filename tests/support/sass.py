@@ -155,10 +155,15 @@ def target_of(function: Function, index: int) -> int | None:
 
 
 def fewest(
-    function: Function, first: int, last: int, through: Sequence[str], past: Sequence[int] = ()
+    function: Function,
+    first: int,
+    last: int,
+    through: Sequence[str | int],
+    past: Sequence[int] = (),
 ) -> int:
     """The fewest instructions from the one at `first` to before `last` on a way that meets one of
-    each of these names, and none of those at `past`. Branches are taken or not; calls return."""
+    each of these names, or the very one at a number, and none of those at `past`. Branches are
+    taken or not; calls return."""
     goal = (1 << len(through)) - 1
     queue, done = [(0, first, 0)], {(index, met) for index in past for met in range(goal + 1)}
     while queue:
@@ -169,8 +174,9 @@ def fewest(
             continue
         done.add((index, met))
         instruction = function.code[index]
-        for bit, name in enumerate(through):
-            if instruction.name.startswith(name):
+        for bit, wanted in enumerate(through):
+            by_name = isinstance(wanted, str) and instruction.name.startswith(wanted)
+            if by_name or wanted == index:
                 met |= 1 << bit
         target = target_of(function, index)
         following = [] if target is None else [target]

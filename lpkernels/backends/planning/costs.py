@@ -18,6 +18,7 @@ from lpkernels.backends.planning.counts import (
 from lpkernels.backends.planning.cuda_tiers import TENSOR, closes_in_float
 from lpkernels.backends.planning.devices import Device
 from lpkernels.backends.planning.plans import Plan, ceil_div
+from lpkernels.backends.planning.shaped_counts import shaped_count
 from lpkernels.backends.planning.shapes import Call, Shape, products
 
 _FLOAT, _HALF, _WARP = 4, 2, 32
@@ -78,7 +79,10 @@ def _elements(sizes: tuple[int, ...]) -> int:
 def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: float) -> Cost:
     if backend == "cuda":
         plan = cuda.plan(shape, acc, device.processors, fast_doubles=device.fast_doubles)
-        count = cuda_count(plan.kernel, acc, tables=shape.tables)
+        if plan.tile == cuda.SQUARE:
+            count = cuda_count(plan.kernel, acc, tables=shape.tables)
+        else:
+            count = shaped_count(plan.kernel, plan.tile, tables=shape.tables)
     else:
         plan = triton.plan(shape, acc, device.processors)
         count = triton_count(plan.kernel, acc, tables=shape.tables)

@@ -36,96 +36,96 @@ class Layouts(NamedTuple):
 
 CUDA = {
     "float32": Layouts(
-        Count(1.164), Count(1.24, 23.531, 7.141, 56.078),
-        Count(1.334), Count(1.408, 23.281, 7.094, 56.109),
+        Count(1.164), Count(1.24, 22.844, 7.109, 56.188),
+        Count(1.334), Count(1.408, 22.594, 7.078, 55.922),
     ),
     "half precision": Layouts(
-        Count(0.633), Count(0.707, 17.25, 6.219, 51.703),
-        Count(0.816), Count(0.891, 17.25, 6.297, 51.578),
+        Count(0.633), Count(0.709, 18.203, 6.234, 51.734),
+        Count(0.814), Count(0.889, 17.719, 6.234, 51.609),
     ),
     "bfloat16": Layouts(
-        Count(0.648), Count(0.727, 17.891, 6.031, 52.016),
-        Count(0.809), Count(0.889, 17.891, 6.281, 51.594),
+        Count(0.648), Count(0.727, 17.922, 6.203, 51.75),
+        Count(0.811), Count(0.887, 18.234, 6.234, 51.625),
     ),
     "toward zero": Layouts(
-        Count(2.672), Count(2.746, 23.281, 7.172, 55.391),
-        Count(2.838), Count(2.916, 23.281, 7.125, 55.828),
+        Count(2.672), Count(2.746, 21.141, 6.766, 55.781),
+        Count(2.838), Count(2.918, 21.016, 6.734, 55.641),
     ),
     "two steps": Layouts(
-        Count(3.17), Count(3.246, 23.531, 7.188, 56.047),
-        Count(3.336), Count(3.416, 23.781, 7.109, 56.203),
+        Count(3.17), Count(3.246, 22.828, 7.203, 55.75),
+        Count(3.336), Count(3.414, 22.828, 7.156, 55.766),
     ),
     "two steps, watched": Layouts(
-        Count(3.67), Count(3.746, 23.031, 7.172, 55.406),
-        Count(3.836), Count(3.912, 23.281, 7.125, 56.109),
+        Count(3.67), Count(3.746, 22.328, 7.156, 55.516),
+        Count(3.836), Count(3.914, 22.578, 7.141, 55.766),
     ),
     "two steps, clipped": Layouts(
-        Count(5.172), Count(5.248, 23.031, 7.141, 55.672),
-        Count(5.338), Count(5.418, 23.281, 7.172, 55.672),
+        Count(5.172), Count(5.248, 22.328, 7.172, 55.656),
+        Count(5.338), Count(5.418, 22.578, 7.078, 55.812),
     ),
     "odd, two steps": Layouts(
-        Count(6.67), Count(6.746, 22.906, 7.203, 55.547),
-        Count(6.836), Count(6.916, 23.781, 7.234, 56.203),
+        Count(6.67), Count(6.746, 22.578, 7.203, 55.766),
+        Count(6.836), Count(6.914, 22.578, 7.172, 55.766),
     ),
     "split": Layouts(
-        Count(4.172), Count(4.248, 23.406, 7.156, 56.047),
-        Count(4.338), Count(4.418, 23.781, 7.109, 56.203),
+        Count(4.172), Count(4.248, 22.703, 7.172, 55.891),
+        Count(4.338), Count(4.416, 22.328, 7.078, 55.828),
     ),
     "split, watched": Layouts(
-        Count(4.672), Count(4.748, 23.156, 7.141, 55.406),
-        Count(4.838), Count(4.914, 23.281, 7.125, 56.109),
+        Count(4.672), Count(4.748, 22.203, 7.141, 55.516),
+        Count(4.838), Count(4.916, 22.078, 7.047, 55.812),
     ),
     "split, clipped": Layouts(
-        Count(6.174), Count(6.25, 23.156, 7.156, 55.672),
-        Count(6.34), Count(6.42, 23.281, 7.078, 55.953),
+        Count(6.174), Count(6.25, 22.328, 7.188, 55.656),
+        Count(6.34), Count(6.42, 22.578, 7.078, 55.656),
     ),
     "floor": Layouts(
-        Count(5.166), Count(5.24, 23.656, 7.203, 56.047),
-        Count(5.332), Count(5.408, 23.281, 7.094, 55.969),
+        Count(5.166), Count(5.254, 22.703, 7.203, 56.031),
+        Count(5.332), Count(5.424, 22.078, 7.047, 55.828),
     ),
     "floor, watched": Layouts(
-        Count(5.666), Count(5.74, 23.156, 7.156, 55.531),
-        Count(5.832), Count(5.908, 23.781, 7.156, 55.922),
+        Count(5.666), Count(5.754, 22.453, 7.141, 55.656),
+        Count(5.832), Count(5.924, 22.828, 7.078, 56.609),
     ),
     "floor, clipped": Layouts(
-        Count(7.168), Count(7.242, 23.281, 7.156, 55.672),
-        Count(7.334), Count(7.414, 23.406, 7.109, 56.109),
+        Count(7.168), Count(7.258, 22.328, 7.219, 55.656),
+        Count(7.334), Count(7.428, 22.328, 7.062, 56.078),
     ),
     "odd, split": Layouts(
-        Count(7.672), Count(7.748, 23.281, 7.25, 55.656),
-        Count(7.838), Count(7.916, 23.281, 7.125, 55.969),
+        Count(7.672), Count(7.748, 22.453, 7.219, 55.625),
+        Count(7.838), Count(7.918, 22.578, 7.078, 55.641),
     ),
     "odd, floor": Layouts(
-        Count(8.666), Count(8.74, 23.406, 7.172, 55.656),
-        Count(8.832), Count(8.908, 23.656, 7.125, 55.922),
+        Count(8.666), Count(8.754, 22.453, 7.203, 55.5),
+        Count(8.832), Count(8.924, 22.828, 7.141, 55.766),
     ),
     "stochastic": Layouts(
-        Count(7.012), Count(7.115, 23.391, 7.359, 50.859),
-        Count(7.137), Count(7.322, 23.516, 7.344, 50.859),
+        Count(7.012), Count(7.111, 22.25, 6.656, 50.594),
+        Count(7.137), Count(7.316, 22.125, 6.625, 50.594),
     ),
     "converted": Layouts(
-        Count(2.664), Count(2.738, 23.281, 7.188, 55.672),
-        Count(2.83), Count(2.908, 23.281, 7.141, 55.828),
+        Count(2.664), Count(2.738, 22.344, 7.141, 55.516),
+        Count(2.83), Count(2.91, 22.219, 7.094, 56.094),
     ),
     "double, split": Layouts(
-        Count(4.76), Count(4.84, 31.422, 9.578, 63.516),
-        Count(5.062), Count(5.273, 31.297, 9.625, 63.641),
+        Count(4.76), Count(4.84, 30.594, 9.547, 63.906),
+        Count(5.062), Count(5.275, 30.469, 9.578, 63.625),
     ),
     "double, floor": Layouts(
-        Count(6.713), Count(6.639, 31.297, 9.516, 64.203),
-        Count(7.033), Count(7.242, 31.297, 9.562, 63.922),
+        Count(6.713), Count(6.633, 30.469, 9.531, 63.906),
+        Count(7.033), Count(7.01, 30.469, 9.547, 64.188),
     ),
     "tensor cores, half": Layouts(
-        None, Count(0.068, 6.562, 2.891),
-        None, Count(0.333, 8.562, 3.688),
+        None, Count(0.069, 6.562, 2.921),
+        None, Count(0.256, 8.562, 3.746),
     ),
     "tensor cores, bfloat16": Layouts(
-        None, Count(0.068, 6.562, 2.891),
-        None, Count(0.333, 8.562, 3.688),
+        None, Count(0.069, 6.562, 2.921),
+        None, Count(0.256, 8.562, 3.746),
     ),
 }  # fmt: skip
-#: Of a chunk of an output where sums were split.#: Of a chunk of an output where sums were split.
-PARTS = Count(0.0, 17.0, 0.0, 51.0)
+#: Of a chunk of an output where sums were split.
+PARTS = Count(0.0, 16.75, 0.0, 50.0)
 
 #: Packed operands in one sum, where the name says nothing else.
 TRITON = {

@@ -101,6 +101,14 @@ def closes_in_float(acc: Accumulator) -> bool:
     )
 
 
+def has_shapes(kernel: str) -> bool:
+    """Whether a kernel has tiles of several shapes: `has_shapes` of csrc/cuda/plan.h."""
+    if kernel in TENSOR:
+        return True
+    rule, _, limit = kernel.partition(", ")
+    return rule in ("two steps", "split", "floor") and limit in ("", "watched")
+
+
 def _holds(name: str, x: Range) -> bool:
     """Whether half precision or bfloat16 holds every element."""
     if name == "bfloat16":

@@ -3,6 +3,7 @@ kernels' own code on the host, on a grid of shapes; every result has the cpu bac
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 import lpkernels as lp
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.cuda import BACKEND
-from tests.support import cuda_host
 from tests.compare import assert_bit_equal
+from tests.support import cuda_host
 
 CPU = lp.backends.get("cpu")
 
@@ -70,18 +71,20 @@ def test_products_of_few_outputs_have_the_cpus_bits(n: int) -> None:
 
 @pytest.mark.parametrize("gemm", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("groups", [1, 3, 0], ids=["one group", "three groups", "depthwise"])
 def test_passes_of_small_convolutions_have_the_cpus_bits(
     gemm: str, stride: int, groups: int
 ) -> None:
     rng, generator = random.Random(7), torch.Generator().manual_seed(stride)
-    geometry = ([stride, stride], [1, 1], [1, 1], groups)
     with cuda_host.on_host() as loaded:
         for acc in ACCUMULATORS:
             loaded.set_processors(rng.choice([1, 132]))
             c_in, c_out, size = 3 * rng.randint(1, 3), 3 * rng.randint(1, 5), rng.randint(5, 9)
             out = (size - 1) // stride + 1
-            x, w = (2, c_in, size, size), (c_out, c_in // groups, 3, 3)
+            parts = groups or c_in
+            c_out = c_out if groups else c_in
+            geometry = ([stride, stride], [1, 1], [1, 1], parts)
+            x, w = (2, c_in, size, size), (c_out, c_in // parts, 3, 3)
             y = (2, c_out, out, out)
             shapes = {"fprop": (x, w), "dgrad": (y, w), "wgrad": (x, y)}[gemm]
             third = {"fprop": None, "dgrad": list(x), "wgrad": list(w)}[gemm]
@@ -93,11 +96,36 @@ def test_passes_of_small_convolutions_have_the_cpus_bits(
         loaded.set_processors(132)
 
 
+SHAPES = {
+    (128, 128): (128, 128), (120, 60): (128, 64), (60, 120): (64, 128), (250, 30): (128, 32),
+    (30, 250): (32, 128), (500, 15): (128, 16), (15, 500): (16, 128), (1500, 1): (512, 1),
+    (1, 30): (1, 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "tile"), SHAPES.items())
+def test_tiles_have_the_shape_of_the_product(sizes: tuple[int, int], tile: tuple[int, int]) -> None:
+    rng, generator = random.Random(3), torch.Generator().manual_seed(3)
+    with cuda_host.on_host() as loaded:
+        loaded.set_processors(1)
+        # Proved and watched, splitting in two steps, in one and with the subnormals' floor.
+        for acc, scale in itertools.product(("e6m9", "e6m12", "e5m9"), (1.0, 2.0**-12, 2.0**6)):
+            accumulator = lp.Accumulator(acc, chunk=8, outer="e6m9")
+            a, b = values(rng, (sizes[0], 21), generator), values(rng, (21, sizes[1]), generator)
+            call = (None, accumulator.to_ints(), None, 0)
+            got, want = BACKEND.matmul(a * scale, b, *call), CPU.matmul(a * scale, b, *call)
+            assert_bit_equal(got, want, f"{sizes} {acc}")
+        ones = torch.ones(sizes[0], 16), torch.ones(16, sizes[1])
+        BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=8).to_ints(), None, 0)
+        assert loaded.last_tile() == tile
+        loaded.set_processors(132)
+
+
 def test_which_products_are_split() -> None:
-    a, b = torch.ones(3, 40), torch.ones(40, 5)
+    a, b = torch.ones(100, 40), torch.ones(40, 100)
     acc = lp.Accumulator("e6m9", chunk=8).to_ints()
     with cuda_host.on_host() as loaded:
-        for processors, splits in ((1, 1), (3, 3), (132, 5)):
+        for processors, splits in ((1, 1), (132, 5)):
             loaded.set_processors(processors)
             BACKEND.matmul(a, b, None, acc, None, 0)
             assert loaded.last_splits() == splits

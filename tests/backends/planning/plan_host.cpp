@@ -1,7 +1,7 @@
 // Reads products as lines of integers, writes for each the tier that csrc/cuda/plan.h chooses (-1:
 // no certified kernel may be asked for), the bytes of its scratch memory, and how its sums are
-// split: tiles, splits, passes, chunks of a split. For tests/backends/planning/test_cuda_host.py, which says
-// what the integers are.
+// split by square tiles and by those of several shapes: rows, columns, tiles, splits, passes,
+// chunks of a split. tests/backends/planning/test_cuda_host.py says what the integers are.
 #include <cstdio>
 #include <vector>
 
@@ -48,9 +48,13 @@ int main() {
     if (job.acc.order == lpk::Order::kNative) job.acc.rounding = lpk::Rounding::kNearestEven;
     job.fast_doubles = true;
     const bool may = may_certify(job.acc);
-    const Cut cut = cut_of(job);
-    std::printf("%d %ld %ld %d %d %d\n", may ? static_cast<int>(plan_for(job).tier) : -1,
-                static_cast<long>(may ? scratch_size(job) : 0), static_cast<long>(cut.tiles),
-                cut.splits, cut.passes, cut.chunks);
+    begin_cuts(&job);
+    std::printf("%d %ld", may ? static_cast<int>(plan_for(job).tier) : -1,
+                static_cast<long>(may ? scratch_size(job) : 0));
+    for (const Cut& cut : {job.squares, job.shaped}) {
+      std::printf(" %d %d %ld %d %d %d", cut.rows, cut.cols, static_cast<long>(cut.tiles),
+                  cut.splits, cut.passes, cut.chunks);
+    }
+    std::printf("\n");
   }
 }

@@ -15,6 +15,8 @@ from lpkernels.backends.planning.counts import (
     cuda_count,
     triton_count,
 )
+from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES, Tiles
+from lpkernels.backends.planning.shaped_counts import shaped_count, shaped_counts
 
 ENDS = ("closed", "kept", "closed_in_double")
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
@@ -33,7 +35,7 @@ def test_cuda_has_the_recorded_counts() -> None:
             *(r.get(f"instructions_per_sum_{end}", 0.0) for end in ENDS),
         )
         for r in lines("cuda-sm_90-counts.jsonl")
-        if not r["kernel"].startswith("operands, ")
+        if not r["kernel"].startswith("operands, ") and "tile" not in r
     }
     assert recorded.pop(("parts", False, True)) == PARTS
     held = {
@@ -43,6 +45,32 @@ def test_cuda_has_the_recorded_counts() -> None:
         if count is not None
     }
     assert held == recorded
+
+
+def test_smaller_tiles_have_the_recorded_counts() -> None:
+    recorded = {
+        (r["kernel"], *r["tile"], r["tables"]): Count(
+            r["instructions_per_product"], *(r[f"instructions_per_sum_{end}"] for end in ENDS[:2])
+        )
+        for r in lines("cuda-sm_90-counts.jsonl")
+        if "tile" in r
+    }
+    assert shaped_counts() == recorded
+
+
+# What a product takes with tables and chunks of 64, in the units of a table of cuda_cuts.py.
+@pytest.mark.parametrize(
+    ("shapes", "kernel", "unit"),
+    [(SHAPES, "two steps", 16), (TENSOR_SHAPES, "tensor cores, half", 256)],
+)
+def test_tiles_are_chosen_by_their_counts(shapes: Tiles, kernel: str, unit: int) -> None:
+    for rows, cols, _, cost in shapes.shapes:
+        if (rows, cols) == (128, 128):
+            count = CUDA[kernel].tables_chunks
+        else:
+            count = shaped_count(kernel, (rows, cols), tables=True)
+        assert count is not None
+        assert cost == round(unit * (count.product + count.closed / 64))
 
 
 def test_triton_has_the_last_recorded_counts() -> None:
