@@ -1,5 +1,6 @@
 """``python -m bench.cuda_counts``: instructions of a product in every certified CUDA kernel, and of
-a sum at the end of a chunk.
+a sum at the end of a chunk: where it joins an outer sum in float32, where only double will do, and
+where it waits in memory because sums are split. "parts" is the kernel that adds those.
 
 Counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. Of tensor cores the
 products are those of a stage; with tables both ways of each lookup are counted, one of which runs.
@@ -10,26 +11,40 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from lpkernels import _build
 from tests.backends.cuda.test_cuda_counts import (
     CEILINGS,
     OPERAND_BLOCKS,
+    PARTS_CEILING,
     PRODUCTS,
-    TENSOR_CEILING,
     TENSOR_PRODUCTS,
-    closing_loop,
-    main_loop,
+    TENSOR_TILES,
+    Tensor,
+    ends_of,
+    kernel_of,
     operand_steps,
+    parts_loops,
+    stage_loop,
+    tensor_ceiling,
+    tensor_kept,
     tensor_stage,
+)
+from tests.backends.cuda.test_cuda_shaped_counts import (
+    RULES,
+    SHAPES,
+    counted,
+    shaped_ceiling,
+    shaped_kernel_of,
 )
 from tests.support import sass
 from tests.support.sass import Loop
 
 _RESULTS = Path(__file__).parent / "results" / "cuda-sm_90-counts.jsonl"
-# Of a pass of the loop that closes chunks, and of a thread of a tensor tile.
-_ROW, _TENSOR_SUMS = 8, 64
+# Of a thread.
+_SUMS = 64
 # The end of a chunk of a tensor tile whose sums lie inside the format, none made odd, by blocks of
 # code (NOTES.md); with tables every outer sum is also read and written.
 _TENSOR_END = 420
@@ -45,21 +60,49 @@ def records() -> list[dict[str, object]]:
     for name, ceiling in CEILINGS.items():
         for tables in (False, True):
             for chunks in (False, True):
-                loop = main_loop(kernels, ceiling.tile, tables, chunks)
-                per_product = len(loop.body) / PRODUCTS
-                end = len(closing_loop(kernels, ceiling.tile, tables).body) if chunks else None
-                per_sum = None if end is None else end / _ROW
-                found.append(record(name, tables, chunks, per_product, per_sum, ceiling.most))
-    for bfloat16, name in enumerate(("tensor cores, half", "tensor cores, bfloat16")):
-        for tables in (False, True):
-            stage = tensor_stage(kernels, bool(bfloat16), tables)
-            count = _outside_ends(stage) if tables else len(stage.body)
-            end = _TENSOR_END + (2 * _TENSOR_SUMS if tables else 0)
-            per_product, per_sum = count / TENSOR_PRODUCTS, end / _TENSOR_SUMS
-            found.append(record(name, tables, True, per_product, per_sum, TENSOR_CEILING))
+                function = kernel_of(kernels, ceiling.tile, tables, chunks)
+                if not chunks:
+                    per_product = len(stage_loop(function).body) / PRODUCTS
+                    found.append(record(name, tables, chunks, per_product, (), ceiling.most))
+                    continue
+                ends = ends_of(function)
+                per_product = len(ends.stage.body) / PRODUCTS
+                sums = [count / _SUMS for count in (ends.closed, ends.kept, ends.in_double)]
+                found.append(record(name, tables, chunks, per_product, sums, ceiling.most))
+    found += tensor_records(kernels) + shaped_records(kernels)
+    in_float, in_double = parts_loops(kernels)
+    found.append(record("parts", False, True, 0.0, [in_float, 0.0, in_double], PARTS_CEILING))
     for name, steps in OPERAND_BLOCKS.items():
         count = sum(map(len, operand_steps(kernels, steps)))
-        found.append(record(name, False, False, count / (4 * steps.steps), None, steps.most))
+        found.append(record(name, False, False, count / (4 * steps.steps), (), steps.most))
+    return found
+
+
+def tensor_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]:
+    found = []
+    for bfloat16, name in enumerate(("tensor cores, half", "tensor cores, bfloat16")):
+        for tile in TENSOR_TILES:
+            for tables in (False, True):
+                kernel = Tensor(bool(bfloat16), tables, tile)
+                stage = tensor_stage(kernels, kernel)
+                count = _outside_ends(stage) if tables else len(stage.body)
+                end = _TENSOR_END + (2 * _SUMS if tables else 0)
+                sums = [end / _SUMS, tensor_kept(kernels, kernel)]
+                per_product = count / TENSOR_PRODUCTS
+                most = tensor_ceiling(tile)
+                found.append(record(name, tables, True, per_product, sums, most, tile))
+    return found
+
+
+def shaped_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]:
+    found = []
+    for rule in RULES:
+        for tile in SHAPES:
+            for tables in (False, True):
+                got = counted(shaped_kernel_of(kernels, rule, tile, tables), tile)
+                sums = [got.closed, got.kept]
+                most = shaped_ceiling(rule, tile)
+                found.append(record(rule, tables, True, got.product, sums, most, tile))
     return found
 
 
@@ -77,17 +120,21 @@ def record(
     tables: bool,
     chunks: bool,
     per_product: float,
-    per_sum: float | None,
+    sums: Sequence[float],
     ceiling: float,
+    tile: tuple[int, int] = (128, 128),
 ) -> dict[str, object]:
+    """sums: that ends a chunk, that waits, that ends one in double."""
+    ends = dict(zip(("closed", "kept", "closed_in_double"), sums, strict=False))
     return {
         "kind": "counted, never run",
         "target": "sm_90",
         "kernel": kernel,
+        **({} if tile == (128, 128) else {"tile": tile}),
         "tables": tables,
         "chunks": chunks,
         "instructions_per_product": round(per_product, 3),
-        "instructions_per_sum_closed": None if per_sum is None else round(per_sum, 3),
+        **{f"instructions_per_sum_{end}": round(count, 3) for end, count in ends.items()},
         "ceiling": ceiling,
     }
 
@@ -99,10 +146,15 @@ def main() -> None:
     found = records()
     _RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found))
     for one in found:
+        tile = "x".join(map(str, one.get("tile", ())))
         layout = ("tables" if one["tables"] else "packed", "chunks" if one["chunks"] else "")
-        closed = one["instructions_per_sum_closed"]
-        end = "" if closed is None else f", {closed} a sum closed"
-        print(f"{one['kernel']:22} {' '.join(layout):14} {one['instructions_per_product']}{end}")
+        ends = [
+            f", {count} a sum {name.removeprefix('instructions_per_sum_').replace('_', ' ')}"
+            for name, count in one.items()
+            if name.startswith("instructions_per_sum_")
+        ]
+        count = one["instructions_per_product"]
+        print(f"{one['kernel']:22} {tile:7} {' '.join(layout):14} {count}{''.join(ends)}")
 
 
 if __name__ == "__main__":

@@ -133,8 +133,10 @@ cuda::Sums sums_from(const Ints& left, const Ints& right, const Ints& tensors, c
   return sums;
 }
 
-int64_t cuda_scratch_bytes(const Ints& sizes, uintptr_t positions, const Ints& accumulator) {
+// sizes: matrices, rows, columns, steps, values of the operands; steps: positions, starts, chunks.
+int64_t cuda_scratch_bytes(const Ints& sizes, const Ints& steps, const Ints& accumulator) {
   check_size(sizes, 6, "cuda_scratch_bytes: sizes");
+  check_size(steps, 3, "cuda_scratch_bytes: steps");
   const Ints integers = accumulator_ints(accumulator);
   cuda::Sums sums{};
   sums.count = sizes[0];
@@ -143,7 +145,9 @@ int64_t cuda_scratch_bytes(const Ints& sizes, uintptr_t positions, const Ints& a
   sums.k = sizes[3];
   sums.left.size = sizes[4];
   sums.right.size = sizes[5];
-  sums.positions = pointer<const int64_t>(positions);
+  sums.positions = pointer<const int64_t>(static_cast<uintptr_t>(steps[0]));
+  sums.starts = pointer<const int64_t>(static_cast<uintptr_t>(steps[1]));
+  sums.chunks = steps[2];
   return cuda::scratch_bytes(sums, integers.data());
 }
 
@@ -192,7 +196,7 @@ void register_cuda_products(pybind11::module_& module) {
   module.def("cuda_frame", &cuda_frame, py::call_guard<py::gil_scoped_release>(), py::arg("source"),
              py::arg("sizes"), py::arg("strides"), py::arg("channels_last"), py::arg("to"),
              py::arg("facts"), py::arg("quantizer"), py::arg("stream"));
-  module.def("cuda_scratch_bytes", &cuda_scratch_bytes, py::arg("sizes"), py::arg("positions"),
+  module.def("cuda_scratch_bytes", &cuda_scratch_bytes, py::arg("sizes"), py::arg("steps"),
              py::arg("accumulator"));
   module.def("cuda_accumulate", &cuda_accumulate, py::call_guard<py::gil_scoped_release>(),
              py::arg("total"), py::arg("addend"), py::arg("sizes"), py::arg("strides"),

@@ -70,7 +70,7 @@ def instructions_of(kernel: str, shape: Shape, acc: Accumulator) -> float:
 
     Raises: KeyError: the exact kernel, whose instructions are not counted.
     """
-    count = cuda_count(kernel, tables=shape.tables, chunks=acc.chunk is not None)
+    count = cuda_count(kernel, acc, tables=shape.tables)
     return per_product(count, shape, acc)
 
 

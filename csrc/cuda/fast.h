@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "fast_tile.h"
 
 namespace lpk::cuda {
@@ -10,25 +12,38 @@ namespace lpk::cuda {
 // Of the last launch: throws std::runtime_error that names `what`.
 void check_launch(const char* what);
 
-// A block owns one tile of 128 x 128 outputs and all of their steps.
+// Whether blocks make several tiles one after another: sums in chunks, whose outer sums may lie in
+// memory, those of as many blocks as that has room for.
+template <class Tile>
+constexpr bool kTakesTurns = !std::is_same_v<typename Tile::Stage, PlainStages>;
+
+// A block makes tiles of outputs, from all of their steps or those of some chunks.
 template <class Tile, Tier kTier>
-__global__ void __launch_bounds__(256, Tile::kBlocks)
-    fast_kernel(const __grid_constant__ Job job, int64_t first_tile) {
+__global__ void __launch_bounds__(Tile::Map::kThreads, Tile::kBlocks)
+    fast_kernel(const __grid_constant__ Job job, int64_t first_block) {
   if (job.plan->tier != kTier) return;
   __shared__ typename Tile::Shared shared;
-  Tile part(job, first_tile + blockIdx.x, threadIdx.x);
-  DeviceBlock<Tile> block(&part, &shared);
-  run_tile<typename Tile::Stage>(job, block);
-  __syncthreads();
-  part.report(&shared);
+  const int64_t pieces = job.cut.tiles * job.cut.splits;
+  int64_t number = first_block + blockIdx.x;
+  do {
+    const Work work = work_of(job, number, static_cast<int32_t>(blockIdx.x));
+    Tile part(job, work, threadIdx.x);
+    DeviceBlock<Tile> block(&part, &shared);
+    run_tile(typename Tile::Stage(job, work), block);
+    __syncthreads();
+    // The thread that reads the flag here is the one that clears it for the next tile.
+    part.report(&shared);
+    number += gridDim.x;
+  } while (kTakesTurns<Tile> && number < pieces);
 }
 
 template <class Tile, Tier kTier>
 void launch_tiles(const Job& job, cudaStream_t stream) {
-  constexpr int64_t kMost = int64_t{1} << 30;
-  const int64_t tiles = tile_count(job.sums, kTile);
-  for (int64_t first = 0; first < tiles; first += kMost) {
-    const int64_t count = tiles - first < kMost ? tiles - first : kMost;
+  const int64_t pieces = job.cut.tiles * job.cut.splits;
+  constexpr int64_t kMost = kTakesTurns<Tile> ? kMostBlocks : int64_t{1} << 30;
+  const int64_t launched = kTakesTurns<Tile> && pieces > kMost ? kMost : pieces;
+  for (int64_t first = 0; first < launched; first += kMost) {
+    const int64_t count = launched - first < kMost ? launched - first : kMost;
     fast_kernel<Tile, kTier>
         <<<static_cast<unsigned>(count), Tile::Map::kThreads, 0, stream>>>(job, first);
     check_launch("a certified kernel of a product");
@@ -61,6 +76,8 @@ void launch_rule(const Job& job, cudaStream_t stream) {
 // Each in a file of its own: kernels for all that a plan may ask for.
 void launch_split(const Job& job, cudaStream_t stream);
 void launch_floor(const Job& job, cudaStream_t stream);
+void launch_shaped_split(const Job& job, cudaStream_t stream);
+void launch_shaped_floor(const Job& job, cudaStream_t stream);
 void launch_truncated(const Job& job, cudaStream_t stream);
 void launch_float32(const Job& job, cudaStream_t stream);
 void launch_half(const Job& job, cudaStream_t stream);

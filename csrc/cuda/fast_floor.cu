@@ -4,8 +4,10 @@
 namespace lpk::cuda {
 
 void launch_floor(const Job& job, cudaStream_t stream) {
-  launch_rule<FloorRule<NearestSum, Limit::kProved>, Tier::kFloor>(job, stream);
-  launch_rule<FloorRule<NearestSum, Limit::kWatched>, Tier::kFloorWatched>(job, stream);
+  if (is_square(job.shaped)) {
+    launch_rule<FloorRule<NearestSum, Limit::kProved>, Tier::kFloor>(job, stream);
+    launch_rule<FloorRule<NearestSum, Limit::kWatched>, Tier::kFloorWatched>(job, stream);
+  }
   launch_rule<FloorRule<OddSum, Limit::kWatched>, Tier::kOddFloor>(job, stream);
   if (job.acc.fmt.overflow == Overflow::kSaturate)
     launch_rule<FloorRule<NearestSum, Limit::kClipped>, Tier::kFloorClipped>(job, stream);

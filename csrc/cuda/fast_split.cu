@@ -6,8 +6,10 @@ namespace {
 
 template <template <class, Limit> class Rule>
 void launch_splitting(const Job& job, cudaStream_t stream) {
-  launch_rule<Rule<NearestSum, Limit::kProved>, Tier::kSplit>(job, stream);
-  launch_rule<Rule<NearestSum, Limit::kWatched>, Tier::kSplitWatched>(job, stream);
+  if (is_square(job.shaped)) {
+    launch_rule<Rule<NearestSum, Limit::kProved>, Tier::kSplit>(job, stream);
+    launch_rule<Rule<NearestSum, Limit::kWatched>, Tier::kSplitWatched>(job, stream);
+  }
   launch_rule<Rule<OddSum, Limit::kWatched>, Tier::kOddSplit>(job, stream);
   if (job.acc.fmt.overflow == Overflow::kSaturate)
     launch_rule<Rule<NearestSum, Limit::kClipped>, Tier::kSplitClipped>(job, stream);

@@ -39,8 +39,8 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
     int redo;
   };
 
-  LPK_HD FastTile(const Job& job, int64_t tile, int thread)
-      : Base(job, tile, thread),
+  LPK_HD FastTile(const Job& job, const Work& work, int thread)
+      : Base(job, work, thread),
         rule_(job.acc.fmt, job.plan->shift),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {}

@@ -91,6 +91,88 @@ class OperandFetch {
   int64_t at_[kKept ? kCount : 1];
 };
 
+// Where steps lie from the first one, in bytes.
+template <bool kTables>
+class StepOffsets {
+ public:
+  LPK_HD explicit StepOffsets(const Operand& o)
+      : table_(kTables ? o.steps.at : nullptr), apart_(o.steps.step * kBytes) {}
+
+  // use(e, inside, offset): of the steps first, first + kApart, ...; kCount of them, of which those
+  // are inside that are not `left` or more behind the first.
+  template <int kCount, int kApart, class Use>
+  LPK_HD void each(int first, int left, const Use& use) const {
+    int64_t straight = first * apart_;
+    LPK_UNROLL
+    for (int e = 0; e < kCount; ++e, straight += kApart * apart_) {
+      const bool inside = e * kApart < left;
+      int64_t at = straight;
+      if (kTables && table_ != nullptr && inside) at = table_[first + e * kApart] * kBytes;
+      use(e, inside, at);
+    }
+  }
+
+ private:
+  static constexpr int64_t kBytes = sizeof(float);
+
+  const int64_t* table_;
+  int64_t apart_;  // where there is no table
+};
+
+// Step 0 of a lane; beyond the last lane of that one: its sums are never stored.
+LPK_HD const char* lane_of(const Operand& o, int64_t matrix, int64_t lane, int64_t lanes) {
+  return reinterpret_cast<const char*>(o.values + o.batch[matrix] +
+                                       o.lanes[lane < lanes ? lane : lanes - 1]);
+}
+
+// The element so many bytes behind, an absent tap as zero.
+template <bool kTables>
+LPK_HD float element_at(const char* lane, int64_t offset) {
+  const float x = *reinterpret_cast<const float*>(lane + offset);
+  return kTables && word_of(x) == kAbsent ? 0.0f : x;
+}
+
+// A thread's share of a stage as some steps of one lane or two, looked up or not.
+template <int kLanes, int kThreads, bool kTables, Beyond kBeyond>
+class LaneFetch {
+  static constexpr int kEach = kLanes > kThreads ? kLanes / kThreads : 1;
+  static constexpr int kApart = kLanes / kEach;
+  static constexpr int kGroups = kThreads / kApart, kSteps = kDepth / kGroups;
+
+ public:
+  LPK_HD LaneFetch(const Operand& o, int64_t matrix, int64_t first, int64_t lanes, int thread)
+      : lane_(thread % kApart), step_(thread / kApart), steps_(o) {
+    for (int l = 0; l < kEach; ++l)
+      from_[l] = lane_of(o, matrix, first + lane_ + l * kApart, lanes);
+  }
+
+  template <class Stage>
+  LPK_HD void fetch(const Stage& stage) {
+    steps_.template each<kSteps, kGroups>(
+        stage.first() + step_, stage.count() - step_, [&](int e, bool inside, int64_t at) {
+          LPK_UNROLL
+          for (int l = 0; l < kEach; ++l)
+            value_[l][e] = inside ? element_at<kTables>(from_[l], at) : kPadding<kBeyond>;
+        });
+  }
+
+  // take(step, lane, value)
+  template <class Take>
+  LPK_HD void each(const Take& take) const {
+    LPK_UNROLL
+    for (int l = 0; l < kEach; ++l) {
+      LPK_UNROLL
+      for (int e = 0; e < kSteps; ++e) take(step_ + e * kGroups, lane_ + l * kApart, value_[l][e]);
+    }
+  }
+
+ private:
+  int lane_, step_;
+  StepOffsets<kTables> steps_;
+  const char* from_[kEach];
+  float value_[kEach][kSteps];
+};
+
 // A thread's share of a stage as four steps of one lane, looked up or not.
 template <bool kTables, Beyond kBeyond>
 class QuadFetch {

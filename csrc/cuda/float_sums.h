@@ -2,15 +2,14 @@
 // scaled.
 //
 // A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged;
-// the exact kernel does it again. Chunks close in double, exactly, and keep their outer sums in
-// memory, each thread its own.
+// the exact kernel does it again. Outer sums of chunks lie in memory, each thread its own; where
+// the sums are split, their chunks' sums do (parts.h).
 #pragma once
 
 #include <type_traits>
 
 #include "fetch.h"
-#include "plan.h"
-#include "totals.h"
+#include "parts.h"
 
 namespace lpk::cuda {
 
@@ -23,8 +22,12 @@ class FloatSums {
   static constexpr bool kExact = false;
   static constexpr int kSide = 8;
 
-  LPK_HD FloatSums(const Job& job, int64_t tile, int thread)
-      : job_(job), thread_(thread), tile_(tile), scale_(power<Real>(job.plan->shift)) {
+  LPK_HD FloatSums(const Job& job, const Work& work, int thread)
+      : job_(job),
+        thread_(thread),
+        tile_(work.tile),
+        place_(work.place),
+        scale_(power<Real>(job.plan->shift)) {
     for (int i = 0; i < kSide; ++i) {
       for (int j = 0; j < kSide; ++j) sum_[i][j] = 0;
     }
@@ -38,24 +41,33 @@ class FloatSums {
   template <class Shared>
   LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
     if constexpr (kChunked) {
-      const double unscale = 1.0 / scale_;
-      // One row of a thread's sums after the other comes to the front.
-      LPK_LOOP
-      for (int i = 0; i < kSide; ++i) {
+      const Real unscale = 1 / scale_;
+      if (job_.parts != nullptr) {
+        const Parts parts(job_, chunk, place(), kTile, kTile);
         LPK_UNROLL
-        for (int j = 0; j < kSide; ++j) {
-          float* outer = outer_at(i * kSide + j);
-          *outer = closed(job_.acc, chunk == 0 ? 0.0 : *outer, sum_[0][j] * unscale);
+        for (int i = 0; i < kSide; ++i) {
+          LPK_UNROLL
+          for (int j = 0; j < kSide; ++j) {
+            parts.keep(Map::row(thread_, i), Map::col(thread_, j),
+                       static_cast<float>(sum_[i][j] * unscale));
+            sum_[i][j] = 0;
+          }
         }
-        move_up();
+        return;
       }
+      // One row of a thread's sums after the other comes to the front.
+      close_rows<kSide, Map::kThreads>(job_, outer_at(0), chunk, [&](float (&row)[kSide]) {
+        LPK_UNROLL
+        for (int j = 0; j < kSide; ++j) row[j] = static_cast<float>(sum_[0][j] * unscale);
+        move_up();
+      });
     }
   }
 
   // After a barrier.
   template <class Shared>
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) job_.redo[tile_] = static_cast<uint8_t>(shared->redo);
+    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
   }
 
  protected:
@@ -63,32 +75,25 @@ class FloatSums {
   // here, met an infinity.
   template <class Shared>
   LPK_HD void store(Shared* shared, bool zeros) {
-    const Sums& s = job_.sums;
-    const Place at = place();
     const Real unscale = 1 / scale_;
     uint32_t seen = 0;
     for (int n = 0; n < kSeen; ++n) seen |= seen_[n];
     bool redo = (seen & 0x40000000u) != 0;
-    LPK_UNROLL
-    for (int i = 0; i < kSide; ++i) {
-      const int64_t row = at.row + Map::row(thread_, i);
-      LPK_UNROLL
-      for (int j = 0; j < kSide; ++j) {
-        const int64_t col = at.col + Map::col(thread_, j);
-        const float sum =
-            kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
-        if (row < s.m && col < s.n) {
-          redo |= zeros && !(sum < 0.0f || sum > 0.0f);
-          s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
-        }
-      }
+    if (kChunked && job_.parts != nullptr) {
+      if (redo) shared->redo = 1;
+      return;
     }
+    const bool doubtful =
+        store_tile<Map, kSide, kSide>(job_.sums, place(), thread_, [&](int i, int j) {
+          return kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
+        });
+    redo |= zeros && doubtful;
     if (redo) shared->redo = 1;
   }
 
   LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
   LPK_HD float* outer_at(int n) const {
-    return job_.outer + (tile_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+    return job_.outer + (place_ * (kSide * kSide) + n) * Map::kThreads + thread_;
   }
   // The first row of sums is used up: zeros in its place, and at the end.
   LPK_HD void move_up() {
@@ -101,7 +106,7 @@ class FloatSums {
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  int64_t tile_, place_;
   Real scale_;
   Real sum_[kSide][kSide];
   // OR of the sums that are watched: one chain of ORs is slower than float32 sums, not than

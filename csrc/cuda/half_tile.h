@@ -8,9 +8,8 @@
 
 #include "fetch.h"
 #include "half_steps.h"
-#include "plan.h"
+#include "parts.h"
 #include "shared.h"
-#include "totals.h"
 
 namespace lpk::cuda {
 
@@ -29,10 +28,11 @@ class HalfTile {
     int redo;
   };
 
-  LPK_HD HalfTile(const Job& job, int64_t tile, int thread)
+  LPK_HD HalfTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
-        tile_(tile),
+        tile_(work.tile),
+        place_(work.place),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
     for (int i = 0; i < kSide; ++i) {
@@ -74,49 +74,44 @@ class HalfTile {
 
   LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
     if constexpr (kChunked) {
+      if (job_.parts != nullptr) return keep_parts(chunk);
       // One row of a thread's sums after the other comes to the front.
-      LPK_LOOP
-      for (int i = 0; i < kSide; ++i) {
+      close_rows<kSide, Map::kThreads>(job_, outer_at(0), chunk, [&](float (&row)[kSide]) {
         LPK_UNROLL
-        for (int j = 0; j < kSide; ++j) {
-          float* outer = outer_at(i * kSide + j);
-          *outer = closed(job_.acc, chunk == 0 ? 0.0 : *outer, value(0, j));
-        }
+        for (int j = 0; j < kSide; ++j) row[j] = value(0, j);
         move_up();
-      }
+      });
     }
   }
 
   LPK_HD void finish(Shared* shared) {
-    const Sums& s = job_.sums;
-    const Place at = place();
-    const bool zeros = job_.plan->signs;
-    bool redo = false;
-    LPK_UNROLL
-    for (int i = 0; i < kSide; ++i) {
-      const int64_t row = at.row + Map::row(thread_, i);
-      LPK_UNROLL
-      for (int j = 0; j < kSide; ++j) {
-        const int64_t col = at.col + Map::col(thread_, j);
-        const float sum = kChunked ? *outer_at(i * kSide + j) : value(i, j);
-        if (row < s.m && col < s.n) {
-          redo |= zeros && !(sum < 0.0f || sum > 0.0f);
-          s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
-        }
-      }
-    }
-    if (redo) shared->redo = 1;
+    if (kChunked && job_.parts != nullptr) return;
+    const bool doubtful = store_tile<Map, kSide, kSide>(
+        job_.sums, place(), thread_,
+        [&](int i, int j) { return kChunked ? *outer_at(i * kSide + j) : value(i, j); });
+    if (doubtful && job_.plan->signs) shared->redo = 1;
   }
 
   // After a barrier.
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) job_.redo[tile_] = static_cast<uint8_t>(shared->redo);
+    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
   }
 
  private:
   LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
   LPK_HD float* outer_at(int n) const {
-    return job_.outer + (tile_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+    return job_.outer + (place_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+  }
+  LPK_HD void keep_parts(int chunk) {
+    const Parts parts(job_, chunk, place(), kTile, kTile);
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      LPK_UNROLL
+      for (int j = 0; j < kSide; ++j)
+        parts.keep(Map::row(thread_, i), Map::col(thread_, j), value(i, j));
+      LPK_UNROLL
+      for (int j = 0; j < kPairs; ++j) sum_[i][j] = 0;
+    }
   }
   // The first row of sums is used up: zeros at the end.
   LPK_HD void move_up() {
@@ -146,7 +141,7 @@ class HalfTile {
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  int64_t tile_, place_;
   static constexpr int kWidth = kTables ? 1 : 4;
   OperandFetch<Map, kTables, kWidth, Beyond::kZero, true> left_;
   OperandFetch<Map, kTables, kWidth, Beyond::kNegativeZero, true> right_;

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(256, Tile::kBlocks)
   __shared__ typename Tile::Shared shared;
   Tile part(job, first_tile + blockIdx.x, threadIdx.x);
   DeviceBlock<Tile> block(&part, &shared);
-  run_tile<typename Tile::Stage>(job, block);
+  run_tile(typename Tile::Stage(job), block);
 }
 
 template <class Tile>

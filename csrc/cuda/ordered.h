@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(256, Tile::kBlocks)
   for (int64_t tile = blockIdx.x; tile < tiles; tile += kTreeBlocks) {
     Tile part(job, tile, threadIdx.x);
     DeviceBlock<Tile> block(&part, &shared);
-    run_tile<typename Tile::Stage>(job, block);
+    run_tile(typename Tile::Stage(job), block);
   }
 }
 

@@ -41,9 +41,10 @@ enum class Tier : int32_t {
   kTensorBfloat16,
 };
 
-// What is known of the outer sums of native chunks: nothing; none that is not zero lies below the
-// format's last place; nor does any overflow; and all additions to them are exact in float32.
-enum class Closing : int32_t { kAny, kFloorless, kInside, kExact };
+// How chunks join outer sums: in float32, of which nothing is known; none that is not zero lies
+// below the format's last place; nor does any overflow; and all additions are exact in float32. Or
+// in double, which outer_rule.h cannot replace.
+enum class Closing : int32_t { kAny, kFloorless, kInside, kExact, kInDouble };
 
 struct Plan {
   Tier tier;
@@ -282,20 +283,50 @@ LPK_HD bool may_use_tensor_cores(const Accumulator& acc) {
   return acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone;
 }
 
-// Of outer sums of float32 chunks. Where products are multiples of the last place 2^lx of the
-// subnormals, what a chunk loses in float32 is below its last bits: parts are such multiples too,
-// no sum that is not zero becomes zero, and those below min_normal are values already. Sums stay
-// below k 2^h but for their roundings, a factor of (1 + 2^-m) for each chunk at most, of less than
-// 2 in all; one bit more is what a chunk's own roundings could add. Multiples of 2^l up to 2^(l +
-// 24) add up exactly, and rounding leaves them multiples.
-LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunk, const Range& p) {
+// Of outer sums of chunks in float32 or fewer bits. Where products are multiples of the last place
+// 2^lx of the outer format's subnormals, what a chunk loses is below its last bits: parts are such
+// multiples too, no sum that is not zero becomes zero, and those below min_normal are values
+// already. Sums stay below k 2^h but for their roundings, a factor of (1 + 2^-m) for each chunk at
+// most, of less than 2 in all; one bit more is what a chunk's own roundings to nearest could add.
+// Multiples of 2^l up to 2^(l + 24) add up exactly, and rounding leaves them multiples.
+LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunks, const Range& p) {
   if (!p.plain || f.man_bits < 1 || f.man_bits > 21 || p.lowest < f.emin - f.man_bits)
     return Closing::kAny;
-  const int64_t chunks = ceil_div(k, chunk);
   const int top = p.highest + log2_above(k) + 2;
   if (chunks > int64_t{1} << (f.man_bits - 1) || top > least_of(log2_of(f.max), 102 + f.man_bits))
     return Closing::kFloorless;
   return top <= p.lowest + 24 ? Closing::kExact : Closing::kInside;
+}
+
+// Chunks that a tier keeps below a bound, to nearest in their format, have no infinities; those of
+// tensor cores are float32 sums of finite products.
+LPK_HD bool closes_inside(Tier tier) {
+  return (tier >= Tier::kSplit && tier <= Tier::kOddFloor) || tier == Tier::kDoubleSplit ||
+         tier == Tier::kDoubleFloor || tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
+}
+
+LPK_HD Closing closing_for(const Job& job, Tier tier, const Range& p) {
+  if (outer_way(job.acc) == OuterWay::kNone) return Closing::kInDouble;
+  const Closing closing = closing_of(job.acc.outer, job.sums.k, job.chunks, p);
+  return closing > Closing::kFloorless && !closes_inside(tier) ? Closing::kFloorless : closing;
+}
+
+// Whether a sum that ends as zero may have the wrong sign, or be NaN where an absent tap, a zero
+// here, met an infinity: by the rules of float_rules.h, double_rules.h and convert_rule.h.
+LPK_HD bool doubts_zeros(const Plan& plan) {
+  switch (plan.tier) {
+    case Tier::kFloor:
+    case Tier::kFloorWatched:
+    case Tier::kFloorClipped:
+    case Tier::kOddFloor:
+    case Tier::kDoubleFloor:
+      return true;
+    case Tier::kConverted:
+    case Tier::kNative:
+      return plan.signs;
+    default:
+      return false;
+  }
 }
 
 // The tier and the shift.
@@ -307,11 +338,10 @@ LPK_HD Plan plan_tier(const Job& job, const Range& factor, const Range& other) {
   if (!closes_chunks(acc)) return kNone;
   if (acc.has_product && !products_stay(acc.product, p)) return kNone;
   if (may_use_tensor_cores(acc)) {
-    const Closing closing = closing_of(acc.outer, s.k, acc.chunk, p);
     if (native_values(Native::kHalf, factor) && native_values(Native::kHalf, other))
-      return {Tier::kTensorHalf, 0, false, closing};
+      return {Tier::kTensorHalf, 0, false};
     if (native_values(Native::kBfloat16, factor) && native_values(Native::kBfloat16, other))
-      return {Tier::kTensorBfloat16, 0, false, closing};
+      return {Tier::kTensorBfloat16, 0, false};
   }
   const bool nearest = acc.rounding == Rounding::kNearestEven;
   const Native native = native_format(acc.fmt);
@@ -341,13 +371,20 @@ LPK_HD Plan plan_for(const Job& job) {
   const bool unsigned_zeros =
       p.plain && p.lowest >= f.emin - f.man_bits && job.acc.rounding != Rounding::kTowardNegative;
   plan.signs = (s.left.absent || s.right.absent) && !unsigned_zeros;
+  if (job.acc.chunk != 0) plan.closing = closing_for(job, plan.tier, p);
   return plan;
 }
 
-// Whether a certified kernel did this tile of the exact kernel, of side `side`, for good.
-LPK_HD bool done_before(const Job& job, int64_t side, int64_t tile) {
-  if (job.plan == nullptr || job.plan->tier == Tier::kWide) return false;
-  return job.redo[tile_at(job.sums, kTile, place_of(job.sums, side, tile))] == 0;
+// Tiers whose kernels have tiles of several shapes.
+LPK_HD bool has_shapes(Tier tier) {
+  return tier == Tier::kSplit || tier == Tier::kSplitWatched || tier == Tier::kFloor ||
+         tier == Tier::kFloorWatched || tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
+}
+
+LPK_HD bool is_square(const Cut& cut) { return cut.rows == kTile && cut.cols == kTile; }
+
+LPK_HD const Cut& planned_cut(const Job& job) {
+  return has_shapes(job.plan->tier) ? job.shaped : job.squares;
 }
 
 }  // namespace lpk::cuda

@@ -71,8 +71,8 @@ class StochasticTile : public FloatSums<float, kChunked, 1> {
     int redo;
   };
 
-  LPK_HD StochasticTile(const Job& job, int64_t tile, int thread)
-      : Base(job, tile, thread),
+  LPK_HD StochasticTile(const Job& job, const Work& work, int thread)
+      : Base(job, work, thread),
         fields_(job.acc.fmt.man_bits, job.acc.random_bits),
         keep_(0xffffffffu << (23 - job.acc.fmt.man_bits)),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),

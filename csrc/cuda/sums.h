@@ -77,6 +77,21 @@ inline FusedRule fused_rule(const int64_t* ints) {
 
 struct Plan;
 
+// How a product is shared out: each tile of rows x cols outputs is made `splits` times over, each
+// time of other chunks, `chunks` of them, and that in `passes` one after another. One split of one
+// pass: a block makes all of a tile.
+struct Cut {
+  int32_t rows, cols;
+  int64_t tiles;
+  int32_t splits, passes, chunks;
+};
+
+// The most sums of chunks that wait in memory, as floats: 256 MiB.
+constexpr int64_t kMostParts = int64_t{1} << 26;
+// The most blocks of certified tiles, which make one after another: as many as have outer sums in
+// that memory, 128 x 128 each.
+constexpr int64_t kMostBlocks = kMostParts / (128 * 128);
+
 // The most products of a sum: steps are counted in 32 bits, and a stage beyond the end.
 constexpr int64_t kMostSteps = (int64_t{1} << 31) - 16;
 
@@ -85,12 +100,20 @@ struct Job {
   Sums sums;
   Accumulator acc;
   FusedRule result;
-  bool fast_doubles;  // the processor adds doubles at half the rate of floats
+  bool fast_doubles;   // the processor adds doubles at half the rate of floats
+  int32_t processors;  // of the device
+  int64_t most_parts;  // at most so many sums of chunks wait
   // Null where only the exact kernel runs: the kernel to take, which of the certified tiles must be
   // done again, and the outer sums of chunks.
   const Plan* plan;
   uint8_t* redo;
   float* outer;
+  // How the kernels of tiles of several shapes share the product out, and how those of square tiles
+  // do; of the kernel that gets this job one of both. Where it splits the sums: the sums of chunks
+  // of a pass, null where it does not, and the number of the pass.
+  Cut shaped, squares, cut;
+  float* parts;
+  int32_t pass;
   // Of native chunks: the operands in half precision or bfloat16, absent taps as zeros, element by
   // element where `values` has them.
   uint16_t *left_halves, *right_halves;
@@ -109,14 +132,16 @@ struct Job {
   }
 };
 
+inline int64_t chunks_of(const Sums& s, int64_t chunk) {
+  if (chunk == 0) return 1;
+  return s.starts != nullptr ? s.chunks : (s.k + chunk - 1) / chunk;
+}
+
 inline void begin_chunks(Job* job) {
   const Sums& s = job->sums;
   const int64_t chunk = job->acc.chunk;
-  const int64_t span = chunk == 0 || chunk > s.k ? s.k : chunk;
-  int64_t chunks = 1;
-  if (chunk != 0) chunks = s.starts != nullptr ? s.chunks : s.k == 0 ? 0 : (s.k + span - 1) / span;
-  job->span = static_cast<int32_t>(span);
-  job->chunks = static_cast<int32_t>(chunks);
+  job->span = static_cast<int32_t>(chunk == 0 || chunk > s.k ? s.k : chunk);
+  job->chunks = static_cast<int32_t>(chunks_of(s, chunk));
 }
 
 // A matrix of a batch, packed for products: element (lane, step) of matrix g, found at
@@ -158,7 +183,7 @@ struct FrameArgs {
 void frame(const FrameArgs& args, void* stream);
 
 // What a product needs beside operands and outputs: bytes on the device, contents arbitrary. Reads
-// the sizes of `sums` and of its operands, and whether it has positions.
+// the sizes of `sums` and of its operands, its chunks, and whether it has positions.
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator);
 
 // Starts the kernels of a product on `stream`. Throws std::invalid_argument for arguments that they

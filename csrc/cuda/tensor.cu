@@ -1,6 +1,7 @@
 // Native chunks on tensor cores: operands to 16 bits first.
 #include "elements.h"
 #include "fast.h"
+#include "shapes.h"
 #include "tensor_tile.h"
 
 namespace lpk::cuda {
@@ -28,10 +29,16 @@ void launch_halves(const Job& job, const Operand& operand, uint16_t* to, cudaStr
 
 template <bool kBfloat16, Tier kTier>
 void launch_type(const Job& job, cudaStream_t stream) {
-  launch_halves<kBfloat16>(job, job.sums.left, job.left_halves, stream);
-  launch_halves<kBfloat16>(job, job.sums.right, job.right_halves, stream);
-  if (reads_tables(job.sums)) return launch_tiles<TensorTile<kBfloat16, true>, kTier>(job, stream);
-  launch_tiles<TensorTile<kBfloat16, false>, kTier>(job, stream);
+  if (job.pass == 0) {
+    launch_halves<kBfloat16>(job, job.sums.left, job.left_halves, stream);
+    launch_halves<kBfloat16>(job, job.sums.right, job.right_halves, stream);
+  }
+  with_tensor_shape(job.cut, [&](auto rows, auto cols) {
+    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
+    if (reads_tables(job.sums))
+      return launch_tiles<TensorTile<kBfloat16, true, kRows, kCols>, kTier>(job, stream);
+    launch_tiles<TensorTile<kBfloat16, false, kRows, kCols>, kTier>(job, stream);
+  });
 }
 
 }  // namespace

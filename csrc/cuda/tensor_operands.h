@@ -23,8 +23,8 @@ LPK_HD void copy_chunk(uint16_t* to, const uint16_t* from, bool inside) {
                "r"(inside ? 16 : 0)
                : "memory");
 #else
-  const uint16_t nothing[TensorMap::kChunk] = {};
-  write_shared<TensorMap::kChunk>(to, inside ? from : nothing);
+  const uint16_t nothing[kLaneChunk] = {};
+  write_shared<kLaneChunk>(to, inside ? from : nothing);
 #endif
 }
 LPK_HD void end_copies() {
@@ -41,9 +41,9 @@ LPK_HD void await_copies() {
 }
 
 // A thread's share of the stages, one after another, of an operand whose lanes are side by side.
+template <class Map>
 class ChunkCopies {
  public:
-  using Map = TensorMap;
   LPK_HD ChunkCopies(const Operand& o, const uint16_t* halves, int64_t matrix, int64_t lane,
                      int64_t, int thread)
       : from_(halves + o.batch[matrix] + lane + Map::copied_lane(thread) +
@@ -51,11 +51,14 @@ class ChunkCopies {
         to_(Map::half_at(Map::copied_step(thread, 0), Map::copied_lane(thread))),
         step_(Map::copied_step(thread, 0)) {}
 
+  // To where stages begin.
+  LPK_HD void skip(const Operand& o, int64_t steps) { from_ += steps * o.steps.step; }
   LPK_HD void start(const Operand& o, int count, uint16_t* stage) {
     LPK_UNROLL
     for (int e = 0; e < Map::kCopied; ++e) {
-      copy_chunk(stage + to_ + 16 * Map::kLanes * e, from_ + 16 * o.steps.step * e,
-                 step_ + 16 * e < count);
+      constexpr int kApart = Map::kCopiedApart;
+      copy_chunk(stage + to_ + kApart * Map::kLanes * e, from_ + kApart * o.steps.step * e,
+                 step_ + kApart * e < count);
     }
     from_ += count * o.steps.step;
   }
@@ -66,29 +69,37 @@ class ChunkCopies {
 };
 
 // The same looked up element by element, two lanes to a word.
+template <class Map>
 class PairLookups {
  public:
-  using Map = TensorMap;
   LPK_HD PairLookups(const Operand& o, const uint16_t* halves, int64_t matrix, int64_t lane,
                      int64_t lanes, int thread)
-      : from_(halves + o.batch[matrix]), thread_(thread) {
+      : thread_(thread) {
     for (int n = 0; n < 2; ++n) {
       // Beyond the last lane its sums once more: they are never stored.
       const int64_t mine = lane + Map::fetched_lane(thread) + n;
-      at_[n] = o.lanes[mine < lanes ? mine : lanes - 1];
+      const uint16_t* from = halves + o.batch[matrix] + o.lanes[mine < lanes ? mine : lanes - 1];
+      from_[n] = reinterpret_cast<const char*>(from);
     }
   }
 
+  LPK_HD void skip(const Operand&, int64_t) {}
   template <class Stage>
   LPK_HD void fetch(const Operand& o, const Stage& stage) {
+    const int first = Map::fetched_step(thread_, 0);
+    const int64_t* table = o.steps.at;
+    int64_t straight = (stage.first() + first) * o.steps.step * kBytes;
     LPK_UNROLL
-    for (int e = 0; e < Map::kFetched; ++e) {
-      const int step = Map::fetched_step(thread_, e);
-      words_[e] = 0;
-      if (step < stage.count()) {
-        const uint16_t* from = from_ + o.steps[stage.first() + step];
-        words_[e] = pair_of(from[at_[0]], from[at_[1]]);
+    for (int e = 0; e < Map::kFetched; ++e, straight += o.steps.step * kBytes) {
+      const bool inside = first + e < stage.count();
+      int64_t at = straight;
+      if (inside && table != nullptr) at = table[stage.first() + first + e] * kBytes;
+      uint16_t pair[2] = {};
+      LPK_UNROLL
+      for (int n = 0; n < 2; ++n) {
+        if (inside) pair[n] = *reinterpret_cast<const uint16_t*>(from_[n] + at);
       }
+      words_[e] = pair_of(pair[0], pair[1]);
     }
   }
   LPK_HD void put(uint16_t* to) const {
@@ -102,9 +113,10 @@ class PairLookups {
   }
 
  private:
-  const uint16_t* from_;
+  static constexpr int64_t kBytes = sizeof(uint16_t);
+
+  const char* from_[2];
   int thread_;
-  int64_t at_[2];
   uint32_t words_[Map::kFetched];
 };
 
@@ -118,8 +130,8 @@ LPK_HD void read_matrices(const uint16_t* row, uint32_t* words) {
                : "r"(at)
                : "memory");
 #else
-  uint16_t eight[TensorMap::kChunk];
-  read_shared<TensorMap::kChunk>(row, eight);
+  uint16_t eight[kLaneChunk];
+  read_shared<kLaneChunk>(row, eight);
   words[0] = words[1] = words[2] = words[3] = 0;
 #endif
 }

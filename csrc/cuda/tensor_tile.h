@@ -5,14 +5,14 @@
 //   outer <- round(outer + part)     at the end of every chunk, part <- +0
 //
 // Inside a chunk only what is exact in float32 is defined; absent taps are zeros there. Nothing is
-// done again. Operands come as halves (tensor_operands.h).
+// done again. Operands come as halves (tensor_operands.h). Where sums are split, the parts go to
+// memory instead (parts.h).
 #pragma once
 
 #include <type_traits>
 
-#include "outer_rule.h"
+#include "parts.h"
 #include "tensor_operands.h"
-#include "totals.h"
 
 namespace lpk::cuda {
 
@@ -21,17 +21,18 @@ class CopiedStages {
  public:
   static constexpr int kAhead = 2;
 
-  LPK_HD explicit CopiedStages(const Job& job) : job_(&job) { enter(0); }
-  LPK_HD bool left() const { return first_ < length(); }
+  LPK_HD CopiedStages(const Job& job, const Work& work)
+      : job_(&job), chunk_(work.first), last_(start_of(work.end)) {
+    enter(start_of(work.first));
+  }
+  LPK_HD bool left() const { return first_ < last_; }
   LPK_HD int chunk() const { return chunk_; }
   LPK_HD int first() const { return first_; }
-  LPK_HD int count() const {
-    return end_ - first_ < TensorMap::kSteps ? end_ - first_ : TensorMap::kSteps;
-  }
-  LPK_HD bool closes() const { return end_ - first_ <= TensorMap::kSteps; }
+  LPK_HD int count() const { return end_ - first_ < kTensorSteps ? end_ - first_ : kTensorSteps; }
+  LPK_HD bool closes() const { return end_ - first_ <= kTensorSteps; }
   LPK_HD CopiedStages following() const {
     CopiedStages next = *this;
-    next.first_ += TensorMap::kSteps;
+    next.first_ += kTensorSteps;
     if (next.first_ >= end_) {
       ++next.chunk_;
       next.enter(end_);
@@ -41,39 +42,52 @@ class CopiedStages {
 
  private:
   LPK_HD int length() const { return static_cast<int>(job_->sums.k); }
+  LPK_HD int start_of(int chunk) const {
+    return chunk < job_->chunks ? chunk * job_->span : length();
+  }
   LPK_HD void enter(int first) {
     first_ = first;
     end_ = length() - first < job_->span ? length() : first + job_->span;
   }
 
   const Job* job_;
-  int chunk_ = 0, first_ = 0, end_ = 0;
+  int chunk_, last_, first_ = 0, end_ = 0;
 };
 
-template <bool kBfloat16, bool kTables>
+template <bool kBfloat16, bool kTables, int kTileRows, int kTileCols>
 class TensorTile {
  public:
-  using Map = TensorMap;
-  static constexpr int kSteps = Map::kSteps;
+  using Map = TensorMap<kTileRows, kTileCols>;
+  using Left = typename Map::Left;
+  using Right = typename Map::Right;
+  static constexpr int kSteps = kTensorSteps;
   using Stage = std::conditional_t<kTables, StagesOf<kSteps>, CopiedStages>;
-  using Share = std::conditional_t<kTables, PairLookups, ChunkCopies>;
+  template <class Side>
+  using Share = std::conditional_t<kTables, PairLookups<Side>, ChunkCopies<Side>>;
   static constexpr bool kExact = false;
-  static constexpr int kBlocks = 1;
+  // 256 registers a thread.
+  static constexpr int kBlocks = 256 / Map::kThreads;
   static constexpr int kBuffers = kTables ? 2 : Stage::kAhead + 1;
   struct Shared {
-    alignas(128) uint16_t left[kBuffers][kSteps * Map::kLanes];
-    alignas(128) uint16_t right[kBuffers][kSteps * Map::kLanes];
+    alignas(128) uint16_t left[kBuffers][kSteps * kTileRows];
+    alignas(128) uint16_t right[kBuffers][kSteps * kTileCols];
   };
 
-  LPK_HD TensorTile(const Job& job, int64_t tile, int thread)
+  LPK_HD TensorTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
-        tile_(tile),
+        tile_(work.tile),
+        place_(work.place),
         left_at_(Map::left_start(thread)),
         right_at_(Map::right_start(thread)),
         rule_(job.acc, job.plan->closing),
         left_(job.sums.left, job.left_halves, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, job.right_halves, place().matrix, place().col, job.sums.n, thread) {
+    if (job.parts != nullptr) {
+      const int first = chunk_steps(job, work.first).first;
+      left_.skip(job.sums.left, first);
+      right_.skip(job.sums.right, first);
+    }
     for (int i = 0; i < Map::kRows; ++i) {
       for (int n = 0; n < kRowOutputs; ++n) part_[i][n] = 0.0f;
       for (int n = 0; n < kKept; ++n) outer_[i][n] = 0.0f;
@@ -106,6 +120,7 @@ class TensorTile {
   }
 
   LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
+    if (job_.parts != nullptr) return keep_parts(chunk);
     LPK_UNROLL
     for (int i = 0; i < Map::kRows; ++i) {
       if constexpr (kTables) {
@@ -124,6 +139,7 @@ class TensorTile {
   }
 
   LPK_HD void finish(Shared*) const {
+    if (job_.parts != nullptr) return;
     const Sums& s = job_.sums;
     const Place at = place();
     float* out = s.out + s.batch[at.matrix];
@@ -139,7 +155,7 @@ class TensorTile {
   }
 
   LPK_HD void report(const Shared*) const {
-    if (thread_ == 0) job_.redo[tile_] = 0;
+    if (thread_ == 0) report_tile(job_, tile_, false);
   }
 
  private:
@@ -148,22 +164,32 @@ class TensorTile {
   static constexpr int kRowOutputs = 4 * Map::kCols;
   static constexpr int kKept = kTables ? 1 : kRowOutputs;
 
-  LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
+  LPK_HD Place place() const { return place_of(job_.sums, kTileRows, kTileCols, tile_); }
   LPK_HD float* outer_at(int i, int n) const {
-    return job_.outer + (tile_ * Map::kOutputs + i * kRowOutputs + n) * Map::kThreads + thread_;
+    return job_.outer + (place_ * Map::kOutputs + i * kRowOutputs + n) * Map::kThreads + thread_;
   }
   LPK_HD float outer(int i, int n) const {
     if constexpr (kTables) return *outer_at(i, n);
     return outer_[i][n];
   }
 
+  LPK_HD void keep_parts(int chunk) {
+    const Parts parts(job_, chunk, place(), kTileRows, kTileCols);
+    LPK_UNROLL
+    for (int n = 0; n < Map::kOutputs; ++n) {
+      float& sum = part_[n / kRowOutputs][n % kRowOutputs];
+      parts.keep(Map::row(thread_, n), Map::col(thread_, n), sum);
+      sum = 0.0f;
+    }
+  }
+
   LPK_HD void multiply_sixteen(const uint16_t* left, const uint16_t* right, int h) {
     uint32_t a[Map::kRows][4], b[Map::kCols / 2][4];
     LPK_UNROLL
     for (int j = 0; j < Map::kCols / 2; ++j)
-      read_matrices(right + Map::row_at(right_at_, j, h), b[j]);
+      read_matrices(right + Right::row_at(right_at_, j, h), b[j]);
     LPK_UNROLL
-    for (int i = 0; i < Map::kRows; ++i) read_matrices(left + Map::row_at(left_at_, i, h), a[i]);
+    for (int i = 0; i < Map::kRows; ++i) read_matrices(left + Left::row_at(left_at_, i, h), a[i]);
 #if defined(__CUDA_ARCH__)
     LPK_UNROLL
     for (int i = 0; i < Map::kRows; ++i) {
@@ -213,8 +239,8 @@ class TensorTile {
         const int of_right = k / 8 + j % 2 * 2;
         const int left_at = Map::left_start(warp + of_left * 8 + k % 8);
         const int right_at = Map::right_start(warp + of_right * 8 + k % 8);
-        const uint16_t* a = left + Map::row_at(left_at, i, h) + row % 8;
-        const uint16_t* b = right + Map::row_at(right_at, j / 2, h) + col;
+        const uint16_t* a = left + Left::row_at(left_at, i, h) + row % 8;
+        const uint16_t* b = right + Right::row_at(right_at, j / 2, h) + col;
         sum += wide_float<kBfloat16>(*a) * wide_float<kBfloat16>(*b);
       }
     }
@@ -223,10 +249,11 @@ class TensorTile {
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  int64_t tile_, place_;
   int left_at_, right_at_;
   OuterRule rule_;
-  Share left_, right_;
+  Share<Left> left_;
+  Share<Right> right_;
   float part_[Map::kRows][kRowOutputs], outer_[Map::kRows][kKept];
 };
 

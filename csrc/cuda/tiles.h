@@ -18,7 +18,7 @@ namespace lpk::cuda {
 
 // Steps that a kernel stages at a time.
 constexpr int kDepth = 8;
-// The side of the tiles that certified kernels work on, and flag for redoing.
+// The side of the square tiles that certified kernels work on, and flag for redoing.
 constexpr int64_t kTile = 128;
 
 LPK_HD int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
@@ -38,6 +38,13 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
   return {first, length - first < job.span ? length : first + job.span};
 }
 
+// What a block makes of a product: the chunks from `first` to before `end` of a tile's sums. place:
+// of the block among those at work, of which each has its own outer sums in memory.
+struct Work {
+  int64_t tile;
+  int32_t first, end, place;
+};
+
 // Consecutive runs of steps, kSteps at most, that never cross the end of a chunk. A chunk without
 // steps is a run without steps.
 template <int kSteps>
@@ -46,9 +53,13 @@ class StagesOf {
   // Stages on their way to shared memory while one is multiplied; 0: one, through registers.
   static constexpr int kAhead = 0;
 
-  LPK_HD explicit StagesOf(const Job& job) : job_(&job) { enter(); }
+  LPK_HD explicit StagesOf(const Job& job) : StagesOf(job, {0, 0, job.chunks, 0}) {}
+  LPK_HD StagesOf(const Job& job, const Work& work)
+      : job_(&job), chunk_(work.first), end_chunk_(work.end) {
+    enter();
+  }
 
-  LPK_HD bool left() const { return chunk_ < job_->chunks; }
+  LPK_HD bool left() const { return chunk_ < end_chunk_; }
   LPK_HD int chunk() const { return chunk_; }
   LPK_HD int first() const { return first_; }
   LPK_HD int count() const { return end_ - first_ < kSteps ? end_ - first_ : kSteps; }
@@ -71,7 +82,7 @@ class StagesOf {
   }
 
   const Job* job_;
-  int chunk_ = 0, first_ = 0, end_ = 0;
+  int chunk_, end_chunk_, first_ = 0, end_ = 0;
 };
 using Stages = StagesOf<kDepth>;
 
@@ -80,7 +91,7 @@ class PlainStages {
  public:
   static constexpr int kAhead = 0;
 
-  LPK_HD explicit PlainStages(const Job& job) : job_(&job) {}
+  LPK_HD PlainStages(const Job& job, const Work&) : job_(&job) {}
   LPK_HD bool left() const { return first_ < length(); }
   LPK_HD int chunk() const { return 0; }
   LPK_HD int first() const { return first_; }
@@ -99,20 +110,38 @@ class PlainStages {
   int first_ = 0;
 };
 
-// Where a tile of kSide x kSide outputs lies, by its number: columns fastest, then rows, matrices.
+// Where a tile of rows x cols outputs lies, by its number: columns fastest, then rows, matrices.
+// Tiles of one row cover the columns of all matrices one after another, then those of the next row.
 struct Place {
   int64_t matrix, row, col;
 };
-LPK_HD int64_t tile_count(const Sums& s, int64_t side) {
-  return s.count * ceil_div(s.m, side) * ceil_div(s.n, side);
+LPK_HD int64_t tile_count(const Sums& s, int64_t rows, int64_t cols) {
+  if (rows == 1) return s.m * ceil_div(s.count * s.n, cols);
+  return s.count * ceil_div(s.m, rows) * ceil_div(s.n, cols);
+}
+LPK_HD int64_t tile_count(const Sums& s, int64_t side) { return tile_count(s, side, side); }
+LPK_HD Place place_of(const Sums& s, int64_t rows, int64_t cols, int64_t tile) {
+  const int64_t across = ceil_div(s.n, cols);
+  const int64_t down = ceil_div(s.m, rows);
+  return {tile / across / down, tile / across % down * rows, tile % across * cols};
 }
 LPK_HD Place place_of(const Sums& s, int64_t side, int64_t tile) {
-  const int64_t across = ceil_div(s.n, side);
-  const int64_t down = ceil_div(s.m, side);
-  return {tile / across / down, tile / across % down * side, tile % across * side};
+  return place_of(s, side, side, tile);
 }
-LPK_HD int64_t tile_at(const Sums& s, int64_t side, const Place& at) {
-  return (at.matrix * ceil_div(s.m, side) + at.row / side) * ceil_div(s.n, side) + at.col / side;
+// Output number `index` of a tile of one row; behind the last matrix no column of that.
+LPK_HD Place place_in_row(const Sums& s, int64_t cols, int64_t tile, int64_t index) {
+  const int64_t across = ceil_div(s.count * s.n, cols);
+  const int64_t row = tile / across;
+  const int64_t col = tile % across * cols + index;
+  if (col >= s.count * s.n) return {s.count - 1, row, s.n};
+  return {col / s.n, row, col % s.n};
+}
+LPK_HD int64_t tile_at(const Sums& s, int64_t rows, int64_t cols, const Place& at) {
+  if (rows == 1) {
+    const int64_t across = ceil_div(s.count * s.n, cols);
+    return at.row * across + (at.matrix * s.n + at.col) / cols;
+  }
+  return (at.matrix * ceil_div(s.m, rows) + at.row / rows) * ceil_div(s.n, cols) + at.col / cols;
 }
 
 // Whether certified kernels must look up where elements lie, or steps: not where the lanes of both
@@ -135,6 +164,7 @@ struct BlockMap {
   LPK_HD static int lane(int place, int i) {
     return i / kGroup * (16 * kGroup) + place * kGroup + i % kGroup;
   }
+  static constexpr int kRows = kLanes, kCols = kLanes;
   LPK_HD static int row(int thread, int i) { return lane(thread / 16, i); }
   LPK_HD static int col(int thread, int j) { return lane(thread % 16, j); }
 
@@ -150,10 +180,10 @@ struct BlockMap {
 // Stages are copied past the registers: kAhead are on their way while one is multiplied. A buffer
 // is filled again after the barrier behind its multiplication.
 template <class Stages, class Block>
-LPK_HD void run_ahead(const Job& job, Block& block) {
+LPK_HD void run_ahead(const Stages& first, Block& block) {
   constexpr int kBuffers = Stages::kAhead + 1;
   const auto after = [](int buffer) { return buffer + 1 < kBuffers ? buffer + 1 : 0; };
-  Stages stage(job), next(job);
+  Stages stage = first, next = first;
   int buffer = 0, filled = 0;
   const auto start = [&](auto& part) { part.start(block.shared(), filled, next); };
   const auto started = [&] {
@@ -188,8 +218,8 @@ LPK_HD void run_ahead(const Job& job, Block& block) {
 
 // Stages are fetched to registers while the one before is multiplied.
 template <class Stages, class Block>
-LPK_HD void run_fetched(const Job& job, Block& block) {
-  Stages stage(job);
+LPK_HD void run_fetched(const Stages& first, Block& block) {
+  Stages stage = first;
   int buffer = 0;
   block.each([&](auto& part) {
     part.begin(block.shared());
@@ -213,14 +243,14 @@ LPK_HD void run_fetched(const Job& job, Block& block) {
   block.each([&](auto& part) { part.finish(block.shared()); });
 }
 
-// One tile from its first step to its last. Every phase is done by all threads of a block:
+// A block's work from its first stage to its last. Every phase is done by all threads of a block:
 // block.each(phase) has each thread do it on its own part, block.sync() is a barrier.
 template <class Stages, class Block>
-LPK_HD void run_tile(const Job& job, Block& block) {
+LPK_HD void run_tile(const Stages& first, Block& block) {
   if constexpr (Stages::kAhead > 0) {
-    run_ahead<Stages>(job, block);
+    run_ahead(first, block);
   } else {
-    run_fetched<Stages>(job, block);
+    run_fetched(first, block);
   }
 }
 

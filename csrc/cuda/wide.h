@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "plan.h"
+#include "done.h"
 #include "wide_tile.h"
 
 namespace lpk::cuda {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(256, (kWideBlocks<kMode, kRounds>))
 
   Tile part(job, tile, threadIdx.x);
   DeviceBlock<Tile> block(&part, &shared);
-  run_tile<Stages>(job, block);
+  run_tile(Stages(job), block);
 }
 
 template <int kSide, Rounding kMode, bool kRounds>

@@ -45,6 +45,9 @@ class CudaSums {
     if (p.gathers) leave_out(source);
     job.acc = lpk::accumulator_from(spec.ints().data());
     job.seed = kSeed;
+    job.processors = source.once_in(2) ? 1 : 132;
+    // Now and then chunks of few sums wait at a time.
+    job.most_parts = source.once_in(2) ? lpk::cuda::kMostParts : 2 * p.count * p.m * p.n;
     lpk::cuda::begin_chunks(&job);
   }
   CudaSums(const CudaSums&) = delete;

@@ -18,8 +18,11 @@ void add_facts(float x, Facts* facts) {
   *facts = merged(*facts, facts_of(bits));
 }
 
+// The processors of the device that is not there.
+int32_t processors = 132;
+
 // What run_product chose last, for tests to see that kernels ran and kept what they did.
-lpk_test::Ran last{Tier::kWide, false};
+lpk_test::Ran last{Tier::kWide, false, {}};
 
 }  // namespace
 
@@ -54,13 +57,14 @@ void frame(const FrameArgs& a, void*) {
 }
 
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator) {
-  return scratch_size(sums, accumulator_from(accumulator));
+  return scratch_size(job_for_scratch(sums, accumulator, processors));
 }
 
 void multiply(const MultiplyArgs& args, void*) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   job.fast_doubles = true;
+  job.processors = processors;
   last = lpk_test::run_product(&job, args.scratch);
 }
 
@@ -88,6 +92,11 @@ PYBIND11_MODULE(lpk_cuda_host, module) {
   lpk::register_cuda_update(module);
   module.attr("tensor_half") = static_cast<int>(lpk::cuda::Tier::kTensorHalf);
   module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
+  module.def("set_processors", [](int32_t count) { lpk::cuda::processors = count; });
+  module.def("last_splits", [] { return lpk::cuda::last.cut.splits; });
+  module.def("last_tile", [] {
+    return std::pair<int, int>(lpk::cuda::last.cut.rows, lpk::cuda::last.cut.cols);
+  });
   // (number of the tier, whether all of its tiles were done again)
   module.def("last_tier", [] {
     return std::pair<int, bool>(static_cast<int>(lpk::cuda::last.tier), lpk::cuda::last.redone);

@@ -9,11 +9,14 @@
 #include "cuda/aligned_tile.h"
 #include "cuda/compensated_tile.h"
 #include "cuda/convert_rule.h"
+#include "cuda/done.h"
 #include "cuda/double_rules.h"
 #include "cuda/fast_tile.h"
 #include "cuda/half_tile.h"
 #include "cuda/job.h"
 #include "cuda/operand_tile.h"
+#include "cuda/parts.h"
+#include "cuda/shapes.h"
 #include "cuda/stochastic_tile.h"
 #include "cuda/tensor_tile.h"
 #include "cuda/wide_tile.h"
@@ -68,10 +71,9 @@ bool skipped(const lpk::cuda::Job& job, int64_t tile) {
   return Part::kExact && lpk::cuda::done_before(job, Part::Map::kLanes, tile);
 }
 
-// All tiles of a product, one after another, but for those that certified kernels did; then
-// after(threads, what they share).
-template <class Part, class After>
-void run_tiles(const lpk::cuda::Job& job, const After& after) {
+// All tiles of a product, one after another, but for those that certified kernels did.
+template <class Part>
+void run_tiles(const lpk::cuda::Job& job) {
   const auto shared = std::make_unique<typename Part::Shared>();
   const int64_t tiles = lpk::cuda::tile_count(job.sums, Part::Map::kLanes);
   for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -80,21 +82,30 @@ void run_tiles(const lpk::cuda::Job& job, const After& after) {
     parts.reserve(Part::Map::kThreads);
     for (int t = 0; t < Part::Map::kThreads; ++t) parts.emplace_back(job, tile, t);
     HostBlock<Part> block(&parts, shared.get(), tile % 2 == 0);
-    lpk::cuda::run_tile<typename Part::Stage>(job, block);
-    after(parts, *shared);
+    lpk::cuda::run_tile(typename Part::Stage(job), block);
   }
 }
 
 template <lpk::Rounding kMode>
 void run_wide_mode(const Job& job) {
-  const auto nothing = [](auto&, auto&) {};
-  if (job.acc.has_product) return run_tiles<lpk::cuda::WideTile<2, kMode, true>>(job, nothing);
-  run_tiles<lpk::cuda::WideTile<4, kMode, false>>(job, nothing);
+  if (job.acc.has_product) return run_tiles<lpk::cuda::WideTile<2, kMode, true>>(job);
+  run_tiles<lpk::cuda::WideTile<4, kMode, false>>(job);
 }
 
+// All blocks of a certified kernel, the last one first: none may depend on another.
 template <class Tile>
 void run_reported(const Job& job) {
-  run_tiles<Tile>(job, [](auto& parts, auto& shared) { parts[0].report(&shared); });
+  const auto shared = std::make_unique<typename Tile::Shared>();
+  for (int64_t number = job.cut.tiles * job.cut.splits - 1; number >= 0; --number) {
+    const auto place = static_cast<int32_t>(number % lpk::cuda::kMostBlocks);
+    const lpk::cuda::Work work = lpk::cuda::work_of(job, number, place);
+    std::vector<Tile> parts;
+    parts.reserve(Tile::Map::kThreads);
+    for (int t = 0; t < Tile::Map::kThreads; ++t) parts.emplace_back(job, work, t);
+    HostBlock<Tile> block(&parts, shared.get(), number % 2 == 0);
+    lpk::cuda::run_tile(typename Tile::Stage(job, work), block);
+    parts[0].report(shared.get());
+  }
 }
 
 template <template <bool, bool> class Tile>
@@ -114,6 +125,18 @@ struct Ruled {
 template <class Rule>
 void run_rule(const Job& job) {
   run_layouts<Ruled<Rule>::template Tile>(job);
+}
+
+// A rule that has tiles of every shape.
+template <class Rule>
+void run_shapes(const Job& job) {
+  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
+  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
+    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
+    if (lpk::cuda::reads_tables(job.sums))
+      return run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
+    run_reported<lpk::cuda::TileOfShape<Rule, false, kRows, kCols>>(job);
+  });
 }
 
 template <bool kBfloat16>
@@ -147,8 +170,20 @@ void run_tensor(const Job& job) {
   using lpk::cuda::TensorTile;
   to_halves<kBfloat16>(job.sums.left, job.left_halves);
   to_halves<kBfloat16>(job.sums.right, job.right_halves);
-  if (lpk::cuda::reads_tables(job.sums)) return run_reported<TensorTile<kBfloat16, true>>(job);
-  run_reported<TensorTile<kBfloat16, false>>(job);
+  lpk::cuda::with_tensor_shape(job.cut, [&](auto rows, auto cols) {
+    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
+    if (lpk::cuda::reads_tables(job.sums))
+      return run_reported<TensorTile<kBfloat16, true, kRows, kCols>>(job);
+    run_reported<TensorTile<kBfloat16, false, kRows, kCols>>(job);
+  });
+}
+
+template <Limit kLimit>
+void run_shaped_split(const Job& job) {
+  using lpk::cuda::NearestSum;
+  if (lpk::cuda::splits_shortly(job.acc.fmt))
+    return run_shapes<lpk::cuda::TwoStepRule<NearestSum, kLimit>>(job);
+  run_shapes<lpk::cuda::SplitRule<NearestSum, kLimit>>(job);
 }
 
 template <class Sum, Limit kLimit>
@@ -166,15 +201,15 @@ void run_tier(const Job& job) {
     case Tier::kWide:
       return;
     case Tier::kSplit:
-      return run_split<NearestSum, Limit::kProved>(job);
+      return run_shaped_split<Limit::kProved>(job);
     case Tier::kSplitWatched:
-      return run_split<NearestSum, Limit::kWatched>(job);
+      return run_shaped_split<Limit::kWatched>(job);
     case Tier::kSplitClipped:
       return run_split<NearestSum, Limit::kClipped>(job);
     case Tier::kFloor:
-      return run_rule<FloorRule<NearestSum, Limit::kProved>>(job);
+      return run_shapes<FloorRule<NearestSum, Limit::kProved>>(job);
     case Tier::kFloorWatched:
-      return run_rule<FloorRule<NearestSum, Limit::kWatched>>(job);
+      return run_shapes<FloorRule<NearestSum, Limit::kWatched>>(job);
     case Tier::kFloorClipped:
       return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kOddSplit:
@@ -202,17 +237,15 @@ void run_tier(const Job& job) {
 
 template <template <bool> class Tile>
 void run_order(const Job& job) {
-  const auto nothing = [](auto&, auto&) {};
-  if (lpk::cuda::sums_to_nearest(job.acc)) return run_tiles<Tile<true>>(job, nothing);
-  run_tiles<Tile<false>>(job, nothing);
+  if (lpk::cuda::sums_to_nearest(job.acc)) return run_tiles<Tile<true>>(job);
+  run_tiles<Tile<false>>(job);
 }
 
 void run_operand_blocks(const Job& job) {
   using lpk::cuda::OperandTile;
-  const auto nothing = [](auto&, auto&) {};
-  if (job.acc.interleaved > 1) return run_tiles<OperandTile<double, true>>(job, nothing);
-  if (lpk::cuda::single_certified(job)) return run_tiles<OperandTile<float, false>>(job, nothing);
-  run_tiles<OperandTile<double, false>>(job, nothing);
+  if (job.acc.interleaved > 1) return run_tiles<OperandTile<double, true>>(job);
+  if (lpk::cuda::single_certified(job)) return run_tiles<OperandTile<float, false>>(job);
+  run_tiles<OperandTile<double, false>>(job);
 }
 
 void run_ordered(const Job& job) {
@@ -261,15 +294,21 @@ Ran run_product(Job* job, void* scratch) {
   lpk::cuda::Plan* plan = lpk::cuda::begin_scratch(job, scratch);
   if (plan == nullptr) {
     job->acc.has_running_sum() ? run_wide(*job) : run_ordered(*job);
-    return {Tier::kWide, false};
+    return {Tier::kWide, false, {}};
   }
   const lpk::cuda::Sums& s = job->sums;
   *plan = lpk::cuda::plan_for(*job);
-  run_tier(*job);
-  run_finish(*job);
+  const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(*job);
+  const bool splits = cut.splits > 1;
+  if (splits) std::fill(job->redo, job->redo + cut.tiles, uint8_t{0});
+  for (job->pass = 0; job->pass < cut.passes; ++job->pass) {
+    run_tier(lpk::cuda::with_cut(*job, cut));
+    const int64_t outputs = splits && plan->tier != Tier::kWide ? s.count * s.m * s.n : 0;
+    for (int64_t n = 0; n < outputs; ++n) lpk::cuda::add_parts(*job, n);
+  }
+  if (!splits) run_finish(*job);
   run_wide(*job);
-  const int64_t tiles = lpk::cuda::tile_count(s, lpk::cuda::kTile);
-  return {plan->tier, std::count(job->redo, job->redo + tiles, 0) == 0};
+  return {plan->tier, std::count(job->redo, job->redo + cut.tiles, 0) == 0, cut};
 }
 
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
@@ -282,7 +321,7 @@ std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
 
 Ran run_product(Job* job) {
   // Garbage in every word: NaN as a float.
-  const int64_t bytes = lpk::cuda::scratch_size(job->sums, job->acc);
+  const int64_t bytes = lpk::cuda::scratch_size(*job);
   std::vector<uint64_t> scratch(static_cast<size_t>(bytes + 7) / 8, ~uint64_t{0});
   const Ran ran = run_product(job, scratch.data());
   job->plan = nullptr;

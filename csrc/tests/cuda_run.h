@@ -14,10 +14,12 @@ using lpk::cuda::Tier;
 // All tiles by the exact kernel, but for those that a certified one did.
 void run_wide(const Job& job);
 
-// The whole product. Returns the tier that the plan chose, and whether every tile was done again.
+// The whole product. Returns the tier that the plan chose, whether every tile was done again, and
+// how the sums were split.
 struct Ran {
   Tier tier;
   bool redone;
+  lpk::cuda::Cut cut;
 };
 // scratch: scratch_size bytes, aligned for any type.
 Ran run_product(Job* job, void* scratch);

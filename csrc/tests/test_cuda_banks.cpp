@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "check.h"
+#include "cuda/cut.h"
 #include "cuda/ordered_tile.h"
 #include "cuda_block.h"
 #include "cuda_run.h"
@@ -124,6 +125,41 @@ std::vector<std::pair<CudaSums::Values, CudaSums::Values>> operands() {
           {numbers(2, -8, 2), numbers(1, -5, 1)},    {numbers(23, -9, 1), numbers(3, -9, 1)}};
 }
 
+// Runs a product. Tiles of one row or column share nothing but a flag: what there is then was done
+// again.
+lpk::cuda::Cut check_run(CudaSums* sums, const std::string& where) {
+  Ran ran{};
+  const Accesses all = shared_accesses([&] { ran = run_product(&sums->job); });
+  const bool direct = ran.tier != Tier::kWide && (ran.cut.rows == 1 || ran.cut.cols == 1);
+  if (!direct || !all.empty()) check_banks(all, where);
+  return ran.cut;
+}
+
+// Tiles of every shape.
+void check_shapes() {
+  Source source(13);
+  std::set<std::pair<int, int>> shapes;
+  const AccumulatorSpec spec = AccumulatorSpec{"e6m9", float_ints(6, 9)}.chunked(8);
+  for (const auto& [m, n] : {std::pair{128, 128},
+                             {128, 60},
+                             {60, 128},
+                             {250, 30},
+                             {30, 250},
+                             {500, 15},
+                             {15, 500},
+                             {1500, 1},
+                             {1, 30}}) {
+    for (const bool gathers : {false, true}) {
+      CudaSums sums({1, m, n, 21, gathers, false}, spec, numbers(3, -2, 2), numbers(3, -2, 2),
+                    source);
+      sums.job.processors = 1;
+      const lpk::cuda::Cut cut = check_run(&sums, text("%d x %d", m, n));
+      shapes.insert({cut.rows, cut.cols});
+    }
+  }
+  CHECK(shapes.size() == std::size(lpk::cuda::kShapes));
+}
+
 // Every kernel of a product once, packed and with tables, in whole stages and broken ones.
 void check_products() {
   Source source(12);
@@ -142,9 +178,8 @@ void check_products() {
         if (!done.insert({kind + (spec.chunk > 0 ? " in chunks" : ""), tier, gathers}).second)
           continue;
         tiers.insert(tier);
-        check_banks(shared_accesses([&] { run_product(&sums.job); }),
-                    text("%s, %s, tier %d", spec.name.c_str(), gathers ? "tables" : "packed",
-                         static_cast<int>(tier)));
+        check_run(&sums, text("%s, %s, tier %d", spec.name.c_str(), gathers ? "tables" : "packed",
+                              static_cast<int>(tier)));
       }
     }
   }
@@ -187,6 +222,7 @@ void test_cuda_banks() {
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 128}, {0, 2, 4, 256}}) == 3);
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 0}, {0, 2, 2, 6}}) == 1);
   check_products();
+  check_shapes();
   check_kept<float>();
   check_kept<double>();
   check_packing();

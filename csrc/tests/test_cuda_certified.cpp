@@ -72,10 +72,15 @@ std::vector<AccumulatorSpec> certified_accumulators() {
     all.push_back(A{name + " chunk 24", f}.chunked(24));
     all.push_back(A{name + " chunk 5 outer e5m10", f}.chunked(5, e5m10));
     all.push_back(A{name + " toward_zero", f, Rounding::kTowardZero});
+    all.push_back(
+        A{name + " toward_zero chunk 16", f, Rounding::kTowardZero}.chunked(16).outer_rounded(
+            Rounding::kNearestEven));
     all.push_back(A{name + " product e6m13", f}.with_product(float_ints(6, 13)));
   }
   const FormatInts narrow_sat = float_ints(4, 6, {Specials::kIeee, Overflow::kSaturate});
   all.push_back(A{"e4m6 saturate", narrow_sat});
+  for (const FormatInts& f : {narrow, e5m10, nosub, e6m9, float_ints(5, 1)})
+    all.push_back(A{"chunk 60", f}.chunked(60, fp32));
   for (const int bits : {8, 7, 3, 1}) {
     for (const FormatInts& f : {e5m10, e6m9, bf16, nosub, float_ints(6, 4), float_ints(7, 14)}) {
       const std::string name = text("e%dm%d stochastic %d", int(f[1]), int(f[2]), bits);
@@ -95,17 +100,22 @@ std::vector<AccumulatorSpec> certified_accumulators() {
 
 void test_cuda_certified() {
   Source source(99);
-  std::map<Tier, int64_t> kept;
+  std::map<Tier, int64_t> kept[3];
   for (const AccumulatorSpec& spec : certified_accumulators()) {
     for (const Operands& data : all_operands()) {
       const bool gathers = source.once_in(2);
       const CudaProblem p = gathers ? CudaProblem{2, 3, 5, 38, true, source.once_in(2)}
                                     : CudaProblem{1, 7, 11, 61, false, source.once_in(2)};
-      CudaSums sums(p, spec, data.left, data.right, source);
-      sums.job.fast_doubles = source.once_in(2);
-      const Ran ran = run_product(&sums.job);
-      if (!ran.redone) ++kept[ran.tier];
-      sums.check(text("tier %d, %s,", static_cast<int>(ran.tier), data.name));
+      // Sums in chunks as a whole, split, and split in passes.
+      for (int turn = 0; turn < (spec.chunk > 0 ? 3 : 1); ++turn) {
+        CudaSums sums(p, spec, data.left, data.right, source);
+        sums.job.fast_doubles = source.once_in(2);
+        sums.job.processors = turn == 0 ? 1 : 132;
+        sums.job.most_parts = turn < 2 ? lpk::cuda::kMostParts : 2 * p.count * p.m * p.n;
+        const Ran ran = run_product(&sums.job);
+        if (!ran.redone) ++kept[turn][ran.tier];
+        sums.check(text("tier %d, %s,", static_cast<int>(ran.tier), data.name));
+      }
     }
   }
   // Sums without products, and outputs of several tiles.
@@ -122,9 +132,12 @@ void test_cuda_certified() {
     sums.check("several tiles,");
   }
   // Every certified kernel ran, and kept what it did.
-  for (int tier = 1; tier <= static_cast<int>(Tier::kNative); ++tier) {
-    if (kept[static_cast<Tier>(tier)] == 0) std::printf("tier %d kept nothing\n", tier);
-    CHECK(kept[static_cast<Tier>(tier)] > 0);
+  for (const auto& each : kept) {
+    for (int tier = 1; tier <= static_cast<int>(Tier::kNative); ++tier) {
+      const auto found = each.find(static_cast<Tier>(tier));
+      if (found == each.end()) std::printf("tier %d kept nothing\n", tier);
+      CHECK(found != each.end());
+    }
   }
 }
 

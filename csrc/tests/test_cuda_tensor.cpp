@@ -16,45 +16,57 @@
 namespace lpk_test {
 namespace {
 
-using lpk::cuda::TensorMap;
-using Map = lpk::cuda::TensorMap;
+using lpk::cuda::kLaneChunk;
+using lpk::cuda::kTensorSteps;
 
+// Each half of a stage has its own place, is copied once and looked up once.
+template <class Side>
+void check_tensor_stage(int threads) {
+  std::set<int> places, copied, looked_up;
+  for (int step = 0; step < kTensorSteps; ++step) {
+    for (int lane = 0; lane < Side::kLanes; ++lane) places.insert(Side::half_at(step, lane));
+  }
+  for (int t = 0; t < threads; ++t) {
+    for (int e = 0; e < Side::kCopied; ++e) {
+      const int at = Side::half_at(Side::copied_step(t, e), Side::copied_lane(t));
+      for (int n = 0; n < kLaneChunk; ++n) copied.insert(at + n);
+      CHECK(at == Side::half_at(Side::copied_step(t, 0), Side::copied_lane(t)) +
+                      Side::kCopiedApart * Side::kLanes * e);
+    }
+    for (int e = 0; e < Side::kFetched; ++e) {
+      for (int n = 0; n < 2; ++n)
+        looked_up.insert(Side::half_at(Side::fetched_step(t, e), Side::fetched_lane(t) + n));
+    }
+  }
+  const int halves = kTensorSteps * Side::kLanes;
+  CHECK(static_cast<int>(places.size()) == halves && *places.rbegin() == halves - 1);
+  CHECK(copied == places && looked_up == places);
+}
+
+// Every output is some thread's, and the threads name the rows of their warps' fragments.
+template <int kRows, int kCols>
 void check_tensor_map() {
+  using Map = lpk::cuda::TensorMap<kRows, kCols>;
+  using Left = typename Map::Left;
+  using Right = typename Map::Right;
   std::set<std::pair<int, int>> outputs;
   for (int t = 0; t < Map::kThreads; ++t) {
     for (int n = 0; n < Map::kOutputs; ++n) outputs.insert({Map::row(t, n), Map::col(t, n)});
   }
-  CHECK(outputs.size() == 128 * 128 && outputs.rbegin()->first == 127);
-  // Each half of a stage has its own place, is copied once, looked up once, and named by a thread.
-  std::set<int> places, copied, looked_up;
-  for (int step = 0; step < Map::kSteps; ++step) {
-    for (int lane = 0; lane < Map::kLanes; ++lane) places.insert(Map::half_at(step, lane));
-  }
-  for (int t = 0; t < Map::kThreads; ++t) {
-    for (int e = 0; e < Map::kCopied; ++e) {
-      for (int n = 0; n < Map::kChunk; ++n)
-        copied.insert(Map::half_at(Map::copied_step(t, e), Map::copied_lane(t) + n));
-    }
-    CHECK(Map::half_at(Map::copied_step(t, 1), Map::copied_lane(t)) ==
-          Map::half_at(Map::copied_step(t, 0), Map::copied_lane(t)) + 16 * Map::kLanes);
-    for (int e = 0; e < Map::kFetched; ++e) {
-      for (int n = 0; n < 2; ++n)
-        looked_up.insert(Map::half_at(Map::fetched_step(t, e), Map::fetched_lane(t) + n));
-    }
-  }
-  CHECK(places.size() == 32 * 128 && *places.rbegin() == 32 * 128 - 1);
-  CHECK(copied == places && looked_up == places);
+  CHECK(static_cast<int>(outputs.size()) == kRows * kCols && outputs.rbegin()->first == kRows - 1);
+  check_tensor_stage<Left>(Map::kThreads);
+  check_tensor_stage<Right>(Map::kThreads);
   for (int t = 0; t < Map::kThreads; ++t) {
     for (int h = 0; h < 2; ++h) {
       const int left_step = 16 * h + t / 16 % 2 * 8 + t % 8;
       const int right_step = 16 * h + t / 8 % 2 * 8 + t % 8;
       for (int i = 0; i < Map::kRows; ++i) {
         const int lane = Map::first_row(t) + 16 * i + t / 8 % 2 * 8;
-        CHECK(Map::row_at(Map::left_start(t), i, h) == Map::half_at(left_step, lane));
+        CHECK(Left::row_at(Map::left_start(t), i, h) == Left::half_at(left_step, lane));
       }
       for (int j = 0; j < Map::kCols / 2; ++j) {
         const int lane = Map::first_col(t) + 16 * j + t / 16 % 2 * 8;
-        CHECK(Map::row_at(Map::right_start(t), j, h) == Map::half_at(right_step, lane));
+        CHECK(Right::row_at(Map::right_start(t), j, h) == Right::half_at(right_step, lane));
       }
     }
   }
@@ -68,7 +80,7 @@ void check_copied_stages() {
       job.sums.k = length;
       job.acc.chunk = chunk;
       lpk::cuda::begin_chunks(&job);
-      lpk::cuda::CopiedStages at(job);
+      lpk::cuda::CopiedStages at(job, {0, 0, job.chunks, 0});
       for (lpk::cuda::StagesOf<32> want(job); want.left(); want = want.following()) {
         CHECK(at.left() && at.first() == want.first() && at.count() == want.count());
         CHECK(at.chunk() == want.chunk() && at.closes() == want.closes());
@@ -209,12 +221,19 @@ void check_products() {
     }
   }
   const Operands data = all_operands()[0];
-  for (const bool gathers : {false, true}) {
-    CudaSums sums({2, 140, 131, 50, gathers, true}, native.chunked(24, float_ints(6, 9)), data.left,
-                  data.right, source);
-    run_product(&sums.job);
-    sums.check("several tiles,");
+  // Tiles of every shape, several of each.
+  std::set<std::pair<int, int>> tiles;
+  for (const auto& [m, n] : {std::pair{140, 200}, {140, 61}, {61, 140}}) {
+    for (const bool gathers : {false, true}) {
+      CudaSums sums({2, m, n, 50, gathers, true}, native.chunked(24, float_ints(6, 9)), data.left,
+                    data.right, source);
+      sums.job.processors = source.once_in(2) ? 1 : 132;
+      const Ran ran = run_product(&sums.job);
+      tiles.insert({ran.cut.rows, ran.cut.cols});
+      sums.check("several tiles,");
+    }
   }
+  CHECK(tiles.size() == 3);
   CudaSums nothing({1, 2, 3, 0, false, true}, native.chunked(24), data.left, data.right, source);
   run_product(&nothing.job);
   nothing.check("no products,");
@@ -225,7 +244,9 @@ void check_products() {
 }  // namespace
 
 void test_cuda_tensor() {
-  check_tensor_map();
+  check_tensor_map<128, 128>();
+  check_tensor_map<128, 64>();
+  check_tensor_map<64, 128>();
   check_copied_stages();
   std::map<lpk::cuda::OuterWay, int64_t> ways;
   for (const NamedFormat& format : outer_formats()) check_outer_rule(format, &ways);

@@ -72,8 +72,8 @@ def test_tiles_are_counted_by_what_their_own_rows_hold() -> None:
     assert tally.tiles == {narrow: 1, wide: 2} and tally.faster == 1
     # One chunk of 10 products ends once.
     cost = {
-        kernel: cuda_count(kernel, tables=False, chunks=True).product
-        + cuda_count(kernel, tables=False, chunks=True).closed / k
+        kernel: cuda_count(kernel, ACC, tables=False).product
+        + cuda_count(kernel, ACC, tables=False).closed / k
         for kernel in (wide, narrow)
     }
     assert tally.instructions["tensor"] == pytest.approx(outputs * k * cost[wide])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -15,16 +16,18 @@ __all__ = [
     "Loop",
     "cubins",
     "disassembled",
+    "fewest",
     "functions",
     "loops",
     "ptx",
     "stretches",
+    "target_of",
     "tool",
     "usage",
 ]
 
 # "/*0a30*/  @!P0 FFMA.RM R3, R4, R5, R6 ;", or a label ".L_x_12:".
-_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
 _LABEL = re.compile(r"^(\.L_x?_?\d+):")
 _SECTION = re.compile(r"^\.text\.(\w+):")
 _TARGET = re.compile(r"`\((\.L_x?_?\d+)\)")
@@ -35,6 +38,8 @@ class Instruction(NamedTuple):
     #: With its suffixes: FFMA.RM.
     name: str
     operands: str
+    #: Whether a predicate decides if it runs.
+    guarded: bool = False
 
 
 class Function(NamedTuple):
@@ -104,7 +109,8 @@ def functions(text: str) -> Iterator[Function]:
         elif label := _LABEL.match(line.strip()):
             current.labels[label[1]] = len(current.code)
         elif found := _INSTRUCTION.search(line):
-            current.code.append(Instruction(int(found[1], 16), found[2], found[3]))
+            guarded = found[2] is not None and "@PT" not in found[2]
+            current.code.append(Instruction(int(found[1], 16), found[3], found[4], guarded))
     if current:
         yield current
 
@@ -137,3 +143,47 @@ def loops(function: Function) -> list[Loop]:
         ]
         found.append(Loop(first, last, body))
     return found
+
+
+def target_of(function: Function, index: int) -> int | None:
+    """Where the branch at an index goes; None for any other instruction."""
+    instruction = function.code[index]
+    found = _TARGET.search(instruction.operands)
+    if not instruction.name.startswith("BRA") or found is None:
+        return None
+    return function.labels[found[1]]
+
+
+def fewest(
+    function: Function,
+    first: int,
+    last: int,
+    through: Sequence[str | int],
+    past: Sequence[int] = (),
+) -> int:
+    """The fewest instructions from the one at `first` to before `last` on a way that meets one of
+    each of these names, or the very one at a number, and none of those at `past`. Branches are
+    taken or not; calls return."""
+    goal = (1 << len(through)) - 1
+    queue, done = [(0, first, 0)], {(index, met) for index in past for met in range(goal + 1)}
+    while queue:
+        length, index, met = heapq.heappop(queue)
+        if index == last and met == goal:
+            return length
+        if (index, met) in done or index >= len(function.code) or index == last:
+            continue
+        done.add((index, met))
+        instruction = function.code[index]
+        for bit, wanted in enumerate(through):
+            by_name = isinstance(wanted, str) and instruction.name.startswith(wanted)
+            if by_name or wanted == index:
+                met |= 1 << bit
+        target = target_of(function, index)
+        following = [] if target is None else [target]
+        leaves = instruction.name.startswith(("BRA", "EXIT", "RET")) and not instruction.guarded
+        # A branch on a uniform register, or one that names a predicate, may fall through.
+        if not leaves or (target is not None and "UP" in instruction.operands.split("`")[0]):
+            following.append(index + 1)
+        for next_index in following:
+            heapq.heappush(queue, (length + 1, next_index, met))
+    raise ValueError(f"{function.name}: no way from {first} to {last} meets all of {through}")

@@ -123,17 +123,15 @@ def multiply(
     """Fill ``sums.out``. Runs inside `on_device`; the host waits for nothing."""
     out = sums.out
     sizes, ints = list(sums.sizes), list(acc)
-    positions = 0 if sums.positions is None else sums.positions.data_ptr()
+    tensors = sums.tensors()
     operands = [left.values.numel(), right.values.numel()]
-    size = module().cuda_scratch_bytes(
-        sizes=sizes + operands, positions=positions, accumulator=ints
-    )
+    size = module().cuda_scratch_bytes(sizes=sizes + operands, steps=tensors[2:5], accumulator=ints)
     scratch = torch.empty(size, dtype=torch.uint8, device=out.device)
     draws = Seed(seed, out.device)
     module().cuda_multiply(
         left=left.ints(),
         right=right.ints(),
-        tensors=sums.tensors(),
+        tensors=tensors,
         lines=sums.lines(),
         sizes=sizes,
         accumulator=ints,

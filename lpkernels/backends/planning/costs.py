@@ -9,13 +9,17 @@ from typing import NamedTuple
 
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
 from lpkernels.backends.planning import cuda, triton
-from lpkernels.backends.planning.counts import Count, cuda_count, outer_count, triton_count
-from lpkernels.backends.planning.cuda_tiers import TENSOR
+from lpkernels.backends.planning.counts import PARTS, Count, cuda_count, outer_count, triton_count
+from lpkernels.backends.planning.cuda_tiers import TENSOR, closes_in_float
 from lpkernels.backends.planning.devices import Device
 from lpkernels.backends.planning.plans import Plan, ceil_div, covering
+from lpkernels.backends.planning.shaped_counts import shaped_count
 from lpkernels.backends.planning.shapes import Call, Shape, products
 
 _FLOAT, _HALF, _WARP = 4, 2, 32
+# Clocks of four instructions that wait for each other, which an outer sum goes through for every
+# chunk, with a share of what checks eight of them: assumed.
+_CHAIN = 24
 # Kernels that pack two operands: for cuda their facts cleared at once, for triton each by itself.
 _PACKING = {"cuda": 3, "triton": 4}
 
@@ -68,18 +72,44 @@ def _elements(sizes: tuple[int, ...]) -> int:
 
 
 def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: float) -> Cost:
-    if backend == "cuda":
-        plan = cuda.plan(shape, acc, device.processors, fast_doubles=device.fast_doubles)
-        count = cuda_count(plan.kernel, tables=shape.tables, chunks=acc.chunk is not None)
+    found = _cuda if backend == "cuda" else _triton
+    return found(shape, acc, device, fp32)
+
+
+def _cuda(shape: Shape, acc: Accumulator, device: Device, fp32: float) -> Cost:
+    plan = cuda.plan(shape, acc, device.processors, fast_doubles=device.fast_doubles)
+    if plan.tile == cuda.SQUARE:
+        count = cuda_count(plan.kernel, acc, tables=shape.tables)
     else:
-        plan = triton.plan(shape, acc, device.processors)
-        count = triton_count(plan.kernel, acc, tables=shape.tables, shared=plan.splits > 1)
+        count = shaped_count(plan.kernel, plan.tile, tables=shape.tables)
+    added = 0.0
+    if plan.chunks:
+        added = PARTS.closed if closes_in_float(acc) else PARTS.in_double
+    closed = count.kept if plan.chunks else count.closed
+    instructions = per_product(count._replace(closed=closed + added), shape, acc)
+    chunks, steps, outputs = shape.chunks(acc.chunk), shape.k, shape.outputs
+    closes = 0 if acc.chunk is None else chunks
+    if plan.chunks:
+        assert acc.chunk is not None
+        # Where positions are left out, the steps of a tile are taken to be its share of them.
+        steps = min(ceil_div(shape.k * plan.chunks, chunks), plan.chunks * acc.chunk)
+        outputs, closes = outputs * chunks, plan.chunks
+    spent = _tiles(shape, plan, steps, steps * count.product + closes * closed, outputs, device)
+    if plan.chunks:
+        spent += _parts(shape, chunks, added, device)
+    return Cost(shape, plan, instructions, spent, fp32)
+
+
+def _triton(shape: Shape, acc: Accumulator, device: Device, fp32: float) -> Cost:
+    plan = triton.plan(shape, acc, device.processors)
+    count = triton_count(plan.kernel, acc, tables=shape.tables, shared=plan.splits > 1)
     instructions = per_product(count, shape, acc)
-    spent = _microseconds(shape, plan, instructions, device)
-    if plan.splits > 1 and backend == "triton":
+    steps = plan.steps or shape.k
+    spent = _tiles(shape, plan, steps, steps * instructions, shape.outputs, device)
+    if plan.splits > 1:
         outer = outer_count(acc)
-        spent += _outer(shape, plan, acc, outer, device)
-        instructions += outer * chunks_of(shape, acc) / shape.k
+        spent += _shared(shape, plan, shape.chunks(acc.chunk), outer, device)
+        instructions += outer * shape.chunks(acc.chunk) / shape.k
     return Cost(shape, plan, instructions, spent, fp32)
 
 
@@ -87,35 +117,40 @@ def per_product(count: Count, shape: Shape, acc: Accumulator) -> float:
     """Instructions of a product, with those that close its chunks."""
     if acc.chunk is None or shape.k == 0:
         return count.product
-    return count.product + count.closed * chunks_of(shape, acc) / shape.k
+    return count.product + count.closed * shape.chunks(acc.chunk) / shape.k
 
 
-def chunks_of(shape: Shape, acc: Accumulator) -> int:
-    """How many chunks a sum has, those that steps leave out too."""
-    assert acc.chunk is not None
-    return ceil_div(shape.length or shape.k, acc.chunk)
+def _tiles(
+    shape: Shape, plan: Plan, steps: int, per_output: float, outputs: int, device: Device
+) -> float:
+    """Microseconds of the tiles: the longest of instructions, tensor cores and memory, behind what
+    makes 16-bit operands. steps, per_output: the products of an output of a tile and its
+    instructions; outputs: floats that are written."""
+    rows, cols = plan.tile
+    tiles = plan.waves * rows * cols
+    clocks = tiles * per_output / (_WARP * device.issues)
+    fed = 0.0
+    values = sum(shape.packed)
+    if plan.kernel in TENSOR:
+        clocks = max(clocks, tiles * steps / device.tensor_products)
+        fed = (_FLOAT + _HALF) * values / device.bandwidth
+    moved = (_HALF if plan.kernel in TENSOR else _FLOAT) * values + _FLOAT * outputs
+    return fed + max(clocks / device.clock, moved / device.bandwidth)
 
 
-def _outer(shape: Shape, plan: Plan, acc: Accumulator, count: float, device: Device) -> float:
+def _parts(shape: Shape, chunks: int, added: float, device: Device) -> float:
+    """Microseconds of `cuda`'s adding the chunks of split sums in order: the longest of
+    instructions, of one sum's chunks after one another, and of memory."""
+    warps = shape.outputs / (_WARP * device.issues * device.processors)
+    clocks = chunks * max(warps * added, max(_CHAIN, added))
+    moved = _FLOAT * shape.outputs * (chunks + 1)
+    return max(clocks / device.clock, moved / device.bandwidth)
+
+
+def _shared(shape: Shape, plan: Plan, chunks: int, count: float, device: Device) -> float:
     """Microseconds of the kernel of `triton` that adds the sums of chunks, a warp for 32 outputs,
     and of the memory that they go through."""
-    chunks = chunks_of(shape, acc)
     waves = ceil_div(covering(shape.matrices, shape.m, shape.n, (1, _WARP)), device.processors)
     clocks = waves * chunks * count / device.issues
     through = _FLOAT * plan.tiles * plan.tile[0] * plan.tile[1] * chunks / device.bandwidth
     return max(clocks / device.clock, through) + through
-
-
-def _microseconds(shape: Shape, plan: Plan, instructions: float, device: Device) -> float:
-    """The longest of instructions, tensor cores and memory, behind what makes 16-bit operands."""
-    rows, cols = plan.tile
-    made = plan.waves * rows * cols * (plan.steps or shape.k)
-    clocks = made * instructions / (_WARP * device.issues)
-    fed = 0.0
-    values = sum(shape.packed)
-    if plan.kernel in TENSOR:
-        clocks = max(clocks, made / device.tensor_products)
-        fed = (_FLOAT + _HALF) * values / device.bandwidth
-    outputs = shape.matrices * shape.m * shape.n
-    moved = (_HALF if plan.kernel in TENSOR else _FLOAT) * values + _FLOAT * outputs
-    return fed + max(clocks / device.clock, moved / device.bandwidth)

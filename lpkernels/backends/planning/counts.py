@@ -10,15 +10,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.planning.cuda_tiers import closes_in_float
 from lpkernels.backends.planning.plans import not_counted
 from lpkernels.backends.planning.triton_tiers import single_outer
 
 
 class Count(NamedTuple):
-    """Instructions of a thread: for a product, and for a sum that ends a chunk."""
+    """Instructions of a thread: for a product, and for a sum that ends a chunk. kept: for one that
+    waits in memory instead, where sums are split. in_double: where chunks cannot end in float32."""
 
     product: float
     closed: float = 0.0
+    kept: float = 0.0
+    in_double: float = 0.0
 
 
 class Layouts(NamedTuple):
@@ -31,40 +35,98 @@ class Layouts(NamedTuple):
     tables_chunks: Count | None
 
 
-def _layouts(packed: float, chunks: float, tables: float, both: float, *ends: float) -> Layouts:
-    one, other = ends
-    return Layouts(Count(packed), Count(chunks, one), Count(tables), Count(both, other))
-
-
-def _tensor(chunks: float, both: float, *ends: float) -> Layouts:
-    one, other = ends
-    return Layouts(None, Count(chunks, one), None, Count(both, other))
-
-
 CUDA = {
-    "float32": _layouts(1.164, 1.27, 1.334, 1.438, 96.75, 96.875),
-    "half precision": _layouts(0.633, 0.73, 0.814, 0.91, 92.375, 92.5),
-    "bfloat16": _layouts(0.648, 0.746, 0.811, 0.908, 92.375, 92.5),
-    "toward zero": _layouts(2.672, 2.791, 2.838, 2.945, 94.75, 96.75),
-    "two steps": _layouts(3.168, 3.289, 3.336, 3.445, 95.125, 96.625),
-    "two steps, watched": _layouts(3.67, 3.789, 3.836, 3.945, 94.75, 96.625),
-    "two steps, clipped": _layouts(5.17, 5.291, 5.338, 5.447, 95.25, 96.625),
-    "odd, two steps": _layouts(6.67, 6.789, 6.836, 6.945, 94.75, 96.625),
-    "split": _layouts(4.17, 4.291, 4.338, 4.447, 95.0, 96.625),
-    "split, watched": _layouts(4.672, 4.791, 4.838, 4.947, 94.875, 96.625),
-    "split, clipped": _layouts(6.174, 6.293, 6.34, 6.451, 95.25, 96.625),
-    "floor": _layouts(5.166, 5.27, 5.332, 5.439, 96.625, 96.625),
-    "floor, watched": _layouts(5.666, 5.77, 5.832, 5.939, 96.5, 96.625),
-    "floor, clipped": _layouts(7.168, 7.271, 7.334, 7.443, 97.0, 96.75),
-    "odd, split": _layouts(7.672, 7.791, 7.838, 7.947, 95.0, 96.625),
-    "odd, floor": _layouts(8.666, 8.77, 8.83, 8.939, 96.5, 96.625),
-    "stochastic": _layouts(7.004, 7.113, 7.143, 7.283, 95.75, 95.625),
-    "converted": _layouts(2.664, 2.77, 2.832, 2.939, 96.5, 96.625),
-    "double, split": _layouts(4.76, 4.896, 5.062, 5.221, 101.375, 104.0),
-    "double, floor": _layouts(6.709, 6.66, 6.822, 6.998, 103.25, 104.0),
-    "tensor cores, half": _tensor(0.068, 0.321, 6.562, 8.562),
-    "tensor cores, bfloat16": _tensor(0.068, 0.321, 6.562, 8.562),
-}
+    "float32": Layouts(
+        Count(1.164), Count(1.24, 22.844, 7.109, 56.188),
+        Count(1.334), Count(1.408, 22.594, 7.078, 55.922),
+    ),
+    "half precision": Layouts(
+        Count(0.633), Count(0.709, 18.203, 6.234, 51.734),
+        Count(0.814), Count(0.889, 17.719, 6.234, 51.609),
+    ),
+    "bfloat16": Layouts(
+        Count(0.648), Count(0.727, 17.922, 6.203, 51.75),
+        Count(0.811), Count(0.887, 18.234, 6.234, 51.625),
+    ),
+    "toward zero": Layouts(
+        Count(2.672), Count(2.746, 21.141, 6.766, 55.781),
+        Count(2.838), Count(2.918, 21.016, 6.734, 55.641),
+    ),
+    "two steps": Layouts(
+        Count(3.17), Count(3.246, 22.828, 7.203, 55.75),
+        Count(3.336), Count(3.414, 22.828, 7.156, 55.766),
+    ),
+    "two steps, watched": Layouts(
+        Count(3.67), Count(3.746, 22.328, 7.156, 55.516),
+        Count(3.836), Count(3.914, 22.578, 7.141, 55.766),
+    ),
+    "two steps, clipped": Layouts(
+        Count(5.172), Count(5.248, 22.328, 7.172, 55.656),
+        Count(5.338), Count(5.418, 22.578, 7.078, 55.812),
+    ),
+    "odd, two steps": Layouts(
+        Count(6.67), Count(6.746, 22.578, 7.203, 55.766),
+        Count(6.836), Count(6.914, 22.578, 7.172, 55.766),
+    ),
+    "split": Layouts(
+        Count(4.172), Count(4.248, 22.703, 7.172, 55.891),
+        Count(4.338), Count(4.416, 22.328, 7.078, 55.828),
+    ),
+    "split, watched": Layouts(
+        Count(4.672), Count(4.748, 22.203, 7.141, 55.516),
+        Count(4.838), Count(4.916, 22.078, 7.047, 55.812),
+    ),
+    "split, clipped": Layouts(
+        Count(6.174), Count(6.25, 22.328, 7.188, 55.656),
+        Count(6.34), Count(6.42, 22.578, 7.078, 55.656),
+    ),
+    "floor": Layouts(
+        Count(5.166), Count(5.254, 22.703, 7.203, 56.031),
+        Count(5.332), Count(5.424, 22.078, 7.047, 55.828),
+    ),
+    "floor, watched": Layouts(
+        Count(5.666), Count(5.754, 22.453, 7.141, 55.656),
+        Count(5.832), Count(5.924, 22.828, 7.078, 56.609),
+    ),
+    "floor, clipped": Layouts(
+        Count(7.168), Count(7.258, 22.328, 7.219, 55.656),
+        Count(7.334), Count(7.428, 22.328, 7.062, 56.078),
+    ),
+    "odd, split": Layouts(
+        Count(7.672), Count(7.748, 22.453, 7.219, 55.625),
+        Count(7.838), Count(7.918, 22.578, 7.078, 55.641),
+    ),
+    "odd, floor": Layouts(
+        Count(8.666), Count(8.754, 22.453, 7.203, 55.5),
+        Count(8.832), Count(8.924, 22.828, 7.141, 55.766),
+    ),
+    "stochastic": Layouts(
+        Count(7.012), Count(7.111, 22.25, 6.656, 50.594),
+        Count(7.137), Count(7.316, 22.125, 6.625, 50.594),
+    ),
+    "converted": Layouts(
+        Count(2.664), Count(2.738, 22.344, 7.141, 55.516),
+        Count(2.83), Count(2.91, 22.219, 7.094, 56.094),
+    ),
+    "double, split": Layouts(
+        Count(4.76), Count(4.84, 30.594, 9.547, 63.906),
+        Count(5.062), Count(5.275, 30.469, 9.578, 63.625),
+    ),
+    "double, floor": Layouts(
+        Count(6.713), Count(6.633, 30.469, 9.531, 63.906),
+        Count(7.033), Count(7.01, 30.469, 9.547, 64.188),
+    ),
+    "tensor cores, half": Layouts(
+        None, Count(0.069, 6.562, 2.921),
+        None, Count(0.256, 8.562, 3.746),
+    ),
+    "tensor cores, bfloat16": Layouts(
+        None, Count(0.069, 6.562, 2.921),
+        None, Count(0.256, 8.562, 3.746),
+    ),
+}  # fmt: skip
+#: Of a chunk of an output where sums were split.
+PARTS = Count(0.0, 16.75, 0.0, 50.0)
 
 #: Packed operands in one sum, where the name says nothing else.
 TRITON = {
@@ -109,12 +171,12 @@ TRITON = {
 _CHUNKS, _IMAGE, _SHARED = ", chunks", ", image", ", shared"
 
 
-def cuda_count(kernel: str, *, tables: bool, chunks: bool) -> Count:
+def cuda_count(kernel: str, acc: Accumulator, *, tables: bool) -> Count:
     """Of a kernel of csrc/cuda in the layout that a product has."""
-    found = CUDA[kernel][2 * tables + chunks]
+    found = CUDA[kernel][2 * tables + (acc.chunk is not None)]
     if found is None:
         raise ValueError(f"{kernel}: there is no such kernel without chunks")
-    return found
+    return found if closes_in_float(acc) else found._replace(closed=found.in_double)
 
 
 def outer_count(acc: Accumulator) -> float:

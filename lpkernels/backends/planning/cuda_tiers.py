@@ -78,9 +78,14 @@ def may_certify(acc: Accumulator) -> bool:
 
 
 def may_use_tensor_cores(acc: Accumulator) -> bool:
-    """Whether tensor cores may make the chunks: `outer_way` of csrc/cuda/outer_way.h is one."""
+    """Whether tensor cores may make the chunks."""
+    return acc.order == "native" and acc.chunk is not None and closes_in_float(acc)
+
+
+def closes_in_float(acc: Accumulator) -> bool:
+    """Whether chunks end in float32, not in double: `outer_way` of csrc/cuda/outer_way.h is one."""
     outer = acc.outermost
-    if acc.order != "native" or acc.chunk is None or acc.outermost_rounding != "nearest_even":
+    if acc.outermost_rounding != "nearest_even":
         return False
     if not isinstance(outer, FloatFormat) or not outer.subnormals:
         return False
@@ -94,6 +99,14 @@ def may_use_tensor_cores(acc: Accumulator) -> bool:
     return (
         least >= -126 and least - outer.man_bits >= -147 and top(outer) + 25 - outer.man_bits <= 127
     )
+
+
+def has_shapes(kernel: str) -> bool:
+    """Whether a kernel has tiles of several shapes: `has_shapes` of csrc/cuda/plan.h."""
+    if kernel in TENSOR:
+        return True
+    rule, _, limit = kernel.partition(", ")
+    return rule in ("two steps", "split", "floor") and limit in ("", "watched")
 
 
 def _holds(name: str, x: Range) -> bool:

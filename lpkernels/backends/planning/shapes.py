@@ -78,8 +78,16 @@ class Shape(NamedTuple):
         return self.length > 0
 
     @property
+    def outputs(self) -> int:
+        return self.matrices * self.m * self.n
+
+    @property
     def macs(self) -> int:
-        return self.matrices * self.m * self.n * self.k
+        return self.outputs * self.k
+
+    def chunks(self, chunk: int | None) -> int:
+        """How many of that length a sum has, those without steps among them."""
+        return 1 if chunk is None else -(-(self.length or self.k) // chunk)
 
 
 def products(call: Call, backend: str) -> list[Shape]:

@@ -61,7 +61,7 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     return Plan(
         name, (tile.bm, tile.bn), programs, splits, ceil_div(programs * splits, processors),
         launches(len(kinds), found.passes(chunks) if found.held else 0, finishes=shape.finishes),
-        scratch(shape, [*tiles, last], kinds, found), steps,
+        scratch(shape, [*tiles, last], kinds, found), steps=steps,
     )  # fmt: skip
 
 

@@ -61,8 +61,8 @@ class PythonKernels:
                             x = float(round_array(np.float64([x]), q.fmt, q.rounding)[0])
                     out[(g * steps + step) * padded + lane] = x
 
-    def cuda_scratch_bytes(self, sizes, positions, accumulator) -> int:
-        assert len(sizes) == 6 and len(accumulator) in (35, 54) and positions >= 0
+    def cuda_scratch_bytes(self, sizes, steps, accumulator) -> int:
+        assert len(sizes) == 6 and len(accumulator) in (35, 54) and min(steps) >= 0
         return 16
 
     def cuda_accumulate(

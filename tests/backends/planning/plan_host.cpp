@@ -1,6 +1,7 @@
 // Reads products as lines of integers, writes for each the tier that csrc/cuda/plan.h chooses (-1:
-// no certified kernel may be asked for) and the bytes of its scratch memory. For
-// tests/backends/planning/test_cuda_host.py, which says what the integers are.
+// no certified kernel may be asked for), the bytes of its scratch memory, and how its sums are
+// split by square tiles and by those of several shapes: rows, columns, tiles, splits, passes,
+// chunks of a split. tests/backends/planning/test_cuda_host.py says what the integers are.
 #include <cstdio>
 #include <vector>
 
@@ -38,11 +39,22 @@ int main() {
     job.sums.positions = next[4] != 0 ? &position : nullptr;
     job.sums.left.size = next[5];
     job.sums.right.size = next[6];
-    job.acc = lpk::accumulator_from(next + 7);
+    job.sums.starts = next[4] != 0 ? &position : nullptr;
+    job.sums.chunks = next[7];
+    job.processors = static_cast<int32_t>(next[8]);
+    job.most_parts = kMostParts;
+    job.acc = lpk::accumulator_from(next + 9);
+    begin_chunks(&job);
     if (job.acc.order == lpk::Order::kNative) job.acc.rounding = lpk::Rounding::kNearestEven;
     job.fast_doubles = true;
     const bool may = may_certify(job.acc);
-    std::printf("%d %ld\n", may ? static_cast<int>(plan_for(job).tier) : -1,
-                static_cast<long>(may ? scratch_size(job.sums, job.acc) : 0));
+    begin_cuts(&job);
+    std::printf("%d %ld", may ? static_cast<int>(plan_for(job).tier) : -1,
+                static_cast<long>(may ? scratch_size(job) : 0));
+    for (const Cut& cut : {job.squares, job.shaped}) {
+      std::printf(" %d %d %ld %d %d %d", cut.rows, cut.cols, static_cast<long>(cut.tiles),
+                  cut.splits, cut.passes, cut.chunks);
+    }
+    std::printf("\n");
   }
 }

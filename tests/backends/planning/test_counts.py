@@ -9,13 +9,17 @@ import pytest
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning.counts import (
     CUDA,
+    PARTS,
     TRITON,
     Count,
     cuda_count,
     outer_count,
     triton_count,
 )
+from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES, Tiles
+from lpkernels.backends.planning.shaped_counts import shaped_count, shaped_counts
 
+ENDS = ("closed", "kept", "closed_in_double")
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
 
 
@@ -28,11 +32,13 @@ def test_cuda_has_the_recorded_counts() -> None:
     block takes is not counted."""
     recorded = {
         (r["kernel"], r["tables"], r["chunks"]): Count(
-            r["instructions_per_product"], r["instructions_per_sum_closed"] or 0.0
+            r["instructions_per_product"],
+            *(r.get(f"instructions_per_sum_{end}", 0.0) for end in ENDS),
         )
         for r in lines("cuda-sm_90-counts.jsonl")
-        if not r["kernel"].startswith("operands, ")
+        if not r["kernel"].startswith("operands, ") and "tile" not in r
     }
+    assert recorded.pop(("parts", False, True)) == PARTS
     held = {
         (kernel, bool(i & 2), bool(i & 1)): count
         for kernel, layouts in CUDA.items()
@@ -40,6 +46,32 @@ def test_cuda_has_the_recorded_counts() -> None:
         if count is not None
     }
     assert held == recorded
+
+
+def test_smaller_tiles_have_the_recorded_counts() -> None:
+    recorded = {
+        (r["kernel"], *r["tile"], r["tables"]): Count(
+            r["instructions_per_product"], *(r[f"instructions_per_sum_{end}"] for end in ENDS[:2])
+        )
+        for r in lines("cuda-sm_90-counts.jsonl")
+        if "tile" in r
+    }
+    assert shaped_counts() == recorded
+
+
+# What a product takes with tables and chunks of 64, in the units of a table of cuda_cuts.py.
+@pytest.mark.parametrize(
+    ("shapes", "kernel", "unit"),
+    [(SHAPES, "two steps", 16), (TENSOR_SHAPES, "tensor cores, half", 256)],
+)
+def test_tiles_are_chosen_by_their_counts(shapes: Tiles, kernel: str, unit: int) -> None:
+    for rows, cols, _, cost in shapes.shapes:
+        if (rows, cols) == (128, 128):
+            count = CUDA[kernel].tables_chunks
+        else:
+            count = shaped_count(kernel, (rows, cols), tables=True)
+        assert count is not None
+        assert cost == round(unit * (count.product + count.closed / 64))
 
 
 def test_triton_has_the_last_recorded_counts() -> None:
@@ -57,8 +89,15 @@ def held_in(recorded: dict[str, Count]) -> dict[str, Count]:
 
 
 def test_a_layout_that_was_counted_is_taken() -> None:
-    assert cuda_count("two steps", tables=True, chunks=True) == CUDA["two steps"].tables_chunks
     acc = Accumulator("e6m9", chunk=64)
+    assert cuda_count("two steps", acc, tables=True) == CUDA["two steps"].tables_chunks
+    one = Accumulator("e6m9")
+    assert cuda_count("two steps", one, tables=True) == CUDA["two steps"].tables
+    # Without subnormals outer sums are made in double.
+    counted = CUDA["two steps"].packed_chunks
+    assert counted is not None
+    in_double = Accumulator("e6m9", chunk=64, outer="e6m9_nosub")
+    assert cuda_count("two steps", in_double, tables=False).closed == counted.in_double
     assert triton_count("fused", acc, tables=True) == TRITON["fused, chunks, image"]
     assert triton_count("fused", acc, tables=False) == TRITON["fused, chunks"]
     assert triton_count("wide", Accumulator("e6m0"), tables=True) == TRITON["wide, nearest_even"]
@@ -89,4 +128,4 @@ def test_what_was_never_counted_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="takes its wide kernel"):
         triton_count("wide", Accumulator("e6m0", chunk=8), tables=False)
     with pytest.raises(ValueError, match="tensor cores, half: there is no such kernel without"):
-        cuda_count("tensor cores, half", tables=False, chunks=False)
+        cuda_count("tensor cores, half", Accumulator("fp32"), tables=False)

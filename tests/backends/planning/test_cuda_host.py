@@ -9,8 +9,8 @@ import pytest
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import Shape, cuda
+from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES
 from lpkernels.backends.planning.cuda_tiers import TENSOR, may_certify, native, tier
-from lpkernels.backends.planning.plans import covering
 from lpkernels.backends.planning.ranges import Range
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
@@ -56,15 +56,18 @@ def operand(rng: random.Random) -> Range:
 
 
 def shaped(rng: random.Random) -> Shape:
-    sizes = rng.choice([(1, 1, 1), (32, 1, 9), (1, 300, 200), (7, 128, 129)])
-    k = rng.choice([1, 9, 64, 100, 1000, 200_000])
+    narrow = (1, rng.choice([16, 32, 64, 9000]), rng.choice([16, 32, 64, 9000]))
+    fixed = [(1, 1, 1), (32, 1, 9), (1, 300, 200), (7, 128, 129), (1, 512, 4608), (96, 9000, 1)]
+    sizes = rng.choice([*fixed, narrow])
+    k = rng.choice([1, 9, 64, 100, 1000, 200_000, rng.randint(1, 900_000)])
     length = k + 5 if rng.random() < 0.3 else 0
     packed = (rng.randint(1, 99_999), rng.randint(1, 99_999))
     return Shape(*sizes, k, operand(rng), operand(rng), length=length, packed=packed)
 
 
-def line(acc: Accumulator, s: Shape) -> str:
-    sizes = (s.matrices, s.m, s.n, s.k, int(s.skips), *s.packed)
+def line(acc: Accumulator, s: Shape, processors: int) -> str:
+    chunks = s.chunks(acc.chunk)
+    sizes = (s.matrices, s.m, s.n, s.k, int(s.skips), *s.packed, chunks, processors)
     ints = (*s.left, *s.right, *sizes, *acc.to_ints())
     return " ".join(map(str, (len(ints), *ints)))
 
@@ -79,17 +82,21 @@ def name(number: int, acc: Accumulator) -> str:
     return RULES[number].replace("S", "two steps" if bits <= 10 else "split")
 
 
-def test_tiers_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
+def test_tiers_cuts_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
     rng = random.Random(5)
-    cases = [(drawn(rng), shaped(rng)) for _ in range(20_000)]
+    cases = [(drawn(rng), shaped(rng), rng.choice([1, 84, 132])) for _ in range(20_000)]
     program = tmp_path / "plan_host"
     source = Path(__file__).with_name("plan_host.cpp")
     subprocess.run(["g++", "-std=c++17", "-O1", source, "-o", program], check=True)
     lines = "\n".join(line(*case) for case in cases)
+    tiles = set()
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    for (acc, shape), answer in zip(cases, done.stdout.splitlines(), strict=True):
-        number, size = map(int, answer.split())
+    for (acc, shape, processors), answer in zip(cases, done.stdout.splitlines(), strict=True):
+        number, size, *rest = map(int, answer.split())
         assert tier(acc, shape, fast_doubles=True) == name(number, acc), (acc, shape)
         if may_certify(acc):
-            tiles = covering(shape.matrices, shape.m, shape.n, cuda.TILE)
-            assert cuda.scratch(shape, acc, tiles) == size, (acc, shape)
+            cuts = cuda.cuts_for(shape, acc, processors)
+            assert [*cuts.squares, *cuts.shaped] == rest, (acc, shape)
+            assert cuda.scratch(shape, acc, cuts) == size, (acc, shape)
+            tiles.add((cuts.shaped.rows, cuts.shaped.cols))
+    assert tiles == {(s.rows, s.cols) for s in (*SHAPES.shapes, *TENSOR_SHAPES.shapes)}

@@ -1,10 +1,11 @@
-"""Plans of the cuda backend as it is today: tile, tier, launches, scratch."""
+"""Plans of the cuda backend: tile, tier, splits, launches, scratch."""
 
 import pytest
 
 from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
 from lpkernels.backends.planning import Shape
-from lpkernels.backends.planning.cuda import launches, plan
+from lpkernels.backends.planning.cuda import Cuts, launches, plan
+from lpkernels.backends.planning.cuda_cuts import Cut
 from lpkernels.backends.planning.cuda_tiers import tier
 from lpkernels.backends.planning.ranges import FLOAT32, ONES, Range, range_of
 
@@ -17,12 +18,44 @@ def shape(m: int = 300, n: int = 20, k: int = 128, matrices: int = 1, **more: ob
 
 def test_a_plan_covers_the_outputs_with_tiles() -> None:
     acc = Accumulator("e6m9", chunk=64)
-    found = plan(shape(), acc, 132)
-    assert found.kernel == "two steps" and found.tile == (128, 128)
-    # ceil(300 / 128) tiles of rows, one of columns.
-    assert (found.tiles, found.splits, found.waves) == (3, 1, 1)
-    # The plan 256 bytes, a flag for each tile, a float for each of their outputs.
-    assert found.scratch == 256 + 256 + 3 * 128 * 128 * 4
+    found = plan(shape(m=700, k=64), acc, 3)
+    assert found.kernel == "two steps" and found.tile == (128, 32)
+    # ceil(700 / 128) tiles of rows, one of columns, of which a processor should hold two.
+    assert (found.tiles, found.splits, found.waves, found.chunks) == (6, 1, 2, 0)
+    # The plan 256 bytes, a flag for each tile, and, where other operands ask for square tiles, a
+    # float for each of their outputs.
+    assert found.scratch == 256 + 256 + 6 * 128 * 128 * 4
+
+
+TILES = {
+    (16_896, 256): (128, 128), (25_088, 64): (128, 64), (64, 25_088): (64, 128),
+    (99_999, 32): (128, 32), (24, 99_999): (32, 128), (99_999, 16): (128, 16),
+    (9, 99_999): (16, 128), (99_999, 1): (512, 1), (1, 99_999): (1, 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "tile"), TILES.items())
+def test_tiles_have_the_shape_of_the_outputs(
+    outputs: tuple[int, int], tile: tuple[int, int]
+) -> None:
+    m, n = outputs
+    acc = Accumulator("e6m9", chunk=64)
+    assert plan(shape(m=m, n=n, k=64), acc, 132).tile == tile
+    # Without chunks, or where they end in double, there is one tile.
+    for other in (Accumulator("e6m9"), Accumulator("e6m9", chunk=64, outer="e6m9_nosub")):
+        assert plan(shape(m=m, n=n, k=64), other, 132).tile == (128, 128)
+
+
+def test_tiles_of_tensor_cores_are_128_or_64_wide() -> None:
+    acc = as_accumulator("native_chunk64:outer=e6m9")
+    for outputs, tile in {**TILES, (99_999, 32): (128, 64), (24, 99_999): (64, 128)}.items():
+        m, n = outputs
+        found = plan(shape(m=m, n=n, k=64, packed=(1, 1)), acc, 132).tile
+        assert found == (tile if 64 in tile or tile == (128, 128) else wide(tile))
+
+
+def wide(tile: tuple[int, int]) -> tuple[int, int]:
+    return (128, 64) if tile[0] > tile[1] else (64, 128)
 
 
 @pytest.mark.parametrize(
@@ -37,8 +70,42 @@ def test_waves_are_the_tiles_of_the_busiest_processor(
 
 def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
     found = plan(shape(m=1, n=9, k=800, matrices=32), Accumulator("e6m9"), 132)
-    assert (found.tiles, found.waves) == (32, 1)
+    assert (found.tile, found.tiles, found.waves) == ((128, 128), 32, 1)
     assert found.scratch == 256 + 256
+    chunks = plan(shape(m=9000, n=1, k=9, matrices=32), Accumulator("e6m9", chunk=64), 132)
+    assert (chunks.tile, chunks.tiles, chunks.waves) == ((512, 1), 32 * 18, 8)
+    # A row of 32 outputs of three channels and more.
+    wgrad = plan(shape(m=1, n=9, k=800, matrices=32), Accumulator("e6m9", chunk=64), 132)
+    assert (wgrad.tile, wgrad.tiles, wgrad.splits) == ((1, 32), 9, 13)
+
+
+def test_long_sums_of_few_outputs_are_split() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    found = plan(shape(m=16, n=144, k=131_072), acc, 132)
+    # Two tiles of 16 x 128, 2048 chunks in 256 parts of 8; a processor should hold four.
+    assert (found.tiles, found.splits, found.chunks, found.waves) == (2, 256, 8, 4)
+    assert found.scratch == 256 + 256 + 16 * 144 * 2048 * 4
+    # The plan, eight kernels, one that adds the parts, the exact one.
+    assert found.launches == 1 + 8 + 1 + 1
+
+
+def test_what_waits_is_bounded() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    found = plan(shape(m=64, n=147, k=802_816), acc, 132)
+    # 12,544 chunks, of which 256 MiB hold 7,133: two passes of 6,272 chunks, 66 parts of 96.
+    assert (found.tiles, found.splits, found.chunks, found.waves) == (2, 66, 96, 2)
+    assert found.scratch <= 256 + 256 + 2**28
+    assert found.launches == 1 + 2 * (8 + 1) + 1
+
+
+def test_nothing_is_split_that_fills_the_processors() -> None:
+    acc = Accumulator("e6m9", chunk=64)
+    assert plan(shape(m=128 * 132, n=128), acc, 132).splits == 1
+    assert plan(shape(m=128 * 131, n=128), acc, 132).splits == 1
+    # One sum, without chunks.
+    assert plan(shape(k=100_000), Accumulator("e6m9"), 132).splits == 1
+    # One chunk.
+    assert plan(shape(k=64), acc, 132).splits == 1
 
 
 @pytest.mark.parametrize(
@@ -60,8 +127,9 @@ def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
 def test_every_kernel_that_operands_may_ask_for_is_started(name: str, count: int) -> None:
     acc = as_accumulator(name)
     if count > 1:
-        assert launches(acc, finishes=False) == count
-        assert launches(acc, finishes=True) == count + 1
+        cut = Cut(128, 128, 1, 1, 1, 2)
+        assert launches(acc, Cuts(cut, cut), finishes=False) == count
+        assert launches(acc, Cuts(cut, cut), finishes=True) == count + 1
     else:
         with pytest.raises(NotImplementedError, match=r"cuda: e6m9.*instructions are not counted"):
             plan(shape(), acc, 132)
@@ -100,6 +168,6 @@ def test_the_tier_is_that_of_the_devices_plan(
 
 def test_scratch_holds_the_operands_of_tensor_cores() -> None:
     acc = as_accumulator("native_chunk64:outer=e6m9")
-    found = plan(shape(m=1, n=1, left=E4M3, right=E4M3, packed=(300, 10)), acc, 132)
+    found = plan(shape(m=1, n=1, left=E4M3, right=E4M3, packed=(300, 10)), acc, 1)
     # Two bytes an element, each operand to a multiple of 256.
     assert found.scratch == 256 + 256 + 128 * 128 * 4 + 768 + 256

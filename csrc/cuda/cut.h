@@ -1,0 +1,75 @@
+// How a product is cut into blocks: a pure function of its sizes and of the processors; host code.
+// lpkernels/backends/planning/cuda_cuts.py has the same, and a test compares them.
+#pragma once
+
+#include <iterator>
+
+#include "tiles.h"
+
+namespace lpk::cuda {
+
+// A tile that certified kernels make: how many a processor should hold side by side, and what a
+// product takes by the counts of bench/cuda_counts.py, with tables and chunks of 64, in units of
+// its table.
+struct TileShape {
+  int32_t rows, cols, beside, cost;
+};
+// split: what split sums take, in eighths of what whole ones do: their chunks are written, read and
+// added.
+struct TileShapes {
+  const TileShape* at;
+  int count, split;
+};
+// Every kernel has the first; shapes.h has the others. Sixteenths of an instruction.
+constexpr TileShape kShapes[] = {{128, 128, 1, 60}, {128, 64, 1, 64}, {64, 128, 1, 64},
+                                 {128, 32, 2, 68},  {32, 128, 2, 68}, {128, 16, 4, 72},
+                                 {16, 128, 4, 71},  {512, 1, 8, 248}, {1, 32, 32, 384}};
+// On tensor cores, in 256ths: split sums wait for memory more than for that.
+constexpr TileShape kTensorShapes[] = {{128, 128, 1, 100}, {128, 64, 2, 125}, {64, 128, 2, 126}};
+
+constexpr TileShapes kSquares = {kShapes, 1, 9};
+constexpr TileShapes kAllShapes = {kShapes, static_cast<int>(std::size(kShapes)), 9};
+constexpr TileShapes kAllTensorShapes = {kTensorShapes, static_cast<int>(std::size(kTensorShapes)),
+                                         22};
+
+// Tiles that a processor makes one after another, at most, where sums are split.
+constexpr int64_t kMostWaves = 4;
+
+// chunks: of the longest sums, 1 where there are none; parts: how many sums of chunks may wait;
+// A processor holds several small tiles side by side, each at its share of the speed. Sums are
+// split where that pays for itself on the busiest processor.
+inline Cut cut_of(const Sums& s, int64_t chunks, int64_t processors, int64_t parts,
+                  const TileShapes& shapes) {
+  const int64_t room = parts / (s.count * s.m * s.n);
+  const int64_t passes = room < 1 ? 0 : ceil_div(chunks, room);
+  const int64_t in_pass = passes == 0 ? 0 : ceil_div(chunks, passes);
+  Cut best{};
+  int64_t least = -1;
+  for (int n = 0; n < shapes.count; ++n) {
+    const TileShape& shape = shapes.at[n];
+    const int64_t tiles = tile_count(s, shape.rows, shape.cols);
+    const int64_t places = processors * shape.beside;
+    const int64_t price = int64_t{shape.beside} * shape.rows * shape.cols * shape.cost;
+    const auto offer = [&](int64_t cost, int64_t splits, int64_t turns, int64_t length) {
+      if (least >= 0 && cost >= least) return;
+      least = cost;
+      best = {shape.rows,
+              shape.cols,
+              tiles,
+              static_cast<int32_t>(splits),
+              static_cast<int32_t>(turns),
+              static_cast<int32_t>(length)};
+    };
+    offer(8 * price * ceil_div(tiles, places) * chunks, 1, 1, chunks);
+    for (int64_t waves = 1; waves <= kMostWaves; ++waves) {
+      const int64_t most = waves * places / tiles;
+      if (most < 2 || in_pass < 2) continue;
+      const int64_t length = ceil_div(in_pass, most < in_pass ? most : in_pass);
+      offer(shapes.split * price * passes * waves * length, ceil_div(in_pass, length), passes,
+            length);
+    }
+  }
+  return best;
+}
+
+}  // namespace lpk::cuda

@@ -1,0 +1,112 @@
+"""How products of the ``cuda`` backend are cut into blocks: as in csrc/cuda/cut.h, by a test."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lpkernels.backends.planning.plans import ceil_div, covering
+
+
+class TileShape(NamedTuple):
+    """Rows and columns of a tile, how many of them a processor should hold side by side, and what a
+    product takes in it by the counts, with tables and chunks of 64, in units of its table."""
+
+    rows: int
+    cols: int
+    beside: int
+    cost: int
+
+
+class Tiles(NamedTuple):
+    """A table of tiles. split: what split sums take, in eighths of what whole ones do: their chunks
+    are written, read and added."""
+
+    shapes: tuple[TileShape, ...]
+    split: int
+
+
+#: The tile that every kernel has. Sixteenths of an instruction.
+SQUARES = Tiles((TileShape(128, 128, 1, 60),), 9)
+#: Those of sums to nearest in chunks that end in float32.
+SHAPES = Tiles(
+    (
+        *SQUARES.shapes,
+        TileShape(128, 64, 1, 64),
+        TileShape(64, 128, 1, 64),
+        TileShape(128, 32, 2, 68),
+        TileShape(32, 128, 2, 68),
+        TileShape(128, 16, 4, 72),
+        TileShape(16, 128, 4, 71),
+        TileShape(512, 1, 8, 248),
+        TileShape(1, 32, 32, 384),
+    ),
+    9,
+)
+#: Those of native chunks on tensor cores. 256ths of an instruction: split sums wait for memory more
+#: than for that.
+TENSOR_SHAPES = Tiles(
+    (
+        TileShape(128, 128, 1, 100),
+        TileShape(128, 64, 2, 125),
+        TileShape(64, 128, 2, 126),
+    ),
+    22,
+)
+#: Sums of chunks that wait in memory at most: 256 MiB of floats.
+MOST_PARTS = 1 << 26
+# Tiles that a processor makes one after another, at most, where sums are split.
+_MOST_WAVES = 4
+
+
+class Cut(NamedTuple):
+    """Tiles of so many rows and columns, each made `splits` times over, each time of other chunks,
+    `chunks` of them, and that in `passes` one after another. One split of one pass: a block makes
+    all of a tile."""
+
+    rows: int
+    cols: int
+    tiles: int
+    splits: int
+    passes: int
+    chunks: int
+
+
+def cut_of(
+    matrices: int,
+    m: int,
+    n: int,
+    chunks: int,
+    processors: int,
+    table: Tiles,
+    parts: int = MOST_PARTS,
+) -> Cut:
+    """chunks: of the longest sums, 1 where there are none; parts: how many sums of them may wait.
+
+    A processor holds several small tiles side by side, each at its share of the speed. Sums are
+    split where that makes the busiest processor's share of them smaller by a ninth or more.
+    """
+    room = parts // (matrices * m * n)
+    passes = ceil_div(chunks, room) if room else 0
+    in_pass = ceil_div(chunks, passes) if passes else 0
+    offers: list[tuple[int, Cut]] = []
+    for rows, cols, beside, cost in table.shapes:
+        # Tiles of one row cover the columns of all matrices one after another.
+        flat = (1, m, matrices * n) if rows == 1 else (matrices, m, n)
+        tiles = covering(*flat, (rows, cols))
+        places, price = processors * beside, beside * rows * cols * cost
+        whole = Cut(rows, cols, tiles, 1, 1, chunks)
+        offers.append((8 * price * ceil_div(tiles, places) * chunks, whole))
+        for waves in range(1, _MOST_WAVES + 1):
+            most = waves * places // tiles
+            if most < 2 or in_pass < 2:
+                continue
+            length = ceil_div(in_pass, min(most, in_pass))
+            split = Cut(rows, cols, tiles, ceil_div(in_pass, length), passes, length)
+            offers.append((table.split * price * passes * waves * length, split))
+    # The first of the cheapest.
+    return min(offers, key=lambda offer: offer[0])[1]
+
+
+def beside(cut: Cut, table: Tiles) -> int:
+    """Tiles of a cut, one of these shapes, that a processor should hold side by side."""
+    return next(s.beside for s in table.shapes if (s.rows, s.cols) == (cut.rows, cut.cols))

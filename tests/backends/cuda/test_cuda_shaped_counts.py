@@ -1,0 +1,130 @@
+"""Machine code of the certified kernels whose tiles are not square, counted as in
+test_cuda_counts.py: what a product costs in each shape, and the end of a chunk."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+from tests.backends.cuda.test_cuda_counts import CEILINGS, PRODUCTS, REASON, cubins, kernels
+from tests.support.sass import Function, Loop, fewest, loops, stretches, target_of
+
+__all__ = ["cubins", "kernels"]
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+SHAPES = (
+    (128, 64), (64, 128), (128, 32), (32, 128), (128, 16), (16, 128), (512, 1), (1, 32),
+)  # fmt: skip
+RULES = (
+    "two steps", "two steps, watched", "split", "split, watched", "floor", "floor, watched",
+)  # fmt: skip
+
+
+class Counted(NamedTuple):
+    """Instructions of a thread: for a product, for a sum that ends a chunk in float32, for one that
+    waits in memory. loop: that makes the products, without what ends a chunk."""
+
+    product: float
+    closed: float
+    kept: float
+    loop: Loop
+
+
+def is_direct(shape: tuple[int, int]) -> bool:
+    """Whether the tile is a single row or column, whose elements do not go through shared
+    memory."""
+    return 1 in shape
+
+
+def shaped_kernel_of(
+    kernels: dict[str, Function], rule: str, shape: tuple[int, int], tables: bool
+) -> Function:
+    tile = "DirectTile" if is_direct(shape) else "ShapedTile"
+    flags = f"Lb{tables:d}ELi{shape[0]}ELi{shape[1]}E"
+    wanted = f"{tile}INS0_.{{1,2}}{CEILINGS[rule].tile}E?{flags}"
+    (name,) = [n for n in kernels if "fast_kernel" in n and re.search(wanted, n)]
+    return kernels[name]
+
+
+def counted(function: Function, shape: tuple[int, int]) -> Counted:
+    found = loops(function)
+    main = max(found, key=lambda loop: loop.count("FFMA"))
+    if is_direct(shape):
+        # Around the loop over steps, in the one over tiles.
+        inner = main
+        around = [i for i in found if i.first < inner.first and inner.last < i.last]
+        main = min(around, key=lambda loop: loop.last - loop.first)
+    stores = [i for i in range(main.first, main.last) if function.code[i].name.startswith("STG")]
+    # What most stages jump over.
+    first, behind = next(
+        (index, to)
+        for index in range(main.first, stores[0])
+        if (to := target_of(function, index)) is not None and stores[-1] < to <= main.last
+    )
+    if is_direct(shape):
+        return _direct(function, shape, stores, first, behind)
+    sums = 32
+    halfway = [i for i in range(first, behind) if function.code[i].name.startswith("LOP3.LUT.PAND")]
+    closed = fewest(function, first + 1, behind, halfway[7::8])
+    kept = fewest(function, first + 1, behind, [stores[-1]])
+    body = [*function.code[main.first : first + 1], *function.code[behind : main.last + 1]]
+    stage = Loop(main.first, main.last, body)
+    return Counted(len(body) / (8 * sums), closed / sums, kept / sums, stage)
+
+
+def _direct(
+    function: Function, shape: tuple[int, int], stores: list[int], first: int, behind: int
+) -> Counted:
+    sums = 4 if shape == (512, 1) else 1
+    at_once = 4 if sums > 1 else 8
+    # Of loops over steps that differ in how these are looked up the longest of those over several.
+    before = [i for i in loops(function) if i.last < first]
+    loop = max(before, key=lambda i: len(i.body))
+    # Each sum's splitting is straight code with the test of whether it may be split.
+    starts, at = [], 0
+    for stretch in stretches(function):
+        names = [i.name.split(".")[0] for i in stretch]
+        if first < at < behind and names.count("FADD") >= 2 and "FSETP" in names:
+            starts.append(at)
+        at += len(stretch)
+    assert len(starts) == len(stores) == sums
+    closed = fewest(function, first + 1, behind, starts)
+    kept = fewest(function, first + 1, behind, stores)
+    return Counted(len(loop.body) / (sums * at_once), closed / sums, kept / sums, loop)
+
+
+def shaped_ceiling(rule: str, shape: tuple[int, int]) -> float:
+    """Of a product, packed: beside the rule's own the reads of a stage, which fewer products share
+    in smaller tiles, or of every element."""
+    more = {64: 0.3, 32: 0.45, 16: 0.65, 1: 6.5 if shape == (512, 1) else 11.5}
+    return CEILINGS[rule].most + more[min(shape)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rule", RULES)
+def test_smaller_tiles_stay_below_their_ceiling(kernels, rule: str, shape: tuple[int, int]):
+    packed, tables = (
+        counted(shaped_kernel_of(kernels, rule, shape, looked_up), shape)
+        for looked_up in (False, True)
+    )
+    assert packed.product <= shaped_ceiling(rule, shape)
+    # Both ways of a lookup are counted, one of which runs.
+    assert tables.product <= shaped_ceiling(rule, shape) + (11.5 if is_direct(shape) else 0.45)
+    for found in (packed, tables):
+        assert found.closed <= (45 if is_direct(shape) else 13)
+        assert found.kept <= (53 if is_direct(shape) else 9)
+
+
+@pytest.mark.parametrize("tables", [False, True], ids=["packed", "tables"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_is_contracted_away_in_smaller_tiles(
+    kernels, rule: str, shape: tuple[int, int], tables: bool
+):
+    found = counted(shaped_kernel_of(kernels, rule, shape, tables), shape)
+    # As many of each instruction as products, in proportion to the square tile's.
+    products = round(len(found.loop.body) / found.product)
+    for instruction, count in CEILINGS[rule].steps.items():
+        assert found.loop.count(instruction) >= count * products // PRODUCTS, instruction

@@ -1,0 +1,132 @@
+"""Few outputs of long sums on CUDA: the tiles, the parts of their sums and what adds these, by the
+kernels' own code on the host, on a grid of shapes; every result has the cpu backend's bits."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends.cuda import BACKEND
+from tests.compare import assert_bit_equal
+from tests.support import cuda_host
+
+CPU = lp.backends.get("cpu")
+
+pytestmark = pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
+
+ACCUMULATORS = [
+    lp.Accumulator("e6m9", chunk=8),
+    lp.Accumulator("e6m9", chunk=13),
+    lp.Accumulator("e6m12", chunk=16, outer="e5m10"),
+    lp.Accumulator("e5m9", chunk=5, outer="e4m3"),
+    lp.Accumulator("e5m4", chunk=8, outer="e8m13"),
+    lp.Accumulator("e6m9_sat", chunk=8),
+    lp.Accumulator("e5m10", chunk=8, outer="fp32"),
+    lp.Accumulator("bf16", chunk=16),
+    lp.Accumulator("fp32", chunk=16, outer="e6m9"),
+    lp.Accumulator("e6m9", chunk=8, outer="e6m9_nosub"),
+    lp.Accumulator("e6m9", "toward_zero", chunk=8, outer_rounding="nearest_even"),
+    lp.Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
+]
+ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
+
+
+def values(rng: random.Random, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Of few bits: about 1, at the ends of small formats, or with infinity or NaN among them."""
+    x = torch.randint(-7, 8, shape, generator=generator).float()
+    kind = rng.choice(["few", "few", "large", "small", "spread", "special"])
+    if kind == "large":
+        return x * 2.0 ** rng.choice([5, 9, 14])
+    if kind == "small":
+        return x * 2.0 ** rng.choice([-9, -14, -20])
+    if kind == "spread":
+        return x * torch.exp2(torch.randint(-12, 8, shape, generator=generator).float())
+    if kind == "special":
+        x.view(-1)[rng.randrange(x.numel())] = rng.choice([float("inf"), float("nan"), -0.0, 1e-40])
+    return x
+
+
+@pytest.mark.parametrize("n", COLUMNS)
+def test_products_of_few_outputs_have_the_cpus_bits(n: int) -> None:
+    rng, generator = random.Random(n), torch.Generator().manual_seed(n)
+    seed = torch.tensor(5)
+    with cuda_host.on_host() as loaded:
+        for m in ROWS:
+            acc = rng.choice(ACCUMULATORS)
+            k = rng.choice([1, 8, 9, 40, 100, 150])
+            loaded.set_processors(rng.choice([1, 2, 7, 132]))
+            a, b = values(rng, (m, k), generator), values(rng, (k, n), generator)
+            bias = torch.randn(n, generator=generator) if rng.random() < 0.3 else None
+            result = lp.Quantizer("e4m3").to_ints() if rng.random() < 0.3 else ()
+            call = (bias, acc.to_ints(), seed, 1, Fused((), (), result) if result else NOT_FUSED)
+            got, want = BACKEND.matmul(a, b, *call), CPU.matmul(a, b, *call)
+            assert_bit_equal(got, want, f"{m}x{k}x{n} {acc}")
+        loaded.set_processors(132)
+
+
+@pytest.mark.parametrize("gemm", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("groups", [1, 3, 0], ids=["one group", "three groups", "depthwise"])
+def test_passes_of_small_convolutions_have_the_cpus_bits(
+    gemm: str, stride: int, groups: int
+) -> None:
+    rng, generator = random.Random(7), torch.Generator().manual_seed(stride)
+    with cuda_host.on_host() as loaded:
+        for acc in ACCUMULATORS:
+            loaded.set_processors(rng.choice([1, 132]))
+            c_in, c_out, size = 3 * rng.randint(1, 3), 3 * rng.randint(1, 5), rng.randint(5, 9)
+            out = (size - 1) // stride + 1
+            parts = groups or c_in
+            c_out = c_out if groups else c_in
+            geometry = ([stride, stride], [1, 1], [1, 1], parts)
+            x, w = (2, c_in, size, size), (c_out, c_in // parts, 3, 3)
+            y = (2, c_out, out, out)
+            shapes = {"fprop": (x, w), "dgrad": (y, w), "wgrad": (x, y)}[gemm]
+            third = {"fprop": None, "dgrad": list(x), "wgrad": list(w)}[gemm]
+            a, b = (values(rng, shape, generator) for shape in shapes)
+            call = (third, *geometry, acc.to_ints(), torch.tensor(5), 1)
+            got = getattr(BACKEND, f"conv_{gemm}")(a, b, *call)
+            want = getattr(CPU, f"conv_{gemm}")(a, b, *call)
+            assert_bit_equal(got, want, f"{gemm} of {x} by {w} {acc}")
+        loaded.set_processors(132)
+
+
+SHAPES = {
+    (128, 128): (128, 128), (120, 60): (128, 64), (60, 120): (64, 128), (250, 30): (128, 32),
+    (30, 250): (32, 128), (500, 15): (128, 16), (15, 500): (16, 128), (1500, 1): (512, 1),
+    (1, 30): (1, 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "tile"), SHAPES.items())
+def test_tiles_have_the_shape_of_the_product(sizes: tuple[int, int], tile: tuple[int, int]) -> None:
+    rng, generator = random.Random(3), torch.Generator().manual_seed(3)
+    with cuda_host.on_host() as loaded:
+        loaded.set_processors(1)
+        # Proved and watched, splitting in two steps, in one and with the subnormals' floor.
+        for acc, scale in itertools.product(("e6m9", "e6m12", "e5m9"), (1.0, 2.0**-12, 2.0**6)):
+            accumulator = lp.Accumulator(acc, chunk=8, outer="e6m9")
+            a, b = values(rng, (sizes[0], 21), generator), values(rng, (21, sizes[1]), generator)
+            call = (None, accumulator.to_ints(), None, 0)
+            got, want = BACKEND.matmul(a * scale, b, *call), CPU.matmul(a * scale, b, *call)
+            assert_bit_equal(got, want, f"{sizes} {acc}")
+        ones = torch.ones(sizes[0], 16), torch.ones(16, sizes[1])
+        BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=8).to_ints(), None, 0)
+        assert loaded.last_tile() == tile
+        loaded.set_processors(132)
+
+
+def test_which_products_are_split() -> None:
+    a, b = torch.ones(100, 40), torch.ones(40, 100)
+    acc = lp.Accumulator("e6m9", chunk=8).to_ints()
+    with cuda_host.on_host() as loaded:
+        for processors, splits in ((1, 1), (132, 5)):
+            loaded.set_processors(processors)
+            BACKEND.matmul(a, b, None, acc, None, 0)
+            assert loaded.last_splits() == splits
+        loaded.set_processors(132)
