@@ -11,9 +11,9 @@
 
 #include "bindings_update.h"
 #include "common/format.h"
-#include "cuda/count.h"
-#include "cuda/quantize.h"
-#include "cuda/scales.h"
+#include "cuda/elementwise/count.h"
+#include "cuda/elementwise/quantize.h"
+#include "cuda/elementwise/scales.h"
 
 namespace lpk {
 namespace {

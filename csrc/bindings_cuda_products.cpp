@@ -6,7 +6,7 @@
 
 #include "bindings_cuda.h"
 #include "common/accumulate.h"
-#include "cuda/sums.h"
+#include "cuda/product/sums.h"
 
 namespace lpk {
 namespace {

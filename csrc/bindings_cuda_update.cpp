@@ -1,7 +1,7 @@
 // lpkernels._C.cuda_update: device pointers in, nothing out. Adapter:
 // lpkernels/backends/cuda/_update.py.
 #include "bindings_update.h"
-#include "cuda/update.h"
+#include "cuda/elementwise/update.h"
 
 namespace lpk {
 namespace {

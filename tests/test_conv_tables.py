@@ -16,7 +16,7 @@ from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from tests.cases import CONV_CASES, ConvCase, ids
 from tests.compare import assert_bit_equal
 
-#: As csrc/cuda/sums.h has it.
+#: As csrc/cuda/product/sums.h has it.
 ABSENT = 0x7FC0DEAD
 CPU = torch.device("cpu")
 SEED = 20240229

@@ -2,7 +2,7 @@
 
 The lanes of an operand are the rows of its product's outputs, or their columns. A block is the 128
 lanes that one tile reads, over all of K. Facts are four maxima over values that are neither zero
-nor absent (Facts of csrc/cuda/sums.h): significant bits, the last place negated, the exponent above
+nor absent (Facts of product/sums.h): significant bits, the last place negated, the exponent above
 the value, and whether a value is infinite, NaN or subnormal.
 """
 
@@ -68,7 +68,7 @@ def facts_of(x: Tensor) -> Tensor:
 
 
 def range_of(facts: tuple[int, ...]) -> tuple[Range, bool]:
-    """The range that csrc/cuda/plan.h makes of facts, and whether every value is plain."""
+    """The range that csrc/cuda/product/plan.h makes of facts, and whether every value is plain."""
     width, last, highest, special = facts
     if width == _NONE:
         return Range(1, 0, 0), True

@@ -1,7 +1,7 @@
 """The kernels of csrc/cuda on the host: lpk_cuda_host, built with the C++ tests.
 
 Its functions are those of lpkernels._C that begin with ``cuda_``, bound by the same code, with the
-kernels' own index maps and arithmetic run thread by thread (csrc/tests/cuda_run.cpp).
+kernels' own index maps and arithmetic run thread by thread (csrc/tests/cuda/cuda_run.cpp).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rounding that counts, and affine formats in given ranges: pointers to csrc/cuda/count.cu with any
-strides, to count_scaled.cu dense."""
+"""Rounding that counts, and affine formats in given ranges, by csrc/cuda/elementwise: count.cu
+takes any strides, count_scaled.cu dense tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values to codes and back: pointers to csrc/cuda/codes.cu.
+"""Values to codes and back: pointers to csrc/cuda/elementwise/codes.cu.
 
 Values without a code are found on the device; whether there is one must be known before pack
 returns, so it waits for the device once: not for a captured graph.

@@ -1,4 +1,4 @@
-"""Operands and products as csrc/cuda/sums.h has them: pointers, lines of offsets, sizes."""
+"""Operands and products as csrc/cuda/product/sums.h has them: pointers, lines of offsets, sizes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rounding of tensors: pointers to csrc/cuda/quantize.cu, with any strides; of block and affine
-formats to quantize_blocks.cu and quantize_affine.cu, dense."""
+"""Rounding of tensors by csrc/cuda/elementwise: quantize.cu takes any strides; quantize_blocks.cu
+and quantize_affine.cu, for block and affine formats, take dense tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 from lpkernels.formats.integers import AFFINE, KIND
 
-# The order of lpk::cuda::ElementType in csrc/cuda/quantize.h.
+# The order of lpk::cuda::ElementType in csrc/cuda/elementwise/quantize.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 MAX_DIMS = 8
 

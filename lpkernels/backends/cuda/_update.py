@@ -1,4 +1,4 @@
-"""An optimizer's step of parameters: pointers to csrc/cuda/update.cu, a launch for each."""
+"""An optimizer's step by csrc/cuda/elementwise/update.cu, with a launch for each parameter."""
 
 from __future__ import annotations
 

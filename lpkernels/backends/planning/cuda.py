@@ -1,5 +1,7 @@
-"""Products of the ``cuda`` backend as csrc/cuda/multiply.cu makes them: tiles by the shape of the
-outputs, sums split at the ends of chunks, every kernel that some operands may ask for started."""
+"""Products of the ``cuda`` backend as csrc/cuda/product/multiply.cu makes them: tiles by the shape
+of the outputs, sums split at the ends of chunks, and every kernel started that some operands may
+ask for.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from lpkernels.backends.planning.plans import Plan, ceil_div, not_counted
 from lpkernels.backends.planning.shapes import Shape
 from lpkernels.formats import FloatFormat
 
-# csrc/cuda/job.h pads each part of the scratch memory to this.
+# csrc/cuda/product/job.h pads each part of the scratch memory to this.
 _LINE = 256
 _FLOAT, _HALF = 4, 2
 #: The tile of kernels that have no other.
@@ -129,7 +131,7 @@ def certified_kernels(acc: Accumulator) -> int:
 
 
 def scratch(shape: Shape, acc: Accumulator, cuts: Cuts) -> int:
-    """Bytes that a product has beside operands and result: `scratch_of` of csrc/cuda/job.h."""
+    """Bytes beside operands and result: `scratch_of` of csrc/cuda/product/job.h."""
     tensor = may_use_tensor_cores(acc)
     squares = _outer_sums(cuts.squares) if acc.chunk else 0
     shaped = _outer_sums(cuts.shaped) if tensor else 0

@@ -1,4 +1,7 @@
-"""How products of the ``cuda`` backend are cut into blocks: as in csrc/cuda/cut.h, by a test."""
+"""How products of the ``cuda`` backend are cut into blocks.
+
+csrc/cuda/product/cut.h does the same, which a test compares.
+"""
 
 from __future__ import annotations
 

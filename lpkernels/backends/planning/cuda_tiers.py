@@ -1,5 +1,5 @@
-"""Which kernel of csrc/cuda makes a product: `plan_for` of csrc/cuda/plan.h, for operands of which
-`Range` says all that packing would find out.
+"""Which kernel of csrc/cuda makes a product: `plan_for` of csrc/cuda/product/plan.h, for operands
+of which `Range` says all that packing would find out.
 
 The host's side of a choice that the device makes; names are those of the counts
 (bench/results/cuda-sm_90-counts.jsonl). "exact" and "ordered" are not among them.
@@ -21,7 +21,7 @@ _NATIVE = {
     FloatFormat(5, 10): "half precision",
     FloatFormat(8, 7): "bfloat16",
 }
-# kEnoughBound, kLeastBound and kMostBound of csrc/cuda/plan.h.
+# kEnoughBound, kLeastBound and kMostBound of csrc/cuda/product/plan.h.
 _ENOUGH, _LEAST, _MOST = 40, -125, 127
 
 
@@ -83,7 +83,7 @@ def may_use_tensor_cores(acc: Accumulator) -> bool:
 
 
 def closes_in_float(acc: Accumulator) -> bool:
-    """Whether chunks end in float32, not in double: `outer_way` of csrc/cuda/outer_way.h is one."""
+    """Whether chunks end in float32, not in double: by csrc/cuda/rules/outer_way.h."""
     outer = acc.outermost
     if acc.outermost_rounding != "nearest_even":
         return False
@@ -102,7 +102,7 @@ def closes_in_float(acc: Accumulator) -> bool:
 
 
 def has_shapes(kernel: str) -> bool:
-    """Whether a kernel has tiles of several shapes: `has_shapes` of csrc/cuda/plan.h."""
+    """Whether a kernel has tiles of several shapes: `has_shapes` of csrc/cuda/product/plan.h."""
     if kernel in TENSOR:
         return True
     rule, _, limit = kernel.partition(", ")

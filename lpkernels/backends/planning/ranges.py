@@ -16,7 +16,7 @@ Ints = tuple[int, ...]
 
 class Range(NamedTuple):
     """Finite elements of at most `width` significant bits, multiples of 2^lowest, below 2^highest
-    in magnitude: Range of csrc/cuda/plan.h, of values that are never special."""
+    in magnitude: Range of csrc/cuda/product/plan.h, of values that are never special."""
 
     width: int
     lowest: int

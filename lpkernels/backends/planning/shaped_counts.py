@@ -64,7 +64,7 @@ _SHAPED = {
 
 
 def shaped_count(kernel: str, tile: tuple[int, int], *, tables: bool) -> Count:
-    """Of a kernel of csrc/cuda/shapes.h in the layout that a product has."""
+    """Of a kernel of csrc/cuda/tiles/shapes.h in the layout that a product has."""
     return Count(*_SHAPED[(kernel, *tile)][tables])
 
 

@@ -1,7 +1,7 @@
 """Products of the cuda adapter at both ends of float32's exponents, by its kernels' own code on the
 host, and on a device where one is.
 
-Certified kernels scale their sums (csrc/cuda/plan.h), by a normal float32 at either end.
+Certified kernels scale their sums (csrc/cuda/product/plan.h), by a normal float32 at either end.
 """
 
 from __future__ import annotations

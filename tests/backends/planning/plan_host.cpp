@@ -1,11 +1,11 @@
-// Reads products as lines of integers, writes for each the tier that csrc/cuda/plan.h chooses (-1:
-// no certified kernel may be asked for), the bytes of its scratch memory, and how its sums are
-// split by square tiles and by those of several shapes: rows, columns, tiles, splits, passes,
-// chunks of a split. tests/backends/planning/test_cuda_host.py says what the integers are.
+// Reads products as lines of integers, writes for each the tier that csrc/cuda/product/plan.h
+// chooses (-1: no certified kernel may be asked for), the bytes of its scratch memory, and how its
+// sums are split by square tiles and by those of several shapes: rows, columns, tiles, splits,
+// passes, chunks of a split. tests/backends/planning/test_cuda_host.py says what the integers are.
 #include <cstdio>
 #include <vector>
 
-#include "../../../csrc/cuda/job.h"
+#include "cuda/product/job.h"
 
 using namespace lpk::cuda;
 

@@ -23,7 +23,7 @@ FORMATS = (
     "e5m10 bf16 fp32 e6m9 e5m2 e4m3fn e4m3fn_sat e5m10_sat e8m14 e8m22 e6m9_sat e6m11 e6m12 e8m10 "
     "e5m9 e4m7none_sat e6m0 e8m21 e7m16 e5m3_nosub fixed16_f8 e6m9_nosub"
 ).split()
-# By the numbers of Tier in csrc/cuda/plan.h; splitting has its name by the format.
+# By the numbers of Tier in csrc/cuda/product/plan.h; splitting has its name by the format.
 RULES = (
     "exact", "S", "S, watched", "S, clipped", "floor", "floor, watched", "floor, clipped", "odd, S",
     "odd, floor", "toward zero", "stochastic", "double, split", "double, floor", "converted", "",
@@ -87,7 +87,9 @@ def test_tiers_cuts_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
     cases = [(drawn(rng), shaped(rng), rng.choice([1, 84, 132])) for _ in range(20_000)]
     program = tmp_path / "plan_host"
     source = Path(__file__).with_name("plan_host.cpp")
-    subprocess.run(["g++", "-std=c++17", "-O1", source, "-o", program], check=True)
+    headers = Path(__file__).parents[3] / "csrc"
+    compiler = ["g++", "-std=c++17", "-O1", f"-I{headers}"]
+    subprocess.run([*compiler, source, "-o", program], check=True)
     lines = "\n".join(line(*case) for case in cases)
     tiles = set()
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)

@@ -1,0 +1,212 @@
+// A thread's share of a stage of both operands, from memory to registers; for certified kernels:
+// absent taps and what lies beyond the end are zeros.
+#pragma once
+
+#include "cuda/product/tiles.h"
+#include "cuda/rules/float_steps.h"
+
+namespace lpk::cuda {
+
+// What stands for steps beyond the end of a stage: a product of +0 and -0 leaves every sum as it
+// is, zeros of either sign too, but toward_negative, where one of +0 and +0 does.
+enum class Beyond { kZero, kNegativeZero };
+
+template <Beyond kBeyond>
+constexpr float kPadding = kBeyond == Beyond::kZero ? 0.0f : -0.0f;
+
+// kTables: elements are looked up one by one; else their lanes are side by side and read kWidth
+// neighbours at a time, steps have no table and nothing is absent. kKeeps: where lanes lie is
+// looked up once and kept in registers, not at every stage.
+template <class Map, bool kTables, int kWidth, Beyond kBeyond, bool kKeeps = false>
+class OperandFetch {
+ public:
+  static constexpr int kCount = Map::kFetched;
+  static_assert(kCount % kWidth == 0 && (!kTables || kWidth == 1), "whole groups of neighbours");
+  float value[kCount];
+
+  LPK_HD OperandFetch(const Operand& o, int64_t matrix, int64_t lane, int64_t lanes, int thread)
+      : step_(Map::fetched_step(thread)), thread_(thread), lane_(lane) {
+    base_ = o.values + o.batch[matrix];
+    if (!kTables) base_ += lane + Map::fetched_lane(thread, 0, kWidth);
+    inside_ = static_cast<int>(lanes - lane < Map::kLanes ? lanes - lane : Map::kLanes);
+    if constexpr (kKept) {
+      for (int e = 0; e < kCount; ++e) {
+        // Beyond the last lane its sums once more: they are never stored.
+        const int mine = Map::fetched_lane(thread, e, 1);
+        at_[e] = o.lanes[lane + (mine < inside_ ? mine : inside_ - 1)];
+      }
+    }
+  }
+
+  template <class Stage>
+  LPK_HD void fetch(const Operand& o, const Stage& stage) {
+    const bool inside = step_ < stage.count();
+    if (kTables) {
+      const float* at = base_ + (inside ? o.steps[stage.first() + step_] : 0);
+      LPK_UNROLL
+      for (int e = 0; e < kCount; ++e) {
+        float x = kPadding<kBeyond>;
+        if constexpr (kKept) {
+          if (inside) x = at[at_[e]];
+        } else {
+          const int lane = Map::fetched_lane(thread_, e, 1);
+          if (inside && lane < inside_) x = at[o.lanes[lane_ + lane]];
+        }
+        value[e] = word_of(x) == kAbsent ? 0.0f : x;
+      }
+    } else {
+      const float* at = base_ + (stage.first() + step_) * o.steps.step;
+      LPK_UNROLL
+      for (int e = 0; e < kCount; e += kWidth)
+        load_neighbours(at + Map::fetched_lane(0, e, kWidth), inside, value + e);
+    }
+  }
+
+ private:
+  static constexpr bool kKept = kTables && kKeeps;
+
+  LPK_HD static void load_neighbours(const float* from, bool inside, float* to) {
+    constexpr float kPad = kPadding<kBeyond>;
+#if defined(__CUDA_ARCH__)
+    static_assert(kWidth == 1 || kWidth == 2 || kWidth == 4, "a float, two or four");
+    if constexpr (kWidth == 4) {
+      const float4 x =
+          inside ? *reinterpret_cast<const float4*>(from) : make_float4(kPad, kPad, kPad, kPad);
+      to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    } else if constexpr (kWidth == 2) {
+      const float2 x = inside ? *reinterpret_cast<const float2*>(from) : make_float2(kPad, kPad);
+      to[0] = x.x, to[1] = x.y;
+    } else {
+      *to = inside ? *from : kPad;
+    }
+#else
+    for (int i = 0; i < kWidth; ++i) to[i] = inside ? from[i] : kPad;
+#endif
+  }
+
+  const float* base_;
+  int step_, thread_;
+  int inside_;  // lanes of the tile that there are
+  int64_t lane_;
+  int64_t at_[kKept ? kCount : 1];
+};
+
+// Where steps lie from the first one, in bytes.
+template <bool kTables>
+class StepOffsets {
+ public:
+  LPK_HD explicit StepOffsets(const Operand& o)
+      : table_(kTables ? o.steps.at : nullptr), apart_(o.steps.step * kBytes) {}
+
+  // use(e, inside, offset): of the steps first, first + kApart, ...; kCount of them, of which those
+  // are inside that are not `left` or more behind the first.
+  template <int kCount, int kApart, class Use>
+  LPK_HD void each(int first, int left, const Use& use) const {
+    int64_t straight = first * apart_;
+    LPK_UNROLL
+    for (int e = 0; e < kCount; ++e, straight += kApart * apart_) {
+      const bool inside = e * kApart < left;
+      int64_t at = straight;
+      if (kTables && table_ != nullptr && inside) at = table_[first + e * kApart] * kBytes;
+      use(e, inside, at);
+    }
+  }
+
+ private:
+  static constexpr int64_t kBytes = sizeof(float);
+
+  const int64_t* table_;
+  int64_t apart_;  // where there is no table
+};
+
+// Step 0 of a lane; beyond the last lane of that one: its sums are never stored.
+LPK_HD const char* lane_of(const Operand& o, int64_t matrix, int64_t lane, int64_t lanes) {
+  return reinterpret_cast<const char*>(o.values + o.batch[matrix] +
+                                       o.lanes[lane < lanes ? lane : lanes - 1]);
+}
+
+// The element so many bytes behind, an absent tap as zero.
+template <bool kTables>
+LPK_HD float element_at(const char* lane, int64_t offset) {
+  const float x = *reinterpret_cast<const float*>(lane + offset);
+  return kTables && word_of(x) == kAbsent ? 0.0f : x;
+}
+
+// A thread's share of a stage as some steps of one lane or two, looked up or not.
+template <int kLanes, int kThreads, bool kTables, Beyond kBeyond>
+class LaneFetch {
+  static constexpr int kEach = kLanes > kThreads ? kLanes / kThreads : 1;
+  static constexpr int kApart = kLanes / kEach;
+  static constexpr int kGroups = kThreads / kApart, kSteps = kDepth / kGroups;
+
+ public:
+  LPK_HD LaneFetch(const Operand& o, int64_t matrix, int64_t first, int64_t lanes, int thread)
+      : lane_(thread % kApart), step_(thread / kApart), steps_(o) {
+    for (int l = 0; l < kEach; ++l)
+      from_[l] = lane_of(o, matrix, first + lane_ + l * kApart, lanes);
+  }
+
+  template <class Stage>
+  LPK_HD void fetch(const Stage& stage) {
+    steps_.template each<kSteps, kGroups>(
+        stage.first() + step_, stage.count() - step_, [&](int e, bool inside, int64_t at) {
+          LPK_UNROLL
+          for (int l = 0; l < kEach; ++l)
+            value_[l][e] = inside ? element_at<kTables>(from_[l], at) : kPadding<kBeyond>;
+        });
+  }
+
+  // take(step, lane, value)
+  template <class Take>
+  LPK_HD void each(const Take& take) const {
+    LPK_UNROLL
+    for (int l = 0; l < kEach; ++l) {
+      LPK_UNROLL
+      for (int e = 0; e < kSteps; ++e) take(step_ + e * kGroups, lane_ + l * kApart, value_[l][e]);
+    }
+  }
+
+ private:
+  int lane_, step_;
+  StepOffsets<kTables> steps_;
+  const char* from_[kEach];
+  float value_[kEach][kSteps];
+};
+
+// A thread's share of a stage as four steps of one lane, looked up or not.
+template <bool kTables, Beyond kBeyond>
+class QuadFetch {
+ public:
+  static constexpr int kLanes = 128;
+  LPK_HD static int lane(int thread) { return thread % kLanes; }
+  LPK_HD static int quad(int thread) { return thread / kLanes; }
+  float value[4];
+
+  LPK_HD QuadFetch(const Operand& o, int64_t matrix, int64_t first, int64_t lanes, int thread)
+      : step_(4 * quad(thread)) {
+    // Beyond the last lane its sums once more: they are never stored.
+    const int64_t mine = first + lane(thread);
+    base_ =
+        o.values + o.batch[matrix] + (kTables ? o.lanes[mine < lanes ? mine : lanes - 1] : mine);
+  }
+
+  template <class Stage>
+  LPK_HD void fetch(const Operand& o, const Stage& stage) {
+    LPK_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int step = step_ + e;
+      float x = kPadding<kBeyond>;
+      if (step < stage.count()) {
+        const int64_t at = stage.first() + step;
+        x = base_[kTables ? o.steps[at] : at * o.steps.step];
+      }
+      value[e] = kTables && word_of(x) == kAbsent ? 0.0f : x;
+    }
+  }
+
+ private:
+  const float* base_;
+  int step_;
+};
+
+}  // namespace lpk::cuda

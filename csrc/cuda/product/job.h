@@ -1,0 +1,132 @@
+// A product's arguments as the job of its kernels, and its scratch memory: host code.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "cuda/tiles/tree_tile.h"
+#include "cut.h"
+#include "plan.h"
+
+namespace lpk::cuda {
+
+// Throws std::invalid_argument for what no kernel can take.
+inline Job job_from(const MultiplyArgs& args) {
+  Job job{};
+  job.sums = args.sums;
+  job.acc = accumulator_from(args.accumulator);
+  // Native chunks are float32 sums to nearest: the rounding is that of the outer sums alone.
+  if (job.acc.order == Order::kNative) job.acc.rounding = Rounding::kNearestEven;
+  job.result = fused_rule(args.result);
+  job.seed = args.draws.seed;
+  job.device_seed = args.draws.device_seed;
+  job.role = args.draws.role;
+  if (args.sums.k > kMostSteps) {
+    throw std::invalid_argument("the CUDA kernels take sums of at most 2^31 - 16 products, got " +
+                                std::to_string(args.sums.k));
+  }
+  job.most_parts = kMostParts;
+  begin_chunks(&job);
+  return job;
+}
+
+// What scratch_size looks at.
+inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t processors) {
+  Job job{};
+  job.sums = sums;
+  job.acc = accumulator_from(accumulator);
+  job.processors = processors;
+  job.most_parts = kMostParts;
+  begin_chunks(&job);
+  return job;
+}
+
+// Tiles of every shape are for sums to nearest in chunks that end in float32, themselves of at most
+// 21 bits behind the point.
+inline bool may_shape(const Accumulator& acc) {
+  return acc.chunk > 0 && acc.rounding == Rounding::kNearestEven &&
+         acc.order == Order::kSequential && acc.fmt.man_bits <= 21 &&
+         outer_way(acc) != OuterWay::kNone;
+}
+
+inline void begin_cuts(Job* job) {
+  const int64_t chunks = job->acc.chunk > 0 ? job->chunks : 1;
+  const auto cut = [&](const TileShapes& shapes) {
+    return cut_of(job->sums, chunks, job->processors, job->most_parts, shapes);
+  };
+  job->squares = cut(kSquares);
+  job->shaped = may_use_tensor_cores(job->acc) ? cut(kAllTensorShapes)
+                : may_shape(job->acc)          ? cut(kAllShapes)
+                                               : job->squares;
+}
+
+// The job of a kernel that shares the product out so.
+inline Job with_cut(const Job& job, const Cut& cut) {
+  Job mine = job;
+  mine.cut = cut;
+  mine.parts = cut.splits > 1 ? job.outer : nullptr;
+  return mine;
+}
+
+struct Scratch {
+  int64_t redo, outer, left, right, bytes;
+};
+
+// The plan first, then a byte for every certified tile, the outer sums of chunks or the sums of
+// those that wait, the operands as tensor cores take them.
+inline Scratch scratch_of(const Job& job) {
+  const Sums& s = job.sums;
+  const Accumulator& acc = job.acc;
+  constexpr int64_t kLine = 256;
+  const auto behind = [](int64_t at, int64_t bytes) { return at + ceil_div(bytes, kLine) * kLine; };
+  const auto sums_of = [&](const Cut& cut, bool outer) {
+    if (cut.splits > 1) return s.count * s.m * s.n * cut.splits * cut.chunks;
+    if (!outer || acc.chunk == 0) return int64_t{0};
+    return (cut.tiles < kMostBlocks ? cut.tiles : kMostBlocks) * cut.rows * cut.cols;
+  };
+  const auto more = [](int64_t a, int64_t b) { return a > b ? a : b; };
+  const bool tensor = may_use_tensor_cores(acc);
+  // Tiles that are not square have outer sums in registers, but for those of tensor cores.
+  const int64_t sums = more(sums_of(job.squares, true), sums_of(job.shaped, tensor));
+  const int64_t half = tensor ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
+  Scratch places{};
+  places.redo = kLine;
+  places.outer = behind(places.redo, more(job.squares.tiles, job.shaped.tiles));
+  places.left = behind(places.outer, sums * static_cast<int64_t>(sizeof(float)));
+  places.right = behind(places.left, s.left.size * half);
+  places.bytes = behind(places.right, s.right.size * half);
+  return places;
+}
+
+// Bytes; 0 where only exact kernels run, but for trees, whose nodes wait there. Of the job its
+// sizes, accumulator and processors.
+inline int64_t scratch_size(Job job) {
+  if (job.acc.order == Order::kPairwise)
+    return tree_floats(job.sums, job.acc.chunk) * static_cast<int64_t>(sizeof(float));
+  if (!may_certify(job.acc)) return 0;
+  begin_cuts(&job);
+  return scratch_of(job).bytes;
+}
+
+// Lays out `scratch`. Returns where the plan goes; null where only exact kernels run.
+inline Plan* begin_scratch(Job* job, void* scratch) {
+  if (job->acc.order == Order::kPairwise) {
+    job->waiting = static_cast<float*>(scratch);
+    job->levels = tree_levels(job->sums, job->acc.chunk);
+  }
+  // No certificate knows where sums start.
+  if (job->sums.initial != nullptr) return nullptr;
+  if (!may_certify(job->acc) || job->chunks == 0) return nullptr;
+  begin_cuts(job);
+  const Scratch places = scratch_of(*job);
+  char* at = static_cast<char*>(scratch);
+  Plan* plan = reinterpret_cast<Plan*>(at);
+  job->plan = plan;
+  job->redo = reinterpret_cast<uint8_t*>(at + places.redo);
+  job->outer = reinterpret_cast<float*>(at + places.outer);
+  job->left_halves = reinterpret_cast<uint16_t*>(at + places.left);
+  job->right_halves = reinterpret_cast<uint16_t*>(at + places.right);
+  return plan;
+}
+
+}  // namespace lpk::cuda

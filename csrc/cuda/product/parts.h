@@ -1,0 +1,157 @@
+// The ends of chunks: into outer sums, or, where the sums are split, into memory, one float for
+// each chunk and output, which are added in order when all of a pass are there.
+#pragma once
+
+#include "cuda/rules/outer_rule.h"
+#include "totals.h"
+
+namespace lpk::cuda {
+
+// The chunks of all passes that come before this one's.
+LPK_HD int32_t first_chunk(const Cut& cut, int32_t pass) { return pass * cut.splits * cut.chunks; }
+
+// Piece `number` of what blocks make in this pass: tiles of the same steps side by side.
+LPK_HD Work work_of(const Job& job, int64_t number, int32_t place) {
+  if (job.parts == nullptr) return {number, 0, job.chunks, place};
+  const Cut& cut = job.cut;
+  const auto split = static_cast<int32_t>(number / cut.tiles);
+  const int32_t first = first_chunk(cut, job.pass) + split * cut.chunks;
+  const int32_t end = first + cut.chunks;
+  return {number % cut.tiles, first < job.chunks ? first : job.chunks,
+          end < job.chunks ? end : job.chunks, place};
+}
+
+// Where the sums of a chunk go that belong to a tile: output by output, row by row.
+class Parts {
+ public:
+  LPK_HD Parts(const Job& job, int chunk, const Place& at, int rows, int cols)
+      : width_(job.sums.n) {
+    const Sums& s = job.sums;
+    const int64_t matrix = (chunk - first_chunk(job.cut, job.pass)) * s.count + at.matrix;
+    to_ = job.parts + (matrix * s.m + at.row) * s.n + at.col;
+    rows_ = static_cast<int>(s.m - at.row < rows ? s.m - at.row : rows);
+    cols_ = static_cast<int>(s.n - at.col < cols ? s.n - at.col : cols);
+  }
+  LPK_HD void keep(int row, int col, float sum) const {
+    if (row < rows_ && col < cols_) to_[row * width_ + col] = sum;
+  }
+
+ private:
+  float* to_;
+  int64_t width_;
+  int rows_, cols_;
+};
+
+// The sums of a chunk of a thread's outputs join the outer ones, kThreads apart from `outer` on.
+// front(row) gives kCount sums and brings the next ones to the front.
+template <int kCount, int kThreads, class Front>
+LPK_HD void close_rows(const Job& job, float* outer, int chunk, const Front& front) {
+  const Closing closing = job.plan->closing;
+  if (closing == Closing::kInDouble) {
+    LPK_LOOP
+    for (int i = 0; i < kCount; ++i, outer += kCount * kThreads) {
+      float row[kCount];
+      front(row);
+      LPK_UNROLL
+      for (int j = 0; j < kCount; ++j) {
+        float* sum = outer + j * kThreads;
+        *sum = closed(job.acc, chunk == 0 ? 0.0 : *sum, row[j]);
+      }
+    }
+    return;
+  }
+  const OuterRule rule(job.acc, closing);
+  LPK_LOOP
+  for (int i = 0; i < kCount; ++i, outer += kCount * kThreads) {
+    float row[kCount], sums[kCount];
+    front(row);
+    LPK_UNROLL
+    for (int j = 0; j < kCount; ++j) sums[j] = chunk == 0 ? 0.0f : outer[j * kThreads];
+    rule.add(sums, row);
+    LPK_UNROLL
+    for (int j = 0; j < kCount; ++j) outer[j * kThreads] = sums[j];
+  }
+}
+
+// Stores the outputs of a thread, value(i, j) each. Whether one of them is zero or NaN.
+template <class Map, int kRowSide, int kColSide, class Value>
+LPK_HD bool store_tile(const Sums& s, const Place& at, int thread, const Value& value) {
+  bool found = false;
+  LPK_UNROLL
+  for (int i = 0; i < kRowSide; ++i) {
+    const int64_t row = at.row + Map::row(thread, i);
+    LPK_UNROLL
+    for (int j = 0; j < kColSide; ++j) {
+      const int64_t col = at.col + Map::col(thread, j);
+      const float sum = value(i, j);
+      if (row < s.m && col < s.n) {
+        found |= !(sum < 0.0f || sum > 0.0f);
+        s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
+      }
+    }
+  }
+  return found;
+}
+
+// Whether a tile must be done again, from one of the blocks that made it.
+LPK_HD void report_tile(const Job& job, int64_t tile, bool redo) {
+  if (job.parts == nullptr) {
+    job.redo[tile] = redo ? 1 : 0;
+  } else if (redo) {
+    job.redo[tile] = 1;
+  }
+}
+
+// The outer sum of one output over the chunks of this pass, eight of which are on their way while
+// eight are added.
+LPK_HD float outer_sum(const Job& job, float outer, const float* part, int64_t apart, int count) {
+  if (job.plan->closing == Closing::kInDouble) {
+    LPK_LOOP
+    for (int c = 0; c < count; ++c) outer = closed(job.acc, outer, part[c * apart]);
+    return outer;
+  }
+  constexpr int kAtOnce = 8;
+  const OuterRule rule(job.acc, job.plan->closing);
+  float next[kAtOnce], now[kAtOnce];
+  const auto read = [&](int first) {
+    // -0 leaves every sum as it is.
+    LPK_UNROLL
+    for (int e = 0; e < kAtOnce; ++e)
+      next[e] = first + e < count ? part[(first + e) * apart] : -0.0f;
+  };
+  read(0);
+  LPK_LOOP
+  for (int c = 0; c < count; c += kAtOnce) {
+    LPK_UNROLL
+    for (int e = 0; e < kAtOnce; ++e) now[e] = next[e];
+    read(c + kAtOnce);
+    outer = rule.added_in_turn(outer, now);
+  }
+  return outer;
+}
+
+// Output number `index`, rows of each matrix first to last: the outer sum goes on from what the
+// pass before left there, and after the last one becomes the result.
+LPK_HD void add_parts(const Job& job, int64_t index) {
+  const Sums& s = job.sums;
+  const int64_t matrix = index / s.n / s.m;
+  const int64_t row = index / s.n % s.m;
+  const int64_t col = index % s.n;
+  float* out = s.out + s.batch[matrix] + s.rows[row] + s.cols[col];
+  const Cut& cut = planned_cut(job);
+  const int first = first_chunk(cut, job.pass);
+  const int left = job.chunks - first;
+  const int most = cut.splits * cut.chunks;
+  const float sum = outer_sum(job, job.pass == 0 ? 0.0f : *out, job.outer + index,
+                              s.count * s.m * s.n, left < most ? left : most);
+  if (job.pass + 1 < cut.passes) {
+    *out = sum;
+    return;
+  }
+  if (!(sum < 0.0f || sum > 0.0f) && doubts_zeros(*job.plan))
+    job.redo[tile_at(s, cut.rows, cut.cols, {matrix, row, col})] = 1;
+  *out = finished(job, sum, static_cast<uint64_t>(s.row_batch[matrix] + s.row_keys[row]),
+                  static_cast<uint64_t>(s.col_batch[matrix] + s.col_keys[col]));
+}
+
+}  // namespace lpk::cuda

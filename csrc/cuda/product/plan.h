@@ -1,0 +1,390 @@
+// Which kernel a product takes: decided on the device, from what packing found out.
+//
+// The certificates are those of csrc/cpu/certificate.h. With q = man_bits + 1 significant bits, the
+// last place 2^lx of the subnormals, products of at most r bits that are multiples of 2^l and below
+// 2^h, a float32 sum rounded again to q bits is the exact sum rounded once if
+//   (A) |s| <= 2^(l + 24), or (B) r <= q and 2 q <= 23, or q = 12 and r <= 11, or
+//   (C) q + r <= 23 and |s| < 2^(lx + 24);
+// otherwise the float32 sum is made odd first, or taken in double: there the same holds with 53
+// bits for 24, and as q is at most 24, (B) is r <= q, (C) q + r <= 52 and |s| < 2^(lx + 53). If l
+// >= lx the subnormals' floor never acts, and no sum that is not zero becomes zero: sums start from
+// +0 and none is ever -0, but toward_negative.
+//
+// How far sums of at most n products can go, to nearest or truncated: none beyond min(n, 2^q) 2^h,
+// because adding 2^h to 2^q 2^h is a tie that stays there. So |s| < 2^(h + min(ceil(log2 n), q +
+// 1)), and where that is within the bound no sum needs to be watched.
+#pragma once
+
+#include "cuda/rules/outer_way.h"
+#include "tiles.h"
+
+namespace lpk::cuda {
+
+enum class Tier : int32_t {
+  kWide = 0,      // none of the others: the exact kernel
+  kSplit,         // nearest_even by Veltkamp's splitting
+  kSplitWatched,  // sums that leave the certificate's bound are seen, their tiles done again
+  kSplitClipped,  // saturating formats: sums stop at max
+  kFloor,         // with the subnormals' floor
+  kFloorWatched,
+  kFloorClipped,
+  kOddSplit,  // sums made odd before; watched
+  kOddFloor,
+  kTruncated,    // toward_zero; watched
+  kStochastic,   // watched
+  kDoubleSplit,  // nearest_even in double; watched
+  kDoubleFloor,
+  kConverted,  // half precision by conversions from float32
+  kNative,     // formats of the processor: float32, half precision, bfloat16
+  // Chunks of order "native" on tensor cores, operands in half precision or bfloat16.
+  kTensorHalf,
+  kTensorBfloat16,
+};
+
+// How chunks join outer sums: in float32, of which nothing is known; none that is not zero lies
+// below the format's last place; nor does any overflow; and all additions are exact in float32. Or
+// in double, which outer_rule.h cannot replace.
+enum class Closing : int32_t { kAny, kFloorless, kInside, kExact, kInDouble };
+
+struct Plan {
+  Tier tier;
+  int32_t shift;  // the left operand is scaled by 2^shift
+  // Of sums that may be -0 or NaN: where an absent tap, a zero here, may have changed that, outputs
+  // that are zero or NaN must be done again.
+  bool signs;
+  Closing closing = Closing::kAny;
+};
+
+// What is known of an operand: elements of at most `width` significant bits, multiples of 2^lowest,
+// below 2^highest; plain: none is NaN, infinite or subnormal.
+struct Range {
+  bool plain;
+  int width, lowest, highest;
+};
+
+LPK_HD int least_of(int a, int b) { return a < b ? a : b; }
+LPK_HD int most_of(int a, int b) { return a > b ? a : b; }
+
+LPK_HD int trailing_zeros(uint32_t x) {
+#if defined(__CUDA_ARCH__)
+  return __ffs(static_cast<int>(x)) - 1;
+#else
+  return __builtin_ctz(x);
+#endif
+}
+
+LPK_HD Range range_of(const Facts& f) {
+  if (f.highest == 0 && f.lowest == 0) return {true, 1, 0, 0};
+  const int width = f.mantissas == 0 ? 1 : 24 - trailing_zeros(f.mantissas);
+  return {f.highest != 255 && f.lowest != 255, width, 362 - static_cast<int>(f.last_place),
+          static_cast<int>(f.highest) - 126};
+}
+
+LPK_HD Range product_of(const Range& a, const Range& b) {
+  return {a.plain && b.plain, a.width + b.width, a.lowest + b.lowest, a.highest + b.highest};
+}
+
+// ceil(log2 n), n >= 1, at most 62.
+LPK_HD int log2_above(int64_t n) {
+  int bits = 0;
+  while (bits < 62 && (int64_t{1} << bits) < n) ++bits;
+  return bits;
+}
+
+// The product format leaves every product as it is.
+LPK_HD bool products_stay(const Format& f, const Range& p) {
+  if (!p.plain || f.kind != Kind::kFloat) return false;
+  const int last = f.subnormals ? f.emin - f.man_bits : f.emin;
+  return p.width <= f.man_bits + 1 && p.lowest >= last && p.highest <= log2_of(f.max);
+}
+
+LPK_HD bool rounds_twice_safely(int width, int q) {
+  return width <= q && (2 * q <= 23 || (q == 12 && width <= 11));
+}
+
+// Formats whose own arithmetic a processor has.
+enum class Native : int32_t { kNone, kFloat, kHalf, kBfloat16 };
+
+LPK_HD Native native_format(const Format& f) {
+  if (f.kind != Kind::kFloat || f.specials != Specials::kIeee || !f.subnormals)
+    return Native::kNone;
+  if (f.overflow != Overflow::kInfinity) return Native::kNone;
+  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 23) return Native::kFloat;
+  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 7) return Native::kBfloat16;
+  return f.emin == -14 && f.exp_bits == 5 && f.man_bits == 10 ? Native::kHalf : Native::kNone;
+}
+
+// Whether half precision or bfloat16 holds every element.
+LPK_HD bool native_values(Native format, const Range& x) {
+  if (!x.plain) return false;
+  if (format == Native::kBfloat16) return x.width <= 8;
+  return x.width <= 11 && x.highest <= 16 && x.lowest >= -24;
+}
+
+// Values below 2^max_bound do not overflow.
+LPK_HD int max_bound(const Format& f) {
+  const int top = log2_of(f.max);
+  const bool full_binade = f.max == 2 * power_of_two(top) - power_of_two(top) * f.unit;
+  return full_binade ? top + 1 : top;
+}
+
+// Sums past 2^40 need no speed, and a low bound leaves room to scale.
+constexpr int kEnoughBound = 40;
+
+// Operands are scaled by 2^(1 - bound), or by 2^(2 - bound) for stochastic sums: a normal float32
+// for these bounds alone. Sums beyond 2^127 are done again, as are those past any other bound.
+constexpr int kLeastBound = -125;
+constexpr int kMostBound = 127;
+
+// One certified sum: where float32 arithmetic may stand in, and up to where.
+struct Certificate {
+  bool valid, odd, floor;
+  int bound;        // holds while every sum is below 2^bound
+  bool everywhere;  // float32 sums may be rounded again wherever they lie
+};
+
+LPK_HD Certificate certify(const Accumulator& acc, const Range& p, const Range& factor) {
+  const Format& f = acc.fmt;
+  Certificate c{false, false, p.lowest < f.emin - f.man_bits, kEnoughBound, false};
+  if (!p.plain || f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21) return c;
+  if (!f.subnormals && p.lowest < f.emin) return c;
+  const int q = f.man_bits + 1;
+  const int lx = f.emin - f.man_bits;
+  if (acc.rounding == Rounding::kNearestEven) {
+    c.everywhere = p.width <= 24 && rounds_twice_safely(p.width, q);
+    if (p.width > 24) {
+      c.odd = true;
+    } else if (!c.everywhere) {
+      int safe = p.lowest + 24;
+      if (q + p.width <= 23) safe = most_of(safe, lx + 24);
+      // Long sums need room above the largest product.
+      c.odd = safe < least_of(p.highest + 12, kEnoughBound);
+      if (!c.odd) c.bound = safe;
+    }
+  } else if (acc.rounding == Rounding::kTowardZero || acc.rounding == Rounding::kStochastic) {
+    if (c.floor) return c;
+    if (acc.rounding == Rounding::kStochastic && acc.random_bits > 22 - f.man_bits) return c;
+  } else {
+    return c;
+  }
+  // Scaled so that 2^bound is 2, what the rules compute with must stay normal: sums, and with the
+  // floor the smallest binade. Of sums made odd only two bits below the last place matter.
+  int least = p.lowest;
+  if (c.floor) least = c.odd ? f.emin : least_of(least_of(p.lowest, lx), f.emin);
+  least = least_of(least, factor.lowest);
+  c.bound = least_of(least_of(c.bound, max_bound(f)), least_of(least + 127, kMostBound));
+  c.valid = c.bound >= most_of(p.highest, kLeastBound) && factor.highest + 1 - c.bound <= 126;
+  // Where a format's smallest binade lies far above the bound, what the floor adds must be finite.
+  if (c.floor) c.valid = c.valid && f.emin + 1 - c.bound + 24 - f.man_bits <= 127;
+  return c;
+}
+
+// Sums of a saturating format may go wherever they like: they stop at max, and the one after a
+// product more is within reach of the rules, unscaled.
+LPK_HD bool clips(const Accumulator& acc, const Certificate& c, const Range& p,
+                  const Range& factor) {
+  const Format& f = acc.fmt;
+  if (acc.rounding != Rounding::kNearestEven || f.overflow != Overflow::kSaturate) return false;
+  if (!c.everywhere || f.kind != Kind::kFloat || f.man_bits < 1 || f.man_bits > 21) return false;
+  if (!f.subnormals && p.lowest < f.emin) return false;
+  const int reach = most_of(log2_of(f.max) + 1, p.highest) + 1;
+  const int least = least_of(least_of(p.lowest, factor.lowest), f.emin - f.man_bits);
+  return p.plain && least >= -126 && reach + 25 - f.man_bits <= 127;
+}
+
+// Chunks close in double, to nearest.
+LPK_HD bool closes_chunks(const Accumulator& acc) {
+  return acc.chunk == 0 || (acc.outer_rounding == Rounding::kNearestEven &&
+                            acc.outer.kind == Kind::kFloat && acc.outer.man_bits > 0);
+}
+
+// Draws that a word holds four of, at steps that are their own positions.
+LPK_HD bool draws_in_fours(const Accumulator& acc) {
+  return acc.rng == Rng::kFast && acc.random_bits <= 8 && acc.chunk % 8 == 0;
+}
+
+// Sums that are below 2^(bound - 1) after every fourth step are below 2^bound between: a step adds
+// less than 2^h and one last place, 2^(bound - m - 1), at most.
+LPK_HD bool watched_in_fours(const Accumulator& acc, const Sums& s, const Certificate& c,
+                             const Range& p) {
+  return draws_in_fours(acc) && s.positions == nullptr && acc.fmt.man_bits >= 4 &&
+         p.highest <= c.bound - 5;
+}
+
+// A sum in double, to nearest.
+LPK_HD Certificate certify_double(const Accumulator& acc, const Range& p) {
+  const Format& f = acc.fmt;
+  const int q = f.man_bits + 1;
+  const int lx = f.emin - f.man_bits;
+  Certificate c{false, false, p.lowest < lx, p.lowest + 53, p.width <= q};
+  if (!p.plain || f.kind != Kind::kFloat || f.man_bits < 1) return c;
+  if (!f.subnormals && p.lowest < f.emin) return c;
+  if (q + p.width <= 52) c.bound = most_of(c.bound, lx + 53);
+  const int top = max_bound(f);
+  c.bound = c.everywhere ? top : least_of(c.bound, top);
+  c.valid = c.bound >= p.highest;
+  return c;
+}
+
+// Whether half precision may be rounded to from float32 sums, wherever they lie: what exceeds it
+// becomes infinite by itself, and an infinity or NaN does what the contract says. Rounding twice is
+// rounding once where the products are narrow (B), also beside the floor; where all sums of a
+// finite accumulator, below 2^16, and a product are exact (A); or where the certificate's bound is
+// never reached.
+LPK_HD bool converts(const Accumulator& acc, const Certificate& c, int growth, const Range& p) {
+  if (native_format(acc.fmt) != Native::kHalf) return false;
+  if (p.width <= acc.fmt.man_bits + 1) return true;
+  if (p.plain && most_of(p.highest, 16) + 1 <= p.lowest + 24) return true;
+  return c.valid && !c.odd && growth <= c.bound;
+}
+
+// nearest_even under a certificate, the fastest rule first. fast_doubles: the processor adds
+// doubles at half the rate of floats, no less: then sums in double take no longer than sums made
+// odd.
+LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certificate& c,
+                         int growth, const Range& p, const Range& factor) {
+  const int32_t shift = 1 - c.bound;
+  if (converts(acc, c, growth, p)) return {Tier::kConverted, 0, false};
+  if (c.valid && !c.odd && growth <= c.bound)
+    return {c.floor ? Tier::kFloor : Tier::kSplit, shift, false};
+  if (clips(acc, c, p, factor))
+    return {c.floor ? Tier::kFloorClipped : Tier::kSplitClipped, 0, false};
+  if (c.valid && !c.odd) return {c.floor ? Tier::kFloorWatched : Tier::kSplitWatched, shift, false};
+  const Certificate d = certify_double(acc, p);
+  if (d.valid && (fast_doubles || !c.valid))
+    return {d.floor ? Tier::kDoubleFloor : Tier::kDoubleSplit, 1 - d.bound, false};
+  if (c.valid) return {c.floor ? Tier::kOddFloor : Tier::kOddSplit, shift, false};
+  return {Tier::kWide, 0, false};
+}
+
+// Whether any operands could take another kernel than the exact one.
+LPK_HD bool may_certify(const Accumulator& acc) {
+  const Format& f = acc.fmt;
+  if (!acc.has_running_sum() || !closes_chunks(acc) || f.kind != Kind::kFloat || f.man_bits < 1)
+    return false;
+  const bool float32 = native_format(f) == Native::kFloat;
+  switch (acc.rounding) {
+    case Rounding::kNearestEven:
+      return true;
+    case Rounding::kTowardZero:
+      return float32 || f.man_bits <= 21;
+    case Rounding::kTowardPositive:
+    case Rounding::kTowardNegative:
+      return float32;
+    case Rounding::kStochastic:
+      return draws_in_fours(acc) && f.man_bits >= 4 && acc.random_bits <= 22 - f.man_bits;
+    default:
+      return false;
+  }
+}
+
+// Whether tensor cores may make the chunks.
+LPK_HD bool may_use_tensor_cores(const Accumulator& acc) {
+  return acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone;
+}
+
+// Of outer sums of chunks in float32 or fewer bits. Where products are multiples of the last place
+// 2^lx of the outer format's subnormals, what a chunk loses is below its last bits: parts are such
+// multiples too, no sum that is not zero becomes zero, and those below min_normal are values
+// already. Sums stay below k 2^h but for their roundings, a factor of (1 + 2^-m) for each chunk at
+// most, of less than 2 in all; one bit more is what a chunk's own roundings to nearest could add.
+// Multiples of 2^l up to 2^(l + 24) add up exactly, and rounding leaves them multiples.
+LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunks, const Range& p) {
+  if (!p.plain || f.man_bits < 1 || f.man_bits > 21 || p.lowest < f.emin - f.man_bits)
+    return Closing::kAny;
+  const int top = p.highest + log2_above(k) + 2;
+  if (chunks > int64_t{1} << (f.man_bits - 1) || top > least_of(log2_of(f.max), 102 + f.man_bits))
+    return Closing::kFloorless;
+  return top <= p.lowest + 24 ? Closing::kExact : Closing::kInside;
+}
+
+// Chunks that a tier keeps below a bound, to nearest in their format, have no infinities; those of
+// tensor cores are float32 sums of finite products.
+LPK_HD bool closes_inside(Tier tier) {
+  return (tier >= Tier::kSplit && tier <= Tier::kOddFloor) || tier == Tier::kDoubleSplit ||
+         tier == Tier::kDoubleFloor || tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
+}
+
+LPK_HD Closing closing_for(const Job& job, Tier tier, const Range& p) {
+  if (outer_way(job.acc) == OuterWay::kNone) return Closing::kInDouble;
+  const Closing closing = closing_of(job.acc.outer, job.sums.k, job.chunks, p);
+  return closing > Closing::kFloorless && !closes_inside(tier) ? Closing::kFloorless : closing;
+}
+
+// Whether a sum that ends as zero may have the wrong sign, or be NaN where an absent tap, a zero
+// here, met an infinity: by the rules of float_rules.h, double_rules.h and convert_rule.h.
+LPK_HD bool doubts_zeros(const Plan& plan) {
+  switch (plan.tier) {
+    case Tier::kFloor:
+    case Tier::kFloorWatched:
+    case Tier::kFloorClipped:
+    case Tier::kOddFloor:
+    case Tier::kDoubleFloor:
+      return true;
+    case Tier::kConverted:
+    case Tier::kNative:
+      return plan.signs;
+    default:
+      return false;
+  }
+}
+
+// The tier and the shift.
+LPK_HD Plan plan_tier(const Job& job, const Range& factor, const Range& other) {
+  const Accumulator& acc = job.acc;
+  const Sums& s = job.sums;
+  constexpr Plan kNone{Tier::kWide, 0, false};
+  const Range p = product_of(factor, other);
+  if (!closes_chunks(acc)) return kNone;
+  if (acc.has_product && !products_stay(acc.product, p)) return kNone;
+  if (may_use_tensor_cores(acc)) {
+    if (native_values(Native::kHalf, factor) && native_values(Native::kHalf, other))
+      return {Tier::kTensorHalf, 0, false};
+    if (native_values(Native::kBfloat16, factor) && native_values(Native::kBfloat16, other))
+      return {Tier::kTensorBfloat16, 0, false};
+  }
+  const bool nearest = acc.rounding == Rounding::kNearestEven;
+  const Native native = native_format(acc.fmt);
+  const bool directed = acc.rounding != Rounding::kStochastic &&
+                        acc.rounding != Rounding::kNearestAway && acc.rounding != Rounding::kToOdd;
+  if (native == Native::kFloat) return {directed ? Tier::kNative : Tier::kWide, 0, false};
+  if (native != Native::kNone && nearest && native_values(native, factor) &&
+      native_values(native, other)) {
+    return {Tier::kNative, 0, false};
+  }
+  const Certificate c = certify(acc, p, factor);
+  const int64_t length = acc.chunk > 0 && acc.chunk < s.k ? acc.chunk : s.k;
+  const int growth = p.highest + least_of(log2_above(length), acc.fmt.man_bits + 2);
+  if (nearest) return plan_nearest(acc, job.fast_doubles, c, growth, p, factor);
+  if (!c.valid) return kNone;
+  if (acc.rounding == Rounding::kTowardZero) return {Tier::kTruncated, 1 - c.bound, false};
+  return watched_in_fours(acc, s, c, p) ? Plan{Tier::kStochastic, 2 - c.bound, false} : kNone;
+}
+
+LPK_HD Plan plan_for(const Job& job) {
+  const Sums& s = job.sums;
+  const Format& f = job.acc.fmt;
+  const Range factor = range_of(*s.left.facts);
+  const Range other = range_of(*s.right.facts);
+  Plan plan = plan_tier(job, factor, other);
+  const Range p = product_of(factor, other);
+  const bool unsigned_zeros =
+      p.plain && p.lowest >= f.emin - f.man_bits && job.acc.rounding != Rounding::kTowardNegative;
+  plan.signs = (s.left.absent || s.right.absent) && !unsigned_zeros;
+  if (job.acc.chunk != 0) plan.closing = closing_for(job, plan.tier, p);
+  return plan;
+}
+
+// Tiers whose kernels have tiles of several shapes.
+LPK_HD bool has_shapes(Tier tier) {
+  return tier == Tier::kSplit || tier == Tier::kSplitWatched || tier == Tier::kFloor ||
+         tier == Tier::kFloorWatched || tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
+}
+
+LPK_HD bool is_square(const Cut& cut) { return cut.rows == kTile && cut.cols == kTile; }
+
+LPK_HD const Cut& planned_cut(const Job& job) {
+  return has_shapes(job.plan->tier) ? job.shaped : job.squares;
+}
+
+}  // namespace lpk::cuda

@@ -1,0 +1,33 @@
+// How chunks close in float32, if they can.
+#pragma once
+
+#include "common/accumulate.h"
+
+namespace lpk::cuda {
+
+// floor(log2 x), x a positive normal double.
+LPK_HD int log2_of(double x) {
+  return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
+}
+
+// What follows the sum: nothing known here, another kernel does it; float32's own addition; that of
+// a format with float32's exponents, whose bits carry up to infinity by themselves; any other's, as
+// long as its magic constant and the bits below its last place stay within float32.
+enum class OuterWay : int32_t { kNone, kFloat, kBits, kNarrow };
+
+LPK_HD OuterWay outer_way(const Accumulator& acc) {
+  const Format& f = acc.outer;
+  if (acc.outer_rounding != Rounding::kNearestEven || f.kind != Kind::kFloat)
+    return OuterWay::kNone;
+  if (!f.subnormals) return OuterWay::kNone;
+  const bool own = f.exp_bits == 8 && f.emin == -126 && f.specials == Specials::kIeee &&
+                   f.overflow == Overflow::kInfinity;
+  if (own && f.man_bits == 23) return OuterWay::kFloat;
+  if (f.man_bits < 1 || f.man_bits > 21) return OuterWay::kNone;
+  if (own) return OuterWay::kBits;
+  const bool fits =
+      f.emin >= -126 && f.emin - f.man_bits >= -147 && log2_of(f.max) + 25 - f.man_bits <= 127;
+  return fits ? OuterWay::kNarrow : OuterWay::kNone;
+}
+
+}  // namespace lpk::cuda

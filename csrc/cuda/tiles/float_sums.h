@@ -1,0 +1,118 @@
+// What certified kernels in float32 and double share: 128 x 128 outputs, 8 x 8 sums a thread,
+// scaled.
+//
+// A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged;
+// the exact kernel does it again. Outer sums of chunks lie in memory, each thread its own; where
+// the sums are split, their chunks' sums do (parts.h).
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/operands/fetch.h"
+#include "cuda/product/parts.h"
+
+namespace lpk::cuda {
+
+// A thread's lanes lie in groups of kGroup neighbours: 16 bytes of shared memory each.
+template <class Real, bool kChunked, int kGroup = 16 / sizeof(Real)>
+class FloatSums {
+ public:
+  using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
+  using Map = BlockMap<8, kGroup>;
+  static constexpr bool kExact = false;
+  static constexpr int kSide = 8;
+
+  LPK_HD FloatSums(const Job& job, const Work& work, int thread)
+      : job_(job),
+        thread_(thread),
+        tile_(work.tile),
+        place_(work.place),
+        scale_(power<Real>(job.plan->shift)) {
+    for (int i = 0; i < kSide; ++i) {
+      for (int j = 0; j < kSide; ++j) sum_[i][j] = 0;
+    }
+  }
+
+  template <class Shared>
+  LPK_HD void begin(Shared* shared) const {
+    if (thread_ == 0) shared->redo = 0;
+  }
+
+  template <class Shared>
+  LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
+    if constexpr (kChunked) {
+      const Real unscale = 1 / scale_;
+      if (job_.parts != nullptr) {
+        const Parts parts(job_, chunk, place(), kTile, kTile);
+        LPK_UNROLL
+        for (int i = 0; i < kSide; ++i) {
+          LPK_UNROLL
+          for (int j = 0; j < kSide; ++j) {
+            parts.keep(Map::row(thread_, i), Map::col(thread_, j),
+                       static_cast<float>(sum_[i][j] * unscale));
+            sum_[i][j] = 0;
+          }
+        }
+        return;
+      }
+      // One row of a thread's sums after the other comes to the front.
+      close_rows<kSide, Map::kThreads>(job_, outer_at(0), chunk, [&](float (&row)[kSide]) {
+        LPK_UNROLL
+        for (int j = 0; j < kSide; ++j) row[j] = static_cast<float>(sum_[0][j] * unscale);
+        move_up();
+      });
+    }
+  }
+
+  // After a barrier.
+  template <class Shared>
+  LPK_HD void report(const Shared* shared) const {
+    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
+  }
+
+ protected:
+  // zeros: a sum that ends as zero may have the wrong sign, or be NaN where an absent tap, a zero
+  // here, met an infinity.
+  template <class Shared>
+  LPK_HD void store(Shared* shared, bool zeros) {
+    const Real unscale = 1 / scale_;
+    uint32_t seen = 0;
+    for (int n = 0; n < kSeen; ++n) seen |= seen_[n];
+    bool redo = (seen & 0x40000000u) != 0;
+    if (kChunked && job_.parts != nullptr) {
+      if (redo) shared->redo = 1;
+      return;
+    }
+    const bool doubtful =
+        store_tile<Map, kSide, kSide>(job_.sums, place(), thread_, [&](int i, int j) {
+          return kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
+        });
+    redo |= zeros && doubtful;
+    if (redo) shared->redo = 1;
+  }
+
+  LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
+  LPK_HD float* outer_at(int n) const {
+    return job_.outer + (place_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+  }
+  // The first row of sums is used up: zeros in its place, and at the end.
+  LPK_HD void move_up() {
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      LPK_UNROLL
+      for (int j = 0; j < kSide; ++j) sum_[i][j] = i + 1 < kSide ? sum_[i + 1][j] : Real{0};
+    }
+  }
+
+  const Job& job_;
+  int thread_;
+  int64_t tile_, place_;
+  Real scale_;
+  Real sum_[kSide][kSide];
+  // OR of the sums that are watched: one chain of ORs is slower than float32 sums, not than
+  // doubles.
+  static constexpr int kSeen = sizeof(Real) == 4 ? 4 : 1;
+  uint32_t seen_[kSeen] = {};
+};
+
+}  // namespace lpk::cuda

@@ -1,0 +1,153 @@
+// Certified tiles of fewer rows or columns: 32 sums of a thread and their outer ones in registers,
+// 128 of these a thread, so that a processor holds 16 warps whatever the tile.
+//
+// The rules are those of float_rules.h, the proof is plan.h's, as for fast_tile.h.
+#pragma once
+
+#include "cuda/product/parts.h"
+#include "cuda/rules/float_rules.h"
+#include "shared.h"
+
+namespace lpk::cuda {
+
+// kRows x kCols outputs, 8 x 4 of each thread or 4 x 8, the longer side along the tile's. A
+// thread's lanes lie in groups of four neighbours, as in BlockMap.
+template <int kTileRows, int kTileCols>
+struct ShapedMap {
+  static constexpr int kRows = kTileRows, kCols = kTileCols;
+  static constexpr int kRowSide = kRows > kCols ? 8 : 4, kColSide = kRows > kCols ? 4 : 8;
+  static constexpr int kThreads = kRows * kCols / 32;
+  static constexpr int kDown = kRows / kRowSide, kAcross = kCols / kColSide;
+
+  LPK_HD static int lane(int place, int i, int places) {
+    return i / 4 * (places * 4) + place * 4 + i % 4;
+  }
+  LPK_HD static int row(int thread, int i) { return lane(thread / kAcross, i, kDown); }
+  LPK_HD static int col(int thread, int j) { return lane(thread % kAcross, j, kAcross); }
+};
+
+template <class Rule, bool kTables, int kTileRows, int kTileCols>
+class ShapedTile {
+ public:
+  using Map = ShapedMap<kTileRows, kTileCols>;
+  using Stage = Stages;
+  static constexpr int kRowSide = Map::kRowSide, kColSide = Map::kColSide;
+  static constexpr int kBlocks = 512 / Map::kThreads;
+  struct Shared {
+    alignas(16) float left[2][kDepth][Map::kRows];
+    alignas(16) float right[2][kDepth][Map::kCols];
+    int redo;
+  };
+
+  LPK_HD ShapedTile(const Job& job, const Work& work, int thread)
+      : job_(job),
+        thread_(thread),
+        tile_(work.tile),
+        rule_(job.acc.fmt, job.plan->shift),
+        scale_(float_power(job.plan->shift)),
+        left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
+        right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
+    for (int n = 0; n < kSums; ++n) sum_[n / kColSide][n % kColSide] = outer_[n] = 0.0f;
+  }
+
+  LPK_HD void begin(Shared* shared) const {
+    if (thread_ == 0) shared->redo = 0;
+  }
+
+  LPK_HD void fetch(const Stage& stage) {
+    left_.fetch(stage);
+    right_.fetch(stage);
+  }
+
+  LPK_HD void put(Shared* shared, int buffer) const {
+    left_.each([&](int step, int lane, float x) {
+      const float scaled = mul_rn(x, scale_);
+      write_shared<1>(&shared->left[buffer][step][lane], &scaled);
+    });
+    right_.each([&](int step, int lane, float x) {
+      write_shared<1>(&shared->right[buffer][step][lane], &x);
+    });
+  }
+
+  // All of a stage: what it has not are zeros, which leave every certified sum as it is.
+  LPK_HD void multiply(const Shared* shared, int buffer, const Stage&) {
+    LPK_UNROLL
+    for (int step = 0; step < kDepth; ++step) {
+      float a[kRowSide], b[kColSide];
+      LPK_UNROLL
+      for (int i = 0; i < kRowSide; i += 4)
+        read_shared<4>(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
+      LPK_UNROLL
+      for (int j = 0; j < kColSide; j += 4)
+        read_shared<4>(&shared->right[buffer][step][Map::col(thread_, j)], b + j);
+      LPK_UNROLL
+      for (int i = 0; i < kRowSide; ++i) {
+        LPK_UNROLL
+        for (int j = 0; j < kColSide; ++j) {
+          sum_[i][j] = rule_.step(a[i], b[j], sum_[i][j]);
+          if (Rule::kWatched) seen_ |= word_of(sum_[i][j]);
+        }
+      }
+    }
+  }
+
+  LPK_HD void close(Shared*, int chunk) {
+    const float unscale = 1 / scale_;
+    if (job_.parts != nullptr) {
+      const Parts parts(job_, chunk, place(), Map::kRows, Map::kCols);
+      LPK_UNROLL
+      for (int i = 0; i < kRowSide; ++i) {
+        LPK_UNROLL
+        for (int j = 0; j < kColSide; ++j) {
+          parts.keep(Map::row(thread_, i), Map::col(thread_, j), sum_[i][j] * unscale);
+          sum_[i][j] = 0.0f;
+        }
+      }
+      return;
+    }
+    const OuterRule rule(job_.acc, job_.plan->closing);
+    LPK_UNROLL
+    for (int n = 0; n < kSums; n += 8) {
+      float part[8];
+      LPK_UNROLL
+      for (int e = 0; e < 8; ++e) {
+        float& sum = sum_[(n + e) / kColSide][(n + e) % kColSide];
+        part[e] = sum * unscale;
+        sum = 0.0f;
+      }
+      rule.add_eight(outer_ + n, part);
+    }
+  }
+
+  LPK_HD void finish(Shared* shared) const {
+    bool redo = (seen_ & 0x40000000u) != 0;
+    if (job_.parts == nullptr) {
+      const bool doubtful = store_tile<Map, kRowSide, kColSide>(
+          job_.sums, place(), thread_, [&](int i, int j) { return outer_[i * kColSide + j]; });
+      redo |= Rule::kLosesZeros && doubtful;
+    }
+    if (redo) shared->redo = 1;
+  }
+
+  // After a barrier.
+  LPK_HD void report(const Shared* shared) const {
+    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
+  }
+
+ private:
+  static constexpr int kSums = kRowSide * kColSide;
+
+  LPK_HD Place place() const { return place_of(job_.sums, Map::kRows, Map::kCols, tile_); }
+
+  const Job& job_;
+  int thread_;
+  int64_t tile_;
+  Rule rule_;
+  float scale_;
+  LaneFetch<Map::kRows, Map::kThreads, kTables, Beyond::kZero> left_;
+  LaneFetch<Map::kCols, Map::kThreads, kTables, Rule::kBeyond> right_;
+  float sum_[kRowSide][kColSide], outer_[kSums];
+  uint32_t seen_ = 0;
+};
+
+}  // namespace lpk::cuda

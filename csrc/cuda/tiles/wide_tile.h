@@ -1,0 +1,185 @@
+// The universal tile: every format, every mode, sums made odd in double (common/accumulate.h).
+//
+//   inner <- round(inner + round_product(a b))                for the steps of a chunk, in order
+//   outer <- round_outer(outer + inner), inner <- +0          at the end of every chunk
+//   out   <- round_result(round_outer(outer + bias))
+//
+// One WideTile is one thread's part of a block of 256; its phases are separated by barriers. Host
+// and device: csrc/tests runs the same code thread by thread.
+#pragma once
+
+#include "cuda/operands/wide_operands.h"
+
+namespace lpk::cuda {
+
+// What the threads of a block share.
+template <int kSide>
+struct WideShared : WideStages<BlockMap<kSide, 2>> {
+  using Map = BlockMap<kSide, 2>;
+  // Sums between steps: inner and outer ones, each thread its own.
+  float inner[kSide * kSide][Map::kThreads];
+  float outer[kSide * kSide][Map::kThreads];
+};
+
+// Draws of one site for a thread's outputs; words below 2^32.
+template <int kSide>
+struct TileDraws {
+  uint32_t column[kSide], add[kSide], flip[kSide];
+  uint32_t mixed[kSide];
+
+  LPK_HD void start(uint64_t seed, uint32_t site, const uint64_t (&rows)[kSide],
+                    const uint64_t (&cols)[kSide]) {
+    const uint64_t base = site_base(seed, site);
+    for (int i = 0; i < kSide; ++i) {
+      const RowKey key = row_key(base, rows[i], 0);
+      add[i] = key.add;
+      flip[i] = key.flip;
+      column[i] = column_key(base, cols[i]);
+    }
+  }
+  LPK_HD void seek(uint32_t word) {
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) mixed[i] = mix32(add[i] + word) ^ flip[i];
+  }
+  LPK_HD uint32_t word(int i, int j) const { return mix32(column[j] + mixed[i]); }
+};
+
+// kRounds: products are rounded, in any format and mode.
+template <int kSide, Rounding kMode, bool kRounds>
+class WideTile : public WideOperands<kSide, 2> {
+  using Base = WideOperands<kSide, 2>;
+  using Base::at_;
+  using Base::job_;
+  using Base::kOutputs;
+  using Base::thread_;
+
+ public:
+  using Shared = WideShared<kSide>;
+  using typename Base::Map;
+  using Stage = Stages;
+  static constexpr bool kStochastic = kMode == Rounding::kStochastic;
+
+  LPK_HD WideTile(const Job& job, int64_t tile, int thread) : Base(job, tile, thread) {
+    for (int i = 0; i < kSide; ++i) {
+      for (int j = 0; j < kSide; ++j) sum_[i][j] = 0.0;
+    }
+    if (!draws_sums() && !draws_products()) return;
+    seed_ = job.use_seed();
+    uint64_t rows[kSide], cols[kSide];
+    for (int i = 0; i < kSide; ++i) {
+      rows[i] = this->row_id(at_.row + Map::row(thread, i));
+      cols[i] = this->col_id(at_.col + Map::col(thread, i));
+    }
+    if (draws_sums()) sums_.start(seed_, kSiteSum, rows, cols);
+    if (draws_products()) products_.start(seed_, kSiteProduct, rows, cols);
+  }
+
+  LPK_HD void begin(Shared* shared) {
+    LPK_LOOP
+    for (int n = 0; n < kOutputs; ++n) shared->outer[n][thread_] = this->started(n);
+    if (job_.sums.initial == nullptr || job_.acc.chunk != 0) return;
+    LPK_UNROLL
+    for (int n = 0; n < kOutputs; ++n) sum_[n / kSide][n % kSide] = shared->outer[n][thread_];
+  }
+
+  LPK_HD void multiply(const Shared* shared, int buffer, const Stages& stage) {
+    const int count = stage.count();
+    LPK_LOOP
+    for (int step = 0; step < count; ++step) {
+      double a[kSide], b[kSide];
+      LPK_UNROLL
+      for (int i = 0; i < kSide; i += 2) {
+        read_shared<2>(&shared->left[buffer][step][Map::row(thread_, i)], a + i);
+        read_shared<2>(&shared->right[buffer][step][Map::col(thread_, i)], b + i);
+      }
+      add_products(a, b, stage.first() + step);
+    }
+  }
+
+  // The end of a chunk; the threads need no barrier, each has sums of its own.
+  LPK_HD void close(Shared* shared, int64_t chunk) {
+    if (job_.acc.chunk == 0) return;
+    leave(shared);
+    LPK_LOOP
+    for (int n = 0; n < kOutputs; ++n) {
+      shared->outer[n][thread_] = static_cast<float>(
+          this->closed_chunk(n, shared->outer[n][thread_], shared->inner[n][thread_], chunk));
+    }
+  }
+
+  LPK_HD void finish(Shared* shared) {
+    if (job_.acc.chunk == 0) leave(shared);
+    const float (*sums)[Map::kThreads] = job_.acc.chunk == 0 ? shared->inner : shared->outer;
+    LPK_LOOP
+    for (int n = 0; n < kOutputs; ++n) this->store(n, sums[n][thread_]);
+  }
+
+ private:
+  LPK_HD bool draws_sums() const { return kStochastic; }
+  LPK_HD bool draws_products() const {
+    return kRounds && job_.acc.product_rounding == Rounding::kStochastic;
+  }
+  LPK_HD void add_products(const double (&a)[kSide], const double (&b)[kSide], int64_t step) {
+    uint64_t k = 0;
+    if (draws_sums() || draws_products()) {
+      k = static_cast<uint64_t>(this->position(step));
+      const DrawLayout layout = draw_layout(job_.acc.random_bits);
+      if (draws_sums()) sums_.seek(static_cast<uint32_t>(layout.word_of(k)));
+      if (draws_products()) products_.seek(static_cast<uint32_t>(layout.word_of(k)));
+    }
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      LPK_UNROLL
+      for (int j = 0; j < kSide; ++j) {
+        const double next = added(sum_[i][j], a[i], b[j], i, j, k);
+        sum_[i][j] = absent(a[i]) | absent(b[j]) ? sum_[i][j] : next;
+      }
+    }
+  }
+
+  LPK_HD double added(double sum, double a, double b, int i, int j, uint64_t k) const {
+    const Accumulator& acc = job_.acc;
+    double product = a * b;
+    if (kRounds) {
+      const double threshold =
+          draws_products() ? step_threshold(products_, kSiteProduct, i, j, k) : 0.0;
+      product = round_to<double>(product, acc.product, acc.product_rounding, threshold);
+    }
+    if (kMode == Rounding::kNearestEven && acc.fmt.kind == Kind::kFloat && acc.fmt.man_bits > 0)
+      return round_to_float_nearest_even<double>(odd_sum<double>(sum, product), acc.fmt);
+    const double threshold = kStochastic ? step_threshold(sums_, kSiteSum, i, j, k) : 0.0;
+    return add_rounded<double>(sum, product, acc.fmt, kMode, threshold);
+  }
+
+  // Of output (i, j) at position k of the sums.
+  LPK_HD double step_threshold(const TileDraws<kSide>& draws, uint32_t site, int i, int j,
+                               uint64_t k) const {
+    const Accumulator& acc = job_.acc;
+    const DrawLayout layout = draw_layout(acc.random_bits);
+    const uint32_t word =
+        acc.rng == Rng::kPhilox
+            ? philox_word(seed_, site, this->row_id(at_.row + Map::row(thread_, i)),
+                          this->col_id(at_.col + Map::col(thread_, j)), layout.word_of(k))
+            : draws.word(i, j);
+    const uint32_t draw = (word >> layout.shift_of(k)) & layout.mask();
+    return stochastic_threshold<double>(draw, acc.random_bits);
+  }
+
+  // The inner sums where a loop can index them; they begin again at zero.
+  LPK_HD void leave(Shared* shared) {
+    LPK_UNROLL
+    for (int i = 0; i < kSide; ++i) {
+      LPK_UNROLL
+      for (int j = 0; j < kSide; ++j) {
+        shared->inner[i * kSide + j][thread_] = static_cast<float>(sum_[i][j]);
+        sum_[i][j] = 0.0;
+      }
+    }
+  }
+
+  uint64_t seed_ = 0;
+  double sum_[kSide][kSide];
+  TileDraws<kSide> sums_, products_;
+};
+
+}  // namespace lpk::cuda

@@ -1,0 +1,104 @@
+// lpk_cuda_host: the functions of lpkernels._C for products and updates on CUDA, run on the host by
+// the code of the kernels, thread by thread. For tests of the Python adapter; pointers are those of
+// host memory.
+#include "bindings_cuda.h"
+#include "bindings_update.h"
+#include "cuda/elementwise/update.h"
+#include "cuda/operands/pack_map.h"
+#include "cuda/product/job.h"
+#include "cuda/product/totals.h"
+#include "cuda_run.h"
+
+namespace lpk::cuda {
+namespace {
+
+void add_facts(float x, Facts* facts) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  *facts = merged(*facts, facts_of(bits));
+}
+
+// The processors of the device that is not there.
+int32_t processors = 132;
+
+// What run_product chose last, for tests to see that kernels ran and kept what they did.
+lpk_test::Ran last{Tier::kWide, false, {}};
+
+}  // namespace
+
+void pack(const PackArgs& a, void*) {
+  const FusedRule rule = fused_rule(a.quantizer);
+  for (int64_t g = 0; g < a.count; ++g) {
+    for (int64_t step = 0; step < a.steps; ++step) {
+      float* to = a.to + (g * a.steps + step) * a.padded;
+      for (int64_t lane = 0; lane < a.padded; ++lane) {
+        const int64_t at = g * a.batch + lane * a.lane_stride + step * a.step_stride;
+        to[lane] = lane < a.lanes ? packed(a.from[at], rule) : 0.0f;
+        add_facts(to[lane], a.facts);
+      }
+    }
+  }
+}
+
+void frame(const FrameArgs& a, void*) {
+  const FusedRule rule = fused_rule(a.quantizer);
+  for (int64_t n = 0; n < a.images; ++n) {
+    for (int64_t c = 0; c < a.channels; ++c) {
+      for (int64_t place = 0; place < frame_places(a); ++place) {
+        const Framed source = framed(a, place);
+        float x;
+        std::memcpy(&x, &kAbsent, sizeof x);
+        if (source.inside) x = packed(a.from[n * a.steps[0] + c * a.steps[1] + source.at], rule);
+        a.to[framed_at(a, n, c, place)] = x;
+        add_facts(x, a.facts);
+      }
+    }
+  }
+}
+
+int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator) {
+  return scratch_size(job_for_scratch(sums, accumulator, processors));
+}
+
+void multiply(const MultiplyArgs& args, void*) {
+  Job job = job_from(args);
+  if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
+  job.fast_doubles = true;
+  job.processors = processors;
+  last = lpk_test::run_product(&job, args.scratch);
+}
+
+void add(const AddArgs& args, const int64_t* accumulator, void*) {
+  const Accumulator acc = accumulator_from(accumulator);
+  for (int64_t i = 0; i < args.rows * args.cols; ++i) args.total[i] = added(args, acc, i);
+}
+
+void update(const UpdateArgs& args, void*) {
+  for (int64_t p = 0; p < args.count; ++p) {
+    const UpdateJob job(args, args.parameters[p]);
+    if (job.found != nullptr && *job.found) continue;
+    const StepConstants constants = job.constants();
+    uint64_t seeds[kPlaces];
+    for (int place = 0; place < kPlaces; ++place) seeds[place] = job.seed_of(place);
+    for (int64_t i = 0; i < job.count; ++i)
+      update_element(job, constants, seeds, i, &job.counts[0], &job.counts[1]);
+  }
+}
+
+}  // namespace lpk::cuda
+
+PYBIND11_MODULE(lpk_cuda_host, module) {
+  lpk::register_cuda_products(module);
+  lpk::register_cuda_update(module);
+  module.attr("tensor_half") = static_cast<int>(lpk::cuda::Tier::kTensorHalf);
+  module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
+  module.def("set_processors", [](int32_t count) { lpk::cuda::processors = count; });
+  module.def("last_splits", [] { return lpk::cuda::last.cut.splits; });
+  module.def("last_tile", [] {
+    return std::pair<int, int>(lpk::cuda::last.cut.rows, lpk::cuda::last.cut.cols);
+  });
+  // (number of the tier, whether all of its tiles were done again)
+  module.def("last_tier", [] {
+    return std::pair<int, bool>(static_cast<int>(lpk::cuda::last.tier), lpk::cuda::last.redone);
+  });
+}

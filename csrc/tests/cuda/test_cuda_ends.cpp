@@ -1,0 +1,100 @@
+// The certified CUDA kernels at both ends of float32's exponents: what a plan scales by and the
+// rules compute with must be normal floats there, and every sum that of plain loops.
+#include <string>
+
+#include "cuda_block.h"
+#include "cuda_run.h"
+#include "tests/check.h"
+#include "tests/groups.h"
+
+namespace lpk_test {
+namespace {
+
+using lpk::cuda::Plan;
+
+bool scales_floats(Tier tier) {
+  return tier >= Tier::kSplit && tier <= Tier::kStochastic && tier != Tier::kSplitClipped &&
+         tier != Tier::kFloorClipped;
+}
+bool has_floor(Tier tier) {
+  return tier == Tier::kFloor || tier == Tier::kFloorWatched || tier == Tier::kOddFloor;
+}
+
+void check_constants(const Plan& plan, const lpk::Format& f) {
+  if (!scales_floats(plan.tier)) return;
+  CHECK(plan.shift >= -126 && plan.shift <= 127);
+  if (!has_floor(plan.tier)) return;
+  const int binade = f.emin + plan.shift;
+  // Times 1.5 2^(23 - man_bits).
+  CHECK(binade >= -126 && binade + 24 - f.man_bits <= 127);
+}
+
+// Numbers of at most `bits` bits whose leading bit is about 2^exponent; kept a float's, and normal.
+CudaSums::Values about(int bits, int exponent) {
+  return [=](Source& source) {
+    const int most = (1 << bits) - 1;
+    const auto digits = static_cast<float>(source.between(-most, most));
+    const int at = source.between(exponent - 1, exponent + 1);
+    return std::ldexp(digits, std::min(std::max(at, -126 + bits), 127) - bits + 1);
+  };
+}
+
+std::vector<AccumulatorSpec> accumulators_of(const FormatInts& f) {
+  using A = AccumulatorSpec;
+  const std::string name = text("e%dm%d bias %d specials %d subnormals %d overflow %d", int(f[1]),
+                                int(f[2]), int(f[3]), int(f[4]), int(f[5]), int(f[6]));
+  const A sum{name, f};
+  const A stochastic{name + " stochastic", f, Rounding::kStochastic};
+  return {sum, A{name + " chunk 5", f}.chunked(5),
+          A{name + " chunk 3 outer fp32", f}.chunked(3, float_ints(8, 23)),
+          A{name + " toward_zero", f, Rounding::kTowardZero},
+          A{stochastic}.chunked(8).drawing(4).outer_rounded(Rounding::kNearestEven)};
+}
+
+std::vector<FormatInts> formats() {
+  const Specials ieee = Specials::kIeee;
+  std::vector<FormatInts> all;
+  for (const int man_bits : {1, 3, 7, 10, 11, 13, 15, 20, 21, 22, 23}) {
+    all.push_back(float_ints(8, man_bits));
+    all.push_back(float_ints(8, man_bits, {ieee, Overflow::kSaturate}));
+  }
+  all.push_back(float_ints(8, 10, {ieee, Overflow::kInfinity, false}));
+  all.push_back(float_ints(8, 13, {ieee, Overflow::kNan}));
+  for (const int man_bits : {2, 5, 11}) {
+    // Far above 1, and far below it.
+    for (const int bias : {-100, -60, 60, 130})
+      all.push_back(float_ints(4, man_bits, {Specials::kNone, Overflow::kSaturate, true, bias}));
+  }
+  return all;
+}
+
+}  // namespace
+
+void test_cuda_ends() {
+  Source source(31);
+  int64_t certified = 0;
+  for (const FormatInts& ints : formats()) {
+    const lpk::Format f = lpk::float_format(ints.data());
+    for (const AccumulatorSpec& spec : accumulators_of(ints)) {
+      // Products about the ends of float32, of the format, and where scales have theirs.
+      for (const int product : {126, 123, 119, 100, lpk::cuda::log2_of(f.max) - 2, 41, f.emin,
+                                f.emin - f.man_bits, -60, -110, -130, -149, -200, -240}) {
+        const bool gathers = source.once_in(3);
+        const int bits = source.between(1, 12);
+        const int first = std::max(-126, std::min(127, product / 2 + source.between(-60, 60)));
+        const CudaProblem p{1, 2, 3, 11, gathers, source.once_in(4)};
+        CudaSums sums(p, spec, about(bits, first), about(source.between(1, 12), product - first),
+                      source);
+        sums.job.fast_doubles = source.once_in(2);
+        if (lpk::cuda::may_certify(sums.job.acc))
+          check_constants(lpk::cuda::plan_for(sums.job), sums.job.acc.fmt);
+        const Ran ran = run_product(&sums.job);
+        certified += scales_floats(ran.tier) && !ran.redone;
+        sums.check(text("tier %d, products about 2^%d,", static_cast<int>(ran.tier), product));
+      }
+    }
+  }
+  CHECK(certified > 300);
+}
+
+}  // namespace lpk_test
