@@ -103,18 +103,29 @@ SHAPES = {
 }  # fmt: skip
 
 
+# Of csrc/cuda/plan.h, with what makes it: splitting in two steps and in three, proved and watched;
+# with the subnormals' floor, proved and watched.
+TIERS = (
+    ("e6m9", 1, (0,)), ("e6m12", 1, (0,)), ("e4m9", 2, (0,)), ("e4m12", 2, (0,)),
+    ("e4m9", 4, (-17,)), ("e4m9", 5, (-17, 0)),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(("sizes", "tile"), SHAPES.items())
 def test_tiles_have_the_shape_of_the_product(sizes: tuple[int, int], tile: tuple[int, int]) -> None:
     rng, generator = random.Random(3), torch.Generator().manual_seed(3)
     with cuda_host.on_host() as loaded:
         loaded.set_processors(1)
-        # Proved and watched, splitting in two steps, in one and with the subnormals' floor.
-        for acc, scale in itertools.product(("e6m9", "e6m12", "e5m9"), (1.0, 2.0**-12, 2.0**6)):
-            accumulator = lp.Accumulator(acc, chunk=8, outer="e6m9")
-            a, b = values(rng, (sizes[0], 21), generator), values(rng, (21, sizes[1]), generator)
-            call = (None, accumulator.to_ints(), None, 0)
-            got, want = BACKEND.matmul(a * scale, b, *call), CPU.matmul(a * scale, b, *call)
-            assert_bit_equal(got, want, f"{sizes} {acc}")
+        for (fmt, tier, exponents), outer in itertools.product(TIERS, ("e6m9", "fp32")):
+            acc = lp.Accumulator(fmt, chunk=8, outer=outer).to_ints()
+            a = torch.randint(-7, 8, (sizes[0], 21), generator=generator).float()
+            b = torch.randint(-7, 8, (21, sizes[1]), generator=generator).float()
+            a.view(-1)[0], b.view(-1)[0] = 7.0, 7.0
+            a *= torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(21)])
+            bias = torch.randn(sizes[1], generator=generator) if rng.random() < 0.5 else None
+            got, want = (be.matmul(a, b, bias, acc, None, 0) for be in (BACKEND, CPU))
+            assert loaded.last_tier()[0] == tier, fmt
+            assert_bit_equal(got, want, f"{sizes} {fmt} {exponents}")
         ones = torch.ones(sizes[0], 16), torch.ones(16, sizes[1])
         BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=8).to_ints(), None, 0)
         assert loaded.last_tile() == tile
