@@ -103,7 +103,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-# Of csrc/cuda/plan.h, with what makes it: splitting in two steps and in three, proved and watched;
+# Of csrc/cuda/product/plan.h, with what makes it: splitting in two steps and in three, proved and watched;
 # with the subnormals' floor, proved and watched.
 TIERS = (
     ("e6m9", 1, (0,)), ("e6m12", 1, (0,)), ("e4m9", 2, (0,)), ("e4m12", 2, (0,)),
