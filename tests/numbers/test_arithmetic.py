@@ -234,6 +234,13 @@ def test_every_unit_is_a_recipe(unit):
     assert built.wgrad == built.dgrad
 
 
+@pytest.mark.parametrize(
+    "unit", [u for u in UNITS.values() if u.inputs == "tf32"], ids=lambda u: u.name
+)
+def test_a_block_is_either_decided_by_recordings_or_open(unit):
+    assert ("no shorter block" in unit.decided) != ("steps of 4, which" in unit.unknown)
+
+
 def test_recipes_of_units_take_what_their_inputs_are():
     inputs = {
         "a100_tf32": "e8m10:toward_zero",

@@ -1,7 +1,9 @@
 """Formats: fields, derived values, names that read back, and every refusal."""
 
 import copy
+import dataclasses
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -92,6 +94,18 @@ def float_formats() -> st.SearchStrategy[FloatFormat]:
 )
 def test_range_of_published_formats(fmt, largest, min_normal, min_subnormal):
     assert (fmt.max, fmt.min_normal, fmt.min_subnormal) == (largest, min_normal, min_subnormal)
+
+
+@pytest.mark.parametrize(
+    "with_axis",
+    [lambda axis: AffineFormat(8, axis=axis), lambda axis: BlockFormat("e2m1", axis=axis)],
+    ids=["affine", "block"],
+)
+def test_axes_are_those_of_a_tensor_of_64_dimensions(with_axis):
+    assert [with_axis(axis).axis for axis in (-64, 63)] == [-64, 63]
+    for axis in (-65, 64):
+        with pytest.raises(ValueError, match=rf"axis must be in -64\.\.63, got {axis}"):
+            with_axis(axis)
 
 
 def test_epsilon_and_bits():
@@ -235,6 +249,22 @@ def test_parse_format_reads(name, fmt):
 def test_constants_are_the_upper_case_names(name):
     assert getattr(formats, name.upper()) is formats.NAMED[name]
     assert parse_format(name) is formats.NAMED[name]
+
+
+WIDTHS = re.compile(r"(?:e|fp_)(\d)[m_](\d)")
+
+
+@pytest.mark.parametrize("name", list(filter(WIDTHS.search, formats.NAMED)))
+def test_a_name_holds_the_widths(name):
+    exp_bits, man_bits = map(int, WIDTHS.search(name).groups())
+    fmt = parse_format(name)
+    assert (fmt.exp_bits, fmt.man_bits) == (exp_bits, man_bits)
+
+
+@pytest.mark.parametrize("name", ["fp_4_3_4", "fp_5_2_0", "fp_6_9_0"])
+def test_formats_of_gradients_differ_in_their_overflow(name):
+    forward, backward = parse_format(name), parse_format(f"{name}_backward")
+    assert backward == dataclasses.replace(forward, overflow="infinity")
 
 
 def test_block_element_names_mean_the_ocp_types():

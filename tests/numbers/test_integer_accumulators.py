@@ -114,6 +114,8 @@ def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
         assert all(fits(end, bits) for end in ends)
         assert bits == 2 or not all(fits(end, bits - 1) for end in ends)
         assert never_overflows(row, bits, n, signed_inputs=signed)
+    # Sums of codes beyond int64.
     assert bits_without_overflow(np.array([2**62, 2**62]), 62).tolist() == 126
+    assert bits_without_overflow(np.array([2**62, 2**62, 2**62]), 62).tolist() == 127
     with pytest.raises(TypeError, match="bits_without_overflow: weights must be integers"):
         bits_without_overflow([0.5], 8)

@@ -121,6 +121,8 @@ def test_array_equals_scalar(rng, bits):
     row = source.integers(0, 2**41, (6, 1))
     col = source.integers(0, 2**41, (1, 5))
     k = source.integers(0, 2**40, (6, 5))
+    # Positions below 2^32 beside larger ones.
+    row[0], col[:, 0] = 3, 5
     k[:3] = np.arange(5)
     got = draws(-7, 2, row, col, k, bits, rng)
     want = [

@@ -333,6 +333,11 @@ def test_fp32_keeps_float32_and_bf16_keeps_its_own(rng):
             r"random_bits must be in 1\.\.32, got 33",
         ),
         (
+            lambda: round_array(np.ones(2), FP16, "stochastic", random_bits=0),
+            ValueError,
+            r"round_array: random_bits must be in 1\.\.32, got 0",
+        ),
+        (
             lambda: round_array(np.ones(2, np.float32), FP16, "to_odd"),
             TypeError,
             r"x must be float64, got float32; use x\.astype",

@@ -76,6 +76,18 @@ def test_the_gradient_of_a_parameter_costs_by_the_update_it_causes():
     assert set(found.values()) == {0.0}
 
 
+def test_the_speed_of_a_result_is_its_derivative():
+    # y = v w with v = w = 1 and the loss 1.1 y: both gradients are 1.1, and against them y moves by
+    # 2.2 at first, though not so for long.
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.fill_(1.0)
+    batch = (torch.ones(1, 1), torch.full((1, 1), 1.1))
+    found = costs(model, lambda y, target: (y * target).sum(), batch, lr=0.125, loss_scale=1.0)
+    assert found["1.GY"] == pytest.approx((0.125 * 2.2 * 0.099609375) ** 2, rel=2e-3)
+
+
 def test_gradients_are_rounded_at_the_loss_scale():
     model = nn.Linear(1, 1, bias=False)
     batch = (torch.full((1, 1), 1.5), None)
