@@ -9,7 +9,7 @@ NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
 export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 
-.PHONY: demo test check bench prove sanitize fuzz gpu
+.PHONY: demo test check bench prove mutants sanitize fuzz gpu
 .NOTPARALLEL:
 
 demo: $(VENV)/.has-lab $(VENV)/.has-native
@@ -44,6 +44,10 @@ bench: $(VENV)/.has-lab,dev $(VENV)/.has-native
 prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove $(VENV)/.has-native
 	$(BIN)/python -m proofs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+
+# How many wrong lines the tests notice, into mutants/results.jsonl: half an hour.
+mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(VENV)/.has-native
+	$(BIN)/python -m mutants
 
 # The C++ tests under AddressSanitizer and UBSan: minutes, most of them the compiler's. Where the
 # processor lacks AVX-512, its kernels are made to run without it.

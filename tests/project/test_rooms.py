@@ -12,7 +12,7 @@ def crowded(root: Path) -> list[str]:
     """Folders with more sources than `MOST`, sub-folders not counted."""
     files = [
         path
-        for folder in ("bench", "csrc", "examples", "lpkernels", "proofs", "tests")
+        for folder in ("bench", "csrc", "examples", "lpkernels", "mutants", "proofs", "tests")
         for path in (root / folder).rglob("*")
         if path.suffix in SOURCES
     ]

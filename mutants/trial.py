@@ -1,0 +1,150 @@
+"""Tests of one mutant, in a process of its own that never sees the original file.
+
+The process is forked from one that has imported torch and pytest, which take longest, but nothing
+of lpkernels. The changed source lies in memory alone: an import hook gives it for the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import resource
+import select
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import hypothesis
+import pytest
+import torch
+import torch._dynamo
+
+__all__ = ["Outcome", "run"]
+
+# What the tests import first, so that a fork has it.
+_IMPORTED = (hypothesis, torch._dynamo)
+# A mutant may ask for any amount of memory; tests take less than a third of this.
+_MEMORY = 12 * 2**30
+_PASSED, _FAILED, _INTERRUPTED = 0, 1, 2
+
+
+class Outcome(NamedTuple):
+    """killed: whether something noticed. by: the first test that failed, "import" where the source
+    cannot even be imported, "crash" or "time limit"; empty where none did. seconds: of a
+    processor."""
+
+    killed: bool
+    by: str
+    seconds: float
+
+
+def run(
+    stages: Sequence[Sequence[str]], limit: float, path: Path | None = None, source: str = ""
+) -> Outcome:
+    """The first failure of tests while `source` stands for the file `path`, below the current
+    directory; without a path, of the sources as they are.
+
+    stages: tests; those of a stage are collected when the stages before it have passed.
+    limit: seconds of a processor, so that other work does no harm; where tests only wait, they
+        end after ten times as long.
+
+    Raises:  RuntimeError: pytest could not run the tests at all.
+    """
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reads)
+            _as_child(stages, limit, path, source, writes)
+        finally:
+            # Whatever happened: only the parent goes on.
+            os._exit(0)
+    os.close(writes)
+    try:
+        ready, _, _ = select.select([reads], [], [], 10 * limit)
+        answer = os.read(reads, 2**16) if ready else b""
+    finally:
+        os.close(reads)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        _, status, used = os.wait4(child, 0)
+    seconds = used.ru_utime + used.ru_stime
+    if not answer:
+        late = not ready or os.WTERMSIG(status) == signal.SIGXCPU
+        return Outcome(True, "time limit" if late else "crash", seconds)
+    code, by = json.loads(answer)
+    if code not in (_PASSED, _FAILED, _INTERRUPTED):
+        raise RuntimeError(f"pytest ends with {code} for {stages}")
+    return Outcome(code != _PASSED, by, seconds)
+
+
+def _as_child(
+    stages: Sequence[Sequence[str]], limit: float, path: Path | None, source: str, writes: int
+) -> None:
+    """Runs the tests and writes what came of them."""
+    os.setpgid(0, 0)
+    silent = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silent, stream)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit), math.ceil(limit) + 5))
+    first = _FirstFailure()
+    code = _PASSED
+    if path and not _imported(path, source):
+        code, first.by = _FAILED, "import"
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    for tests in stages:
+        if code == _PASSED:
+            code = int(pytest.main([*options, *tests], plugins=[first]))
+    os.write(writes, json.dumps([code, first.by]).encode())
+
+
+def _imported(path: Path, source: str) -> bool:
+    name = ".".join(path.with_suffix("").parts)
+    name = name.removesuffix(".__init__")
+    sys.meta_path.insert(0, _Finder(name, path.resolve(), source))
+    try:
+        importlib.import_module(name)
+    except Exception:
+        return False
+    return True
+
+
+class _FirstFailure:
+    """A plugin that keeps the name of the first test or file that fails."""
+
+    by = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.by = self.by or report.nodeid
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, name: str, path: Path, source: str) -> None:
+        self.name, self.path, self.source = name, path, source
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        loader = _Loader(fullname, str(self.path))
+        loader.source = self.source
+        return spec_from_file_location(fullname, self.path, loader=loader)
+
+
+class _Loader(SourceFileLoader):
+    source: str
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.source, self.path, "exec", dont_inherit=True)

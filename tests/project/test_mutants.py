@@ -1,0 +1,145 @@
+"""The record of `make mutants` is whole, documents say its score, and mutants are tried apart."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mutants.packages import GROUPS, PACKAGES, ROOT
+from mutants.score import ACCEPTED, EQUIVALENT, KILLED, RESULTS, interval, read, scores
+
+CALCULATION = "def area(width: int, height: int) -> int:\n    return width * height\n"
+TEST = "from toy import area\n\n\ndef test_area():\n    assert area(3, 5) == 15\n"
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The test of a module beside it, where a mutant is tried."""
+    pytest.importorskip("hypothesis")
+    (tmp_path / "toy.py").write_text(CALCULATION)
+    (tmp_path / "test_toy.py").write_text(TEST)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return ["test_toy.py"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "by"),
+    [
+        ("*", "*", ""),
+        ("*", "+", "test_toy.py::test_area"),
+        ("width *", "missing *", "test_toy.py::test_area"),
+        ("def", "import missing\ndef", "import"),
+        ("    return", "    while True: pass\n    return", "time limit"),
+        ("    return", "    import os; os.abort()\n    return", "crash"),
+    ],
+)
+def test_a_mutant_is_noticed_by_its_first_failure(
+    toy: list[str], old: str, new: str, by: str
+) -> None:
+    from mutants.trial import run
+
+    limit = 3.0 if by == "time limit" else 100.0
+    outcome = run([toy], limit, Path("toy.py"), CALCULATION.replace(old, new, 1))
+    assert (outcome.killed, outcome.by) == (bool(by), by)
+    assert (Path("toy.py").read_text(), list(Path().glob("*.log"))) == (CALCULATION, [])
+
+
+def test_tests_that_do_not_exist_are_an_error(toy: list[str]) -> None:
+    from mutants.trial import run
+
+    with pytest.raises(RuntimeError, match=r"pytest ends with 4 for .*test_none\.py"):
+        run([["test_none.py"]], 100.0)
+
+
+SOURCE = '''"""Text with 1 + 1."""
+
+LIMIT: "int | None" = 7
+
+
+def share(part: int | None, whole: float = 2.0) -> float | None:
+    if part is None or whole == LIMIT:
+        raise ValueError(f"{LIMIT + 1}")
+    return part / whole
+'''
+
+
+def test_mutants_are_of_behaviour() -> None:
+    places = pytest.importorskip("mutants.places", reason="cosmic-ray is not installed")
+    found, count = places.sample({"share.py": SOURCE}, 100, 0)
+    lines = {(mutant.line, mutant.before, mutant.after) for mutant in found}
+    # 7, 2.0, the condition, `is`, `or`, `==`, and the division.
+    assert count == len(found) == 7
+    assert sorted(line for line, *_ in lines) == [3, 6, 7, 7, 7, 7, 9]
+    changed = "\n".join(after for _, _, after in lines)
+    assert "part == None" not in changed and "is LIMIT" not in changed
+    for mutant in found:
+        assert mutant.before in SOURCE and mutant.source != SOURCE
+
+
+def test_an_edit_elsewhere_leaves_the_sample() -> None:
+    places = pytest.importorskip("mutants.places", reason="cosmic-ray is not installed")
+    (one, *_), _ = places.sample({"share.py": SOURCE}, 1, 0)
+    (other, *_), _ = places.sample({"share.py": "# Shares.\n" + SOURCE}, 1, 0)
+    assert (one.key, one.before, one.after) == (other.key, other.before, other.after)
+    assert other.line == one.line + 1
+
+
+def test_every_source_has_one_group_and_its_tests_exist() -> None:
+    files = [file for group in GROUPS for file in group.files()]
+    assert len(files) == len(set(files))
+    for group in GROUPS:
+        for file in group.files():
+            assert (ROOT / file).is_file()
+            tests = [test for stage in group.stages(file) for test in stage]
+            assert [test for test in tests if not (ROOT / test).exists()] == []
+
+
+def test_the_interval_is_wilsons() -> None:
+    # Agresti and Coull (1998) solve the same quadratic: |p - share|^2 = z^2 p (1 - p) / total.
+    for count, total in ((9, 10), (231, 240), (40, 40)):
+        for end in interval(count, total):
+            assert (end - count / total) ** 2 == pytest.approx(
+                1.959964**2 * end * (1 - end) / total, abs=1e-12
+            )
+    low, high = interval(231, 240)
+    assert low < 231 / 240 < high
+
+
+def test_scores_leave_out_what_changes_nothing() -> None:
+    rows = [{"first": KILLED, "outcome": KILLED}] * 8
+    rows.append({"first": "survived", "outcome": KILLED})
+    rows.append({"first": "survived", "outcome": "survived", "judgement": EQUIVALENT + "why"})
+    rows.append({"first": "survived", "outcome": "survived", "judgement": ACCEPTED + "why"})
+    found = scores(rows)
+    assert (found["mutants"], found["equivalent"]) == (11, 1)
+    assert (found["first"]["killed"], found["first"]["share"]) == (8, 80.0)
+    assert (found["now"]["killed"], found["now"]["share"]) == (9, 90.0)
+
+
+def test_the_record_judges_every_survivor() -> None:
+    header = json.loads(RESULTS.read_text().splitlines()[0])
+    rows = read()
+    assert header["kind"] == "mutants" and header["mutations"].startswith("cosmic-ray ")
+    assert len({row["key"] for row in rows}) == len(rows) == header["size"] * len(PACKAGES)
+    assert header["scores"] == scores(rows)
+    for package in PACKAGES:
+        assert header["packages"][package] == scores([r for r in rows if r["package"] == package])
+    for row in rows:
+        assert (ROOT / row["file"]).is_file()
+        judged = row.get("judgement", "")
+        assert judged.startswith((EQUIVALENT, ACCEPTED)) == (row["outcome"] != KILLED), row
+        assert (row["outcome"] == KILLED) == bool(row["by"])
+
+
+def test_the_documents_say_the_score() -> None:
+    found = scores(read())
+    now, first = found["now"], found["first"]
+    low, high = first["interval"]
+    said = (
+        f"Of {found['mutants']} mutants {found['equivalent']} change no behaviour. Tests noticed "
+        f"{first['share']}% of the others (95% interval {low} to {high}%), and {now['share']}% "
+        "since what survived was looked at."
+    )
+    assert said in " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    assert now["share"] > 90
