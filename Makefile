@@ -69,7 +69,8 @@ fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
 		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
 	$(BIN)/cmake --build build/fuzz --target lpk_fuzz
 	mkdir -p build/fuzz/corpus
-	build/fuzz/lpk_fuzz -max_len=4096 -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus
+	OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 build/fuzz/lpk_fuzz -max_len=4096 -len_control=10 \
+		-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus
 
 gpu:
 	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .

@@ -21,6 +21,10 @@ __attribute__((no_sanitize("address", "undefined"))) void __wrap___sanitizer_cov
   ++counters[(place >> 2 ^ place >> 19) % kCounters];
 }
 
+// GCC calls these for comparisons of floats, of which libFuzzer makes nothing.
+void __sanitizer_cov_trace_cmpf(float, float) {}
+void __sanitizer_cov_trace_cmpd(double, double) {}
+
 }  // extern "C"
 
 namespace {
