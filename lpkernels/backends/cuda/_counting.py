@@ -3,6 +3,8 @@ takes any strides, count_scaled.cu dense tensors."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,16 @@ from lpkernels.backends.cuda._quantize import DTYPES, MAX_DIMS, collapsed
 from lpkernels.formats.integers import AFFINE, KIND, takes_scales
 
 _FLOAT32 = 0
+
+
+class _Call(NamedTuple):
+    """What both launches are asked for: how to round, by which draws, and where to count."""
+
+    quantizer: tuple[int, ...]
+    seed: Tensor | None
+    role: int
+    site: int
+    counting: list[int]
 
 
 def quantize_counting(
@@ -26,37 +38,30 @@ def quantize_counting(
     limits: Tensor | None,
 ) -> None:
     """As `Backend.quantize_counting`."""
-    call = (quantizer, seed, role, site)
     counting = [
         0 if counts is None else counts.data_ptr(),
         int(counts is not None and counts.numel() > COUNTS),
         0 if limits is None else limits.data_ptr(),
     ]
+    call = _Call(quantizer, seed, role, site, counting)
     if takes_scales(quantizer):
         x = x.contiguous()
         whole = out is None or (out.is_contiguous() and out.dtype == torch.float32)
         target = out if whole else torch.empty_like(x, dtype=torch.float32)
-        _scaled(x, *call, target, counting, finds_ends=limits is None)
+        _scaled(call, x, target, finds_ends=limits is None)
     else:
         target = out
         if len(collapsed(x, x if out is None else out)[0]) > MAX_DIMS:
             x = x.contiguous()
             if out is not None and not out.is_contiguous():
                 target = torch.empty_like(x, dtype=out.dtype)
-        _elements(x, *call, target, counting)
+        _elements(call, x, target)
     if out is not None and target is not None and target is not out:
         out.copy_(target)
 
 
-def _elements(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor | None,
-    counting: list[int],
-) -> None:
+def _elements(call: _Call, x: Tensor, out: Tensor | None) -> None:
+    quantizer, seed, role, site, counting = call
     sizes, x_strides, out_strides = collapsed(x, x if out is None else out)
     with on_device(x):
         draws = Seed(seed, x.device)
@@ -78,16 +83,8 @@ def _elements(
         )
 
 
-def _scaled(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor | None,
-    counting: list[int],
-    finds_ends: bool,
-) -> None:
+def _scaled(call: _Call, x: Tensor, out: Tensor | None, *, finds_ends: bool) -> None:
+    quantizer, seed, role, site, counting = call
     sizes = axis_sizes(x.shape, quantizer)
     slices = sizes[1] if quantizer[KIND] == AFFINE else 0
     with on_device(x):

@@ -269,6 +269,20 @@ def count_lines_kernel(
     add_counts(counts_ptr, x, (x < low) | (x > high), r == 0.0, inside, W)
 
 
+class _Call(NamedTuple):
+    """What every kernel that counts is asked for: the arguments of `Backend.quantize_counting`,
+    with x and out as the kernel takes them."""
+
+    x: Tensor
+    quantizer: tuple[int, ...]
+    seed: Tensor | None
+    role: int
+    site: int
+    out: Tensor | None
+    counts: Tensor | None
+    wanted: Wanted
+
+
 def quantize_counting(
     x: Tensor,
     quantizer: tuple[int, ...],
@@ -291,28 +305,20 @@ def quantize_counting(
     target = out
     if out is not None and out.stride() != x.stride():
         target = torch.empty_like(x, dtype=out.dtype)
-    call = (x, quantizer, seed, role, site, target, counts, wanted)
+    call = _Call(x, quantizer, seed, role, site, target, counts, wanted)
     with on_device(x):
         if quantizer[KIND] == AFFINE:
-            _count_lines(*call, affine.ends_of(x, quantizer) if limits is None else limits)
+            _count_lines(call, affine.ends_of(x, quantizer) if limits is None else limits)
         elif quantizer[KIND] == BLOCK:
-            _count_blocks(*call)
+            _count_blocks(call)
         else:
-            _count_elements(*call)
+            _count_elements(call)
     if out is not None and target is not None and target is not out:
         out.copy_(target)
 
 
-def _count_elements(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor | None,
-    counts: Tensor | None,
-    wanted: Wanted,
-) -> None:
+def _count_elements(call: _Call) -> None:
+    x, quantizer, seed, role, site, out, counts, wanted = call
     rule, numbers = rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE])
     endless_rule, endless = unbounded(rule, numbers)
     how = way(quantizer[InQuantizer.FORMAT], x.dtype, torch.float32 if out is None else out.dtype)
@@ -322,16 +328,8 @@ def _count_elements(
     )  # fmt: skip
 
 
-def _count_blocks(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor | None,
-    counts: Tensor | None,
-    wanted: Wanted,
-) -> None:
+def _count_blocks(call: _Call) -> None:
+    x, quantizer, seed, role, site, out, counts, wanted = call
     element = block.element_of(quantizer)
     rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
     endless_rule, endless = unbounded(rule, numbers)
@@ -343,17 +341,8 @@ def _count_blocks(
     )  # fmt: skip
 
 
-def _count_lines(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor | None,
-    counts: Tensor | None,
-    wanted: Wanted,
-    limits: Tensor,
-) -> None:
+def _count_lines(call: _Call, limits: Tensor) -> None:
+    x, quantizer, seed, role, site, out, counts, wanted = call
     rule, numbers = rule_of(affine._INTEGERS, *quantizer[InQuantizer.RULE])
     sizes = axis_sizes(x.shape, quantizer)
     matrices, places, programs, constants = affine.tiles(sizes, affine._LINE_TILE)

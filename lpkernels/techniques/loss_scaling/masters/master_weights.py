@@ -40,8 +40,10 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
     run,
 )
 
-# What belongs to the wrapper, beside what torch copies of any optimizer.
-_OWN = "optimizer _all_rules _rules _fused _seed _step _begun _lent _ready".split()
+# What a copy of the wrapper has, beside what torch copies of any optimizer.
+_OWN = (
+    "optimizer", "_all_rules", "_rules", "_fused", "_seed", "_step", "_begun", "_lent", "_ready",
+)  # fmt: skip
 
 
 class MasterWeights(Optimizer):
@@ -313,18 +315,7 @@ class MasterWeights(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """torch leaves out all but groups and states."""
-        own = (
-            "optimizer",
-            "_all_rules",
-            "_rules",
-            "_seed",
-            "_step",
-            "_begun",
-            "_lent",
-            "_ready",
-            "_fused",
-        )
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in _OWN}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,52 +12,12 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.formats import FloatFormat
 from lpkernels.nn.observing import observe
-from lpkernels.techniques.loss_scaling import Diagnosis, Report, diagnose
+from lpkernels.techniques.loss_scaling import diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _watching
 from tests.compare import assert_bit_equal
 from tests.nn.observed import Calls
 from tests.support.reads import Reads
-
-
-class Net(nn.Module):
-    """A convolution, a norm, and two linear layers on one input; dropout draws."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(2, 4, 3, bias=False)
-        self.norm = nn.BatchNorm2d(4)
-        self.left, self.right = nn.Linear(16, 3), nn.Linear(16, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.dropout(self.norm(self.conv(x)).relu().flatten(1), 0.2, self.training)
-        return self.left(x) * self.right(x)
-
-
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return Net()
-
-
-def batch(seed: int = 0) -> Tensor:
-    return torch.randn(5, 2, 4, 4, generator=torch.Generator().manual_seed(seed))
-
-
-def train(model: nn.Module, steps: int = 2, scale: float = 1e-4) -> list[Tensor]:
-    """The losses of some steps of SGD."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss = model(batch(step)).square().mean() * scale
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return losses
-
-
-def row_of(report: Report, layer: str, kind: str) -> TensorRow:
-    (found,) = (row for row in report.rows if (row.layer, row.kind) == (layer, kind))
-    return found
+from tests.techniques.loss_scaling.diagnosis.network import batch, net, row_of, train
 
 
 def assert_counts(row: TensorRow, values: list[Tensor], fmt: str) -> None:
@@ -306,49 +265,6 @@ def test_formats_by_kind() -> None:
     assert formats == {"grad_output": "e5m2", "weight": "e4m3fn"}
 
 
-def gradients(report: Report) -> list[list[list[int]]]:
-    return [row.unscaled.to_pairs() for row in report.rows if row.is_gradient]
-
-
-def scalers() -> dict[str, Any]:
-    ours = lp.techniques.loss_scaling.LossScaler
-    return {
-        "number": 64.0,
-        "static": ours(static=64.0),
-        "dynamic": ours(init_scale=64.0, growth_interval=1),
-        "disabled": ours(enabled=False),
-        "torch": torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1),
-    }
-
-
-@pytest.mark.parametrize("name", scalers())
-def test_gradients_are_shown_unscaled_too(name: str) -> None:
-    """Also of a scale that doubles after every step."""
-    model = net().eval()
-    with diagnose(model, "fp16") as plain:
-        for seed in range(3):
-            model(batch(seed)).mean().backward()
-    scaler = scalers()[name]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with diagnose(model, "fp16", scaler=scaler) as scaled:
-        for seed in range(3):
-            optimizer.zero_grad()
-            loss = model(batch(seed)).mean()
-            if isinstance(scaler, float):
-                (loss * scaler).backward()
-                continue
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-    assert gradients(scaled) == gradients(plain)
-    seen, own = (row_of(r, "conv", "grad_output").histogram.exponents for r in (scaled, plain))
-    assert seen is not None and own is not None
-    doubled = {"dynamic": 2, "torch": 2}.get(name, 0)
-    times = 0 if name == "disabled" else 6
-    assert own[0] + times <= seen[0] and seen[1] <= own[1] + times + doubled
-    assert seen != own or name == "disabled"
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_dtypes_are_counted(dtype: torch.dtype) -> None:
     model = nn.Linear(4, 4, dtype=dtype)
@@ -364,40 +280,3 @@ def test_autocast_is_left_alone() -> None:
         assert y.dtype == torch.bfloat16
         y.float().mean().backward()
     assert row_of(report, "right", "grad_output").calls == 1
-
-
-def test_a_report_is_saved_and_read_again(tmp_path: Any) -> None:
-    model = net()
-    with diagnose(model, "e4m3fn", scaler=64.0) as report:
-        train(model)
-    again = Report.load(report.save(tmp_path / "a" / "report.jsonl", {"note": "x"}))
-    assert again.to_dicts() == report.to_dicts()
-    assert str(again) == str(report)
-    assert str(again.recommend()) == str(report.recommend())
-    first = (tmp_path / "a" / "report.jsonl").read_text().splitlines()[0]
-    assert '"kind": "diagnosis"' in first and '"note": "x"' in first
-
-
-def test_a_state_goes_on(tmp_path: Any) -> None:
-    model = net()
-    with diagnose(model, "fp16") as whole:
-        train(model)
-    one, two = diagnose(model, "fp16"), diagnose(model, "fp16")
-    model.load_state_dict(net().state_dict())
-    torch.manual_seed(0)
-    with one:
-        train(model, 1)
-    two.load_state_dict(one.state_dict())
-    assert str(two) == str(one)
-    with two:
-        train(model, 1)
-    assert [row.calls for row in two.rows] == [row.calls for row in whole.rows]
-
-
-def test_reduce_of_one_process_is_the_report() -> None:
-    model = net()
-    with diagnose(model, "fp16") as report:
-        train(model)
-    alone = report.reduce()
-    assert not isinstance(alone, Diagnosis)
-    assert alone.to_dicts() == report.to_dicts()

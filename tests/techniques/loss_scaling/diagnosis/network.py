@@ -1,0 +1,50 @@
+"""A network that is diagnosed while it trains, for the tests of diagnoses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.techniques.loss_scaling import Report
+from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
+
+
+class Net(nn.Module):
+    """A convolution, a norm, and two linear layers on one input; dropout draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.left, self.right = nn.Linear(16, 3), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.dropout(self.norm(self.conv(x)).relu().flatten(1), 0.2, self.training)
+        return self.left(x) * self.right(x)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net()
+
+
+def batch(seed: int = 0) -> Tensor:
+    return torch.randn(5, 2, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def train(model: nn.Module, steps: int = 2, scale: float = 1e-4) -> list[Tensor]:
+    """The losses of some steps of SGD."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(batch(step)).square().mean() * scale
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def row_of(report: Report, layer: str, kind: str) -> TensorRow:
+    (found,) = (row for row in report.rows if (row.layer, row.kind) == (layer, kind))
+    return found
