@@ -12,7 +12,7 @@ from lpkernels.backends.planning import cuda, triton
 from lpkernels.backends.planning.counts import PARTS, Count, cuda_count, outer_count, triton_count
 from lpkernels.backends.planning.cuda_tiers import TENSOR, closes_in_float
 from lpkernels.backends.planning.devices import Device
-from lpkernels.backends.planning.plans import Plan, ceil_div, covering
+from lpkernels.backends.planning.plans import Plan, ceil_div
 from lpkernels.backends.planning.shaped_counts import shaped_count
 from lpkernels.backends.planning.shapes import Call, Shape, products
 
@@ -72,45 +72,42 @@ def _elements(sizes: tuple[int, ...]) -> int:
 
 
 def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: float) -> Cost:
-    found = _cuda if backend == "cuda" else _triton
-    return found(shape, acc, device, fp32)
-
-
-def _cuda(shape: Shape, acc: Accumulator, device: Device, fp32: float) -> Cost:
-    plan = cuda.plan(shape, acc, device.processors, fast_doubles=device.fast_doubles)
-    if plan.tile == cuda.SQUARE:
-        count = cuda_count(plan.kernel, acc, tables=shape.tables)
-    else:
-        count = shaped_count(plan.kernel, plan.tile, tables=shape.tables)
-    added = 0.0
-    if plan.chunks:
-        added = PARTS.closed if closes_in_float(acc) else PARTS.in_double
-    closed = count.kept if plan.chunks else count.closed
-    instructions = per_product(count._replace(closed=closed + added), shape, acc)
+    plan, count, added = (_cuda if backend == "cuda" else _triton)(shape, acc, device)
+    instructions = per_product(count._replace(closed=count.closed + added), shape, acc)
     chunks, steps, outputs = shape.chunks(acc.chunk), shape.k, shape.outputs
     closes = 0 if acc.chunk is None else chunks
     if plan.chunks:
-        assert acc.chunk is not None
         # Where positions are left out, the steps of a tile are taken to be its share of them.
-        steps = min(ceil_div(shape.k * plan.chunks, chunks), plan.chunks * acc.chunk)
+        steps = ceil_div(shape.k * plan.chunks, chunks)
         outputs, closes = outputs * chunks, plan.chunks
-    spent = _tiles(shape, plan, steps, steps * count.product + closes * closed, outputs, device)
+    spent = _tiles(
+        shape, plan, steps, steps * count.product + closes * count.closed, outputs, device
+    )
     if plan.chunks:
         spent += _parts(shape, chunks, added, device)
     return Cost(shape, plan, instructions, spent, fp32)
 
 
-def _triton(shape: Shape, acc: Accumulator, device: Device, fp32: float) -> Cost:
+def _cuda(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, float]:
+    """The plan of a product, what its tiles take, and what it takes to add a chunk where sums are
+    split."""
+    plan = cuda.plan(shape, acc, device.processors, fast_doubles=device.fast_doubles)
+    if plan.tile == cuda.SQUARE:
+        count = cuda_count(plan.kernel, acc, tables=shape.tables)
+    else:
+        count = shaped_count(plan.kernel, plan.tile, tables=shape.tables)
+    if not plan.chunks:
+        return plan, count, 0.0
+    added = PARTS.closed if closes_in_float(acc) else PARTS.in_double
+    return plan, count._replace(closed=count.kept), added
+
+
+def _triton(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, float]:
+    """As `_cuda`."""
     plan = triton.plan(shape, acc, device.processors)
-    count = triton_count(plan.kernel, acc, tables=shape.tables, shared=plan.splits > 1)
-    instructions = per_product(count, shape, acc)
-    steps = plan.steps or shape.k
-    spent = _tiles(shape, plan, steps, steps * instructions, shape.outputs, device)
-    if plan.splits > 1:
-        outer = outer_count(acc)
-        spent += _shared(shape, plan, shape.chunks(acc.chunk), outer, device)
-        instructions += outer * shape.chunks(acc.chunk) / shape.k
-    return Cost(shape, plan, instructions, spent, fp32)
+    split = plan.chunks > 0
+    count = triton_count(plan.kernel, acc, tables=shape.tables, shared=split)
+    return plan, count, outer_count(acc) if split else 0.0
 
 
 def per_product(count: Count, shape: Shape, acc: Accumulator) -> float:
@@ -139,18 +136,9 @@ def _tiles(
 
 
 def _parts(shape: Shape, chunks: int, added: float, device: Device) -> float:
-    """Microseconds of `cuda`'s adding the chunks of split sums in order: the longest of
-    instructions, of one sum's chunks after one another, and of memory."""
+    """Microseconds of adding the chunks of split sums in order: the longest of instructions, of one
+    sum's chunks after one another, and of memory."""
     warps = shape.outputs / (_WARP * device.issues * device.processors)
     clocks = chunks * max(warps * added, max(_CHAIN, added))
     moved = _FLOAT * shape.outputs * (chunks + 1)
     return max(clocks / device.clock, moved / device.bandwidth)
-
-
-def _shared(shape: Shape, plan: Plan, chunks: int, count: float, device: Device) -> float:
-    """Microseconds of the kernel of `triton` that adds the sums of chunks, a warp for 32 outputs,
-    and of the memory that they go through."""
-    waves = ceil_div(covering(shape.matrices, shape.m, shape.n, (1, _WARP)), device.processors)
-    clocks = waves * chunks * count / device.issues
-    through = _FLOAT * plan.tiles * plan.tile[0] * plan.tile[1] * chunks / device.bandwidth
-    return max(clocks / device.clock, through) + through

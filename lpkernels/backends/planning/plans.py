@@ -13,8 +13,8 @@ class Plan(NamedTuple):
     kernel: as the counts call it. tile: rows and columns of outputs of one block or program. tiles:
     how many there are. splits: parts of a sum that different tiles make. waves: tiles that the
     busiest processor makes, one after the other or side by side. launches: kernels started between
-    packed operands and result. scratch: bytes beside operands and result. Where sums are split, one
-    tile makes so many chunks of them (cuda; 0: they are not split) or steps (triton; 0: all).
+    packed operands and result. scratch: bytes beside operands and result. chunks: how many of
+    a sum one tile makes where sums are split; 0 where they are not.
     """
 
     kernel: str
@@ -25,7 +25,6 @@ class Plan(NamedTuple):
     launches: int
     scratch: int
     chunks: int = 0
-    steps: int = 0
 
 
 def ceil_div(n: int, unit: int) -> int:

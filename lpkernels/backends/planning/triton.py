@@ -57,11 +57,11 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     )
     programs, exact = _programs(shape, tile), name == EXACT
     splits = 1 if exact else found.splits
-    steps = shape.k if exact else min(shape.k, ceil_div(shape.k * found.longest(chunks), chunks))
     return Plan(
         name, (tile.bm, tile.bn), programs, splits, ceil_div(programs * splits, processors),
         launches(len(kinds), found.passes(chunks) if found.held else 0, finishes=shape.finishes),
-        scratch(shape, [*tiles, last], kinds, found), steps=steps,
+        scratch(shape, [*tiles, last], kinds, found),
+        found.longest(chunks) if splits > 1 else 0,
     )  # fmt: skip
 
 

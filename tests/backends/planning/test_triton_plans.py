@@ -36,7 +36,7 @@ def test_programs_share_the_chunks_of_few_outputs() -> None:
     found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9", chunk=64), 132)
     # Five programs would cover all outputs; each of the 515 makes 20 chunks at most of 2048.
     assert (found.tile, found.tiles, found.splits) == ((16, 32), 5, 103)
-    assert (found.waves, found.steps) == (4, 20 * 64)
+    assert (found.waves, found.chunks) == (4, 20)
     # A flag, and a float for each output of each tile and chunk.
     assert found.scratch == 4 * 5 + 4 * 5 * 16 * 32 * 2048
 
@@ -64,7 +64,7 @@ def test_what_fills_the_gpu_is_not_shared() -> None:
 
 def test_without_chunks_a_sum_has_one_program() -> None:
     found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9"), 132)
-    assert (found.splits, found.steps) == (1, 131072)
+    assert (found.splits, found.chunks) == (1, 0)
 
 
 @pytest.mark.parametrize("chunks", [2, 3, 7, 64, 2048])
