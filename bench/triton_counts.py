@@ -22,8 +22,8 @@ from lpkernels.backends.triton._launch import ALL_REGISTERS, registers
 from lpkernels.backends.triton.certified.certificate import STRIDE
 from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
 from lpkernels.backends.triton.certified.tiles import fast_kernel
-from lpkernels.backends.triton.exact.wide import options_of, wide_kernel
-from tests.backends.triton.fast_cases import FAST_CASES, FastCase
+from lpkernels.backends.triton.exact.sequential import options_of, wide_kernel
+from tests.backends.triton.certified_cases import FAST_CASES, FastCase
 from tests.backends.triton.machine_code import Loop, main_loop
 
 _RESULTS = Path(__file__).parent / "results"

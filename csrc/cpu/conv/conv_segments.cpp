@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "conv_operands.h"
-#include "cpu/drivers/blocks.h"
+#include "cpu/drivers/work_blocks.h"
 
 namespace lpk {
 namespace {

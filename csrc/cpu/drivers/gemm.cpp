@@ -14,10 +14,10 @@
 #include <numeric>
 
 #include "aligned.h"
-#include "blocks.h"
 #include "common/accumulate.h"
 #include "cpu/elementwise/quantize.h"
 #include "parallel.h"
+#include "work_blocks.h"
 
 namespace lpk {
 namespace {

@@ -11,7 +11,7 @@
 #include "cpu/sums/exact/double_kernel.h"
 #if defined(__AVX2__)
 #include "cpu/sums/certified/certified_kernel.h"
-#include "wide_tiles.h"
+#include "separate_tiers.h"
 #endif
 
 namespace lpk {

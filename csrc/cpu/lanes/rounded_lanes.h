@@ -144,7 +144,7 @@ LPK_HD typename L::F odd_of_bracket(typename L::F down, typename L::F up) {
 template <Rounding kMode>
 constexpr bool kMadeOdd = kMode == Rounding::kNearestEven || kMode == Rounding::kToOdd;
 
-// a b + c, or a b, or b + c, in the lanes' precision as the table of float_rules.h says.
+// a b + c, or a b, or b + c, in the lanes' precision as the table of float_lane_rules.h says.
 template <class L, Rounding kMode, class F = typename L::F>
 LPK_HD F sum_of_product(F a, F b, F c) {
   if constexpr (kMadeOdd<kMode>) {

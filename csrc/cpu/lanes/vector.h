@@ -110,7 +110,7 @@ LPK_HD typename V::D to_doubles(typename V::U x) {
 }
 
 #if defined(__AVX512F__)
-// The exact sum made odd, as odd_of_bracket of float_rules.h has it.
+// The exact sum made odd, as odd_of_bracket of float_lane_rules.h has it.
 LPK_HD Vec<8>::D odd_of_bracket(__m512d down, __m512d up) {
   const __mmask8 odd = _mm512_test_epi64_mask(_mm512_castpd_si512(down), _mm512_set1_epi64(1));
   return (Vec<8>::D)_mm512_mask_mov_pd(up, odd, down);

@@ -31,7 +31,7 @@ from lpkernels.backends.triton.operands.conv import (
     sums_of,
 )
 from lpkernels.backends.triton.operands.images import framed
-from lpkernels.backends.triton.operands.pack import pack
+from lpkernels.backends.triton.operands.matrices import pack
 
 Ints = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._layout import Sums
 from lpkernels.backends.triton._products import products
-from lpkernels.backends.triton.operands.pack import pack
+from lpkernels.backends.triton.operands.matrices import pack
 
 
 def matmul(

@@ -17,7 +17,7 @@ from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
-from lpkernels.backends.triton.exact import orders, units, wide
+from lpkernels.backends.triton.exact import orders, sequential, units
 
 
 def products(
@@ -59,7 +59,7 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     nvidia = torch.version.hip is None
     kinds = () if sums.initial is not None else tiers(problem.acc, in_order=in_order, nvidia=nvidia)
     if not kinds:
-        return wide.launch(problem, last)
+        return sequential.launch(problem, last)
     chunk, chunks = problem.chunks()
     most = [stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds]
     tiles = tuple(
@@ -70,7 +70,7 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     shared = share(chunks, chunk, tiles[0], programs, there)
     # All sides are powers of two.
     flag_tile = (max(t.bm for t in (last, *tiles)), max(t.bn for t in (last, *tiles)))
-    wide.launch(problem, last, stages.launch(problem, kinds, tiles, last, flag_tile, shared))
+    sequential.launch(problem, last, stages.launch(problem, kinds, tiles, last, flag_tile, shared))
 
 
 @functools.cache

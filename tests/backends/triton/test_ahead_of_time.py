@@ -13,7 +13,7 @@ from lpkernels.backends.triton._tile import Outputs, Side
 from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
 from lpkernels.backends.triton.certified.tiles import fast_kernel
 from tests.backends.triton.ahead_of_time import COUNTED, compiled
-from tests.backends.triton.fast_cases import FAST_CASES, FastCase
+from tests.backends.triton.certified_cases import FAST_CASES, FastCase
 from tests.backends.triton.launches import compiled_launch, recorded
 from tests.backends.triton.machine_code import innermost_loops, machine_code, main_loop
 

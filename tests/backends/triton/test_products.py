@@ -24,9 +24,9 @@ from lpkernels.backends import _tables  # noqa: E402
 from lpkernels.backends.triton import _config, _launch, _matmul, _products, _roundings  # noqa: E402
 from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa: E402
 from lpkernels.backends.triton._problem import LONGEST, Flags, Problem  # noqa: E402
-from lpkernels.backends.triton.exact import wide  # noqa: E402
+from lpkernels.backends.triton.exact import sequential  # noqa: E402
 from lpkernels.backends.triton.operands import facts as _facts  # noqa: E402
-from lpkernels.backends.triton.operands import pack  # noqa: E402
+from lpkernels.backends.triton.operands.matrices import pack  # noqa: E402
 from lpkernels.rng import derive_seed  # noqa: E402
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
@@ -85,7 +85,7 @@ def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
     starts = torch.searchsorted(steps, torch.arange(0, k + acc.chunk, acc.chunk))
     out = torch.empty(m, n, device=device)
     sums = whole_sums(out, len(steps), positions=steps.to(device), starts=starts.to(device))
-    right = pack.pack(b[steps].mT.to(device), torch.Size(()), ())
+    right = pack(b[steps].mT.to(device), torch.Size(()), ())
     _products.products(gathered(left[:, steps].to(device)), right, sums, acc.to_ints(), SEED, ROLE)
     assert_bit_equal(out, want)
 
@@ -112,12 +112,12 @@ def gathered(x: Tensor) -> Operand:
 def test_only_flagged_tiles_are_computed(device: str) -> None:
     a, b = torch.randn(9, 5), torch.randn(5, 40)
     acc = Accumulator("e5m4")
-    packed = (pack.pack(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
+    packed = (pack(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
     out = torch.zeros(9, 40, device=device)
     # Tiles of 4 x 16: three down, three across, down first.
     flags = torch.tensor([2, 3, 0, 1, 2, 3, 1, 0, 3], dtype=torch.int32, device=device)
     problem = problem_of(*packed, whole_sums(out, 5), acc)
-    wide.launch(problem, _config.Tile(8, 8, 4), Flags(flags, (4, 16), 3))
+    sequential.launch(problem, _config.Tile(8, 8, 4), Flags(flags, (4, 16), 3))
     want = torch.zeros(9, 40)
     full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
     for rows, cols in (
@@ -144,13 +144,13 @@ def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(
 ) -> None:
     table = None if starts is None else torch.zeros(starts, dtype=torch.int64)
     sums = whole_sums(torch.zeros(2, 3), 21, starts=table)
-    x = pack.Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
+    x = Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
     assert problem_of(x, x, sums, Accumulator("e5m4", chunk=chunk)).chunks() == found
 
 
 def test_a_sum_of_nothing_has_no_chunk() -> None:
     sums = whole_sums(torch.zeros(2, 3), 0)
-    x = pack.Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
+    x = Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
     assert problem_of(x, x, sums, Accumulator("e5m4", chunk=8)).chunks() == (0, 0)
 
 
@@ -182,7 +182,7 @@ def test_facts(values: list[float], device: str) -> None:
     x = torch.zeros(3, 5)
     x.view(-1)[: len(values)] = torch.tensor(values)
     for rounding, matrix in (((), x), (backend_quantizer("e5m2"), x)):
-        packed = pack.pack(matrix.to(device), torch.Size(()), rounding)
+        packed = pack(matrix.to(device), torch.Size(()), rounding)
         held = packed.values.cpu()[: 5 * packed.step].view(5, packed.step)[:, :3]
         assert packed.facts.tolist() == facts_of(held.numpy())
 
@@ -195,7 +195,7 @@ def backend_quantizer(text: str) -> tuple[int, ...]:
 
 def test_packing_pads_with_zeros_and_does_not_repeat_matrices(device: str) -> None:
     x = torch.randn(2, 1, 5, 3).to(device)
-    packed = pack.pack(x, torch.Size((2, 4)), ())
+    packed = pack(x, torch.Size((2, 4)), ())
     width = _config.padded_lanes(5)
     assert packed.values.numel() == 2 * 3 * width + PAD
     assert packed.batch.tolist() == [0] * 4 + [3 * width] * 4

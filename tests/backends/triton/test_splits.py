@@ -18,7 +18,7 @@ from lpkernels.backends.triton._matmul import matmul
 from lpkernels.backends.triton._problem import Flags
 from lpkernels.backends.triton.certified import stages
 from tests.backends.triton import test_conv
-from tests.backends.triton.test_fast import SEED, floats, only
+from tests.backends.triton.test_certified import SEED, floats, only
 from tests.cases import ConvCase, ids
 from tests.compare import assert_bit_equal
 

@@ -1,4 +1,4 @@
-#include "cpu/isa/wide_tiles.h"
+#include "cpu/isa/separate_tiers.h"
 #include "cpu/sums/certified/certified_truncated.h"
 
 namespace lpk {

@@ -1,5 +1,5 @@
 // The double tier: sums in double lanes, by rules of their own, or by those of round.h.
-#include "cpu/isa/wide_tiles.h"
+#include "cpu/isa/separate_tiers.h"
 #include "cpu/sums/exact/double_kernel.h"
 #include "cpu/sums/exact/float_kernel.h"
 

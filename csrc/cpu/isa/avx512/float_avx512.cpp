@@ -1,5 +1,5 @@
 // The float tier: sums in float32 lanes.
-#include "cpu/isa/wide_tiles.h"
+#include "cpu/isa/separate_tiers.h"
 #include "cpu/sums/exact/float_kernel.h"
 
 namespace lpk {

@@ -1,5 +1,5 @@
 #include "cpu/draws/dot_draws.h"
-#include "cpu/isa/wide_tiles.h"
+#include "cpu/isa/separate_tiers.h"
 #include "cpu/sums/certified/certified_truncated.h"
 
 namespace lpk {

@@ -3,7 +3,7 @@
 
 #include "event_sums.h"
 #if defined(__AVX512F__)
-#include "cpu/sums/exact/float_rules.h"
+#include "cpu/sums/exact/float_lane_rules.h"
 #endif
 
 namespace lpk {
@@ -108,8 +108,8 @@ struct RoundedProducts : Rule {
   }
 };
 
-// SequentialEvents in float32 lanes, for the rules of float_rules.h: sums in 24 bits as its table
-// says, odd or truncated, which compare with the range's end as the exact ones do.
+// SequentialEvents in float32 lanes, for the rules of float_lane_rules.h: sums in 24 bits as its
+// table says, odd or truncated, which compare with the range's end as the exact ones do.
 template <class Sum, class Product, int kRows>
 struct FloatEvents {
   static constexpr Rounding kMode = Sum::kMode;

@@ -5,7 +5,7 @@
 
 #include "cpu/draws/draws.h"
 #if defined(__AVX512F__)
-#include "float_rules.h"
+#include "float_lane_rules.h"
 #endif
 
 namespace lpk {

@@ -2,7 +2,7 @@
 // under a certificate.
 #pragma once
 
-#include "float_rules.h"
+#include "float_lane_rules.h"
 
 namespace lpk {
 namespace {

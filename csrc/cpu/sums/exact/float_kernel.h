@@ -1,4 +1,4 @@
-// Accumulation in lanes of float32 or double, AVX-512, by the rules of float_rules.h.
+// Accumulation in lanes of float32 or double, AVX-512, by the rules of float_lane_rules.h.
 //
 // Exact for any operands: what a step does to the sum before its rule is in FloatStep. Where the
 // operands allow it (certificate.h) the bracket of nearest_even is a plain multiply-add.

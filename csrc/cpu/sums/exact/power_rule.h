@@ -1,7 +1,7 @@
 // Formats without a mantissa in lanes of float32 or double, AVX-512.
 #pragma once
 
-#include "float_rules.h"
+#include "float_lane_rules.h"
 
 namespace lpk {
 namespace {

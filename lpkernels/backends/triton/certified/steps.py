@@ -19,7 +19,7 @@ from lpkernels.backends.triton.certified.certificate import (
     RANGE,
     SPLIT,
 )
-from lpkernels.backends.triton.exact.wide import is_absent
+from lpkernels.backends.triton.exact.sequential import is_absent
 from lpkernels.backends.triton.rounding.bits import bits_of, single, value_of, wide, zero_of
 from lpkernels.backends.triton.rounding.round import (
     add_rounded,

@@ -33,8 +33,8 @@ from lpkernels.backends.triton._tile import (
     tile_of_program,
 )
 from lpkernels.backends.triton.exact.aligned import block_end
+from lpkernels.backends.triton.exact.sequential import VARYING, is_absent
 from lpkernels.backends.triton.exact.terms import drawn_lift
-from lpkernels.backends.triton.exact.wide import VARYING, is_absent
 from lpkernels.backends.triton.operands.facts import HIGHEST
 from lpkernels.backends.triton.rounding.bits import (
     EXPONENT32,
@@ -164,7 +164,7 @@ def by_operands_kernel(
     """s' = round(s + the products of a block), all cut to its place; a block without products
     leaves s. Blocks take turns in pairs of positions. Draws are keyed by a block's first position.
 
-    Arguments and grid of `wide.wide_kernel`. left_least, right_least, sum_least: of exponents of
+    Arguments and grid of `wide_kernel`. left_least, right_least, sum_least: of exponents of
     operands and of s; least: of all of them. LOW: one of the first two may be below -126. With
     facts, SINGLE makes all outputs if they certify it, and the kernel without makes them if not.
     The operands of a block are read twice: for its largest exponent, then to be added.

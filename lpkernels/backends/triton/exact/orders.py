@@ -1,6 +1,6 @@
 """Sums in other orders than one product after the other: which kernel makes them, and its launch.
 
-All are float64 kernels for every format and mode, on the same operands and outputs as `wide`.
+All are float64 kernels for every format and mode, on the same operands and outputs as `sequential`.
 """
 
 from __future__ import annotations

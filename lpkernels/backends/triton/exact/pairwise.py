@@ -27,8 +27,8 @@ from lpkernels.backends.triton._tile import (
     started,
     store_tile,
 )
+from lpkernels.backends.triton.exact.sequential import VARYING, is_absent
 from lpkernels.backends.triton.exact.terms import add_inner, drawn_lift, term_at
-from lpkernels.backends.triton.exact.wide import VARYING, is_absent
 from lpkernels.backends.triton.rounding.bits import (
     is_infinite,
     magnitude_of,
@@ -190,7 +190,7 @@ def pairwise_kernel(
     """Sums of nodes of a tree, each rounded once; a node with one present half is that half, a leaf
     with one product +0 plus it. Draws are keyed by the position where a node's right half begins.
 
-    Arguments of `wide.wide_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
+    Arguments of `wide_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
     any number of programs, each of which makes tiles of BM x BN outputs of one matrix in turn.
     """
     HOLES: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT or (out.positions is not None)

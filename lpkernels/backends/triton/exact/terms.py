@@ -14,7 +14,7 @@ from lpkernels.backends.triton._tile import (
     step_offset,
     words_of,
 )
-from lpkernels.backends.triton.exact.wide import is_absent
+from lpkernels.backends.triton.exact.sequential import is_absent
 from lpkernels.backends.triton.rounding.bits import SIGN, bits_of, value_of, wide
 from lpkernels.backends.triton.rounding.draws import words_log2
 from lpkernels.backends.triton.rounding.round import add_rounded, round_to

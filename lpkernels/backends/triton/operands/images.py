@@ -14,7 +14,7 @@ from lpkernels.backends.triton._config import pack_tile, power_of_two
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._layout import ABSENT, PAD
 from lpkernels.backends.triton.operands.facts import gather_facts, new_facts
-from lpkernels.backends.triton.operands.pack import read_rule, rounded_operand
+from lpkernels.backends.triton.operands.matrices import read_rule, rounded_operand
 
 _ABSENT = tl.constexpr(ABSENT)
 #: Integers that vary from call to call without another kernel.

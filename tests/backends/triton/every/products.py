@@ -87,7 +87,7 @@ def _calls(accs: list[Accumulator], layouts: bool = True) -> Iterator[Call]:
 
 
 def wide_calls() -> Iterator[Call]:
-    """`exact.wide`, `finish_kernel` and packing: every rule in each of its four places."""
+    """`exact.sequential`, `finish_kernel` and packing: every rule in each of its four places."""
     rules = some_rules()
     results = [rule for rule in rules if rule[1] != "stochastic"]
     for i, (fmt, mode) in enumerate(rules):

@@ -1,4 +1,4 @@
-#include "blocks.h"
+#include "work_blocks.h"
 
 #include <algorithm>
 #include <numeric>
