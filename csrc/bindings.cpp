@@ -344,7 +344,7 @@ py::dict take_tiers() {
   int64_t counts[static_cast<int>(lpk::Tier::kCount)];
   lpk::take_counts(counts);
   py::dict tiers;
-  tiers["native"] = counts[0];
+  tiers["hardware"] = counts[0];
   tiers["certified"] = counts[1];
   tiers["float"] = counts[2];
   tiers["double"] = counts[3];

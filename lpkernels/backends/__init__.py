@@ -125,7 +125,7 @@ def take_tiers() -> dict[str, float]:
     All tiers give the same bits; operands, formats and modes decide which of them may run.
 
     Returns:
-        {"native": ..., "certified": ..., "float": ..., "double": ...}, adding to 1, or all 0 if
+        {"hardware": ..., "certified": ..., "float": ..., "double": ...}, adding to 1, or all 0 if
         nothing ran.
 
     Raises:

@@ -75,9 +75,9 @@ class CpuBackend:
     def take_tiers(self) -> dict[str, float]:
         """The share of products that each tier of kernels accumulated since the last call.
 
-        Tiers: "native" (half precision by the processor), "certified" (float32 or double, proved
-        safe by the operands), "float" (float32 sums made odd), "double" (everything else). Padding
-        of edge blocks counts. All zero if nothing ran.
+        Tiers: "hardware" (half precision by the processor), "certified" (float32 or double, proved
+        safe by the operands), "float" (float32 sums made odd), "double" (everything else). The
+        padding of work blocks at an edge counts as products. All are zero if nothing ran.
         """
         counts = self._c().take_tiers()
         total = sum(counts.values()) or 1

@@ -73,7 +73,7 @@ struct Scratch {
 };
 
 // One more addition in the outermost format.
-void add_bias(const Block& block, const Tile& tile, const Kernels& kernel, float* state) {
+void add_bias(const WorkBlock& block, const Tile& tile, const Kernels& kernel, float* state) {
   const Product& p = *block.product;
   const bool by_row = p.row_bias != nullptr;
   AddBlock job{};
@@ -95,7 +95,7 @@ void add_bias(const Block& block, const Tile& tile, const Kernels& kernel, float
 
 // The state starts from the product's initial values, rounded: x is exactly its sum with the zero
 // of its sign, in every mode. The draws are those behind the bias's.
-void start_sums(const Block& block, const Tile& tile, const Kernels& kernel, bool chunked,
+void start_sums(const WorkBlock& block, const Tile& tile, const Kernels& kernel, bool chunked,
                 std::vector<float>* addend) {
   const Product& p = *block.product;
   float* state = chunked ? tile.outer : tile.inner;
@@ -127,7 +127,7 @@ void start_sums(const Block& block, const Tile& tile, const Kernels& kernel, boo
 }
 
 // Bias, output quantizer, canonical NaNs: each of the first two leaves no other NaN behind.
-void store_block(const Block& block, const Tile& tile, const Kernels& kernel,
+void store_block(const WorkBlock& block, const Tile& tile, const Kernels& kernel,
                  const int64_t* quantizer, bool chunked) {
   const Product& p = *block.product;
   float* state = chunked ? tile.outer : tile.inner;
@@ -154,7 +154,7 @@ bool draws(const Accumulator& acc) {
 // The marks of one block of k: of its lanes, and in turn of the groups of rows that meet them.
 class BlockMarks final : public Marks {
  public:
-  BlockMarks(const Block& block, int64_t k, int64_t depth, Scratch* scratch)
+  BlockMarks(const WorkBlock& block, int64_t k, int64_t depth, Scratch* scratch)
       : block_(block), k_(k), depth_(depth), scratch_(scratch) {}
   void take(int64_t row, int64_t rows) {
     row_ = row;
@@ -180,7 +180,7 @@ class BlockMarks final : public Marks {
   enum class State { kUnknown, kNone, kSome };
   static State state(bool any) { return any ? State::kSome : State::kNone; }
 
-  const Block& block_;
+  const WorkBlock& block_;
   int64_t k_, depth_;
   Scratch* scratch_;
   int64_t row_ = 0, count_ = 0;
@@ -223,7 +223,7 @@ void pack_rows(const Product& p, int64_t row, const Tile& t, const Kernels& kern
 }
 
 // `call` is a number of the call that makes the block.
-void run_block(const Block& block, const Kernels& kernel, const Arithmetic& arithmetic,
+void run_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& arithmetic,
                uint64_t seed, uint64_t call) {
   thread_local Scratch scratch;
   const Product& p = *block.product;
@@ -344,8 +344,8 @@ void accumulate_products(const std::vector<Product>& products, const Arithmetic&
   static std::atomic<uint64_t> calls{0};
   const uint64_t call = ++calls;
   const Kernels& kernel = kernels();
-  thread_local std::vector<Block> scratch;
-  std::vector<Block>& blocks = scratch;
+  thread_local std::vector<WorkBlock> scratch;
+  std::vector<WorkBlock>& blocks = scratch;
   thread_local std::vector<Turn> scratch_turns;
   std::vector<Turn>& turns = scratch_turns;
   cut(products, threads, &blocks, &turns);

@@ -185,7 +185,7 @@ struct CodeBlock {
 enum class Coding { kNotTaken, kAll, kSome };
 
 // How many products each tier has accumulated since the last call, for the plan that users see.
-enum class Tier { kNative, kCertified, kFloat, kDouble, kCount };
+enum class Tier { kHardware, kCertified, kFloat, kDouble, kCount };
 void count_products(Tier tier, int64_t products);
 // Reads and clears: the counts of every tier, in the order of the enumeration.
 void take_counts(int64_t* counts);

@@ -25,7 +25,7 @@ int64_t row_parts(const Product& p, int64_t others, int threads) {
 }
 
 // `count` products share the threads.
-void cut_product(const Product& p, int64_t count, int threads, std::vector<Block>* blocks) {
+void cut_product(const Product& p, int64_t count, int threads, std::vector<WorkBlock>* blocks) {
   const int64_t enough = threads > 1 ? 4 * threads : 1;
   const int64_t fewest = count * ceil_div(p.lanes, kLanes) * ceil_div(p.rows, kUnitRows);
   const int64_t most_lanes = fewest < enough ? kLanes / 2 : kLanes;
@@ -48,8 +48,8 @@ void cut_product(const Product& p, int64_t count, int threads, std::vector<Block
 
 // Blocks of the same place in their products, which write to the same lines of memory, follow each
 // other: the longest sums first, so that short ones even out when threads end.
-void sort_by_place(std::vector<Block>* blocks) {
-  const auto before = [](const Block& a, const Block& b) {
+void sort_by_place(std::vector<WorkBlock>* blocks) {
+  const auto before = [](const WorkBlock& a, const WorkBlock& b) {
     if (a.product->family != b.product->family) return a.product->family < b.product->family;
     return a.place != b.place ? a.place < b.place : a.product->length > b.product->length;
   };
@@ -58,7 +58,7 @@ void sort_by_place(std::vector<Block>* blocks) {
 
 // One thread takes all blocks of a place, which then share what they read and write. Places that
 // the threads cannot share evenly are taken block by block.
-void take_turns(const std::vector<Block>& blocks, int threads, std::vector<Turn>* turns) {
+void take_turns(const std::vector<WorkBlock>& blocks, int threads, std::vector<Turn>* turns) {
   turns->clear();
   const int64_t count = static_cast<int64_t>(blocks.size());
   for (int64_t i = 0; i < count; ++i) {
@@ -77,7 +77,7 @@ void take_turns(const std::vector<Block>& blocks, int threads, std::vector<Turn>
 
 }  // namespace
 
-void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks,
+void cut(const std::vector<Product>& products, int threads, std::vector<WorkBlock>* blocks,
          std::vector<Turn>* turns) {
   blocks->clear();
   const int64_t count = static_cast<int64_t>(products.size());

@@ -17,7 +17,7 @@ constexpr int64_t kRowGroup = 12;
 
 constexpr int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
-struct Block {
+struct WorkBlock {
   const Product* product;
   int64_t row, rows;
   int64_t lane, lanes;
@@ -31,7 +31,7 @@ struct Turn {
 
 // Blocks of about equal size, as large as the scratch holds; smaller where the threads would
 // otherwise run out of them.
-void cut(const std::vector<Product>& products, int threads, std::vector<Block>* blocks,
+void cut(const std::vector<Product>& products, int threads, std::vector<WorkBlock>* blocks,
          std::vector<Turn>* turns);
 
 }  // namespace lpk

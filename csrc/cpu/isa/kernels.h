@@ -21,7 +21,7 @@ namespace {
 //   outer[r][l] <- round_outer(outer[r][l] + inner[r][l]), inner <- +0    at the end of every chunk
 //
 // The tiers, fastest first; each is exact wherever it runs:
-//   native      e5m10 by half-precision instructions                     AVX512-FP16
+//   hardware    e5m10 by half-precision instructions                     AVX512-FP16
 //   certified   operands that prove sums in float32 or double safe       AVX-512, AVX2
 //   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything

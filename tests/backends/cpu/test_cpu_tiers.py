@@ -27,8 +27,8 @@ ROLE = 4
 
 
 class TierCase(NamedTuple):
-    """Operands of one format into one accumulator, and the tier that takes them with AVX-512, or,
-    native, with AVX512-FP16."""
+    """Operands of one format into one accumulator, and the tier that takes them with AVX-512; the
+    hardware tier needs AVX512-FP16."""
 
     left: str
     right: str
@@ -41,12 +41,12 @@ class TierCase(NamedTuple):
 
 CASES = [
     # The processor's half precision.
-    TierCase("fp16", "fp16", Accumulator("e5m10"), "native"),
-    TierCase("e5m2", "e4m3fn", Accumulator("e5m10", chunk=9), "native"),
-    TierCase("e5m2", "fp16", Accumulator("e5m10", chunk=16, outer="e6m12"), "native"),
-    TierCase("fp16", "fp16", Accumulator("e5m10_sat", product="e5m10"), "native"),
-    TierCase("fp16", "fp16", Accumulator("e5m10_sat", "toward_zero", chunk=7), "native"),
-    TierCase("fp16", "fp16", Accumulator("e5m10", "toward_positive"), "native"),
+    TierCase("fp16", "fp16", Accumulator("e5m10"), "hardware"),
+    TierCase("e5m2", "e4m3fn", Accumulator("e5m10", chunk=9), "hardware"),
+    TierCase("e5m2", "fp16", Accumulator("e5m10", chunk=16, outer="e6m12"), "hardware"),
+    TierCase("fp16", "fp16", Accumulator("e5m10_sat", product="e5m10"), "hardware"),
+    TierCase("fp16", "fp16", Accumulator("e5m10_sat", "toward_zero", chunk=7), "hardware"),
+    TierCase("fp16", "fp16", Accumulator("e5m10", "toward_positive"), "hardware"),
     TierCase(
         "fp16",
         "fp16",
@@ -57,7 +57,7 @@ CASES = [
             product_rounding="toward_negative",
             chunk=20,
         ),
-        "native",
+        "hardware",
     ),
     # (B): products no wider than the accumulator, no subnormal sums.
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10"), "certified"),
@@ -165,7 +165,7 @@ CASES = [
         "fp16",
         "fp16",
         Accumulator("e5m10", chunk=7, outer_rounding="toward_negative"),
-        "native",
+        "hardware",
     ),
     # Sums in double under a certificate: 22 and 23 bits, fixed point of any width.
     TierCase("bf16", "bf16", Accumulator("e8m22"), "certified"),
@@ -240,10 +240,10 @@ def test_tier_matches_reference(case: TierCase, isa: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    isa_name = "avx512fp16" if case.tier == "native" else "avx512"
+    isa_name = "avx512fp16" if case.tier == "hardware" else "avx512"
     choose(isa_name, monkeypatch)
     generator = torch.Generator().manual_seed(2)
-    small = 2.0**-2 if case.tier in ("native", "certified") else 1.0
+    small = 2.0**-2 if case.tier in ("hardware", "certified") else 1.0
     a = lp.quantize(values((24, 64), case.left, generator, 0.0) * small, case.left)
     b = lp.quantize(values((64, 32), case.right, generator, 0.0) * small, case.right)
     cpu.BACKEND.take_tiers()
@@ -251,7 +251,7 @@ def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.BACKEND.take_tiers()[case.tier] == 1.0
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.tier in ("native", "certified")], ids=ids)
+@pytest.mark.parametrize("case", [c for c in CASES if c.tier in ("hardware", "certified")], ids=ids)
 @pytest.mark.parametrize("poison", [float("inf"), float("nan"), "huge", "long"])
 def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: str) -> None:
     """One value too many in one place: one panel is done again, and all others stay."""

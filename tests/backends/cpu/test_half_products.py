@@ -39,12 +39,14 @@ OPERANDS = [
     ("e2m5", "e3m2"),
 ]
 CASES = [
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e6m5"), "native"),
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e4m3"), "native"),
-    TierCase("e4m3fn", "e5m2", Accumulator("e5m10", product="e4m3fn_sat", chunk=9), "native"),
-    TierCase("e5m2", "e4m3fn", Accumulator("e5m10_sat", product="e5m2_sat"), "native"),
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_zero", product="e6m6"), "native"),
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_positive", product="e5m3"), "native"),
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e6m5"), "hardware"),
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e4m3"), "hardware"),
+    TierCase("e4m3fn", "e5m2", Accumulator("e5m10", product="e4m3fn_sat", chunk=9), "hardware"),
+    TierCase("e5m2", "e4m3fn", Accumulator("e5m10_sat", product="e5m2_sat"), "hardware"),
+    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_zero", product="e6m6"), "hardware"),
+    TierCase(
+        "e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_positive", product="e5m3"), "hardware"
+    ),
     # -0 matters where sums round down, and these products reach beyond half precision.
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_negative", product="e4m3"), "double"),
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e3m2_sat"), "certified"),

@@ -13,7 +13,7 @@ void accumulate_half_first(const Tile& t) {
   if (!sums.valid) return accumulate_certified<Vec<8>>(t, acc, a, b, run_truncated_avx512vnni);
   const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
   run_half_tile(t.marked(), sums, outer_is_half);
-  count_products(Tier::kNative, t.rows * t.lanes * t.depth);
+  count_products(Tier::kHardware, t.rows * t.lanes * t.depth);
 }
 #endif
 

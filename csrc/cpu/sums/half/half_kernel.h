@@ -32,7 +32,7 @@ LPK_HD void store_halves(float* low, float* high, Half x) {
   _mm512_storeu_ps(high, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)));
 }
 
-// kRows rows from `row` on against kWide pairs of panels from `lane` on. The last pair of a tile
+// kRows rows from `row` on against kPairs pairs of panels from `lane` on. The last pair of a tile
 // may have one panel only: `beside` then takes what would be the other's.
 template <int kMode, class Product, bool kSaturates>
 struct HalfRun {
@@ -63,9 +63,9 @@ struct HalfRun {
     return lane < paired ? *low | static_cast<uint32_t>(low[t.depth]) << 16 : *low;
   }
 
-  template <int kRows, int kWide>
-  void close(Half (&sum)[kRows][kWide], int64_t row, int64_t lane, int64_t chunk) const {
-    for (int w = 0; w < kWide; ++w) {
+  template <int kRows, int kPairs>
+  void close(Half (&sum)[kRows][kPairs], int64_t row, int64_t lane, int64_t chunk) const {
+    for (int w = 0; w < kPairs; ++w) {
       const int64_t first = lane + w * kHalfLanes;
       if (outer_is_half) {
         for (int r = 0; r < kRows; ++r) {
@@ -83,22 +83,22 @@ struct HalfRun {
     }
   }
 
-  template <int kRows, int kWide, bool kMasked>
+  template <int kRows, int kPairs, bool kMasked>
   void panels(int64_t row, int64_t lane) const {
-    Half sum[kRows][kWide];
+    Half sum[kRows][kPairs];
     for (int r = 0; r < kRows; ++r) {
-      for (int w = 0; w < kWide; ++w) sum[r][w] = load(t.inner, row, r, lane + w * kHalfLanes);
+      for (int w = 0; w < kPairs; ++w) sum[r][w] = load(t.inner, row, r, lane + w * kHalfLanes);
     }
     const uint32_t* left = a + row * t.depth * kWords;
     const HalfColumn* right = b + lane / kHalfLanes * t.depth;
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       for (int64_t k = from; k < to; ++k) {
-        Half column[kWide];
-        for (int w = 0; w < kWide; ++w) column[w] = lpk::load<Half>(right + w * t.depth + k);
+        Half column[kPairs];
+        for (int w = 0; w < kPairs; ++w) column[w] = lpk::load<Half>(right + w * t.depth + k);
         for (int r = 0; r < kRows; ++r) {
           if (kMasked && t.absent != nullptr && t.absent[(row + r) * t.depth + k]) continue;
           const uint32_t* x = left + (r * t.depth + k) * kWords;
-          for (int w = 0; w < kWide; ++w) {
+          for (int w = 0; w < kPairs; ++w) {
             Half next = product.template sum<kMode>(x, column[w], sum[r][w]);
             if (kSaturates) next = half_within(next, limit);
             if (kMasked && t.lane_absent != nullptr) {
@@ -109,19 +109,19 @@ struct HalfRun {
           }
         }
       }
-      if (closed >= 0) close<kRows, kWide>(sum, row, lane, closed);
+      if (closed >= 0) close<kRows, kPairs>(sum, row, lane, closed);
     });
     for (int r = 0; r < kRows; ++r) {
-      for (int w = 0; w < kWide; ++w) store(t.inner, row, r, lane + w * kHalfLanes, sum[r][w]);
+      for (int w = 0; w < kPairs; ++w) store(t.inner, row, r, lane + w * kHalfLanes, sum[r][w]);
     }
   }
 
-  template <int kWide, bool kMasked>
+  template <int kPairs, bool kMasked>
   void rows(int64_t lane) const {
     int64_t row = 0;
-    for (; row + 12 <= t.rows; row += 12) panels<12, kWide, kMasked>(row, lane);
-    for (; row + 4 <= t.rows; row += 4) panels<4, kWide, kMasked>(row, lane);
-    for (; row < t.rows; ++row) panels<1, kWide, kMasked>(row, lane);
+    for (; row + 12 <= t.rows; row += 12) panels<12, kPairs, kMasked>(row, lane);
+    for (; row + 4 <= t.rows; row += 4) panels<4, kPairs, kMasked>(row, lane);
+    for (; row < t.rows; ++row) panels<1, kPairs, kMasked>(row, lane);
   }
 
   template <bool kMasked>
