@@ -17,13 +17,13 @@ from typing import Any
 import triton
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.triton._config import wide_tile
+from lpkernels.backends.triton._config import exact_tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, registers
 from lpkernels.backends.triton.certified.certificate import STRIDE
 from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
-from lpkernels.backends.triton.certified.tiles import fast_kernel
-from lpkernels.backends.triton.exact.sequential import options_of, wide_kernel
-from tests.backends.triton.certified_cases import FAST_CASES, FastCase
+from lpkernels.backends.triton.certified.tiles import certified_kernel
+from lpkernels.backends.triton.exact.sequential import exact_kernel, options_of
+from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase
 from tests.backends.triton.machine_code import Loop, main_loop
 
 _RESULTS = Path(__file__).parent / "results"
@@ -32,18 +32,18 @@ _HALF_RATE = ("LOP3", "IADD3", "VIADD", "VIMNMX", "FMNMX", "SHF", "PRMT", "SEL",
 _DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
-def _wide_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
+def _exact_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
     """Of the kernel that makes any sums, with its products in a pass and its tile."""
-    tile = wide_tile(4096, 4096, 1, 132)
-    case = FastCase("", 0, acc, 0, 0)
+    tile = exact_tile(4096, 4096, 1, 132)
+    case = CertifiedCase("", 0, acc, 0, 0)
     arguments = case.arguments(tile) | {"chunks": 15, "stages": 1}
-    names = {parameter.name for parameter in wide_kernel.params} | {"num_warps"}
+    names = {parameter.name for parameter in exact_kernel.params} | {"num_warps"}
     arguments = {name: value for name, value in arguments.items() if name in names}
-    loop = main_loop(wide_kernel, target, options=options_of(case.roundings), **arguments)
+    loop = main_loop(exact_kernel, target, options=options_of(case.roundings), **arguments)
     return loop, tile.bm * tile.bn / (32 * tile.warps), [tile.bm, tile.bn]
 
 
-def _outer_loop(case: FastCase, target: str) -> tuple[Loop, float, list[int]]:
+def _outer_loop(case: CertifiedCase, target: str) -> tuple[Loop, float, list[int]]:
     """Of the kernel that adds the sums of chunks, with these in a pass and its tile."""
     arguments = case._replace(shared=True).outer()
     loop = main_loop(finish_kernel, target, options=registers(ALL_REGISTERS), **arguments)
@@ -51,15 +51,15 @@ def _outer_loop(case: FastCase, target: str) -> tuple[Loop, float, list[int]]:
 
 
 def _loops(target: str) -> Iterator[tuple[str, Accumulator, list[int], Loop, float]]:
-    for case in FAST_CASES:
-        loop = main_loop(fast_kernel, target, options=case.options, **case.arguments())
+    for case in CERTIFIED_CASES:
+        loop = main_loop(certified_kernel, target, options=case.options, **case.arguments())
         yield case.name, case.acc, [case.tile.bm, case.tile.bn], loop, case.products
     for rounding in ("nearest_even", "stochastic"):
         acc = Accumulator("e5m10", rounding)
-        loop, products, tile = _wide_loop(acc, target)
+        loop, products, tile = _exact_loop(acc, target)
         yield f"wide, {rounding}", acc, tile, loop, products
     for name, of in (("outer", "fused, chunks"), ("outer64", "fused, chunks, outer64")):
-        case = next(case for case in FAST_CASES if case.name == of)
+        case = next(case for case in CERTIFIED_CASES if case.name == of)
         loop, products, tile = _outer_loop(case, target)
         yield name, case.acc, tile, loop, products
 

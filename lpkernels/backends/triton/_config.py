@@ -11,8 +11,16 @@ from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._layout import PAD, UNIT
 
 __all__ = [
-    "DotTile", "Tile", "dot_tile", "fast_tile", "outer_tile", "pack_tile", "padded_lanes",
-    "power_of_two", "transposes", "wide_tile",
+    "DotTile",
+    "Tile",
+    "certified_tile",
+    "dot_tile",
+    "exact_tile",
+    "operand_tile",
+    "outer_tile",
+    "padded_lanes",
+    "power_of_two",
+    "transposes",
 ]  # fmt: skip
 
 
@@ -22,21 +30,21 @@ def padded_lanes(lanes: int) -> int:
     return -(-lanes // unit) * unit
 
 
-def pack_tile(steps: int, width: int) -> tuple[int, int]:
+def operand_tile(steps: int, width: int) -> tuple[int, int]:
     """Steps and lanes of a program that packs an operand."""
     if interpreting():
         return min(128, power_of_two(steps)), min(128, power_of_two(width))
     return 32, min(64, power_of_two(width))
 
 
-def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
+def exact_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     """Of the float64 kernels."""
     if interpreting():
         return Tile(min(32, power_of_two(m)), min(64, power_of_two(n)), 4)
     return on_gpu.wide_tile(m, n, matrices, processors)
 
 
-def fast_tile(
+def certified_tile(
     m: int,
     n: int,
     matrices: int,

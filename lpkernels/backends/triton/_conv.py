@@ -31,7 +31,7 @@ from lpkernels.backends.triton.operands.conv import (
     sums_of,
 )
 from lpkernels.backends.triton.operands.images import framed
-from lpkernels.backends.triton.operands.matrices import pack
+from lpkernels.backends.triton.operands.matrices import pack_operand
 
 Ints = tuple[int, ...]
 
@@ -82,7 +82,7 @@ def conv_fprop(
         return out
     g = geometry_of(x.shape, w.shape, spatial, stride, padding, dilation, groups)
     matrices = w.reshape(groups, g.out_channels, g.in_channels * g.taps)
-    left = pack(matrices, matrices.shape[:1], fused.right)
+    left = pack_operand(matrices, matrices.shape[:1], fused.right)
     image = framed(x, fprop_frame(g), fused.left)
     addend = None if bias is None else bias.contiguous()
     for product in tables(fprop, g, x.device):
@@ -111,7 +111,7 @@ def conv_dgrad(
     out = new(input_shape, dtype=torch.float32, device=w.device)
     if empty or out.numel() == 0:
         return out
-    left = pack(by_input(w, g), torch.Size((groups,)), fused.right)
+    left = pack_operand(by_input(w, g), torch.Size((groups,)), fused.right)
     image = framed(grad_output, dgrad_frame(g), fused.left)
     for product in tables(dgrad, g, w.device):
         sums = sums_of(product, out, None, starts(product, acc[InAccumulator.CHUNK]))

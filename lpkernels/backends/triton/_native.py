@@ -35,7 +35,7 @@ from lpkernels.backends.triton._tile import (
     store_tile,
     tile_of_program,
 )
-from lpkernels.backends.triton.rounding.bits import wide
+from lpkernels.backends.triton.rounding.bits import double
 from lpkernels.backends.triton.rounding.draws import derived_seed
 from lpkernels.formats import FloatFormat, format_from_ints
 
@@ -109,7 +109,7 @@ def native_kernel(
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """As `wide_kernel`, with the sum of each chunk made by tl.dot, BK steps at a time.
+    """As `exact_kernel`, with the sum of each chunk made by tl.dot, BK steps at a time.
 
     SINGLE: see `closed`. Grid: one program for BM x BN outputs of one matrix.
     """
@@ -133,7 +133,7 @@ def native_kernel(
             b = dot_operand(b_at, inside[:, None], TYPE, RIGHT_ABSENT)
             part = tl.dot(a, b, part, input_precision="ieee")
         outer = closed(outer, part, c, seed, row, col, C, R, SINGLE)
-    store_tile(finished(wide(outer), out, seed, row, col, C, R), out, g, i, j, M, N)
+    store_tile(finished(double(outer), out, seed, row, col, C, R), out, g, i, j, M, N)
 
 
 def launch(problem: Problem, processors: int) -> None:

@@ -11,7 +11,7 @@ from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends.planning.triton_splits import share
 from lpkernels.backends.planning.triton_tiers import FUSED64, tiers
 from lpkernels.backends.triton import _native
-from lpkernels.backends.triton._config import Tile, fast_tile, wide_tile
+from lpkernels.backends.triton._config import Tile, certified_tile, exact_tile
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._problem import Problem
@@ -41,7 +41,7 @@ def products(
     there = processors(sums.out.device)
     if acc[InAccumulator.ORDER] == NATIVE:
         return _native.launch(problem, there)
-    tile = wide_tile(m, n, matrices, there)
+    tile = exact_tile(m, n, matrices, there)
     if len(acc) > InAccumulator.PLAIN:
         return units.launch(problem, tile)
     if not has_running_sum(acc):
@@ -63,7 +63,7 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     chunk, chunks = problem.chunks()
     most = [stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds]
     tiles = tuple(
-        fast_tile(m, n, matrices, there, tile, chunks, doubles=kind >= FUSED64)
+        certified_tile(m, n, matrices, there, tile, chunks, doubles=kind >= FUSED64)
         for kind, tile in zip(kinds, most, strict=True)
     )
     programs = problem.programs(tiles[0].bm, tiles[0].bn)

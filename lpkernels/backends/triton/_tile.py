@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends.triton._layout import Operand, Sums
-from lpkernels.backends.triton.rounding.bits import narrow, single, wide
+from lpkernels.backends.triton.rounding.bits import double, narrow, single
 from lpkernels.backends.triton.rounding.draws import (
     column_keys,
     draw_of,
@@ -208,7 +208,9 @@ def closed(total, sums, c, seed, row, col, C, R: tl.constexpr, SINGLE: tl.conste
         return ranged(odd_sum(total, single(sums)), C.outer, R.outer)
     else:
         position = tl.cast(c, tl.int64)
-        outer = add_outermost(wide(total), wide(sums), SITE_OUTER, position, seed, row, col, C, R)
+        outer = add_outermost(
+            double(total), double(sums), SITE_OUTER, position, seed, row, col, C, R
+        )
         return single(outer)
 
 
@@ -230,7 +232,7 @@ def started(
         return tl.zeros([BM, BN], tl.float64)
     else:
         places, inside = output_places(out, g, i, j, M, N)
-        total = wide(tl.load(out.initial + places, mask=inside, other=0.0))
+        total = double(tl.load(out.initial + places, mask=inside, other=0.0))
         lift = 0
         if R.outer.mode == STOCHASTIC:
             position = tl.full([], 1, tl.int64)
@@ -245,7 +247,7 @@ def finished(total, out, seed, row, col, C, R: tl.constexpr):
     """The sums with their bias, in the format of the result."""
     if out.bias is not None:
         # Outputs outside have the keys of the first one inside.
-        bias = wide(tl.load(out.bias + col))
+        bias = double(tl.load(out.bias + col))
         first = tl.full([], 0, tl.int64)
         total = add_outermost(total, bias, SITE_BIAS, first, seed, row, col, C, R)
     if R.result is not None:

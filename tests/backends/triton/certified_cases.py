@@ -17,11 +17,11 @@ from lpkernels.backends.triton.certified import stages
 from lpkernels.backends.triton.certified.certificate import STRIDE
 from lpkernels.formats import FixedFormat
 
-__all__ = ["FAST_CASES", "FastCase"]
+__all__ = ["CERTIFIED_CASES", "CertifiedCase"]
 
 
-class FastCase(NamedTuple):
-    """One variant of `certified.tiles.fast_kernel`."""
+class CertifiedCase(NamedTuple):
+    """One variant of `certified.tiles.certified_kernel`."""
 
     name: str
     tier: int
@@ -100,39 +100,41 @@ _AWAY = Accumulator("fixed16_f8", "nearest_away")
 _WRAPPED_CUT = Accumulator(FixedFormat(16, 8, overflow="wrap"), "toward_zero")
 _WRAPPED = Accumulator(FixedFormat(16, 8, overflow="wrap"))
 
-FAST_CASES = [
-    FastCase("half", _tiers.HALF, Accumulator("e5m10"), 0.8, 0.5),
-    FastCase("brain", _tiers.BRAIN, Accumulator("bf16"), 0.8, 0.5),
-    FastCase("half, chunks", _tiers.HALF, Accumulator("e5m10", chunk=64), 1.2, 0.5),
-    FastCase("half, image", _tiers.HALF, Accumulator("e5m10"), 1.5, 0.5, image=True),
-    FastCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.4, 1),
-    FastCase("fused", _tiers.FUSED, Accumulator("e6m9"), 3.6, 3),
-    FastCase("fused, chunks", _tiers.FUSED, _CHUNKED, 3.8, 3),
-    FastCase("fused, chunks, outer64", _tiers.FUSED, _OUTER64, 3.8, 3),
-    FastCase("fused, rounded products", _tiers.FUSED, _ROUNDED, 10.0, 6),
-    FastCase("fused, image", _tiers.FUSED, Accumulator("e6m9"), 4.0, 3, image=True),
-    FastCase("fused, chunks, image", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True),
-    FastCase("fused, chunks, shared", _tiers.FUSED, _CHUNKED, 3.8, 3, shared=True),
-    FastCase(
+CERTIFIED_CASES = [
+    CertifiedCase("half", _tiers.HALF, Accumulator("e5m10"), 0.8, 0.5),
+    CertifiedCase("brain", _tiers.BRAIN, Accumulator("bf16"), 0.8, 0.5),
+    CertifiedCase("half, chunks", _tiers.HALF, Accumulator("e5m10", chunk=64), 1.2, 0.5),
+    CertifiedCase("half, image", _tiers.HALF, Accumulator("e5m10"), 1.5, 0.5, image=True),
+    CertifiedCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.4, 1),
+    CertifiedCase("fused", _tiers.FUSED, Accumulator("e6m9"), 3.6, 3),
+    CertifiedCase("fused, chunks", _tiers.FUSED, _CHUNKED, 3.8, 3),
+    CertifiedCase("fused, chunks, outer64", _tiers.FUSED, _OUTER64, 3.8, 3),
+    CertifiedCase("fused, rounded products", _tiers.FUSED, _ROUNDED, 10.0, 6),
+    CertifiedCase("fused, image", _tiers.FUSED, Accumulator("e6m9"), 4.0, 3, image=True),
+    CertifiedCase("fused, chunks, image", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True),
+    CertifiedCase("fused, chunks, shared", _tiers.FUSED, _CHUNKED, 3.8, 3, shared=True),
+    CertifiedCase(
         "fused, chunks, image, shared", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True, shared=True
     ),
-    FastCase("split", _tiers.SPLIT, Accumulator("e6m12"), 4.6, 4),
-    FastCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.5, 3),
-    FastCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.0, 3, image=True),
-    FastCase("range", _tiers.RANGE, Accumulator("e4m3_sat"), 9.0, 3),
-    FastCase("stochastic", _tiers.DIRECTED, _STOCHASTIC, 9.0, 1.38),
-    FastCase("stochastic, philox", _tiers.DIRECTED, _PHILOX, 16.0, 1.63),
-    FastCase("toward_zero", _tiers.DIRECTED, Accumulator("e6m9", "toward_zero"), 2.8, 1.32),
-    FastCase("toward_positive", _tiers.DIRECTED, Accumulator("e6m9", "toward_positive"), 6.0, 1.32),
-    FastCase("to_odd", _tiers.DIRECTED, Accumulator("e6m9", "to_odd"), 7.0, 2.32),
-    FastCase("fixed", _tiers.FIXED, Accumulator("fixed16_f8"), 3.6, 1),
-    FastCase("fixed, wraps", _tiers.FIXED, _WRAPPED, 2.6, 1),
-    FastCase("fused64", _tiers.FUSED64, Accumulator("e5m10"), 5.0, 3),
-    FastCase("nearest64", _tiers.NEAREST, Accumulator("e5m10"), 9.5, 3),
-    FastCase("nearest_away", _tiers.DIRECTED, Accumulator("e6m9", "nearest_away"), 4.0, 1.32),
-    FastCase("fixed, nearest_away", _tiers.FIXED, _AWAY, 8.0, 3),
-    FastCase("fixed, wraps, toward_zero", _tiers.FIXED, _WRAPPED_CUT, 7.0, 2),
-    FastCase("cut64, stochastic", _tiers.CUT, _STOCHASTIC, 11.0, 1),
-    FastCase("cut64, toward_zero", _tiers.CUT, Accumulator("e6m9", "toward_zero"), 4.3, 1),
-    FastCase("cut64, nearest_away", _tiers.CUT, Accumulator("e6m9", "nearest_away"), 5.3, 1),
+    CertifiedCase("split", _tiers.SPLIT, Accumulator("e6m12"), 4.6, 4),
+    CertifiedCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.5, 3),
+    CertifiedCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.0, 3, image=True),
+    CertifiedCase("range", _tiers.RANGE, Accumulator("e4m3_sat"), 9.0, 3),
+    CertifiedCase("stochastic", _tiers.DIRECTED, _STOCHASTIC, 9.0, 1.38),
+    CertifiedCase("stochastic, philox", _tiers.DIRECTED, _PHILOX, 16.0, 1.63),
+    CertifiedCase("toward_zero", _tiers.DIRECTED, Accumulator("e6m9", "toward_zero"), 2.8, 1.32),
+    CertifiedCase(
+        "toward_positive", _tiers.DIRECTED, Accumulator("e6m9", "toward_positive"), 6.0, 1.32
+    ),
+    CertifiedCase("to_odd", _tiers.DIRECTED, Accumulator("e6m9", "to_odd"), 7.0, 2.32),
+    CertifiedCase("fixed", _tiers.FIXED, Accumulator("fixed16_f8"), 3.6, 1),
+    CertifiedCase("fixed, wraps", _tiers.FIXED, _WRAPPED, 2.6, 1),
+    CertifiedCase("fused64", _tiers.FUSED64, Accumulator("e5m10"), 5.0, 3),
+    CertifiedCase("nearest64", _tiers.NEAREST, Accumulator("e5m10"), 9.5, 3),
+    CertifiedCase("nearest_away", _tiers.DIRECTED, Accumulator("e6m9", "nearest_away"), 4.0, 1.32),
+    CertifiedCase("fixed, nearest_away", _tiers.FIXED, _AWAY, 8.0, 3),
+    CertifiedCase("fixed, wraps, toward_zero", _tiers.FIXED, _WRAPPED_CUT, 7.0, 2),
+    CertifiedCase("cut64, stochastic", _tiers.CUT, _STOCHASTIC, 11.0, 1),
+    CertifiedCase("cut64, toward_zero", _tiers.CUT, Accumulator("e6m9", "toward_zero"), 4.3, 1),
+    CertifiedCase("cut64, nearest_away", _tiers.CUT, Accumulator("e6m9", "nearest_away"), 5.3, 1),
 ]

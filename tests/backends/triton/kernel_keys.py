@@ -43,7 +43,7 @@ def draw_key(rule: Rule) -> tuple[Any, ...]:
     return (8 if bits <= 8 else 16 if bits <= 16 else 32, rule.philox)
 
 
-def fast_key(tier: int, rule: Rule) -> tuple[Any, ...]:
+def certified_key(tier: int, rule: Rule) -> tuple[Any, ...]:
     """What of a rule decides the instructions of a certified kernel."""
     if tier == _tiers.RANGE:
         return (tier, rule.overflow, rule.tie_stays)
@@ -69,7 +69,7 @@ def key(launch: Launch) -> tuple[Any, ...]:
         found = (rule_key(rules), draw_key(rules), rules.random_bits == 32)
     else:
         tier = launch.constant("TIER")
-        sums = fast_key(tier, rules.sum.value) if tier is not None else _rule(rules.sum)
+        sums = certified_key(tier, rules.sum.value) if tier is not None else _rule(rules.sum)
         if launch.name in ("native_kernel", "finish_kernel"):
             sums = ()
         bias = isinstance(_outputs(launch).bias, torch.Tensor)
@@ -114,7 +114,7 @@ def roundings(launch: Launch) -> set[tuple[Any, ...]]:
     found = features(launch)
     for place, rule in rules_of(launch).items():
         of_tier = tier is not None and place == "sum"
-        found.add((launch.name, tier, *(fast_key(tier, rule) if of_tier else rule_key(rule))))
+        found.add((launch.name, tier, *(certified_key(tier, rule) if of_tier else rule_key(rule))))
     return found
 
 

@@ -11,9 +11,9 @@ from lpkernels.backends.triton._native import native_kernel
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
 from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
-from lpkernels.backends.triton.certified.tiles import fast_kernel
+from lpkernels.backends.triton.certified.tiles import certified_kernel
 from tests.backends.triton.ahead_of_time import COUNTED, compiled
-from tests.backends.triton.certified_cases import FAST_CASES, FastCase
+from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase
 from tests.backends.triton.launches import compiled_launch, recorded
 from tests.backends.triton.machine_code import innermost_loops, machine_code, main_loop
 
@@ -22,15 +22,17 @@ pytestmark = [
     pytest.mark.skipif(interpreting(), reason="Triton's interpreter compiles nothing"),
 ]
 
-CASES = pytest.mark.parametrize("case", FAST_CASES, ids=[case.name for case in FAST_CASES])
-SPLIT = next(case for case in FAST_CASES if case.name == "split")
-FUSED = next(case for case in FAST_CASES if case.name == "fused")
+CASES = pytest.mark.parametrize(
+    "case", CERTIFIED_CASES, ids=[case.name for case in CERTIFIED_CASES]
+)
+SPLIT = next(case for case in CERTIFIED_CASES if case.name == "split")
+FUSED = next(case for case in CERTIFIED_CASES if case.name == "fused")
 
 
 @pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
 @CASES
-def test_main_loop(case: FastCase) -> None:
-    loop = main_loop(fast_kernel, options=case.options, **case.arguments())
+def test_main_loop(case: CertifiedCase) -> None:
+    loop = main_loop(certified_kernel, options=case.options, **case.arguments())
     assert loop.stack == 0
     assert loop.instructions / case.products <= case.most
     # Nothing was contracted.
@@ -42,7 +44,7 @@ def test_main_loop(case: FastCase) -> None:
     ("name", "most"), [("fused, chunks", 23.0), ("fused, chunks, outer64", 31.5)]
 )
 def test_the_loop_that_adds_the_sums_of_chunks(name: str, most: float) -> None:
-    case = next(case for case in FAST_CASES if case.name == name)._replace(shared=True)
+    case = next(case for case in CERTIFIED_CASES if case.name == name)._replace(shared=True)
     loop = main_loop(finish_kernel, options=registers(ALL_REGISTERS), **case.outer())
     assert loop.stack == 0
     assert loop.instructions / AHEAD.value <= most
@@ -50,15 +52,15 @@ def test_the_loop_that_adds_the_sums_of_chunks(name: str, most: float) -> None:
 
 
 def test_contraction_would_undo_the_rounding() -> None:
-    exact = main_loop(fast_kernel, **SPLIT.arguments(Tile(4, 64, 1)))
+    exact = main_loop(certified_kernel, **SPLIT.arguments(Tile(4, 64, 1)))
     fused = main_loop(
-        fast_kernel, options={"enable_fp_fusion": True}, **SPLIT.arguments(Tile(4, 64, 1))
+        certified_kernel, options={"enable_fp_fusion": True}, **SPLIT.arguments(Tile(4, 64, 1))
     )
     assert exact.counts["FADD"] == 2 * exact.counts["FMUL"]
     assert fused.counts["FADD"] + fused.counts["FMUL"] == 0
     # The splitting by multiply-adds has nothing to contract.
     options = {"enable_fp_fusion": True, **FUSED.options}
-    there = main_loop(fast_kernel, options=options, **FUSED.arguments())
+    there = main_loop(certified_kernel, options=options, **FUSED.arguments())
     assert there.arithmetic / FUSED.products == pytest.approx(FUSED.arithmetic, abs=0.02)
 
 

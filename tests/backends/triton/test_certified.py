@@ -45,7 +45,7 @@ def floats(
 
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
-    """Of every tile of the products so far: whether it was left to the wide kernel."""
+    """Of every tile of the products so far: whether it was left to the exact kernel."""
     left: list[Tensor] = []
     inner = _stages.launch
 
@@ -188,7 +188,7 @@ NOT_CERTIFIED = {
 
 
 @pytest.mark.parametrize("name", NOT_CERTIFIED)
-def test_left_to_the_wide_kernel(name: str, device: str, stages) -> None:
+def test_left_to_the_exact_kernel(name: str, device: str, stages) -> None:
     acc, kind = NOT_CERTIFIED[name]
     check(floats((9, 15), 1, **kind), floats((15, 33), 2, **kind), acc, device)
     assert set(stages()) == {1}

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends.triton._launch import EXACT
-from lpkernels.backends.triton.rounding.bits import wide
+from lpkernels.backends.triton.rounding.bits import double
 from lpkernels.backends.triton.rounding.round import (
     cut_sum,
     floored,
@@ -39,15 +39,15 @@ def rule_kernel(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at)
     if RULE == 0:
-        y = wide(split32(tl.cast(x, tl.float32), N))
+        y = double(split32(tl.cast(x, tl.float32), N))
     elif RULE == 1:
-        y = wide(floored(tl.cast(x, tl.float32), N, R))
+        y = double(floored(tl.cast(x, tl.float32), N, R))
     elif RULE == 2:
-        y = wide(ranged(tl.cast(x, tl.float32), N, R))
+        y = double(ranged(tl.cast(x, tl.float32), N, R))
     elif RULE == 3:
         y = floored(x, N, R)
     elif RULE == 5:
-        y = wide(fused(tl.cast(x, tl.float32), N))
+        y = double(fused(tl.cast(x, tl.float32), N))
     elif RULE == 6:
         y = fused(x, N)
     else:

@@ -30,10 +30,10 @@ from tests.backends.triton.ahead_of_time import COUNTED, TARGETS, _run
 from tests.backends.triton.every.kernels import GROUPS, launches
 from tests.backends.triton.every.rules import Format, all_formats
 from tests.backends.triton.kernel_keys import (
+    certified_key,
     constants,
     covering,
     draw_key,
-    fast_key,
     features,
     float32_key,
     roundings,
@@ -63,11 +63,11 @@ MOST = {
     "cut64 toward_zero": 4.6, "cut64 nearest_away": 5.6, "cut64 stochastic 8": 11.6,
     "fixed nearest_even": 3.6, "fixed toward_zero": 8.0, "fixed nearest_away": 10.0,
     "fixed toward_positive": 3.6, "fixed toward_negative": 3.6, "fixed to_odd": 7.0,
-    "wide": 145.0, "wide, drawn": 180.0, "wide, philox": 235.0,
+    "exact": 145.0, "exact, drawn": 180.0, "exact, philox": 235.0,
     "operands, float32": 8.5, "operands": 10.0, "operands, in turns": 14.2,
 }  # fmt: skip
 #: Kernels that multiply and add in one operation, where it is exact or what is asked for.
-MULTIPLY_ADDS = ("fast_kernel", "finish_kernel", "native_kernel")
+MULTIPLY_ADDS = ("certified_kernel", "finish_kernel", "native_kernel")
 #: More of them where taps are absent, where products are rounded, in float32 and in float64, and
 #: where programs that share chunks have half as many sums of float64.
 ABSENT, PRODUCTS, PRODUCTS64, SHARED64 = 1.6, 6.2, 10.0, 0.6
@@ -125,16 +125,16 @@ def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, targe
         ints = acc.to_ints()
         rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
         for tier in _tiers.tiers(ints, nvidia=target != "gfx942"):
-            chosen.add(fast_key(tier, rule))
+            chosen.add(certified_key(tier, rule))
     have = {
-        fast_key(launch.constant("TIER"), launch.constant("R").sum.value)
-        for launch in of(target, "fast_kernel")
+        certified_key(launch.constant("TIER"), launch.constant("R").sum.value)
+        for launch in of(target, "certified_kernel")
     }
     assert chosen <= have
     if product:
         with_products = {
             launch.constant("TIER")
-            for launch in of(target, "fast_kernel")
+            for launch in of(target, "certified_kernel")
             if launch.constant("R").product is not None
         }
         assert {key[0] for key in chosen} <= with_products
@@ -143,7 +143,7 @@ def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, targe
 @PLANNED
 def test_every_tier_has_chunks_and_tables(target: str) -> None:
     shapes: dict[int, set[Any]] = {}
-    for launch in of(target, "fast_kernel"):
+    for launch in of(target, "certified_kernel"):
         told = launch.told
         absent = told["LEFT_ABSENT"] or told["RIGHT_ABSENT"]
         shapes.setdefault(told["TIER"], set()).add((told["R"].chunked, absent, told["SWAPPED"]))
@@ -168,7 +168,7 @@ def test_every_rule_is_listed_in_every_place(target: str) -> None:
     for place in ("sum", "product", "outer", "result"):
         rules = [
             rules_of(launch)[place]
-            for launch in of(target, "wide_kernel")
+            for launch in of(target, "exact_kernel")
             if place in rules_of(launch)
         ]
         draws = place != "result"
@@ -221,17 +221,17 @@ def usage(result: Any, *, loop: bool) -> dict[str, float]:
 def ceiling_of(launch: Launch) -> float | None:
     """Of a kernel of products in sequence or in blocks aligned by their operands."""
     rules = launch.constant("R")
-    if launch.name == "wide_kernel":
+    if launch.name == "exact_kernel":
         draws = [draw_key(rule) for rule in rules_of(launch).values() if draw_key(rule)]
         philox = any(generator for _, generator in draws)
-        return MOST["wide, philox" if philox else "wide, drawn" if draws else "wide"]
+        return MOST["exact, philox" if philox else "exact, drawn" if draws else "exact"]
     if launch.name == "by_operands_kernel":
         # The loop that adds; that of the largest exponent is counted in test_ahead_of_time.py.
         kind = "operands, float32" if launch.constant("SINGLE") else "operands"
         kind = "operands, in turns" if launch.constant("TAKES_TURNS") else kind
         absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
         return MOST[kind] + ABSENT * absent
-    if launch.name != "fast_kernel":
+    if launch.name != "certified_kernel":
         return None
     tier = launch.constant("TIER")
     kind, draws = _tiers.NAMES[tier], draw_key(rules.sum.value)
@@ -253,7 +253,7 @@ def ceiling_of(launch: Launch) -> float | None:
 def products_of(launch: Launch) -> float:
     """Of one thread in one pass of the main loop."""
     told = launch.told
-    steps = 8 if launch.name == "fast_kernel" else 1
+    steps = 8 if launch.name == "certified_kernel" else 1
     return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
 
 

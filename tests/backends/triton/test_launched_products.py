@@ -82,8 +82,8 @@ def test_every_launch_is_expected(
     if not nvidia:
         monkeypatch.setattr(torch.version, "hip", "6.0")
     multiply(acc, fused=fused)
-    fast = ["fast_kernel"] * len(_tiers.tiers(acc.to_ints(), nvidia=nvidia))
-    fast += ["finish_kernel"] if fast else []
+    certified = ["certified_kernel"] * len(_tiers.tiers(acc.to_ints(), nvidia=nvidia))
+    certified += ["finish_kernel"] if certified else []
     assert [launch.name for launch in launches] == [
-        "pack_kernel", "pack_kernel", *fast, "wide_kernel",
+        "pack_operand_kernel", "pack_operand_kernel", *certified, "exact_kernel",
     ]  # fmt: skip

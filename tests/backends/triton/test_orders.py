@@ -84,7 +84,7 @@ def test_results_are_rounded_and_tiles_do_not_matter(
     want = ops.matmul(a, b, None, acc.to_ints(), SEED, ROLE, "reference", fused)
     for bm, bn in ((2, 16), (8, 4)):
         tile = _config.Tile(bm, bn, 1)
-        monkeypatch.setattr(_products, "wide_tile", lambda *_, tile=tile: tile)
+        monkeypatch.setattr(_products, "exact_tile", lambda *_, tile=tile: tile)
         got = backend.matmul(
             a.to(device), b.to(device), None, acc.to_ints(), SEED.to(device), ROLE, fused
         )

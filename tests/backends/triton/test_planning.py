@@ -21,7 +21,7 @@ from tests.backends.triton.launches import Launch, recorded  # noqa: E402
 not_interpreted = pytest.mark.skipif(
     _launch.interpreting(), reason="the interpreter's tiles are others"
 )
-PRODUCTS = ("fast_kernel", "wide_kernel", "finish_kernel")
+PRODUCTS = ("certified_kernel", "exact_kernel", "finish_kernel")
 
 
 @not_interpreted
@@ -39,7 +39,7 @@ def test_kernels_tiles_and_sizes_are_those_that_are_launched(
     found = [plans.plan(shape, case.acc, processors) for shape in shapes]
     # The flags are made without a kernel of ours.
     assert sum(plan.launches - 1 for plan in found) == len(started)
-    last = [launch for launch in started if launch.name == "wide_kernel"]
+    last = [launch for launch in started if launch.name == "exact_kernel"]
     sizes = [launch.arguments[9:12] for launch in last]
     assert [(s.m, s.n, s.k) for s in shapes] == sizes
     for shape, plan in zip(shapes, found, strict=True):
@@ -52,7 +52,7 @@ def tiles_of(
     """Of the launches of one kernel for a product of these sizes."""
     found = []
     for launch in started:
-        certified = launch.name == "fast_kernel"
+        certified = launch.name == "certified_kernel"
         first = 11 if certified else 9
         name = plans.kernel_name(launch.told["TIER"], acc) if certified else "wide"
         if launch.name != "finish_kernel" and launch.arguments[first : first + 3] == sizes:
@@ -88,11 +88,11 @@ def test_splits_and_scratch_are_those_that_are_launched(
     with recorded() as calls:
         run(BACKEND, case)
     shapes = planning.products(call(case), "triton")
-    fast = [launch for launch in calls if launch.name == "fast_kernel"]
+    certified = [launch for launch in calls if launch.name == "certified_kernel"]
     for shape in shapes:
         plan = plans.plan(shape, case.acc, 132)
         sizes = (shape.m, shape.n, shape.k)
-        mine = [launch for launch in fast if launch.arguments[11:14] == sizes]
+        mine = [launch for launch in certified if launch.arguments[11:14] == sizes]
         shared = [launch for launch in mine if launch.argument("parts") is not None]
         if plan.kernel != "wide":
             assert (plan.splits > 1) == bool(shared)
@@ -111,7 +111,7 @@ def test_splits_and_scratch_are_those_that_are_launched(
         spans = {(launch.argument("begin"), launch.argument("end")) for launch in shared}
         assert sum(end - begin for begin, end in spans) == shared[-1].argument("end")
         assert plan.launches - 2 == len(spans) * (len(triton_tiers.tiers(case.acc.to_ints())) + 1)
-    assert any(launch.argument("parts") is not None for launch in fast)
+    assert any(launch.argument("parts") is not None for launch in certified)
 
 
 ACCUMULATORS = [

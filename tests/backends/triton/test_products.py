@@ -26,7 +26,7 @@ from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa
 from lpkernels.backends.triton._problem import LONGEST, Flags, Problem  # noqa: E402
 from lpkernels.backends.triton.exact import sequential  # noqa: E402
 from lpkernels.backends.triton.operands import facts as _facts  # noqa: E402
-from lpkernels.backends.triton.operands.matrices import pack  # noqa: E402
+from lpkernels.backends.triton.operands.matrices import pack_operand  # noqa: E402
 from lpkernels.rng import derive_seed  # noqa: E402
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
@@ -37,7 +37,7 @@ TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
 def test_bits_do_not_depend_on_tiles(
     tile: _config.Tile, swapped: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_products, "wide_tile", lambda *_: tile)
+    monkeypatch.setattr(_products, "exact_tile", lambda *_: tile)
     monkeypatch.setattr(_matmul, "transposes", lambda *_: swapped)
     generator = torch.Generator().manual_seed(1)
     a, b, bias = (operand(s, generator) for s in ((9, 7), (7, 33), (33,)))
@@ -85,7 +85,7 @@ def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
     starts = torch.searchsorted(steps, torch.arange(0, k + acc.chunk, acc.chunk))
     out = torch.empty(m, n, device=device)
     sums = whole_sums(out, len(steps), positions=steps.to(device), starts=starts.to(device))
-    right = pack(b[steps].mT.to(device), torch.Size(()), ())
+    right = pack_operand(b[steps].mT.to(device), torch.Size(()), ())
     _products.products(gathered(left[:, steps].to(device)), right, sums, acc.to_ints(), SEED, ROLE)
     assert_bit_equal(out, want)
 
@@ -112,7 +112,7 @@ def gathered(x: Tensor) -> Operand:
 def test_only_flagged_tiles_are_computed(device: str) -> None:
     a, b = torch.randn(9, 5), torch.randn(5, 40)
     acc = Accumulator("e5m4")
-    packed = (pack(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
+    packed = (pack_operand(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
     out = torch.zeros(9, 40, device=device)
     # Tiles of 4 x 16: three down, three across, down first.
     flags = torch.tensor([2, 3, 0, 1, 2, 3, 1, 0, 3], dtype=torch.int32, device=device)
@@ -182,7 +182,7 @@ def test_facts(values: list[float], device: str) -> None:
     x = torch.zeros(3, 5)
     x.view(-1)[: len(values)] = torch.tensor(values)
     for rounding, matrix in (((), x), (backend_quantizer("e5m2"), x)):
-        packed = pack(matrix.to(device), torch.Size(()), rounding)
+        packed = pack_operand(matrix.to(device), torch.Size(()), rounding)
         held = packed.values.cpu()[: 5 * packed.step].view(5, packed.step)[:, :3]
         assert packed.facts.tolist() == facts_of(held.numpy())
 
@@ -195,7 +195,7 @@ def backend_quantizer(text: str) -> tuple[int, ...]:
 
 def test_packing_pads_with_zeros_and_does_not_repeat_matrices(device: str) -> None:
     x = torch.randn(2, 1, 5, 3).to(device)
-    packed = pack(x, torch.Size((2, 4)), ())
+    packed = pack_operand(x, torch.Size((2, 4)), ())
     width = _config.padded_lanes(5)
     assert packed.values.numel() == 2 * 3 * width + PAD
     assert packed.batch.tolist() == [0] * 4 + [3 * width] * 4
@@ -208,6 +208,6 @@ def test_tiles_fit_the_operands() -> None:
     for m in (1, 2, 15, 33, 1000, 10**6):
         for n in (1, 7, 64, 300, 10**6):
             for matrices in (1, 1000):
-                tile = _config.wide_tile(m, n, matrices, 132)
+                tile = _config.exact_tile(m, n, matrices, 132)
                 assert _config.padded_lanes(m) % tile.bm == 0
                 assert _config.padded_lanes(n) % tile.bn == 0

@@ -137,7 +137,7 @@ def test_what_adds_has_tiles_of_its_own(
 ) -> None:
     """Each of them lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
-    monkeypatch.setattr(_products, "fast_tile", lambda *_, **__: _config.Tile(8, 64, 4))
+    monkeypatch.setattr(_products, "certified_tile", lambda *_, **__: _config.Tile(8, 64, 4))
     monkeypatch.setattr(stages, "outer_tile", lambda _: outer)
     a, b = floats((2, 11, 27), 1), floats((2, 27, 80), 2)
     check(a, b, Accumulator("e6m9", chunk=8), device, floats((80,), 3))
@@ -151,7 +151,7 @@ def test_tiles_that_fail_in_one_part_are_done_again(
     """Sums that overflow in one chunk of one row: in the first, a middle and the last part."""
     force(monkeypatch, share)
     tile = _config.Tile(4, 32, 1)
-    for name in ("fast_tile", "wide_tile"):
+    for name in ("certified_tile", "exact_tile"):
         monkeypatch.setattr(_products, name, lambda *_, **__: tile)
     for first in (0, 20, 40):
         a, b = torch.full((9, 61), 2.0**-3), torch.ones(61, 40)

@@ -30,7 +30,7 @@ import triton.language as tl
 
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton.operands.facts import HIGHEST, LOWEST, SPECIAL, WIDTH
-from lpkernels.backends.triton.rounding.bits import exponent_of, wide
+from lpkernels.backends.triton.rounding.bits import double, exponent_of
 from lpkernels.backends.triton.rounding.rule import NEAREST_AWAY, STOCHASTIC, TOWARD_ZERO, WRAP
 
 #: The tiers, for kernels.
@@ -77,7 +77,7 @@ def last_place(N):
 @triton.jit
 def room(N):
     """The exponent of the largest power of two below which nothing on the grid overflows."""
-    return exponent_of(wide(N.max) + wide(N.low) * 2.0)
+    return exponent_of(double(N.max) + double(N.low) * 2.0)
 
 
 @triton.jit

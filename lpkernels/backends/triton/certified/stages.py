@@ -29,8 +29,8 @@ from lpkernels.backends.triton._tile import (
     tile_number,
     tile_of_program,
 )
-from lpkernels.backends.triton.certified import tiles as _fast
-from lpkernels.backends.triton.rounding.bits import wide
+from lpkernels.backends.triton.certified import tiles as _tiles
+from lpkernels.backends.triton.rounding.bits import double
 from lpkernels.backends.triton.rounding.draws import derived_seed
 from lpkernels.backends.triton.rounding.rule import NEAREST_EVEN, STOCHASTIC
 
@@ -70,10 +70,10 @@ def finish_kernel(
     """out[g][i][j] <- round(out[g][i][j] + parts + bias), rounded as the result, where the flag is
     below ``stages``.
 
-    parts: what `fast_kernel` made of the chunks from begin to end in tiles of PART_M x PART_N. They
-    are added in order, to the sums in out or, where begin is 0, to +0. None: all are in out. Grid:
-    one program for BM x BN outputs of one matrix. In the certified kernels this would take
-    registers from their many sums.
+    parts: what `certified_kernel` made of the chunks from begin to end, in tiles of PART_M x
+    PART_N. They are added in order, to the sums in out or, where begin is 0, to +0. With None, all
+    sums are in out. Grid: one program for BM x BN outputs of one matrix. This is a kernel of its
+    own because in the certified kernels it would take registers from their many sums.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     if tl.load(flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)) >= stages:
@@ -100,7 +100,7 @@ def finish_kernel(
         for c in range(whole, end):
             sums = closed(sums, tl.load(at), c, seed, row, col, C, R, SINGLE)
             at += step
-    store_tile(finished(wide(sums), out, seed, row, col, C, R), out, g, i, j, M, N)
+    store_tile(finished(double(sums), out, seed, row, col, C, R), out, g, i, j, M, N)
 
 
 def options_of(
@@ -203,7 +203,7 @@ def _sum(problem: Problem, stage: int, tier: int, warps: int, flags: Flags, part
     tile = parts.tile
     splits = -(-(parts.end - parts.begin) // parts.each) if parts.values is not None else 1
     with on_device(sums.out):
-        _fast.fast_kernel[(problem.programs(tile.bm, tile.bn), splits)](
+        _tiles.certified_kernel[(problem.programs(tile.bm, tile.bn), splits)](
             side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
             outputs_of(sums), flags.values, stage, seed, role, m, n, k, problem.chunks()[0],
             parts.begin, parts.end, parts.each, parts.values, parts.step(problem), constants,

@@ -20,7 +20,7 @@ from lpkernels.backends.triton.certified.certificate import (
     SPLIT,
 )
 from lpkernels.backends.triton.exact.sequential import is_absent
-from lpkernels.backends.triton.rounding.bits import bits_of, single, value_of, wide, zero_of
+from lpkernels.backends.triton.rounding.bits import bits_of, double, single, value_of, zero_of
 from lpkernels.backends.triton.rounding.round import (
     add_rounded,
     cut_sum,
@@ -40,7 +40,7 @@ _INTERPRETED = tl.constexpr(interpreting())
 def as_sums(x, TIER: tl.constexpr):
     """x in the type in which a tier sums. The interpreter has no fused multiply-add of halves."""
     if TIER >= FUSED64:
-        return wide(x)
+        return double(x)
     elif (TIER >= PLAIN) or _INTERPRETED:
         return single(x)
     else:
@@ -90,7 +90,7 @@ def half_multiply_add(a, b, sums, C, R: tl.constexpr):
     contract for exact products. Interpreted, the same from float64.
     """
     if _INTERPRETED:
-        return single(add_rounded(wide(sums), wide(a) * wide(b), 0, C.sum, R.sum))
+        return single(add_rounded(double(sums), double(a) * double(b), 0, C.sum, R.sum))
     else:
         return tl.fma(a, b, sums)
 

@@ -175,7 +175,7 @@ def sums_of_span(
 
 
 @triton.jit(do_not_specialize=VARYING)
-def fast_kernel(
+def certified_kernel(
     left,
     left_step,
     left_facts,
@@ -210,7 +210,7 @@ def fast_kernel(
 ):
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
-    As `wide_kernel`, for the accumulators that `triton_tiers.tiers` gives TIER. Grid:
+    As `exact_kernel`, for the accumulators that `triton_tiers.tiers` gives TIER. Grid:
     for BM x BN outputs of one matrix one program, its sums in registers, one chunk after the other;
     with parts, second, one for each ``share`` of the chunks from begin to end, whose sums go to
     parts[chunk - begin], part_step apart, for `finish_kernel`. flags: int32 for every

@@ -9,7 +9,7 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton.elementwise.quantize import seed_for
-from lpkernels.backends.triton.rounding.bits import narrow, wide
+from lpkernels.backends.triton.rounding.bits import double, narrow
 from lpkernels.backends.triton.rounding.draws import (
     column_keys,
     derived_seed,
@@ -74,9 +74,9 @@ def accumulate_kernel(
     col = (program % column_tiles * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     inside = (row < rows) & (col < cols)
     place = total_ptr + (row * cols + col)
-    total = wide(tl.load(place, mask=inside, other=0.0))
+    total = double(tl.load(place, mask=inside, other=0.0))
     source = addend_ptr + (row * row_stride + col * col_stride)
-    addend = wide(tl.load(source, mask=inside, other=0.0))
+    addend = double(tl.load(source, mask=inside, other=0.0))
     lift = sum_lift(row + first_row, col + first_col, k, seed_ptr, role, site, R)
     tl.store(place, narrow(add_rounded(total, addend, lift, N, R)), mask=inside)
 

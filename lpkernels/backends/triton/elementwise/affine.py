@@ -20,16 +20,16 @@ from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton.elementwise.quantize import (
     element_lifts,
-    load_wide,
+    load_double,
     seed_for,
     store_rounded,
 )
 from lpkernels.backends.triton.rounding.bits import (
     MAGNITUDE,
     bits_of,
+    double,
     magnitude_of,
     value_of,
-    wide,
     widened,
 )
 from lpkernels.backends.triton.rounding.round import round_to
@@ -120,10 +120,10 @@ def range_kernel(
     high = tl.max(tl.where(finite, x, float("-inf")), axis=0)
     if MANY:
         real = column < M.columns
-        tl.atomic_min(ends_ptr + 2 * slices, sort_key(wide(low)), mask=real, sem="relaxed")
-        tl.atomic_min(ends_ptr + 2 * slices + 1, sort_key(-wide(high)), mask=real, sem="relaxed")
+        tl.atomic_min(ends_ptr + 2 * slices, sort_key(double(low)), mask=real, sem="relaxed")
+        tl.atomic_min(ends_ptr + 2 * slices + 1, sort_key(-double(high)), mask=real, sem="relaxed")
     else:
-        lowest, highest = wide(tl.min(low, axis=0)), wide(tl.max(high, axis=0))
+        lowest, highest = double(tl.min(low, axis=0)), double(tl.max(high, axis=0))
         tl.atomic_min(ends_ptr + 2 * slices, sort_key(lowest), sem="relaxed")
         tl.atomic_min(ends_ptr + 2 * slices + 1, sort_key(-highest), sem="relaxed")
 
@@ -147,7 +147,7 @@ def line_of(lo, hi, top, SYMMETRIC: tl.constexpr):
 def value_on_line(x, lo, hi, top, lifts, N, R: tl.constexpr, SYMMETRIC: tl.constexpr):
     """code * step + lo in float32, of x in float64. Code `top` is hi, unless the step is the
     smallest; a slice without ends is NaN."""
-    last = wide(top)
+    last = double(top)
     start, step, floored = line_of(lo, hi, last, SYMMETRIC)
     u = (x - start) / step
     first = -last if SYMMETRIC else last * 0.0
@@ -193,7 +193,7 @@ def line_kernel(
     else:
         lo = keyed_value(tl.load(ends_ptr + 2 * slices))
         hi = -keyed_value(tl.load(ends_ptr + 2 * slices + 1))
-    x = load_wide(x_ptr + offset, inside)
+    x = load_double(x_ptr + offset, inside)
     lifts = element_lifts(offset, offset, seed_ptr, role, site, R)
     r = value_on_line(x, lo, hi, top, lifts, N, R, SYMMETRIC)
     store_rounded(out_ptr + offset, r, inside)

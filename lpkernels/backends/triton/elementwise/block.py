@@ -20,7 +20,7 @@ from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton.elementwise.quantize import (
     BY_FLOAT64,
     element_lifts,
-    load_wide,
+    load_double,
     seed_for,
     store_rounded,
     way,
@@ -31,10 +31,10 @@ from lpkernels.backends.triton.rounding.bits import (
     MAGNITUDE,
     MAGNITUDE32,
     bits_of,
+    double,
     moderated,
     single,
     value_of,
-    wide,
     widened,
 )
 from lpkernels.backends.triton.rounding.round import round_to, round_to_float
@@ -119,7 +119,7 @@ def largest_magnitude(
         return value_of(largest), largest < EXPONENT
     else:
         finite = largest < EXPONENT32
-        return wide(value_of(largest)), finite
+        return double(value_of(largest)), finite
 
 
 @triton.jit
@@ -186,7 +186,7 @@ def quantize_blocks_kernel(
         near = offset if FAR else tl.full([], 0, tl.int64)
         lifts = element_lifts(offset, near, seed_ptr, role, site, R)
         if BY == BY_FLOAT64:
-            x = load_wide(x_ptr + offset, inside)
+            x = load_double(x_ptr + offset, inside)
             if x_ptr.dtype.element_ty == tl.float64:
                 x = moderated(x)
             r = (round_to(x * down, lifts, N, R) * up).to(tl.float32)

@@ -33,7 +33,7 @@ from lpkernels.backends.triton.elementwise.quantize import (
     BY_EVEN_FLOAT32,
     BY_FLOAT64,
     element_lifts,
-    load_wide,
+    load_double,
     seed_for,
     store_rounded,
     way,
@@ -42,9 +42,9 @@ from lpkernels.backends.triton.rounding.bits import (
     EXPONENT,
     MAGNITUDE,
     bits_of,
+    double,
     magnitude_of,
     moderated,
-    wide,
     widened,
 )
 from lpkernels.backends.triton.rounding.round import round_to, round_to_float
@@ -143,7 +143,7 @@ def count_kernel(
     inside = index < count
     lifts = element_lifts(index, first, seed_ptr, role, site, R)
     if BY == BY_FLOAT64:
-        x = load_wide(x_ptr + index, inside)
+        x = load_double(x_ptr + index, inside)
         if x_ptr.dtype.element_ty == tl.float64:
             x = moderated(x)
         r = round_to(x, lifts, N, R)
@@ -153,7 +153,7 @@ def count_kernel(
         x = widened(tl.load(x_ptr + index, mask=inside, other=0.0))
         r = round_to_float(x, lifts, N, R, BY == BY_EVEN_FLOAT32)
         endless = round_to_float(x, lifts, U, RU, BY == BY_EVEN_FLOAT32)
-        values = wide(x)
+        values = double(x)
     if W.values:
         store_rounded(out_ptr + index, r, inside)
     add_counts(counts_ptr, values, beyond_ends(endless, N, R), r == 0.0, inside, W)
@@ -198,7 +198,7 @@ def count_blocks_kernel(
         near = offset if FAR else tl.full([], 0, tl.int64)
         lifts = element_lifts(offset, near, seed_ptr, role, site, R)
         if BY == BY_FLOAT64:
-            x = load_wide(x_ptr + offset, inside)
+            x = load_double(x_ptr + offset, inside)
             if x_ptr.dtype.element_ty == tl.float64:
                 x = moderated(x)
             rounded = round_to(x * down, lifts, N, R)
@@ -211,7 +211,7 @@ def count_blocks_kernel(
             rounded = round_to_float(y, lifts, N, R)
             endless = round_to_float(y, lifts, U, RU)
             r = rounded * up.to(tl.float32)
-            values = wide(x)
+            values = double(x)
         if W.values:
             store_rounded(out_ptr + offset, tl.where(whole, r, float("nan")), inside)
         over = beyond_ends(endless, N, R) & whole
@@ -253,7 +253,7 @@ def count_lines_kernel(
     else:
         lo = tl.load(limits_ptr + which)
         hi = tl.load(limits_ptr + slices + which)
-    x = load_wide(x_ptr + offset, inside)
+    x = load_double(x_ptr + offset, inside)
     lifts = element_lifts(offset, offset, seed_ptr, role, site, R)
     r = value_on_line(x, lo, hi, top, lifts, N, R, SYMMETRIC)
     if SYMMETRIC:

@@ -26,7 +26,7 @@ from lpkernels.backends.triton.elementwise.block import (
     tiles,
 )
 from lpkernels.backends.triton.elementwise.codes import Codec, codec_of, decode, encode
-from lpkernels.backends.triton.rounding.bits import narrow, wide
+from lpkernels.backends.triton.rounding.bits import double, narrow
 from lpkernels.backends.triton.rounding.rule import Numbers, rule_of
 from lpkernels.formats.integers import BLOCK, KIND
 
@@ -64,7 +64,7 @@ def pack_kernel(x_ptr, words_ptr, missing_ptr, count, F: tl.constexpr, WORDS: tl
         index = word * 32 // F.width + piece
         shift = index * F.width - word * 32
         inside = (index < count) & (shift < 32)
-        code, known = encode(wide(tl.load(x_ptr + index, mask=inside, other=0.0)), F)
+        code, known = encode(double(tl.load(x_ptr + index, mask=inside, other=0.0)), F)
         bits = bits | tl.where(inside, code_piece(code, tl.minimum(shift, 31)), 0)
         least = tl.where(inside & (known == 0), tl.minimum(least, index), least)
     note_missing(missing_ptr, least, least < _NO_INDEX)
@@ -155,7 +155,7 @@ def pack_blocks_kernel(
         place = start + tl.arange(0, PART)
         inside = block_mask(place, count, WHOLE, BLOCKS, PART)
         offset = first[:, None] + (place * L.inner)[None, :]
-        x = wide(tl.load(x_ptr + offset, mask=inside, other=0.0))
+        x = double(tl.load(x_ptr + offset, mask=inside, other=0.0))
         code, known = encode(x * power_of_two(-exponent)[:, None], F)
         special = (tl.abs(x) < float("inf")) == 0
         missing = tl.where(finite[:, None], known == 0, has_numbers & special)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import dense
 from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
-from lpkernels.backends.triton.rounding.bits import bits_of, moderated, narrow, wide, widened
+from lpkernels.backends.triton.rounding.bits import bits_of, double, moderated, narrow, widened
 from lpkernels.backends.triton.rounding.draws import (
     column_keys,
     derived_seed,
@@ -74,10 +74,10 @@ def words_of_seed(index, near, seed, site, R: tl.constexpr):
 
 
 @triton.jit
-def load_wide(ptr, mask):
+def load_double(ptr, mask):
     """float64 of values of any type, exactly; 0 outside of mask."""
     x = tl.load(ptr, mask=mask, other=0.0)
-    return x if ptr.dtype.element_ty == tl.float64 else wide(widened(x))
+    return x if ptr.dtype.element_ty == tl.float64 else double(widened(x))
 
 
 @triton.jit
@@ -118,7 +118,7 @@ def quantize_kernel(
     # BLOCK divides 2^32, so one program's words have the same upper half.
     lifts = element_lifts(index, first, seed_ptr, role, site, R)
     if BY == BY_FLOAT64:
-        x = load_wide(x_ptr + index, inside)
+        x = load_double(x_ptr + index, inside)
         if x_ptr.dtype.element_ty == tl.float64:
             x = moderated(x)
         r = round_to(x, lifts, N, R)

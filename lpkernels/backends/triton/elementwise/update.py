@@ -29,7 +29,7 @@ from lpkernels.backends.triton.elementwise.quantize import (
     way,
     words_of_seed,
 )
-from lpkernels.backends.triton.rounding.bits import narrow, single, value_of, wide, widened
+from lpkernels.backends.triton.rounding.bits import double, narrow, single, value_of, widened
 from lpkernels.backends.triton.rounding.draws import draw_of, lift_of_draw, mix64
 from lpkernels.backends.triton.rounding.round import round_to, round_to_float
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
@@ -116,7 +116,7 @@ def store_values(ptr, index, x, inside, P: tl.constexpr):
     if P.width == 0:
         store_rounded(ptr + index, x, inside)
     else:
-        code, _ = encode(wide(x), P.codec)
+        code, _ = encode(double(x), P.codec)
         TYPE: tl.constexpr = ptr.dtype.element_ty
         tl.store(ptr + index, code.to(TYPE), mask=inside)
 
@@ -130,7 +130,7 @@ def rounded(x, index, first, seed, key, N, P: tl.constexpr):
             words = words_of_seed(index, first, derived(seed, key), _SITE, P.rule)
             lifts = lift_of_draw(draw_of(words, index, P.rule.random_bits), P.rule.random_bits)
         if P.by == BY_FLOAT64:
-            x = single(round_to(wide(x), lifts, N, P.rule))
+            x = single(round_to(double(x), lifts, N, P.rule))
         else:
             x = round_to_float(x, lifts, N, P.rule, P.by == BY_EVEN_FLOAT32)
     return narrow(x)

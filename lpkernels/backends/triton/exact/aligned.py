@@ -82,7 +82,7 @@ def aligned_kernel(
     """s' = round(s + the products of a block), all cut to its place; a block without products
     leaves s. Draws are keyed by the block's first position.
 
-    Arguments and grid of `wide_kernel`: one program for BM x BN outputs of one matrix. The
+    Arguments and grid of `exact_kernel`: one program for BM x BN outputs of one matrix. The
     products of a block are made twice: for their largest magnitude, then to be added.
     """
     g, i, j = tile_of_program(M, N, BM, BN)

@@ -42,10 +42,10 @@ from lpkernels.backends.triton.rounding.bits import (
     SIGN,
     SIGN32,
     bits_of,
+    double,
     reciprocal,
     upper,
     value_of,
-    wide,
     with_sign,
 )
 from lpkernels.backends.triton.rounding.draws import derived_seed
@@ -72,7 +72,7 @@ def _exponents(x, least, LOW: tl.constexpr):
     """What float32 operands count with, or what sums in float64 do. LOW: least may be below -126,
     where the bits of a float32 do not show an exponent."""
     if LOW or (x.dtype == tl.float64):
-        magnitude = upper(wide(x)) & MAGNITUDE32
+        magnitude = upper(double(x)) & MAGNITUDE32
         return _counted((magnitude >> 20) - 1023, magnitude, 0x7FF00000, least)
     else:
         magnitude = bits_of(x) & MAGNITUDE32
@@ -164,7 +164,7 @@ def by_operands_kernel(
     """s' = round(s + the products of a block), all cut to its place; a block without products
     leaves s. Blocks take turns in pairs of positions. Draws are keyed by a block's first position.
 
-    Arguments and grid of `wide_kernel`. left_least, right_least, sum_least: of exponents of
+    Arguments and grid of `exact_kernel`. left_least, right_least, sum_least: of exponents of
     operands and of s; least: of all of them. LOW: one of the first two may be below -126. With
     facts, SINGLE makes all outputs if they certify it, and the kernel without makes them if not.
     The operands of a block are read twice: for its largest exponent, then to be added.
@@ -225,7 +225,7 @@ def by_operands_kernel(
 
                 position = first + 2 * turn
                 lift = drawn_lift(seed, SITE_SUM, row, sum_column, position, R.sum)
-                rounded = round_to(wide(total), lift, C.sum, R.sum)
+                rounded = round_to(double(total), lift, C.sum, R.sum)
                 # Every zero is +0, also one that a tiny sum was rounded to.
                 rounded = tl.where(rounded == 0.0, 0.0, rounded)
                 sums = tl.where(here, rounded, sums)

@@ -33,7 +33,7 @@ def compensated_kernel(
     """y = p - error;  s' = s + y;  error' = (s' - s) - y  for every product p, each of the four
     rounded; absent products leave both as they are. The mode is never stochastic.
 
-    Arguments and grid of `wide_kernel`: one program for BM x BN outputs of one matrix.
+    Arguments and grid of `exact_kernel`: one program for BM x BN outputs of one matrix.
     """
     g, i, j = tile_of_program(M, N, BM, BN)
     left_at = lane_pointers(left, g, i, M)

@@ -30,11 +30,11 @@ from lpkernels.backends.triton._tile import (
 from lpkernels.backends.triton.exact.sequential import VARYING, is_absent
 from lpkernels.backends.triton.exact.terms import add_inner, drawn_lift, term_at
 from lpkernels.backends.triton.rounding.bits import (
+    double,
     is_infinite,
     magnitude_of,
     narrow,
     reciprocal,
-    wide,
     with_sign,
 )
 from lpkernels.backends.triton.rounding.draws import derived_seed
@@ -50,9 +50,9 @@ def _reduced_product(p, other, N):
     other: of p's sign, and larger than other where that is no such number itself, so that the sum
     keeps its sign; at most 50 bits, or 27 below the range, hold the sum."""
     size, other_size = magnitude_of(p), magnitude_of(other)
-    quantum = wide(N.least)
+    quantum = double(N.least)
     whole = quantum * 1125899906842624.0
-    span = wide(N.unit) * quantum
+    span = double(N.unit) * quantum
     inverse = reciprocal(span)
     beside = tl.where(other_size < whole, other_size, 0.0)
     rest = size - tl.floor(size * inverse) * span
@@ -89,7 +89,7 @@ def _join(
 ):  # fmt: skip
     """The sum of what waits at a level and the node right of it, or the one of them that is."""
     value = tl.load(waiting + level * STRIDE)
-    left = wide(value)
+    left = double(value)
     total = add_inner(left, node, seed, row, column, key, C, R)
     if HOLES:
         left_absent = is_absent(value)
@@ -190,7 +190,7 @@ def pairwise_kernel(
     """Sums of nodes of a tree, each rounded once; a node with one present half is that half, a leaf
     with one product +0 plus it. Draws are keyed by the position where a node's right half begins.
 
-    Arguments of `wide_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
+    Arguments of `exact_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
     any number of programs, each of which makes tiles of BM x BN outputs of one matrix in turn.
     """
     HOLES: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT or (out.positions is not None)

@@ -32,7 +32,7 @@ from lpkernels.backends.triton._tile import (
     tile_of_program,
     words_at,
 )
-from lpkernels.backends.triton.rounding.bits import bits_of, wide
+from lpkernels.backends.triton.rounding.bits import bits_of, double
 from lpkernels.backends.triton.rounding.draws import derived_seed
 from lpkernels.backends.triton.rounding.round import add_rounded, round_to
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC
@@ -49,7 +49,7 @@ def is_absent(x):
 
 
 @triton.jit(do_not_specialize=[*VARYING, "stages"])
-def wide_kernel(
+def exact_kernel(
     left,
     left_step,
     right,
@@ -110,7 +110,7 @@ def wide_kernel(
             a = tl.load(left_at + step_offset(left, left_step, k))[:, None]
             b = tl.load(right_at + step_offset(right, right_step, k))[None, :]
             position = position_of(out, k)
-            product = wide(a) * wide(b)
+            product = double(a) * double(b)
             if R.product is not None:
                 lift = 0
                 if R.product.mode == STOCHASTIC:
@@ -163,7 +163,7 @@ def launch(problem: Problem, tile: Tile, flags: Flags | None = None) -> None:
     if programs == 0:
         return
     with on_device(sums.out):
-        wide_kernel[(programs,)](
+        exact_kernel[(programs,)](
             side_of(left), left.step, side_of(right), right.step, outputs_of(sums), values, stages,
             seed, role, m, n, k, *problem.chunks(), constants, R=roundings, SWAPPED=sums.swapped,
             LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn, FLAG_M=flag[0],

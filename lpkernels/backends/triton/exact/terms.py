@@ -15,7 +15,7 @@ from lpkernels.backends.triton._tile import (
     words_of,
 )
 from lpkernels.backends.triton.exact.sequential import is_absent
-from lpkernels.backends.triton.rounding.bits import SIGN, bits_of, value_of, wide
+from lpkernels.backends.triton.rounding.bits import SIGN, bits_of, double, value_of
 from lpkernels.backends.triton.rounding.draws import words_log2
 from lpkernels.backends.triton.rounding.round import add_rounded, round_to
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC
@@ -52,7 +52,7 @@ def term_at(
     """The products of step k, rounded if they are, and where they are absent (an int1 tile)."""
     a = tl.load(left_at + step_offset(left, left_step, k))[:, None]
     b = tl.load(right_at + step_offset(right, right_step, k))[None, :]
-    product = wide(a) * wide(b)
+    product = double(a) * double(b)
     if R.product is not None:
         position = position_of(out, k)
         lift = drawn_lift(seed, SITE_PRODUCT, row, column, position, R.product)

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends._conv_geometry import Frame, three
-from lpkernels.backends.triton._config import pack_tile, power_of_two
+from lpkernels.backends.triton._config import operand_tile, power_of_two
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._layout import ABSENT, PAD
 from lpkernels.backends.triton.operands.facts import gather_facts, new_facts
@@ -85,7 +85,7 @@ def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
         images * frame.parts * frame.image_step + PAD, dtype=torch.float32, device=image.device
     )
     facts, (rule, numbers) = new_facts(image.device), read_rule(quantizer)
-    tc, tp = pack_tile(frame.width, frame.positions)
+    tc, tp = operand_tile(frame.width, frame.positions)
     tc = min(tc, power_of_two(frame.width))
     parts = images * frame.parts
     programs = parts * triton.cdiv(frame.width, tc) * triton.cdiv(frame.positions, tp)

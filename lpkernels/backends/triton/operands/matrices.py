@@ -11,11 +11,11 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._tables import offsets
-from lpkernels.backends.triton._config import pack_tile, padded_lanes
+from lpkernels.backends.triton._config import operand_tile, padded_lanes
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import PAD, Operand
 from lpkernels.backends.triton.operands.facts import gather_facts, new_facts
-from lpkernels.backends.triton.rounding.bits import narrow, wide
+from lpkernels.backends.triton.rounding.bits import double, narrow
 from lpkernels.backends.triton.rounding.round import round_to
 from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
 
@@ -33,13 +33,13 @@ def read_rule(quantizer: tuple[int, ...]) -> tuple[Rule | None, Numbers]:
 def rounded_operand(x, N, R: tl.constexpr):
     """A float32 tile as an operand holds it: rounded if there is a rule, each NaN canonical."""
     if R is not None:
-        return narrow(round_to(wide(x), 0, N, R))
+        return narrow(round_to(double(x), 0, N, R))
     else:
         return narrow(x)
 
 
 @triton.jit(do_not_specialize=["lanes", "steps", "width", "lane_stride", "step_stride"])
-def pack_kernel(
+def pack_operand_kernel(
     x_ptr,
     sources,
     out_ptr,
@@ -77,7 +77,7 @@ def pack_kernel(
     tl.store(out_ptr + to, x, mask=(lane < width) & (k < steps))
 
 
-def pack(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Operand:
+def pack_operand(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Operand:
     """The matrices of x, (..., lanes, K) float32 with any strides, broadcast to batch.
 
     A matrix that repeats along the batch is packed once.
@@ -91,11 +91,11 @@ def pack(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Operand:
     facts = new_facts(x.device)
     sources = offsets(tuple(sizes), tuple(strides), x.device)
     rule, numbers = read_rule(quantizer)
-    tk, tl_ = pack_tile(steps, width)
+    tk, tl_ = operand_tile(steps, width)
     programs = count * triton.cdiv(steps, tk) * triton.cdiv(width, tl_)
     if programs > 0:
         with on_device(x):
-            pack_kernel[(programs,)](
+            pack_operand_kernel[(programs,)](
                 x, sources, values, facts, lanes, steps, width, x.stride(-2), x.stride(-1),
                 numbers, R=rule, UNIT_LANES=x.stride(-2) == 1, UNIT_STEPS=x.stride(-1) == 1,
                 TK=tk, TL=tl_, **EXACT, **registers(ALL_REGISTERS),

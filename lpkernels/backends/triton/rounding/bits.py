@@ -21,7 +21,7 @@ _RECIPROCAL = tl.constexpr(2046 << 52)
 
 
 @triton.jit
-def wide(x):
+def double(x):
     """A number or a tile as float64, exactly."""
     return tl.cast(x, tl.float64)
 
@@ -100,8 +100,8 @@ def moderated(x):
     """x with its magnitude moved into 2^-400 .. 2^300, beyond which every value rounds alike, also
     once scaled by 2^-127 .. 2^127."""
     a = magnitude_of(x)
-    held = tl.where((a > 2.0**300) & (bits_of(a) < EXPONENT), wide(2.0**300), a)
-    held = tl.where((a < 2.0**-400) & (a > 0.0), wide(2.0**-400), held)
+    held = tl.where((a > 2.0**300) & (bits_of(a) < EXPONENT), double(2.0**300), a)
+    held = tl.where((a < 2.0**-400) & (a > 0.0), double(2.0**-400), held)
     return with_sign(held, x)
 
 
@@ -126,7 +126,7 @@ def from_upper(bits):
 @triton.jit
 def exponent_of(x):
     """The exponent of a number's leading bit; of one argument, not of a tile."""
-    return ((upper(wide(x)) >> 20) & 0x7FF) - 1023
+    return ((upper(double(x)) >> 20) & 0x7FF) - 1023
 
 
 @triton.jit

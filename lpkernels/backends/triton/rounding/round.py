@@ -22,6 +22,7 @@ from lpkernels.backends.triton.rounding.bits import (
     EXPONENT32,
     SIGN,
     bits_of,
+    double,
     from_upper,
     man_bits_of,
     reciprocal,
@@ -30,7 +31,6 @@ from lpkernels.backends.triton.rounding.bits import (
     unsigned,
     upper,
     value_of,
-    wide,
     with_sign,
     zero_of,
 )
@@ -70,7 +70,7 @@ def multiply_add(a, b, c, MODE: tl.constexpr):
     Triton's own multiply-add rounds to nearest, and twice where it is interpreted."""
     if _INTERPRETED:
         rule = _rule.Rule(False, MODE, _rule.INFINITY)
-        return single(add_rounded(wide(c), wide(a) * wide(b), 0, _rule.FLOAT32, rule))
+        return single(add_rounded(double(c), double(a) * double(b), 0, _rule.FLOAT32, rule))
     elif MODE == _rule.NEAREST_EVEN:
         return tl.fma(a, b, c)
     else:
@@ -202,7 +202,7 @@ def round_to_float(x, lift, N, R: tl.constexpr, EVEN: tl.constexpr = False):
 @triton.jit
 def wrapped_quanta(n, N, R: tl.constexpr):
     """n modulo 2^word_bits in the range of the format, for an integer n of any size: exact."""
-    modulus = wide(N.unit)
+    modulus = double(N.unit)
     wrapped = n - tl.floor(n * reciprocal(modulus)) * modulus
     if R.signed:
         wrapped = tl.where(wrapped >= modulus * 0.5, wrapped - modulus, wrapped)
@@ -213,7 +213,7 @@ def wrapped_quanta(n, N, R: tl.constexpr):
 def round_to_fixed(x, lift, N, R: tl.constexpr):
     """x in a fixed format, every mode; a zero is +0, an infinity wraps to NaN."""
     a = tl.abs(x)
-    quantum = wide(N.least)
+    quantum = double(N.least)
     # Every other float64 is a multiple of the quantum.
     fine = a < quantum * _GRID
     r = _rounded_multiple(tl.where(fine, a, 0.0), quantum, x < 0.0, lift, R)
@@ -222,8 +222,8 @@ def round_to_fixed(x, lift, N, R: tl.constexpr):
         v = wrapped_quanta(v * reciprocal(quantum), N, R) * quantum
         v = tl.where(a == float("inf"), float("nan"), v)
     else:
-        v = tl.where(v > wide(N.max), wide(N.max), v)
-        v = tl.where(v < wide(N.low), wide(N.low), v)
+        v = tl.where(v > double(N.max), double(N.max), v)
+        v = tl.where(v < double(N.low), double(N.low), v)
     return v + 0.0
 
 
@@ -244,7 +244,7 @@ def add_rounded(acc, p, lift, N, R: tl.constexpr):
     if R.overflow == _rule.WRAP:
         # A multiple of the quantum from 2^50 quanta on, as it has at most 48 bits: reduced exactly,
         # so that making the sum odd cannot touch the bits that wrapping keeps.
-        quantum = wide(N.least)
+        quantum = double(N.least)
         large = (tl.abs(p) >= quantum * 2.0**50) & (tl.abs(p) < float("inf"))
         p = tl.where(large, wrapped_quanta(p * reciprocal(quantum), N, R) * quantum, p)
     return round_to(exact_sum(acc, p, R.mode), lift, N, R)
@@ -278,9 +278,9 @@ def _on_grid(s, N, R: tl.constexpr):
     2^(23 - m) or 2^(52 - m) binades are added the last place is the quantum; the rest is exact."""
     if s.dtype == tl.float64:
         # A product of powers of two: their exponents added. A GPU has fewer lanes for float64.
-        least = wide(N.least)
+        least = double(N.least)
         binade = tl.maximum(upper(s) & 0x7FF00000, upper(least))
-        magic = binade + (upper(wide(N.unit) * _MAGIC) - 0x3FF00000)
+        magic = binade + (upper(double(N.unit) * _MAGIC) - 0x3FF00000)
         if not R.subnormals:
             magic = tl.where(tl.abs(s) < least, upper(least * _MAGIC), magic)
         shift = from_upper(magic)

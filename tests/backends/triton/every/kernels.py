@@ -22,10 +22,10 @@ from tests.backends.triton.launches import Launch, recorded
 #: Name -> its kernels, and what launches them, among others.
 GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
     **{
-        name: (("fast_kernel",), partial(products.tier_calls, t))
+        name: (("certified_kernel",), partial(products.tier_calls, t))
         for t, name in enumerate(_tiers.NAMES)
     },
-    "wide": (("wide_kernel", "pack_kernel", "frame_kernel"), products.wide_calls),
+    "exact": (("exact_kernel", "pack_operand_kernel", "frame_kernel"), products.exact_calls),
     "finish": (("finish_kernel",), products.finish_calls),
     "pairwise": (("pairwise_kernel",), partial(products.order_calls, "pairwise")),
     "compensated": (("compensated_kernel",), partial(products.order_calls, "compensated")),

@@ -19,7 +19,7 @@ from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import FEW, SEED, Call, drawn, kinds, some_rules
-from tests.backends.triton.kernel_keys import fast_key
+from tests.backends.triton.kernel_keys import certified_key
 
 #: A tile of the largest shape; rows and columns exchanged.
 _SHAPE, _SWAPPED = (16, 64, 512), (512, 64, 16)
@@ -86,7 +86,7 @@ def _calls(accs: list[Accumulator], layouts: bool = True) -> Iterator[Call]:
         yield partial(layout, accs[0])
 
 
-def wide_calls() -> Iterator[Call]:
+def exact_calls() -> Iterator[Call]:
     """`exact.sequential`, `finish_kernel` and packing: every rule in each of its four places."""
     rules = some_rules()
     results = [rule for rule in rules if rule[1] != "stochastic"]
@@ -127,7 +127,7 @@ def _starts(**options: Any) -> Iterator[Call]:
 
 
 def _of_tier(tier: int) -> list[Accumulator]:
-    """An accumulator for each `fast_key` of a tier, on the GPUs that have it."""
+    """An accumulator for each `certified_key` of a tier, on the GPUs that have it."""
     found: dict[Any, Accumulator] = {}
     formats = [FloatFormat(5, 10), FloatFormat(8, 7), FloatFormat(8, 23), FloatFormat(6, 9)]
     formats += [FloatFormat(6, 12), *kinds(), FloatFormat(5, 22, subnormals=False)]
@@ -142,7 +142,7 @@ def _of_tier(tier: int) -> list[Accumulator]:
         rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
         for nvidia in (True, False):
             if tier in _tiers.tiers(ints, nvidia=nvidia):
-                found.setdefault((fast_key(tier, rule), nvidia), acc)
+                found.setdefault((certified_key(tier, rule), nvidia), acc)
     return list(dict.fromkeys(found.values()))
 
 
