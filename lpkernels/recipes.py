@@ -30,8 +30,8 @@ def recipe(name: str) -> Recipe:
 
     The name of a tensor core (`lpkernels units`) is the recipe that trains through it alone, as
     described below for "v100_fp16" and the others that are listed: tensors in the format it
-    multiplies, all three products summed by it. Of tf32 the operands are cut to it, and results
-    stay float32; of fp8 conversions saturate and gradients are e5m2.
+    multiplies, all three products summed by it. A unit of tf32 cuts the operands to tf32, and
+    results stay float32; with a unit of fp8 conversions saturate and gradients are e5m2.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
@@ -171,7 +171,8 @@ def lba_m7e4() -> Recipe:
 
 
 def _of_unit(unit: Unit) -> Recipe:
-    """Every product by this unit, of tensors in what it multiplies."""
+    """A recipe in which this unit makes every product, of tensors in the format that it
+    multiplies."""
     acc, inputs = unit.accumulator, unit.inputs
     if inputs in ("fp16", "bf16"):
         return _mixed(inputs, acc)

@@ -226,7 +226,7 @@ def round_array(
     if isinstance(fmt, FixedFormat):
         rounded = _array_into_word(np.where(negative, -count, count), fmt)
     else:
-        # Like overflow under a mode that stops nowhere.
+        # This is overflow under a mode that stops nowhere.
         mode = "nearest_even" if always_overflows else rounding
         rounded = _array_overflow(count, step, exponent, negative, fmt, mode)
     infinite = np.where(

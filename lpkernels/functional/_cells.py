@@ -1,7 +1,7 @@
 """What recurrent cells compute in float32 between their products, and its gradient.
 
-A cell gets the two products of its gates, of the input and of the hidden state, each (N, gates * H)
-with its bias, in torch's order of the gates. The gradients are, to the bit, those of torch's
+A cell gets two products for its gates, one of the input and one of the hidden state, each (N, gates
+* H) with its bias, in torch's order of the gates. The gradients are, to the bit, those of torch's
 autograd of the same formulas.
 """
 

@@ -58,7 +58,8 @@ def floating(function: str, **tensors: Tensor | None) -> None:
 
 
 def _plain(value: object) -> bool:
-    """value is dense, float32 and on the CPU; every check of tensors passes where all are."""
+    """Whether value is dense, float32 and on the CPU; where all tensors are, every check of them
+    passes."""
     return (
         isinstance(value, Tensor)
         and value.dtype is torch.float32
@@ -213,8 +214,8 @@ def _dtype_advice(name: str, dtype: torch.dtype) -> str:
 def constant(function: Callable[..., Any], *args: str | int) -> Any:
     """function(*args), which torch.compile evaluates while tracing instead of tracing into it.
 
-    For the reading of names, which depend on no tensor. The function is a plain one (a wrapper of
-    lru_cache is not), the result is made of numbers.
+    It is for the reading of names, which depend on no tensor. The function must be a plain one (a
+    wrapper of lru_cache is not), and the result must consist of numbers.
     """
     return _evaluated(function, *args)
 

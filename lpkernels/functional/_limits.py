@@ -22,7 +22,7 @@ def limits_of(
 ) -> Tensor | None:
     """ends as (2, slices) float64 on x's device, NaN for slices whose ends are none; None if None.
 
-    Nothing waits for the device: ends that are tensors are looked at there.
+    Nothing waits for the device: ends that are tensors are checked on the device.
     """
     if ends is None:
         return None

@@ -5,8 +5,8 @@
     backward    g = grad_output(dy);  h = g w;  dw = grad_weight(sum(g xhat));  db = sum(g)
                 dx = grad_input((h - sum(h) / K - xhat sum(h xhat) / K) / sqrt(var + eps))
 
-The sums of the forward pass are in fprop, those of dx in dgrad, those of dw and db in wgrad; all
-else is float32's.
+The sums of the forward pass are in fprop, those of dx in dgrad, and those of dw and db in wgrad;
+everything else is float32's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def normalised(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, and the mean and variance of each row, on float32 tensors; x is not empty.
 
-    With statistics, a mean and a variance for each row, these are taken and not computed.
+    If statistics are given, a mean and a variance for each row, they are used and not computed.
     """
     mean, var = (None, None) if statistics is None else statistics
     return apply(_Normalise, (x, w, b, mean, var), how, recipe, seed, backend)
@@ -151,7 +151,7 @@ class _Normalise(torch.autograd.Function):
 def _centred(
     h: Tensor, xhat: Tensor, how: Normalisation, recipe: Recipe, seed: Tensor | None, backend: str
 ) -> Tensor:
-    """h without what moves the mean and the variance of its row."""
+    """h without the part that would change the mean and the variance of its row."""
     acc, count = recipe.dgrad, h.shape[1]
     second = seeds.seed_of_product(seed, 1)
     along = dots(h, xhat, acc, second, Role.DGRAD, backend) / count

@@ -32,20 +32,20 @@ _switch = _Switch()
 
 @contextmanager
 def packed_activations(on: bool) -> Iterator[None]:
-    """Inside the block, layers keep the operands that their recipe rounds packed, or do not.
+    """Inside the block, layers pack the operands that they keep and their recipe rounds, or do not.
 
-    By default they are: an activation in e5m2 is kept in one byte, in e2m1 in half of one, and
-    unpacked in backward, bit for bit; results and gradients are the same with it on or off (sums
-    that are native torch takes in the order that suits the strides, which are those of a contiguous
-    tensor then). Layers that round one tensor alike and without random bits share its codes. Not
-    packed are: float32 and affine formats; where the tensor holds NaN or infinity, formats without
-    a code for it (fixed ones, those without special values, and under torch.compile these formats
-    altogether); the gates and the state of recurrent layers, which are float32's; a weight that is
-    kept itself and no copy of it; tensors on a device without a kernel that packs, and any while a
-    CUDA graph is captured, for which packing would wait. Off, a layer
-    keeps its own input where its products round it themselves. The block counts in forward, and
-    belongs to the thread that entered it; what activation checkpointing computes again in backward
-    must enter it itself.
+    By default they pack: an activation in e5m2 is kept in one byte, in e2m1 in half a byte, and
+    unpacked in backward, bit for bit. Results and gradients are the same with packing on or off.
+    (Native sums are the exception: torch takes them in the order that suits the strides, which are
+    those of a contiguous tensor after unpacking.) Layers that round one tensor alike and without
+    random bits share its codes. Some operands are never packed: those in float32 and affine
+    formats; those that hold NaN or infinity in a format without a code for it (fixed formats and
+    those without special values, which under torch.compile are not packed at all); the gates and
+    the state of recurrent layers, which are float32's; a weight that is kept itself, without a
+    copy; tensors on a device without a kernel that packs; and any tensor while a CUDA graph is
+    captured, for which packing would wait. With packing off, a layer keeps its own input where its
+    products round it themselves. The block counts in forward, and belongs to the thread that
+    entered it; what activation checkpointing computes again in backward must enter it itself.
 
     Args:
         on: whether layers pack.
@@ -101,7 +101,7 @@ def saved(
 
 
 def _format(quantizer: Quantizer) -> Ints:
-    """What packs: the integers of the format, or the row of the quantizer."""
+    """The format as packing takes it: its integers, or the row of the quantizer."""
     ints = quantizer.to_ints()
     return ints if isinstance(ints, ops.Row) else ints[:-_MODE]
 
@@ -129,7 +129,7 @@ def _captured(x: Tensor) -> bool:
 
 
 def _codes(x: Tensor, fmt: Ints) -> Tensor | None:
-    """None where a value has no code."""
+    """The codes of the values; None where a value has no code."""
     if isinstance(fmt, ops.Row) or ops.has_every_code(fmt):
         return ops.pack(x, fmt)
     try:

@@ -1,4 +1,4 @@
-"""Sums in an accumulator, as products with one, and products with each other."""
+"""Sums in an accumulator: of terms, as products with 1, and of the products of two tensors."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def scaled_dot_product_attention(
     Both products are those of two activations, ``matmul(..., recipe=recipe)``: the recipe's `input`
     rounds query and p, `weight` key and value, `output` the result of each; fprop sums them, dgrad
     the gradients of query and p, wgrad those of key and value. Scale, mask, softmax and dropout,
-    and their gradients, are float32's. So it is to the bit what a model computes that calls these
-    functions one by one.
+    and their gradients, are float32's. So the result equals, to the bit, that of a model which
+    calls these functions one by one.
 
     Args:
         query: (..., L, E), key: (..., S, E), value: (..., S, E_v), float32, float16 or bfloat16

@@ -54,11 +54,11 @@ def bilinear(
         t[n, o, j] = sum over i of x1[n, i] * weight[o, i, j]
         y[n, o] = sum over j of t[n, o, j] * x2[n, j], + bias[o]
 
-    The first is a linear layer with the weight (out * in2, in1) and without `output`, the second a
-    product of two activations, t with the recipe's `input` and x2 with its `weight`, as in ``bmm``:
-    dgrad sums the gradient of t, over one term, and wgrad that of x2, over o. The gradient of t is
-    the first product's output gradient. n runs over the leading dimensions in row-major order, also
-    in the sums of the gradients of weight and bias.
+    The first is a linear layer with the weight (out * in2, in1) and without `output`. The second is
+    a product of two activations, as in ``bmm``: the recipe's `input` rounds t and its `weight`
+    rounds x2; dgrad sums the gradient of t, over one term, and wgrad that of x2, over o. The
+    gradient of t is the first product's output gradient. n runs over the leading dimensions in
+    row-major order, also in the sums of the gradients of weight and bias.
 
     Args:
         x1: (..., in1_features), x2: (..., in2_features), float32, float16 or bfloat16 (widened

@@ -145,7 +145,8 @@ def _check_output(
     padded: Sequence[int],
     dilation: Sequence[int],
 ) -> None:
-    """Every padded size holds the kernel at least once, and the kernel has taps."""
+    """Checks that every padded size holds the kernel at least once, and that the kernel has
+    taps."""
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     if any(k < 1 for k in kernel) or any(n < span for n, span in zip(padded, spans, strict=True)):
         raise ValueError(
@@ -156,7 +157,7 @@ def _check_output(
 
 
 def as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
-    """An int, or one or ``dims`` ints, as ``dims`` ints that are at least ``least``."""
+    """``dims`` ints, each at least ``least``, from an int, or from one or ``dims`` ints."""
     values = (value,) if isinstance(value, int | float) else tuple(value)
     if not all(isinstance(v, int) for v in values):
         raise TypeError(f"{function}: {name}={value!r}; expected an int or {dims} ints")

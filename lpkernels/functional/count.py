@@ -29,7 +29,8 @@ def count(
     range: RangeLike | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Counts of what `quantize` with the same arguments would do to x: nothing is written but them.
+    """Counts what `quantize` with the same arguments would do to x, and writes nothing but the
+    counts.
 
     The counts are those of `quantize`'s counts=: [overflow, underflow, zeros, nonfinite] and, with
     a histogram, how many elements have each of the 256 exponent fields of float32. Stochastic

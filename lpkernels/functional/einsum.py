@@ -27,12 +27,13 @@ def einsum(
 ) -> Tensor:
     """``torch.einsum`` of two operands under a recipe.
 
-    One product of two activations, as in ``bmm``: the labels of both operands and of the output are
-    its batch, those of the output and the first operand its rows, of the output and the second its
-    columns, and all others are summed, in the order in which they appear in the equation (the
-    dimensions of an ellipsis stand where the ellipsis stands). A label that only one operand has
-    and the output has not is summed with the other operand repeated. Where an operand is repeated,
-    for such a label or for a size of 1, the parts of its gradient are added in float32.
+    The result is one product of two activations, as in ``bmm``. Labels of both operands and of the
+    output are its batch, labels of the output and the first operand are its rows, and labels of the
+    output and the second operand its columns. All other labels are summed, in the order in which
+    they appear in the equation (the dimensions of an ellipsis stand where the ellipsis stands). A
+    label that only one operand has, and not the output, is summed with the other operand repeated.
+    Where an operand is repeated, for such a label or for a size of 1, the parts of its gradient are
+    added in float32.
 
     Args:
         equation: letters, "..." and "->" as torch.einsum takes them; a label repeated in one

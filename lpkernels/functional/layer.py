@@ -8,9 +8,10 @@ in conv.py, and others); this file says what happens around them:
                 dx = grad_input(dgrad(g, wq));  dw = grad_weight(wgrad(xq, g))
                 db = sum of g * 1, in the accumulator and the order of wgrad
 
-Every quantizer is straight-through: its own gradient is the identity. Products apply those that
-they can themselves (`ops.Fused`): then forward needs no rounded copy of a tensor. What backward
-reads is kept as codes (`_saved`), or as forward read it, and then rounded again.
+Every quantizer is straight-through: its own gradient is the identity. A product applies the
+quantizers that it can apply itself (`ops.Fused`), so that forward needs no rounded copy of a
+tensor. What backward reads is kept as codes (`_saved`), or is kept as forward read it and then
+rounded again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Geometry(Protocol):
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
     the two tensors in the order of the arguments; products that are torch's own get `NOT_FUSED`.
     ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
-    operand of a second product of the layer; ``two_activations`` whether w is one as x is.
+    operand of a second product of the layer. ``two_activations`` says whether w is an activation,
+    as x is.
     """
 
     @property
@@ -121,7 +123,8 @@ def _operand(
     role: Role,
     backend: str,
 ) -> tuple[Tensor, Ints]:
-    """What both products that read x take: x and its quantizer, or x rounded and nothing."""
+    """x as both products that read it take it: x and its quantizer, or x rounded and no
+    quantizer."""
     ints = _fused(quantizer, *products)
     if ints:
         return x, ints
@@ -158,7 +161,8 @@ def bias_gradient(
 
 
 class _Kept(NamedTuple):
-    """The operands of fprop as the other products read them, each with what rounds it."""
+    """The operands of fprop as the other products read them, each with the quantizer it still
+    needs."""
 
     x: Tensor
     x_ints: Ints

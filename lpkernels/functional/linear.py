@@ -135,8 +135,8 @@ def linear(
         backend: "auto" or a name in ``lpkernels.backends.status()``.
 
     Returns:
-        (..., out_features), float32. No in_features, no rows: zeros (+0, plus bias) and an empty
-        tensor.
+        (..., out_features), float32. Without in_features these are zeros (+0, plus bias); without
+        rows the tensor is empty.
 
     Raises:
         TypeError: float64 or integer operands, an argument of the wrong type.

@@ -45,22 +45,22 @@ def matmul(
     """`torch.matmul` with the accumulator of your choice.
 
     Every product, partial sum and result is rounded as acc says, k ascending from 0 to K - 1; K = 0
-    gives +0. Both
-    gradients are computed in acc too, each as one sum: that of a over the leading dimensions in
-    which a was broadcast, row-major, then n; that of b over those of b, then m. A rounded output
-    passes its gradient unchanged. The gradients are not differentiable again.
+    gives +0. Both gradients are computed in acc too, each as one sum. The gradient of a sums over
+    the leading dimensions in which a was broadcast, row-major, then over n; the gradient of b sums
+    over those in which b was broadcast, then over m. A rounded output passes its gradient
+    unchanged. The gradients are not differentiable again.
 
     Args:
         a, b: shapes as torch.matmul takes and broadcasts them, any strides, one device; float32, or
             float16 and bfloat16, which are widened exactly, also under autocast.
         acc: an Accumulator or its name; None or lp.NATIVE: the sums are torch.matmul's own, and
             without `output` so is everything else (any dtype, autocast).
-        initial: what the sum that is the result starts from, with chunks the outer one, instead of
-            +0: any shape that broadcasts to the result's, float32, float16 or bfloat16, rounded
-            first to that sum's format by its rounding, as `lpkernels.quantize` rounds. It is the C
-            of a tensor core, D = A B + C; K = 0 gives it back. Its gradient is the result's, in
-            float32 summed over the dimensions in which it was broadcast. Not with order "native",
-            nor with a tree without chunks.
+        initial: the value from which the sum that is the result (with chunks, the outer sum) starts
+            instead of +0. It has any shape that broadcasts to the result's, is float32, float16 or
+            bfloat16, and is first rounded to that sum's format by its rounding, as
+            `lpkernels.quantize` rounds. It is the C of a tensor core, D = A B + C; K = 0 gives it
+            back. Its gradient is the result's, summed in float32 over the dimensions in which it
+            was broadcast. It is refused with order "native", and with a tree without chunks.
         output: the Quantizer of the result, or its text.
         out: the tensor to write, of the result's shape (or empty) and float32. Gradients are not
             recorded.
@@ -217,7 +217,8 @@ def _sums(
 
 
 class _Matmul(torch.autograd.Function):
-    """Operands of at least two dimensions. They are saved as they came, narrow ones stay narrow."""
+    """Products of operands of at least two dimensions. They are saved as they came, so that narrow
+    dtypes stay narrow."""
 
     @staticmethod
     def forward(

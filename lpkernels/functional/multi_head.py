@@ -25,7 +25,7 @@ _ATTENTION, _OUT = 3, 4
 
 
 class _Call(NamedTuple):
-    """What every product of a call takes."""
+    """The arguments that every product of a call takes."""
 
     recipe: Recipe
     seed: Tensor | None

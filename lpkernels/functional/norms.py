@@ -126,7 +126,7 @@ def batch_norm(
     of a channel share a mean and a weight.
 
     The running mean and variance are updated in float32 from the sums in fprop. Without training
-    they are taken as they are: there are no sums forward, and none in the input's gradient.
+    they are used as they are, so that neither the forward pass nor the input's gradient has sums.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():

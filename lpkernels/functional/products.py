@@ -25,11 +25,12 @@ _TORCH = Recipe()
 class ProductGeometry:
     """y (..., M, N) = alpha * x (..., M, K) @ w (..., N, K)^T + b, leading dimensions broadcast.
 
-    The right operand is given as a linear layer's weight is, so that the last axis of both is that
-    of the sum. Sums over K forward, over (leading dimensions in which x was broadcast, n) for the
-    left gradient, over (those of w, m) for the right one. alpha multiplies each sum in float32. b
-    is any tensor that broadcasts to y, one more addition in the outermost accumulator; its gradient
-    sums over the dimensions in which it was broadcast.
+    The right operand is laid out as a linear layer's weight, so that the last axis of both operands
+    is that of the sum. The sums run over K forward, over (leading dimensions in which x was
+    broadcast, n) for the left gradient, and over (those in which w was broadcast, m) for the right
+    one. alpha multiplies each sum in float32. b is any tensor that broadcasts to y, one more
+    addition in the outermost accumulator; its gradient sums over the dimensions in which it was
+    broadcast.
     """
 
     alpha: float = 1.0
@@ -156,11 +157,11 @@ def bmm(
 ) -> Tensor:
     """``torch.bmm`` under a recipe: the products of B pairs of matrices.
 
-    A product of two activations: the recipe's `input` rounds a, `weight` rounds b, `output` the
-    result; fprop sums it, dgrad the gradient of a and wgrad that of b, which `grad_input` and
-    `grad_weight` round. The sums run over k forward, over n for a's gradient, over m for b's. A
-    format with an axis sees b transposed, (B, N, K), as it does the weight of a linear layer: axis
-    -1 is that of the sum in both operands.
+    This is a product of two activations: the recipe's `input` rounds a, `weight` rounds b and
+    `output` rounds the result. fprop sums the product, dgrad sums the gradient of a and wgrad that
+    of b, which `grad_input` and `grad_weight` round. The sums run over k forward, over n for a's
+    gradient, over m for b's. A format with an axis sees b transposed, (B, N, K), as it does the
+    weight of a linear layer: axis -1 is that of the sum in both operands.
 
     Args:
         a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.

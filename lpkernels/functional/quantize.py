@@ -48,9 +48,10 @@ def quantize(
 ) -> Tensor:
     """Every value of x rounded to fmt, once.
 
-    NaN stays NaN (0x7fc00000), zeros keep their sign, also on underflow (Fixed and Affine: +0),
-    values beyond the largest do what the format's overflow says. The bits do not depend on backend,
-    device, strides or threads. The gradient is straight-through: the identity, at every order.
+    NaN stays NaN (0x7fc00000). Zeros keep their sign, also on underflow (Fixed and Affine: +0).
+    Values beyond the largest become what the format's overflow says. The bits do not depend on
+    backend, device, strides or threads. The gradient is straight-through: the identity, at every
+    order.
 
     Args:
         x: float16, bfloat16, float32 or float64; any shape (0-d and empty too) and strides, CPU or
@@ -66,8 +67,8 @@ def quantize(
             resized). It may share memory with x. Gradients are not recorded.
         counts: int64, one contiguous dimension of 4 or 4 + 256 elements on x's device, to which
             the call adds [overflow, underflow, zeros, nonfinite] of x's elements, counted while
-            they are rounded, and behind them a histogram. An element is counted once at most, but a
-            zero outside of the range twice.
+            they are rounded, and behind them a histogram. An element is counted at most once,
+            except a zero outside of the range, which is counted twice.
             Overflow: finite, and beyond the largest value once rounded as if the exponent had no
             bound, whatever overflow or a directed mode makes of it (Fixed: beyond either end;
             Affine: outside of the range; Block: an element that saturates). Underflow: finite and

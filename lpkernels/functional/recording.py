@@ -12,8 +12,8 @@ from torch.autograd import forward_ad
 
 
 def is_exporting() -> bool:
-    """Whether torch.export runs; older torch (2.11) answers its own question with yes wherever the
-    compiler traces."""
+    """Whether torch.export runs; older torch (2.11) answers this question of its own with yes
+    wherever the compiler traces."""
     return getattr(torch.compiler, "_is_exporting_flag", False)
 
 
@@ -33,7 +33,7 @@ class _Unrecorded:
 def is_recorded(*tensors: Tensor | None) -> bool:
     """Whether a gradient of one of these may be asked for.
 
-    None is of an exported program, which holds the forward pass alone.
+    In an exported program nothing is recorded, since it holds the forward pass alone.
 
     Raises:
         NotImplementedError: a gradient inside torch.func's transforms, or in forward mode: neither
@@ -66,8 +66,8 @@ def _has_tangent(x: Tensor | None) -> bool:
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     """backward of a Function, refused where a derivative of its results may be asked for.
 
-    At once: what it keeps is rounded, so a later error could not stand on every way to the inputs,
-    and torch.autograd.grad would leave the missing terms out.
+    It is refused at once. What backward keeps is rounded, so a later error could not stand on every
+    way to the inputs, and torch.autograd.grad would leave the missing terms out.
     """
 
     @functools.wraps(backward)

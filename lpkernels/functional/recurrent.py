@@ -45,7 +45,7 @@ def lstm(
         z = linear(x[t], w_ih, b_ih) + linear(h, w_hh, b_hh);   h, c = cell(z, c);   h = linear(h,
         w_hr)
 
-    Backward, the gradient of the gates is rounded by `grad_output` for each product. dgrad sums
+    In backward `grad_output` rounds the gradient of the gates once for each product. dgrad sums
     over the gates, at each step. The gradient of a weight or a bias is one sum, in wgrad, over
     (step, n), steps descending, n ascending; the reverse direction's first step is the last
     position. The gradient of h is a float32 sum of what its uses give.

@@ -29,8 +29,8 @@ def rounded_input(
 ) -> Tensor:
     """x as the quantizer gives it in the range that belongs to it, straight-through, float32.
 
-    In training that is the batch's, over all ranks, which goes into kept; in evaluation the
-    average, or, where there was no batch yet, that of x.
+    In training this is the batch's range, over all ranks, which goes into kept. In evaluation it is
+    the average, or, where there was no batch yet, the range of x.
     """
     _checks.operands(function, x=x)
     seed = seed_for(quantizer.is_stochastic, None)

@@ -1,4 +1,5 @@
-"""Results inside a function of several operations, where they would be stored."""
+"""Hooks for the results inside a function of several operations, at the points where they would be
+stored."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def stored(result: Tensor, part: str) -> Tensor:
 
 @contextmanager
 def storing(stores: Stores) -> Iterator[None]:
-    """Around a call, in this thread."""
+    """A context around a call, in this thread: `stored` gives its results to the function."""
     before, _local.stores = _local.stores, stores
     try:
         yield

@@ -1,12 +1,12 @@
-"""A Recipe for torch.compile, whose formats a compiled graph reads when it runs.
+"""A Recipe for torch.compile: the compiled graph reads its formats when it runs.
 
 The numbers of its formats and roundings are rows of a tensor, an input of the graph. Another recipe
-of the same structure is another tensor: the graph stays. Part of the structure, on which the graph
-depends, are: which tensors are rounded, and which of them products can round themselves (those to
-float and fixed formats without random bits); which quantizers draw random bits; which products are
-native; and the size of the codes kept for backward: 4, 8 or 16 bits a value of a float format,
-those of a block format's element and its blocks, or none. A recipe that takes turns with others has
-the structure that holds all of them.
+of the same structure is another tensor, and the graph stays. The graph depends on the structure
+alone, which consists of these facts: which tensors are rounded, and which of them products can
+round themselves (those to float and fixed formats without random bits); which quantizers draw
+random bits; which products are native; and the size of the codes kept for backward, which is 4, 8
+or 16 bits a value for a float format, that of element and blocks for a block format, or none. A
+recipe that takes turns with others has the structure that holds all of them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Watcher(Protocol):
         kwargs: Mapping[str, Any],
         compute: Callable[..., Any],
     ) -> Any:
-        """Returns compute(*args, **kwargs), which may be of others than these."""
+        """Returns compute(*args, **kwargs), possibly with other arguments."""
         ...
 
 
@@ -31,8 +31,8 @@ def own(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """function(*args, **kwargs) by torch itself: no TorchFunctionMode takes the call.
 
     ``lpkernels.nn.convert`` enters such a mode, which emulates the products that a model calls as
-    functions; what an emulated function asks of torch is none of these. The modes that are
-    `watching` are told of it.
+    functions; the calls by which an emulated function asks torch to compute are none of these. The
+    modes that are `watching` are told of it.
     """
     if torch._C._is_torch_function_mode_enabled():
         return _unseen(function, function, args, kwargs)
@@ -82,7 +82,7 @@ def _told(
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Around the `with` that enters the mode."""
+    """A context around the `with` that enters the mode."""
     _watchers.append(watcher)
     try:
         yield

@@ -1,5 +1,5 @@
-"""Rounding, and an optimizer's step, for callers that checked everything once and have many tensors
-a step."""
+"""Rounding, and an optimizer's step, for callers that check their arguments once and have many
+tensors a step."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def rounded_by_row(
 
 
 def through_codes(x: Tensor, flag: Tensor, table: Tensor, number: int, bits: int) -> Tensor:
-    """x, whose values are in the format of a row, out of its codes, which have room for `bits`.
+    """x, packed into codes of ``bits`` bits and unpacked again; its values are in the format of a
+    row.
 
     flag: becomes True where a value has no code; x is then lost.
     """
