@@ -113,8 +113,8 @@ def show_formats(
     console.print(format_details(lp_formats.parse_format(name)) if name else named_formats())
 
 
-# a negative number looks like an option; unknown options therefore count as values, which
-# `quantize` parses
+# A negative number looks like an option. Unknown options therefore count as values, which
+# `quantize` parses.
 @app.command(context_settings={"ignore_unknown_options": True})
 def quantize(
     values: Annotated[list[str], typer.Argument(help="Numbers, also inf, nan and 0x1.8p-3.")],
@@ -154,7 +154,7 @@ def report(
         Path | None, typer.Option(help="Also draw the curves into this file (.png, .pdf, .svg).")
     ] = None,
 ) -> None:
-    """Table and curves of finished or stopped runs.
+    """Show the table and the curves of finished or stopped runs.
 
     Example: `lpkernels report results/demo --plot curves.png`
     """
@@ -227,10 +227,10 @@ def bench(
 ) -> None:
     """Time one emulated matrix product beside torch's in float32, and say which kernels ran.
 
-    With `accumulate`: speed and error over lengths 2^6, 2^8, ... on each backend.
+    With `accumulate` it measures speed and error over lengths 2^6, 2^8, ... on each backend.
 
-    With `--predict`: what each product of a network's training step takes on a GPU that is not
-    there, from counted instructions; --accumulator, if given, replaces the recipe's sums.
+    With `--predict` it says what each product of a network's training step takes on a GPU that is
+    not there, from counted instructions; --accumulator, if given, replaces the recipe's sums.
 
     Example: `lpkernels bench --operands e4m3 --accumulator e5m10 --explain`
 

@@ -29,7 +29,7 @@ def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether the command line says it; else it is a default."""
+    """Whether the command line gives the option; else it has its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -44,7 +44,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stoch
 
 
 def check_one_process(command: str) -> None:
-    """Refuses a command that several processes would each do, into the same files."""
+    """Refuses a command under several processes, each of which would write the same files."""
     count = launched() or 1
     if count > 1:
         raise typer.BadParameter(

@@ -1,4 +1,4 @@
-"""Options made from the settings of a configuration: a new section brings its own."""
+"""Options made from the settings of a configuration: a new section brings its own options."""
 
 import functools
 import inspect
@@ -73,7 +73,8 @@ def options_of(section: type[Section]) -> list[inspect.Parameter]:
 
 
 def wrong_option(error: Exception, names: Iterable[str]) -> typer.BadParameter:
-    """The command line's error for one of a configuration, which begins with a field's name."""
+    """The command line's error made of a configuration's error, which begins with a field's
+    name."""
     field = re.match(r"(?:[A-Z]\w*: )?(\w+):? ", str(error))
     if field is None or field[1] not in set(names):
         return typer.BadParameter(str(error))

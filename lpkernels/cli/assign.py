@@ -93,7 +93,7 @@ def assign(
 
 
 def _request(order: Any, ratio: float | None, bits: int | None, seed: int) -> Request:
-    """What the options ask for."""
+    """The request that the options make."""
     if order in BASELINES:
         for name, value in {"--ratio": ratio, "--bits": bits}.items():
             if value is not None:

@@ -101,11 +101,11 @@ def run(
         bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
     ] = False,
 ) -> None:
-    """Train a few configurations of each task: those that say most of all others.
+    """Train a few configurations of each task: those that tell most about all others.
 
-    With --known by what earlier tasks teach, else by the task's own measurements, one after the
-    other. Stopped or killed at any moment, the same command goes on with the same choice; several
-    such commands, on several machines, may share the folder.
+    With --known the choice follows from earlier tasks, else from the task's own measurements, one
+    after the other. The command may be stopped or killed at any moment, and then goes on with the
+    same choice; several such commands, on several machines, may share the folder.
 
     Example: `lpkernels frontier run task.toml --known errors.json --measure 8 --out results/task`
     """
@@ -136,7 +136,7 @@ def run(
 
 
 def _command() -> str:
-    """This command again; it goes on with what it chose."""
+    """This command as text, to be run again; it goes on with what it chose."""
     return " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
 
 
@@ -149,7 +149,7 @@ def _tasks(spec: FrontierSpec, task: str) -> FrontierSpec:
 
 @app.command()
 def status(folder: Folder) -> None:
-    """How many of the chosen cells are done, which run, which failed and why.
+    """Show how many of the chosen cells are done, which run, which failed and why.
 
     Example: `lpkernels frontier status results/frontier`
     """
@@ -169,7 +169,7 @@ def table(
         Path | None, typer.Option(help="Also write the errors into this file, for --known.")
     ] = None,
 ) -> None:
-    """What is measured of each task.
+    """Show what is measured of each task.
 
     Example: `lpkernels frontier table results/frontier --export errors.json`
     """
@@ -184,7 +184,7 @@ def table(
 
 @app.command()
 def predict(folder: Folder, known: KnownFile = None, task: Task = "", rank: Rank = 3) -> None:
-    """The frontier of memory and error of each task, measured or predicted, with its band.
+    """Show the frontier of memory and error of each task, measured or predicted, with its band.
 
     Example: `lpkernels frontier predict results/frontier --known errors.json`
     """
@@ -205,7 +205,8 @@ def choose(
     rank: Rank = 3,
     save: Annotated[Path | None, typer.Option(help="Write the recipe into this file.")] = None,
 ) -> None:
-    """The configuration of least error under a memory cap, and the recipe that trains in it.
+    """Choose the configuration of least error under a memory cap, and save the recipe that trains
+    in it.
 
     Example: `lpkernels frontier choose results/frontier --cap 64KiB --save recipe.json`
     """
@@ -310,7 +311,7 @@ def _to_draw(
 
 @contextmanager
 def _named_options(option: str = "") -> Iterator[None]:
-    """What is wrong with the input is a message that names its option: this one, or the one with
+    """An error in the input becomes a message that names its option: this one, or the one with
     which the error begins."""
     try:
         yield

@@ -15,8 +15,8 @@ def bench_predict(
 ) -> None:
     """A table for each GPU backend, and with `out` the records.
 
-    accumulator: of all three products in place of the recipe's; "" keeps these. batch: 0 is the
-    network's usual one.
+    accumulator: takes the place of the recipe's accumulators in all three products; "" keeps them.
+    batch: 0 is the network's usual one.
     """
     import lpkernels
     from lpkernels.experiments.measuring.prediction import predict

@@ -32,7 +32,8 @@ def schedule(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Order of shuffled bits.")] = 0,
 ) -> None:
-    """Draw a schedule of precisions: bits of the steps, how many at each, mean and cost.
+    """Draw a schedule of precisions: the bits of the steps, how many steps have them, mean and
+    cost.
 
     The cost counts multiplied bits; no speed-up of a GPU follows from it.
 

@@ -52,8 +52,8 @@ def run(
         bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
     ] = False,
 ) -> None:
-    """Run the cells that the folder lacks. Stopped or killed at any moment, the same command goes
-    on; several such commands, on several machines, may share the folder.
+    """Run the cells that the folder lacks. The command may be stopped or killed at any moment, and
+    then goes on; several such commands, on several machines, may share the folder.
 
     A failed cell is tried once more, then shown with its error; the exit code is then 1.
 
@@ -92,7 +92,7 @@ def run(
 def status(
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
 ) -> None:
-    """How many cells are done, which are running, which failed and why.
+    """Show how many cells are done, which are running, which failed and why.
 
     Example: `lpkernels sweep status results/sweep`
     """
@@ -120,7 +120,7 @@ def table(
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the table into this file.")] = None,
 ) -> None:
-    """Means over seeds, and differences to one arm, paired by seed, with their intervals.
+    """Show means over seeds, and differences to one arm, paired by seed, with their intervals.
 
     Example: `lpkernels sweep table results/sweep --export results.jsonl`
     """
@@ -153,7 +153,7 @@ def plot(
     ] = "",
     sources: Sources = "",
 ) -> None:
-    """Every seed, the means, and the differences to one arm, as a picture.
+    """Draw every seed, the means, and the differences to one arm, as a picture.
 
     Example: `lpkernels sweep plot results/sweep --out sweep.png`
     """
@@ -173,7 +173,7 @@ T = TypeVar("T")
 
 
 def _read(read: Callable[[], T]) -> T:
-    """What `read` returns; what is wrong with its input is a message."""
+    """What `read` returns; an error in its input becomes a message."""
     try:
         return read()
     except (FileNotFoundError, ValueError) as error:

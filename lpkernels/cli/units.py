@@ -49,7 +49,7 @@ def _unit(name: str) -> None:
 def show(
     name: Annotated[str, typer.Argument(callback=valid(_unit), help="A unit; none: all.")] = "",
 ) -> None:
-    """All of them, or one in detail: what is known of it, and what not.
+    """Show all tensor cores, or one in detail: what is known of it, and what is not.
 
     Example: `lpkernels units show h100_e4m3`, or shorter `lpkernels units h100_e4m3`
     """
@@ -86,7 +86,8 @@ def compare(
         typer.Option("--resume", help="Go on with the comparison in --out, by its own options."),
     ] = False,
 ) -> None:
-    """The same network and seed in two GPUs' arithmetic: outputs that differ, training curves.
+    """Train the same network and seed in two GPUs' arithmetic: outputs that differ, training
+    curves.
 
     Outputs are compared for the same weights and the first test batch: before training, and after
     it with the weights of either side. Records, and curves.png, go to --out.

@@ -58,7 +58,7 @@ _CLASSES: tuple[type, ...] = (
     conv_transpose.ConvTranspose2d,
     conv_transpose.ConvTranspose3d,
 )
-# Layers that sum but do not multiply by weights in their sums, or do neither.
+# These layers sum, but do not multiply by weights in their sums, or do neither.
 _WITHOUT_PRODUCTS: tuple[type, ...] = (
     norms.BatchNorm1d,
     norms.BatchNorm2d,
@@ -109,7 +109,7 @@ def why_not(module: torch.nn.Module) -> str | None:
     if issubclass(cls, Emulated) or _is_transposed_linear(cls):
         return ""
     plain: Any = _torch_base(cls)
-    # MultiheadAttention's out_proj holds parameters and is never called.
+    # MultiheadAttention's out_proj only holds parameters; it is never called.
     if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
         return None
     if cls.forward is not plain.forward or getattr(cls, "_conv_forward", None) is not getattr(
@@ -150,7 +150,8 @@ def why_not_calls(module: torch.nn.Module) -> str:
 
 
 def to_be_shielded(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """What stays as it is in a model but could call a product inside another module's forward."""
+    """The modules that stay as they are in a model but could call a product inside another module's
+    forward."""
     modules = list(model.modules())
     lists = [m for m in modules if isinstance(m, parametrize.ParametrizationList)]
     inside = {module for each in lists for module in each}
@@ -240,7 +241,8 @@ def _plain_init(original: Any) -> Any:
 
 
 def _made(maker: str, original: Any, bases: tuple[type, ...], **attributes: Any) -> Any:
-    """A class with the name of the original, which it remembers, as it does what made it of it."""
+    """A class with the name of the original; it remembers the original, and the function that made
+    it."""
     namespace: dict[str, Any] = {
         "__module__": original.__module__,
         "__doc__": original.__doc__,
@@ -285,7 +287,8 @@ def _blank(maker: str, original: type) -> torch.nn.Module:
 
 
 def _reduce(self: torch.nn.Module, protocol: int) -> tuple[Any, ...]:
-    """Pickle as "what is made of the original", a class that cannot be found by a name."""
+    """Pickles a class that cannot be found by a name: as the original, and the function that makes
+    it."""
     if parametrize.is_parametrized(self):
         # torch's own refusal, with its advice to save the state_dict.
         return object.__reduce_ex__(self, protocol)  # type: ignore[return-value]

@@ -20,11 +20,11 @@ _NO_PRODUCTS = "converted only where a pattern is its class"
 def refuse_unsupported(
     function: str, chosen: Selection, model: Module, found: list[Layer], *, keys: bool
 ) -> None:
-    """A pattern of include, or with ``keys`` one of the mapping, means no layer where it matches
-    modules but none that can be emulated. A function of (name, module) is not asked about these.
-    Layers that cannot be are no obstacle to a key if they are excluded or to be torch's own.
+    """Refuses a pattern of include, or with ``keys`` a key of the mapping, that matches modules but
+    none that can be emulated. A function of (name, module) is not asked about such modules. Layers
+    that cannot be emulated are no obstacle to a key if they are excluded or are to be torch's own.
 
-    Raises: ValueError: one does; its modules are named.
+    Raises: ValueError: there is such a pattern; its modules are named.
     """
     patterns: list[tuple[Pattern, Recipe | None]] = [(p, None) for p in chosen.include or []]
     patterns += chosen.rules if keys else []
@@ -49,13 +49,13 @@ def refuse_unsupported(
 
 
 def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> None:
-    """A name in include must not be excluded or left without a recipe as a whole, and a name that
-    is a key of the mapping not stand behind a wider key with another recipe. FIRST and LAST are
+    """Refuses a name in include that is excluded, or left without a recipe, as a whole, and a name
+    that stands as a key of the mapping behind a wider key with another recipe. FIRST and LAST are
     names in include; as keys they must not stand behind "*" with another recipe.
 
     Classes and functions say less: "every Linear but this one" may leave none.
 
-    Raises: ValueError: a name does.
+    Raises: ValueError: there is such a name.
     """
     if not chosen.include and len(chosen.rules) < 2:
         return
@@ -91,7 +91,7 @@ def _refuse_dead_rules(function: str, chosen: Selection, able: list[Layer]) -> N
         for j, (wider, its_recipe) in enumerate(chosen.rules[:i]):
             is_lost = matched[i] < matched[j]
             if isinstance(pattern, Position):
-                # What else takes it may be meant as its exception.
+                # Another pattern that takes the name may be meant as its exception.
                 is_lost = wider == "*"
             if is_lost and its_recipe != recipe:
                 lost = _named_layers([able[k] for k in sorted(matched[i])])

@@ -20,9 +20,9 @@ _NAMES = PRODUCTS | {name.removeprefix(_ATEN) for name in SIZES} | {"_convolutio
 
 
 def refuse_frozen(function: str, chosen: Selection, model: Module, *, functions: bool) -> None:
-    """No graph that is selected holds products; of torch.fx only if functions count.
+    """Refuses a selected graph that holds products; a graph of torch.fx only if functions count.
 
-    Raises: ValueError: one does; it is named.
+    Raises: ValueError: there is one; it is named.
     """
     for names, module, kind, products in _graphs(model):
         counts = products and (functions or isinstance(module, torch.jit.ScriptModule))
@@ -35,9 +35,9 @@ def refuse_frozen(function: str, chosen: Selection, model: Module, *, functions:
 
 
 def refuse_fixed_recipes(function: str, chosen: Selection, model: Module) -> None:
-    """No graph that is selected was traced from a converted model.
+    """Refuses a selected graph that was traced from a converted model.
 
-    Raises: ValueError: one was; it is named.
+    Raises: ValueError: there is one; it is named.
     """
     for names, module, kind, products in _graphs(model):
         fixed = any(name.startswith(_OURS) for name in products)
@@ -49,7 +49,8 @@ def refuse_fixed_recipes(function: str, chosen: Selection, model: Module) -> Non
 
 
 def _graphs(model: Module) -> Iterator[tuple[list[str], Module, str, set[str]]]:
-    """Names, module, kind and products of every graph; a script once, with all it holds."""
+    """Names, module, kind and products of every graph; a script is listed once, with all it
+    holds."""
     if not any(isinstance(module, TRACED) for module in model.modules()):
         return
     scripted: set[int] = set()

@@ -12,18 +12,18 @@ from lpkernels.nn import _classes
 class Position(Enum):
     """A pattern for the layer at one end of a model: ``lp.nn.FIRST`` or ``lp.nn.LAST``.
 
-    Counted are the layers that multiply by weights of their own: torch.nn.Linear, Bilinear,
-    convolutions, transposed ones, MultiheadAttention, recurrent layers and their cells, and
-    transformers' Conv1D, converted or not, selected or not. The order is that in which the model
-    registers them, ``named_modules``'s; a layer registered twice stands where it comes first. That
-    is the order of the calls in most models, but not in all: where a model registers its head
+    The layers that count are those that multiply by weights of their own: torch.nn.Linear,
+    Bilinear, convolutions, transposed ones, MultiheadAttention, recurrent layers and their cells,
+    and transformers' Conv1D, converted or not, selected or not. The order is that in which the
+    model registers them, ``named_modules``'s; a layer registered twice stands where it comes first.
+    That is the order of the calls in most models, but not in all: where a model registers its head
     before its body, name the layer instead. An Embedding multiplies nothing and is not counted, so
     FIRST of a language model is the layer behind it. Neither are products that a forward calls as
     functions. Attention and recurrent layers are one layer of several products each.
 
-    A model has one of each: of several networks in one model, as a GAN's, FIRST is that of the one
-    registered first and LAST that of the last; convert the networks one by one. Of a model with a
-    single layer that layer is both.
+    A model has one first and one last layer. If it holds several networks, as a GAN does, FIRST is
+    in the network registered first and LAST in the last; convert such networks one by one. If a
+    model has a single layer, that layer is both.
     """
 
     FIRST = "first"

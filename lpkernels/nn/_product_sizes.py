@@ -11,7 +11,8 @@ from torch import Tensor
 
 
 class Sizes(NamedTuple):
-    """Of one call: the kind of product, its multiply-adds, terms in a sum of fprop, dgrad, wgrad.
+    """The sizes of one call: the kind of product, its multiply-adds, and the terms in a sum of
+    fprop, dgrad and wgrad.
 
     The lengths are those of a layer whose input is the left operand and whose weight is the right
     one; None where one operator is several products.
@@ -106,7 +107,7 @@ def _conv_dgrad(
     groups: int,
     *_: Any,
 ) -> Sizes:
-    """In a forward pass: a transposed convolution of x."""
+    """The sizes of a dgrad that a forward pass calls: a transposed convolution of x."""
     return _conv_sizes(x.shape, w, stride, dilation, groups, True)
 
 
@@ -135,7 +136,8 @@ def _multi_head(q: Tensor, k: Tensor, v: Tensor, width: int, *_: Any, **__: Any)
 
 
 def _encoder_layer(x: Tensor, width: int, heads: int, *rest: Any, **__: Any) -> Sizes:
-    # After the projections, biases and options of attention and the norms: the two hidden layers.
+    # The two hidden layers stand behind the projections, biases and options of attention and the
+    # norms.
     weights = [w for w in rest if isinstance(w, Tensor) and w.dim() == 2]
     projections = x.shape[:-1].numel() * sum(w.numel() for w in weights[:4])
     return Sizes("attention", projections + 2 * x.shape[0] * x.shape[1] ** 2 * width, None)

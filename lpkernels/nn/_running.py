@@ -22,7 +22,7 @@ RANGE, WEIGHT = "input_range", "input_range_weight"
 
 @lru_cache(maxsize=1024)
 def _without_input(recipe: Recipe) -> Recipe:
-    """What is left to do behind the input's rounding."""
+    """The part of the recipe that is left when the input is rounded."""
     rest = replace(recipe, input=None, input_range=None)
     # Torch's own arithmetic would refuse a float32 input beside a weight of another dtype.
     return replace(rest, input=Quantizer("fp32")) if rest.is_torch else rest
@@ -31,17 +31,17 @@ def _without_input(recipe: Recipe) -> Recipe:
 class RunningInput(Emulated):
     """Mixin of the layers with one input, which know the `input_range` of a Recipe.
 
-    With one they have two buffers, float32: ``input_range`` (2,), the average of the lowest and of
-    the highest finite value of the batches seen in training, and ``input_range_weight`` (), the
-    weight of these batches in it, ``1 - momentum^t``. As with the statistics of batch norm, a batch
-    that activation checkpointing computes again counts again.
+    With an `input_range` they have two buffers in float32: ``input_range`` (2,) is the average of
+    the lowest and of the highest finite value of the batches seen in training, and
+    ``input_range_weight`` () is the weight of these batches in it, ``1 - momentum^t``. As with the
+    statistics of batch norm, a batch that activation checkpointing computes again counts again.
     """
 
     _rest: Recipe | None
     _tabled_rest: TabledRecipe | None
 
     def reset_range(self) -> None:
-        """Start the running range anew; nothing where the recipe has none.
+        """Start the running range anew; does nothing where the recipe has none.
 
         Until the next batch in training, evaluation takes the range of each input itself.
         """
@@ -79,7 +79,8 @@ class RunningInput(Emulated):
             vars(self).pop(attribute, None)
 
     def _rounded(self, input: Tensor) -> tuple[Tensor, Recipe]:
-        """The input, and what is left to do with it: all, or all but the input's rounding."""
+        """The input, and the recipe that is left to apply: all of it, or all but the input's
+        rounding."""
         rest = self._tabled_rest if is_traced() else self._rest
         arithmetic: Any = self._arithmetic
         if rest is None:

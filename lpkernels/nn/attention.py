@@ -93,7 +93,8 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
 
 
 def _swapped(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The three with their first two dimensions exchanged; what was one tensor stays one."""
+    """The three tensors with their first two dimensions exchanged; what was one tensor stays
+    one."""
     k = key.transpose(0, 1)
     q = k if query is key else query.transpose(0, 1)
     return q, k, k if value is key else value.transpose(0, 1)

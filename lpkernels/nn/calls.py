@@ -1,8 +1,8 @@
 """Products that a model calls as functions, emulated while a module's forward runs.
 
-Each module with a forward of its own enters `Calls` there, so nothing outside the model is changed,
-threads do not see each other's, and what runs one module alone (activation checkpointing, FSDP)
-finds the same arithmetic. torch.compile traces through it.
+Each module with a forward of its own enters `Calls` in its forward. So nothing outside the model is
+changed, threads do not see each other's mode, and a caller that runs one module alone (activation
+checkpointing, FSDP) finds the same arithmetic. torch.compile traces through it.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class Calls(TorchFunctionMode):
-    """Inside it, the products of `_HANDLERS` are computed by the recipe, or, where that is torch's
-    own arithmetic, by torch, whatever mode is entered around it."""
+    """Inside this mode the products of `_HANDLERS` are computed by the recipe, or, where the recipe
+    is torch's own arithmetic, by torch, whatever mode is entered around it."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
         # The masks are of any dtype.
         operands, options = args[:3], {k: v for k, v in options.items() if "mask" not in k}
     if func in _RECURRENT:
-        # What follows may be the sizes of a packed sequence.
+        # The arguments that follow may be the sizes of a packed sequence.
         operands = args[:1]
     if func is torch.einsum:
         operands = _einsum_operands(args[1:])

@@ -53,34 +53,35 @@ def convert(
 ) -> M:
     """Make the layers of a model compute as the recipe says, and the products it calls, in place.
 
-    Converted are torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, GRU, their
+    It converts torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, GRU, their
     cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d, the lazy forms, subclasses that
     inherit ``forward``, and transformers' Conv1D. BatchNorm1d to BatchNorm3d, LayerNorm, GroupNorm,
     RMSNorm, Softmax and GELU, whose sums are no products, are converted only where a pattern of the
-    mapping or of include is their class. Each keeps its object, with its parameters, buffers,
+    mapping or of include is their class. Each layer keeps its object, with its parameters, buffers,
     hooks, device, mode, parametrizations and whatever refers to it; only its class changes, to the
     one in ``lpkernels.nn`` (or, for a subclass, to one that is both). A layer that is converted
     already gets the new recipe. The model itself may be such a layer.
 
-    With ``functions``, so does every module with a forward of its own (a class not of torch.nn):
-    while its forward runs, it enters a TorchFunctionMode that computes by its recipe what it calls
-    of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and of torch.nn.functional's
-    linear, bilinear, conv1d to conv3d, conv_transpose1d to conv_transpose3d,
+    With ``functions``, every module with a forward of its own (a class not of torch.nn) is
+    converted too: while its forward runs, it enters a TorchFunctionMode that computes by its recipe
+    whatever it calls of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and of
+    torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to conv_transpose3d,
     scaled_dot_product_attention, multi_head_attention_forward, and of torch's lstm, gru, rnn_tanh,
     rnn_relu and their cells. A call belongs to the innermost module with a forward of its own, and
-    that module is selected as a layer is: by its name, class or a function. What is not selected,
-    but may run inside one that is, gets a class that keeps its products torch's own. torch.compile
-    traces through the mode without a graph break, and so does torch.export in its default form;
-    strict export (torch 2.13) does not see ``@``, only matmul. FSDP and activation checkpointing
-    call modules, which enter it themselves; a checkpointed plain function is recomputed outside it:
-    make it a module. Integer, boolean, complex and sparse operands, and calls with out=, stay
-    torch's own, and so do einsum of more operands and products in TorchScript; float64 operands are
-    refused with a RuntimeError. ``lpkernels.nn.summary`` shows what of a model is emulated.
+    that module is selected as a layer is: by its name, class or a function. A module that is not
+    selected, but may run inside one that is, gets a class that keeps its products torch's own.
+    torch.compile traces through the mode without a graph break, and so does torch.export in its
+    default form; strict export (torch 2.13) does not see ``@``, only matmul. FSDP and activation
+    checkpointing call modules, which enter the mode themselves; a checkpointed plain function is
+    recomputed outside the mode, so make it a module. Integer, boolean, complex and sparse operands,
+    and calls with out=, stay torch's own, and so do einsum of more operands and products in
+    TorchScript; float64 operands are refused with a RuntimeError. ``lpkernels.nn.summary`` shows
+    what of a model is emulated.
 
     A module whose own ``forward`` cannot be followed, because it was replaced on the object or, for
     a layer without ``functions``, because its class has one, is left as it is and named in a
-    warning; exclude it to silence that. In a graph of torch.fx layers are converted, but one that
-    calls products itself is refused, as TorchScript with products is. The out_proj of
+    warning; exclude it to silence that. In a graph of torch.fx layers are converted, but a graph
+    that calls products itself is refused, and so is TorchScript with products. The out_proj of
     torch.nn.MultiheadAttention, which is never called, is no layer of its own: its product has the
     recipe of the attention. The fused evaluation path of torch.nn.TransformerEncoder, which calls
     no layer, is switched off where it would bypass a converted one.
@@ -180,8 +181,8 @@ def set_precision(
 ) -> M:
     """Give the quantizers of the layers of ``lpkernels.nn`` in a model other widths, in place.
 
-    As each layer's own ``set_precision``, for all whose recipe rounds what is to be changed; the
-    others, the layers of torch's own recipe among them, stay as they are.
+    It calls each layer's own ``set_precision``, for all layers whose recipe rounds what is to be
+    changed; the others, among them the layers of torch's own recipe, stay as they are.
 
     Args:
         model: any module.
@@ -219,10 +220,10 @@ def set_precision(
 def revert(model: M) -> M:
     """Turn every layer of ``lpkernels.nn`` in a model back into torch.nn's, in place.
 
-    A converted module gets its own class back, one built from ``lpkernels.nn`` torch.nn's. One
-    whose class the user derived from a class of ``lpkernels.nn`` cannot become anything else and
-    gets the recipe "fp32", torch's own arithmetic. A model without such layers is returned as it
-    is.
+    A converted module gets its own class back; a module built from ``lpkernels.nn`` gets the class
+    of torch.nn. A module whose class the user derived from a class of ``lpkernels.nn`` cannot
+    become anything else and gets the recipe "fp32", torch's own arithmetic. A model without such
+    layers is returned as it is.
 
     Returns:
         The model.
@@ -257,7 +258,7 @@ def _all_or_nothing(model: Module) -> Iterator[None]:
 
 
 def _attributes(module: Module) -> dict[str, Any]:
-    """As they are now: the dict of buffers may get new ones."""
+    """A copy of the attributes as they are now: the dict of buffers may get new ones."""
     return {**vars(module), "_buffers": dict(module._buffers)}
 
 
@@ -272,7 +273,7 @@ def _reclass(module: Module, change: Callable[[Module], None]) -> None:
 
 
 def _set_shields(model: Module) -> None:
-    """Where calls are emulated, what stays as it is keeps its own."""
+    """Where calls are emulated, the modules that stay as they are keep their own products."""
     if any(isinstance(module, EmulatesCalls) for module in model.modules()):
         for module in _classes.to_be_shielded(model):
             _reclass(module, _classes.shield)
@@ -289,7 +290,8 @@ def _warn_of(layers: list[Layer]) -> None:
 
 
 def _set_fast_paths(model: Module) -> None:
-    """Off in a container with an emulated layer, what it was in any other."""
+    """Switches the fast path off in a container with an emulated layer, and back to what it was in
+    any other."""
     for kind, attribute in _FAST_PATHS.items():
         for container in model.modules():
             if not isinstance(container, kind):

@@ -45,8 +45,9 @@ class Emulated(Module):
     _tabled: TabledRecipe
     # The table of formats from which the precision was set last.
     _formats: Formats
-    # What this layer needs to compute by a recipe it had, by that and the formats it takes turns
-    # with. Of this layer alone: torch.compile would take one tensor in two layers for one input.
+    # What this layer needs to compute by a recipe it had, keyed by the recipe and the formats that
+    # take turns. Each layer has its own: torch.compile would take one tensor in two layers for one
+    # input.
     _built: dict[tuple[Recipe, Formats], dict[str, Any]]
 
     @property
@@ -75,9 +76,9 @@ class Emulated(Module):
 
     @property
     def precision(self) -> Precision:
-        """The widths in force, (forward, backward): those of the formats of input and weight, and
-        of the gradients; None where the recipe rounds nothing, a pair where input and weight
-        differ. Change them with `set_precision`."""
+        """The widths in force, (forward, backward): forward is the width of input and weight, a
+        pair where they differ; backward is the width of the gradients. None stands where the recipe
+        rounds nothing. Change them with `set_precision`."""
         return precision(self._recipe)
 
     def set_precision(
@@ -89,12 +90,12 @@ class Emulated(Module):
     ) -> None:
         """Give the quantizers of the recipe other widths; everything else of it stays.
 
-        Affine formats change their bits; fixed ones their word_bits, and their frac_bits as much,
-        so that the largest value stays; others need a table, which then holds for all that is
-        changed. Rounding modes, axis, symmetric and the running range are kept; `bias` and `output`
-        are not touched. It costs microseconds and may be called before every step: torch.compile
-        compiles nothing again as long as it comes with the same table, or always with none, and a
-        backward has the precision of its forward.
+        Affine formats change their bits. Fixed formats change their word_bits, and their frac_bits
+        by as much, so that the largest value stays. Other formats need a table, which then holds
+        for everything that is changed. Rounding modes, axis, symmetric and the running range are
+        kept; `bias` and `output` are not touched. A call costs microseconds and may come before
+        every step: torch.compile compiles nothing again as long as every call has the same table,
+        or none has one. A backward has the precision of its forward.
 
         Args:
             forward_bits: of `input` and `weight`, an int or a pair of both; None stays.
@@ -136,7 +137,7 @@ class Emulated(Module):
         return self._tabled if is_traced() else self._recipe
 
     def _forget(self) -> None:
-        """Leave nothing of lpkernels in the module, whose class is to be torch.nn's."""
+        """Leaves nothing of lpkernels in the module, whose class is to be torch.nn's."""
         for attribute in ("_built", "_recipe", "_tabled", "_formats"):
             vars(self).pop(attribute, None)
 

@@ -20,7 +20,7 @@ Sizes = int | list[int] | torch.Size
 
 
 class _BatchNormCalls(TorchFunctionMode):
-    """Inside it torch's batch_norm is that of lpkernels."""
+    """A mode inside which torch's batch_norm is that of lpkernels."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()

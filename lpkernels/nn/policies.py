@@ -162,7 +162,8 @@ def bf16_mixed() -> Policy:
 
 @_named
 def fp8_wang2018() -> Policy:
-    """FP8 operands but for what enters the first layer and the operands of the last: e6m9.
+    """FP8 operands, except what enters the first layer and the operands of the last, which are
+    e6m9.
 
     Source: Wang et al. 2018, "Training deep neural networks with 8-bit floating point numbers",
     arXiv 1812.08011. The images enter the first layer in 16 bits, because 8 bits have too few
@@ -220,8 +221,9 @@ def _mixed(name: str, fmt: str) -> Policy:
 
 
 def _with_ends(last: Recipe, first: Recipe, body: Recipe) -> Policy:
-    # LAST comes first: of a single layer all operands are 16-bit, what enters it among them.
-    # Torch's own recipe is written out: to be edited, and for models converted otherwise before.
+    # LAST comes first: in a single layer all operands are 16-bit, among them what enters it.
+    # Torch's own recipe is written out, so that it can be edited, and for models converted
+    # otherwise before.
     apart = _all((torch.nn.Embedding, *REDUCING), Recipe())
     return Policy({LAST: last, FIRST: first, **apart, "*": body})
 

@@ -33,9 +33,9 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a kind lpkernels emulates: all its names, why it cannot be, or "", and whether it
-    is the model's first or last. One without products is selected only where a pattern is its
-    class."""
+    """A layer of a kind that lpkernels emulates: all its names, why it cannot be emulated (or ""),
+    and whether it is the model's first or last. A layer without products is selected only where a
+    pattern is its class."""
 
     names: list[str]
     module: Module
@@ -89,7 +89,7 @@ class Selection:
 def selection(
     function: str, recipe: Recipes, include: Patterns | None = None, exclude: Patterns | None = None
 ) -> Selection:
-    """The checked arguments of a public function; one recipe is the rule for "*"."""
+    """The arguments of a public function, checked; a single recipe is the rule for "*"."""
     pairs = recipe.items() if isinstance(recipe, Mapping) else [("*", recipe)]
     rules = [(checked(f"{function}: a key of the mapping", p), as_recipe(r)) for p, r in pairs]
     kept = None if include is None else _listed(f"{function}: include", include)

@@ -100,9 +100,9 @@ def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
 def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None) -> Summary:
     """Run the model once and list its products: sizes, multiply-adds, and the recipe of each.
 
-    Counted are matrix products, convolutions, transposed ones and bilinear forms, attention and
-    recurrent layers, whatever calls them; a product of a function belongs to the innermost module
-    that runs. The sums of norms and softmax are no products. The forward pass runs without
+    It counts matrix products, convolutions, transposed ones and bilinear forms, attention and
+    recurrent layers, whatever calls them; a product called as a function belongs to the innermost
+    module that runs. The sums of norms and softmax are no products. The forward pass runs without
     gradients; buffers and the states of torch's random generators are put back. Lazy layers get
     their sizes. A model on the meta device computes nothing.
 
@@ -128,7 +128,7 @@ class _Rows(Visitor):
 
     def __init__(self, model: Module) -> None:
         self._model = model
-        # Calls and multiply-adds of rows that have none yet.
+        # The calls and multiply-adds of rows are gathered here; the rows themselves have none yet.
         self._found: dict[Row, tuple[int, int]] = {}
         # For recurrent layers all their steps, which are the rows of their largest product.
         self._steps: dict[str, int] = {}

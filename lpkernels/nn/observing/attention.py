@@ -97,7 +97,8 @@ def _projections(
 
 
 def _mask(of: dict[str, Any], batch: int, heads: int, like: Tensor) -> Tensor | None:
-    """Both masks of the arguments as one to be added; True there means: leave out."""
+    """Both masks of the arguments as one to be added; where a given mask is True, the key is left
+    out."""
     mask = None
     if of["attn_mask"] is not None:
         mask = _additive(of["attn_mask"], like)

@@ -73,7 +73,7 @@ def operation_of(name: str) -> str:
 
 
 def arguments_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name; "0", "1", ... those that have none."""
+    """The arguments by name; those without a name are "0", "1", ..."""
     names = _argument_names(name)
     if name in _KINDS and len(args) > 3 and isinstance(args[3], list | tuple):
         names = _PACKED.split()

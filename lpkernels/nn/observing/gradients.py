@@ -1,8 +1,8 @@
 """The gradients of a call's tensors, as backward reaches them.
 
-A tensor inside a graph has a hook, which goes with the graph. A leaf outlives it: its hook is put
-when the gradient of the result arrives, and taken away when that backward pass ends; so a call that
-backward never reaches is not told of gradients that other calls gave the leaf.
+A tensor inside a graph has a hook, which goes with the graph. A leaf outlives the graph: its hook
+is put when the gradient of the result arrives, and taken away when that backward pass ends. So a
+call that backward never reaches is not told of gradients that other calls gave the leaf.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class unseen:
 
     __slots__ = ("_recording", "_torch")
 
-    # Entered several times for each tensor: a generator would take three times as long.
+    # It is entered several times for each tensor: a generator would take three times as long.
     def __enter__(self) -> None:
         self._torch: Any = torch._C.DisableTorchFunction()
         self._torch.__enter__()
@@ -90,7 +90,7 @@ class GradientHooks:
         )
 
     def _put_on(self, call: Call, results: dict[str, Any], arguments: dict[str, Tensor]) -> bool:
-        """Whether the graph holds the call."""
+        """Puts the hooks on; returns whether the graph holds the call."""
         found = {name: y for name, y in tensors(results).items() if y.grad_fn is not None}
         on_leaves = self._on_leaves(call, arguments)
         for name, y in found.items():
@@ -132,7 +132,8 @@ class GradientHooks:
 
 class _LeafHooks:
     """Hooks on the leaves among a call's operands, from a gradient of its result to the end of that
-    backward pass. One that raises ends without a word, so a gradient of another pass is not sent.
+    backward pass. A pass that raises does not say that it ends, so a gradient of another pass is
+    not sent.
     """
 
     def __init__(self, leaves: list[tuple[Tensor, Callable[[Tensor | None], None]]]) -> None:

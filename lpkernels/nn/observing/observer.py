@@ -39,11 +39,11 @@ def observe(
     depth: Depth = "functions",
     around: bool = True,
 ) -> Iterator[None]:
-    """Inside it the visitor is told what the model, and what runs around it, calls.
+    """Inside this context the visitor is told what the model, and the code around it, calls.
 
-    It changes nothing: results, gradients and random draws are those of an unobserved run (but at
-    depth "parts" rounded differently, and dropout inside attention and recurrent layers draws
-    anew). Around a forward and backward pass of your own:
+    It changes nothing: results, gradients and random draws are those of an unobserved run. (Depth
+    "parts" is the exception: it rounds differently, and dropout inside attention and recurrent
+    layers draws anew.) Around a forward and backward pass of your own:
 
         with observe(model, visitor):
             loss(model(x)).backward()
@@ -53,18 +53,19 @@ def observe(
     use_reentrant=True, whose forward pass records no graph, no gradients are told.
 
     Args:
-        model: any module. Converted ones are seen too, as the functions of torch they stand for; a
-            function of ``lpkernels.functional`` that a model calls itself only at depth
+        model: any module. Converted modules are seen too, as the functions of torch they stand for;
+            a function of ``lpkernels.functional`` that a model calls itself is seen only at depth
             "operators".
         visitor: its methods are called in the order of the calls.
-        operations: the names of which it is told; None: all products. `EVERYTHING` is all else too.
+        operations: the names of the operations to tell of; None means all products, `EVERYTHING`
+            all operations.
         depth: "functions": as the model calls them. "parts": attention and recurrent layers that
             are torch's own as their products: "in_proj", "scores", "values", "out_proj"; "ih_l0",
             and "hh_l0" as one product of all steps, told after the layer. "operators": what torch
             runs for them, by names like "aten::mm", also in emulated arithmetic and TorchScript.
-        around: whether what runs around the model, such as the loss, is told too; without it a loop
-            is faster, whose other calls torch then does not show. At depth "operators" it always
-            is.
+        around: whether calls around the model, such as those of the loss, are told too. Without
+            them a loop is faster, since torch then does not show its other calls. At depth
+            "operators" they are always told.
 
     Raises:
         TypeError, ValueError: model is no Module; unknown depth; a visitor of gradients at depth
@@ -88,7 +89,8 @@ def observe(
     modules = list(model.named_modules())
     _check_visible(modules)
     if operations is None:
-        # Half of many a model, each with two hooks to put on, to call and to take off.
+        # In many a model half of the modules are such; each would have two hooks to put on, to call
+        # and to take off.
         modules = [(name, module) for name, module in modules if not _is_without_products(module)]
     mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
     try:

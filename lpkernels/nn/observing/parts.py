@@ -50,7 +50,7 @@ class _Products:
         return steps.results[-1]
 
     def report_steps(self) -> None:
-        """The steps so far, each series as one product."""
+        """Reports the steps so far, each series as one product."""
         for part, steps in self._steps.items():
             inputs = torch.cat(steps.inputs)
             arguments = {"input": inputs, "weight": steps.weight, "bias": steps.bias}

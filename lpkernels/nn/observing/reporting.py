@@ -1,4 +1,4 @@
-"""Who runs, and the report of one call."""
+"""Which module runs, and the report of one call."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Runs:
         modules: Iterable[tuple[str, Module]],
         mode: AbstractContextManager[Any] | None = None,
     ) -> Iterator[None]:
-        """mode: is entered while one of the modules runs, given with their names, and at no other
-        time."""
+        """mode: is entered while one of the modules, which are given with their names, runs, and at
+        no other time."""
         self._mode = mode
         handles: list[RemovableHandle] = []
         try:
@@ -41,7 +41,8 @@ class Runs:
                     handles += self._hooked(name, module)
             yield
         finally:
-            # Still there if what ended the forward pass is no Exception: torch calls no hook then.
+            # A run is still there if the forward pass ended by something that is no Exception:
+            # torch calls no hook then.
             self._leave()
             for handle in handles:
                 handle.remove()
@@ -90,7 +91,7 @@ class Reporter:
         *,
         part: str = "",
     ) -> Any:
-        """compute(), told of unless backward asks for it."""
+        """Returns compute(), and tells the visitor of it unless backward asks for it."""
         if _is_in_backward():
             return compute()
         call = self._call(operation, function, part)
@@ -110,7 +111,8 @@ class Reporter:
         *,
         part: str,
     ) -> None:
-        """Linear maps that are one together: they have one weight, whose gradient is one sum."""
+        """Reports linear maps that are one product together: they have one weight, whose gradient
+        is one sum."""
         if _is_in_backward():
             return
         call = self._call("linear", function, part)

@@ -72,15 +72,17 @@ class Visitor:
         """
 
     def after(self, call: Call, result: Any) -> None:
-        """It was computed; result is what the model gets. Not called if it raised."""
+        """The operation was computed; result is what the model gets. This is not called if the
+        operation raised."""
 
     def wants_gradient(self, call: Call, of: str) -> bool:
-        """Whether `gradient` is to be told of this one; asked between `before` and `after`, where
-        the tensor requires a gradient. Gradients that nobody wants cost nothing."""
+        """Whether `gradient` is to be called for this tensor. The question comes between `before`
+        and `after`, where the tensor requires a gradient. Gradients that nobody wants cost
+        nothing."""
         return True
 
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
-        """A gradient came back, detached; at depth "operators" none ever does.
+        """A gradient came back, detached; at depth "operators" no gradient ever does.
 
         of: "result" ("result.0", ... of several), or the argument's name as `tensors` writes it.
             An argument's gradient is the whole of that tensor, over all its uses, as torch.autograd
