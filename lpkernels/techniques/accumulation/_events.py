@@ -1,4 +1,4 @@
-"""What happens inside the sums of two matrices, by the backend that can say."""
+"""What happens inside the sums of two matrices, as told by the backend that counts it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["OVERFLOWED", "SWAMPED", "Shares", "masked_gradients", "shares"]
 
 @dataclass(frozen=True)
 class Shares:
-    """Of the additions in some rows of a product; None where nothing was counted.
+    """Shares of the additions in some rows of a product; None where nothing was counted.
 
-    sums: how many sums were looked at.  values: they themselves, where those are all rows.
+    sums: how many sums were looked at. values: the sums themselves, where all rows were looked at.
     """
 
     sums: int
@@ -32,7 +32,7 @@ class Shares:
 def shares(
     a: Tensor, b: Tensor, acc: Accumulator, seed: Tensor | None, most: int | None, backend: str
 ) -> Shares:
-    """Events in the sums of a @ b, for as many evenly spaced rows as `most` products allow."""
+    """The events in the sums of a @ b, for as many evenly spaced rows as `most` products allow."""
     rows = len(a) if most is None else min(len(a), most // b.numel())
     if acc.order == "native" or rows == 0:
         return Shares(0, None, None, None, None)

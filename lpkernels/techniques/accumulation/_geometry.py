@@ -153,6 +153,6 @@ def longest_residue(taps: int, stride: int, dilation: int) -> int:
 
 
 def sizes(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
-    """An int, or one or `dims` ints, as `dims` ints."""
+    """`dims` ints from an int, or from one or `dims` ints."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * dims if len(values) == 1 else values

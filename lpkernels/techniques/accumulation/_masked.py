@@ -1,4 +1,5 @@
-"""Gradients of a product without what its sums lost: as matrices, and for layers as matrices."""
+"""Gradients of a product without the products that its sums lost: for matrices, and for layers in
+the form of matrices."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ MASKS = {"swamped": SWAMPED, "overflowed": OVERFLOWED}
 
 
 class Rows(Protocol):
-    """A layer as matrices, group by group along the columns: y (R, groups * O) from x
-    (R, groups * K), each group's times the same columns of w (K, groups * O)."""
+    """A layer as matrices, group by group along the columns: y (R, groups * O) from x (R, groups *
+    K), where the columns of each group are multiplied with those of the same group in w (K, groups
+    * O)."""
 
     def rows(self, x: Tensor, w: Tensor) -> Tensor: ...
 
@@ -28,7 +30,7 @@ class Rows(Protocol):
     def outputs(self, g: Tensor) -> Tensor: ...
 
     def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
-        """The gradient of x from that of its rows."""
+        """The gradient of x from the gradient of its rows."""
         ...
 
 
@@ -49,7 +51,8 @@ class LinearRows:
 
 
 class ConvRows:
-    """A convolution as the same: a row for each position, k over (c_in, kernel)."""
+    """A convolution as one product: it has a row for each position, and k runs over (c_in,
+    kernel)."""
 
     def __init__(self, geometry: ConvGeometry) -> None:
         self.geometry = geometry

@@ -29,9 +29,9 @@ from lpkernels.techniques.accumulation._geometry import (
 class Product:
     """y = op(x, w), the operands detached; `layer` is its name in tables.
 
-    module: the name of the module whose recipe `convert` computes it by; None if it knows none.
-    weights: whether w is a layer's weights, not an activation.
-    needs_x, needs_w: whether x and w want a gradient.
+    module: the name of the module by whose recipe `convert` computes the product; None if there is
+    none. weights: whether w is a layer's weights, not an activation. needs_x, needs_w: whether x
+    and w want a gradient.
     """
 
     layer: str
@@ -53,8 +53,8 @@ Reading = tuple[Geometry, Tensor, Tensor, torch.Size]
 
 
 class Products(Visitor):
-    """Sends the products of a model, observed in parts, to sink, forward; with their gradients when
-    backward reaches them.
+    """Sends the products of a model, observed in parts, to sink: once in the forward pass, and
+    again with their gradients when backward reaches them.
 
     Raises: NotImplementedError: a function that computes products in a way not known here.
     """
@@ -62,7 +62,8 @@ class Products(Visitor):
     def __init__(self, model: Module, sink: Sink) -> None:
         self._sink = sink
         self.found = 0
-        # How often each name was given in a run, and "own" to the product of a layer itself.
+        # How often each name was given in a run; "own" is the name of the product of a layer
+        # itself.
         self._names: dict[Run, dict[str, int]] = {}
         self._waiting: dict[Call, Product] = {}
         self._arguments: Mapping[str, Any] = {}
@@ -114,8 +115,8 @@ class Products(Visitor):
         return False, f"{run.name}.{name}" if run.name else name
 
     def _owner(self, call: Call) -> str | None:
-        """The innermost layer, or module with a forward of its own, that is running; of the latter
-        only what `convert` emulates.
+        """The innermost layer, or module with a forward of its own, that is running; such a module
+        owns only what `convert` emulates.
         """
         run: Run | None = call.run
         while run is not None:

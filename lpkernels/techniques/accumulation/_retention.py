@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# This many terms of the sum over i are added one by one, the others integrated: 24 panels of 64
-# Gauss-Legendre points over log i. The loss then differs from the full sum by less than 1e-7 of it.
+# This many terms of the sum over i are added one by one. The others are integrated, in 24 panels of
+# 64 Gauss-Legendre points over log i. The loss then differs from the full sum by less than 1e-7 of
+# it.
 _HEAD = 4096
 _PANELS = 24
 _POINTS = 64
@@ -80,7 +81,7 @@ def _tail(first: Floats, last: Floats, threshold: Floats, rest: Floats) -> tuple
 def _full_sums(
     first: Floats, last: Floats, threshold: Floats, rest: Floats
 ) -> tuple[Floats, Floats]:
-    """The same with every step added, in blocks; one row at a time."""
+    """The sums of `_head` and `_tail` with every step added, piece by piece; one row at a time."""
     sums = np.zeros((2, len(first)))
     for row in range(len(first)):
         at = slice(row, row + 1)

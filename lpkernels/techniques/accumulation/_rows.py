@@ -18,14 +18,14 @@ from lpkernels.techniques.accumulation._statistics import Statistics
 from lpkernels.techniques.accumulation._sums import accumulator_of, with_format
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
-# Chunk lengths among which the best is looked for.
+# The best chunk length is chosen among these.
 _CHUNKS = (16, 32, 64, 128, 256, 512, 1024)
 _MOST_BITS = 23
-# From this growth of a sum beyond that of independent products on, the row says so.
+# If a sum grows so much more than one of independent products, the row says so.
 _GROWTH = 4.0
-# The same of gradients that the operand format flushes to zero.
+# If the operand format flushes this share of the gradients to zero, the row says so.
 _FLUSHED = 0.1
-# What the variance criterion does not see of other roundings than to nearest even.
+# What the variance criterion does not see where rounding is not to nearest even.
 _UNSEEN_BY_VRR = {
     "stochastic": "stochastic rounding loses no variance, it adds noise, which the criterion does "
     'not see: use metric="nmse"',
@@ -85,10 +85,10 @@ class PlanRow:
 class AccumulatorPlan(Mapping[Any, Recipe]):
     """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
 
-    ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators
-    and the operand formats the plan was made for. A module of several products (attention,
-    recurrent layers, one whose own forward calls torch.matmul) has one recipe: each of the three
-    products in the widest accumulator of its rows.
+    ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators and the
+    operand formats the plan was made for. A module of several products (attention, recurrent
+    layers, one whose own forward calls torch.matmul) has one recipe, in which each of fprop, dgrad
+    and wgrad has the widest accumulator of its rows.
 
     modules: {the layer of a row: the module whose recipe it has}.
     """
@@ -141,14 +141,14 @@ def plan_rows(
     exp_bits: int | None,
     options: dict[str, Any],
 ) -> list[PlanRow]:
-    """One row for every GEMM that ran; those of all rows are asked for at once."""
+    """One row for every GEMM that ran; the mantissa bits of all rows are computed at once."""
     calls = [(key, length, found) for key, runs in sums.items() for length, found in runs]
     lengths = np.array([length for _, length, _ in calls])
     width = np.array([found.product_bits for _, _, found in calls])
-    # Nothing but zeros says nothing about another batch.
+    # Operands that are all zero say nothing about another batch.
     share = np.array([found.nzr or 1.0 for _, _, found in calls])
     with warnings.catch_warnings():
-        # The rows carry notes in their place.
+        # The notes of the rows take the place of the warnings.
         warnings.simplefilter("ignore", ModelWarning)
         single = min_mantissa_bits(lengths, width, nzr=share, **options)
         chunks = _CHUNKS if not isinstance(chunk, int) else (chunk,)

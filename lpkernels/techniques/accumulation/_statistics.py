@@ -13,16 +13,16 @@ from torch import Tensor
 from lpkernels.arithmetic import bits_without_overflow
 from lpkernels.formats import FixedFormat
 
-# Outputs among which the size of a small one is looked for.
+# The size of a small output is looked for among so many outputs.
 _SAMPLE = 1 << 16
-# This share of the outputs, ordered by the size of their products, may be smaller than what the
-# format resolves.
+# So large a share of the outputs, ordered by the size of their products, may be smaller than what
+# the format resolves.
 _QUANTILE = 0.01
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of all sums of one GEMM.
+    """Statistics of all sums of one GEMM.
 
     product_bits: mantissa bits of an exact product of the operands' values.
     operand_bits: of the wider operand.
@@ -58,7 +58,8 @@ def product_bits(left: int, right: int) -> int:
 def statistics(
     left: Tensor, right: Tensor, combine: Callable[[Tensor, Tensor], Tensor], products: int
 ) -> Statistics:
-    """Of the sums combine(left, right), float32 operands without infinities and NaN.
+    """The statistics of the sums combine(left, right), for float32 operands without infinities and
+    NaN.
 
     combine is bilinear, so the same map adds up magnitudes, squares and counts. `products` is the
     number of multiply-adds in it.
@@ -91,7 +92,8 @@ def statistics(
 def integer_bits(sums: Iterable[Tensor], weight: FixedFormat, operand: FixedFormat) -> int:
     """The fewest bits of a fixed-point accumulator that no sum (sums, K) of these weights leaves.
 
-    weight, operand: the formats of the weights, whose values they are, and of what they meet.
+    weight, operand: the formats of the weights, which hold values of theirs, and of the other
+    operand.
     """
     most = 0
     for values in sums:
@@ -102,7 +104,7 @@ def integer_bits(sums: Iterable[Tensor], weight: FixedFormat, operand: FixedForm
 
 
 def _exponent(x: Tensor) -> Tensor | None:
-    """e with max|x| in [2^(e-1), 2^e); None if there is nothing but zeros."""
+    """The e with max|x| in [2^(e-1), 2^e); None if x holds nothing but zeros."""
     largest = x.abs().max() if x.numel() else x.new_zeros(())
     return None if largest == 0 else torch.frexp(largest)[1]
 

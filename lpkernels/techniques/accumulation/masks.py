@@ -10,9 +10,9 @@ accumulators" (arXiv 2401.14110), which trains below 12-bit accumulators with gr
 kind. Differs: the events are those of the emulated additions themselves, counted by the kernel that
 `measure` uses, in any rounding and format.
 
-Cost: backward makes the sums of fprop again, each addition looked at, and keeps a bit for every
-product of some rows, while those rows' gradients are summed. Groups of a convolution are one
-product after the other.
+The cost is this: backward makes the sums of fprop again and looks at each addition, and it keeps a
+bit for every product of some rows while the gradients of these rows are summed. The groups of a
+convolution are made one after the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def mask_gradients(
     Args:
         model: a model, or layer, that ``lp.convert`` has converted.
         masks: "swamped", "overflowed" or both; none: the straight-through gradient again.
-        recursive: an overflow masks all products of the sum up to it, not its own alone: what was
+        recursive: an overflow masks all products of the sum up to it, not only its own: what was
             summed before is lost as well.
 
     Returns:
@@ -162,8 +162,8 @@ class MaskedLinear(_Masked, nn.Linear):
 
 class _MaskedConv(_Masked):
     def _products(self, x: Tensor) -> tuple[Tensor, Any, Rows]:
-        """What is not padded by zeros on both sides alike is padded first; its gradient is folded
-        back by torch."""
+        """An input that is not padded by zeros on both sides alike is padded first; torch folds its
+        gradient back."""
         layer: Any = self
         padding = layer.padding
         if layer.padding_mode != "zeros":
@@ -215,7 +215,7 @@ class _MaskedLayer(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         with packed_activations(False):
             y = EmulatedLayer.forward(ctx, x, w, b, recipe, geometry, seed, "auto")
-        # Both operands: the masks of either gradient need them.
+        # Both operands are kept: the masks of either gradient need them.
         ctx.save_for_backward(x, w, seed)
         ctx.rows, ctx.masks, ctx.recursive = rows, masks, recursive
         return y

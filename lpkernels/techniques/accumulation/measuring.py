@@ -15,9 +15,9 @@ from lpkernels.functional.matmul import matmul
 from lpkernels.techniques.accumulation._events import shares
 from lpkernels.techniques.accumulation._statistics import mantissa_bits, product_bits
 
-# Products in one piece of the exact sums; bounds the float64 copies of the operands.
+# One piece of the exact sums has so many products, which bounds the float64 copies of the operands.
 _PIECE = 1 << 22
-# Products whose additions are counted at most, unless asked for all.
+# At most so many products have their additions counted, unless all are asked for.
 COUNTED = 1 << 26
 
 
@@ -33,15 +33,18 @@ class Measurement:
     nmse: E[(S - I)^2] / E[sum of p^2], NaN alike.
     vrr_error, nmse_error: standard errors, from the spread between rows, whose sums share their
         left operand; NaN with one row.
-    swamped: share of the nonzero products that were lost when they were added to a finite sum: the
-        sum stayed as it was; of a compensated sum its correction too; nothing was left of the
-        product after alignment, or its block left the sum as it was; in a tree the addend that held
-        it left no trace in the next node. lpkernels/reference/events.py has it exactly.
-    swamped_chunks: the same of the nonzero sums of chunks added to the outer accumulator.
-    overflowed: share of the sums in which some product, partial sum or result was beyond the
+    swamped: share of the nonzero products that were lost when they were added to a finite sum. In
+        sequence this means that the sum stayed as it was; in a compensated sum, that its correction
+        stayed too; in aligned blocks, that nothing was left of the product after alignment, or that
+        its block left the sum as it was; in a tree, that the addend which held it left no trace in
+        the next node. lpkernels/reference/events.py has the exact rule.
+    swamped_chunks: the same share for the nonzero sums of chunks that are added to the outer
+    accumulator. overflowed: share of the sums in which some product, partial sum or result was
+    beyond the
         format's largest value, whatever the format then makes of it.
-    counted: sums that the three shares are taken over: all, or evenly spaced rows of them. The
-        shares are None in the hardware's own order ("native"), which nobody sees.
+    counted: the number of sums over which the three shares are taken: all sums, or evenly spaced
+        rows of them. The shares are None in the hardware's own order ("native"), whose additions
+        nobody sees.
     """
 
     accumulator: str
@@ -77,8 +80,8 @@ def measure(
         a, b: (M, K) and (K, N), float32, or float16 or bfloat16 (widened exactly), finite. They are
             taken as they are: quantise them first.
         acc: an Accumulator, a format, or a name.
-        counted: additions at most that are looked at one by one for the three shares; None: all,
-            0: none. Where there are more, evenly spaced rows stand for all.
+        counted: how many additions are looked at one by one, at most, for the three shares; None:
+            all, 0: none. Where there are more, evenly spaced rows stand for all.
         generator, backend: as in ``lpkernels.matmul``, whose sums these are.
 
     Raises:

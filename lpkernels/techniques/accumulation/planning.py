@@ -42,14 +42,14 @@ def plan(
 ) -> AccumulatorPlan:
     """The accumulator that every product of a model needs, forward and backward.
 
-    Runs the model once on the sample, in the mode it is in, and its loss backward, in torch's own
-    arithmetic, and looks at every linear layer, convolution (transposed ones too), recurrent layer
-    and cell, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: the lengths of the three
-    GEMMs, and, on the operands rounded to `operand`, the mantissa bits of the products, the share
-    that is not zero and the range of exponents. Those give the format: mantissa bits by
-    :func:`min_mantissa_bits`, and the fewest exponent bits (IEEE bias, at least 2) whose largest
-    value no partial sum of this batch exceeds in any order, and whose normal numbers reach down to
-    a product of typical size in the smallest hundredth of the sums.
+    It runs the model once on the sample, in the mode it is in, and its loss backward, in torch's
+    own arithmetic. It looks at every linear layer, convolution (transposed ones too), recurrent
+    layer and cell, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: it reads the
+    lengths of the three GEMMs, and, on the operands rounded to `operand`, the mantissa bits of the
+    products, the share that is not zero and the range of exponents. These give the format: mantissa
+    bits by :func:`min_mantissa_bits`, and the fewest exponent bits (IEEE bias, at least 2) whose
+    largest value no partial sum of this batch exceeds in any order, and whose normal numbers reach
+    down to a product of typical size in the smallest hundredth of the sums.
 
     The model and torch's random state are left as found (`lpkernels.nn.observing.trace`). A layer
     that is called several times has the widest of its formats. The products of one module that
@@ -168,7 +168,7 @@ class _Measured:
         self.sums: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
         self.flushed: dict[str, float] = {}
         self.integer_bits: dict[str, int] = {}
-        # Layers whose operands want gradients, until those come.
+        # Layers whose operands want gradients, until the gradients come.
         self.waiting: set[str] = set()
 
     def add(self, product: Product, g: Tensor | None) -> None:

@@ -3,8 +3,8 @@
 Source: Sakr et al. 2019 (arXiv 1901.06588); the formulas are in `_retention`. Departures and
 choices where the paper is silent:
 
-- chunks are held to the threshold each at their own length ("level"); "total" multiplies the loss
-  of both levels with the whole length and asks for 2 to 4 bits more;
+- inner and outer sums are each held to the threshold at their own length ("level"); "total"
+  multiplies the loss of both levels with the whole length and asks for 2 to 4 bits more;
 - the mantissa of a chunk's sum entering the outer sum is m_p + floor(log2 chunk), at most m_acc;
 - the companion criterion "nmse" is not the paper's: see `nmse`.
 """
@@ -108,8 +108,8 @@ def vrr(
 def log_variance_lost(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> Any:
     """ln v(n) = n (1 - VRR), n times the share nzr: a sum is accepted below ln 50 = 3.912.
 
-    The variance of that many whole products is expected to be lost. Arguments, broadcasting and
-    errors as in :func:`vrr`.
+    This is the number of whole products whose variance is expected to be lost. Arguments,
+    broadcasting and errors are as in :func:`vrr`.
     """
     loss = vrr(m_acc, m_p, n, nzr=nzr)[1]
     length = np.broadcast_to(effective_length(np.asarray(n), np.asarray(nzr)), np.shape(loss))
@@ -162,8 +162,8 @@ def min_mantissa_bits(
         eps: for "nmse", above 0.
         rounding: of the sums: "nearest_even", "stochastic" or "aligned_truncation" (the sum and
             each product cut toward zero at the last place of the larger, as
-            :func:`accumulator_of` makes them). It enters "nmse" alone. Truncating the result
-            itself (toward_zero) drifts, and neither holds.
+            :func:`accumulator_of` makes them). It enters "nmse" alone. If the result itself is
+            truncated (toward_zero), sums drift, and neither metric holds.
 
     n, m_p, chunk and nzr broadcast against one another.
 
@@ -266,11 +266,12 @@ def nmse(
 ) -> Any:
     """The predicted error of a sum: E[(sum - exact)^2] / (n Var(product)) = c n 4^-m_acc.
 
-    With chunks c (n1 + n2) 4^-m_acc. Not the paper's: c follows from rounding errors that are
-    independent and uniform in half an ulp (nearest_even, 0.0225), in one (stochastic, 0.0451; an
-    upper bound once products have few bits), or is measured (aligned_truncation, 0.055; sums of
-    chunks are then added with rounding to nearest even, and n2 counts with that c). It holds
-    while the ulp of the sum is above the last bit of the products, for products of mean zero.
+    With chunks it is c (n1 + n2) 4^-m_acc. This law is not the paper's. For nearest_even (0.0225) and
+    stochastic (0.0451; an upper bound once products have few bits) c follows from rounding errors
+    that are independent and uniform in half an ulp and in one ulp. For aligned_truncation it is
+    measured (0.055); sums of chunks are then added with rounding to nearest even, and n2 counts
+    with the c of that mode. It holds while the ulp of the sum is above the last bit of the
+    products, for products of mean zero.
 
     Args:
         m_acc: mantissa bits of the accumulator, 1..52.  The others as in :func:`min_mantissa_bits`.

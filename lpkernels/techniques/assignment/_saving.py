@@ -1,4 +1,4 @@
-"""Assignments and scores as JSON, and whether they are of a model."""
+"""Assignments and scores as JSON, and the check that they belong to a model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from lpkernels.techniques.assignment.assignment import Assignment
 
 _WHAT = "lpkernels assignment"
-# Raised with a change that older files cannot be read through.
+# The number rises with a change after which older files cannot be read.
 _VERSION = 1
 # An error names this many tensors.
 _NAMED = 3
 
 
 def to_json(assignment: Assignment) -> dict[str, Any]:
-    """Plain values, from which `from_json` makes the fields again."""
+    """The fields as plain values, from which `from_json` makes them again."""
     formats = {
         kind: [str(each) for each in getattr(assignment.formats, kind)] for kind in get_args(Kind)
     }
@@ -42,7 +42,7 @@ def to_json(assignment: Assignment) -> dict[str, Any]:
 
 
 def write(path: str | Path, values: dict[str, Any]) -> None:
-    """As JSON, a list or a mapping inside on one line each."""
+    """Writes JSON, with each list or mapping inside on one line."""
     # One tensor a line: a change shows as that line.
     lines = []
     for key, value in values.items():

@@ -20,13 +20,12 @@ BASELINES = {"uniform": uniform, "operator_based": operator_based, "amp_like": a
 class Request:
     """Which assignment a network is to have, before the network is there.
 
-    rule: "demote" by ratio or bits, one of the baselines, or "file".
-    ratio, bits, order, seed: as for `demote`; one of ratio and bits, with "demote" alone.
-    file: of an assignment that was saved.
-    promote: the overflow ratio that promotes; None: none does.
-    fan_out: as for `assign`.
-    low, low_grad: another low precision for weights and activations, and for gradients of
-        activations, than the paper's; rounded to nearest, ties away, unless the text says else.
+    rule: "demote", which goes by ratio or bits; one of the baselines; or "file". ratio, bits,
+    order, seed: as for `demote`, and only with that rule; either ratio or bits. file: of an
+    assignment that was saved. promote: the overflow ratio that promotes; None: none does. fan_out:
+    as for `assign`. low, low_grad: another low precision than the paper's, for weights and
+    activations, and for gradients of activations; it rounds to nearest, ties away, unless the text
+    says otherwise.
     Raises: ValueError: fields that do not go together, or out of range.
     """
 
@@ -55,7 +54,7 @@ class Request:
         if (self.rule == "file") != bool(self.file):
             raise ValueError("assignment: file=<path> stands for a rule; give the path alone")
         self._check_demotion()
-        # A format that cannot be is found here, and not when the network is there.
+        # An impossible format is found here, before the network is there.
         _ = self.formats
 
     def _check_demotion(self) -> None:
@@ -110,7 +109,7 @@ class Request:
 
 
 def parse_assignment(text: str) -> Request:
-    """What a text asks for: words of `Request`, with commas between.
+    """The Request of a text, which has its fields as words, with commas between.
 
     "ratio=0.6,order=decreasing,promote=0.01", "bits=100000,order=sensitivity",
     "ratio=0.5,order=random,seed=3", "uniform,promote=none", "operator_based,promote=none",

@@ -23,7 +23,7 @@ class Assignment:
     low_groups: indices of the groups that were demoted, in that order; () where no rule by groups
         made the assignment. A promotion takes tensors out of `low` and leaves this as it is.
     formats: what high and low are.
-    pins: what was asked to be held or tied.
+    pins: the tensors that were asked to be held or tied.
 
     Memory is the sum over all tensors, as the paper counts it: no peak, no liveness.
     """
@@ -44,7 +44,7 @@ class Assignment:
 
     @cached_property
     def held(self) -> Held:
-        """What stays in its precision."""
+        """The keys of the tensors that stay in their precision."""
         return held(self.groups, self.pins)
 
     @cached_property
@@ -54,14 +54,15 @@ class Assignment:
 
     @cached_property
     def low_numel(self) -> int:
-        """Elements of those in low precision."""
+        """Elements of the tensors in low precision."""
         return sum(self.tensors[key].numel for key in self.low)
 
     @property
     def ratio(self) -> float:
         """The low-precision ratio: elements in low precision over all; 0 where there are none.
 
-        What changes no format in low precision (the paper's gradients of weights) counts too.
+        Tensors whose format is the same in low precision (the paper's gradients of weights) count
+        too.
         """
         return self.low_numel / self.numel if self.numel else 0.0
 
@@ -79,7 +80,7 @@ class Assignment:
     def bit_ratio(self) -> float:
         """2 * (high_bits - bits) / high_bits: 1 where all bits are halved, as the paper plots it.
 
-        Below `ratio` where low precision of some kind is as wide as high precision.
+        It lies below `ratio` where low precision of some kind is as wide as high precision.
         """
         return 2 * (self.high_bits - self.bits) / self.high_bits if self.high_bits else 0.0
 
@@ -99,7 +100,7 @@ class Assignment:
         return self.formats.of(tensor.kind, key in self.low)
 
     def promoted(self, keys: Iterable[str]) -> Assignment:
-        """The same with these tensors in high precision.
+        """The same assignment with these tensors in high precision.
 
         Raises: ValueError: no tensor has that key.
         """
@@ -111,14 +112,14 @@ class Assignment:
         return next(together, frozenset({key}))
 
     def check(self, groups: Sequence[Group]) -> None:
-        """Whether it is one of the network with these groups, at their batch size.
+        """Checks that the assignment is of the network with these groups, at their batch size.
 
         Raises: ValueError: tensors that only one of the two has, or of other sizes.
         """
         _saving.check_same(self.groups, groups)
 
     def check_keys(self, groups: Sequence[Group]) -> None:
-        """Whether it is one of the network with these groups, at whatever batch size.
+        """Checks that the assignment is of the network with these groups, at whatever batch size.
 
         Raises: ValueError: tensors that only one of the two has, or parameters of other sizes.
         """

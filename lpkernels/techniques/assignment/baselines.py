@@ -20,7 +20,7 @@ def uniform(
     formats: Formats = PAPER,
     pins: Pins = NONE,
 ) -> Assignment:
-    """All tensors in one precision, but what pins hold and tensors of unknown operations.
+    """All tensors in one precision, except those that pins hold and those of unknown operations.
 
     The paper's 8 bits without arguments; its float32 as
     uniform(ops, "high", formats=Formats.same("fp32")).
@@ -40,9 +40,10 @@ def uniform(
 def operator_based(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NONE) -> Assignment:
     """Low precision for what enters a GEMM, forward and backward; the ends stay high.
 
-    Low: weights of GEMMs and their gradients, every result that a GEMM reads, the gradient of a
-    GEMM's result. High again: the network's inputs; operations that read one, with their weights;
-    all of the last group's; and the results, with gradients, that those of the last group read.
+    Low are the weights of GEMMs and their gradients, every result that a GEMM reads, and the
+    gradient of a GEMM's result. Of these, high again are the network's inputs; operations that read
+    an input, with their weights; all tensors of the last group; and the results, with gradients,
+    that operations of the last group read.
 
     Source: the baseline pi_op of Lee, Sharma, Aiken 2023 (arXiv 2301.13464), as in their released
         code, after Sun et al. 2019 (HFP8).
@@ -57,10 +58,10 @@ def operator_based(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = 
 def amp_like(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NONE) -> Assignment:
     """Our reading of the paper's baseline after torch.amp, which its release cannot run.
 
-    As `operator_based`, and low too: the results of GEMMs, and results and gradients of the
-    operations that torch.amp leaves in the type of their inputs or casts to the widest of them
-    (activations, pooling, sums, products, concatenation). Norms, softmax and losses stay high, as
-    do the ends. Ops without a name of their operation count as none of these.
+    It is as `operator_based`, and more tensors are low: the results of GEMMs, and results and
+    gradients of the operations that torch.amp leaves in the type of their inputs or casts to the
+    widest of them (activations, pooling, sums, products, concatenation). Norms, softmax and losses
+    stay high, as do the ends. Ops without a name of their operation count as none of these.
 
     Source: none runs: the released code of Lee, Sharma, Aiken 2023 names the baseline (pi_op') and
         has no implementation, so this is ours and no figure of the paper belongs to it.
@@ -110,7 +111,7 @@ def _of_params(op: Op) -> list[str]:
 def _assignment(
     groups: Sequence[Group], low: Iterable[str], formats: Formats, pins: Pins
 ) -> Assignment:
-    """With what pins hold; of tied tensors that differ all are high."""
+    """The assignment with what pins hold; tied tensors that would differ are all high."""
     kept = held(groups, pins)
     keys = [tensor.key for each in groups for tensor in each.tensors]
     chosen = (set(low) | kept.low) - kept.high

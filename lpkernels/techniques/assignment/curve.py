@@ -30,9 +30,9 @@ def curve(
 ) -> tuple[Point, ...]:
     """Every assignment of whole groups that no other one of fewer bits or less score beats. Ours.
 
-    From all in high precision, most bits and a score of 0, to all that saves bits in low precision.
-    demote(groups, bits=b, order="sensitivity", scores=scores) is, of those within b bits, the one
-    of least score. `front` says how long it gets.
+    The curve goes from all groups in high precision, with most bits and a score of 0, to all groups
+    that save bits in low precision. demote(groups, bits=b, order="sensitivity", scores=scores) is,
+    of those within b bits, the one of least score. `front` says how long it gets.
 
     Args: as those of `demote`, with the scores of `score`.
     Raises: ValueError: scores of other groups, a glob that matches nothing.

@@ -34,25 +34,25 @@ def demote(
 ) -> Assignment:
     """The assignment that has the first groups of an order in low precision, until enough are.
 
-    From all high, group by group: stop if the low-precision ratio has reached `ratio` (or the bits
-    are within `bits`), else the group goes to low precision. So it is the smallest prefix of the
-    order that is enough, and the prefix of a smaller demand is a part of that of a larger one.
-    All is compared in integers, the ratio as the exact value of the float; 0 demotes nothing and 1
-    everything.
+    All groups are high at first. Then, group by group, the rule stops if the low-precision ratio
+    has reached `ratio` (or the bits are within `bits`), and else takes the group to low precision.
+    So it takes the smallest prefix of the order that is enough, and the prefix of a smaller demand
+    is a part of the prefix of a larger one. All comparisons are in integers, with the ratio as the
+    exact value of the float; 0 demotes nothing and 1 everything.
 
-    Orders, equal ones by index: "decreasing" size, the paper's; "increasing"; "random" by seed,
-    the same on every machine; "sensitivity_prefix", ours: by score over the bits that the group
-    saves, least first.
+    These are the orders, in which equal groups go by index: "decreasing" size, the paper's;
+    "increasing" size; "random" by seed, the same on every machine; and "sensitivity_prefix", ours,
+    by score over the bits that the group saves, least first.
 
-    "sensitivity", ours, is no prefix: of all sets of groups that are enough it takes one with the
-    least sum of scores, and of these one that is low most; an exact knapsack (`front` says what
-    that costs), whose sets of two demands need not lie in one another. The prefix is its greedy
-    approximation, best where groups could be demoted in part. Scores do not depend on the demand,
-    so those of one pass serve for the whole `curve`.
+    "sensitivity", ours, is no prefix but an exact knapsack: of all sets of groups that are enough
+    it takes one with the least sum of scores, and of these one with the most in low precision
+    (`front` says what that costs). The sets of two demands need not lie in one another. The prefix
+    is its greedy approximation, best where groups could be demoted in part. Scores do not depend on
+    the demand, so the scores of one pass serve for the whole `curve`.
 
-    What pins hold high, and tensors of operations that are not known, stay high; so a ratio above
-    what the others make up is not reached, and `Assignment.ratio` says what is. The size of a
-    group counts them.
+    Tensors that pins hold high, and tensors of operations that are not known, stay high; so a ratio
+    above the share of the others is not reached, and `Assignment.ratio` says which is. The size of
+    a group counts them.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, second part.
 

@@ -27,7 +27,7 @@ class TensorSpec:
     kind: "weight", "activation", "grad_activation" or "grad_weight".
     numel: its elements.
     group: the index of its group.
-    known: whether the operation that makes it, or reads it first, is.
+    known: whether the operation that makes it, or reads it first, is known.
     """
 
     key: str
@@ -58,12 +58,13 @@ def key_of(name: str, kind: Kind) -> str:
 def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     """The groups, from index 0 on, each with at least one tensor.
 
-    In the order of the operations: an input of the network and a GEMM open a group; every result
-    and its gradient go into the group opened last; a parameter and its gradient into the group of
-    the Op's first input, for it is read with it. So the weight of a convolution is with its input,
-    the scale of a norm with what it normalises, and after a join (Add, concatenation) the results
-    belong to the GEMM that ran last. A parameter that several Ops share goes where the first puts
-    it. An Op that reads parameters alone (an embedding) opens no group, unless it is the first.
+    The operations are taken in their order. An input of the network and a GEMM open a group. Every
+    result and its gradient go into the group opened last; a parameter and its gradient go into the
+    group of the Op's first input, because it is read with that input. So the weight of a
+    convolution is with its input, the scale of a norm with what it normalises, and after a join
+    (Add, concatenation) the results belong to the GEMM that ran last. A parameter that several Ops
+    share goes where the first puts it. An Op that reads parameters alone (an embedding) opens no
+    group, unless it is the first.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
         their released code, which takes the order of execution.

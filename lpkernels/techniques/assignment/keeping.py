@@ -39,7 +39,7 @@ _CHANNEL_NORMS = frozenset("batch_norm instance_norm".split())
 
 
 def kept_memory(ops: Sequence[Op], assignment: Assignment) -> Memory:
-    """What is kept for backward when it is most: at the end of the forward pass.
+    """What is kept for backward at the moment when it is most, the end of the forward pass.
 
     Forward keeps what backward will read, each tensor of the assignment once, as codes of its
     format, however many operations read it; backward frees it in reverse and adds nothing. By
@@ -61,7 +61,7 @@ def kept_memory(ops: Sequence[Op], assignment: Assignment) -> Memory:
     """
     ops = checked_ops("kept_memory", ops)
     assignment.check(group(ops))
-    # With a gradient: what a parameter is in.
+    # A result has a gradient if a parameter took part in it.
     learning: set[str] = set()
     for op in ops:
         if op.params or any(name in learning for name in op.inputs):

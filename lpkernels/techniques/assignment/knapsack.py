@@ -1,6 +1,7 @@
 """The 0/1 knapsack of groups: which to demote so that enough is gained at the least cost. Exact.
 
-All is integers: a cost is a float, whose exact value is a whole number of some power of two.
+All arithmetic is in integers: a cost is a float, whose exact value is a whole number of some power
+of two.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """What may be taken: its key, what that gains and what it costs, both at least 0."""
+    """An item that may be taken: its key, what taking it gains and what it costs, both at least
+    0."""
 
     key: int
     gain: int
@@ -35,15 +37,15 @@ class _State(NamedTuple):
 
 
 def by_cost_per_gain(items: Sequence[Item]) -> list[Item]:
-    """Cheapest first, equal ones by key; what gains nothing last."""
+    """The cheapest items first, equal ones by key; items that gain nothing come last."""
     return sorted(items, key=lambda x: (not x.gain, x.cost / x.gain if x.gain else x.cost, x.key))
 
 
 def front(items: Sequence[Item]) -> list[Choice]:
     """Every choice that no other one beats, from nothing to all that gains something.
 
-    One beats another if it gains no less and costs no more, and one of the two is better; of equal
-    ones a single one is told. What gains nothing is in none of them.
+    A choice beats another if it gains no less and costs no more, and is better in one of the two;
+    of equal choices only one is given. Items that gain nothing are in no choice.
 
     Nemhauser and Ullmann's dynamic programme. Its time is that of its length, which for the groups
     of a network is small (some thousand for 60 of them) but doubles with every group in the worst
@@ -58,10 +60,11 @@ def front(items: Sequence[Item]) -> list[Choice]:
 
 
 def cheapest(items: Sequence[Item], need: int) -> Choice | None:
-    """The choice of least cost among those that gain `need`, of equal ones that of most gain.
+    """The choice of least cost among those that gain `need`; among equal ones the choice of most
+    gain.
 
-    None: all items together do not gain it. As `front`, without what a bound on the cost of the
-    rest, taken in parts, shows to be too dear.
+    None means that all items together do not gain it. It works as `front`, but leaves out states
+    that are too dear by a bound on the cost of the rest, taken in parts.
     """
     if need <= 0:
         return Choice(0, Fraction(0), ())
@@ -82,7 +85,7 @@ def cheapest(items: Sequence[Item], need: int) -> Choice | None:
 def _with(states: Sequence[_State], i: int, gain: int, cost: int) -> list[_State]:
     """The states with and without item i, without those that are beaten; both ascend."""
     taken = [_State(s.gain + gain, s.cost + cost, s.taken | 1 << i) for s in states]
-    # Two runs that are in order: sorting them is merging.
+    # Both runs are in order, so that sorting merges them.
     both = sorted([*states, *taken], key=lambda s: (-s.gain, s.cost))
     kept: list[_State] = []
     for state in both:

@@ -22,8 +22,8 @@ class Pins:
     Args:
         high: stay in high precision.
         low: are in low precision from the start, whatever the budget, and never promoted.
-        tied: each glob ties all that it matches: these tensors join the group of the first of them
-            and so are demoted together, and where one is promoted all are.
+        tied: each glob ties all tensors that it matches: they join the group of the first of them,
+            so that they are demoted together, and where one is promoted all are.
     Raises: TypeError: no text.
     """
 
@@ -79,7 +79,7 @@ def held(groups: Sequence[Group], pins: Pins) -> Held:
 
 
 def tie(groups: Sequence[Group], pins: Pins) -> tuple[Group, ...]:
-    """The groups, with what a glob ties in the group of the first tensor that it matches.
+    """The groups, where the tensors that a glob ties are in the group of the first of them.
 
     A group of which nothing is left is gone; the others keep their index.
 
@@ -93,7 +93,7 @@ def tie(groups: Sequence[Group], pins: Pins) -> tuple[Group, ...]:
 
 
 def ties(pins: Pins, keys: Sequence[str]) -> list[frozenset[str]]:
-    """The sets of tied tensors, no two of which have one in common: globs that share one are one.
+    """The sets of tied tensors, no two of which share a tensor: globs that share one make one set.
 
     Raises: ValueError: a glob that matches nothing.
     """

@@ -25,10 +25,10 @@ class Pair(NamedTuple):
 class Formats:
     """High and low precision of each kind of tensor.
 
-    Without arguments the paper's: 16 bits (6 of exponent, 9 of mantissa) or 8 (weights and
-    activations 4 and 3, gradients of activations 5 and 2), rounded to nearest, ties away from
-    zero; weights and activations saturate, gradients overflow to infinity, which a loss scaler
-    sees. Gradients of weights keep 16 bits in low precision too.
+    Without arguments these are the paper's formats: 16 bits (6 of exponent, 9 of mantissa) or 8
+    (weights and activations have 4 and 3, gradients of activations 5 and 2), rounded to nearest,
+    ties away from zero. Weights and activations saturate; gradients overflow to infinity, which a
+    loss scaler sees. Gradients of weights keep 16 bits in low precision too.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), formats as in their released code; those of
         8 bits are of Sun et al. 2019 (HFP8).
@@ -74,7 +74,8 @@ class Formats:
 
     @classmethod
     def same(cls, high: Rounding, low: Rounding | None = None) -> Formats:
-        """The same two for all kinds; without `low` high precision alone: Formats.same("fp32")."""
+        """The same two formats for all kinds; without `low`, high precision alone, as
+        Formats.same("fp32")."""
         pair = (high, high if low is None else low)
         return cls(weight=pair, activation=pair, grad_activation=pair, grad_weight=pair)
 

@@ -17,8 +17,7 @@ FORWARD = ("weight", "activation")
 class Promotion:
     """One tensor that was promoted.
 
-    step: calls of `Promoter.update` before the one that did it.
-    key: its key.
+    step: the number of calls of `Promoter.update` before the one that promoted it. key: its key.
     trigger: "overflow", "underflow", "error"; "group" or "tied" where another tensor's was it.
     value: the ratio or error that reached the threshold.
     """
@@ -34,11 +33,11 @@ class Promoter:
 
     A weight or an activation in low precision is promoted alone where its overflow ratio (elements
     whose magnitude is at least the overflow threshold of its format, over all) is at least
-    `threshold`. Gradients are not: they overflow to infinity, and the loss scaler skips the step.
-    Tensors that are held stay, as does a kind whose low format is its high one.
+    `threshold`. Gradients are not promoted: they overflow to infinity, and the loss scaler skips
+    the step. Tensors that are held stay, as does a kind whose low format is its high one.
 
-    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), the rule of their released code. Ours are
-        the options: whole_group, underflow, error, and tied tensors, which are promoted together.
+    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), the rule of their released code. The options
+        are ours: whole_group, underflow, error, and tied tensors, which are promoted together.
 
     Args:
         assignment: the one to start from.
@@ -81,9 +80,9 @@ class Promoter:
     ) -> tuple[str, ...]:
         """After a step: the keys that are in high precision from the next one on.
 
-        Ratios are compared as floats: 2 of 200 reach a threshold of 0.01. Keys of gradients, of
-        tensors that are high already or held may be given, and change nothing; those left out do
-        not change.
+        Ratios are compared as floats: 2 of 200 reach a threshold of 0.01. Keys of gradients, and of
+        tensors that are high already or held, may be given and change nothing; tensors whose keys
+        are left out do not change.
 
         Args:
             overflow, underflow, error: of the values before rounding, by key.

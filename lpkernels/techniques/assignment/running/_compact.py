@@ -1,4 +1,5 @@
-"""Tensors that operations keep and that are none of the assignment, in fewer bits, lossless."""
+"""Tensors that operations keep and that are no tensors of the assignment, in fewer bits without
+loss."""
 
 from __future__ import annotations
 
@@ -50,9 +51,9 @@ class Indices:
 
 
 def compact(operation: str, x: Tensor) -> Mask | Indices | None:
-    """What stands for a tensor that this operation keeps; None: nothing smaller does.
+    """A smaller form of a tensor that this operation keeps; None if there is no smaller one.
 
-    On the CPU alone, for it looks at the values.
+    It works on the CPU alone, because it looks at the values.
     """
     if x.device.type != "cpu" or not x.numel() or x.layout is not torch.strided:
         return None

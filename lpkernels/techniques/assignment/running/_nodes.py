@@ -12,7 +12,8 @@ from lpkernels.techniques.assignment.running._table import Table
 
 
 class Rounded(torch.autograd.Function):
-    """x rounded as the tensor `key`, its gradient as the tensor `gradient`, "" for not at all."""
+    """x rounded as the tensor `key`, and its gradient as the tensor `gradient`; "" means not
+    rounded."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Table, key: str, gradient: str) -> Tensor:
@@ -42,7 +43,7 @@ class RoundedInPlace(torch.autograd.Function):
 
 
 class Branch(torch.autograd.Function):
-    """x itself, its gradient rounded: one consumer's share of it."""
+    """x itself, with a rounded gradient: it is one consumer's share of the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Table, gradient: str, dirty: bool) -> Tensor:

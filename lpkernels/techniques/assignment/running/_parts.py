@@ -26,7 +26,7 @@ def in_parts(
     compute: Callable[..., Any],
     store: Store,
 ) -> Any:
-    """What the call gives if `store` is what becomes of each result inside it.
+    """The result of the call if `store` is applied to each result inside it.
 
     A function of torch is taken apart here; one under a recipe stores its results itself.
     """

@@ -1,7 +1,7 @@
 """What a run under an assignment does at each call: which tensors it replaces, and which it rounds.
 
 A trace met every call of a function in order. A run of the same model on such a batch meets the
-same ones, so what to do at each is decided once, from the trace.
+same calls, so what to do at each call is decided once, from the trace.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ class Plan:
         return frozenset(key for call in computing for key in call.reads if key is not None)
 
     def elements(self, trained: Container[str]) -> dict[str, int]:
-        """How many elements of each tensor a step rounds where gradients are rounded at their
-        sums, if these parameters have gradients: what depends on no such has none."""
+        """How many elements of each tensor a step rounds where gradients are rounded at their sums,
+        if these parameters have gradients; a result that depends on none of them has no
+        gradient."""
         found: dict[str, int] = {}
         reached: set[str] = set()
         for op in self.ops:

@@ -55,7 +55,7 @@ class Session:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Raises: RuntimeError: the model called others than the trace met."""
+        """Raises: RuntimeError: the model called other functions than the trace met."""
         mode = _Mode(self)
         with ExitStack() as stack:
             if self._keeper is not None:
@@ -125,7 +125,7 @@ class Session:
             elif planned.copies is not None and isinstance(result, Tensor):
                 self._copied(planned.copies, result)
         if self._keeper is not None:
-            # What it computes is none of the model's, and kept by nobody.
+            # Its result is not the model's, and nobody keeps it.
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 product = planned.operation in PRODUCTS
                 self._keeper.ends(planned.operation, self._read(planned), product)
@@ -141,7 +141,8 @@ class Session:
         return [quantizers[rows[key]] for key in keys if key is not None and key in rows]
 
     def attribute(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """An attribute of a tensor; what shares a parameter's values has the rounded ones."""
+        """An attribute of a tensor; an attribute that shares a parameter's values has the rounded
+        values."""
         name = getattr(getattr(function, "__self__", None), "__name__", "")
         if name in _APART or id(args[0]) not in self._keys:
             return function(*args)
@@ -212,7 +213,8 @@ class Session:
 
 
 class _Mode(TorchFunctionMode):
-    """Meets the functions that the model calls, and those that layers compute in their place."""
+    """A mode that meets the functions which the model calls, and those which layers compute in
+    their place."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()

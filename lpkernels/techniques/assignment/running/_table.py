@@ -23,8 +23,8 @@ _COUNTS = 4
 class Count:
     """What rounding did to the elements of one tensor in one step.
 
-    overflow: of a magnitude of at least the overflow threshold of the format, infinities among
-        them, and NaN. underflow: not zero, and rounded to it.
+    overflow: elements whose magnitude is at least the overflow threshold of the format, infinities
+        among them, and NaN. underflow: elements that are not zero and are rounded to zero.
     nonfinite: infinities and NaN alone.
     numel: elements rounded; those of all batches of the step, where it has several.
     """
@@ -70,8 +70,9 @@ class Table:
         self.counting = counting
         # The same as a tensor, which compiled graphs read when they run.
         self.compiled: Tensor | None = None
-        # The audit sets these. One is told of every rounding: key, values before, values after; the
-        # other of what a call of several operations reads, which no observer sees inside.
+        # The audit sets these. The first is told of every rounding: key, values before, values
+        # after. The second is told what a call of several operations reads inside, where no
+        # observer sees it.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
         self.read_in_parts: Callable[[Planned, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
@@ -95,7 +96,7 @@ class Table:
         return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
 
     def add_elements(self, numel: Mapping[str, int]) -> None:
-        """So many elements of these tensors were rounded by a compiled graph."""
+        """Adds the elements of these tensors that a compiled graph rounded."""
         for key, elements in numel.items() if self.counting else ():
             self._numel[self.rows[key]] += elements
 

@@ -24,7 +24,7 @@ from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_re
 from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running.trees import changed
 
-# A row's number, whether it draws random bits, and the bits of its codes, 0 where none are made.
+# A row's number, whether it draws random bits, and the bits of its codes (0 where none are made).
 Way = tuple[int, bool, int]
 
 # The gradients of what reads its result: (gradient, result, dimension) -> gradient of the operand.
@@ -160,7 +160,8 @@ class Traced(TorchFunctionMode):
         return self._results(planned, args, kwargs, result) if planned.results else result
 
     def _next(self, func: Any) -> Planned | None:
-        """None: a call that the trace has not met, which makes no tensor of the assignment."""
+        """The plan's next call; None for a call that the trace has not met, which makes no tensor
+        of the assignment."""
         name = self._functions.get(func)
         calls, at = self._plan.calls, self._met
         while at < len(calls):

@@ -56,9 +56,9 @@ def assign(
 
     Every tensor of the assignment is rounded once: a result when it is made, a parameter when it is
     first read (the optimizer keeps the values it has, as master weights), a gradient when backward
-    has summed it. What an operation computes, it computes as it would: in float32, or by the recipe
-    of the model's layers. Operations read rounded tensors alone, also where backward reads the
-    operation's own result (ReLU, softmax, sigmoid): that is the stored one.
+    has summed it. Inside, an operation computes as it would without the assignment: in float32, or
+    by the recipe of the model's layers. Operations read only rounded tensors, also where backward
+    reads the operation's own result (ReLU, softmax, sigmoid): it reads the stored one.
 
     Args:
         model, loss: as for `trace`.
@@ -125,8 +125,8 @@ class Assigned:
 
     @property
     def counts(self) -> Mapping[str, Count]:
-        """What rounding did in the step that `step` looked at last, by key; of tensors that were
-        rounded in it. Empty before the second call of `step`."""
+        """What rounding did in the step that `step` looked at last, by key, for the tensors that
+        were rounded in it. It is empty before the second call of `step`."""
         return self._counts
 
     @property
@@ -163,9 +163,9 @@ class Assigned:
         return result
 
     def compiled(self, input: Any, target: Any, **options: Any) -> Callable[[Any, Any], Tensor]:
-        """What to call in place of this object for batches of these sizes: one graph, compiled when
-        it is first called. The bits are those of the call itself as far as torch's compiled
-        arithmetic is torch's own.
+        """A function to call in place of this object for batches of these sizes: one graph,
+        compiled when it is first called. The bits are those of the call itself as far as torch's
+        compiled arithmetic equals torch's own.
 
         A promotion writes into a table that the graph reads, and compiles nothing anew. What
         operations keep for backward is kept as codes of the width of high precision, with the
@@ -281,7 +281,8 @@ class Assigned:
         self._copied = None if waiting is None else self._table.as_copied(counts)
 
     def remove(self) -> None:
-        """Ends it; the model is, and was at all times, the one that was given."""
+        """Ends the training under the assignment; the model is, and was at all times, the one that
+        was given."""
         self._removed = True
         self._plans.clear()
 

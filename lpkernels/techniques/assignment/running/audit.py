@@ -1,4 +1,4 @@
-"""Whether a step does what its assignment says: looked at from outside, call by call."""
+"""The check that a step does what its assignment says, from outside, call by call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Audit:
     """What one step did.
 
     rounded: how often each tensor of the assignment was rounded. departures: one line for each
-    thing that is not as the assignment says; () where all is.
+    point in which the step is not as the assignment says; () where there is none.
     """
 
     rounded: Mapping[str, int]
@@ -46,11 +46,11 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     An observer around the run looks at every call of a function that the operations themselves
     make: each tensor of the assignment that one reads, and each gradient that comes back to a
     result, must be in its format, and no other tensor may have been rounded. Every tensor must have
-    been rounded as often as `fan_out` says: once, or a gradient once for each consumer; those of
-    the network's inputs, whose gradient nobody computes, not at all.
+    been rounded as often as `fan_out` says: once, or a gradient once for each consumer. The
+    gradients of the network's inputs, which nobody computes, must not have been rounded at all.
 
-    It counts as a batch: gradients are added to those that are there, buffers and random states
-    change as in training. Call it between steps.
+    The audit counts as a batch: gradients are added to those that are there, and buffers and random
+    states change as in training. Call it between steps.
 
     Args: batch: (input, target), as `assigned` takes them.
     Raises: TypeError: nothing that `assign` made, or no pair; and as assigned(input, target) does.

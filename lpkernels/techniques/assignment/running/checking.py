@@ -1,4 +1,4 @@
-"""Whether what is given was made by `assign`, and is of a batch, before training starts."""
+"""Checks before training starts: that an object was made by `assign`, and fits a batch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def check_assigned(function: str, assigned: Any) -> None:
 
 
 def check_batch(assigned: Assigned, input: Any, target: Any) -> None:
-    """What the first call of `assigned` finds out of its batch, without a step.
+    """Finds what the first call of `assigned` finds out about its batch, without a step.
 
-    Batches of other sizes may come first afterwards, as where a run is resumed.
+    Afterwards batches of other sizes may come first, as they do where a run is resumed.
 
     Raises: ValueError: the assignment is of another model, loss or batch.
     """

@@ -42,17 +42,17 @@ class Memory:
 
 
 class Meter:
-    """What is kept now, and at most so far."""
+    """How much is kept now, and the most that was kept so far."""
 
     def __init__(self) -> None:
         self.packed = self.whole = 0
         self.most = Memory()
-        # What was unpacked last, and from which codes.
+        # The tensor that was unpacked last, and its codes.
         self.last: tuple[Codes, Tensor] | None = None
         self._users: dict[StorageWeakRef, int] = {}
 
     def reset(self) -> None:
-        """The most is sought anew."""
+        """Starts the search for the most anew."""
         self.most = Memory(self.packed, self.whole)
 
     def add_codes(self, size: int) -> None:
@@ -70,7 +70,8 @@ class Meter:
             self.whole -= size
 
     def note(self) -> None:
-        """Between two calls: what one holds of its result until that is rounded is not kept."""
+        """Notes what is kept, between two calls: what a call holds of its result until it is
+        rounded is not kept."""
         if self.packed + self.whole > self.most.bytes:
             self.most = Memory(self.packed, self.whole)
 
@@ -85,7 +86,8 @@ class Codes:
         self._numel = 0
 
     def make(self, x: Tensor) -> bool:
-        """Of all of x's memory, unless they are there; False where a value has no code."""
+        """Makes the codes of all of x's memory, unless they are there; False where a value has no
+        code."""
         if self._codes is not None:
             return True
         numel = x.untyped_storage().nbytes() // x.element_size()
@@ -165,7 +167,7 @@ class Kept:
         """From now on it stands for the other's tensor."""
         mine = dict(vars(self))
         vars(self).update(vars(other))
-        # What the other no longer is, it drops.
+        # It drops what the other no longer holds.
         vars(other).update(mine)
 
     def tensor(self) -> Tensor:
@@ -190,7 +192,7 @@ class Stored:
 
 @dataclass
 class Keeper:
-    """Decides for one forward pass what stands for each tensor that an operation keeps.
+    """Decides for one forward pass in which form each tensor that an operation keeps is kept.
 
     there: memories that are there anyway. flag: becomes True where a value has no code. packs:
     whether codes stand for anything; without, operations keep the rounded tensors.

@@ -39,7 +39,7 @@ def train_with_assignment(
     scaler: LossScaler | torch.amp.GradScaler | None = None,
     steps: int | None = None,
 ) -> Iterator[StepResult]:
-    """Trains while it is iterated over, and gives the result of every step.
+    """An iterator that trains, and gives the result of every step.
 
     Each batch (input, target) is one step: loss, backward, optimizer, promotion; gradients are set
     to None before. The mean of bit_ratio over the steps is what the paper plots as memory.

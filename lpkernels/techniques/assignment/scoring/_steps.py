@@ -21,8 +21,9 @@ from lpkernels.techniques.assignment.tracing.tracing import arguments
 
 Loss = Callable[[Any, Any], Tensor]
 
-# The step as a share of the parameters' norm. What float32 rounds in a result is then about a ten
-# thousandth of how far the result moves, and what is not linear in the step a thousandth of it.
+# The step as a share of the parameters' norm. The rounding of a result to float32 is then about a
+# ten thousandth of the distance that the result moves, and the part that is not linear in the step
+# is a thousandth of it.
 _STEP = 2.0**-10
 
 
@@ -83,7 +84,7 @@ class Step:
         found: dict[str, Tensor] = {}
 
         def told(key: str, before: Tensor, _: Tensor) -> None:
-            # Nothing changes it later: what goes on is what was rounded.
+            # Nothing changes the tensor later: the model goes on with the rounded one.
             found[key] = before.detach().float()
 
         with left_as_found(self._model, [*args, *kwargs.values()]), torch.enable_grad():

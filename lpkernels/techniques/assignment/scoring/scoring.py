@@ -36,11 +36,11 @@ def score(
     An element whose rounding to low precision is off by e from that to high precision changes the
     loss by c = s * e, to first order:
 
-    - of a weight or a result, s is the loss's derivative by it: backward's gradient.
-    - of a gradient, the error reaches the weights through the update. One of the gradient of a
-      result y changes the next loss by lr times e times how y would move if the parameters went
-      along their gradients: s = -lr * (dy / dparameters) gradients. One of the gradient of a
-      parameter by s = -lr * gradient.
+    - For a weight or a result, s is the loss's derivative by it, which is backward's gradient.
+    - The error of a gradient reaches the weights through the update. An error e of the gradient of
+      a result y changes the next loss by lr * e, times how y would move if the parameters went
+      along their gradients: s = -lr * (dy / dparameters) gradients. For the gradient of a
+      parameter, s = -lr * gradient.
 
     The score of a group is the sum of c * c over its elements: the variance of the change if the
     errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
