@@ -266,10 +266,10 @@ def nmse(
 ) -> Any:
     """The predicted error of a sum: E[(sum - exact)^2] / (n Var(product)) = c n 4^-m_acc.
 
-    With chunks it is c (n1 + n2) 4^-m_acc. This law is not the paper's. For nearest_even (0.0225) and
-    stochastic (0.0451; an upper bound once products have few bits) c follows from rounding errors
-    that are independent and uniform in half an ulp and in one ulp. For aligned_truncation it is
-    measured (0.055); sums of chunks are then added with rounding to nearest even, and n2 counts
+    With chunks it is c (n1 + n2) 4^-m_acc. The law is not the paper's. For nearest_even (0.0225)
+    and stochastic (0.0451; an upper bound once products have few bits) c follows from rounding
+    errors that are independent and uniform in half an ulp and in one ulp. For aligned_truncation it
+    is measured (0.055); sums of chunks are then added with rounding to nearest even, and n2 counts
     with the c of that mode. It holds while the ulp of the sum is above the last bit of the
     products, for products of mean zero.
 

@@ -1,4 +1,4 @@
-"""What may be a precision, a count, a choice: one error for each."""
+"""Checks of a precision, a count, a choice: one error for each."""
 
 import math
 from collections.abc import Collection

@@ -14,7 +14,7 @@ from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, cost_of
 
 _MODES = ("min", "max")
 _THRESHOLD_MODES = ("rel", "abs")
-# What changes in a run, and what must be the same where it goes on.
+# The fields that change in a run, and those that must be the same where it goes on.
 _CHANGING = ("rises", "best", "bad", "cooling", "steps", "bitops", "accumulator")
 _FIXED = ("bits", "increment", "patience", "threshold", "threshold_mode", "mode", "cooldown")
 
@@ -22,9 +22,10 @@ _FIXED = ("bits", "increment", "patience", "threshold", "threshold_mode", "mode"
 class PrecisionOnPlateau(PrecisionSetter):
     """Starts at the lowest precision and raises it when a metric stops improving.
 
-    With the habits and the rule of torch.optim.lr_scheduler.ReduceLROnPlateau: `step(metric)`
-    after each epoch or interval; after more than `patience` calls in a row without improvement the
-    bits rise by `increment`, to the highest at most. A metric that is NaN is no improvement.
+    It has the interface and the rule of torch.optim.lr_scheduler.ReduceLROnPlateau: call
+    `step(metric)` after each epoch or interval; after more than `patience` calls in a row without
+    improvement the bits rise by `increment`, to the highest at most. A metric that is NaN is no
+    improvement.
 
     Args:
         targets, grad_bits, accumulators, eval_bits, formats: as PrecisionScheduler's.
@@ -64,7 +65,7 @@ class PrecisionOnPlateau(PrecisionSetter):
         names = _THRESHOLD_MODES
         self.threshold_mode = _checks.choice("threshold_mode", threshold_mode, names)
         self.cooldown = _checks.whole("cooldown", cooldown, 0)
-        # Their widths alone count: where it stands is decided by the metric.
+        # Only their widths count: the metric decides where the precision stands.
         tracks = Tracks(
             None if self.bits is None else Schedule(self.bits, 1),
             None if self.bits is None else Schedule(_checks.widths("grad_bits", grad_bits), 1),
@@ -104,7 +105,7 @@ class PrecisionOnPlateau(PrecisionSetter):
         """Looks at a metric, a number or a tensor of one element, and raises the precision if need
         be.
 
-        steps: so many training steps were made since the last call, for `cost`.
+        steps: how many training steps were made since the last call, for `cost`.
         """
         value = float(metric)
         self.count(steps)

@@ -43,7 +43,8 @@ def rex(z: Fraction) -> Fraction:
     return z / (10 - 9 * z)
 
 
-#: By name; exact rationals but for what no rational is, which is rounded to float64.
+#: The profiles by name. Their values are exact rationals; a value that is not rational is rounded
+#: to float64.
 PROFILES: Mapping[str, Callable[[Fraction], Fraction]] = {
     "cosine": cosine,
     "linear": linear,

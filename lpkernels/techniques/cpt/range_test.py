@@ -14,7 +14,7 @@ MODES = ("within", "continue")
 
 @dataclass(frozen=True)
 class Level:
-    """What training at one precision came to.
+    """The result of training at one precision.
 
     accuracy: of each step.  first, last: its mean over the first and the last window.
     passed: whether last exceeds first by more than the threshold.
@@ -62,13 +62,14 @@ def precision_range_test(
 ) -> PrecisionRange:
     """Finds the bounds of a precision schedule by training for a little at each precision.
 
-    The lowest is the first candidate at which the training accuracy rises: its mean over the last
-    window exceeds that over the first by more than the threshold. The highest is the first one
-    above whose last mean is within the threshold of the next candidate's, else the last candidate.
+    The lowest bound is the first candidate at which the training accuracy rises: its mean over the
+    last window exceeds that over the first by more than the threshold. The highest bound is the
+    first candidate above it whose mean over the last window is within the threshold of the next
+    candidate's; if there is none, it is the last candidate.
 
-    Afterwards, after an error too, what is in restore and the random states of torch, numpy and
+    Afterwards, after an error too, the things in restore and the random states of torch, numpy and
     Python are as before, to the bit: parameters, all buffers, gradients, modes, precisions of
-    modules, states and settings of optimizers. What set_bits changes elsewhere is not: a
+    modules, states and settings of optimizers. Whatever else set_bits changes is not put back: a
     scheduler's next step() sets its own bits.
 
     Args:

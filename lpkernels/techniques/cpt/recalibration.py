@@ -1,4 +1,4 @@
-"""Running statistics redone at the precision of the evaluation."""
+"""Running statistics gathered again at the precision of the evaluation."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,7 +23,7 @@ def recalibrate(
     *,
     forward: Forward | None = None,
 ) -> None:
-    """Redoes the running statistics of a model with the batches of a loader, at fixed bits.
+    """Gathers the running statistics of a model again with the batches of a loader, at fixed bits.
 
     Batch norms' running means and variances become the plain average over the batches, and layers
     with a reset_range method start their running ranges anew. Statistics that were gathered while
@@ -77,7 +77,7 @@ def recalibrated(
 
 
 def with_statistics(model: nn.Module) -> tuple[list[_BatchNorm], list[Any]]:
-    """Its batch norms with running statistics, and its layers with a running range."""
+    """A model's batch norms with running statistics, and its layers with a running range."""
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     able: list[Any] = [m for m in model.modules() if callable(getattr(m, "reset_range", None))]
     # A layer may have the method and, by its recipe, no range.

@@ -23,7 +23,7 @@ FORMS = ("repeated", "triangular")
 REFLECTIONS = ("horizontal", "vertical")
 REMAINDERS = ("stretch", "partial", "hold_max")
 
-# 2^64 over the golden ratio: steps of it are far apart modulo 2^64.
+# 2^64 over the golden ratio: multiples of it are far apart modulo 2^64.
 _STRIDE = 0x9E3779B97F4A7C15
 
 
@@ -45,8 +45,8 @@ class Schedule:
         cycles) steps, and those left over begin another one, which ends low; as published.
         "hold_max": the same, but the steps left over are at the highest bits.
     warmup: so many steps at the highest bits come first; the schedule takes those that are left.
-    shuffled: the bits of the steps after the warm-up in random order: the same number of steps
-        at each precision and so the same cost, without cycles.
+    shuffled: the bits of the steps after the warm-up are in random order: there are as many steps
+        at each precision, and so the cost is the same, but there are no cycles.
     seed: of the order; None is 0, or the run's seed where a run has one.
 
     Raises:

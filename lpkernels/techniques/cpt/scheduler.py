@@ -20,11 +20,11 @@ _STATE = ("last_step", "total_steps", "schedules")
 
 
 class PrecisionScheduler(PrecisionSetter):
-    """Sets the precision of a model's layers at every step, by a plan made in advance.
+    """Sets the precision of a model's layers at every step, by a plan that is made in advance.
 
-    With the habits of torch.optim.lr_scheduler: the constructor sets the bits of step 0, `step()`
-    after each optimizer step those of the next. A step that the optimizer skipped counts as any
-    other: call `step()` all the same. From `total_steps` on the highest bits stay.
+    It works like torch.optim.lr_scheduler: the constructor sets the bits of step 0, and `step()`
+    after each optimizer step sets those of the next. A step that the optimizer skipped counts as
+    any other: call `step()` all the same. From `total_steps` on the highest bits stay.
 
         scheduler = PrecisionScheduler(model, total_steps, bits=(3, 8))
         for x, y in loader:
@@ -137,8 +137,8 @@ class PrecisionScheduler(PrecisionSetter):
         """The mean cost of the steps so far, the current one included, relative to float32.
 
         kind: "bitops", or "accumulator": significand bits of the additions, where they are
-            scheduled. Targets count alike, however large; from total_steps on a step costs what
-            the highest bits do.
+            scheduled. All targets count alike, however large. From total_steps on a step costs what
+            the highest bits cost.
 
         Raises: ValueError: another kind, or one that is not scheduled.
         """
@@ -156,7 +156,7 @@ class PrecisionScheduler(PrecisionSetter):
         return float(self._step_costs(kind)[-1])
 
     def _step_costs(self, kind: str) -> np.ndarray:
-        """Of every step and of one after them, the mean over the targets."""
+        """The cost of every step, and of one step after them, as the mean over the targets."""
         if kind not in self._costs_by_kind:
             self._costs_by_kind[kind] = self._costs(_checks.choice("kind", kind, KINDS))
         return self._costs_by_kind[kind]
@@ -204,7 +204,7 @@ _SETTINGS = ("cycles", "profile", "form", "reflection", "remainder", "warmup", "
 
 
 def _layer(glob: str, given: Any) -> dict[str, Any]:
-    """What differs for the layers of a glob, as a mapping."""
+    """The settings that differ for the layers of a glob, as a mapping."""
     if not isinstance(given, Mapping):
         return {"bits": given}
     others = sorted(set(given) - set(_OWN) - set(_SETTINGS))

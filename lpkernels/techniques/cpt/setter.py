@@ -69,12 +69,12 @@ class PrecisionSetter:
         return accumulator_table(accumulators, widths)
 
     def _move(self, precisions: list[Precision]) -> None:
-        """The precision of training from now on; blocks that are open keep theirs."""
+        """Sets the precision of training from now on; blocks that are open keep theirs."""
         self._now = precisions
         self._set()
 
     def _set(self) -> None:
-        """Sets all targets to what holds now."""
+        """Sets all targets to the precision that holds now."""
         block = self._blocks[-1] if self._blocks else None
         precisions = self._now if block is None else block
         for group, precision in zip(self._groups, precisions, strict=True):
@@ -126,7 +126,8 @@ class PrecisionSetter:
 
     @contextmanager
     def as_trained(self) -> Iterator[None]:
-        """The bits of the last training step inside the block, within one of `at` too."""
+        """Inside the block the bits are those of the last training step, also within a block of
+        `at`."""
         with self._block(None):
             yield
 

@@ -1,4 +1,4 @@
-"""Everything that training changes, kept and put back to the bit."""
+"""Everything that training changes: it is kept, and put back to the bit."""
 
 import copy
 import random
@@ -72,7 +72,7 @@ def _extra(module: nn.Module) -> Any:
 
 
 class _Groups:
-    """The settings of an optimizer's groups: those that training adds go."""
+    """The settings of an optimizer's groups; settings that training adds are removed."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         groups = optimizer.param_groups
@@ -91,8 +91,9 @@ class _Groups:
 
 
 class _Optimizer:
-    """State and settings as they are: load_state_dict of torch's would change dtypes. One with a
-    state_dict of its own keeps more than its state, or keeps it elsewhere, and loads it itself."""
+    """State and settings as they are: torch's load_state_dict would change dtypes. An optimizer
+    with a state_dict of its own keeps more than its state, or keeps it elsewhere, and loads it
+    itself."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer, self._groups = optimizer, _Groups(optimizer)

@@ -1,4 +1,4 @@
-"""From a width to what has it: formats by a table or a pattern, accumulators too."""
+"""From a width to the format that has it, by a table or a pattern; the same for accumulators."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,4 +1,5 @@
-"""What a schedule sets: found in a model, asked before anything changes whether it can be set."""
+"""The targets of a schedule: they are found in a model, and asked, before anything changes, whether
+they can be set."""
 
 import copy
 import inspect
@@ -121,7 +122,7 @@ def _takes(function: Callable[..., Any], option: str) -> bool:
 
 
 def _twin(thing: Any) -> Any:
-    """A copy to try settings on: what it has of its own is copied, and of a module its buffers;
+    """A copy to try settings on: its own attributes, and the buffers of a module, are copied;
     parameters and submodules are shared."""
     if not isinstance(thing, Module):
         return copy.deepcopy(thing)
@@ -131,7 +132,8 @@ def _twin(thing: Any) -> Any:
     memo: dict[int, Any] = {id(each): each for each in [*thing.parameters(), *thing.modules()]}
     for name, value in vars(thing).items():
         if name not in _OF_MODULES:
-            # What cannot be copied, a process group or a lock, is no precision.
+            # An attribute that cannot be copied, such as a process group or a lock, is no
+            # precision.
             with suppress(TypeError, RuntimeError):
                 vars(twin)[name] = copy.deepcopy(value, memo)
     vars(twin)["_buffers"] = {k: v if v is None else v.clone() for k, v in thing._buffers.items()}

@@ -34,7 +34,7 @@ _TEXTS = ("profile", "form", "reflection", "remainder", "threshold_mode")
 
 @dataclass(frozen=True)
 class _Common:
-    """What open and closed loops have: which bits, and what they mean."""
+    """What open and closed loops share: which bits are set, and what they mean."""
 
     bits: Pair | None = None
     grad_bits: Pair = (8, 8)
@@ -263,13 +263,13 @@ def _plateau(fields: dict[str, Any], options: dict[str, Any]) -> ClosedLoop:
         raise ValueError("plateau: expected one number of grad bits and no weight=, got others")
     if made.every < 0:
         raise ValueError(f"every: expected at least 0 steps, got {made.every}")
-    # The settings are checked where they are used, here on nothing.
+    # The settings are checked where they are used; here a target that does nothing uses them.
     made.scheduler(_Nothing())
     return made
 
 
 class _Nothing:
-    """A target that takes all."""
+    """A target that takes all settings."""
 
     def set_precision(self, forward: int, backward: int, *, formats: object = None) -> None: ...
 

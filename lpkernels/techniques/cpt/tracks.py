@@ -37,7 +37,7 @@ class Tracks:
     accumulator: Schedule | None = None
 
     def items(self) -> Iterator[tuple[str, Schedule]]:
-        """Those that there are, by name."""
+        """The schedules that there are, by name."""
         for name in Precision._fields:
             schedule = getattr(self, name)
             if schedule is not None:
@@ -62,7 +62,7 @@ class Tracks:
                 yield self.highest._replace(**{name: bits})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by which two of them are told apart."""
+        """Plain values that tell two sets of schedules apart."""
         return {name: schedule.to_dict() for name, schedule in self.items()}
 
 

@@ -1,4 +1,4 @@
-"""What may be a scale, a factor, an interval, a bound: one error for each."""
+"""Checks of a scale, a factor, an interval, a bound: one error for each."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 #: A bound of the scale: one for all updates, from the update of each key on, or of an update.
 Floor = float | Mapping[int, float] | Callable[[int], float] | None
 
-# Smaller ones have an inverse beyond float32.
+# Smaller scales have an inverse beyond float32.
 _LEAST = 2.0**-126
 
 

@@ -27,7 +27,7 @@ class Before:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """All as it was, to the bit."""
+        """Puts everything back as it was, to the bit."""
         for parameter, weight in zip(parameters(self._optimizer), self._weights, strict=True):
             parameter.copy_(weight)
         self._optimizer.state.clear()

@@ -48,8 +48,9 @@ def gradients(optimizer: torch.optim.Optimizer, *, halves: bool) -> list[Tensor]
 def checked(tensors: Sequence[Tensor], scale: Scale, *, unscale: bool) -> Tensor:
     """A 0-d float32 flag on the scale's device: 1 if an element of `tensors` is not finite, else 0.
 
-    unscale: each element becomes element / scale in the same pass; by the inverse of the scale,
-    rounded to float32, but for a constant that is no power of two, by which a second pass divides.
+    unscale: each element becomes element / scale in the same pass, by multiplication with the
+    inverse of the scale, rounded to float32. A constant scale that is no power of two is the
+    exception: a second pass divides by it.
     """
     divisor = scale.divisor if unscale else None
     home = scale.tensor.device
@@ -80,7 +81,8 @@ def any_of(flags: Sequence[Tensor], device: torch.device) -> Tensor:
 
 
 def over_ranks(flag: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """All ranks of `group` (None: of the world): the flag that is 1 if it is 1 in one of them."""
+    """Called by all ranks of `group` (None: of the world): a flag that is 1 if it is 1 on one of
+    them."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
         dist.all_reduce(flag, dist.ReduceOp.MAX, group=group)
     return flag
@@ -88,8 +90,8 @@ def over_ranks(flag: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 @contextmanager
 def set_aside(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
-    """Without the gradients that are there, which are added to those of the block at its end; after
-    an error they are what they were."""
+    """A block that starts without gradients: the gradients that were there are added to those of
+    the block at its end; after an error they are what they were."""
     # A parameter that optimizers share has one gradient.
     every = dict.fromkeys(p for optimizer in optimizers for p in parameters(optimizer))
     # Copies: DDP may write into the memory of a gradient anew.

@@ -1,4 +1,4 @@
-"""What became of an update, found out when somebody asks."""
+"""The outcome of an update, found out when somebody asks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -17,8 +17,9 @@ _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth
 class Scale:
     """A scale and the rule that changes it; the tensors are made where they are first used.
 
-    After an update with a gradient that is not finite it is multiplied by `backoff`; after
-    `interval` others in a row by `growth`, unless float32 cannot hold that. Then the bounds hold.
+    After an update with a gradient that is not finite the scale is multiplied by `backoff`. After
+    `interval` other updates in a row it is multiplied by `growth`, unless float32 cannot hold the
+    result. Then the bounds are applied.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Scale:
 
     @property
     def tensor(self) -> Tensor:
-        """The scale of which `made` is true."""
+        """The scale as a tensor; `made` must be true."""
         assert self._tensors is not None
         return self._tensors[0]
 
@@ -79,7 +80,7 @@ class Scale:
         self.updates += 1
 
     def fill(self, value: float | Tensor) -> None:
-        """Another scale from now on; that of a tensor is not looked at."""
+        """Sets another scale from now on; the value of a tensor is not checked."""
         if self.static:
             raise ValueError(
                 f"update: a static scale stays {self._start}, got new_scale={value}; make another "

@@ -17,15 +17,15 @@ _LARGEST = 126
 def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales":
     """Multiplies all gradients inside the backward pass of some modules by 2 ** exponent.
 
-    For a gradient that one format holds in some layers and not in others. The gradient of a
+    It is for gradients that one format holds in some layers and not in others. The gradient of a
     module's output is multiplied where it enters the module, and the gradients of its inputs and
-    parameters are multiplied by 2 ** -exponent where they leave it. So of a converted layer the
-    quantizers grad_output, grad_input and grad_weight and the sums of dgrad and wgrad see the
-    scaled values; what other layers and .grad get is unscaled, and hooks of DDP and FSDP2 see that.
-    Without rounding in between nothing changes, to the bit: a power of two is exact in float32,
-    float16 and bfloat16 but at over- and underflow, the point of it. The forward pass is the same.
+    parameters are multiplied by 2 ** -exponent where they leave it. So the quantizers grad_output,
+    grad_input and grad_weight of a converted layer, and the sums of dgrad and wgrad, see the scaled
+    values; other layers, .grad and the hooks of DDP and FSDP2 get unscaled ones. Without rounding
+    in between nothing changes, to the bit: a power of two is exact in float32, float16 and bfloat16
+    but at over- and underflow, the point of it. The forward pass is the same.
 
-    Works by hooks for torch's modules and converted ones, before or after lp.convert; under FSDP2
+    It works by hooks on torch's modules and converted ones, before or after lp.convert; under FSDP2
     call it before fully_shard. Parameters are seen by their owner's attribute: what the module's
     parent uses past the module's own call (torch.nn.MultiheadAttention's out_proj) is in its
     parent's scale; a tensor that a module gets by neither argument nor parameter is not unscaled.
@@ -88,7 +88,7 @@ class LayerScales:
                 self._handles += _Scaled(inside[name] - around).attach(module)
 
     def remove(self) -> None:
-        """The model as it was."""
+        """Leaves the model as it was."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -118,7 +118,7 @@ class _Scaled:
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """What goes in undoes the scale in its backward pass."""
+        """Inputs and parameters are given a backward pass that undoes the scale."""
         if not torch.is_grad_enabled():
             self._calls.append(None)
             return None
@@ -133,7 +133,8 @@ class _Scaled:
         return _mapped(args, self._down), _mapped(kwargs, self._down)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """What comes out scales in its backward pass; the parameters are themselves again."""
+        """Results are given a backward pass that applies the scale; the parameters are themselves
+        again."""
         # There is none if another hook failed before `enter` was called.
         call = self._calls.pop() if self._calls else None
         if call is None:
@@ -177,7 +178,7 @@ class _Times(torch.autograd.Function):
         ctx.factor = inputs[1]
 
     @staticmethod
-    # What a second derivative finds inside the module would be undone and was never scaled.
+    # A second derivative inside the module would be unscaled though it was never scaled.
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.factor, None

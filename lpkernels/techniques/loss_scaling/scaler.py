@@ -49,15 +49,15 @@ class _Progress:
 class LossScaler(ScaleSettings):
     """Multiplies a loss, divides its gradients, and skips an update that is not finite.
 
-    Used as torch.amp.GradScaler, with its defaults and its bits: scale(loss).backward(),
-    step(optimizer), update(), with unscale_(optimizer) before clipping. The dynamic rule: an update
-    in which a gradient was infinite or NaN multiplies the scale by `backoff_factor`;
+    It is used as torch.amp.GradScaler, with its defaults and its bits: scale(loss).backward(),
+    step(optimizer), update(), with unscale_(optimizer) before clipping. By the dynamic rule an
+    update in which a gradient was infinite or NaN multiplies the scale by `backoff_factor`;
     `growth_interval` other updates in a row multiply it by `growth_factor`, unless it would be
     infinite. A scale that is a power of two rounds nothing, but for under- and overflow.
 
-    Nothing waits for the device but: step of an optimizer that cannot skip by itself (all but
-    torch's fused ones), once, as GradScaler; step with a closure, once an evaluation; get_scale,
-    state_dict and last_step. One pass over the gradients checks and unscales them
+    Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
+    torch's fused ones), once, as with GradScaler; a step with a closure, once an evaluation;
+    get_scale, state_dict and last_step. One pass over the gradients checks and unscales them
     (torch._amp_foreach_non_finite_check_and_unscale_).
 
     In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
@@ -194,13 +194,13 @@ class LossScaler(ScaleSettings):
     ) -> Any:
         """optimizer.step(...), unless a gradient is not finite; its result, None where skipped.
 
-        A closure does what it would without scaling, but that its backward pass is that of
+        A closure does what it would do without scaling, except that its backward pass is that of
         scale(loss); it returns the loss as it is. Its gradients are unscaled after each evaluation
         (it may clip, after unscale_ of its own). At the first one that is not finite the step ends
         and weights, state and settings of the optimizer become what they were, to the bit: a copy
         of all of them is made for the step. Gradients that were there before the step count only
-        after unscale_, as of an optimizer that starts from them (SAM). What a forward pass
-        changes in the model, such as running statistics, stays changed.
+        after unscale_, as of an optimizer that starts from them (SAM). What a forward pass changes
+        in the model, such as running statistics, stays changed.
 
         Raises: RuntimeError: stepped since update(), before scale, no gradient, or a closure in
             which scale is not called.
@@ -354,10 +354,10 @@ class LossScaler(ScaleSettings):
 
     @property
     def last_step(self) -> StepRecord | None:
-        """What became of the last step; waits for the device. None before the first.
+        """The outcome of the last step; it waits for the device. None before the first step.
 
-        Of a fused optimizer, which skips unseen, the gradients are looked at now: read it before
-        they are zeroed or computed anew, else the parameter is None.
+        A fused optimizer skips unseen, so its gradients are looked at now: read this before they
+        are zeroed or computed anew, else the parameter is None.
         """
         return None if self._last is None else self._last.record()
 

@@ -89,7 +89,7 @@ class Grid:
         return result.ravel()
 
     def left_out(self, indices: Ints, errors: Floats) -> Floats:
-        """What the fit to all others leaves of each measured cell."""
+        """The residual of each measured cell under the fit to all other cells."""
         found = np.empty(len(indices))
         for i in range(len(indices)):
             others = np.arange(len(indices)) != i
@@ -108,7 +108,7 @@ def fit_grid(
 ) -> Floats:
     """The errors of all configurations of one task, from those of some of them alone.
 
-    Additive in the formats, and a matrix of low rank beside: mu + a_low + b_high + Z.
+    The model is additive in the formats, with a matrix of low rank beside: mu + a_low + b_high + Z.
 
     Args:
         shape: (low, high) or (low, high, accumulators), the last two being the columns.

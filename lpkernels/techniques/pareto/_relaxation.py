@@ -67,7 +67,8 @@ def _rates(y: Floats, inverse: Floats, price: Floats) -> Floats:
 
 
 def _bound(rates: Floats, price: Floats, shares: Floats) -> float:
-    """By how much log det can grow at most: the best of the linear problem less where we are."""
+    """By how much log det can grow at most: the best value of the linear problem less the present
+    one."""
     order = np.argsort(-rates)
     total = price @ shares
     filled = np.clip((total - (np.cumsum(price[order]) - price[order])) / price[order], 0, 1)

@@ -65,11 +65,11 @@ def cold_start(
 ) -> ColdStart:
     """The frontier of one task from measurements of it alone.
 
-    First a cover: as many configurations as the longer axis has entries, so that every row and
-    column of the grid has one. Then always: fit the grid (`fit_grid`), draw errors around the fit
-    from the residuals of each measured cell when it is left out, and measure what adds most, over
-    the draws, to the area that the measured dominate. It ends when no configuration is `hopeful`,
-    or n are measured.
+    It begins with a cover: as many configurations as the longer axis has entries, so that every row
+    and column of the grid has one. Then it repeats these steps: fit the grid (`fit_grid`), draw
+    errors around the fit from the residuals of each measured cell when it is left out, and measure
+    the configuration that adds most, over the draws, to the area that the measured ones dominate.
+    It ends when no configuration is `hopeful`, or n are measured.
 
     Args:
         shape: of the grid, such as `FormatSpace.shape`: (low, high) or (low, high, accumulators);
@@ -138,7 +138,7 @@ def _simulate(grid: Grid, state: _State, draws: int, seed: int) -> tuple[Floats,
         )
     predicted = grid.fit(indices, errors)
     residuals = grid.left_out(indices, errors)
-    # Another seed for each step, or one draw would be lucky all the way.
+    # Each step has another seed, or one draw would be lucky all the way.
     size = grid.size
     drawn = draw_residuals("cold_start", residuals, draws, size, seed + len(state.measured))
     simulated = predicted + drawn

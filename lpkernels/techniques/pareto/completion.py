@@ -56,8 +56,8 @@ def complete(
 ) -> Completion:
     """Estimates every entry of x from those that the mask says were observed.
 
-    Looks for min over Z of 1/2 sum over observed of w (Z - x)^2 + lam ||Z||_* with a rank of at
-    most `rank`, as a product of two factors, which are fitted in turn (`Alternation`). Where the
+    It looks for the min over Z of 1/2 sum over observed of w (Z - x)^2 + lam ||Z||_* with a rank of
+    at most `rank`, as a product of two factors, which are fitted in turn (`Alternation`). Where the
     rank is below that of the minimum the problem is not convex, and what is found depends on the
     start.
 

@@ -41,8 +41,8 @@ def leave_one_out(
     draws: int = 1,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Each task in turn is new: embeddings of the others, a few measurements of it, the rest
-    predicted and held against the truth.
+    """Takes each task in turn as the new one: embeddings come from the other tasks, a few
+    configurations of it are measured, and the rest is predicted and compared with the truth.
 
     The task itself is nowhere in what its embeddings are learned from. With fewer measurements than
     the rank, that many dimensions are used. Before points are compared memory is divided by its

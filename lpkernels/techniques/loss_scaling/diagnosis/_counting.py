@@ -20,7 +20,8 @@ _MANY = 16
 
 
 def counting(fmt: FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
-    """What adds the counts of a tensor's elements to a vector on its device, where nothing waits.
+    """A function that adds the counts of a tensor's elements to a vector on its device, where
+    nothing waits.
 
     The tensor: floating point, dense, any shape and strides. The vector: (260,) int64: overflow,
     underflow, zeros, nonfinite, and a `histograms.Histogram`.

@@ -1,4 +1,4 @@
-"""The format that a tensor is held against."""
+"""The format that a tensor is compared with."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def float_format(label: str, value: Any) -> FloatFormat:
 
 
 def check_formats(asked: AskedFormats) -> None:
-    """Raises what `diagnose` does for formats that it does not take."""
+    """Raises the errors of `diagnose` for formats that it does not take."""
     Formats(asked)
 
 

@@ -11,7 +11,7 @@ _RIGHT = frozenset(
     "weight other mat2 batch2 vec w_ih w_hh in_proj_weight out_proj_weight q_proj_weight "
     "k_proj_weight v_proj_weight".split()
 )
-# Functions whose "input" is what is added to their product.
+# In these functions "input" is the addend of their product.
 _ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
 _NUMBER = re.compile(r"\.?\d+$")
 
@@ -31,7 +31,7 @@ def operands(operation: str, given: Sequence[tuple[str, int]]) -> tuple[tuple[st
 
 
 def _kind_of(operation: str, name: str, dimensions: int) -> str:
-    """ "input", "weight" or, for biases, masks and all that no product multiplies, ""."""
+    """ "input" or "weight"; "" for biases, masks and everything that no product multiplies."""
     if name == "input" and operation in _ADDING:
         return ""
     bare = _NUMBER.sub("", name)

@@ -38,7 +38,7 @@ def cells(row: TensorRow) -> tuple[str, ...]:
 def short(count: int) -> str:
     """A count in at most 5 characters."""
     for unit, name in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        # What would round to 1000 of a unit is one of the next.
+        # A count that would round to 1000 of a unit is 1 of the next unit.
         if count >= 0.9995 * unit and count >= 10_000:
             return f"{count / unit:.3g}{name}"
     return str(count)

@@ -1,4 +1,4 @@
-"""Who counts: a visitor of a model's calls, and the rows that their tensors belong to."""
+"""The counting: a visitor of a model's calls, and the rows that their tensors belong to."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Row:
         self._of: dict[torch.device, Tensor] = {}
 
     def on(self, device: torch.device) -> Tensor:
-        """Its counts on a device: one memory from now on."""
+        """The row's counts on a device, which stay in one memory from now on."""
         found = self._of.get(device)
         if found is None:
             found = self._of[device] = self._counters.row(self.key, device)
@@ -62,7 +62,7 @@ class _Row:
 
 class _Seen:
     """A tensor that may come again, as the input of several layers or as a result that is the next
-    layer's input, and its gradient: their counts by format, so that they are read once.
+    layer's input, and its gradient. It holds their counts by format, so that they are read once.
 
     It does not keep the tensor alive. Changed in place, the tensor is another one, with another
     gradient.
@@ -83,7 +83,7 @@ class _Seen:
         return self._version == version and self._of() is x
 
     def gradients(self, backward: int) -> dict[FloatFormat | None, Tensor]:
-        """Of one backward pass; another one has another gradient."""
+        """The counts of the gradient in one backward pass; another pass has another gradient."""
         if self._pass != backward:
             self._pass, self._gradients = backward, {}
         return self._gradients
@@ -162,7 +162,8 @@ class Watcher(Visitor):
 
     def after(self, call: Call, result: Any) -> None:
         found = tensors({"result": result})
-        # Others, such as the last state of a recurrent layer, are parts of the first, or weights.
+        # Other results, such as the last state of a recurrent layer, are parts of the first, or
+        # weights.
         name = next(iter(found), "")
         if name and found[name].is_floating_point():
             self._enter(self._called[call], name, "output", "", found[name])
@@ -227,7 +228,8 @@ class Watcher(Visitor):
         into.add_(counts)
 
     def _layer(self, call: Call) -> str:
-        """The name of what computes: a layer's own, or that of a product in a module's forward."""
+        """The name of what computes: that of a layer, or that of a product in a module's
+        forward."""
         run = call.run
         name = run.name or ("" if run.module is None else type(run.module).__name__)
         given = self._layers.setdefault(run, {})

@@ -1,4 +1,4 @@
-"""What follows from a report: a scale of the loss, and formats."""
+"""The advice that follows from a report: a scale of the loss, and formats."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Recommendation:
 def scale_advice(
     rows: Sequence[TensorRow], fmt: FloatFormat | None, margin: int, threshold: float
 ) -> ScaleAdvice | None:
-    """For the gradients among the rows, in their own formats or in `fmt`."""
+    """The scale for the gradients among the rows, in their own formats or in `fmt`."""
     found = list(held([row for row in rows if row.is_gradient], fmt))
     if not found:
         return None
@@ -152,7 +152,7 @@ def format_advice(
     margin: int,
     threshold: float,
 ) -> tuple[FormatAdvice, ...]:
-    """One for every kind among the rows, a loss scale for gradients."""
+    """The narrowest format for every kind among the rows, with a loss scale for gradients."""
     advice = []
     for kind in KINDS:
         found: list[Histogram] = [row.unscaled for row in rows if row.kind == kind]

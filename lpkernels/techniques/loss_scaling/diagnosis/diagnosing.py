@@ -41,17 +41,18 @@ def diagnose(
 
     Inside the block the inputs, weights and outputs of every product that the model computes are
     counted as they are before they are rounded, and the gradients of each as backward reaches them:
-    the exponents of the elements, and how many over- and underflow in the format. Biases, masks and
-    what is not floating point are left out. Calls of a shared or repeated module are added up under
-    its first name; a tensor that several layers take is in the row of each, but is read once, as is
-    a result that is the next layer's input (the same tensor object, not changed in place since) and
-    its gradient. Any number of steps, forward passes without a backward pass, accumulated
-    gradients and no_grad; the block may be entered again, and adds up.
+    this gives the exponents of the elements, and how many over- and underflow in the format.
+    Biases, masks and tensors that are not floating point are left out. Calls of a shared or
+    repeated module are added up under its first name; a tensor that several layers take is in the
+    row of each, but is read once, as is a result that is the next layer's input (the same tensor
+    object, not changed in place since) and its gradient. Any number of steps, forward passes
+    without a backward pass, accumulated gradients and no_grad; the block may be entered again, and
+    adds up.
 
     It changes nothing: results, gradients, buffers, random draws and hooks are those of a loop
-    without it, also after an error. Counts stay on the device of the tensors; one read for each
-    device when the report is looked at. Stochastic formats are counted as to nearest even. Under
-    `layer_scales` the gradient of an output is seen before its layer's scale.
+    without it, also after an error. Counts stay on the device of the tensors, and each device is
+    read once when the report is looked at. Stochastic formats are counted as if they rounded to
+    nearest even. Under `layer_scales` the gradient of an output is seen before its layer's scale.
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
@@ -75,8 +76,8 @@ def diagnose(
 
 
 class Diagnosis(Report):
-    """The report of `diagnose`, which grows while its block runs; also outside of it what was
-    counted so far. Looking at it waits for the device."""
+    """The report of `diagnose`, which grows while its block runs and then keeps what was counted.
+    Looking at it waits for the device."""
 
     def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
         check_model("diagnose", model)
@@ -153,8 +154,8 @@ class Diagnosis(Report):
         return TensorRow(*where, calls, seen, own, overflow, underflow)
 
     def reduce(self, group: dist.ProcessGroup | None = None) -> Report:
-        """The report of all ranks together, on each of them; all of them make this call. Without
-        torch.distributed that of this process."""
+        """The report of all ranks together, on each of them; all ranks must make this call. Without
+        torch.distributed it is the report of this process."""
         if not (dist.is_available() and dist.is_initialized()):
             return Report(self.rows)
         every: list[Any] = [None] * dist.get_world_size(group)

@@ -21,7 +21,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How many elements have which exponent.
+    """The number of elements with each exponent.
 
     counts: (256,) int64 by biased exponent of float32: [0] zeros and float32's subnormals, [e] the
         magnitudes in [2 ** (e - 127), 2 ** (e - 126)), [255] infinities and NaNs.
@@ -57,7 +57,7 @@ class Histogram:
 
     @classmethod
     def sum(cls, parts: Iterable[Histogram]) -> Histogram:
-        """All elements of all parts; none of no part."""
+        """The histogram of all elements of all parts; it is empty if there is no part."""
         parts = list(parts)
         total = np.zeros(BINS, dtype=np.int64)
         for part in parts:
@@ -98,8 +98,8 @@ class Histogram:
 
     @property
     def exponents(self) -> tuple[int, int] | None:
-        """Of the smallest number and of the largest; None where there is none. -127 stands for
-        float32's subnormals."""
+        """The exponents of the smallest and of the largest number; None where there is no number.
+        -127 stands for float32's subnormals."""
         present = self.counts[:_SPECIAL].copy()
         present[0] -= self.zeros
         found = np.flatnonzero(present)

@@ -28,8 +28,8 @@ class Lost:
         it become zero, and the others the smallest value.
     overflow: those from 2 ** (exponent of its largest value + 1) on. Numbers in the binade of the
         largest value are held, though a few may round beyond it.
-    magnitude: of the sum of all magnitudes, what both make up: by this the rules decide. Most
-        numbers of a gradient can be so small that nothing depends on them.
+    magnitude: the part of the sum of all magnitudes that both make up. The rules decide by it,
+        because most numbers of a gradient can be so small that nothing depends on them.
     """
 
     underflow: float
@@ -105,7 +105,7 @@ def enough(held: Sequence[Held], most: int, *, threshold: float = THRESHOLD) -> 
     """The smallest exponent up to `most` at which no tensor loses more than `threshold` of its
     magnitude, from 0 on or, where `most` is negative, `most` itself; None where there is none.
 
-    Of the scales that do, the smallest leaves most room for gradients that grow.
+    Of the scales that are enough, the smallest leaves most room for gradients that grow.
     """
     for scale in range(min(0, most), most + 1):
         if worst(held, scale).magnitude <= threshold:
@@ -145,9 +145,10 @@ def narrowest(
     the exponent of its scale and what the worst tensor loses with it; None where none does.
 
     The scale is 0 unless `scaled`: then the smallest that is `enough`, up to `fitting_exponent`.
-    Of formats of one width the one with most mantissa bits, then the first. A format that does not
-    saturate may lose nothing by overflow: one infinity or NaN spoils all that follows. The
-    histogram tells what is out of range and nothing about precision; training tells that.
+    Among formats of one width it takes the one with most mantissa bits, then the first. A format
+    that does not saturate may lose nothing by overflow, because one infinity or NaN spoils
+    everything that follows. The histogram tells what is out of range, and nothing about precision,
+    which only training tells.
 
     Reference: ours.
     """

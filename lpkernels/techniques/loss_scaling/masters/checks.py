@@ -1,4 +1,4 @@
-"""What can be wrapped, and what a user who asks for narrow states should know."""
+"""Checks of what can be wrapped, and warnings for users who ask for narrow states."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _REFUSED = {
     "LBFGS": "it evaluates the loss again within a step, and all parameters are one vector to it",
     "SparseAdam": "it takes sparse gradients",
 }
-# How much of a squared gradient enters these states in a step, by the option that says so.
+# How much of a squared gradient enters these states in a step, keyed by the option that says so.
 _SQUARES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "exp_avg_sq": lambda group: 1 - float(group["betas"][1]) if "betas" in group else math.nan,
     "square_avg": lambda group: 1 - float(group.get("alpha", group.get("rho", math.nan))),
     "sum": lambda group: 1.0,
 }
-# Gradients below the smallest of fp16 are nobody's concern here.
+# Gradients below the smallest value of fp16 do not matter here.
 _SMALLEST_GRADIENT = 2.0**-24
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """An optimizer whose update of a parameter depends on that parameter alone.
+    """Checks for an optimizer whose update of a parameter depends on that parameter alone.
 
     Raises: TypeError: no optimizer.  NotImplementedError: one that is known not to be such.
         ValueError: one that is wrapped already.
@@ -72,7 +72,7 @@ def refuse_step(optimizer: Optimizer, closure: Any = None) -> None:
 
 
 def check_unchanged(parameter: Tensor, rule: Rule, counts: Tensor) -> None:
-    """A parameter with a dense gradient, as it was when it was wrapped.
+    """Checks that a parameter has a dense gradient and is as it was when it was wrapped.
 
     counts: what was kept of it then, on its device.
     Raises: TypeError, RuntimeError: it is not.
@@ -115,7 +115,8 @@ def state_names(optimizer: Optimizer) -> set[str]:
 
 
 def check_states(optimizer: Optimizer, formats: Iterable[Formats]) -> None:
-    """Formats are given to states that there are.  Raises ValueError.  May warn: see `_warn`."""
+    """Checks that formats are given only to states that exist.  Raises ValueError.  May warn: see
+    `_warn`."""
     formats = list(formats)
     if any(each.states for each in formats):
         known = state_names(optimizer)
@@ -133,7 +134,7 @@ def check_states(optimizer: Optimizer, formats: Iterable[Formats]) -> None:
 
 
 def _warn(formats: Formats, group: Mapping[str, Any]) -> None:
-    """Says so where a second moment stays 0: what a step adds to it from 0 rounds to 0.
+    """Warns where a second moment stays 0, because what a step adds to 0 rounds to 0.
 
     With beta = 0.999 in fp16 that holds of |g| < 5.5e-3: (1 - beta) g^2 < 2^-25.
     """

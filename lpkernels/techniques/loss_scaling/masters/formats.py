@@ -1,4 +1,4 @@
-"""What is rounded to what: the formats around a parameter, from settings as a user gives them."""
+"""The formats around a parameter, from settings as a user gives them."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ class Formats:
 
 
 def remainder_format(weight: Quantizer) -> FixedFormat | None:
-    """The integers between a float32 value and the same rounded to `weight`, both as codes; None
-    where they are not the few bits that `weight` lacks.
+    """The format of the integers between a float32 value and the same value rounded to `weight`,
+    both as codes; None where these integers take more than the few bits that `weight` lacks.
 
     Below r bits that are dropped, rounding toward zero leaves 0 .. 2^r - 1 and nearest_away
     -2^(r-1) .. 2^(r-1) - 1: r bits. nearest_even takes ties from both sides and all others from

@@ -30,7 +30,8 @@ def check_fused(
     rules: Mapping[Tensor, Rule],
     groups: list[dict[str, Any]] | None = None,
 ) -> None:
-    """That the fused pass takes every parameter, if it must.  Raises TypeError, ValueError."""
+    """Checks that the fused pass takes every parameter, if it must.  Raises TypeError,
+    ValueError."""
     if fused not in (None, True, False):
         raise TypeError(f"MasterWeights: fused must be True, False or None, got {fused!r}")
     if not fused:
@@ -46,8 +47,8 @@ def check_fused(
 
 
 class Choice:
-    """Whether the fused pass makes an update, in one step of an optimizer, whose options and
-    formats are looked at once."""
+    """The choice whether the fused pass makes an update, for one step of an optimizer, whose
+    options and formats are looked at once."""
 
     def __init__(self, fused: bool | None, optimizer: Optimizer) -> None:
         self._fused, self._kind = fused, type(optimizer)

@@ -49,7 +49,7 @@ _OWN = (
 class MasterWeights(Optimizer):
     """An optimizer that steps on masters of the weights; the model holds working copies of them.
 
-    A step of a parameter: its gradient is unscaled and rounded to `grad`, the optimizer steps on
+    In a step of a parameter its gradient is unscaled and rounded to `grad`, the optimizer steps on
     the master in float32, the result is rounded to `master` and the optimizer's states to `state`,
     and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
     of their formats; one parameter at a time is unpacked, or none (`fused`).
@@ -226,7 +226,8 @@ class MasterWeights(Optimizer):
         self._adopt(rules)
 
     def state_dict(self) -> dict[str, Any]:
-        """All processes: masters, states, counts, options, seed and step; of the whole tensors.
+        """Masters, states, counts, options, seed and step, of the whole tensors; all processes must
+        call it.
 
         Plain values and tensors, which are those kept where they are whole here: copy what must not
         change. The weights themselves are the model's: save its state_dict too.
@@ -236,7 +237,8 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """All processes: goes on where `state_dict` was made, with any number of processes.
+        """Goes on where `state_dict` was made, with any number of processes, all of which must call
+        it.
 
         Load the model's state_dict as well, before or after.
         Raises: ValueError: it is not that of a MasterWeights of such parameters, shapes and

@@ -78,7 +78,7 @@ class Rules:
         return found
 
     def check_globs(self, rules: Iterable[Rule]) -> None:
-        """Every glob matches a name.  Raises ValueError."""
+        """Checks that every glob matches a name.  Raises ValueError."""
         names = [rule.name for rule in rules]
         for glob in self._exceptions:
             if any(fnmatchcase(name, glob) for name in names):
@@ -137,7 +137,7 @@ def group_names(groups: Iterable[Mapping[str, Any]]) -> dict[Tensor, str]:
 
 
 def check_parameter(parameter: Tensor, rule: Rule) -> None:
-    """A parameter can have the formats of its rule.  Raises TypeError, ValueError."""
+    """Checks that a parameter can have the formats of its rule.  Raises TypeError, ValueError."""
     label = f"MasterWeights: parameter {rule.name!r}"
     if parameter.dtype not in _DTYPES:
         raise TypeError(
@@ -165,7 +165,7 @@ def check_parameter(parameter: Tensor, rule: Rule) -> None:
 
 
 def check_blocks(parameter: Tensor, rule: Rule, kept: Mapping[str, Quantizer]) -> None:
-    """No block of what is kept lies in two shards.  Raises ValueError."""
+    """Checks that no block of what is kept lies in two shards.  Raises ValueError."""
     placements = getattr(parameter, "placements", ())
     for name, quantizer in kept.items():
         fmt = quantizer.fmt

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a tensor are; mesh None: all of it is here.
+    """Where the parts of a tensor are; with mesh None all of it is here.
 
     shape: of the whole.
     """
@@ -32,7 +32,7 @@ class Layout:
         return whole(self.placed(part))
 
     def placed(self, part: Tensor) -> Tensor:
-        """A part as the tensor that it is a part of."""
+        """A part in the form of the tensor that it belongs to."""
         if self.mesh is None:
             return part
         from torch.distributed.tensor import DTensor
