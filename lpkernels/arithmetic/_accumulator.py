@@ -34,10 +34,10 @@ MAX_ALIGNED_BITS = 40
 class Accumulator:
     """How a sum of products is formed: ``acc = round(acc + p_k)`` for k in order, from +0.
 
-    One rounding of the exact sum at each step. With ``product``, each product is rounded to that
-    format first; without it the product is exact. With ``chunk``, sums of that many products start
-    again at +0 and each, the last short one included, is added to an accumulator in ``outer``.
-    A bias is one more addition in the outermost accumulator.
+    Each step rounds the exact sum once. With ``product``, each product is rounded to that format
+    first; without it the product is exact. With ``chunk``, the sum starts again at +0 after so many
+    products, and the sum of each chunk, the last short one included, is added to an accumulator in
+    ``outer``. A bias is one more addition in the outermost accumulator.
 
     ``order`` and ``block`` change how one sum, of a chunk or of all of K, is formed; the contract
     (docs/contract.md, "Sums in other orders") has the exact rules.
@@ -71,11 +71,11 @@ class Accumulator:
         operands:         a FloatFormat or its name, or two, of the left and the right factor:
                           blocks are aligned by the sum of their operands' exponents instead, as in
                           tensor cores. The formats only bound exponents from below (a subnormal
-                          counts with the least one); operands are not rounded. Values that a
-                          format lacks are warned of, once for the format, by the first product of
-                          every shape on the CPU; on a GPU nobody looks. left and right are those of
-                          the product at hand: fprop (input, weight), dgrad (grad_output, weight),
-                          wgrad (grad_output, input). Needs block, a float fmt and no product.
+                          counts with the least one); operands are not rounded. The first product of
+                          every shape on the CPU warns of values that a format lacks, once for the
+                          format; on a GPU nothing looks for them. left and right are those of the
+                          product at hand: fprop (input, weight), dgrad (grad_output, weight), wgrad
+                          (grad_output, input). Needs block, a float fmt and no product.
         least_exponent:   -300..300, the least exponent that a block is aligned to; None: none.
                           Needs operands.
         interleaved:      blocks that take turns in pairs of positions: in every run of interleaved
@@ -211,7 +211,7 @@ class Accumulator:
 
     @property
     def is_native(self) -> bool:
-        """Whether it is what torch itself does: order "native" and no chunk."""
+        """Whether the sums are torch's own: order "native" and no chunk."""
         return self.order == "native" and self.chunk is None
 
     @property
@@ -220,7 +220,8 @@ class Accumulator:
         return self.order == "sequential" and self.block is None
 
     def exchanged(self) -> "Accumulator":
-        """The same sums for products whose factors are written the other way round."""
+        """The accumulator that makes the same sums for products whose factors are written the other
+        way round."""
         if self.operands is None or self.operands[0] == self.operands[1]:
             return self
         return replace(self, operands=self.operands[::-1])

@@ -59,7 +59,8 @@ def bits_without_overflow(
 ) -> NDArray[np.int64]:
     """The fewest bits of a signed accumulator that no sum of these weights leaves, with any inputs.
 
-    Whatever the inputs and the order: the worst partial sum itself, not a bound on it.
+    This holds whatever the inputs and the order: it is computed from the worst partial sum itself,
+    not from a bound on it.
 
     Args:
         weights: integers (..., K), one sum along the last dimension each.

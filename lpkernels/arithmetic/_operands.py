@@ -126,7 +126,7 @@ def text(acc: Accumulator) -> list[str]:
 
 
 def integers(acc: Accumulator) -> tuple[int, ...]:
-    """What stands behind the integers that every accumulator has; nothing without operands."""
+    """The integers behind those that every accumulator has; there are none without operands."""
     if acc.operands is None:
         return ()
     left, right = acc.operands
@@ -142,7 +142,7 @@ def exchanged(ints: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def from_integers(ints: tuple[int, ...]) -> dict[str, Any]:
-    """The arguments of an Accumulator, of all of its integers."""
+    """The arguments of an Accumulator, read from all of its integers."""
     at = InAccumulator
     if len(ints) == at.PLAIN:
         return {}

@@ -13,9 +13,9 @@ class RunningRange:
     """An exponential average of the ranges of a layer's inputs in training, for evaluation.
 
     In training each batch has its own range, and ``average = momentum * average + (1 - momentum) *
-    range``, which starts at 0; in evaluation the average is the range. After t batches it has the
-    weight ``1 - momentum^t`` on what it saw and the rest on 0, so that early ranges are too close
-    to 0; debiased divides by that weight.
+    range``, which starts at 0; in evaluation the average is the range. After t batches the average
+    has the weight ``1 - momentum^t`` on what it saw and the rest on 0, so that early ranges are too
+    close to 0; ``debiased`` divides by that weight.
 
     Text form: ``running:<momentum>[:debiased]``.
 

@@ -20,8 +20,8 @@ from lpkernels.arithmetic._accumulator import Accumulator
 class Unit:
     """One matrix unit, called <gpu>_<inputs>, with the results' format behind it if not float32.
 
-    hardware, instruction: what was recorded.  decided: what the recordings decide of it.
-    unknown: what they leave open, and whose value stands there.
+    hardware, instruction: what was recorded. decided: the parameters that the recordings decide.
+    unknown: the parameters that they leave open, and whose value stands there.
     """
 
     name: str
@@ -76,7 +76,8 @@ def _sixteen_bits(
 ) -> Iterator[Unit]:
     """fp16, bf16 and tf32 (none on the V100) of one GPU, and its fp16 results.
 
-    least: of bf16 and tf32. half_bits: what recordings of fp16 results say of aligned_bits.
+    least: the least exponent of bf16 and tf32. half_bits: what recordings of fp16 results say about
+    aligned_bits.
     """
     name, hardware = gpu
     recorded = (hardware, "wmma", _BITS)

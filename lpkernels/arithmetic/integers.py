@@ -16,13 +16,13 @@ class InQuantizer:
     FORMAT = slice(None, -4)
     MODE = slice(-4, None)
     ROUNDING, RANDOM_BITS, RNG = -4, -3, -2
-    #: These three.
+    #: The rounding, as three integers.
     RULE = slice(-4, -1)
 
 
 class InAccumulator:
-    """Behind PLAIN integers stand, where operands are given, those of their formats and the rest of
-    what is known of them."""
+    """Where operands are given, the integers of their formats, and of the other fields that belong
+    to them, stand behind the PLAIN integers."""
 
     ORDER, CHUNK, ROUNDING, PRODUCT_ROUNDING, RANDOM_BITS, RNG, HAS_PRODUCT, HAS_OUTER = range(8)
     FORMAT = slice(8, 16)

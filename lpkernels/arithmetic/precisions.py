@@ -23,9 +23,9 @@ _MOST_BITS = 32
 class Precision(NamedTuple):
     """The widths in force: ``forward`` of input and weight, ``backward`` of the gradients.
 
-    None where nothing is rounded. forward is a pair (input, weight) where they differ, as a pair
-    with a None where one is not rounded is not: it is then the width of the other. backward is that
-    of grad_output, or where that is not rounded of grad_input or grad_weight.
+    None stands where nothing is rounded. forward is a pair (input, weight) where the two widths
+    differ; where only one of them is rounded it is that one's width, and no pair. backward is the
+    width of grad_output or, where that is not rounded, of grad_input or grad_weight.
     """
 
     forward: int | tuple[int, int] | None
@@ -112,7 +112,8 @@ def rounds(recipe: Recipe, forward: Bits, backward: int | None) -> bool:
 def with_precision(
     recipe: Recipe, forward: Bits, backward: int | None, formats: Formats | None = None
 ) -> Recipe:
-    """recipe with quantizers of so many bits; a side of None stays, as does what is not rounded.
+    """recipe with quantizers of so many bits; a side of None stays, and so does a tensor that is
+    not rounded.
 
     forward is for `input` and `weight`, or a pair for each; backward for `grad_output`,
     `grad_input` and `grad_weight`. Rounding modes, axis, symmetric and input_range are kept.
@@ -141,13 +142,13 @@ def with_precision(
 
 
 def _format_of(fmt: Format, bits: int, formats: Formats | None) -> Format:
-    """fmt in so many bits: of the table, else of its own family."""
+    """fmt in so many bits: taken from the table, else made in its own family."""
     if formats is not None:
         return in_place_of(fmt, _looked_up(bits, formats))
     if isinstance(fmt, AffineFormat):
         return replace(fmt, bits=bits)
     if isinstance(fmt, FixedFormat):
-        # The integer part stays, and with it the largest value but for its last bits.
+        # The integer part stays, and with it the largest value except for its last bits.
         frac_bits = fmt.frac_bits + bits - fmt.word_bits
         return replace(fmt, word_bits=bits, frac_bits=frac_bits)
     raise ValueError(

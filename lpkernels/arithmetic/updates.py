@@ -1,4 +1,4 @@
-"""An optimizer's update of a parameter in one pass: its step, and what is rounded to what."""
+"""An optimizer's update of a parameter in one pass: its step, and the formats of its results."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def header(
 
 
 def machine(config: RunConfig, processes: Processes) -> Record:
-    """What a run starts or goes on with: versions, machine, commit, processes."""
+    """The circumstances in which a run starts or goes on: versions, machine, commit, processes."""
     how = {"count": processes.count, "sharded": processes.sharded}
     return {"environment": environment(config.device), "processes": how}
 
@@ -111,7 +111,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def write_part(path: Path, lines: list[Record], config: RunConfig, processes: Processes) -> None:
-    """The records that a part of a run has of its own, whose header tells of the run too."""
+    """Writes the records that a part of a run has of its own; their header tells of the run too."""
     own = {**lines[0], "config": config.to_dict(), **machine(config, processes)}
     write_records(path, [own, *lines[1:]])
 
@@ -162,7 +162,8 @@ def read_run(path: str | Path) -> Run:
 def find_runs(folder: str | Path) -> list[Run]:
     """The runs in `folder` and below, in the order of their paths; a file is one run.
 
-    Of a sweep the finished cells, by name and seed, and not what its workers are at.
+    In the folder of a sweep these are the finished cells, by name and seed, and not the runs under
+    way.
     """
     folder = Path(folder)
     if folder.is_file():

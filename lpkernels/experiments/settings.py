@@ -64,7 +64,7 @@ class Section:
         ValueError: a value that its field refuses.
     """
 
-    #: What the options of this section are called together.
+    #: The title of the options of this section.
     TITLE: ClassVar[str] = ""
     #: Names that fields had in earlier records and checkpoints, by what they are called now.
     RENAMED: ClassVar[Mapping[str, str]] = {}
@@ -97,7 +97,7 @@ class Section:
 
 @cache
 def _hints(section: type) -> dict[str, Any]:
-    """Found once: a sweep makes thousands of sections."""
+    """The annotations, found once: a sweep makes thousands of sections."""
     return get_type_hints(section)
 
 
@@ -106,7 +106,7 @@ def settings(section: type[Section]) -> list["dataclasses.Field[Any]"]:
     return [field for field in dataclasses.fields(section) if _TEXT in field.metadata]
 
 
-# Which section has the field of a name: its own name.
+# For each field its name, and the name of the section that has it.
 _OWNERS: dict[str, str] = {}
 
 

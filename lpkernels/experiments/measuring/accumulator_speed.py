@@ -14,9 +14,10 @@ from lpkernels.functional import matmul, quantize
 from lpkernels.techniques.accumulation import measure
 
 SHORTEST, LONGEST = 6, 24
-# 16 x 16 sums, 8 x 8 of the longest, whose operands would else not fit in memory beside others.
+# There are 16 x 16 sums, and 8 x 8 of the longest, whose operands would otherwise not fit in
+# memory.
 _SIDE, _SIDE_LONG, _LONG = 16, 8, 1 << 21
-# Products of a call that the reference, which is slow on purpose, is asked for.
+# The reference, which is slow on purpose, is asked for at most so many products in a call.
 _MOST_REFERENCE = 1 << 22
 
 
@@ -59,7 +60,7 @@ def speed_over_length(
 
 
 def _device(backend: str, products: int) -> torch.device | None:
-    """Where a backend can do that many products, None if it cannot."""
+    """The device on which a backend can do that many products, None if it cannot."""
     if backend == "reference" and products > _MOST_REFERENCE:
         return None
     places = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

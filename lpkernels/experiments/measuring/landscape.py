@@ -1,7 +1,8 @@
 """The loss around trained weights: slices along normalised directions, and the top curvature.
 
-All of it on a copy of the model in float64 and torch's own arithmetic: of emulated arithmetic the
-loss is a staircase, whose second derivatives say nothing of the valley it stands in.
+Everything here works on a copy of the model in float64 and torch's own arithmetic: in emulated
+arithmetic the loss is a staircase, whose second derivatives say nothing about the valley it stands
+in.
 """
 
 import copy
@@ -61,9 +62,9 @@ def exact_copy(model: nn.Module) -> nn.Module:
 def filter_normalised(parameters: Sequence[Tensor], seed: int) -> Direction:
     """A random direction in which each filter has the norm of its weights.
 
-    Gaussian; scaled for each index of the first dimension of a parameter of two or more. Biases and
-    the weights of norms, which have one dimension, do not move. The same seed gives the same
-    direction for parameters of the same shapes, but for the scale.
+    The direction is Gaussian, and is scaled for each index of the first dimension of a parameter of
+    two or more dimensions. Biases and the weights of norms, which have one dimension, do not move.
+    The same seed gives the same direction for parameters of the same shapes, except for the scale.
 
     Args: parameters: float64 tensors, of any device.
     Reference: Li et al. 2018, "Visualizing the loss landscape of neural nets", arXiv 1712.09913,
@@ -124,7 +125,8 @@ def loss_surface(
     `loss_slice`. It takes points * points passes over the batches."""
     at, twin, data = _prepared(model, batches, radius, points)
     base = [p.detach().clone() for p in twin.parameters()]
-    # Seeds of one slice and the next are neighbours; the second direction must not be one's first.
+    # Slices have neighbouring seeds; the second direction here must not be the first one of another
+    # slice.
     first, second = filter_normalised(base, 2 * seed), filter_normalised(base, 2 * seed + 1)
     losses = [
         [_at(twin, base, [(float(a), first), (float(b), second)], loss, data) for b in at]
@@ -189,7 +191,7 @@ def _power(
     for iteration in range(1, iterations + 1):
         norm = _norm(vector)
         if norm == 0:
-            # The Hessian maps the vector to nothing: it is flat here.
+            # The Hessian maps the vector to zero: the loss is flat here.
             return Sharpness(0.0, iteration, True)
         vector = [v / norm for v in vector]
         product = _hessian_product(model, loss, data, parameters, vector)

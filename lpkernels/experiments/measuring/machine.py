@@ -1,4 +1,4 @@
-"""Versions, processor, GPU and commit: what a figure may depend on."""
+"""Versions, processor, GPU and commit: the things that a figure may depend on."""
 
 import platform
 import subprocess
@@ -12,7 +12,7 @@ import lpkernels
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions, machine and commit: what a figure may depend on."""
+    """Versions, machine and commit, as plain values: a figure may depend on them."""
     versions = {
         "lpkernels": lpkernels.__version__,
         "python": platform.python_version(),

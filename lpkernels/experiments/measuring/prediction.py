@@ -19,8 +19,9 @@ BACKENDS = ("cuda", "triton")
 
 
 class Prediction(NamedTuple):
-    """Of one backend. products: a record for each product, those of equal layer, pass and sizes
-    once, with how many `times` it is made. total: their sums. refused: why there is none."""
+    """The prediction for one backend. products: a record for each product; products of equal layer,
+    pass and sizes have one record, which says how many `times` they are made. total: their sums.
+    refused: why there is no prediction."""
 
     backend: str
     products: list[Record]

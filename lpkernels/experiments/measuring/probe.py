@@ -10,7 +10,7 @@ from lpkernels.functional import pack, quantize
 
 
 class Probe(NamedTuple):
-    """What became of one value; `code` is "" where the format has no code for the result."""
+    """The outcome of one value; `code` is "" where the format has no code for the result."""
 
     value: float
     result: float

@@ -39,7 +39,8 @@ class Traced(NamedTuple):
 
 
 def _integers(quantizer: Quantizer | None) -> Ints:
-    """Of a float or fixed format; nothing is known of values that a tensor's scale decides."""
+    """The integers of a float or fixed format; nothing is known of values that a tensor's scale
+    decides."""
     fits = quantizer is not None and isinstance(quantizer.fmt, FloatFormat | FixedFormat)
     return quantizer.to_ints() if quantizer is not None and fits else ()
 
@@ -77,8 +78,8 @@ def trace(model: nn.Module, sample: Any, loss: Callable[[Any], Tensor]) -> list[
 
 
 class _Layers:
-    """Which module an operator runs for: in forward the innermost that runs, in backward the one
-    whose forward made the node."""
+    """The modules for which operators run: in forward the innermost module that runs, in backward
+    the module whose forward made the node."""
 
     def __init__(self, model: nn.Module) -> None:
         self._recipes = {name: getattr(m, "recipe", None) for name, m in model.named_modules()}

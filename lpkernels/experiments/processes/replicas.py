@@ -17,10 +17,11 @@ State = dict[str, Any]
 
 
 def spread(model: nn.Module, processes: Processes, device: str) -> nn.Module:
-    """What to call for a training step, whose backward leaves the mean of the processes' gradients.
+    """The function to call for a training step, whose backward leaves the mean of the processes'
+    gradients.
 
-    With one process the model itself. Sharded, the model's own parameters become DTensors: the
-    optimizer is made after this.
+    With one process this is the model itself. With shards the model's own parameters become
+    DTensors, so the optimizer is made after this.
     """
     return replicated(sharded(model, processes, device), processes)
 
@@ -33,8 +34,8 @@ def sharded(model: nn.Module, processes: Processes, device: str) -> nn.Module:
 
 
 def replicated(model: nn.Module, processes: Processes, *, partly: bool = False) -> nn.Module:
-    """What to call for a training step: the model, or its DDP wrapper where each process holds all
-    of it.
+    """The function to call for a training step: the model, or its DDP wrapper where each process
+    holds all of it.
 
     partly: some parameters get no gradient in a backward pass.
     """
@@ -61,7 +62,8 @@ def without_exchange(network: nn.Module) -> Iterator[None]:
 
 
 def _sharded(model: nn.Module, count: int, kind: str) -> nn.Module:
-    """Each child with parameters is gathered when it is called, and its shards kept otherwise."""
+    """Shards the model: each child with parameters is gathered when it is called, and kept as
+    shards otherwise."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = dist.init_device_mesh(kind, (count,))

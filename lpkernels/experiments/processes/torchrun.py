@@ -25,9 +25,9 @@ class Processes:
     """The processes of a run as one of them sees them. Every method that says "all" is called by
     all of them, in the same order; with one process none communicates.
 
-    rank: which one this is, 0 .. count - 1; the first writes files and talks to the terminal.
-    local_rank: which one on its machine; on CUDA the number of its GPU.
-    sharded: weights, their gradients and the optimizer's state are spread over the processes
+    rank: the number of this process, 0 .. count - 1; the first writes files and talks to the
+    terminal. local_rank: its number on its machine; on CUDA the number of its GPU. sharded:
+    weights, their gradients and the optimizer's state are spread over the processes
         (FSDP2) and not whole in each (DDP).
     """
 
@@ -147,7 +147,7 @@ def joined(*, sharded: bool = False) -> Iterator[Processes]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     try:
         yield Processes(int(os.environ["RANK"]), count, local, sharded)
-        # None leaves while another still talks to it.
+        # No process leaves while another still talks to it.
         dist.barrier()
     finally:
         # A thread of gloo needs the interpreter's lock to free its last work, and the process

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 KIND = "accumulate"
-# 64 x 64 sums: rows share their left operand, so errors are estimated from the spread of rows.
+# There are 64 x 64 sums. Rows share their left operand, so errors are estimated from the spread of
+# rows.
 _SIDE = 64
-#: Fewer mantissa bits than planned, of the runs that train; one has a bit more.
+#: How many mantissa bits fewer than planned the training runs have; one run has a bit more.
 NARROWER = (-1, 0, 1, 2, 3, 4)
 
 Show = Callable[[], None]
@@ -181,8 +182,8 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
 
 
 def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Record:
-    """side x side sums of products of rounded standard normal values: what the theory predicts of
-    them, and what they do.
+    """Makes side x side sums of products of rounded standard normal values; returns what the theory
+    predicts, and what the sums do.
     """
     generator = torch.Generator().manual_seed(seed)
     a, b = (

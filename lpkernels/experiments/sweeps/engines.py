@@ -17,9 +17,9 @@ from lpkernels.experiments.sweeps.worker import ALONE, DONE, STOPPED, End, Task,
 ENGINES = ("processes", "ray", "dask")
 _NEEDS = {"processes": ("joblib",), "ray": ("joblib", "ray"), "dask": ("joblib", "distributed")}
 _EXTRA = {"processes": "lab", "ray": "ray", "dask": "dask"}
-# Workers that end so often, one after the other, before any of them takes a cell, cannot work.
+# If so many workers end, one after the other, before any of them takes a cell, workers cannot work.
 _VAIN_STARTS = 4
-# How long workers may take to save what they do when the command is stopped.
+# How long workers may take to save their state when the command is stopped.
 _STOP_SECONDS = 60.0
 
 _LOOK_EVERY = 1.0
@@ -30,7 +30,7 @@ Stop = Callable[[], None]
 
 
 def check_engine(engine: str) -> None:
-    """Whether an engine can run here.
+    """Checks that an engine can run here.
 
     Raises:
         ValueError: there is none of that name.
@@ -71,7 +71,7 @@ def wants_gpus(devices: Sequence[str]) -> bool:
 
 
 def run_workers(engine: str, jobs: int | None, task: Task, state: State, stop: Stop) -> list[End]:
-    """Runs workers until they end, and makes those again that die.
+    """Runs workers until they end, and replaces workers that die.
 
     Args:
         jobs: how many workers, at most one a cell; None: one for each processor or worker of the
@@ -141,8 +141,8 @@ def _gpus(task: Task) -> int:
 
 
 def _begin(command: int) -> None:
-    """What a worker's process does first: it leaves the terminal's group, since ctrl-C is for the
-    command alone, which tells its workers; and it sees to it that it ends with the command."""
+    """The first thing in a worker's process: it leaves the terminal's group, since ctrl-C is for
+    the command alone, which tells its workers; and it arranges that it ends with the command."""
     os.setpgrp()
     threading.Thread(target=_end_with, args=(command,), daemon=True).start()
 
@@ -159,7 +159,7 @@ def _end_with(command: int) -> None:
 
 
 class _Vain:
-    """Counts workers that die one after the other while nothing changes in the folder."""
+    """Counts the workers that die one after the other while nothing changes in the folder."""
 
     def __init__(self, state: State) -> None:
         self.state, self.last, self.times = state, state(), 0
@@ -247,7 +247,7 @@ def _dask(jobs: int | None) -> Iterator[int]:
         except ValueError:
             local: dict[str, Any] = {}
             if not dask.config.get("scheduler-address", None):
-                # A process for each: the threads of one would wait for one another.
+                # Each worker gets a process: the threads of one process would wait for one another.
                 local = {"n_workers": jobs or processors(), "threads_per_worker": 1}
                 local["dashboard_address"] = None
             client = stack.enter_context(distributed.Client(**local))

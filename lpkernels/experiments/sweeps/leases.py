@@ -1,8 +1,8 @@
 """Leases: a file that its owner keeps changing, and by which others judge whether it lives.
 
-No two machines' clocks are compared. An observer takes an owner for dead that has not changed its
+No two machines' clocks are compared. An observer counts an owner as dead if it has not changed its
 file for the lease's time by the observer's own clock, or at once if the owner was a process of this
-machine that is no more.
+machine that has ended.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ SECONDS = 60.0
 _RENEWALS = 6
 # The file keeps its size and is written in place, so that a full disk cannot end a lease.
 _SIZE = 640
-# Progress is written no oftener: others look at it about as often.
+# Progress is not written more often: others look at it about as often.
 _SHOWN_EVERY = 0.5
 
 HELD, RELEASED, FAILED = "held", "released", "failed"
@@ -154,8 +154,8 @@ class Lease:
     def _update(self, *, flush: bool, **changes: Any) -> None:
         """Changes the file unless the lease is over.
 
-        An error is none: the folder may be away for a moment, or removed by whoever took over. The
-        work goes on, and whether its result counts is decided at its end.
+        A failure to write is no error: the folder may be away for a moment, or removed by whoever
+        took over. The work goes on, and whether its result counts is decided at its end.
         """
         with self._lock, contextlib.suppress(OSError):
             if not self._over.is_set():
@@ -211,7 +211,7 @@ class Watch:
     def is_over(self, path: Path) -> bool:
         """Whether the lease was given up, or its owner is dead or silent for the lease's time.
 
-        Of a file that is not there too: only whoever ended a lease removes it.
+        This is so of a file that is not there, too: only whoever ended a lease removes it.
         """
         try:
             data = path.read_bytes()

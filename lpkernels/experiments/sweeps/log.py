@@ -19,7 +19,7 @@ from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
 
 KIND = "sweep"
 SCHEMA = 1
-# How often a line is added at most that others overwrite.
+# At most so often is a line added again that others overwrite.
 _APPENDS = 5
 
 

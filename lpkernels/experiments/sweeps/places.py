@@ -34,7 +34,7 @@ ERROR = "error.txt"
 _BEFORE = "before.json"
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
-# What a rename onto a folder that is there and not empty says, which depends on the system.
+# The errors of a rename onto a folder that is there and not empty; they depend on the system.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
 
@@ -91,8 +91,8 @@ class Places:
             shutil.rmtree(hidden, ignore_errors=True)
 
     def sweep_up(self, watch: Watch) -> None:
-        """Removes what commands left that were killed: tries at finished cells, folders that were
-        being made or removed, leases of commands."""
+        """Removes what killed commands left: tries at finished cells, folders that were being made
+        or removed, leases of commands."""
         for cell, numbers in self.tries().items():
             if (self.cells / cell).is_dir():
                 for number in numbers:
@@ -194,8 +194,8 @@ def take(
 ) -> Claim | None:
     """Claims a cell; None where another holds it, was faster, or it is finished or given up.
 
-    The new try goes on from the last checkpoint of the former ones, unless an error ended them:
-    that starts again, since what it left may be what is wrong.
+    The new try goes on from the last checkpoint of the former tries, unless an error ended them.
+    Then it starts again, since the checkpoint may be what is wrong.
 
     Args:
         tries: the numbers of former tries, as the caller found them.
@@ -251,7 +251,7 @@ def _is_outlived(places: Places, path: Path, watch: Watch) -> bool:
     of its cell then, and was not killed with everything else.
 
     Both leases are watched from the same moment on. A command that ended with its worker has been
-    silent for as long as that one, but for a renewal.
+    silent for as long as the worker, give or take a renewal.
     """
     note = Note.read(path)
     if note is None or not note.run or watch.is_over(places.runs / note.run):

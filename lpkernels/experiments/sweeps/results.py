@@ -1,4 +1,4 @@
-"""What the cells of a sweep came to."""
+"""The results of the cells of a sweep."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Result:
-    """One cell: an arm, the values of the axes, a seed, and what its run came to.
+    """One cell: an arm, the values of the axes, a seed, and the result of its run.
 
     status: "finished", "diverged" (a run whose loss is not finite at its end, or whose every last
         update was skipped: a result too) or "failed" (an error, twice).

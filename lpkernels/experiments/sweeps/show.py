@@ -62,7 +62,7 @@ def shown(console: "Console | None", places: Places, cells: Collection[str]) -> 
     with Progress(*columns, console=console, speed_estimate_period=_SPEED_SECONDS) as bar:
         now = count(places, cells)
         task = bar.add_task(str(now), total=len(cells))
-        # Set apart, so that what was done before counts for no speed.
+        # It is set apart, so that cells done before do not count for the speed.
         bar.update(task, completed=now.done)
 
         def look() -> None:

@@ -10,7 +10,7 @@ import lpkernels
 from lpkernels.experiments.settings import plain
 from lpkernels.experiments.training.config import RunConfig
 
-# What only reads results; a change there retrains nothing.
+# These sources only read results; a change in them retrains nothing.
 _STATISTICS = ("statistics", "groups", "paired", "student", "results")
 _FOLDERS = ("report/", "cli/", "experiments/sweeps/frontiers/")
 _READERS = (*_FOLDERS, *(f"experiments/sweeps/{name}.py" for name in _STATISTICS))

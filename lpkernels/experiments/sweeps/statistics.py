@@ -1,4 +1,4 @@
-"""What the arms of a sweep come to, and how they differ, seed by seed."""
+"""The figures of the arms of a sweep, and how they differ, seed by seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class ArmSummary:
 
     @property
     def ended(self) -> int:
-        """Runs that came to a result: of how many the diverged are a share."""
+        """The number of runs that came to a result; the diverged runs are a share of them."""
         return self.finished + self.diverged
 
     @property

@@ -19,7 +19,7 @@ Q = TypeVar("Q", bound=Question)
 
 
 class Study(Generic[Q]):
-    """The records of one question; what they hold already is not done again.
+    """The records of one question; work that they hold already is not done again.
 
     Args:
         folder: holds them, in the file <kind>.jsonl; made if absent.

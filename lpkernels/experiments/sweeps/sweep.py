@@ -50,10 +50,11 @@ def run_sweep(
 ) -> Results:
     """Runs the cells of `spec` that have no result in `folder` yet, and returns all results.
 
-    Killed at any moment, it loses no finished cell, and called again it runs what is missing; a
-    cell goes on from its last checkpoint. Any number of such calls, on any machines, share a folder
-    and run no cell twice. A cell that fails is tried once more, then given up, with its error among
-    the results; so is one that kills its worker twice. A diverged run is a result like any other.
+    It may be killed at any moment and loses no finished cell; called again, it runs the cells that
+    are missing, and a cell goes on from its last checkpoint. Any number of such calls, on any
+    machines, share a folder and run no cell twice. A cell that fails is tried once more, then given
+    up, with its error among the results; so is one that kills its worker twice. A diverged run is a
+    result like any other.
 
     Args:
         spec: what to run. More arms, seeds or values of the axes may be added later.
@@ -188,7 +189,7 @@ def train_all(
     elif specs:
         check_same_sweep(specs[0], spec)
     for workload in {config.workload: None for config in configs}:
-        # What is wrong with it is an error of the call, and of no cell.
+        # A fault in it is an error of the call, and not of a cell.
         find(workload)
     train = partial(train_cell, console=console)
     results = run_sweep(spec, folder, jobs=1, retry_failed=True, train=train)

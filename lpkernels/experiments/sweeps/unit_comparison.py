@@ -59,7 +59,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Difference:
-    """The same weights and examples through both.
+    """The difference of both sides for the same weights and examples.
 
     weights: "untrained", or the name of the arithmetic in which they were trained.
     outputs, differ: numbers that the network returned, and those that differ in a bit (NaN equals

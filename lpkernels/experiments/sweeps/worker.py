@@ -1,4 +1,5 @@
-"""A worker of a sweep: takes one cell after the other, trains it, commits its result itself."""
+"""A worker of a sweep: it takes one cell after the other, trains it and commits its result
+itself."""
 
 import errno
 import shutil
@@ -41,7 +42,7 @@ ALONE = threading.Lock()
 
 @dataclass(frozen=True)
 class Task:
-    """What all workers of a command are told.
+    """The task that all workers of a command are given.
 
     root: the sweep's folder, absolute.
     cells: by the name of their folders, in the order in which they are taken.
@@ -61,7 +62,7 @@ DONE, STOPPED, FULL, OTHER = "done", "stopped", "full", "other"
 
 
 class End(NamedTuple):
-    """How a worker ended, and with what to say about it."""
+    """How a worker ended, and a message about it."""
 
     kind: str
     text: str = ""
@@ -85,22 +86,23 @@ def train_cell(
     try:
         trainer = Trainer.resume(folder, workload=workload)
     except Exception:
-        # None, or one that a worker's or a machine's end spoilt: the bits are the same.
+        # There is no checkpoint, or the end of a worker or a machine spoilt it. The run starts
+        # again, to the same bits.
         trainer = Trainer(config, folder, workload=workload, overwrite=True)
     trainer.fit(console=console, on_progress=on_progress)
 
 
 @lru_cache(maxsize=1)
 def _workload(config: WorkloadConfig) -> Workload:
-    """The last workload is kept: mostly the next cell's."""
+    """The workload of a cell; the last one is kept, since the next cell mostly has the same."""
     from lpkernels.experiments.workloads.registry import find
 
     return find(config)
 
 
 def work(task: Task) -> End:
-    """Takes cells until all are finished or failed, those that others hold included: it waits for
-    them, and takes over where their workers die.
+    """Takes cells until all are finished or failed. It waits for cells that others hold, and takes
+    over where their workers die.
 
     Raises: KeyboardInterrupt: ctrl-C in the command's own process; the cell's state is saved.
     """

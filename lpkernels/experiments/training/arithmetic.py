@@ -14,7 +14,7 @@ from lpkernels.rounding import ROUNDINGS
 
 @dataclass(frozen=True)
 class ArithmeticConfig(Section):
-    """The recipe of every linear and convolution layer, and what differs from it."""
+    """The recipe of every linear and convolution layer, and the exceptions from it."""
 
     TITLE: ClassVar[str] = "Arithmetic"
 

@@ -15,8 +15,8 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-# What a run uses where it says nothing: SGD's are those of residual networks (He et al. 2016, arXiv
-# 1512.03385, section 4.2), the others torch's own.
+# The defaults of a run: SGD's are those of residual networks (He et al. 2016, arXiv 1512.03385,
+# section 4.2), the others are torch's own.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 1e-4},
     "adam": {
@@ -128,7 +128,8 @@ def build_optimizer(
     """The optimizer of a run. On CUDA it is torch's fused one, which skips an update on the device
     and waits for nothing; but for sharded parameters, of which torch 2.13's fused SGD takes none.
     """
-    # Only where it is asked for: naming the argument at all turns torch's own choice off.
+    # The argument is passed only where it is asked for: naming it at all turns torch's own choice
+    # off.
     fuses = torch.device(device).type == "cuda" and not sharded
     fused: dict[str, Any] = {"fused": True} if fuses else {}
     return OPTIMIZERS[config.optimizer](parameters, **config.arguments(), **fused)

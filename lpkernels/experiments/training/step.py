@@ -67,7 +67,7 @@ class Step:
 
     @cached_property
     def _parameters(self) -> list[nn.Parameter]:
-        """Found once: following all modules takes as long as some layers."""
+        """The parameters, found once: following all modules takes as long as some layers."""
         return list(self.model.parameters())
 
     def _only(self, turn: Turn) -> None:

@@ -24,7 +24,7 @@ class Tally:
         value = value.detach().double()
         known = self._sums.get(name)
         if known is None:
-            # A copy: what is added may be the caller's own.
+            # This makes a copy: the tensor may be the caller's own.
             self._sums[name] = value.clone()
         elif known.device == value.device:
             known += value

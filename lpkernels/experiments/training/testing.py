@@ -25,12 +25,12 @@ def evaluate(
     processes: Processes,
     last: bool = False,
 ) -> dict[str, float]:
-    """What the workload's test comes to, with the model in evaluation mode.
+    """The figures of the workload's test, with the model in evaluation mode.
 
-    A function of the weights, the seed and the epoch, which several processes share by batches:
-    each batch draws from a stream of its own, so that testing more or less often, or with more
-    processes, does not change the training. After the `last` epoch the parts' further tests have
-    fields of their own, <field>_<name of the test>.
+    They are a function of the weights, the seed and the epoch. Several processes share the test by
+    batches: each batch draws from a stream of its own, so that testing more or less often, or with
+    more processes, does not change the training. After the `last` epoch the parts' further tests
+    have fields of their own, <field>_<name of the test>.
     """
     model.eval()
 

@@ -280,7 +280,7 @@ class Trainer:
         show: Callable[[int, str], None] | None,
         on_progress: OnProgress | None,
     ) -> None:
-        """What is left of the current epoch: training steps, test, record, checkpoint."""
+        """Runs what is left of the current epoch: training steps, test, record, checkpoint."""
         start = shown = time.perf_counter()
         before = self.position.seconds
         plan = self.workload.train.plan(self.config.seed, self.position.epoch)
@@ -306,12 +306,12 @@ class Trainer:
         return self.position.epoch * self.steps + self.position.step
 
     def _note(self) -> str:
-        """What the progress bar says."""
+        """The text of the progress bar."""
         loss = self.tally.here("loss") / max(self.position.seen, 1) * self.processes.count
         return f"epoch {self.position.epoch + 1}/{self.config.epochs}  loss {loss:.3f}"
 
     def _train(self, batch: tuple[torch.Tensor, ...]) -> None:
-        """One step on a batch; adds to the sums of the epoch."""
+        """Makes one step on a batch, and adds to the sums of the epoch."""
         number = self._done()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config.optimizer, number, self.total_steps)

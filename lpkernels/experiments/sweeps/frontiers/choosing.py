@@ -28,7 +28,7 @@ LAM = 0.1
 
 @dataclass(frozen=True)
 class Frontier:
-    """What is known of a task.
+    """What is known about a task.
 
     memory: (configurations,) bytes.  measured: (configurations,) errors, NaN where there is none.
     predicted: (configurations,) errors; of a measured one its own.
@@ -52,7 +52,7 @@ class Known:
 
     @classmethod
     def of(cls, matrix: ErrorMatrix, task: str, rank: int) -> Known:
-        """The matrix without `task`: nothing of a task is learned from itself.
+        """The matrix without `task`, so that nothing about a task is learned from itself.
 
         Raises: ValueError: a rank above the data, a configuration that no other task has measured.
         """

@@ -73,8 +73,9 @@ def run_study(
 ) -> Measured:
     """Measures each task of `spec` in a few configurations, and returns all that the folder holds.
 
-    What to measure is written down before it runs: stopped at any moment, the same call goes on
-    with the same choice. Several such calls, on any machines, may share the folder.
+    The choice of what to measure is written down before it runs: a call may be stopped at any
+    moment, and the same call then goes on with the same choice. Several such calls, on any
+    machines, may share the folder.
 
     Args:
         folder: where results go; made if absent.
@@ -115,7 +116,7 @@ def run_study(
 
 
 def _asked(spec: FrontierSpec, folder: Path) -> dict[str, list[int]]:
-    """What was chosen before: a choice that was stopped goes on as it began."""
+    """The configurations chosen before: a choice that was stopped goes on as it began."""
     try:
         return read_measured(folder).asked
     except FileNotFoundError:
@@ -154,7 +155,7 @@ def _grid(spec: FrontierSpec) -> tuple[int, int]:
 
 
 def _cover(spec: FrontierSpec, n: int | None) -> list[tuple[str, int]]:
-    """Every row and every column of the grid of each task: its diagonals."""
+    """A cover of every row and every column of the grid of each task, by its diagonals."""
     (rows, columns), count = _grid(spec), _count(spec, n)
     least, most = max(rows, columns, 3), len(spec.space)
     if rows < 2 or columns < 2 or not least <= count <= most:

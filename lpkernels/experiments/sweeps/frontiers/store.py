@@ -41,7 +41,7 @@ class Measured(NamedTuple):
 def joined_spec(folder: str | Path, spec: FrontierSpec) -> FrontierSpec:
     """The specification of all that belongs in the folder once `spec` runs there.
 
-    More tasks and seeds may come; what is there stays.
+    More tasks and seeds may be added; those that are there stay.
 
     Raises: ValueError: it is the folder of another study, or of a sweep.
     """

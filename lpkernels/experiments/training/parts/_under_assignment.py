@@ -1,4 +1,4 @@
-"""Training under a precision assignment, whoever makes it: what parts that do share."""
+"""Training under a precision assignment, whoever makes it: the code that such parts share."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ class UnderAssignment(Part):
     promote, fan_out: as for `assign`; nothing is counted where nothing is promoted.
     """
 
-    #: What the setting is called that asks for it.
+    #: The name of the setting that asks for it.
     OPTION: ClassVar[str]
 
     def __init__(self, *, promote: float | None, fan_out: FanOut = "sum") -> None:
@@ -86,7 +86,7 @@ class UnderAssignment(Part):
         return found.losses.mean()
 
     def _outcome(self, model: nn.Module, batch: Batch) -> Outcome:
-        """One loss that counts for all examples, for their mean is what is rounded."""
+        """One loss that counts for all examples, because their mean is what is rounded."""
         mean = self.assigned(batch[0], batch)
         return Outcome((mean * len(batch[0])).reshape(1), self._sums)
 

@@ -82,7 +82,7 @@ class AssignedTraining(UnderAssignment):
         }
 
     def files(self) -> dict[str, list[dict[str, Any]]]:
-        """What was promoted when, by what."""
+        """The promotions: which tensor, when, and by which trigger."""
         header = {"type": "header", "assignment": str(self.request)}
         events = [{"type": "promotion", **asdict(each)} for each in self.assigned.promotions]
         return {PROMOTIONS: [header, *events]}

@@ -26,7 +26,7 @@ class DiagnosisConfig(PartConfig):
 
     TITLE: ClassVar[str] = "Diagnosis"
     NAME: ClassVar[str] = DIAGNOSIS
-    # What changes the model comes first: the diagnosis sees the model that is trained.
+    # Parts that change the model come first: the diagnosis sees the model that is trained.
     ORDER: ClassVar[int] = 95
 
     diagnose: str = setting(

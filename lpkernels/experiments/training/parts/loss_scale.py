@@ -23,7 +23,7 @@ class LossScaleConfig(PartConfig):
 
     TITLE: ClassVar[str] = "Loss scale"
     NAME: ClassVar[str] = "loss_scale"
-    # After what replaces the optimizer, which it unscales and steps.
+    # It comes after parts that replace the optimizer, which it unscales and steps.
     ORDER: ClassVar[int] = 75
 
     loss_scale: float = setting(

@@ -1,4 +1,4 @@
-"""What a technique hands to the trainer: a part, and the settings that it is made from.
+"""A part, which is what a technique hands to the trainer, and the settings that it is made from.
 
 The trainer calls the hooks of a run's parts and knows nothing else of them. Within one step:
 
@@ -31,7 +31,7 @@ from lpkernels.experiments.workloads.workload import Batch, Turn, Workload
 
 
 class Context:
-    """What a part may want to know of the run it is prepared for.
+    """What a part may want to know about the run for which it is prepared.
 
     workload: data, model, loss and metric.
     parameter_names: of the model's parameters, in the order in which the optimizer has them.
@@ -89,7 +89,7 @@ class Part:
         return turns
 
     def around_step(self, step: int) -> AbstractContextManager[Any]:
-        """What surrounds step number `step` of the run, from 0; its test is outside."""
+        """A context around step number `step` of the run, from 0; the test is outside."""
         return nullcontext()
 
     def before_step(self, step: int) -> None:
@@ -114,11 +114,11 @@ class Part:
         """Called after the update; `ran` is a 0-d bool tensor, which is better not read here."""
 
     def evaluating(self) -> AbstractContextManager[Any]:
-        """What surrounds a test: another precision, averaged weights."""
+        """A context around a test: another precision, averaged weights."""
         return nullcontext()
 
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
-        """By name what surrounds each further test after the last epoch, within `evaluating()`.
+        """By name, a context around each further test after the last epoch, within `evaluating()`.
 
         The record then has its fields too, as test_accuracy_<name>.
         """

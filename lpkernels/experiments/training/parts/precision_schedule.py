@@ -23,7 +23,7 @@ class PrecisionScheduleConfig(PartConfig):
 
     TITLE: ClassVar[str] = "Precision schedule"
     NAME: ClassVar[str] = "precision_schedule"
-    # Before all else: the others see the bits of the step.
+    # It comes before all others, which see the bits of the step.
     ORDER: ClassVar[int] = 10
 
     schedule: str = setting(
@@ -39,7 +39,7 @@ class PrecisionScheduleConfig(PartConfig):
 
 
 class _Scheduled(Part):
-    """What both kinds do: tests at the highest bits, and in the end two further ones."""
+    """What both kinds share: tests at the highest bits, and two further tests in the end."""
 
     setter: PrecisionSetter
 
@@ -60,7 +60,8 @@ class _Scheduled(Part):
         return self.setter.at()
 
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
-        """At the bits of the last step, and at the highest with the statistics of these."""
+        """Tests at the bits of the last step, and at the highest bits with statistics gathered at
+        these."""
         tests = {"last_bits": self.setter.as_trained()}
         if any(with_statistics(self._model)):
             redone = recalibrated(self._model, self._batches(), forward=self._forward)
@@ -125,7 +126,7 @@ class ClosedSchedule(_Scheduled):
         epoch = -(-len(context.workload.train) // context.batch)
         self._every = self.plan.every or epoch
         self._steps = 0
-        # It stays on its device: reading it at every step would wait for that.
+        # It stays on its device: reading it at every step would wait for the device.
         self._loss = torch.zeros((), dtype=torch.float64, device=context.device)
         return self.scheduler
 
