@@ -60,7 +60,7 @@ _MODULES = {
     "triton": "lpkernels.backends.triton",
 }
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
-# By operation, where instructions were counted or the reason is another.
+# The order by operation, where instructions were counted or there is another reason.
 _AUTO_OF = {(op, "cuda"): (*order, "reference") for op, order in _choice.orders().items()}
 
 
@@ -200,7 +200,8 @@ def _load(name: str) -> tuple[str, Backend | None]:
 
 
 def _why_not(name: str) -> str:
-    """Why the backend is absent. One that fails its self-test is not absent: using it raises."""
+    """Why the backend is absent. A backend that fails its self-test is not absent: using it
+    raises."""
     if name in _checked:
         return ""
     if name not in _loaded:

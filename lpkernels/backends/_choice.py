@@ -1,11 +1,11 @@
 """Which of the backends ``cuda`` and ``triton`` comes first on a CUDA device, and why.
 
-For products the one whose kernels take fewer instructions: the machine code of both for sm_90,
-counted in the main loop for one product (``python -m bench.cuda_counts``, ``bench.triton_counts``).
-Nothing here has been measured on a device. Rows pair the kernels that the same operands and
-accumulator lead to; sums are to nearest where they do not say otherwise. All other operations go to
-``cuda`` where it has them, but native chunks: both sum them in the product's own kernel, and that
-of ``triton`` takes every outer format and mode.
+For products it is the one whose kernels take fewer instructions: the machine code of both for sm_90
+is counted in the main loop for one product (``python -m bench.cuda_counts``,
+``bench.triton_counts``). Nothing here has been measured on a device. Rows pair the kernels that the
+same operands and accumulator lead to; sums are to nearest where they do not say otherwise. All
+other operations go to ``cuda`` where it has them, except native chunks: both backends sum them in
+the product's own kernel, and the kernel of ``triton`` takes every outer format and mode.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def first(operation: str) -> str:
 
 
 def orders() -> dict[str, tuple[str, str]]:
-    """By operation of a Backend which one "auto" asks first, where that is decided here."""
+    """For each operation whose order is decided here, the backends in the order in which "auto"
+    asks them."""
     found = {"accumulate": ("triton", "cuda")}
     for operation, names in _OPERATIONS.items():
         one = first(operation)

@@ -1,4 +1,4 @@
-"""What a convolution is, and how the copies of its images lie that its products read.
+"""What a convolution is, and how the copies of its images lie, which its products read.
 
 There are always three spatial dimensions, missing ones in front of size 1.
 """
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
         return self.positions * self.width
 
     def extends(self, size: Three) -> bool:
-        """Whether it has positions that images of this size have not."""
+        """Whether the frame has positions that images of this size do not have."""
         ends = zip(self.size, self.before, size, strict=True)
         return self.line > self.size[2] or any(b > 0 or f > b + n for f, b, n in ends)
 
@@ -98,7 +98,8 @@ def geometry_of(
     dilation: Sequence[int],
     groups: int,
 ) -> Geometry:
-    """Of x (N, C, *spatial), w (C_out, C / groups, *kernel) and the spatial sizes of y."""
+    """The geometry for x (N, C, *spatial), w (C_out, C / groups, *kernel) and the spatial sizes of
+    y."""
     return Geometry(
         x_shape[0], groups, w_shape[1], w_shape[0] // groups, three(x_shape[2:], 1),
         three(output, 1), three(w_shape[2:], 1), three(stride, 1), three(padding, 0),

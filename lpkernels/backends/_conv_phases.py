@@ -1,8 +1,8 @@
 """The tables of dgrad: one product for each phase of x.
 
 Input position i and tap t meet output o where o * stride = i + padding - t * dilation. Which taps
-meet a position depends on its phase, its remainder by the stride; each tap then brings to the next
-position of the phase the next output.
+meet a position depends on its phase, which is its remainder by the stride; each tap brings the next
+output to the next position of the phase.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Meetings(NamedTuple):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """From the first output to behind the last."""
+        """The outputs that are met, from the first to behind the last."""
         return self.first - (self.taps - 1) * self.output_step, self.first + self.positions
 
 
@@ -56,14 +56,14 @@ def _meetings(g: Geometry, dim: int, phase: int) -> Meetings:
 
 
 def met_phases(g: Geometry) -> list[list[Meetings]]:
-    """Per dimension the phases that have positions and taps."""
+    """The phases of each dimension that have positions and taps."""
     phases = (range(min(s, n)) for s, n in zip(g.stride, g.size, strict=True))
     found = ([_meetings(g, dim, p) for p in ps] for dim, ps in enumerate(phases))
     return [[m for m in ms if m.taps > 0] for ms in found]
 
 
 def dgrad_frame(g: Geometry) -> Frame:
-    """Of dy: all that the taps of any phase reach."""
+    """The frame of dy: it holds everything that the taps of any phase reach."""
     reaches = [[m.reach for m in phases] or [(0, 1)] for phases in met_phases(g)]
     before = [max(-first for first, _ in reach) for reach in reaches]
     last = [max(end for _, end in reach) for reach in reaches]

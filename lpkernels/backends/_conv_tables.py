@@ -59,7 +59,7 @@ Builder = Callable[[Geometry, torch.device], list[Product]]
 
 
 def _reach(g: Geometry) -> Three:
-    """How far the windows of all outputs stretch."""
+    """How far the windows of all outputs reach."""
     z, y, x = (
         (o - 1) * s + d * (k - 1) + 1
         for o, s, d, k in zip(g.output, g.stride, g.dilation, g.kernel, strict=True)
@@ -68,7 +68,8 @@ def _reach(g: Geometry) -> Three:
 
 
 def fprop_frame(g: Geometry) -> Frame:
-    """Of x: lanes are positions of y, folded so that neighbours of a line lie side by side."""
+    """The frame of x in fprop: lanes are positions of y, folded so that neighbours of a line lie
+    side by side."""
     return Frame(_reach(g), g.padding, g.stride[2], False, 1, g.groups * g.in_channels)
 
 
@@ -97,12 +98,12 @@ def fprop(g: Geometry, device: torch.device) -> list[Product]:
 
 
 def wgrad_frame(g: Geometry) -> Frame:
-    """Of x: lanes are taps and channels."""
+    """The frame of x in wgrad: lanes are taps and channels."""
     return Frame(_reach(g), g.padding, 1, True, 1, g.groups * g.in_channels)
 
 
 def gradient_frame(g: Geometry) -> Frame:
-    """Of dy in wgrad, the left operand: lanes are channels, steps are positions."""
+    """The frame of dy, the left operand of wgrad: lanes are channels, steps are positions."""
     return Frame(g.output, (0, 0, 0), 1, True, 1, g.groups * g.out_channels)
 
 
@@ -133,7 +134,7 @@ def wgrad(g: Geometry, device: torch.device) -> list[Product]:
 
 
 def by_input(w: Tensor, g: Geometry) -> Tensor:
-    """(groups, C / groups, C_out / groups * taps) of w: what dgrad's rows are made of."""
+    """w as (groups, C / groups, C_out / groups * taps), which makes dgrad's rows."""
     split = w.reshape(g.groups, g.out_channels, g.in_channels, g.taps)
     return split.transpose(1, 2).reshape(g.groups, g.in_channels, g.out_channels * g.taps)
 

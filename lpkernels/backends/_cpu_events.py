@@ -1,4 +1,4 @@
-"""What happens inside of sums of csrc/cpu, and gradients that know it."""
+"""The events inside sums of csrc/cpu, and gradients that take them into account."""
 
 from __future__ import annotations
 

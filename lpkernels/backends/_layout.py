@@ -12,7 +12,7 @@ from lpkernels.backends._protocol import UpdateTensors
 from lpkernels.formats.integers import AFFINE, KIND
 from lpkernels.formats.integers import axis as axis_of
 
-# How values of an update lie that are codes, beside the ElementTypes: kCodes of
+# The layout, beside the ElementTypes, of an update's values that are codes: kCodes of
 # csrc/cpu/elementwise/update.h.
 CODES = 4
 _SPATIAL = 3
@@ -96,7 +96,8 @@ def geometry(
 
 
 def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
-    """Of gradients, masters, both states and weights; float32 for what is not there."""
+    """The dtypes of gradients, masters, both states and weights; float32 stands for those that are
+    not there."""
     masters = tensors.masters or tensors.weights
     kinds = (tensors.gradients, masters, tensors.first, tensors.second, tensors.weights)
     return [kind[0].dtype if kind else torch.float32 for kind in kinds]
@@ -114,7 +115,7 @@ def update_parameters(
 
 
 def add_steps(steps: Sequence[Tensor], found: Tensor | None) -> None:
-    """One step more, unless `found`, which is not read."""
+    """Counts one step more, unless `found`, which is not read."""
     if steps:
         one = torch.ones((), dtype=torch.float32, device=steps[0].device)
         torch._foreach_add_(list(steps), one if found is None else one - found.to(one))

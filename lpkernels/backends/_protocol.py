@@ -1,4 +1,5 @@
-"""What every backend offers: the methods of an adapter, and what products may round themselves."""
+"""The protocol of every backend: the methods of an adapter, and the rounding that products may do
+themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from torch import Tensor
 class Fused(NamedTuple):
     """Quantizers that a product applies itself, as integers; () leaves a tensor as it is.
 
-    To its two operands as it reads them, in the order of its arguments, and to its result (bias
-    included) before it is stored. None of them draws random bits or takes a scale from its tensor.
+    It applies them to its two operands as it reads them, in the order of its arguments, and to its
+    result (bias included) before it is stored. No such quantizer draws random bits or takes a scale
+    from its tensor.
     """
 
     left: tuple[int, ...] = ()
@@ -30,7 +32,8 @@ BINS = 256
 
 
 class UpdateTensors(NamedTuple):
-    """What an update reads and changes: of each kind one tensor for every parameter, or none.
+    """The tensors that an update reads and changes: of each kind there is one for every parameter,
+    or none.
 
     All are contiguous, on one device, and of one dtype within a kind. gradients, weights: float32,
     float16 or bfloat16. masters: float32, float16, bfloat16, or 1-D uint8 codes of 8, 16 or 32 bits
@@ -58,8 +61,8 @@ class Backend(Protocol):
     operands' device. ``acc`` has order "native" only in `accumulate`, or with chunks where the
     backend ``sums_native``; one that lacks another order, or blocks, raises NotImplementedError.
 
-    ``fuses`` says whether its four products honour ``fused``; one that does not is only called
-    with `NOT_FUSED`, and may leave the argument out.
+    ``fuses`` says whether its four products honour ``fused``; a backend that does not is only
+    called with `NOT_FUSED`, and may leave the argument out.
     """
 
     name: str

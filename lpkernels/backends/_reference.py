@@ -334,7 +334,8 @@ def _coded(keyed: Keyed) -> FloatFormat:
 
 
 def _values(kept: Tensor, keyed: Keyed, shape: tuple[int, ...]) -> Float32:
-    """float32 values of what an update keeps: of a dtype, or codes."""
+    """The float32 values of a tensor that an update keeps, whether it has a dtype of values or
+    holds codes."""
     if kept.dtype == torch.uint8:
         return twin.unpack(kept.cpu().numpy(), _coded(keyed), shape)
     return _array(kept).astype(np.float32)

@@ -2,7 +2,7 @@
 
 A compiler that contracts ``a * b + c`` into one rounding, or that reorders float operations, turns
 the fast rounding primitives into the identity without any other sign. So does a process that
-flushes subnormals. These values change when that happened.
+flushes subnormals. These values change when either has happened.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COPIES = 19  # more than one vector register and a remainder
 
 
 def run(backend: Backend, device: torch.device) -> str:
-    """ "" if `backend` rounds these values as it must, else what went wrong."""
+    """Runs the test: "" if `backend` rounds these values as it must, else what went wrong."""
     for fmt, mode, value, expected in _CASES:
         x = torch.full((_COPIES,), value, dtype=torch.float32, device=device)
         out = torch.empty_like(x)

@@ -17,10 +17,12 @@ _KEPT = 512
 
 
 def kept(make: Callable[..., Any]) -> Callable[..., Any]:
-    """make(*hashables, device), whose results are kept for the next call with these arguments.
+    """A decorator for make(*hashables, device), whose results are kept for the next call with these
+    arguments.
 
-    Once for each stream, because nothing orders one stream after what another writes. Not while a
-    CUDA graph is captured: what is made then belongs to the graph.
+    A result is kept once for each stream, because nothing orders one stream after the writes of
+    another. While a CUDA graph is captured nothing is kept, because a result then belongs to the
+    graph.
     """
 
     @functools.lru_cache(maxsize=_KEPT)

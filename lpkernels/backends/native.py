@@ -167,7 +167,7 @@ def _windows(
     dilation: list[int],
     count: torch.Size | None = None,
 ) -> Tensor:
-    """The view (N, C, *positions, *taps) of the windows of x (N, C, *spatial)."""
+    """The windows of x (N, C, *spatial) as a view (N, C, *positions, *taps)."""
     if count is None:
         reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
         sizes = zip(x.shape[2:], reach, stride, strict=True)

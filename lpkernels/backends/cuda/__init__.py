@@ -1,8 +1,8 @@
 """The ``cuda`` backend: tensors as device pointers to csrc/cuda, on torch's current stream.
 
-Quantizes to every format, packs and unpacks, multiplies matrices and makes the three passes of
-convolutions with every accumulator, native chunks on tensor cores where operands fit half precision
-or bfloat16; every other operation says that there is no kernel.
+It quantizes to every format, packs and unpacks, multiplies matrices and makes the three passes of
+convolutions with every accumulator, with native chunks on tensor cores where operands fit half
+precision or bfloat16. Every other operation says that there is no kernel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The three passes of a convolution: images framed, weights packed, products of both.
 
-docs/contract.md says what they sum in which order; `_conv_tables` where everything lies. An output
-without any tap is +0; so is all of a pass that sums over nothing.
+docs/contract.md says what they sum in which order, and `_conv_tables` says where everything lies.
+An output without any tap is +0, and so is every output of a pass that sums over nothing.
 """
 
 from __future__ import annotations
@@ -165,14 +165,14 @@ def _gathered(product: Product, image: Operand) -> Operand:
 
 
 def _at_positions(weights: Operand, positions: Tensor | None) -> Operand:
-    """Of all steps those at positions."""
+    """The steps at positions, out of all steps."""
     if positions is None:
         return weights
     return weights._replace(steps=_table(positions * weights.steps.step))
 
 
 def _sums(product: Product, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
-    """Where the outputs of a product lie; its rows are the left operand's but where swapped."""
+    """Where the outputs of a product lie; its rows are the left operand's, except where swapped."""
     p = product
     matrices, m, n, k = p.sizes
     rows = (_table(p.rows), _table(p.row_batch), _table(p.row_keys))

@@ -18,7 +18,7 @@ _FLOAT32 = 0
 
 
 class _Call(NamedTuple):
-    """What both launches are asked for: how to round, by which draws, and where to count."""
+    """The request to both launches: how to round, by which draws, and where to count."""
 
     quantizer: tuple[int, ...]
     seed: Tensor | None

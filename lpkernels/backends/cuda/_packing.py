@@ -1,7 +1,7 @@
 """Values to codes and back: pointers to csrc/cuda/elementwise/codes.cu.
 
-Values without a code are found on the device; whether there is one must be known before pack
-returns, so it waits for the device once: not for a captured graph.
+Values without a code are found on the device. Whether there is one must be known before pack
+returns, so it waits for the device once and cannot be in a captured graph.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def every(step: int) -> Line:
 
 
 class Operand(NamedTuple):
-    """Values, float32, each NaN 0x7fc00000; what packing found out about them.
+    """Values in float32, each NaN 0x7fc00000, with what packing found out about them.
 
     Element (lane, step) of matrix g is ``values[batch[g] + lanes[lane] + steps[step]]``.
     """
@@ -50,7 +50,7 @@ class Operand(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """The outputs: M x N sums of K products for each of G matrices, and the keys of their draws.
+    """The outputs, M x N sums of K products for each of G matrices, and the keys of their draws.
 
     Output (i, j) of matrix g is ``out[batch[g] + rows[i] + cols[j]]``; its draws have row
     ``row_batch[g] + row_keys[i]`` and column ``col_batch[g] + col_keys[j]``, also that of its bias.

@@ -90,7 +90,8 @@ def quantize_scaled(
 
 
 def collapsed(x: Tensor, out: Tensor) -> tuple[list[int], list[int], list[int]]:
-    """The shape and both strides with the fewest dimensions: those that step as one are merged.
+    """The shape and both strides with the fewest dimensions: dimensions that step as one are
+    merged.
 
     Returns: sizes, x's strides, out's strides, outermost first; no entry for a single element.
     """

@@ -1,7 +1,8 @@
 """The ``triton`` backend: kernels that Triton compiles on first use, without nvcc.
 
-It takes tensors of a CUDA device, or with TRITON_INTERPRET=1 set before the first import, when
-Triton runs every kernel in its interpreter, tensors on the CPU: slow, for tests.
+It takes tensors of a CUDA device. With TRITON_INTERPRET=1 set before the first import Triton runs
+every kernel in its interpreter, and the backend takes tensors on the CPU: this is slow, and meant
+for tests.
 """
 
 from __future__ import annotations

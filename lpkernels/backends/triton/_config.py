@@ -1,5 +1,5 @@
-"""Shapes of tiles: pure functions, the only place where they are chosen beside `planning`, which
-has those of a GPU. Results depend on none."""
+"""Shapes of tiles, chosen by pure functions; `planning` has those of a GPU, and no other place
+chooses any. Results do not depend on them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def operand_tile(steps: int, width: int) -> tuple[int, int]:
 
 
 def exact_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
-    """Of the float64 kernels."""
+    """The tile of the float64 kernels."""
     if interpreting():
         return Tile(min(32, power_of_two(m)), min(64, power_of_two(n)), 4)
     return on_gpu.wide_tile(m, n, matrices, processors)
@@ -54,14 +54,15 @@ def certified_tile(
     *,
     doubles: bool = False,
 ) -> Tile:
-    """Of the certified kernels: that of `certified.stages.largest_tile` or smaller."""
+    """The tile of the certified kernels: that of `certified.stages.largest_tile` or a smaller
+    one."""
     if interpreting():
         return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
     return on_gpu.fast_tile(m, n, matrices, processors, most, chunks, doubles=doubles)
 
 
 def outer_tile(tile: Tile) -> Tile:
-    """Of the kernel that adds the sums of chunks in tiles of that size."""
+    """The tile of the kernel that adds the sums of chunks made in tiles of that size."""
     return tile if interpreting() else on_gpu.outer_tile(tile)
 
 
@@ -75,10 +76,12 @@ class DotTile(NamedTuple):
 
 
 def dot_tile(m: int, n: int, matrices: int, processors: int, *, halves: bool) -> DotTile:
-    """Of the kernel with tl.dot, whose sides are at least 16: up to 64 x 64 outputs by 8 warps.
+    """The tile of the kernel with tl.dot, whose sides are at least 16: up to 64 x 64 outputs by 8
+    warps.
 
     A thread then has room for 16 sums, as many outer ones, and operands with their addresses.
-    Those of float32 (not halves) lie in registers for all steps at once: half as many steps."""
+    Operands in float32 (not halves) lie in registers for all steps at once, so there are half as
+    many steps."""
     bm, bn = (min(64, max(16, power_of_two(side))) for side in (m, n))
     while matrices * -(-m // bm) * -(-n // bn) < processors and bm * bn > 32 * 32:
         bm, bn = (bm // 2, bn) if bm > bn else (bm, bn // 2)

@@ -1,7 +1,8 @@
 """The three passes of a convolution: images framed, weights packed, products of both.
 
-docs/contract.md says what they sum in which order; `_conv_tables` where everything lies. Draws are
-keyed as there. An output without any tap is +0; so is all of a pass that sums over nothing.
+docs/contract.md says what they sum in which order and how draws are keyed; `_conv_tables` says
+where everything lies. An output without any tap is +0, and so is every output of a pass that sums
+over nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Ints = tuple[int, ...]
 
 
 def _turned(sums: Sums) -> Sums:
-    """The same outputs with rows for columns."""
+    """The same outputs with rows and columns exchanged."""
     matrices, m, n, k = sums.sizes
     return sums._replace(
         rows=sums.cols, cols=sums.rows, row_keys=sums.col_keys, col_keys=sums.row_keys,
@@ -121,7 +122,7 @@ def conv_dgrad(
 
 
 def _at_positions(left: Operand, positions: Tensor | None) -> Operand:
-    """Of all steps those at positions."""
+    """The steps at positions, out of all steps."""
     return left if positions is None else left._replace(steps=positions * left.step)
 
 

@@ -1,7 +1,7 @@
 """How every kernel of this backend is started.
 
-Without contraction always: fused multiply-adds would turn the rounding rules into the identity. On
-the tensors' own device and torch's current stream of it.
+Kernels are always compiled without contraction, because fused multiply-adds would turn the rounding
+rules into the identity. They run on the tensors' own device, on torch's current stream of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXACT = {"enable_fp_fusion": False}
 ALL_REGISTERS = 255
 
 
-# The oldest that the tests ran with.
+# The oldest version that the tests ran with.
 _OLDEST = (3, 6)
 
 
@@ -52,8 +52,8 @@ def on_device(x: Tensor) -> AbstractContextManager[Any]:
 def seed_on(seed: Tensor | None, device: torch.device) -> Tensor:
     """The call's seed as a one-element int64 tensor on device; a zero where nothing is drawn.
 
-    A tensor and not a number: numbers would compile a kernel for each seed, and a captured graph
-    would draw the same bits at every replay.
+    It is a tensor and not a number, because numbers would compile a kernel for each seed, and a
+    captured graph would draw the same bits at every replay.
     """
     if seed is None:
         return torch.zeros(1, dtype=torch.int64, device=device)

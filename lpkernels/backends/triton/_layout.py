@@ -14,19 +14,19 @@ from torch import Tensor
 
 from lpkernels.backends.planning import triton_tiles
 
-#: The NaN of a tap that falls outside and adds nothing. It is no value's, as packing writes every
-#: NaN as 0x7fc00000, by its bits; nor is it what arithmetic makes: NVIDIA's gives 0x7fffffff.
+#: The NaN of a tap that falls outside and adds nothing. No value has these bits, because packing
+#: writes every NaN as 0x7fc00000; and no arithmetic makes them: NVIDIA's gives 0x7fffffff.
 ABSENT = 0x7FC0DEAD
 
 
 class Operand(NamedTuple):
-    """One operand, packed: values of its quantizer's format, each NaN 0x7fc00000, in float32.
+    """One packed operand: values of its quantizer's format, each NaN 0x7fc00000, in float32.
 
     Element (lane, k) of matrix g is ``values[batch[g] + lanes[lane] + steps[k]]``. A lane is a row
-    of the left operand or a column of the right one. ``lanes`` None: lane i lies at i; lanes
-    behind the last one may be read as far as `PAD` goes, whatever they hold, and their sums are
-    never stored; ``batch`` and all steps are multiples of `UNIT` then. ``steps`` None: step k lies
-    at k * ``step``.
+    of the left operand or a column of the right one. With ``lanes`` None lane i lies at i. Lanes
+    behind the last one may then be read as far as `PAD` goes, whatever they hold, and their sums
+    are never stored; ``batch`` and all steps are multiples of `UNIT`. With ``steps`` None step k
+    lies at k * ``step``.
     """
 
     values: Tensor
@@ -44,7 +44,7 @@ class Operand(NamedTuple):
 
 #: The largest side of a tile.
 PAD = 512
-#: What divides the places where lanes that lie side by side begin: loads of 16 bytes are aligned.
+#: Lanes that lie side by side begin at multiples of this, so that loads of 16 bytes are aligned.
 UNIT = triton_tiles.UNIT
 
 

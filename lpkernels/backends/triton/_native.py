@@ -1,9 +1,9 @@
 """Order "native": chunks summed by tl.dot, on tensor cores where the operands allow, and rounded
 additions between them.
 
-Inside a chunk the order of the sum, and what the tensor cores keep of it, is the hardware's: the
-contract covers the outer additions, the bias and the result alone. Where a chunk's sum is exact in
-float32 in any order, so is everything here.
+Inside a chunk the hardware decides the order of the sum, and how many bits of it the tensor cores
+keep; the contract covers only the outer additions, the bias and the result. Where a chunk's sum is
+exact in float32 in any order, everything here has the contract's bits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def dot_type(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 
 @triton.jit
 def dot_operand(pointers, inside, TYPE: tl.constexpr, HAS_ABSENT: tl.constexpr):
-    """A tile of an operand as tl.dot takes it; what is absent is 0."""
+    """A tile of an operand as tl.dot takes it; absent taps are 0."""
     x = tl.load(pointers, mask=inside, other=0.0)
     if HAS_ABSENT:
         x = tl.where(tl.cast(x, tl.int32, bitcast=True) == _ABSENT, 0.0, x)

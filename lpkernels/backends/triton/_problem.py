@@ -1,4 +1,4 @@
-"""One product as its launches get it: a single value in place of a train of arguments."""
+"""One product as its launches get it: a single value in place of many arguments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ LONGEST = 2**31 - 1
 
 
 class Flags(NamedTuple):
-    """How far the certified kernels came: an int32 for each of their tiles, numbered as
-    `tile_corner` does, of this size, sides powers of two; ``stages`` or more: not to the end."""
+    """How far the certified kernels came: an int32 for each of their tiles, which are numbered as
+    `tile_corner` does and have this size, with powers of two as sides. ``stages`` or more means
+    that no certified kernel made the tile."""
 
     values: Tensor
     tile: tuple[int, int]
@@ -45,8 +46,8 @@ class Problem(NamedTuple):
         return int(matrices * triton.cdiv(m, bm) * triton.cdiv(n, bn))
 
     def chunks(self) -> tuple[int, int]:
-        """The length of a chunk, at most K where steps are positions, and how many chunks there
-        are; (0, 1) where all steps are one sum."""
+        """The length of a chunk, at most K where steps are positions, and the number of chunks; (0,
+        1) where all steps are one sum."""
         chunk, k, starts = self.acc[InAccumulator.CHUNK], self.sums.sizes[3], self.sums.starts
         if not self.roundings.chunked:
             return 0, 1

@@ -50,8 +50,8 @@ def products(
 
 
 def _running_sums(problem: Problem, last: Tile, there: int) -> None:
-    """The certified kernels with the tile of each, and the one that makes what they leave, with
-    the tile ``last``. there: how many programs fill the device."""
+    """Runs the certified kernels, each with its tile, and the kernel that makes what they leave,
+    with the tile ``last``. there: how many programs fill the device."""
     sums = problem.sums
     matrices, m, n, _ = sums.sizes
     in_order = sums.positions is None and sums.starts is None

@@ -12,7 +12,7 @@ from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
 
 
 class Known(tl.constexpr):
-    """A Rule inside a constexpr: up to Triton 3.6 a part of one is none by itself.
+    """A Rule inside a constexpr: up to Triton 3.6 a part of a constexpr is no constexpr by itself.
 
     Its fields are those of the Rule, also where Python runs a kernel or the host asks.
     """
@@ -24,7 +24,8 @@ class Known(tl.constexpr):
 
 
 class Roundings(NamedTuple):
-    """What an Accumulator and the quantizer of the result do, a constexpr of a kernel."""
+    """The roundings of an Accumulator and of the quantizer of the result, as a constexpr of a
+    kernel."""
 
     sum: Known
     #: None: products are exact.
@@ -47,7 +48,7 @@ class Constants(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def roundings_of(acc: tuple[int, ...], result: tuple[int, ...] = ()) -> tuple[Roundings, Constants]:
-    """Both, of ``Accumulator.to_ints()`` and of a deterministic quantizer's integers or ()."""
+    """Both, made of ``Accumulator.to_ints()`` and of a deterministic quantizer's integers or ()."""
     at = InAccumulator
     draws_by = acc[at.RANDOM_BITS], acc[at.RNG]
     inner, numbers = _known(acc[at.FORMAT], acc[at.ROUNDING], *draws_by)

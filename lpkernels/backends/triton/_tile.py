@@ -1,4 +1,4 @@
-"""What the kernels of products do around their loops: addresses, draws, the last roundings.
+"""The work of product kernels around their loops: addresses, draws, the last roundings.
 
 A kernel takes its operands as `Side`, its outputs as `Outputs`, its roundings as `_roundings` has
 them; the meaning of every table is that of `_layout`.
@@ -158,7 +158,7 @@ def draw_keys(out, g, i, j, M, N, SWAPPED: tl.constexpr):
 
 @triton.jit
 def column_of(seed, site, col, R: tl.constexpr):
-    """What the words of a rule need of the columns, once a tile."""
+    """The part of a rule's words that depends on the columns, computed once a tile."""
     if (R.mode == STOCHASTIC) and (not R.philox):
         return column_keys(site_base(seed, site), col)
     else:
@@ -176,7 +176,8 @@ def words_of(seed, site, row, column, word, R: tl.constexpr):
 
 @triton.jit
 def words_at(words, held, position, seed, site, row, column, R: tl.constexpr):
-    """The words that serve ``position`` and their number, made only if not those held."""
+    """The words that serve ``position``, and their number; they are made only if they are not those
+    held."""
     word = position >> words_log2(R.random_bits)
     if word != held:
         words = words_of(seed, site, row, column, word, R)
@@ -226,8 +227,8 @@ def output_places(out, g, i, j, M, N):
 def started(
     out, g, i, j, M, N, seed, row, col, C, R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
 ):
-    """Where the outermost sums start: at +0, or at what is given, rounded to their format. The draw
-    is the one behind the bias's."""
+    """The outermost sums at their start: +0, or the given values rounded to their format. Their
+    draw is the one behind the bias's."""
     if out.initial is None:
         return tl.zeros([BM, BN], tl.float64)
     else:
@@ -246,7 +247,7 @@ def started(
 def finished(total, out, seed, row, col, C, R: tl.constexpr):
     """The sums with their bias, in the format of the result."""
     if out.bias is not None:
-        # Outputs outside have the keys of the first one inside.
+        # Outputs outside the matrix have the keys of its first output.
         bias = double(tl.load(out.bias + col))
         first = tl.full([], 0, tl.int64)
         total = add_outermost(total, bias, SITE_BIAS, first, seed, row, col, C, R)
@@ -257,6 +258,6 @@ def finished(total, out, seed, row, col, C, R: tl.constexpr):
 
 @triton.jit
 def store_tile(total, out, g, i, j, M, N):
-    """Write what lies inside."""
+    """Writes the outputs that lie inside the matrix."""
     places, inside = output_places(out, g, i, j, M, N)
     tl.store(out.data + places, narrow(total), mask=inside)

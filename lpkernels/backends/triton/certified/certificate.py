@@ -1,4 +1,4 @@
-"""What the facts of two operands prove about their sums; decided on the device, tile by tile.
+"""What the facts of two operands prove about their sums; the device decides it, tile by tile.
 
 Notation: the format has q = man_bits + 1 significant bits and the last place 2^lx of its
 subnormals; a product has at most r significant bits, is a multiple of 2^l and below 2^h in
@@ -12,15 +12,15 @@ sum that is not; with the smaller addend on the grid of the larger they are too 
 1995 has the case q = r). If l >= lx no sum is finer than the subnormals: their floor never acts, no
 nonzero sum becomes zero, and no sum is -0. csrc/cpu/sums/certified/certificate.h has the same.
 
-All this holds while sums stay below a bound: that of (A) and (C), and the power of two below which
-nothing overflows. They are looked at only once in `STRIDE` steps. A step to nearest moves a sum by
-at most twice its product, as the sum itself is among the values it could round to. So sums below
-half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound until they are looked
-at again. Truncation moves a sum by less, a draw by one place more, and so do to_odd and rounding
-away from zero: by (1 + 2^-man_bits)^STRIDE < 2^g in all, g = 1 from man_bits = 4 on, 2, 3, 5
-and 8 for 3, 2, 1 and 0. Sums below 2^(-1 - g) of the bound, STRIDE 2^h and STRIDE 2^lx below half
-of that again, stay below it; where subnormals have no places of their own to move by, 2^(-1 - g)
-for both is enough.
+All this holds while sums stay below a bound: the bound of (A) and (C), and the power of two below
+which nothing overflows. The sums are looked at only once in `STRIDE` steps. A step to nearest moves
+a sum by at most twice its product, because the sum itself is among the values to which it could
+round. So sums below half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound
+until they are looked at again. Truncation moves a sum by less, a draw by one place more, and so do
+to_odd and rounding away from zero: by (1 + 2^-man_bits)^STRIDE < 2^g in all, g = 1 from man_bits =
+4 on, 2, 3, 5 and 8 for 3, 2, 1 and 0. Sums below 2^(-1 - g) of the bound, STRIDE 2^h and STRIDE
+2^lx below half of that again, stay below it; where subnormals have no places of their own to move
+by, 2^(-1 - g) for both is enough.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ CUT = tl.constexpr(_tiers.CUT)
 STRIDE = tl.constexpr(8)
 _STRIDE_LOG2 = tl.constexpr(3)
 
-# The largest bound of sums. Larger sums need no speed, and below it all that the float32 rules
-# compute with stays finite.
+# The largest bound of sums. Larger sums need no speed, and below the bound all numbers in the
+# float32 rules stay finite.
 _ENOUGH = tl.constexpr(100)
-# A bound that nothing reaches: it is above every exponent.
+# A bound that no sum reaches: it is above every exponent.
 _ALWAYS = tl.constexpr(4096)
 
 
@@ -89,13 +89,13 @@ def rounded_products(highest, lowest, N):
 
 @triton.jit
 def exact_in_float32(highest, lowest, width):
-    """Products exact in float32 and, as every sum of them, never subnormal there."""
+    """Whether products are exact in float32 and, like every sum of them, never subnormal there."""
     return (width <= 24) & (lowest >= -126) & (highest <= 126)
 
 
 @triton.jit
 def nearest_bound(lowest, width, N, P: tl.constexpr):
-    """Sums in P bits below 2^this may be rounded again, to nearest_even."""
+    """Sums in P bits below 2 to this power may be rounded again, to nearest_even."""
     q = 1 - exponent_of(N.unit)
     bound = lowest + P
     fits = q + width <= P - 1
@@ -125,7 +125,7 @@ def watched(bound, highest, N, R: tl.constexpr):
 
 @triton.jit
 def watched_directed(highest, N, R: tl.constexpr):
-    """As `watched`, for `rounding.round.summed`: nothing bounds its sums but the overflow."""
+    """As `watched`, for `rounding.round.summed`: only the overflow bounds its sums."""
     bound = tl.minimum(room(N), _ENOUGH)
     if (R.mode == TOWARD_ZERO) or (R.mode == NEAREST_AWAY):
         growth = tl.full([], 0, tl.int32)
@@ -149,7 +149,7 @@ def scaled_exactly(left, right, N):
 def safe_in_range(lowest, width, N):
     """Whether every sum that does not overflow may be rounded again from float32.
 
-    Sums of max and a product may be finer than 2^l, but not finer than max is.
+    Sums of max and a product may be finer than 2^l, but not finer than the last place of max.
     """
     return nearest_bound(lowest, width, N, 24) > room(N)
 

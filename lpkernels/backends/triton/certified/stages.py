@@ -164,7 +164,8 @@ def launch(
     flag_tile: tuple[int, int],
     share: Share,
 ) -> Flags:
-    """What the tiers can make of the sums, one after the other, and where something is left.
+    """Launches the tiers, one after the other; each makes the sums that it can. Returns where sums
+    are left.
 
     Args:
         tiers, tiles: of `triton_tiers.tiers`, with the tile of each: of the same outputs where
@@ -197,7 +198,7 @@ def launch(
 
 
 def _sum(problem: Problem, stage: int, tier: int, warps: int, flags: Flags, parts: Parts) -> None:
-    """One of the tiers, with so many warps a program."""
+    """Launches one of the tiers, with so many warps a program."""
     left, right, sums, roundings, constants, acc, seed, role = problem
     _, m, n, k = sums.sizes
     tile = parts.tile
@@ -217,7 +218,7 @@ def _sum(problem: Problem, stage: int, tier: int, warps: int, flags: Flags, part
 
 
 def _finish(problem: Problem, tile: Tile, flags: Flags, parts: Parts) -> None:
-    """The sums of chunks added, the bias and the rounding of the result, where nothing is left."""
+    """Adds the sums of chunks and the bias, and rounds the result, where no sums are left."""
     sums, roundings = problem.sums, problem.roundings
     _, m, n, _ = sums.sizes
     with on_device(sums.out):

@@ -1,4 +1,4 @@
-"""One step of the certified kernels: a product more in every sum, as its tier makes it."""
+"""One step of the certified kernels: each tier adds one product more to every sum."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def fixed_value(sums, N, R: tl.constexpr):
 
 @triton.jit
 def half_multiply_add(a, b, sums, C, R: tl.constexpr):
-    """a b + sums rounded once to the half precision of all three: one instruction for two of them.
+    """a b + sums rounded once to the half precision of all three: one instruction makes two of
+    them.
 
     IEEE 754's fusedMultiplyAdd to nearest even, with subnormals and infinities, is a step of the
     contract for exact products. Interpreted, the same from float64.
@@ -103,7 +104,7 @@ def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
 
 @triton.jit
 def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
-    """Of a sum that is exact or rounded to nearest."""
+    """The rounding of a sum that is exact or rounded to nearest."""
     if (TIER == FUSED) or (TIER == FUSED64):
         return fused(s, C.sum)
     elif TIER == SPLIT:
@@ -138,7 +139,8 @@ def sum_with(a, b, sums, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
 def operand_at(
     at, PART: tl.constexpr, ZEROED: tl.constexpr, C, R: tl.constexpr, TIER: tl.constexpr
 ):
-    """Values of one step, with their part of the tier's scale; ZEROED: absent taps become 0."""
+    """The values of one step, with their part of the tier's scale; with ZEROED absent taps become
+    0."""
     x = tl.load(at)
     if ZEROED:
         x = tl.where(is_absent(x), 0.0, x)
@@ -181,7 +183,7 @@ def step(
 
 @triton.jit
 def first_sums(C, R: tl.constexpr, TIER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """Sums of nothing: 0 as a tier holds it."""
+    """The sums before the first product: 0 as a tier holds it."""
     zeros = as_sums(tl.zeros([BM, BN], tl.float32), TIER)
     if TIER == FIXED:
         zeros = zeros + zero_of(C.sum, R.sum)

@@ -66,7 +66,8 @@ def lane_offsets(side, g, lane0, lane, count):
 
 @triton.jit
 def operand_offset(side, step, k):
-    """`step_offset`; lanes side by side are multiples of `UNIT` apart: loads of several at once."""
+    """`step_offset`; lanes that lie side by side are multiples of `UNIT` apart, so that several are
+    loaded at once."""
     if side.lanes is not None:
         return step_offset(side, step, k)
     elif side.steps is None:
@@ -77,7 +78,7 @@ def operand_offset(side, step, k):
 
 @triton.jit
 def words_for(seed, row, col, columns, streams, word, R: tl.constexpr):
-    """The words of number ``word``, int64; of the fast streams only those below 2^32."""
+    """The words of number ``word``, int64; the fast streams give only words below 2^32."""
     if R.philox:
         return philox_words(seed, SITE_SUM, row, col, word)
     else:
@@ -97,7 +98,8 @@ def drawn_of(words, k, N, R: tl.constexpr):
 
 @triton.jit
 def looked_at(seen, sums, TIER: tl.constexpr):
-    """The largest magnitudes so far, a column each: as float32, or as upper bits of float64."""
+    """The largest magnitudes so far, one for each column: as float32, or as upper bits of
+    float64."""
     if (TIER <= PLAIN) or (TIER == RANGE) or (TIER == FIXED):
         return seen
     elif TIER >= FUSED64:
@@ -148,7 +150,7 @@ def sums_of_span(
     columns, streams = col, row
     LOG2: tl.constexpr = 2 if R.sum.random_bits <= 8 else (1 if R.sum.random_bits <= 16 else 0)
     if (R.sum.mode == STOCHASTIC) and (not R.sum.philox):
-        # Words from 2^32 on have other streams: 2^34 steps fit in no memory.
+        # Words from 2^32 on would have other streams, but 2^34 steps fit in no memory.
         base = site_base(seed, SITE_SUM)
         columns, streams = column_keys(base, col), row_streams(base, row, row * 0)
     whole = first + (last - first) // STRIDE * STRIDE
@@ -210,12 +212,13 @@ def certified_kernel(
 ):
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
-    As `exact_kernel`, for the accumulators that `triton_tiers.tiers` gives TIER. Grid:
-    for BM x BN outputs of one matrix one program, its sums in registers, one chunk after the other;
-    with parts, second, one for each ``share`` of the chunks from begin to end, whose sums go to
-    parts[chunk - begin], part_step apart, for `finish_kernel`. flags: int32 for every
-    FLAG_M x FLAG_N outputs; those that hold ``stage`` are made here, or become stage + 1 if the
-    certificate does not hold. SINGLE: of `closed`. No bias and no rounding of the result.
+    As `exact_kernel`, for the accumulators that `triton_tiers.tiers` gives TIER. Grid: one program
+    for BM x BN outputs of one matrix, which makes one chunk after the other with its sums in
+    registers. With parts the grid has a second dimension, with one program for each ``share`` of
+    the chunks from begin to end; their sums go to parts[chunk - begin], part_step apart, for
+    `finish_kernel`. flags: int32 for every FLAG_M x FLAG_N outputs; those that hold ``stage`` are
+    made here, or become stage + 1 if the certificate does not hold. SINGLE: of `closed`. No bias
+    and no rounding of the result.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     flag = flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)

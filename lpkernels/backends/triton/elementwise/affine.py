@@ -45,12 +45,12 @@ _COLUMNS = 1024
 _RANGE_TILE, _LINE_TILE = 4096, 1024
 
 _LARGEST_KEY = tl.constexpr(2**63 - 1)
-# 1e-8, no float32.
+# 1e-8, which is no float32.
 _SMALLEST_STEP = tl.constexpr(0x3E45798EE2308C3A)
 
 
 class Matrices(NamedTuple):
-    """How the tiles of a tensor lie; kernels are compiled for what divides these numbers."""
+    """How the tiles of a tensor lie; kernels are compiled for the divisors of these numbers."""
 
     #: Columns and the distance of rows, of each matrix.
     columns: int
@@ -81,7 +81,7 @@ def tile_places(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Of this program's tile the offsets, which of them exist, and the slice of every column."""
+    """The offsets of this program's tile, which of them exist, and the slice of every column."""
     program = tl.cast(tl.program_id(0), tl.int64)
     column = program % column_tiles * COLUMNS + tl.arange(0, COLUMNS)
     matrix = program // column_tiles // row_tiles
@@ -223,7 +223,7 @@ def top_code(quantizer: tuple[int, ...]) -> float:
 
 
 def _keys(x: Tensor, sizes: list[int]) -> Tensor:
-    """What `range_kernel` leaves, (slices, 2); x is contiguous."""
+    """The keys that `range_kernel` leaves, (slices, 2); x is contiguous."""
     ends = torch.full((sizes[1], 2), _LARGEST_KEY.value, dtype=torch.int64, device=x.device)
     matrices, counts, programs, constants = tiles(sizes, _RANGE_TILE)
     range_kernel[(programs,)](x, ends, matrices, *counts, **constants, **EXACT)

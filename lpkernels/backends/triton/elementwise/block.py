@@ -1,8 +1,8 @@
 """quantize for block formats (OCP Microscaling Formats v1.0): a scale for every block.
 
-A tile is some blocks by their elements along the axis, a part of the elements where blocks are
-long. Where the axis is the innermost, neighbouring blocks lie one behind the other; else blocks
-side by side, their elements `inner` apart.
+A tile has some blocks by their elements along the axis, or a part of the elements where blocks are
+long. Where the axis is the innermost, neighbouring blocks lie one behind the other; elsewhere
+blocks lie side by side, with their elements `inner` apart.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ELEMENTS = 1024
 
 
 class Lines(NamedTuple):
-    """How the axis lies; kernels are compiled for what divides these numbers."""
+    """How the axis lies; kernels are compiled for the divisors of these numbers."""
 
     length: int
     inner: int
@@ -55,8 +55,8 @@ class Lines(NamedTuple):
 def block_indices(
     L, total, per_line, chunks, SIZE: tl.constexpr, BLOCKS: tl.constexpr, SIDE: tl.constexpr
 ):
-    """Of this program's BLOCKS blocks: outer position, block along the axis, inner position, and
-    how many elements there are, none where no block is.
+    """For each of this program's BLOCKS blocks: the outer position, the block along the axis, the
+    inner position, and the number of elements, which is 0 where there is no block.
 
     total: blocks in all but the inner positions; per_line: along the axis; chunks: tiles side by
     side.
@@ -84,7 +84,8 @@ def first_offset(L, outer, along, inner, SIZE: tl.constexpr):
 
 @triton.jit
 def block_mask(place, count, WHOLE: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr):
-    """Which of the elements ``place`` of each block exist. WHOLE: all, of a block that does."""
+    """Which of the elements ``place`` of each block exist. With WHOLE all elements of an existing
+    block do."""
     if WHOLE:
         return tl.broadcast_to((count > 0)[:, None], [BLOCKS, PART])
     else:

@@ -1,6 +1,7 @@
 """Codes of single values: sign | exponent | mantissa, or an integer in two's complement.
 
-In float64, where every float32 value is normal: bits of the exponent and exact scaling do all.
+They are computed in float64, where every float32 value is normal, so that bits of the exponent and
+exact scaling suffice.
 """
 
 from __future__ import annotations

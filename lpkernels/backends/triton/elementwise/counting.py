@@ -1,8 +1,9 @@
 """Rounding that counts: the kernels of `quantize`, `affine` and `block` with a look at what each
 element became, and affine formats in given ranges.
 
-A program adds up its tile and then adds to the counts, integers in any order. Overflow is that of
-the same rounding without the format's ends, most of which the compiler shares with the other.
+A program adds up its tile and then adds the result to the counts, which are integers, so that the
+order does not matter. Overflow is judged by the same rounding without the format's ends; the
+compiler shares most of it with the rounding itself.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def unbounded(rule: Rule, numbers: Numbers) -> tuple[Rule, Numbers]:
 
 @triton.jit
 def beyond_ends(r, N, R: tl.constexpr):
-    """Whether what was rounded without ends lies beyond them."""
+    """Whether a value that was rounded without ends lies beyond them."""
     if R.fixed:
         return (r > tl.cast(N.max, r.dtype)) | (r < tl.cast(N.low, r.dtype))
     else:
@@ -92,8 +93,8 @@ def beyond_ends(r, N, R: tl.constexpr):
 
 @triton.jit
 def add_counts(counts_ptr, x, over, vanished, inside, W: tl.constexpr):
-    """Adds a tile's counts: x its values in float64, over where a finite one overflows, vanished
-    where one is zero now."""
+    """Adds a tile's counts. x: its values in float64. over: where a finite value overflows.
+    vanished: where a value has become zero."""
     if W.counts:
         bits = bits_of(x) & MAGNITUDE
         finite, zero = inside & (bits < EXPONENT), inside & (bits == 0)
@@ -116,7 +117,7 @@ def add_counts(counts_ptr, x, over, vanished, inside, W: tl.constexpr):
 
 @triton.jit
 def total_of(mask):
-    """How many of a tile are true."""
+    """The number of true elements of a tile."""
     return tl.sum(tl.ravel(mask.to(tl.int32)), axis=0).to(tl.int64)
 
 
@@ -270,8 +271,8 @@ def count_lines_kernel(
 
 
 class _Call(NamedTuple):
-    """What every kernel that counts is asked for: the arguments of `Backend.quantize_counting`,
-    with x and out as the kernel takes them."""
+    """The request to every kernel that counts: the arguments of `Backend.quantize_counting`, with x
+    and out as the kernel takes them."""
 
     x: Tensor
     quantizer: tuple[int, ...]

@@ -1,7 +1,7 @@
 """pack and unpack: dense codes, least significant bit first.
 
-Values without a code are found on the device; whether there is one must be known before pack
-returns, so it waits for the device once: not for a captured graph.
+Values without a code are found on the device. Whether there is one must be known before pack
+returns, so it waits for the device once and cannot be in a captured graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _NO_INDEX = tl.constexpr(2**63 - 1)
 
 @triton.jit
 def note_missing(missing_ptr, index, missing):
-    """The least of the tile's indices of values without a code joins that of other programs."""
+    """Joins the least of the tile's indices of values without a code with that of other
+    programs."""
     least = tl.where(missing, index, _NO_INDEX)
     tl.atomic_min(missing_ptr, tl.min(tl.ravel(least), axis=0), sem="relaxed")
 

@@ -43,7 +43,8 @@ BY_EVEN_FLOAT32 = tl.constexpr(2)
 def element_lifts(index, near, seed_ptr, role, site, R: tl.constexpr):
     """Lifts of the draws of elements ``index`` in row-major order.
 
-    near: any element whose word has the same upper 32 bits, a number or a tile; cheaper a number.
+    near: any element whose word has the same upper 32 bits, as a number, which is cheaper, or as a
+    tile.
     """
     if R.mode == STOCHASTIC:
         words = element_words(index, near, seed_ptr, role, site, R)
@@ -155,5 +156,5 @@ def way(fmt: tuple[int, ...], source: torch.dtype, target: torch.dtype) -> int:
 
 
 def seed_for(rule: Rule, seed: Tensor | None, device: torch.device) -> Tensor | None:
-    """What a kernel takes for its seed; nothing where it draws nothing."""
+    """The seed as a kernel takes it; nothing where it draws nothing."""
     return seed_on(seed, device) if rule.mode == STOCHASTIC.value else None

@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What decides the operations of a step; compiled in."""
+    """The options that decide the operations of a step; they are compiled in."""
 
     adam: bool
     decays: bool
@@ -199,10 +199,10 @@ def update_kernel(
 ):
     """One parameter. A program owns BLOCK neighbouring elements; grid: all of them.
 
-    origin: of its first element, in the whole of which it is a part. Draws are those of the whole,
-    and so are the bounds of blocks, so that the random words of a block have one row key.
-    Where working copy and master are one, w_ptr is None and master_ptr the parameter. lr, beta1 and
-    beta2 are the bits of float64 numbers.
+    origin: the index of its first element in the whole of which it is a part. Draws are those of
+    the whole, and so are the bounds of the programs' blocks, so that the random words of such a
+    block have one row key. Where working copy and master are one, w_ptr is None and master_ptr is
+    the parameter. lr, beta1 and beta2 are the bits of float64 numbers.
     """
     aligned = origin - tl.cast(origin, tl.int64) % BLOCK
     first = tl.cast(tl.program_id(0), tl.int64) * BLOCK + aligned
@@ -339,5 +339,5 @@ def _single(x: float) -> float:
 
 
 def _bits(x: float) -> int:
-    """Of a float64 number: Triton passes numbers as float32."""
+    """The bits of a float64 number: Triton passes numbers as float32."""
     return int(struct.unpack("<q", struct.pack("<d", x))[0])

@@ -69,8 +69,8 @@ def _counted(exponent, magnitude, infinity, least):
 
 @triton.jit
 def _exponents(x, least, LOW: tl.constexpr):
-    """What float32 operands count with, or what sums in float64 do. LOW: least may be below -126,
-    where the bits of a float32 do not show an exponent."""
+    """The exponents with which float32 operands, or sums in float64, count. LOW: least may be below
+    -126, where the bits of a float32 do not show an exponent."""
     if LOW or (x.dtype == tl.float64):
         magnitude = upper(double(x)) & MAGNITUDE32
         return _counted((magnitude >> 20) - 1023, magnitude, 0x7FF00000, least)
@@ -99,7 +99,8 @@ def _sign_of(x):
 
 @triton.jit
 def _cut(a, b, signs, grid, NVIDIA: tl.constexpr):
-    """a b cut toward zero to multiples of u; signs: the bit of its sign. Infinities, NaN stay."""
+    """a b cut toward zero to multiples of u; signs: the bit of its sign. Infinities and NaN
+    stay."""
     if a.dtype == tl.float32:
         magic = value_of(bits_of(grid) | signs)
         return multiply_add(a, b, magic, TOWARD_ZERO) - magic
@@ -164,8 +165,8 @@ def by_operands_kernel(
     """s' = round(s + the products of a block), all cut to its place; a block without products
     leaves s. Blocks take turns in pairs of positions. Draws are keyed by a block's first position.
 
-    Arguments and grid of `exact_kernel`. left_least, right_least, sum_least: of exponents of
-    operands and of s; least: of all of them. LOW: one of the first two may be below -126. With
+    Arguments and grid of `exact_kernel`. left_least, right_least, sum_least: the least exponents of
+    the operands and of s; least: of all of them. LOW: one of the first two may be below -126. With
     facts, SINGLE makes all outputs if they certify it, and the kernel without makes them if not.
     The operands of a block are read twice: for its largest exponent, then to be added.
     """

@@ -1,4 +1,5 @@
-"""Sums in other orders than one product after the other: which kernel makes them, and its launch.
+"""Sums in other orders than one product after the other: the choice of their kernel, and its
+launch.
 
 All are float64 kernels for every format and mode, on the same operands and outputs as `sequential`.
 """
@@ -19,7 +20,8 @@ from lpkernels.backends.triton.exact.aligned import aligned_kernel
 from lpkernels.backends.triton.exact.compensated import compensated_kernel
 from lpkernels.backends.triton.exact.pairwise import pairwise_kernel
 
-# Programs of trees for each processor: what waits in them should stay in its caches.
+# So many programs of trees run on each processor: the sums that wait in them should stay in its
+# caches.
 _TREES = 4
 # The levels of trees over steps that leave positions out: enough for 2^41 positions.
 _MOST_LEVELS = 40
@@ -38,7 +40,7 @@ def launch(problem: Problem, tile: Tile, processors: int) -> None:
     options: dict[str, Any] = {
         "R": roundings, "SWAPPED": sums.swapped, "LEFT_ABSENT": left.absent,
         "RIGHT_ABSENT": right.absent, "BM": tile.bm, "BN": tile.bn, "num_warps": tile.warps,
-        # Loads of what a program wrote itself must not move across its stores.
+        # A program loads what it wrote itself; such loads must not move across its stores.
         "num_stages": 1, **EXACT, **registers(ALL_REGISTERS),
     }  # fmt: skip
     with on_device(sums.out):

@@ -46,9 +46,9 @@ _ABSENT = tl.constexpr(ABSENT)
 
 @triton.jit
 def _reduced_product(p, other, N):
-    """p modulo the range of a wrapping format, where it is a whole number of quanta, for p +
-    other: of p's sign, and larger than other where that is no such number itself, so that the sum
-    keeps its sign; at most 50 bits, or 27 below the range, hold the sum."""
+    """p modulo the range of a wrapping format, where p is a whole number of quanta, for p + other.
+    The result has p's sign, and is larger than other where other is no whole number of quanta, so
+    that the sum keeps its sign; at most 50 bits, or 27 below the range, hold the sum."""
     size, other_size = magnitude_of(p), magnitude_of(other)
     quantum = double(N.least)
     whole = quantum * 1125899906842624.0
@@ -87,7 +87,8 @@ def _join(
     waiting, level, STRIDE: tl.constexpr, node, absent, seed, row, column, key, C,
     R: tl.constexpr, HOLES: tl.constexpr,
 ):  # fmt: skip
-    """The sum of what waits at a level and the node right of it, or the one of them that is."""
+    """The sum of the node that waits at a level and the node right of it, or the one of them that
+    is present."""
     value = tl.load(waiting + level * STRIDE)
     left = double(value)
     total = add_inner(left, node, seed, row, column, key, C, R)
@@ -252,7 +253,7 @@ def pairwise_kernel(
                 waiting, STRIDE, count, _bit_length(count), begin, seed, row, sum_column, C, R,
                 BM, BN,
             )  # fmt: skip
-            # All have read what the next sum overwrites.
+            # All threads have read what the next sum overwrites.
             tl.debug_barrier()
             total = tl.where(absent, 0.0, total)
             if R.chunked:

@@ -49,7 +49,8 @@ def term_at(
     left, left_at, left_step, right, right_at, right_step, out, k, seed, row, column, C,
     R: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
 ):  # fmt: skip
-    """The products of step k, rounded if they are, and where they are absent (an int1 tile)."""
+    """The products of step k, rounded if the accumulator rounds them, and where they are absent (an
+    int1 tile)."""
     a = tl.load(left_at + step_offset(left, left_step, k))[:, None]
     b = tl.load(right_at + step_offset(right, right_step, k))[None, :]
     product = double(a) * double(b)

@@ -34,7 +34,8 @@ def sums_of(product: Product, out: Tensor, bias: Tensor | None, starts: Tensor |
 
 
 def gradient_frame(g: Geometry) -> Frame:
-    """Of dy in wgrad: with many channels, each group's by itself with its padding."""
+    """The frame of dy in wgrad; where there are many channels, each group has its own part with its
+    padding."""
     frame = _conv_tables.gradient_frame(g)
     if g.out_channels < _FEW_CHANNELS:
         return frame

@@ -1,8 +1,8 @@
 """What is known of all values of an operand: gathered on the device in the pass that packs it.
 
-Four int32, each the maximum over the values that count, `NONE` where there is no such value.
-`ABSENT` taps never count. A kernel reads them and decides there what it may do; the host never
-waits for them.
+The facts are four int32, each the maximum over the values that count, and `NONE` where there is no
+such value. `ABSENT` taps never count. A kernel reads them and decides there what it may do; the
+host never waits for them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _place(x):
 
 @triton.jit
 def gather_facts(facts_ptr, x):
-    """Widen the facts by a float32 tile."""
+    """Extends the facts by the values of a float32 tile."""
     a = tl.cast(x, tl.int32, bitcast=True) & 0x7FFFFFFF
     counts = (a != 0) & (a < _INFINITY)
     special = (a >= _INFINITY) & (a != _ABSENT)

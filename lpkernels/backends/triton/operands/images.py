@@ -68,7 +68,7 @@ def frame_kernel(
 
 
 class Framed(NamedTuple):
-    """What an Operand needs of an image."""
+    """The fields of an Operand that come from an image."""
 
     values: Tensor
     facts: Tensor
@@ -80,7 +80,7 @@ def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
     """image (N, C, *spatial) float32, any strides, copied into its frame."""
     images, channels = image.shape[:2]
     size = three(image.shape[2:], 1)
-    # What lies behind the last lane may be read, and goes nowhere.
+    # Memory behind the last lane may be read; its values go nowhere.
     values = torch.empty(
         images * frame.parts * frame.image_step + PAD, dtype=torch.float32, device=image.device
     )

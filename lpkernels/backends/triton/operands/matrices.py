@@ -86,7 +86,7 @@ def pack_operand(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Op
     strides = x.expand(*batch, lanes, steps).stride()[: len(batch)]
     sizes = [1 if stride == 0 else size for size, stride in zip(batch, strides, strict=True)]
     count, width = math.prod(sizes), padded_lanes(lanes)
-    # What lies behind the last lane may be read, and goes nowhere.
+    # Memory behind the last lane may be read; its values go nowhere.
     values = torch.empty(count * steps * width + PAD, dtype=torch.float32, device=x.device)
     facts = new_facts(x.device)
     sources = offsets(tuple(sizes), tuple(strides), x.device)
@@ -105,7 +105,8 @@ def pack_operand(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Op
 
 
 def _packed_strides(sizes: list[int], matrix: int) -> tuple[int, ...]:
-    """Between packed matrices along every dimension of the batch; 0 where one serves all."""
+    """The strides between packed matrices along every dimension of the batch; 0 where one matrix
+    serves all."""
     strides: list[int] = []
     for size in reversed(sizes):
         strides.append(0 if size == 1 else matrix)

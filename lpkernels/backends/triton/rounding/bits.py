@@ -10,7 +10,7 @@ from lpkernels.backends.triton.rounding.rule import NEAREST_AWAY
 SIGN = tl.constexpr(-(2**63))
 MAGNITUDE = tl.constexpr(2**63 - 1)
 EXPONENT = tl.constexpr(0x7FF0000000000000)
-#: The same in the bits of a float32.
+#: These are the same masks for the bits of a float32.
 SIGN32 = tl.constexpr(-(2**31))
 MAGNITUDE32 = tl.constexpr(2**31 - 1)
 EXPONENT32 = tl.constexpr(0x7F800000)
@@ -36,7 +36,8 @@ def single(x):
 def widened(x):
     """A tile of float16, bfloat16 or float32 as float32, exactly.
 
-    bfloat16 by its bits: Triton's interpreter loses its smallest subnormals in a conversion.
+    bfloat16 is widened by its bits: Triton's interpreter loses its smallest subnormals in a
+    conversion.
     """
     if x.dtype == tl.bfloat16:
         return value_of(tl.cast(tl.cast(x, tl.int16, bitcast=True), tl.int32) << 16)
@@ -82,7 +83,8 @@ def magnitude_of(x):
 
 @triton.jit
 def with_sign(magnitude, x):
-    """A magnitude, or what has x's sign already, with the sign of x; of one precision."""
+    """A magnitude, or a number that has x's sign already, with the sign of x; both of one
+    precision."""
     if x.dtype == tl.float64:
         return value_of(bits_of(magnitude) | (bits_of(x) & SIGN))
     else:
@@ -91,7 +93,7 @@ def with_sign(magnitude, x):
 
 @triton.jit
 def is_infinite(a):
-    """Of a magnitude in float64."""
+    """Whether a magnitude in float64 is infinite."""
     return bits_of(a) == EXPONENT
 
 
@@ -137,6 +139,6 @@ def man_bits_of(N):
 
 @triton.jit
 def zero_of(N, R: tl.constexpr):
-    """What `round.fixed_sum` holds for 0, in the last places of float32; half of it for
+    """The number that `round.fixed_sum` holds for 0, in the last places of float32; half of it for
     nearest_away, so that halves have a place."""
     return single(N.least) * (1.5 * 2.0**22 if R.mode == NEAREST_AWAY else 1.5 * 2.0**23)

@@ -62,7 +62,7 @@ def column_keys(base, col):
 
 @triton.jit
 def row_streams(base, row, word):
-    """uint64 streams of int64 rows: what is added, what is flipped.
+    """uint64 streams of int64 rows: the number that is added, and the bits that are flipped.
 
     Words from 2^32 on have others.
     """

@@ -1,4 +1,4 @@
-"""How one rounding is compiled and what it is given: the host's side of `round`.
+"""How one rounding is compiled, and its arguments: the host's side of `round`.
 
 A format comes in two parts. Its `Rule` is compiled in: it decides which instructions there are. Its
 `Numbers` are kernel arguments, so formats with the same rule share one compiled kernel. All of them
@@ -31,7 +31,8 @@ WRAP = tl.constexpr(3)
 
 
 class Rule(NamedTuple):
-    """What decides the instructions of one rounding; hashable, a constexpr of a kernel."""
+    """The part of a rounding that decides its instructions; it is hashable, and a constexpr of a
+    kernel."""
 
     fixed: bool
     mode: int
@@ -53,9 +54,9 @@ class Rule(NamedTuple):
 class Numbers(NamedTuple):
     """The constants of one format, arguments of a kernel.
 
-    Of a float format the smallest normal, 2^-man_bits, the largest value and half of its quantum,
-    and the exponent code of the smallest normal less 1 when float64 holds it; of a fixed one its
-    quantum, 2^word_bits, the largest and the lowest value, and 0.
+    A float format has the smallest normal value, 2^-man_bits, the largest value, half of its
+    quantum, and the exponent code of the smallest normal value less 1 when float64 holds it. A
+    fixed format has its quantum, 2^word_bits, the largest and the lowest value, and 0.
     """
 
     least: float
