@@ -12,8 +12,8 @@
 
 namespace lpk {
 
-// Every accumulator has the first of them, one with operands all; kernels are handed as many as
-// that always, zeros where there are none.
+// Every accumulator has the first of these integers, and one with operands has all. Kernels are
+// always given all, with zeros where there are none.
 constexpr int kPlainAccumulatorInts = 8 + 3 * kFormatInts + 3;
 constexpr int kAccumulatorInts = kPlainAccumulatorInts + 2 * kFormatInts + 3;
 // The most products of an aligned block; MAX_BLOCK of lpkernels/arithmetic/_accumulator.py.
@@ -35,7 +35,8 @@ struct Accumulator {
   int32_t block;  // of an aligned sum; 0: product by product
   int32_t aligned_bits;
   Rounding outer_rounding;  // of the outermost sums and the bias
-  // Blocks aligned by their operands (orders.h), and those that take turns; false and 1 for others.
+  // Whether blocks are aligned by their operands (orders.h), and how many of them take turns; false
+  // and 1 for other accumulators.
   bool by_operands;
   int64_t interleaved;
   double left_min_normal, right_min_normal;  // of the formats of the product's factors
@@ -52,8 +53,8 @@ struct Accumulator {
   }
 };
 
-// What stands behind the integers of every accumulator: the formats left and right, a format's kind
-// and then its bits (none has 0), and three more.
+// The integers of operands stand behind those that every accumulator has: the formats left and
+// right, each as its kind and then its bits (no format has 0), and three more.
 LPK_HD void read_operands(const int64_t* ints, Accumulator* acc) {
   const int64_t* last = ints + 2 * kFormatInts;
   acc->by_operands = ints[1] != 0;
@@ -105,8 +106,8 @@ LPK_HD D odd_sum(D a, D b) {
   return L::value(bits + (step ? (outward ? zero + 1 : zero - 1) : zero));
 }
 
-// toward_negative: an exact zero sum is -0 unless both addends are +0. The nearest sum already
-// gives every other mode's.
+// toward_negative: an exact zero sum is -0 unless both addends are +0. In every other mode the
+// nearest sum already has the right zero.
 template <class D>
 LPK_HD D with_zero_sign(D sum, D a, D b) {
   using L = Lanes<D>;
@@ -134,7 +135,7 @@ LPK_HD D add_rounded(D acc, D p, const Format& f, Rounding mode, D threshold) {
 // The double that float32 has as 0x7fc00000.
 constexpr int64_t kCanonicalNan = 0x7ff8000000000000;
 
-// float32's, by its bits: which NaN a conversion makes of a NaN is the processor's own.
+// float32's NaN, by its bits: each processor has its own NaN for the conversion of a NaN.
 constexpr uint32_t kCanonicalNan32 = 0x7fc00000u;
 LPK_HD float canonical_nan() {
 #if defined(__CUDA_ARCH__)

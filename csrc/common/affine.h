@@ -39,7 +39,7 @@ LPK_HD AffineLine<double> affine_line(double lo, double hi, const AffineCodes& c
   line.lo = codes.symmetric ? 0.0 : lo;
   line.hi = hi;
   line.step = !any ? static_cast<double>(NAN) : floored ? kSmallestStep : exact;
-  // A code that no value has where the last one is not hi.
+  // A code that no value has, for lines whose last code is not hi.
   line.top = codes.symmetric || floored ? HUGE_VAL : codes.last;
   return line;
 }
@@ -62,7 +62,7 @@ LPK_HD D affine_position(D x, const AffineLine<D>& line, D first, D last) {
   return u > last ? last : u;
 }
 
-// What a code means.
+// The value of a code.
 template <class D>
 LPK_HD D affine_value(D code, const AffineLine<D>& line) {
   using L = Lanes<D>;

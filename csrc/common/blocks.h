@@ -6,7 +6,7 @@
 
 namespace lpk {
 
-// What is added to X in its byte, and the byte of a block that is NaN throughout.
+// The number that is added to X in its byte, and the byte of a block that is NaN throughout.
 constexpr int kScaleBias = 127;
 constexpr uint32_t kNanScale = 255;
 
@@ -15,7 +15,7 @@ LPK_HD int exponent_of(double x) {
   return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
 }
 
-// The element format as blocks use it: beyond max is max.
+// The element format as blocks use it: values beyond max become max.
 struct BlockElement {
   int64_t ints[kFormatInts];
   Format format;

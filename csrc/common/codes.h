@@ -28,7 +28,7 @@ class Codec {
   // The code of a value of the format, kNoCode if there is none. x is a float32, or one divided by
   // the scale of a block: a normal double or zero.
   LPK_HD uint32_t encode(double x) const { return fixed_ ? encode_fixed(x) : encode_float(x); }
-  // NaN for any code of one.
+  // Every code of a NaN gives NaN.
   LPK_HD double decode(uint32_t code) const {
     return fixed_ ? decode_fixed(code) : decode_float(code);
   }

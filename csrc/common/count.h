@@ -1,6 +1,6 @@
 // What rounding did to values, as counts: docs/contract.md, "Counts". Every finite value is counted
-// in at most one of the first three places, but a zero outside of a given range in two; every other
-// value in the fourth.
+// in at most one of the first three places, except a zero outside of a given range, which is
+// counted in two; every other value is counted in the fourth.
 #pragma once
 
 #include "round.h"
@@ -31,13 +31,14 @@ LPK_HD Format unbounded(const Format& f) {
 // The least value of the format; of a float format its lowest is not set.
 LPK_HD double low_end(const Format& f) { return f.kind == Kind::kFixed ? f.lowest : -f.max; }
 
-// Whether a value overflowed, by what it was rounded to in the format without ends.
+// Whether a value overflowed, judged by its rounding to the format without ends.
 template <class D>
 LPK_HD auto beyond_ends(D rounded, double low, double high) {
   return (rounded > high) | (rounded < low);
 }
 
-// The bin of a double: below 2^-126 that of zero, beyond float32 that of its largest values.
+// The bin of a double. Values below 2^-126 have the bin of zero, and values beyond float32 the bin
+// of its largest values.
 LPK_HD int exponent_bin(double x) {
   constexpr int kBiasDifference = 1023 - 127;
   const int field = static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff);

@@ -87,8 +87,8 @@ LPK_HD Format float_format(const int64_t* ints) {
   f.unit = power_of_two(-f.man_bits);
   f.quantum = f.min_normal * f.unit;
 
-  // "ieee" gives the top exponent code to inf and NaN, "fn" only its last mantissa code to NaN
-  // (with man_bits = 0 that is the whole code), "none" gives nothing away.
+  // "ieee" gives the top exponent code to inf and NaN. "fn" gives only its last mantissa code to
+  // NaN (with man_bits = 0 that is the whole code). "none" reserves no code.
   const int32_t top_code = (1 << f.exp_bits) - 1;
   const bool top_code_lost =
       f.specials == Specials::kIeee || (f.specials == Specials::kFn && f.man_bits == 0);
@@ -97,7 +97,8 @@ LPK_HD Format float_format(const int64_t* ints) {
   const double top_quantum = power_of_two(emax) * f.unit;
   f.max = 2 * power_of_two(emax) - top_quantum * (top_mantissa_lost ? 2 : 1);
 
-  // The tie beyond max goes up when max's code is odd. Below it by one step where the tie stays.
+  // The tie beyond max goes up when max's code is odd. Where the tie stays, this lies one step
+  // above it.
   const double tie = f.max + top_quantum / 2;
   const bool max_code_odd = f.man_bits == 0 ? ((emax + f.bias) & 1) != 0 : !top_mantissa_lost;
   f.beyond = f.overflow == Overflow::kInfinity ? HUGE_VAL

@@ -1,5 +1,5 @@
-// What the rounding rules need from a number of lanes: their bits, their values, floor, trunc
-// and max.
+// The operations that the rounding rules need on lanes: their bits, their values, floor, trunc and
+// max.
 //
 // The rules in round.h and accumulate.h are templates over D: a double (scalar code and CUDA), or a
 // vector of doubles (csrc/cpu/lanes/vector.h). Arithmetic, comparison and `mask ? a : b` are the

@@ -1,5 +1,5 @@
-// Sums in other orders than one product after the other: what joins one node of a tree, one product
-// of Kahan's sum, one aligned block. docs/contract.md has the rules; lanes as in round.h.
+// Sums in other orders than one product after the other: one node of a tree, one product of Kahan's
+// sum, one aligned block. docs/contract.md has the rules; lanes are as in round.h.
 #pragma once
 
 #include "accumulate.h"
@@ -34,8 +34,8 @@ LPK_HD D add_products_rounded(D p, D q, const Format& f, Rounding mode, D thresh
   return round_to<D>(sum, f, mode, threshold);
 }
 
-// Kahan's step behind y = round(p - error): sum' = sum + y, error' = (sum' - sum) - y, by three
-// rounded additions.
+// The rest of Kahan's step, after y = round(p - error): sum' = sum + y, error' = (sum' - sum) - y,
+// by three rounded additions.
 template <class D, class Add>
 LPK_HD void add_compensated(D& sum, D& error, D y, const Add& add) {
   const D total = add(sum, y);
@@ -50,8 +50,8 @@ template <class D>
 struct AlignedPlace {
   D scale, unit;  // scale is 1 / unit
 
-  // Products and sums are 0, or 2^-298 .. 2^257, or inf or NaN: whatever the place then, the sum is
-  // inf or NaN too.
+  // Products and sums are 0, or 2^-298 .. 2^257, or inf or NaN. With an inf or NaN the sum is inf
+  // or NaN too, whatever the place.
   LPK_HD AlignedPlace(D largest, int aligned_bits) {
     using L = Lanes<D>;
     largest = largest > 0x1p900 ? L::all(0x1p900) : largest;
@@ -84,8 +84,8 @@ struct AlignedPlace {
 // 2^(aligned_bits + 1). At most 256 products and the sum, with at most 40 bits, stay below 2^51.
 // A unit is 2^-340 or more, so that scaling by it neither overflows nor rounds.
 
-// 0 for zeros, infinities and NaN: with any other binade the product's is then 0 too, which is
-// below every one that counts.
+// 0 for zeros, infinities and NaN. The product with any other binade is then 0 too, which is below
+// every binade that counts.
 template <class D>
 LPK_HD D counted_binade(D x, double min_normal) {
   using L = Lanes<D>;
@@ -94,8 +94,8 @@ LPK_HD D counted_binade(D x, double min_normal) {
   return (x == 0.0) | (binade == HUGE_VAL) ? D{} : clamped;
 }
 
-// From the largest binade of the products that are present. Without any, and a sum of zero, all
-// that is cut is zero, infinite or NaN, wherever the place.
+// The place follows from the largest binade of the products that are present. If there is none, and
+// the sum is zero, everything that is cut is zero, infinite or NaN, wherever the place is.
 template <class D>
 LPK_HD AlignedPlace<D> operand_place(D largest, D sum, const Accumulator& acc) {
   using L = Lanes<D>;
@@ -104,15 +104,15 @@ LPK_HD AlignedPlace<D> operand_place(D largest, D sum, const Accumulator& acc) {
   return AlignedPlace<D>(L::max(L::max(largest, of_sum), least), acc.aligned_bits);
 }
 
-// The sum behind a block, of `units` of its place: rounded once, +0 where that is zero.
+// The sum after a block, from `units` of its place: it is rounded once, and is +0 where it is zero.
 template <class D>
 LPK_HD D rounded_block(D units, const AlignedPlace<D>& place, const Accumulator& acc, D threshold) {
   const D r = round_to_float<D>(units * place.unit, acc.fmt, acc.rounding, threshold, true);
   return r == 0.0 ? D{} : r;
 }
 
-// Interleaved blocks: in a run of `interleaved` of them, from its first position on, positions take
-// turns in pairs. The turn that the position `offset` behind the first has.
+// The turn of the position `offset` behind the first one of a run. In a run of `interleaved`
+// blocks, from its first position on, positions take turns in pairs.
 LPK_HD int64_t turn_of(int64_t offset, const Accumulator& acc) {
   return offset / 2 % acc.interleaved;
 }

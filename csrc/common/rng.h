@@ -104,7 +104,7 @@ LPK_HD PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, ui
   return {{c0, c1, c2, c3}};
 }
 
-// The last word of the counter: the site, and what the ids have beyond 32 bits.
+// The last word of the counter: the site, and the bits of the ids beyond 32.
 LPK_HD uint32_t philox_high_counter(uint32_t site, uint64_t row, uint64_t col, uint64_t quad) {
   return site | static_cast<uint32_t>((row >> 32) & 0x1ff) << 4 |
          static_cast<uint32_t>((col >> 32) & 0x1ff) << 13 |

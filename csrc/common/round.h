@@ -68,11 +68,11 @@ LPK_HD D overflowed(const Format& f, Rounding mode, Mask negative, Mask infinite
   }
 }
 
-// x as the rules below can scale it without overflow or underflow; for float64 inputs, other values
-// never need it. Magnitudes outside 2^-400 .. 2^300 become the nearest end, which rounds alike:
-// formats end at 2^128, quanta begin at 2^-149, and every double above 2^300 is a multiple of any
-// modulus of wrap, as 2^300 is, and 2^300 divided by the largest scale of a block, 2^127,
-// is still beyond every format.
+// x as the rules below can scale it without overflow or underflow. Only float64 inputs need this.
+// Magnitudes outside 2^-400 .. 2^300 become the nearest end, which rounds alike: formats end at
+// 2^128, quanta begin at 2^-149, and every double above 2^300 is a multiple of any modulus of wrap,
+// as 2^300 is, and 2^300 divided by the largest scale of a block, 2^127, is still beyond every
+// format.
 LPK_HD double moderated(double x) {
   const double a = fabs(x);
   if (a > 0x1p300 && a < HUGE_VAL) return copysign(0x1p300, x);

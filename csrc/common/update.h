@@ -13,7 +13,8 @@
 namespace lpk {
 
 constexpr int kUpdateNumbers = 8;
-// A rounding is its key, whether there is one, and the twelve integers of its quantizer.
+// A rounding is given by its key, by whether there is a rounding, and by the twelve integers of its
+// quantizer.
 constexpr int kRoundingInts = 14;
 // Gradient, master, both states, working copy.
 enum : int { kGrad = 0, kMaster = 1, kFirst = 2, kSecond = 3, kWeight = 4, kPlaces = 5 };

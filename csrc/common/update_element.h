@@ -1,5 +1,5 @@
-// What an update of parameters is given, and the update of one element in every format: scalar code
-// and CUDA.
+// The arguments of an update of parameters, and the update of one element in every format, for
+// scalar code and CUDA.
 #pragma once
 
 #include "update.h"
@@ -47,7 +47,7 @@ struct UpdateArgs {
     const int64_t* format = quantizer(place);
     return (1 + format[1] + format[2]) / 8;
   }
-  // Null for what is not there.
+  // A null pointer stands for a tensor that is not there.
   void* memory(const UpdateParameter& parameter, int place) const {
     void* const all[] = {const_cast<void*>(parameter.gradient),
                          working_is_master ? parameter.weight : parameter.master,
@@ -94,7 +94,7 @@ struct UpdatePlace {
   }
 };
 
-// A parameter's update, but for what lies in memory: constants of its step and seeds of its draws.
+// A parameter's update, without its memory: the constants of its step and the seeds of its draws.
 struct UpdateJob {
   UpdatePlace places[kPlaces];
   ElementRule rules[kPlaces];

@@ -1,5 +1,5 @@
-"""The operators that round whole tensors and count what rounding does to them, those that round to
-a given range among them."""
+"""The operators that round whole tensors and count what rounding does to them; some of them round
+to a given range."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def count(
 
 
 class Counting:
-    """`count` of many tensors to one format, without draws or limits: what every call would look up
-    is found once, the backend of "auto" among it.
+    """`count` of many tensors to one format, without draws or limits. What every call would look
+    up, such as the backend of "auto", is found once.
 
     A tensor in the memory of the CPU goes to the kernel past torch's dispatcher, so modes and
     profilers do not see it; any other one takes the operator.

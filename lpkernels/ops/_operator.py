@@ -27,8 +27,8 @@ _lib = torch.library.Library("lpkernels", "FRAGMENT")
 
 
 def as_ints(description: Quantizer | Accumulator | Packable | Ints) -> Ints:
-    """What crosses to the operators; callers that torch.compile traces pass the integers, or a
-    `Row`."""
+    """A description as integers, as it crosses to the operators; callers that torch.compile traces
+    pass the integers, or a `Row`."""
     return description if isinstance(description, tuple) else description.to_ints()
 
 

@@ -1,9 +1,9 @@
 """A warning, once, where a product has operands with values that the formats of its accumulator
 lack: a tensor core could not hold them, and the sums are those of no hardware.
 
-Looked for in tensors on the CPU, in the first product of every operator, pair of formats and pair
-of shapes, until MOST of them were looked at: later products cost one look into a set. Not looked
-for in tensors on a GPU, which would have to be waited for.
+The search takes place in tensors on the CPU, in the first product of every operator, pair of
+formats and pair of shapes, until MOST of these were looked at; later products cost one look into a
+set. Tensors on a GPU are not searched, because they would have to be waited for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST = 256
 _SIDES = ("left", "right")
 _CALL = (None, Role.DIRECT, SITE_QUANTIZE, "auto")
 
-# What was looked at, and the formats that were warned of.
+# The shapes that were looked at, and the formats that a warning has named.
 _looked: set[tuple[object, ...]] = set()
 _warned: set[FloatFormat] = set()
 

@@ -31,7 +31,8 @@ def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
 
 
 def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) -> int:
-    """Of codes of so many bits, and a byte for each block along axis, where there are blocks."""
+    """The bytes of codes of so many bits, with a byte for each block along axis where there are
+    blocks."""
     numel = math.prod(shape)
     if not block_size:
         return (numel * bits + 7) // 8

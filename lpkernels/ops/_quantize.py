@@ -81,7 +81,7 @@ def _round_into(
     chosen.quantize(x, tuple(quantizer), seed, role, site, out)
 
 
-# What backends answer for, by the kind of the format.
+# The names of the operations that backends answer for, by the kind of the format.
 METHODS = ("quantize", "quantize", "quantize_affine", "quantize_block")
 _quantize = define(
     "_quantize(Tensor x, int[] quantizer, Tensor? seed, int role, int site, str backend) -> Tensor",
@@ -129,8 +129,8 @@ def fuses(quantizer: Ints | Row) -> bool:
     """Whether products can apply this quantizer themselves (`Fused`): those to a float or a fixed
     format in a mode that draws nothing.
 
-    Others need to know more than a value: a draw is that of the element's position in its tensor,
-    blocks and slices have scales. They are a pass of their own, `quantize`.
+    Other quantizers need more than a value: a draw belongs to the element's position in its tensor,
+    and blocks and slices have scales. They are a pass of their own, `quantize`.
     """
     if isinstance(quantizer, Row):
         return quantizer.fuses

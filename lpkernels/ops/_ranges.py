@@ -15,7 +15,7 @@ def _ends(x: Tensor) -> Tensor:
     if not x.numel():
         return x.new_tensor([_INFINITY, -_INFINITY], dtype=torch.float32)
     ends = torch.stack(torch.aminmax(x)).float()
-    # Reading this would wait for another device, which looks at every value instead.
+    # Reading the flag would wait for another device; such a device looks at every value instead.
     if x.device.type == "cpu" and bool(ends.isfinite().all()):
         return ends
     finite = x.isfinite()

@@ -1,4 +1,4 @@
-"""What right means, and a vectorised twin that says the same.
+"""The definition of right results, and a vectorised twin that gives the same.
 
 ``exact`` computes one output element at a time in Python rationals: slow, obvious, the definition
 every backend is compared with. ``twin`` computes all outputs at once in NumPy, looping only over k;

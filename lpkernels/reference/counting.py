@@ -1,4 +1,4 @@
-"""Counts of what rounding does to an array: what right means for them, on every backend.
+"""Counts of what rounding does to an array; this file defines them for every backend.
 
 Of the values of an array, in this order:
 
@@ -9,8 +9,8 @@ Of the values of an array, in this order:
     zeros       zero before
     nonfinite   an infinity or NaN before
 
-A value is counted once at most, but a zero outside of a range that is given is both an overflow and
-a zero; in a block that becomes NaN only zeros and what is not finite are counted.
+A value is counted at most once, except a zero outside of a given range, which is both an overflow
+and a zero. In a block that becomes NaN only zeros and values that are not finite are counted.
 Behind them, if asked for, the biased exponent fields of the values as float32, 256 bins: zeros and
 subnormals in bin 0, infinities and NaN in 255, a float64 value beyond float32's ends in 0 or 254.
 """

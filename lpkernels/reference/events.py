@@ -118,7 +118,8 @@ class CountingRounds(Rounds):
 
 
 class _Lost:
-    """What the inner sums count: products that could be lost, those that were, and their bits."""
+    """The counts of the inner sums: products that could be lost, those that were, and their
+    bits."""
 
     def __init__(self, rounds: CountingRounds, shape: tuple[int, ...]):
         super().__init__(rounds, shape)  # type: ignore[call-arg]

@@ -1,4 +1,5 @@
-"""What right means: every output computed by itself, in order, in exact rational numbers.
+"""The definition of right results: every output is computed by itself, in order, in exact rational
+numbers.
 
 A finite non-zero number is a Fraction, so a product or a sum is never rounded except where the
 Accumulator says so. A zero, an infinity and NaN are floats: they carry what rationals cannot. Loops

@@ -1,4 +1,4 @@
-"""Quantisation element by element: what right means for every format.
+"""Quantisation element by element: the definition of right results for every format.
 
 FloatFormat and FixedFormat round each value by itself. A BlockFormat and an AffineFormat take their
 scale from a group of values first; the loops here say which group.

@@ -11,8 +11,8 @@ from lpkernels.reference.values import Float32, widen
 
 
 def passing(found: Events, chunk: int | None, bits: int, recursive: bool) -> Mask:
-    """Which products (M, K, N) pass a gradient: those without any of the bits, whose chunk has none
-    either. recursive: an overflow takes the products before it in its sum with it.
+    """Which products (M, K, N) pass a gradient: those that have none of the bits and whose chunk
+    has none either. recursive: an overflow takes with it the products before it in its sum.
     """
     if found.products is None:
         raise ValueError("passing: the events were found without bits")

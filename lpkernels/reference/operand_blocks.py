@@ -23,7 +23,7 @@ _NONE = _ABSENT // 2
 def exponents_of(x: Float64, fmt: FloatFormat) -> Exponents:
     """floor(log2 |x|), at least that of the smallest normal value; far below where there is none.
 
-    Those of two factors add up to what `ByOperands` aligns their product by.
+    The exponents of two factors add up to the one by which `ByOperands` aligns their product.
     """
     counts = (x != 0) & np.isfinite(x)
     exponent = np.maximum(np.frexp(np.where(counts, x, 1.0))[1] - 1, fmt.emin)

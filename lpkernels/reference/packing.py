@@ -182,7 +182,7 @@ def _pack_blocks(x: Float32, fmt: BlockFormat) -> Bytes:
     exponent, finite = block_exponents(values, element)
     nan_block = (np.isnan(values) | ~filled).all(axis=-1, keepdims=True)
     codes, known = encode(np.ldexp(np.where(finite, values, 0.0), -exponent), element)
-    # NaN is a code of whole blocks only: among other values it is what cannot be held.
+    # NaN is a code of whole blocks only: among other values it has no code.
     known = np.where(finite, known, nan_block | np.isfinite(values)) | ~filled
     if not known.all():
         index = split_blocks(np.arange(x.size).reshape(x.shape), fmt)

@@ -32,7 +32,8 @@ class Sums:
         self.k = 0
 
     def start(self, initial: Float64) -> None:
-        """Before any product: the sum that is the result starts from there, rounded to its format.
+        """Sets the start, before any product: the sum that is the result starts from there, rounded
+        to its format.
 
         Raises: ValueError: a tree, which has no running sum.
         """

@@ -2,9 +2,9 @@
 
 Every operation below is one IEEE operation of float32, rounded to nearest even, in the order in
 which it is written; nothing is contracted. c(x) is an option, a float64 number, rounded to float32
-once. The order is that of torch's single-tensor implementations (torch/optim/sgd.py, adam.py,
-torch 2.13), but for two things. Where those call a kernel that multiplies and adds at once (lerp,
-add with alpha), this rounds twice. And the root of v is multiplied by a reciprocal, as torch itself
+once. The order is that of torch's single-tensor implementations (torch/optim/sgd.py, adam.py, torch
+2.13), with two exceptions. Where those call a kernel that multiplies and adds at once (lerp, add
+with alpha), this rounds twice. And the root of v is multiplied by a reciprocal, as torch itself
 does on CUDA for a division by a number: division takes longest of all here. So results differ from
 torch's in the last places, as torch's own foreach and fused implementations do from each other.
 
@@ -113,7 +113,8 @@ def power(base: float, exponent: int) -> float:
 
 
 def corrections(step: Adam, number: int) -> tuple[float, float]:
-    """Of Adam's step of this number: -lr / (1 - beta1^t), and 1 / sqrt(1 - beta2^t), in float64."""
+    """The corrections of Adam's step of this number: -lr / (1 - beta1^t), and 1 / sqrt(1 -
+    beta2^t), in float64."""
     with np.errstate(all="ignore"):
         size = -(np.float64(step.lr) / np.float64(1.0 - power(step.beta1, number)))
         return float(size), float(1.0 / np.sqrt(np.float64(1.0 - power(step.beta2, number))))

@@ -7,8 +7,8 @@
 //   wgrad  (c_in, kd, kh, kw)    c_out    (n, d, h, w) of dy     x            dy     (keyed by row
 //   c_out: lanes are rows)
 //
-// The positions of dx that are equal modulo the stride read the same taps: they are a product of
-// their own, without the taps between strides, whose positions it is told.
+// The positions of dx that are equal modulo the stride read the same taps. They are a product of
+// their own, without the taps between strides; the product is told which positions these are.
 #include "conv.h"
 
 #include <algorithm>
@@ -131,13 +131,13 @@ bool takes_whole_channels(const Arithmetic& arithmetic) {
   return accumulator_from(arithmetic.accumulator).positions_together() == 1;
 }
 
-// Lanes of a group from which on they fill panels on their own.
+// A group with at least so many lanes fills panels on its own.
 constexpr int64_t kSpreadLanes = kPanel / 2;
-// Channels up to which positions make the better lanes in any layout.
+// With at most so many channels, positions make the better lanes in any layout.
 constexpr int64_t kFewChannels = 32;
 
-// Taken by ChannelOperands: the more numerous side is on the lanes, if its lines are contiguous.
-// In half precision that was measured to be slower, so it is not done there.
+// Whether ChannelOperands takes the pass: the more numerous side is on the lanes, if its lines are
+// contiguous. In half precision this was measured to be slower, so it is not done there.
 bool by_channels(const PositionPass& p, int64_t positions, const Arithmetic& arithmetic) {
   if (p.lanes <= kFewChannels) return true;
   if (half_precision(accumulator_from(arithmetic.accumulator).fmt)) return false;
@@ -148,7 +148,7 @@ bool spreads(int64_t groups, int64_t lanes, int64_t taps) {
   return groups > 1 && lanes <= kSpreadLanes && taps <= kMaxDepth;
 }
 
-// Taken by PointOperands.
+// Whether PointOperands takes the pass.
 bool points(const PositionPass& p) {
   return p.gather.one_inside() && p.source.spatial[2] == 1 && p.result.spatial[2] == 1;
 }
@@ -158,11 +158,11 @@ int64_t spread_depth(int64_t taps, int64_t channels) {
   return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
 }
 
-// Channels up to which segments of lines make the best lanes.
+// With at most so many channels, segments of lines make the best lanes.
 constexpr int64_t kSegmentChannels = 4;
 
-// The extent of the blocks of SegmentOperands; it has no channels where these are not to be taken:
-// where kernels are likely to ask for marks, or where half precision is faster.
+// The extent of the blocks of SegmentOperands. It has no channels where these operands are not to
+// be taken: where kernels are likely to ask for marks, or where half precision is faster.
 SegmentOperands::Extent segment_extent(const PositionPass& p, const Arithmetic& arithmetic) {
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
   const bool nearest = acc.rounding == Rounding::kNearestEven &&
@@ -206,7 +206,7 @@ void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const 
   p.block_rows = extent.rows;
 }
 
-// One pass, for every group. `asked`: of SegmentOperands; null: none.
+// One pass, for every group. `asked` is that of SegmentOperands; null: there are none.
 void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
               const Arithmetic& arithmetic, std::atomic<bool>* asked, Work* work) {
   const int64_t positions = pass.rows(s.batch);
@@ -214,7 +214,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
   const int64_t taps = pass.gather.tap_count();
   const int64_t length = pass.channels * taps;
   const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
-  // Where blocks of k may end inside of a channel nothing is spread.
+  // Nothing is spread where blocks of k may end inside a channel.
   const bool whole_channels = takes_whole_channels(arithmetic);
   if (whole_channels && spreads(s.groups, pass.lanes, taps)) {
     const int64_t all = s.groups * pass.lanes;
@@ -272,7 +272,7 @@ PositionPass columns_of(const PositionPass& pass, int64_t from, int64_t to) {
   return p;
 }
 
-// What the windows of the passes have in common.
+// The taps that the windows of the passes have in common.
 void find_reach(std::vector<PositionPass>* passes) {
   static std::atomic<uint64_t> calls{0};
   const uint64_t call = ++calls;

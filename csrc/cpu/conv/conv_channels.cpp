@@ -78,8 +78,8 @@ void ChannelOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth
   round(a, rows * depth);
 }
 
-// Whole channels through the window. A copy of sixteen may run past its part of a panel: into what
-// is written after it, but for the last tap.
+// Packs whole channels through the window. A copy of sixteen may run past its part of a panel, into
+// the part that is written after it; the last tap may not.
 void ChannelOperands::pack_window(int64_t k, int64_t depth, const Rounder& round, float* b) const {
   ChannelScratch& scratch = thread_scratch();
   Window& window = scratch.window;

@@ -35,7 +35,8 @@ struct PositionPass {
   // Where position p of the grid goes: p * result_step + result_phase of the result.
   Image<float> result;
   int64_t result_size[kSpatial], result_step[kSpatial], result_phase[kSpatial];
-  // Storing writes result_step elements of every dimension, from the position on: +0 but for that.
+  // Storing writes result_step elements of every dimension, from the position on; all but the first
+  // are +0.
   bool fills_cells = false;
 
   int64_t rows(int64_t batch) const { return batch * gather.grid_volume(); }
@@ -45,7 +46,7 @@ struct PositionPass {
   void find_inside();
   // 1 for every tap that falls outside at this position.
   void tap_pattern(const int64_t* at, uint8_t* pattern) const;
-  // Calls border(index, position) for those of the positions of which a tap falls outside.
+  // Calls border(index, position) for the positions that have a tap outside.
   template <class Border>
   void for_each_border(const std::vector<LineRun>& runs, const Border& border) const {
     for (const LineRun& run : runs) {
@@ -97,7 +98,8 @@ class PositionOperands : public Operands {
                    float* to) const;
 };
 
-// The sides exchanged: rows are channels of the result, lanes are positions. For few channels.
+// The same with the sides exchanged, for few channels: rows are channels of the result, lanes are
+// positions.
 class ChannelOperands : public PositionOperands {
  public:
   using PositionOperands::PositionOperands;
@@ -119,8 +121,8 @@ class ChannelOperands : public PositionOperands {
   void pack_window(int64_t k, int64_t depth, const Rounder& round, float* b) const;
 };
 
-// The same of a kernel of one tap that is never outside (Gather::one_inside), channel by channel in
-// memory: lines of source and result are contiguous.
+// The same for a kernel of one tap that is never outside (Gather::one_inside), channel by channel
+// in memory: lines of source and result are contiguous.
 class PointOperands : public ChannelOperands {
  public:
   using ChannelOperands::ChannelOperands;
@@ -152,9 +154,9 @@ class SpreadPositions : public PositionOperands {
   int64_t first_, lanes_;
 };
 
-// Rows are segments of sixteen positions of a line, lanes those positions for every channel. The
-// positions have different numbers in the key of a draw, so that only sums without draws run this
-// way.
+// Rows are segments of sixteen positions of a line, and lanes are these positions for every
+// channel. The positions have different numbers in the key of a draw, so only sums without draws
+// run this way.
 class SegmentOperands : public PositionOperands {
  public:
   // `asked` becomes true where positions on padding on the left or right have to be done again.

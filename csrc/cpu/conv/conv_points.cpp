@@ -22,7 +22,7 @@ PointScratch& thread_scratch() {
   return scratch;
 }
 
-// The values two steps apart, zeros between them.
+// Stores the values two steps apart, with zeros between them.
 void spread_by_two(const float* from, int64_t count, int64_t end, float* to) {
   const int64_t pairs = end / 2;
   for (int64_t i = 0; i < pairs; ++i) {
@@ -72,7 +72,8 @@ void PointOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes
   round(b, packed_floats(depth, lanes));
 }
 
-// The cell of every position, which begins at the position itself: zeros but for that.
+// Stores the cell of every position. It begins at the position itself; the rest of the cell is
+// zeros.
 void PointOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t lanes,
                           const float* values, int64_t stride) const {
   if (!p_.fills_cells) return ChannelOperands::store(row, rows, lane, lanes, values, stride);

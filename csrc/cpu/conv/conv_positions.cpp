@@ -143,7 +143,7 @@ void PositionOperands::pack_columns(Window& window, int64_t rows, const float* f
   }
 }
 
-// Any shape, element by element: kernels and windows too large for the way above.
+// Packs any shape element by element, for kernels and windows that are too large for the way above.
 void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t k,
                                    int64_t depth, float* a) const {
   const Gather& g = p_.gather;

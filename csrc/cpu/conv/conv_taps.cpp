@@ -70,7 +70,7 @@ bool TapOperands::a_range(OperandRange* range) const {
   return thread_scratch().measured;
 }
 
-// Any shape, element by element: windows too large for the way above.
+// Packs any shape element by element, for windows that are too large for the way above.
 void TapOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t row,
                               int64_t rows, int64_t depth, float* a) const {
   const Gather& g = p_.gather;
@@ -143,7 +143,7 @@ void TapOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
   for (size_t i = 0; i < runs.size();) {
     const float* from = start(runs[i]);
     const int64_t first = runs[i].first;
-    // Lines that follow each other in memory are one.
+    // Lines that follow each other in memory are copied as one.
     int64_t count = runs[i].count;
     for (++i; i < runs.size() && start(runs[i]) == from + count * step; ++i) count += runs[i].count;
     for (int64_t l = 0; l < lanes; l += kPanel) {

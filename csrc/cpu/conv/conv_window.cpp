@@ -48,7 +48,8 @@ void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<Li
   }
 }
 
-// Lines of the same n and d stay together; one that is not whole only if it is alone or at an end.
+// Lines of the same n and d stay together. A line that is not whole may do so only if it is alone
+// or at an end.
 void Window::cut_pieces() {
   pieces_.clear();
   const int64_t width = gather_->grid[2];

@@ -9,11 +9,11 @@
 namespace lpk {
 namespace {
 
-// (2 draw + 1) 2^place, of draws of up to 8 bits: the draw's own byte times 2^(place + R - 7),
-// which moves it to its place, plus a constant byte, in the other half of the word, times what
-// makes it 2^place. So one choice of bits and one dot product choose a draw, move it and add it.
-// Weights are signed bytes, so that a byte moves by 0 to 6 places: float32 sums of 9 to 15 mantissa
-// bits.
+// Makes (2 draw + 1) 2^place from draws of up to 8 bits. It is the sum of two terms: the draw's own
+// byte times 2^(place + R - 7), which moves the draw to its place, and a constant byte in the other
+// half of the word, times the weight that makes it 2^place. So one choice of bits and one dot
+// product choose a draw, move it and add it. Weights are signed bytes, so that a byte moves by 0 to
+// 6 places: float32 sums of 9 to 15 mantissa bits.
 struct DotDraws {
   __m512i words;
   __m512i mask, constant, weights;

@@ -155,7 +155,7 @@ struct PanelDraws {
     return row_words(0);
   }
 
-  // The words sought last, of one row.
+  // The words that were sought last, for one row.
   LPK_HD const uint32_t* row_words(int row) const {
     return words[rng == Rng::kPhilox ? current_word & 3 : 0][row];
   }

@@ -87,7 +87,7 @@ struct WordDraws {
   }
 };
 
-// Modes that draw nothing.
+// Stands for the draws in modes that draw nothing.
 template <class V>
 struct WithoutDraws {
   explicit WithoutDraws(const ElementBlock&) {}

@@ -1,5 +1,5 @@
-// Blocks of outputs are the unit of work: each keeps its running sums while all of K passes by in
-// packed blocks.
+// A work block is a block of outputs. It keeps its running sums while all of K passes by in packed
+// blocks.
 //
 //   for each block of rows x lanes (over threads)
 //     for each block of k: pack B; for some rows at a time, pack A and run the kernel
@@ -22,7 +22,8 @@
 namespace lpk {
 namespace {
 
-// A block of A, and whose it is: blocks that a thread takes one after the other often share it.
+// A packed block of A, and the product and rows that it belongs to: work blocks that a thread takes
+// one after the other often share it.
 struct PackedBlock {
   AlignedFloats values = AlignedFloats(kMaxRows * kMaxDepth + kPanel);
   OperandRange range;
@@ -30,7 +31,7 @@ struct PackedBlock {
   const Operands* operands = nullptr;
   int64_t row = 0, rows = 0, k = 0, depth = 0;
 
-  // Whether it is this block already; from now on it is.
+  // Whether it holds this block already; from now on it does.
   bool take(uint64_t c, const Operands* of, int64_t r, int64_t count, int64_t from, int64_t deep) {
     const bool same =
         c == call && of == operands && r == row && count == rows && from == k && deep == depth;
@@ -58,8 +59,8 @@ struct Scratch {
   uint64_t row_id[kSpreadRows];
   uint64_t lane_id[kLanes];
 
-  // Room for positions that must stay together, if they are more than a block has: a run of
-  // interleaved blocks has no bound.
+  // This makes room for positions that must stay together, if they are more than a block has: a run
+  // of interleaved blocks has no bound.
   void fit(int64_t together) {
     const auto grow = [](auto* to, int64_t count) {
       if (static_cast<int64_t>(to->size()) < count) to->resize(count);
@@ -72,7 +73,7 @@ struct Scratch {
   }
 };
 
-// One more addition in the outermost format.
+// The bias is one more addition in the outermost format.
 void add_bias(const WorkBlock& block, const Tile& tile, const Kernels& kernel, float* state) {
   const Product& p = *block.product;
   const bool by_row = p.row_bias != nullptr;
@@ -93,8 +94,8 @@ void add_bias(const WorkBlock& block, const Tile& tile, const Kernels& kernel, f
   kernel.add(job);
 }
 
-// The state starts from the product's initial values, rounded: x is exactly its sum with the zero
-// of its sign, in every mode. The draws are those behind the bias's.
+// The state starts from the product's initial values, rounded. In every mode x equals its sum with
+// the zero of its sign, exactly. The draws are those behind the bias's.
 void start_sums(const WorkBlock& block, const Tile& tile, const Kernels& kernel, bool chunked,
                 std::vector<float>* addend) {
   const Product& p = *block.product;
@@ -126,7 +127,8 @@ void start_sums(const WorkBlock& block, const Tile& tile, const Kernels& kernel,
   kernel.add(job);
 }
 
-// Bias, output quantizer, canonical NaNs: each of the first two leaves no other NaN behind.
+// Adds the bias, applies the output quantizer and makes NaNs canonical; each of the first two
+// leaves only canonical NaNs behind.
 void store_block(const WorkBlock& block, const Tile& tile, const Kernels& kernel,
                  const int64_t* quantizer, bool chunked) {
   const Product& p = *block.product;
@@ -198,8 +200,8 @@ int64_t plane_count(const Accumulator& acc, int64_t length) {
   return levels;
 }
 
-// Where the block of k from product k on ends: at most `depth` on, and not between positions that a
-// kernel must see together.
+// Where the block of k that begins at product k ends: after at most `depth` products, and not
+// between positions that a kernel must see together.
 int64_t block_end(const Product& p, const Accumulator& acc, int64_t k, int64_t depth) {
   int64_t end = std::min(k + depth, p.length);
   const int64_t together = acc.positions_together();
@@ -212,7 +214,7 @@ int64_t block_end(const Product& p, const Accumulator& acc, int64_t k, int64_t d
   return end;
 }
 
-// A of a tile, measured, unless it is there already.
+// Packs and measures A of a tile, unless it is there already.
 void pack_rows(const Product& p, int64_t row, const Tile& t, const Kernels& kernel,
                const Rounder& round, uint64_t call, PackedBlock* a) {
   if (a->take(call, p.operands, row, t.rows, t.k0, t.depth)) return;
@@ -222,7 +224,7 @@ void pack_rows(const Product& p, int64_t row, const Tile& t, const Kernels& kern
   kernel.measure(a->values.data(), t.rows * t.depth, &a->range);
 }
 
-// `call` is a number of the call that makes the block.
+// Makes one work block. `call` is the number of the call that it belongs to.
 void run_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& arithmetic,
                uint64_t seed, uint64_t call) {
   thread_local Scratch scratch;
@@ -267,7 +269,7 @@ void run_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& 
   if (tile.started) start_sums(block, tile, kernel, acc.chunk > 0, &scratch.initial);
 
   const int64_t groups = ceil_div(block.rows, kRowGroup);
-  // More rows where the sums are short: longer runs to pack, fewer calls.
+  // Short sums take more rows at a time: runs to pack are longer, and calls fewer.
   const int64_t most = std::max(p.depth, acc.positions_together());
   const int64_t depth = std::clamp<int64_t>(p.length, 1, most);
   const auto accumulate = acc.has_running_sum() ? kernel.accumulate : kernel.accumulate_ordered;

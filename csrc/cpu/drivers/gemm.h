@@ -8,7 +8,7 @@
 
 namespace lpk {
 
-// A block of A of its own for every lane (Tile).
+// A block of A in which every lane has an A of its own (Tile).
 struct SpreadBlock {
   float* a;
   int64_t count;
@@ -30,20 +30,20 @@ class Rounder {
   const int64_t* quantizer_;
 };
 
-// What the driver asks of the operands: blocks of A (rows x k) and of B (k x lanes), and a place
-// for the results.
+// The driver asks the operands for blocks of A (rows x k) and of B (k x lanes), and for a place for
+// the results.
 //
 // Lanes are the side that kernels vectorise over.
 class Operands {
  public:
   virtual ~Operands() = default;
-  // a[r][k], rounded, for rows row .. row + rows, positions k .. k + depth; behind it fewer than
-  // kPanel floats may be written too.
+  // Writes a[r][k], rounded, for rows row .. row + rows and positions k .. k + depth; fewer than
+  // kPanel floats may be written behind it.
   virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
                       float* a) const = 0;
   // Called in place of pack_a where the product is spread.
   virtual void spread_a(int64_t, int64_t, int64_t, int64_t, const Rounder&, SpreadBlock*) const {}
-  // Panels of kPanel lanes, [panel][k][lane], rounded; lanes past the end are zero.
+  // Writes panels of kPanel lanes, [panel][k][lane], rounded; lanes past the end are zero.
   virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
                       float* b) const = 0;
   // The range of what pack_a and pack_b packed last on this thread, if they measured it.
@@ -67,8 +67,8 @@ class Operands {
 // The most positions of k in one block (no fewer than kMaxBlock), and of rows.
 constexpr int64_t kMaxDepth = 288;  // 32 channels of 3 x 3 taps
 constexpr int64_t kMaxRows = 96;
-// The most rows of a block of outputs. Of a spread product a panel wide there are more: its windows
-// overlap less.
+// The most rows of a work block. A spread product that is one panel wide may have more, because its
+// windows overlap less.
 constexpr int64_t kUnitRows = 4 * kMaxRows;
 constexpr int64_t kSpreadRows = 1020;
 // The most positions of k where the product is spread.
@@ -93,10 +93,11 @@ struct Product {
   int64_t family = -1;
   // Every lane of a panel has an A of its own; panels share them.
   bool spread = false;
-  // The most rows of a block, which is one tile (kMaxSpread); 0: as many as others have.
+  // The most rows of a work block, which is one tile (kMaxSpread); 0: as many as other products
+  // have.
   int64_t block_rows = 0;
-  // Where the sums that are the results start, before they are rounded to their format: of each row
-  // and lane, by these strides; null: +0.
+  // The values at which the sums that are the results start, before these are rounded to their
+  // format: one for each row and lane, by these strides; null: +0.
   const float* initial = nullptr;
   int64_t initial_row = 0, initial_lane = 0;
 };
@@ -113,7 +114,7 @@ constexpr int64_t even_depth(int64_t length, int64_t unit = 1) {
   return (units + blocks - 1) / blocks * unit;
 }
 
-// The block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].
+// Packs the block of B whose element (k, lane) lies at from[k * k_stride + lane * lane_stride].
 void pack_panels(const Kernels& kernels, const float* from, int64_t k_stride, int64_t lane_stride,
                  int64_t depth, int64_t lanes, float* b);
 

@@ -13,8 +13,8 @@ namespace lpk {
 // Lanes of a packed panel of B; every kernel's vector width divides it.
 constexpr int kPanel = 16;
 
-// What an operand of one tile can hold, from its finite float32 normals and zeros; `plain` is false
-// if there is anything else in it.
+// The range of one operand of a tile, found from its finite float32 normals and zeros; `plain` is
+// false if it holds anything else.
 struct OperandRange {
   bool plain;
   bool zero;    // nothing but zeros, which are multiples of anything
@@ -29,7 +29,8 @@ struct alignas(64) HalfColumn {
   uint16_t lane[kHalfLanes];
 };
 
-// What the tiles of one packed block of B have found out about it; cleared when B is packed.
+// What the tiles of one packed block of B have found out about it; this is cleared when B is
+// packed.
 struct PackedFacts {
   bool ranged = false;
   bool halved = false;
@@ -40,8 +41,8 @@ struct PackedFacts {
   void clear() { ranged = halved = false; }
 };
 
-// Which taps of a block are absent: marked only when a kernel asks, as zeros do for some. Both
-// return whether any is.
+// Which taps of a block are absent. They are marked only when a kernel asks, because zeros are
+// enough for some kernels. Both functions return whether any tap is absent.
 class Marks {
  public:
   virtual bool rows() = 0;   // marks Tile::absent
@@ -61,14 +62,14 @@ struct Tile {
   int64_t lanes;  // a multiple of kPanel; surplus lanes are computed and never stored
   int64_t depth;
   int64_t k0;  // position of the block's first product in the whole sum
-  // Where some positions are left out because no row has a product there: the position of every
-  // product of the block, ascending, and after them that of the next block's first product, or
-  // `length`. Null: k0, k0 + 1 and so on.
+  // The position of every product of the block, ascending, and after them that of the next block's
+  // first product, or `length`. It is given where some positions are left out because no row has a
+  // product there. Null: the positions are k0, k0 + 1 and so on.
   const int64_t* position;
 
   const float* a;  // rows x depth
-  // Spread: one panel, and every lane has an A of its own, a[row_at[r] + step_at[k] + l]. `a_count`
-  // floats hold it all, and maybe more. Null: not spread.
+  // In a spread tile there is one panel, and every lane has an A of its own, a[row_at[r] +
+  // step_at[k] + l]. `a_count` floats hold all of it, and maybe more. Null: the tile is not spread.
   const int32_t* row_at;
   const int32_t* step_at;
   int64_t a_count;
@@ -99,7 +100,7 @@ struct Tile {
   bool started;         // the outermost sums start from values that were given
   bool exchanged;       // A is the right factor of the products, B the left
 
-  // With null where there are no marks.
+  // The same tile, with null where there are no marks.
   Tile marked() const {
     Tile t = *this;
     if (!marks->rows()) t.absent = nullptr;
@@ -180,7 +181,7 @@ struct CodeBlock {
   const int64_t* format;
   int64_t count;
 };
-// What became of a block whose values were to become codes: its format is not taken, every value
+// The outcome for a block of values that were to become codes: its format is not taken, every value
 // has a code, or some have kNoCode.
 enum class Coding { kNotTaken, kAll, kSome };
 

@@ -6,10 +6,12 @@
 namespace lpk {
 namespace {
 
-// Rows below which packing B for them alone shows: no fewer, unless a thread had nothing to do.
+// With fewer rows than this, the cost of packing B for them alone shows. A block has no fewer,
+// unless a thread would have nothing to do.
 constexpr int64_t kFewestRows = 96;
 
-// Into how many blocks the rows of a product are cut, of which there are `others` already.
+// The number of blocks into which the rows of a product are cut, whose lanes are cut into `others`
+// already.
 int64_t row_parts(const Product& p, int64_t others, int threads) {
   const int64_t groups = ceil_div(p.rows, kRowGroup);
   const int64_t usual = p.spread && p.lanes <= kPanel ? kSpreadRows : kUnitRows;
@@ -19,7 +21,7 @@ int64_t row_parts(const Product& p, int64_t others, int threads) {
   const int64_t wanted = ceil_div(4 * threads, others);
   const int64_t parts =
       std::max({fewest, std::min(wanted, p.rows / kFewestRows), ceil_div(threads, others)});
-  // Where there are few blocks, every thread gets as many as the others.
+  // Where there are few blocks, every thread gets the same number.
   const int64_t even = parts < wanted ? threads / std::gcd(threads, others) : 1;
   return std::max(fewest, std::min(ceil_div(parts, even) * even, ceil_div(groups, 2)));
 }

@@ -1,4 +1,4 @@
-// How the outputs of products are cut into blocks, and which of them a thread takes together.
+// How the outputs of products are cut into work blocks, and which of these a thread takes together.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct Turn {
   int64_t first, end;
 };
 
-// Blocks of about equal size, as large as the scratch holds; smaller where the threads would
-// otherwise run out of them.
+// Cuts products into blocks of about equal size, which are as large as the scratch holds, and
+// smaller where the threads would otherwise run out of them.
 void cut(const std::vector<Product>& products, int threads, std::vector<WorkBlock>* blocks,
          std::vector<Turn>* turns);
 

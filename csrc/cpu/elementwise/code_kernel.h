@@ -1,7 +1,7 @@
 // Codes of float formats, sign | exponent | mantissa, from and to the bits of float32 values.
 //
-// A magnitude's bits without those that the format drops are its code but for a constant; below the
-// floor of WordFormat, codes are counts of the smallest value.
+// The bits of a magnitude, without those that the format drops, differ from its code by a constant.
+// Below the floor of WordFormat, codes are counts of the smallest value.
 #pragma once
 
 #include "cpu/drivers/tile.h"
@@ -86,8 +86,8 @@ bool any_word(typename V::U words) {
   }
 }
 
-// Most blocks hold finite values of the format alone, for which a few operations and a look at the
-// end will do.
+// Most pieces hold only finite values of the format, for which a few operations and a look at the
+// end suffice.
 template <class V>
 Coding encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
   using U = typename V::U;
@@ -100,7 +100,7 @@ Coding encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
     const U a = b & ~kSignWord;
     U lost;
     const U code = number_code<V>(c, a, lost);
-    // The sign of max - a, which is there for what lies above max.
+    // The sign of max - a, which is set for magnitudes above max.
     others |= lost | ((c.f.max - a) & kSignWord);
     store(codes + i, (b & kSignWord) >> (32 - c.bits) | code);
   }

@@ -23,8 +23,9 @@ struct Tally {
   void add_to(int64_t* to) const;
 };
 
-// What was rounded, and from which values: x are the tensor's, `scaled` what the rounding saw, y
-// its results. The rest is as in RoundBlock, whose x and y are not read.
+// The values before and after a rounding: x are the tensor's values, `scaled` are the values that
+// the rounding saw, and y are its results. The rest is as in RoundBlock, whose x and y are not
+// read.
 struct CountSpan {
   RoundBlock block;
   const double* x;

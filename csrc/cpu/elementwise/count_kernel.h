@@ -187,7 +187,7 @@ struct CountingRule {
   }
 };
 
-// Rounds whole groups to look at what happens to them; nothing is written.
+// Rounds whole groups to see what happens to them; it writes nothing.
 template <class V, class Rule, class Draws, int kPerWord>
 __attribute__((noinline, noclone)) void look_at_groups(const uint32_t* x, int64_t count,
                                                        const Rule& given, Draws draws,
@@ -280,7 +280,7 @@ bool count_elements(const ElementBlock& job, Tally* tally) {
   return run_format<V>(job, CountingRun<V>{tally});
 }
 
-// Values that rounding took as doubles.
+// Counts values that the rounding took as doubles.
 template <class V>
 void count_span(const CountSpan& span, Tally* tally) {
   using D = typename V::D;

@@ -44,7 +44,7 @@ class Extents {
   }
 
  private:
-  // Less one, so that zero is the largest.
+  // The word less one, so that zero is the largest.
   U least_ = U{} - 1, most_{};
 };
 
@@ -74,7 +74,7 @@ void count_fields(const uint32_t* x, int64_t count, Tally* tally) {
   }
 }
 
-// In every bit: sum + a + b, whose lower digit stays in sum; the upper one is returned.
+// Adds sum + a + b in every bit; the lower digit stays in sum, the upper one is returned.
 template <class V>
 LPK_HD typename V::U full_add(typename V::U* sum, typename V::U a, typename V::U b) {
   using U = typename V::U;
@@ -90,7 +90,7 @@ LPK_HD typename V::U full_add(typename V::U* sum, typename V::U a, typename V::U
   return (s & a) | (either & b);
 }
 
-// How many lanes have a bit.
+// The number of lanes that have a bit.
 template <class V>
 LPK_HD int lanes_with(typename V::U x, int bit) {
 #if defined(__AVX512F__)
@@ -181,7 +181,7 @@ class ExponentBins {
   // Vectors of a unit, which are added in registers, and sums of units.
   static constexpr int kUnitLevels = 4, kLevels = 8;
   static constexpr int64_t kUnit = V::kWidth << kUnitLevels;
-  // One more would carry beyond the last level.
+  // One vector more would carry beyond the last level.
   static constexpr int64_t kMostUnits = (1 << kLevels) - 1;
 
   // A word without a bit takes as long as about ten that have one: of every kFew one is many.
@@ -194,8 +194,8 @@ class ExponentBins {
     return field(e.most) < base_ + kWindow && (field(e.least) >= base_ || field(e.most) == 0);
   }
 
-  // These in the middle of the window; where they are more the upper ones, which most values of a
-  // tensor are among. Zeros need none.
+  // The base puts these fields into the middle of the window. Where they do not fit it takes the
+  // upper ones, which most values of a tensor have. Zeros need no bit.
   void choose_base(const Extent& e) {
     if (e.most == 0) return;
     const int spare = std::max(0, kWindow - 1 - (field(e.most) - field(e.least)));

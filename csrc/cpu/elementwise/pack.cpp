@@ -14,7 +14,8 @@ namespace {
 // Groups of 8 codes begin on a byte, whatever their width: pieces of work start at multiples of
 // this many values.
 constexpr int64_t kGrain = 65536;
-// Codes made at a time, a whole number of bytes of any width: they fit the first cache.
+// So many codes are made at a time. They are a whole number of bytes in any width, and fit the
+// first cache.
 constexpr int64_t kSpan = 1024;
 // Fewer values are packed sooner than another thread is woken.
 constexpr int64_t kWorthThreads = 2 * kGrain;
@@ -51,8 +52,8 @@ uint32_t block_scale(const PackArgs& args, const float* x, int64_t first, int64_
   return static_cast<uint32_t>(element.exponent_for(largest) + kScaleBias);
 }
 
-// A block with inf or NaN has a code only if it is NaN throughout: else the first of them, -1 if it
-// has.
+// A block with inf or NaN has a code only if it is NaN throughout. Returns the first inf or NaN of
+// a block without a code, -1 if it has one.
 int64_t first_special(const PackArgs& args, const float* x, int64_t first, int64_t count) {
   int64_t special = -1;
   bool all_nan = true;

@@ -128,7 +128,7 @@ void quantize_affine(const QuantizeArgs& args) {
   const bool each = args.length > 1 && args.inner < kLongRun;
   const Affine a{args, kernels(), each, row, args.outer, each ? row : args.length};
   Grids grids(a.parameters);
-  // A piece looks at no fewer elements than it merges parameters.
+  // A piece has at least as many elements as it has parameters to merge.
   args.limits == nullptr ? find_ranges(a, grids, std::max(kGrain, 4 * a.parameters))
                          : take_limits(a, grids);
   const FloatEnvironment environment;

@@ -12,7 +12,7 @@
 namespace lpk {
 namespace {
 
-// Longer blocks go one by one.
+// Blocks that are longer than this are rounded one by one.
 constexpr int64_t kLongest = kSpan;
 // Elements a thread takes at a time.
 constexpr int64_t kGrain = 16 * kSpan;
@@ -39,7 +39,8 @@ struct Blocks {
   }
 };
 
-// Scaled by 2^-X and back, NaN throughout where X is of a block with inf or NaN.
+// Rounds elements that are scaled by 2^-X and back; they become NaN throughout where X belongs to a
+// block with inf or NaN.
 struct Scale {
   double down, up;
   Scale(const BlockElement& e, double lo, double hi, bool finite) {

@@ -1,4 +1,4 @@
-// What the loops of updates share.
+// The helpers that the loops of updates share.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ LPK_HD uint32_t lanes_unlike(typename V::F a, typename V::F b) {
   if constexpr (V::kWidth == 1) return a != b;
 }
 
-// What gradients are still multiplied by.
+// The factor by which gradients are still multiplied.
 struct GradientScale {
   bool scaled = false, inverted = false;
   float value = 1;

@@ -10,7 +10,7 @@
 namespace lpk {
 namespace {
 
-// What the rounding of a piece needs to know.
+// The facts that the rounding of a piece needs.
 inline ElementBlock block_of(const UpdatePiece& piece, int place) {
   const int64_t* quantizer = piece.args->quantizer(place);
   ElementBlock job{};

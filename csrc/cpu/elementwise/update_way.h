@@ -115,7 +115,7 @@ void with_way(const UpdateArgs& args, int place, const Make& make) {
   if (is(Lies::kTwoBytes, Rounds::kDrawn)) make(WayTag<Lies::kTwoBytes, Rounds::kDrawn>{});
 }
 
-// What rounding and coding at one place needs, made once for a piece.
+// The constants of rounding and coding at one place, made once for a piece.
 template <class V>
 struct WayRules {
   WordCodes codes;

@@ -1,4 +1,4 @@
-// Tiers that are compiled on their own.
+// Tiers that are compiled on their own, each in a file of its own.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace lpk {
 
-// What does the parts of a tile of which a certificate does not hold.
+// Makes the parts of a tile for which a certificate does not hold.
 using ExactSums = std::function<void(const Tile&)>;
 using CertifiedTier = bool(const Tile& t, const Accumulator& acc, const OperandRange& a,
                            const OperandRange& b, const ExactSums& exact);

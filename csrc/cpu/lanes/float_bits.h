@@ -42,7 +42,7 @@ LPK_HD typename V::U as_words(typename V::F f) {
   return x;
 }
 
-// a > b as signed integers: what magnitudes of floats are compared by.
+// a > b as signed integers, which is how magnitudes of floats are compared.
 template <class V>
 LPK_HD auto above(typename V::U a, typename V::U b) {
   return (typename V::I)a > (typename V::I)b;
@@ -157,7 +157,7 @@ LPK_HD bool none_above(typename V::U a, uint32_t high) {
   if constexpr (V::kWidth == 1) return a <= high;
 }
 
-// Past the caches, where the instruction set can; p is aligned to the size of x.
+// Stores past the caches, where the instruction set can; p is aligned to the size of x.
 template <class T>
 LPK_HD void stream(void* p, T x) {
 #if defined(__AVX512F__)

@@ -11,7 +11,7 @@ constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
 constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
 constexpr int kZero = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
 
-// The processor's mode for ours; ours that look at magnitudes round these toward zero.
+// The processor's mode for one of ours. Our modes that look at magnitudes round these toward zero.
 template <Rounding kMode>
 constexpr int hardware_mode() {
   if (kMode == Rounding::kNearestEven) return kNearestMode;
@@ -20,7 +20,7 @@ constexpr int hardware_mode() {
   return kZero;
 }
 
-// The usual rounding, or instructions that take their own: nothing to do.
+// With the usual rounding, or with instructions that take their own, there is nothing to do.
 struct UsualRounding {
   using Paused = UsualRounding;
 };
@@ -31,7 +31,7 @@ struct UsualRounding {
 template <int kMode>
 class ProcessorRounding {
  public:
-  // Inside, rounding to nearest again.
+  // Inside, the processor rounds to nearest again.
   using Paused = ProcessorRounding<kNearestMode>;
 
   ProcessorRounding() : saved_(_mm_getcsr()) {

@@ -96,7 +96,8 @@ inline int lowest_bit(const float* x, int64_t count) {
   return least == kInfinity ? 0 : static_cast<int>(least >> 23) - 127;
 }
 
-// What is known of the addends of a sum: products of the operands, or products rounded.
+// What is known about the addends of a sum, which are products of the operands, or rounded
+// products.
 struct AddendRange {
   bool plain;
   int width;
@@ -113,11 +114,12 @@ inline bool exact_products(const AddendRange& p) {
   return p.plain && p.width <= 24 && p.lowest >= -126 && p.highest <= 127;
 }
 
-// What sums are computed in: significant digits, the exponent of the smallest normal number.
+// The precision in which sums are computed: its significant digits, and the exponent of its
+// smallest normal number.
 struct Precision {
   int digits;
   int emin;
-  // Sums beyond the power of two with this exponent need no speed: a low bound leaves room to
+  // Sums beyond the power of two with this exponent need no speed; a low bound leaves room to
   // scale.
   int enough;
 };
@@ -166,7 +168,7 @@ inline int overflow_exponent(const Format& f) {
   return full_binade ? top + 1 : top;
 }
 
-// nearest_even to one digit less than the sums have.
+// Whether the mode is nearest_even to one digit less than the sums have.
 inline bool one_digit_less(const Precision& in, const Format& f) {
   return f.man_bits == in.digits - 2;
 }
@@ -208,7 +210,7 @@ inline Certificate certify(const Precision& in, const Format& f, Rounding mode, 
   if (f.man_bits < 1 || (f.man_bits > in.digits - 3 && !brackets)) return kNone;
   const int q = f.man_bits + 1;
   const int lx = f.emin - f.man_bits;
-  // Every sum is a multiple of 2^finest.
+  // Every sum is a multiple of 2 to this power.
   const int finest = state.zero ? p.lowest : std::min(p.lowest, state.lowest);
   const bool floor = p.lowest < lx;
   if (floor && brackets) return kNone;
@@ -241,7 +243,7 @@ inline Certificate certify(const Precision& in, const Format& f, Rounding mode, 
   const int scalable = least + 1 - in.emin;
   const bool overflows = overflow < std::min({bound, in.enough, scalable});
   bound = std::min({bound, in.enough, overflow, scalable});
-  // A bound that single products exceed would only be found broken.
+  // A bound that single products exceed would only be found broken, so there is no certificate.
   if (bound < p.highest || factor.highest + 1 - bound > -in.emin) return kNone;
   return {true, odd, floor, bound, overflows, highest_sum(f, p, state, terms) > bound};
 }

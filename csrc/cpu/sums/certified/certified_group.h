@@ -23,10 +23,10 @@ inline bool closes_by_sum_rule(const Precision& in, const Accumulator& acc, int 
          1 - shift >= std::min(in.enough, std::ilogb(f.max));
 }
 
-// What the tile asks of a kernel: kMarked has absent taps that must be passed over.
+// The kind of tile: kMarked has absent taps that must be passed over.
 enum class Taps { kPlain, kMarked, kSpread };
 
-// What a group needs beside its tile: constants made once a tile.
+// The constants that a group needs beside its tile, made once a tile.
 template <class S, class Rule, class Product>
 struct CertifiedRun {
   using Floats = S;
@@ -109,9 +109,9 @@ struct CertifiedRun {
   }
 
  private:
-  // The end of a chunk in a rounding of the processor's that is not the usual. Neither this nor
-  // what follows is compiled in place: what sets that rounding might touch the sums, which would
-  // then be stored at every step.
+  // The end of a chunk in a rounding of the processor that is not the usual one. Neither this
+  // function nor the next is inlined: the instruction that sets the rounding might touch the sums,
+  // which would then be stored at every step.
   template <int kRows, int kPanels>
   __attribute__((noinline)) void close_as_usual(const Tile& t, int64_t closed) const {
     const typename Rule::Direction::Paused usual;
@@ -268,8 +268,9 @@ inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int6
   return part;
 }
 
-// All of a tile, group by group. Those of which the certificate does not hold go to `exact`, and
-// after several in a row so do, untried, as many again, as they are likely to as well.
+// Makes all of a tile, group by group. Groups for which the certificate does not hold go to
+// `exact`. After several of them in a row, as many of the next groups go there untried, because
+// they are likely to fail as well.
 template <Taps kTaps, class Run, class Exact>
 class CertifiedGroups {
  public:
@@ -300,7 +301,7 @@ class CertifiedGroups {
   static constexpr int kRows = kTaps == Taps::kSpread ? S::kSpreadRows : Run::kRows;
   static constexpr int kFewerRows = kRows < S::kFewerRows ? kRows : S::kFewerRows;
 
-  // The rows of the next group; 0 if those that are left are too few for one.
+  // The rows of the next group; 0 if too few rows are left for one.
   static int64_t group_rows(int64_t left) {
     if (left == 2 * kFewerRows) return kFewerRows;
     return left >= kRows ? kRows : left >= kFewerRows ? kFewerRows : 0;

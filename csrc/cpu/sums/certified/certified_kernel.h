@@ -35,8 +35,8 @@ constexpr bool kAvx512 = false;
 template <class S>
 constexpr bool kSumsOdd = kAvx512 || S::kDouble;
 
-// Where a rule goes to work: a tile, its operands, whether sums are watched, and what does the
-// parts of which the certificate does not hold.
+// The place where a rule works: a tile, its operands, whether sums are watched, and the function
+// that makes the parts for which the certificate does not hold.
 template <class S, class Exact>
 struct CertifiedWork {
   const Tile& tile;
@@ -142,7 +142,7 @@ bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                    const OperandRange& b, const Exact& exact) {
   AddendRange products = product_range(a, b);
   if (!products.plain) return false;
-  // Whole quanta or not is what matters here.
+  // It only matters here whether products are whole quanta.
   products.lowest = lowest_bit(t.a, t.a_floats()) + lowest_bit(t.b, t.lanes * t.depth);
   if (acc.has_product && !products_stay_on_grid(acc.product, products)) return false;
   const OperandRange& factor = Operands<S>::scales_b(t) ? b : a;

@@ -73,7 +73,7 @@ struct Floats<16> : FloatBits<16> {
   // Rows and panels of a group where the panels share an A that is spread; no rows: none.
   static constexpr int kSharedRows = 4;
   static constexpr int kSharedPanels = 3;
-  // What is loaded once stays in a register: the compiler would load it for every use.
+  // Keeps a loaded value in a register: the compiler would load it for every use.
 #if defined(LPK_SOFTWARE_AVX512)
   LPK_HD static void hold(F*) {}
 #else

@@ -9,7 +9,8 @@
 namespace lpk {
 namespace {
 
-// What holds of products rounded in the accumulator's product format, computed times 2^shift.
+// The certificate of products that are rounded in the accumulator's product format and computed
+// times 2^shift.
 struct ProductCertificate {
   bool valid;
   int shift;

@@ -69,7 +69,7 @@ struct GridRule : RuleOf<S, false, false, false> {
 
   LPK_HD F enter(F sum) const { return sum + bias; }
   LPK_HD F leave(F sum) const {
-    // Rounded down, a difference of zero is -0.
+    // When the processor rounds down, a difference of zero is -0.
     constexpr bool kDownwards = std::is_same_v<Direction, ProcessorRounding<kDown>>;
     if constexpr (kDownwards) {
       return S::negated(bias - sum);

@@ -188,7 +188,7 @@ struct PairwiseEvents : EventRules<V, false, kRoundsProducts, 1> {
     for (int64_t k = from; k < to; ++k) push(row, k);
     if (to == s.chunk_end(from)) collect(row, to);
   }
-  // What waits at the end of a sum, from the right.
+  // Joins the nodes that wait at the end of a sum, from the right.
   void collect(int64_t row, int64_t end) {
     Tree& tree = trees[row];
     const int64_t start = end - tree.count;

@@ -81,7 +81,7 @@ struct EventPiece {
   int64_t swamped;  // products lost in trees, beside those in `lost`
 };
 
-// What is made of the pieces of one block, in the order of k.
+// Receives the pieces of one block, in the order of k.
 class EventSink {
  public:
   virtual void take(const EventPiece& piece) = 0;

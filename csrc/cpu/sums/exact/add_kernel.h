@@ -18,7 +18,7 @@ enum class AddMode { kNearest, kStochastic, kOther };
 template <class V, AddMode kMode>
 struct Addition {
   using D = typename V::D;
-  // Keys of draws are made once for so many rows.
+  // The keys of draws are made once for so many rows.
   static constexpr int kRows = kMode == AddMode::kStochastic ? 16 : 4;
   const AddBlock& job;
   const Tile& key;
@@ -77,7 +77,7 @@ struct Addition {
     }
   }
 
-  // Panels inside: sums are read and written line by line.
+  // The loop over panels is the inner one, so that sums are read and written line by line.
   template <int kCount>
   void run_rows(int64_t row) const {
     for (int64_t lane = 0; lane < job.lanes; lane += kPanel)

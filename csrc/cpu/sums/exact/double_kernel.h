@@ -37,8 +37,8 @@ LPK_HD auto marked_lanes(uint32_t marks, int first) {
   }
 }
 
-// The part of a tile that one kernel works on: some rows against one panel, both operands widened
-// to double.
+// The part of a tile on which one kernel works: some rows against one panel, with both operands
+// widened to double.
 template <class V>
 struct Panel {
   const Tile& t;
@@ -163,7 +163,8 @@ void run_double_variant(const Tile& t, const Accumulator& acc) {
   thread_local std::vector<double> a;
   thread_local std::vector<double> b;
   if (!t.spread()) a.assign(t.a, t.a + t.rows * t.depth);
-  // Panels outside: a panel of B stays in the first cache while the rows pass by.
+  // The loop over panels is the outer one, so that a panel of B stays in the first cache while the
+  // rows pass by.
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     const float* from = t.b + lane * t.depth;
     b.assign(from, from + t.depth * kPanel);

@@ -188,7 +188,8 @@ bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
   if (!Sum::fits(acc.fmt, acc.random_bits) || !Product::fits(acc.product, acc.random_bits)) {
     return false;
   }
-  // Only where the bracket costs anything: nearest sums, nearest products.
+  // This variant is made only where the bracket costs anything: for nearest sums and nearest
+  // products.
   if constexpr (Sum::kMode == Rounding::kNearestEven && Sum::L::kMantissa == 23) {
     if (plain_sums(acc, a, b)) return run_step<FloatStep<Sum, Product, true>>(t, acc);
   }

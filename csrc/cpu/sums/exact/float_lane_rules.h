@@ -70,7 +70,7 @@ struct LaneDraws<RoundedLanes<double>> {
   }
 };
 
-// What most rules have in common.
+// The common part of most rules.
 struct LaneRule {
   // Draws come as numbers 2 draw + 1.
   static int draw_place(const Format&, int) { return 0; }

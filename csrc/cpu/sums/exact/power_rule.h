@@ -35,8 +35,8 @@ struct PowerRule : LaneRule {
 
   LPK_HD F operator()(F s, const LaneDraws<L>&) const {
     const F a = L::abs(s);
-    // The smallest of the values below min_normal become zero. A NaN is not among them: of a NaN,
-    // max leaves its second operand.
+    // The smallest of the values below min_normal become zero. A NaN is not among them: given a
+    // NaN, max leaves its second operand.
     const I bits =
         L::bits(L::max_or_zero(L::template compare<_CMP_NLE_UQ>(a, vanishing), min_normal, a));
     const I odd = L::exponent_parity(bits, flip);

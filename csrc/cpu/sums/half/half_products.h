@@ -1,5 +1,5 @@
-// The products of sums in half precision: what one multiply-add takes, and what must be rounded
-// before it is added.
+// The products of sums in half precision: those that one multiply-add takes, and those that must be
+// rounded before they are added.
 #pragma once
 
 #include "cpu/lanes/rounded_lanes.h"

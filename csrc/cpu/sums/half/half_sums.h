@@ -1,5 +1,5 @@
-// Where sums in half precision by the processor's own arithmetic (half_kernel.h) are the sums asked
-// for.
+// The conditions under which sums in half precision by the processor's own arithmetic
+// (half_kernel.h) are the sums that an accumulator asks for.
 //
 // Products rounded to q = man_bits + 1 bits, with K = 2^(11 - q), of products p of at most 11 bits,
 // so that K p is exact:

@@ -14,7 +14,7 @@ struct AlignedSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
   using L = Lanes<D>;
   using Base::Base, Base::kVectors, Base::t, Base::acc;
 
-  // Adds nothing, not even a sign.
+  // An addend that adds nothing, not even a sign.
   static constexpr double kNothing = -0.0;
 
   D terms[kMaxBlock][kVectors];

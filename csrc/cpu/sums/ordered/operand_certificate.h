@@ -34,7 +34,7 @@ struct ExponentRange {
 inline ExponentRange exponent_range(const OperandRange& x, double min_normal) {
   const int emin = std::ilogb(min_normal);
   if (x.zero) return {emin, emin};
-  // A range that was merged has its width and its lowest place from different elements.
+  // A merged range may have its width and its lowest place from different elements.
   return {std::max(emin, x.lowest), std::max(emin, x.highest - 1)};
 }
 
@@ -85,7 +85,7 @@ inline OperandCertificate certify_operands(const Precision& in, const Tile& t,
   OperandCertificate c{true, ea.lowest, eb.lowest, std::max(least, lowest), limit, false};
   c.plain =
       acc.rounding == Rounding::kTowardZero && std::max(ea.lowest + eb.lowest, least) - w >= last;
-  // Then no place is below emin but for running sums alone, which are whole there too.
+  // Then only running sums have places below emin, and they are whole there too.
   if (c.plain) c.least = std::max(c.least, f.emin);
   return c;
 }

@@ -220,8 +220,8 @@ struct OperandKernel {
     return worst;
   }
 
-  // Every row of a block, while the processor rounds toward zero. The largest magnitude of the sums
-  // behind it is above the limit: false.
+  // Adds every row of a block, while the processor rounds toward zero. Returns false if the largest
+  // magnitude of the sums after it is above the limit.
   __attribute__((noinline)) bool add_rows(const OperandBlock& block, int64_t lane) const {
     const ProcessorRounding<kZero> toward_zero;
     const int64_t rows = group.t.rows;
@@ -242,7 +242,7 @@ struct OperandKernel {
     return *std::max_element(most, most + kWidth) <= static_cast<T>(group.proof.limit);
   }
 
-  // False: a sum was too large, and the state is of no use.
+  // Returns false if a sum was too large; the state is then of no use.
   template <class End>
   bool run(const End& end, int64_t lane) const {
     for (const OperandBlock& block : group.blocks.all) {
@@ -257,7 +257,7 @@ struct OperandKernel {
   }
 };
 
-// What some lanes of the state were, to go back to.
+// A copy of some lanes of the state, to go back to.
 class SavedLanes {
  public:
   SavedLanes(const Tile& t, int64_t lane, int64_t lanes) : t_(t), lane_(lane), lanes_(lanes) {

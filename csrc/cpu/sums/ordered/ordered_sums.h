@@ -1,5 +1,5 @@
-// What every kernel of sums in other orders needs: the operands of some rows against one panel, and
-// the roundings of an Accumulator.
+// The base of every kernel of sums in other orders: the operands of some rows against one panel,
+// and the roundings of an Accumulator.
 #pragma once
 
 #include "common/orders.h"

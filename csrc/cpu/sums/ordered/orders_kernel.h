@@ -46,7 +46,8 @@ void run_ordered_variant(const Tile& t, const Accumulator& acc) {
   }
 }
 
-// by_operands: what takes blocks aligned by their operands, compiled on its own.
+// by_operands: the function that takes blocks aligned by their operands, which is compiled on its
+// own.
 template <class V>
 void accumulate_ordered_tile(const Tile& unmarked, void (*by_operands)(const Tile&)) {
   const Accumulator acc = accumulator_from(unmarked.accumulator);

@@ -87,7 +87,7 @@ struct PairwiseSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
     return first | second;
   }
 
-  // node <- the one that waits left of it + node, or the one of them that there is.
+  // node <- the node that waits left of it + node, or whichever of the two is there.
   uint32_t join(int level, int64_t key, uint32_t lanes, Node& node) {
     if ((levels >> level & 1) == 0) return lanes;
     levels &= ~(uint64_t{1} << level);
@@ -133,7 +133,7 @@ struct PairwiseSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
     }
   }
 
-  // What waits at the end of a sum, from the right.
+  // Joins the nodes that wait at the end of a sum, from the right.
   void collect(int64_t chunk, Node& node) {
     const int64_t start = chunk * acc.chunk;
     const int64_t pairs = (this->sum_end(start) - start + 1) / 2;
