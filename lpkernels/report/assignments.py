@@ -9,7 +9,7 @@ from rich.table import Table
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.techniques.assignment import Assignment, Group, TensorSpec
 
-# What the rows of a picture are, from above, and what each is called.
+# The rows of a picture, from above, and the name of each.
 _KINDS = {
     "activation": "results",
     "grad_activation": "their gradients",
@@ -22,7 +22,8 @@ _LOW, _HIGH = "#2f7fc1", "#d9a441"
 def assignment_table(
     assignment: Assignment, *, scores: Mapping[int, float] | None = None, title: str = ""
 ) -> Table:
-    """A row for each group: its ends, elements, how much of it is low, bits, and what it costs."""
+    """A row for each group: its ends, its elements, how much of it is low, its bits, and its
+    cost."""
     table = Table(title=title, caption=_caption(assignment))
     for column in ("group", "from", "to"):
         table.add_column(column, justify="right" if column == "group" else "left", overflow="fold")

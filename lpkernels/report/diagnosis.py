@@ -22,8 +22,8 @@ _CAPTION = (
 _TEXTS = 3
 # The limits of a format, and how they are drawn.
 _LINES = {"least value": ":", "least normal": "--", "largest": "-"}
-# Limits further than so many binades from all numbers are not shown, and numbers that are further
-# below all limits stand in one column.
+# Limits that are more than so many binades away from all numbers are not shown; numbers that are
+# further below all limits stand in one column.
 _NEAR = 16
 # A row of a panel holds its name.
 _INCHES_PER_ROW = 0.17
@@ -36,7 +36,8 @@ def diagnosis_table(report: Report, *, title: str = "") -> Table:
     table.caption_justify = "left"
     for number, column in enumerate(head):
         words = number < _TEXTS
-        # Two lines each: the table fits a terminal of 80 columns. Layers are folded, not cut.
+        # Each cell has two lines, so that the table fits a terminal of 80 columns. Layers are
+        # folded, not cut.
         table.add_column(
             column.replace(" ", "\n"),
             justify="left" if words else "right",
@@ -54,10 +55,10 @@ def plot_exponents(report: Report, path: str | Path, *, title: str = "") -> Path
     """A heat map of exponents: a column for each binade, a row for each tensor, in the order of the
     network; forward left, backward right. The darker, the larger the part of the tensor's numbers.
 
-    Gradients stand where they are under the loss scale, as the layers see them. On each row the
-    limits of its format: the least value, the least normal one, the largest; left of the
-    first numbers underflow, right of the last they overflow. What is more than 16 binades below
-    all limits stands in the first column.
+    Gradients stand where they are under the loss scale, as the layers see them. Each row shows the
+    limits of its format: the least value, the least normal value and the largest. Numbers left of
+    the first underflow, and numbers right of the last overflow. Numbers that are more than 16
+    binades below all limits stand in the first column.
 
     Raises: ValueError: there is no number to draw, or matplotlib does not write such files.
     """

@@ -54,7 +54,7 @@ def installation_table() -> Table:
 
 
 def _instruction_set() -> str:
-    """What the compiled CPU kernels use, or why nothing is known about it."""
+    """The instruction set of the compiled CPU kernels, or why nothing is known about it."""
     status = lpkernels.backends.status()["cpu"]
     if status != "available":
         return f"unknown: {status}"

@@ -23,6 +23,6 @@ def save_figure(figure: Any, path: str | Path, title: str, *, dpi: int = 110) ->
         figure.suptitle(title)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without the software's name and version, which would change the file.
+    # The software's name and version are left out, because they would change the file.
     figure.savefig(path, dpi=dpi, metadata={"Software": None} if path.suffix == ".png" else None)
     return path

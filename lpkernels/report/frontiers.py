@@ -16,7 +16,7 @@ from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
 _MOST_NAMES = 40
 # This many panels stand side by side at most.
 _ACROSS = 3
-#: How ways of choosing are called in pictures; others by their own names.
+#: The names of ways of choosing in pictures; other ways have their own names.
 LABELS = {
     "greedy": "D-optimal",
     "column_mean": "mean of the other tasks",
@@ -51,7 +51,7 @@ def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -
 
 
 def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
-    """What is measured of each task, and its least and largest error."""
+    """A table of what is measured of each task, with its least and largest error."""
     table = Table(title=title or None)
     table.add_column("task")
     for column in ("measured", "of", "least error", "largest"):
@@ -132,7 +132,8 @@ def plot_frontiers(
 ) -> Path:
     """Draws frontiers of memory and error, a panel for each label.
 
-    Predicted with its band, what was measured as points, the true one where it is known, the cap.
+    A panel shows the predicted frontier with its band, the measurements as points, the true
+    frontier where it is known, and the cap.
 
     truth: (configurations,) errors by label, where they are known; NaN is left out.
 

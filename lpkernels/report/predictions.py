@@ -60,5 +60,5 @@ def _figures(total: dict[str, Any]) -> tuple[str, ...]:
 
 
 def ratio(value: float) -> str:
-    """Three digits, or all of those before the point."""
+    """A ratio with three digits, or with all digits before the point if these are more."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

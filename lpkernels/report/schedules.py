@@ -30,7 +30,7 @@ def schedule_view(schedule: OpenLoop, steps: int, *, seed: int = 0) -> Renderabl
 
 
 def _drawn(schedule: OpenLoop, seed: int) -> dict[str, Schedule]:
-    """What of a schedule is worth a drawing: all but what stays."""
+    """The parts of a schedule that are worth a drawing: all except those that stay constant."""
     labels = {
         "forward": "forward bits",
         "backward": "gradient bits",

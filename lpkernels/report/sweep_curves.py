@@ -13,7 +13,7 @@ from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.sweep_marks import scale_of
 
-#: What is left of an arm's name without a number at its end.
+#: A number at the end of an arm's name; arms whose names differ in nothing else are joined.
 _FAMILY = re.compile(r"[ ,:=]*-?\d+(\.\d+)?$")
 
 

@@ -1,4 +1,5 @@
-"""What the pictures of a sweep draw for one arm: its seeds, their mean, the difference."""
+"""The marks that the pictures of a sweep have for one arm: its seeds, their mean, the
+difference."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ _BOOTSTRAP: dict[str, Any] = {"lw": 5.5, "alpha": 0.3, "solid_capstyle": "butt"}
 
 
 def scale_of(metric: Metric) -> float:
-    """What figures are multiplied by where they are shown."""
+    """The factor by which figures are multiplied where they are shown."""
     return 100.0 if metric.percent else 1.0
 
 

@@ -60,7 +60,7 @@ def sweep_table(summaries: Sequence[ArmSummary], metric: Metric, *, title: str =
             runs += ("\n" if compared else ", ") + f"{summary.failed} failed"
         difference = numbers.difference(summary.difference) if compared else []
         last = after is not None and after.axes != summary.axes
-        # Texts take brackets in names for what they are; strings would take them for markup.
+        # A Text shows brackets in names as they are; a string would take them for markup.
         cells = map(Text, [summary.arm, *places, runs, mean, *difference])
         table.add_row(*cells, end_section=last)
     return table
@@ -143,7 +143,7 @@ class _Numbers:
         return [f"{sign}{mean}\n{pairs}", "\n".join(ends) or "-", _p_text(found.p_holm)]
 
     def _number(self, value: float) -> str:
-        # Adding zero takes the sign from what rounds to -0.
+        # Adding zero takes the sign from a number that rounds to -0.
         return f"{round(self.scale * value, self.places) + 0.0:.{self.places}f}"
 
 

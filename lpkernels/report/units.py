@@ -29,7 +29,7 @@ def unit_table() -> Table:
 
 
 def unit_details(unit: Unit) -> Table:
-    """What one unit is, where that is known from, and what is not."""
+    """What one unit is, where this is known from, and what is not known."""
     table = Table(title=unit.name, show_header=False)
     table.add_column("what", no_wrap=True)
     # An accumulator is one long word.

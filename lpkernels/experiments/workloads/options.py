@@ -26,11 +26,12 @@ class Choice:
 def choose(
     config: WorkloadConfig, train_labels: Tensor, test_labels: Tensor, classes: int
 ) -> Choice | None:
-    """What `classes`, `train_size` and `label_noise` make of labelled data; None: no change.
+    """The examples that `classes`, `train_size` and `label_noise` leave of labelled data; None: no
+    change.
 
-    It depends on nothing else: runs of all seeds train on the same examples with the same labels,
-    a larger train_size keeps what a smaller one does, and more label_noise leaves wrong what less
-    of it does. Test labels stay clean.
+    The choice depends on nothing else: runs of all seeds train on the same examples with the same
+    labels, a larger train_size keeps the examples of a smaller one, and more label_noise leaves the
+    labels wrong that less of it makes wrong. Test labels stay clean.
 
     Args:
         config: the settings.

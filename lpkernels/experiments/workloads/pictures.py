@@ -1,4 +1,4 @@
-"""Workloads of image data: what an epoch feeds of them, and the settings that change them."""
+"""Workloads of image data: the images that an epoch feeds, and the settings that change them."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ class ImageSet:
 def image_workload(data: ImageData, config: WorkloadConfig) -> Workload:
     """The classification of `data`, as the settings say; model "" is resnet8.
 
-    Whatever the settings keep of the images, all are normalised by the moments of the whole
-    training set, so that the test images of all runs are the same numbers.
+    However many images the settings keep, all are normalised by the moments of the whole training
+    set, so that the test images of all runs are the same numbers.
 
     Raises: ValueError: a model that is unknown or for other data, or a setting that asks for more
         than there is.

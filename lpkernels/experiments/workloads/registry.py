@@ -11,12 +11,12 @@ from lpkernels.experiments.workloads.workload import Workload
 
 __all__ = ["DATASETS", "DataSet", "dataset", "find"]
 
-# Any data may be given these: a sweep over several data sets has one folder for all.
+# These may be given for any data: a sweep over several data sets has one folder for all.
 _ALWAYS = ("data", "data_dir", "model", "depth", "width")
 
 
 def find(config: WorkloadConfig) -> Workload:
-    """The workload of a configuration: the same for the same one, at any time.
+    """The workload of a configuration; equal configurations have equal workloads, at any time.
 
     `data` is one of DATASETS, or "module:function": the function is called with the configuration
     if it has a parameter, and then the other settings are its own business; else with nothing, and

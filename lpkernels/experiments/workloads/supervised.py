@@ -51,7 +51,7 @@ def classification(
     model: str | Callable[[], nn.Module] = "",
     config: WorkloadConfig | None = None,
 ) -> Workload:
-    """A workload of one's own labelled examples, in an order drawn from (seed, epoch).
+    """A workload of your own labelled examples, in an order drawn from (seed, epoch).
 
     Args:
         name: of the data, for tables.

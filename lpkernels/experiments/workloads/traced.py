@@ -1,4 +1,4 @@
-"""A workload's loss apart from its model, as techniques that follow both want it."""
+"""A workload's loss apart from its model, for techniques that follow both."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OutputLoss = Callable[[Any, Batch], Outcome]
 def output_loss(workload: Workload, batch: Batch) -> OutputLoss:
     """The loss of the workload's one turn, for an output that is there already.
 
-    batch: one of the workload's, by which it is looked at what the turn gives to the model; only
-        its first tensor will do.
+    batch: a batch of the workload, which shows what the turn gives to the model; this may only be
+        its first tensor.
     Raises: ValueError: a step has several turns, or the model is called with something else.
     """
     if len(workload.turns) != 1:

@@ -1,7 +1,7 @@
-"""What the trainer needs to know of data, model, loss and metric, and nothing else.
+"""Everything that the trainer needs to know about data, model, loss and metric.
 
-A workload is deterministic: what an epoch feeds depends on (seed, epoch) alone, and what a test
-feeds on nothing. The trainer builds the model under the run's own seed.
+A workload is deterministic: the examples that an epoch feeds depend on (seed, epoch) alone, and
+those that a test feeds on nothing. The trainer builds the model under the run's own seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ Batch = tuple[Tensor, ...]
 
 
 class Outcome(NamedTuple):
-    """What a turn makes of a batch of n examples.
+    """The result of a turn on a batch of n examples.
 
     losses: (n,) float32, the loss of each example, with its graph.
     sums: 0-d tensors, figures of training summed over the examples, such as how many were right;
@@ -42,7 +42,7 @@ class Turn:
 
 
 class Plan(Protocol):
-    """What one epoch feeds, drawn up front, so that a run may resume at any step."""
+    """The examples that one epoch feeds, drawn up front, so that a run may resume at any step."""
 
     def batch(self, step: int, size: int) -> Batch:
         """Examples step * size .. of the epoch's order, on the CPU; the last batch may be short."""
@@ -76,7 +76,7 @@ ACCURACY = Metric()
 
 
 def mean_of_examples(sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
-    """test_<name> of every sum: its mean over `count` examples."""
+    """The fields test_<name> of every sum: its mean over `count` examples."""
     return {f"test_{name}": float(total) / count for name, total in sums.items()}
 
 

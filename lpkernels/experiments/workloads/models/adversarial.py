@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lpkernels.experiments.workloads.models.family import Size, Task, family
 from lpkernels.experiments.workloads.models.norms import norm_layers
 
-#: What a call of the network is for.
+#: The purposes of a call of the network.
 Use = Literal["discriminator", "generator", "test"]
 
 
@@ -59,7 +59,8 @@ class Discriminator(nn.Module):
 
 
 class GAN(nn.Module):
-    """Both networks; one call does what a turn needs, so that a wrapper of the whole sees it.
+    """Both networks. One call does everything that a turn needs, so that a wrapper of the whole
+    sees it.
 
     Reference: Radford et al. 2016, arXiv 1511.06434 (DCGAN), section 3: batch norm everywhere but
         in the generator's last and the discriminator's first layer, ReLU and leaky ReLU of slope
@@ -87,7 +88,8 @@ class GAN(nn.Module):
             return (self.discriminator(self.generator(noise)),)
         with torch.no_grad():
             made = self.generator(noise)
-        # Apart, so that batch norm normalises each kind by itself, as DCGAN does.
+        # The two kinds go through apart, so that batch norm normalises each by itself, as DCGAN
+        # does.
         real, fake = self.discriminator(images), self.discriminator(made)
         return (real, fake) if use == "discriminator" else (real, fake, made)
 

@@ -8,16 +8,16 @@ from typing import Literal
 
 from torch import nn
 
-#: What a network is for.
+#: The purposes of a network.
 Kind = Literal["images", "signals", "vectors", "text", "generation"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a network is built for.
+    """The task for which a network is built.
 
-    kind: what it takes: images (N, C, H, W), signals (N, C, L) or vectors (N, F) to classify, text
-        (N, L) of character numbers to continue, or images to generate.
+    kind: the inputs it takes: images (N, C, H, W), signals (N, C, L) or vectors (N, F) to classify,
+        text (N, L) of character numbers to continue, or images to generate.
     shape: of one example: (C, H, W), (C, L), (F,), for text (L,), for generation (C, H, W).
     outputs: classes, or characters of the vocabulary; for generation the numbers of noise.
     """
@@ -61,20 +61,20 @@ class Family:
 
     @property
     def form(self) -> str:
-        """How its members are called."""
+        """The form of its members' names."""
         return f"{self.name}<depth>" if self.depth else self.name
 
 
 FAMILIES: dict[str, Family] = {}
 
-# The suffix by which a member without normalisation may be called too.
+# A member without normalisation may also be called by its name with this suffix.
 _PLAIN = "_plain"
 
 
 def family(
     name: str, *kinds: Kind, width: int, depth: int = 0, norms: tuple[str, ...] = ("none",)
 ) -> Callable[[Builder], Builder]:
-    """Makes a family of networks known, as a decorator of what builds its members.
+    """Makes a family of networks known, as a decorator of the function that builds its members.
 
     Example, a file of its own in this folder:
 
@@ -104,7 +104,7 @@ def family(
 
 
 def forms(kind: Kind | None = None) -> str:
-    """How models are called, of one kind or all, as errors and help list them."""
+    """The forms of the names of models, of one kind or all, as errors and help list them."""
     found = [f for f in FAMILIES.values() if kind is None or kind in f.kinds]
     return ", ".join(sorted(f.form for f in found))
 
@@ -136,7 +136,8 @@ def _whole_names() -> list[str]:
 def model_builder(
     name: str, task: Task, *, width: int = 0, norm: str = ""
 ) -> Callable[[], nn.Module]:
-    """What makes the network called `name` for `task`, with weights from torch's generator.
+    """A function that makes the network called `name` for `task`, with weights from torch's
+    generator.
 
     Args:
         name: "resnet8", "cnn3", "cnn3_plain" (no normalisation), "lstm1", ...; without a number it

@@ -1,12 +1,12 @@
-"""Channels of a network made wider or narrower as a whole."""
+"""The channels of a network that is made wider or narrower as a whole."""
 
 # Channels are a multiple of this, so that every one of the published networks keeps its own.
 _STEP = 4
 
 
 def scaled(channels: int, width: int, usual: int) -> int:
-    """Channels of a layer where the first has `width` instead of its `usual`: the nearest multiple
-    of 4 to channels * width / usual, the larger of two, and at least 4.
+    """The channels of a layer if the first layer has `width` instead of its `usual`: the multiple
+    of 4 that is nearest to channels * width / usual, the larger of two, and at least 4.
     """
     return max(_STEP, (2 * channels * width + _STEP * usual) // (2 * _STEP * usual) * _STEP)
 

@@ -44,7 +44,7 @@ class ShuffleUnit(nn.Module):
         left, right = x.chunk(2, dim=1) if self.splits else (x, x)
         y = torch.cat([self.shortcut(left), self.branch(right)], dim=1)
         n, c, h, w = y.shape
-        # The channels of the two halves in turn.
+        # The channels of the two halves are taken in turn.
         return y.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
 

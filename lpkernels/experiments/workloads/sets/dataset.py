@@ -33,7 +33,7 @@ DATASETS: dict[str, DataSet] = {}
 
 
 def dataset(name: str, *, model: str, settings: tuple[str, ...] = ()) -> Callable[[Maker], Maker]:
-    """Makes data known by `name`, as a decorator of what makes their workload.
+    """Makes data known by `name`, as a decorator of the function that makes their workload.
 
     Example, a file of its own in this folder:
 

@@ -19,7 +19,7 @@ from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Tur
 DISTANCE = Metric(
     field="test_frechet_distance", label="Fréchet distance", higher=False, percent=False
 )
-#: Numbers of noise that an image is made of.
+#: An image is made of so many numbers of noise.
 NOISE = 16
 # scikit-learn's digits have the grey levels 0..16.
 _HALF = 8.0

@@ -22,12 +22,12 @@ from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
 from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Turn, Workload
 
 BITS = Metric(field="test_bits_per_char", label="bits per character", higher=False, percent=False)
-#: Characters that a network sees at most; each example has one more.
+#: The most characters that a network sees; each example has one more.
 LENGTH = 64
 # The last of every ten stretches of this many examples is for testing. A stretch has 1,040
 # characters, some 40 names, so that few test examples begin in the middle of a name of training.
 _STRETCH = 16
-# Names that count up or spell their code tell a network nothing.
+# Names that count up or spell their code teach a network nothing.
 _COUNTED = ("CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ")
 _SHA256 = "03ce3aea0397e841afdbafb4f732c6cb6fdca0bdb370d0a9cdbdbdcae33a3ee3"
 
@@ -86,7 +86,7 @@ def examples() -> tuple[Tensor, Tensor]:
 
 
 def character_losses(model: nn.Module, batch: Batch) -> Outcome:
-    """Of each example the mean cross entropy of its characters, and the share that was right."""
+    """For each example the mean cross entropy of its characters, and the share that was right."""
     tokens, following = batch
     output = model(tokens)
     losses = cross_entropy(output.transpose(1, 2), following, reduction="none").mean(dim=1)
