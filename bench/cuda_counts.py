@@ -25,6 +25,7 @@ from tests.backends.cuda.test_cuda_counts import (
     Tensor,
     ends_of,
     kernel_of,
+    kernels_of,
     operand_steps,
     parts_loops,
     stage_loop,
@@ -52,10 +53,8 @@ _TENSOR_END = 420
 
 def records() -> list[dict[str, object]]:
     library = Path(str(_build.load_extension().__file__)).resolve()
-    kernels: dict[str, sass.Function] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for cubin in sass.cubins(library, "sm_90", Path(folder)):
-            kernels.update({f.name: f for f in sass.functions(sass.disassembled(cubin))})
+        kernels = kernels_of(sass.cubins(library, "sm_90", Path(folder)))
     found: list[dict[str, object]] = []
     for name, ceiling in CEILINGS.items():
         for tables in (False, True):

@@ -32,18 +32,18 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("matmul", "half precision", 0.633, 0.727),
-    Row("matmul", "bfloat16", 0.648, 0.722),
-    Row("matmul", "float32", 1.164, 1.209),
-    Row("matmul", "splitting", 3.67, 3.322),
-    Row("matmul", "splitting, chunks", 3.746, 3.363),
-    Row("matmul", "subnormals", 5.666, 6.332),
-    Row("matmul", "saturating", 7.168, 8.201),
-    Row("matmul", "in double", 6.713, 9.148),
-    Row("matmul", "toward zero", 2.672, 2.594),
-    Row("matmul", "stochastic", 7.012, 8.605),
+    Row("matmul", "half precision", 0.641, 0.727),
+    Row("matmul", "bfloat16", 0.656, 0.722),
+    Row("matmul", "float32", 1.168, 1.209),
+    Row("matmul", "splitting", 3.674, 3.322),
+    Row("matmul", "splitting, chunks", 3.777, 3.363),
+    Row("matmul", "subnormals", 5.674, 6.332),
+    Row("matmul", "saturating", 7.174, 8.201),
+    Row("matmul", "in double", 6.553, 9.148),
+    Row("matmul", "toward zero", 2.676, 2.594),
+    Row("matmul", "stochastic", 7.008, 8.605),
     Row("conv", "half precision", 0.814, 1.112),
-    Row("conv", "splitting", 3.836, 3.672),
+    Row("conv", "splitting", 3.842, 3.672),
     Row("conv", "subnormals", 5.832, 7.717),
 )
 

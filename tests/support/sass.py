@@ -14,12 +14,15 @@ from typing import NamedTuple
 __all__ = [
     "Function",
     "Loop",
+    "chosen",
     "cubins",
     "disassembled",
     "fewest",
     "functions",
     "loops",
+    "part",
     "ptx",
+    "readable",
     "stretches",
     "target_of",
     "tool",
@@ -115,9 +118,49 @@ def functions(text: str) -> Iterator[Function]:
         yield current
 
 
+def readable(names: Sequence[str]) -> dict[str, str]:
+    """The names that the compiler made of those in the sources, without the namespace and with
+    values of enumerations as numbers: `fast_kernel<Tile<Rule<0>, true> >(Job)`."""
+    command = ["c++filt", *names]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    short = [
+        re.sub(r"lpk::(cuda::)?|\((?:lpk::)?(?:cuda::)?\w+\)(?=\d)", "", name) for name in found
+    ]
+    return dict(zip(names, short, strict=True))
+
+
+def part(function: Function, first: int, last: int) -> Function:
+    """The instructions from `first` to before `last`. Labels outside lie before 0 or behind the
+    end."""
+    labels = {label: at - first for label, at in function.labels.items()}
+    return Function(function.name, function.code[first:last], labels)
+
+
+def chosen(function: Function, number: int) -> Function:
+    """The part of a function behind ``if (x == number)`` that has most instructions: x is compared
+    shortly before a branch around the part."""
+    found = []
+    for index, instruction in enumerate(function.code[:-1]):
+        operands = instruction.operands
+        if not instruction.name.startswith("ISETP.NE") or f", {number:#x}," not in operands:
+            continue
+        for at in range(index + 1, min(index + 4, len(function.code))):
+            around = function.code[at]
+            if around.guarded and around.name in ("BRA", "EXIT"):
+                # Behind the last part the function ends.
+                ends = around.name == "EXIT"
+                behind = len(function.code) if ends else target_of(function, at)
+                if behind is not None and behind > at + 1:
+                    found.append(part(function, at + 1, behind))
+                break
+    if not found:
+        raise ValueError(f"{function.name}: nothing depends on whether a value is {number}")
+    return max(found, key=lambda one: len(one.code))
+
+
 def stretches(function: Function) -> list[list[Instruction]]:
     """The instructions between labels and branches, which run one after the other."""
-    starts = {0, *function.labels.values()}
+    starts = {0} | {at for at in function.labels.values() if 0 <= at < len(function.code)}
     starts |= {i + 1 for i, x in enumerate(function.code) if x.name.startswith("BRA")}
     ends = sorted(starts | {len(function.code)})
     return [function.code[a:b] for a, b in pairwise(ends) if a < b]
@@ -131,7 +174,7 @@ def loops(function: Function) -> list[Loop]:
         if instruction.name.startswith("BRA") and target:
             first = function.labels[target[1]]
             # A branch to itself ends every function.
-            if first < index:
+            if 0 <= first < index:
                 spans.append((first, index))
     found = []
     for first, last in spans:
@@ -185,5 +228,7 @@ def fewest(
         if not leaves or (target is not None and "UP" in instruction.operands.split("`")[0]):
             following.append(index + 1)
         for next_index in following:
+            if next_index < 0:
+                continue
             heapq.heappush(queue, (length + 1, next_index, met))
     raise ValueError(f"{function.name}: no way from {first} to {last} meets all of {through}")

@@ -1,19 +1,20 @@
-// The kernels of shapes.h: nearest_even in chunks, by splitting or with the subnormals' floor,
-// proved or watched.
+// The kernels of tiles of two shapes of shapes.h, the one lying and the other standing.
 #pragma once
 
-#include "cuda/tiles/shapes.h"
-#include "fast.h"
+#include "certified.h"
 
 namespace lpk::cuda {
 
-template <class Rule, Tier kTier>
-void launch_shapes(const Job& job, cudaStream_t stream) {
-  with_shape(job.cut, [&](auto rows, auto cols) {
-    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
-    if (reads_tables(job.sums))
-      return launch_tiles<TileOfShape<Rule, true, kRows, kCols>, kTier>(job, stream);
-    launch_tiles<TileOfShape<Rule, false, kRows, kCols>, kTier>(job, stream);
+template <bool kTables, int kRows, int kCols>
+struct Shaped {
+  template <class Rule>
+  using Of = TileOfShape<Rule, kTables, kRows, kCols>;
+};
+
+template <int kRows, int kCols>
+void launch_shape(const Job& job, cudaStream_t stream) {
+  with_tables(job, [&](auto tables) {
+    NearestTiers<Shaped<decltype(tables)::value, kRows, kCols>::template Of>::launch(job, stream);
   });
 }
 

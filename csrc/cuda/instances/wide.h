@@ -15,15 +15,21 @@ void check_launch(const char* what);
 template <Rounding kMode, bool kRounds>
 constexpr int kWideBlocks = kMode != Rounding::kStochastic && !kRounds ? 2 : 1;
 
-// A block owns one tile of 16 kSide x 16 kSide outputs and all of their steps. Where a plan is
-// given the certified kernels did the rest: only tiles that they left are done.
+// The last kernel of a product, and where no plan is given the only one. A block owns one tile of
+// 16 kSide x 16 kSide outputs and all of their steps; where a plan is given the certified kernels
+// did the rest, and only what they left is done (done.h).
 template <int kSide, Rounding kMode, bool kRounds>
 __global__ void __launch_bounds__(256, (kWideBlocks<kMode, kRounds>))
-    wide_kernel(const __grid_constant__ Job job, int64_t first_tile) {
+    wide_kernel(const __grid_constant__ Job job, int64_t first_block) {
   using Tile = WideTile<kSide, kMode, kRounds>;
+  using Map = typename Tile::Map;
   __shared__ typename Tile::Shared shared;
-  const int64_t tile = first_tile + blockIdx.x;
-  if (done_before(job, Tile::Map::kLanes, tile)) return;
+  const int slices = job.counted > 0 ? kSide * kSide : 1;
+  const int64_t block_number = first_block + blockIdx.x;
+  const int64_t tile = block_number / slices;
+  const auto slice = static_cast<int>(block_number % slices);
+  if (!must_redo<Map::kLanes, Map::kThreads>(job, tile, slice, reinterpret_cast<int*>(&shared)))
+    return;
 
   Tile part(job, tile, threadIdx.x);
   DeviceBlock<Tile> block(&part, &shared);
@@ -34,12 +40,12 @@ template <int kSide, Rounding kMode, bool kRounds>
 void launch_wide_kernel(const Job& job, cudaStream_t stream) {
   using Map = BlockMap<kSide, 2>;
   constexpr int64_t kMost = int64_t{1} << 30;
-  const int64_t tiles = tile_count(job.sums, Map::kLanes);
-  for (int64_t first = 0; first < tiles; first += kMost) {
-    const int64_t count = tiles - first < kMost ? tiles - first : kMost;
+  const int64_t blocks = tile_count(job.sums, Map::kLanes) * (job.counted > 0 ? kSide * kSide : 1);
+  for (int64_t first = 0; first < blocks; first += kMost) {
+    const int64_t count = blocks - first < kMost ? blocks - first : kMost;
     wide_kernel<kSide, kMode, kRounds>
         <<<static_cast<unsigned>(count), Map::kThreads, 0, stream>>>(job, first);
-    check_launch("the exact kernel of a product");
+    check_launch("the last kernel of a product");
   }
 }
 

@@ -21,11 +21,11 @@ struct TileShapes {
   int count, split;
 };
 // Every kernel has the first; shapes.h has the others. Sixteenths of an instruction.
-constexpr TileShape kShapes[] = {{128, 128, 1, 60}, {128, 64, 1, 64}, {64, 128, 1, 64},
-                                 {128, 32, 2, 68},  {32, 128, 2, 68}, {128, 16, 4, 72},
-                                 {16, 128, 4, 71},  {512, 1, 8, 248}, {1, 32, 32, 384}};
+constexpr TileShape kShapes[] = {{128, 128, 1, 61}, {128, 64, 1, 64}, {64, 128, 1, 64},
+                                 {128, 32, 2, 69},  {32, 128, 2, 68}, {128, 16, 4, 72},
+                                 {16, 128, 4, 72},  {512, 1, 6, 246}, {1, 32, 24, 494}};
 // On tensor cores, in 256ths: split sums wait for memory more than for that.
-constexpr TileShape kTensorShapes[] = {{128, 128, 1, 100}, {128, 64, 2, 125}, {64, 128, 2, 126}};
+constexpr TileShape kTensorShapes[] = {{128, 128, 1, 104}, {128, 64, 2, 132}, {64, 128, 2, 133}};
 
 constexpr TileShapes kSquares = {kShapes, 1, 9};
 constexpr TileShapes kAllShapes = {kShapes, static_cast<int>(std::size(kShapes)), 9};

@@ -6,7 +6,7 @@
 
 #include "cuda/tiles/tree_tile.h"
 #include "cut.h"
-#include "plan.h"
+#include "done.h"
 
 namespace lpk::cuda {
 
@@ -58,6 +58,14 @@ inline void begin_cuts(Job* job) {
   job->shaped = may_use_tensor_cores(job->acc) ? cut(kAllTensorShapes)
                 : may_shape(job->acc)          ? cut(kAllShapes)
                                                : job->squares;
+  for (const Cut* one : {&job->squares, &job->shaped}) {
+    if (one->tiles * one->splits > INT32_MAX) {
+      throw std::invalid_argument("the CUDA kernels make products of at most 2^31 - 1 tiles, got " +
+                                  std::to_string(one->tiles * one->splits));
+    }
+  }
+  const bool splits = job->squares.splits > 1 || job->shaped.splits > 1;
+  job->counted = splits ? tile_count(job->sums, exact_side(job->acc)) : 0;
 }
 
 // The job of a kernel that shares the product out so.
@@ -69,11 +77,12 @@ inline Job with_cut(const Job& job, const Cut& cut) {
 }
 
 struct Scratch {
-  int64_t redo, outer, left, right, bytes;
+  int64_t arrived, redo, outer, left, right, bytes;
 };
 
-// The plan first, then a byte for every certified tile, the outer sums of chunks or the sums of
-// those that wait, the operands as tensor cores take them.
+// The plan first, then, where sums are split, a count for every exact tile, a byte for every piece
+// of certified tiles, the outer sums of chunks or the sums of those that wait, the operands as
+// tensor cores take them.
 inline Scratch scratch_of(const Job& job) {
   const Sums& s = job.sums;
   const Accumulator& acc = job.acc;
@@ -90,8 +99,10 @@ inline Scratch scratch_of(const Job& job) {
   const int64_t sums = more(sums_of(job.squares, true), sums_of(job.shaped, tensor));
   const int64_t half = tensor ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
   Scratch places{};
-  places.redo = kLine;
-  places.outer = behind(places.redo, more(job.squares.tiles, job.shaped.tiles));
+  places.arrived = kLine;
+  places.redo = behind(places.arrived, job.counted * static_cast<int64_t>(sizeof(uint32_t)));
+  places.outer = behind(places.redo, more(job.squares.tiles * job.squares.splits,
+                                          job.shaped.tiles * job.shaped.splits));
   places.left = behind(places.outer, sums * static_cast<int64_t>(sizeof(float)));
   places.right = behind(places.left, s.left.size * half);
   places.bytes = behind(places.right, s.right.size * half);
@@ -108,25 +119,24 @@ inline int64_t scratch_size(Job job) {
   return scratch_of(job).bytes;
 }
 
-// Lays out `scratch`. Returns where the plan goes; null where only exact kernels run.
-inline Plan* begin_scratch(Job* job, void* scratch) {
+// Lays out `scratch`. The job has no plan where only exact kernels run.
+inline void begin_scratch(Job* job, void* scratch) {
   if (job->acc.order == Order::kPairwise) {
     job->waiting = static_cast<float*>(scratch);
     job->levels = tree_levels(job->sums, job->acc.chunk);
   }
   // No certificate knows where sums start.
-  if (job->sums.initial != nullptr) return nullptr;
-  if (!may_certify(job->acc) || job->chunks == 0) return nullptr;
+  if (job->sums.initial != nullptr) return;
+  if (!may_certify(job->acc) || job->chunks == 0) return;
   begin_cuts(job);
   const Scratch places = scratch_of(*job);
   char* at = static_cast<char*>(scratch);
-  Plan* plan = reinterpret_cast<Plan*>(at);
-  job->plan = plan;
+  job->plan = reinterpret_cast<Plan*>(at);
+  job->arrived = reinterpret_cast<uint32_t*>(at + places.arrived);
   job->redo = reinterpret_cast<uint8_t*>(at + places.redo);
   job->outer = reinterpret_cast<float*>(at + places.outer);
   job->left_halves = reinterpret_cast<uint16_t*>(at + places.left);
   job->right_halves = reinterpret_cast<uint16_t*>(at + places.right);
-  return plan;
 }
 
 }  // namespace lpk::cuda

@@ -11,14 +11,23 @@ namespace lpk::cuda {
 LPK_HD int32_t first_chunk(const Cut& cut, int32_t pass) { return pass * cut.splits * cut.chunks; }
 
 // Piece `number` of what blocks make in this pass: tiles of the same steps side by side.
-LPK_HD Work work_of(const Job& job, int64_t number, int32_t place) {
-  if (job.parts == nullptr) return {number, 0, job.chunks, place};
+LPK_HD void begin_work(const Job& job, int32_t number, int32_t place, Work* work) {
+  work->number = number;
+  work->place = place;
+  if (job.parts == nullptr) {
+    work->tile = number;
+    work->first = 0;
+    work->end = job.chunks;
+    return;
+  }
   const Cut& cut = job.cut;
-  const auto split = static_cast<int32_t>(number / cut.tiles);
+  const auto tiles = static_cast<int32_t>(cut.tiles);
+  const int32_t split = number / tiles;
   const int32_t first = first_chunk(cut, job.pass) + split * cut.chunks;
   const int32_t end = first + cut.chunks;
-  return {number % cut.tiles, first < job.chunks ? first : job.chunks,
-          end < job.chunks ? end : job.chunks, place};
+  work->tile = number % tiles;
+  work->first = first < job.chunks ? first : job.chunks;
+  work->end = end < job.chunks ? end : job.chunks;
 }
 
 // Where the sums of a chunk go that belong to a tile: output by output, row by row.
@@ -45,8 +54,9 @@ class Parts {
 // The sums of a chunk of a thread's outputs join the outer ones, kThreads apart from `outer` on.
 // front(row) gives kCount sums and brings the next ones to the front.
 template <int kCount, int kThreads, class Front>
-LPK_HD void close_rows(const Job& job, float* outer, int chunk, const Front& front) {
-  const Closing closing = job.plan->closing;
+LPK_HD void close_rows(const Job& job, const Plan& plan, float* outer, int chunk,
+                       const Front& front) {
+  const Closing closing = plan.closing;
   if (closing == Closing::kInDouble) {
     LPK_LOOP
     for (int i = 0; i < kCount; ++i, outer += kCount * kThreads) {
@@ -93,13 +103,10 @@ LPK_HD bool store_tile(const Sums& s, const Place& at, int thread, const Value& 
   return found;
 }
 
-// Whether a tile must be done again, from one of the blocks that made it.
-LPK_HD void report_tile(const Job& job, int64_t tile, bool redo) {
-  if (job.parts == nullptr) {
-    job.redo[tile] = redo ? 1 : 0;
-  } else if (redo) {
-    job.redo[tile] = 1;
-  }
+// Whether the tile of a piece must be done again. What an earlier pass found stays.
+LPK_HD void report_piece(const Job& job, const Work& work, bool redo) {
+  uint8_t& flag = job.redo[work.number];
+  flag = redo || (job.pass > 0 && flag != 0) ? 1 : 0;
 }
 
 // The outer sum of one output over the chunks of this pass, eight of which are on their way while
@@ -116,8 +123,7 @@ LPK_HD float outer_sum(const Job& job, float outer, const float* part, int64_t a
   const auto read = [&](int first) {
     // -0 leaves every sum as it is.
     LPK_UNROLL
-    for (int e = 0; e < kAtOnce; ++e)
-      next[e] = first + e < count ? part[(first + e) * apart] : -0.0f;
+    for (int e = 0; e < kAtOnce; ++e, part += apart) next[e] = first + e < count ? *part : -0.0f;
   };
   read(0);
   LPK_LOOP
@@ -130,28 +136,25 @@ LPK_HD float outer_sum(const Job& job, float outer, const float* part, int64_t a
   return outer;
 }
 
-// Output number `index`, rows of each matrix first to last: the outer sum goes on from what the
-// pass before left there, and after the last one becomes the result.
-LPK_HD void add_parts(const Job& job, int64_t index) {
+// One output of split sums: the outer sum goes on from what the pass before left there, and after
+// the last one becomes the result. Whether that is a zero of which the sign is in doubt.
+LPK_HD bool add_parts(const Job& job, const Place& at) {
   const Sums& s = job.sums;
-  const int64_t matrix = index / s.n / s.m;
-  const int64_t row = index / s.n % s.m;
-  const int64_t col = index % s.n;
-  float* out = s.out + s.batch[matrix] + s.rows[row] + s.cols[col];
+  float* out = s.out + s.batch[at.matrix] + s.rows[at.row] + s.cols[at.col];
   const Cut& cut = planned_cut(job);
   const int first = first_chunk(cut, job.pass);
   const int left = job.chunks - first;
   const int most = cut.splits * cut.chunks;
-  const float sum = outer_sum(job, job.pass == 0 ? 0.0f : *out, job.outer + index,
-                              s.count * s.m * s.n, left < most ? left : most);
+  const float* part = job.outer + (at.matrix * s.m + at.row) * s.n + at.col;
+  const float sum = outer_sum(job, job.pass == 0 ? 0.0f : *out, part, s.count * s.m * s.n,
+                              left < most ? left : most);
   if (job.pass + 1 < cut.passes) {
     *out = sum;
-    return;
+    return false;
   }
-  if (!(sum < 0.0f || sum > 0.0f) && doubts_zeros(*job.plan))
-    job.redo[tile_at(s, cut.rows, cut.cols, {matrix, row, col})] = 1;
-  *out = finished(job, sum, static_cast<uint64_t>(s.row_batch[matrix] + s.row_keys[row]),
-                  static_cast<uint64_t>(s.col_batch[matrix] + s.col_keys[col]));
+  *out = finished(job, sum, static_cast<uint64_t>(s.row_batch[at.matrix] + s.row_keys[at.row]),
+                  static_cast<uint64_t>(s.col_batch[at.matrix] + s.col_keys[at.col]));
+  return !(sum < 0.0f || sum > 0.0f) && doubts_zeros(*job.plan);
 }
 
 }  // namespace lpk::cuda

@@ -20,41 +20,6 @@
 
 namespace lpk::cuda {
 
-enum class Tier : int32_t {
-  kWide = 0,      // none of the others: the exact kernel
-  kSplit,         // nearest_even by Veltkamp's splitting
-  kSplitWatched,  // sums that leave the certificate's bound are seen, their tiles done again
-  kSplitClipped,  // saturating formats: sums stop at max
-  kFloor,         // with the subnormals' floor
-  kFloorWatched,
-  kFloorClipped,
-  kOddSplit,  // sums made odd before; watched
-  kOddFloor,
-  kTruncated,    // toward_zero; watched
-  kStochastic,   // watched
-  kDoubleSplit,  // nearest_even in double; watched
-  kDoubleFloor,
-  kConverted,  // half precision by conversions from float32
-  kNative,     // formats of the processor: float32, half precision, bfloat16
-  // Chunks of order "native" on tensor cores, operands in half precision or bfloat16.
-  kTensorHalf,
-  kTensorBfloat16,
-};
-
-// How chunks join outer sums: in float32, of which nothing is known; none that is not zero lies
-// below the format's last place; nor does any overflow; and all additions are exact in float32. Or
-// in double, which outer_rule.h cannot replace.
-enum class Closing : int32_t { kAny, kFloorless, kInside, kExact, kInDouble };
-
-struct Plan {
-  Tier tier;
-  int32_t shift;  // the left operand is scaled by 2^shift
-  // Of sums that may be -0 or NaN: where an absent tap, a zero here, may have changed that, outputs
-  // that are zero or NaN must be done again.
-  bool signs;
-  Closing closing = Closing::kAny;
-};
-
 // What is known of an operand: elements of at most `width` significant bits, multiples of 2^lowest,
 // below 2^highest; plain: none is NaN, infinite or subnormal.
 struct Range {
@@ -238,6 +203,20 @@ LPK_HD bool converts(const Accumulator& acc, const Certificate& c, int growth, c
   return c.valid && !c.odd && growth <= c.bound;
 }
 
+// Formats whose splitting takes two steps; csrc/cpu/sums/certified/certified_rules.h has the proof.
+LPK_HD bool splits_shortly(const Format& f) { return f.man_bits <= 10; }
+
+// The tiers of one certificate in float32.
+struct FloatTiers {
+  Tier proved, watched, clipped, odd;
+};
+LPK_HD FloatTiers float_tiers(const Format& f, bool floor) {
+  if (floor) return {Tier::kFloor, Tier::kFloorWatched, Tier::kFloorClipped, Tier::kFloorOdd};
+  if (splits_shortly(f))
+    return {Tier::kTwoStep, Tier::kTwoStepWatched, Tier::kTwoStepClipped, Tier::kTwoStepOdd};
+  return {Tier::kSplit, Tier::kSplitWatched, Tier::kSplitClipped, Tier::kSplitOdd};
+}
+
 // nearest_even under a certificate, the fastest rule first. fast_doubles: the processor adds
 // doubles at half the rate of floats, no less: then sums in double take no longer than sums made
 // odd.
@@ -245,15 +224,14 @@ LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certif
                          int growth, const Range& p, const Range& factor) {
   const int32_t shift = 1 - c.bound;
   if (converts(acc, c, growth, p)) return {Tier::kConverted, 0, false};
-  if (c.valid && !c.odd && growth <= c.bound)
-    return {c.floor ? Tier::kFloor : Tier::kSplit, shift, false};
-  if (clips(acc, c, p, factor))
-    return {c.floor ? Tier::kFloorClipped : Tier::kSplitClipped, 0, false};
-  if (c.valid && !c.odd) return {c.floor ? Tier::kFloorWatched : Tier::kSplitWatched, shift, false};
+  const FloatTiers tiers = float_tiers(acc.fmt, c.floor);
+  if (c.valid && !c.odd && growth <= c.bound) return {tiers.proved, shift, false};
+  if (clips(acc, c, p, factor)) return {tiers.clipped, 0, false};
+  if (c.valid && !c.odd) return {tiers.watched, shift, false};
   const Certificate d = certify_double(acc, p);
   if (d.valid && (fast_doubles || !c.valid))
     return {d.floor ? Tier::kDoubleFloor : Tier::kDoubleSplit, 1 - d.bound, false};
-  if (c.valid) return {c.floor ? Tier::kOddFloor : Tier::kOddSplit, shift, false};
+  if (c.valid) return {tiers.odd, shift, false};
   return {Tier::kWide, 0, false};
 }
 
@@ -278,6 +256,9 @@ LPK_HD bool may_certify(const Accumulator& acc) {
   }
 }
 
+// Whether sums to nearest have tiers in float32, beside those in double.
+LPK_HD bool has_float_tiers(const Accumulator& acc) { return acc.fmt.man_bits <= 21; }
+
 // Whether tensor cores may make the chunks.
 LPK_HD bool may_use_tensor_cores(const Accumulator& acc) {
   return acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone;
@@ -301,8 +282,8 @@ LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunks, const Rang
 // Chunks that a tier keeps below a bound, to nearest in their format, have no infinities; those of
 // tensor cores are float32 sums of finite products.
 LPK_HD bool closes_inside(Tier tier) {
-  return (tier >= Tier::kSplit && tier <= Tier::kOddFloor) || tier == Tier::kDoubleSplit ||
-         tier == Tier::kDoubleFloor || tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
+  return (tier >= Tier::kTwoStep && tier <= Tier::kDoubleFloor) || tier == Tier::kTensorHalf ||
+         tier == Tier::kTensorBfloat16;
 }
 
 LPK_HD Closing closing_for(const Job& job, Tier tier, const Range& p) {
@@ -318,10 +299,12 @@ LPK_HD bool doubts_zeros(const Plan& plan) {
     case Tier::kFloor:
     case Tier::kFloorWatched:
     case Tier::kFloorClipped:
-    case Tier::kOddFloor:
+    case Tier::kFloorOdd:
     case Tier::kDoubleFloor:
       return true;
     case Tier::kConverted:
+    case Tier::kNativeHalf:
+    case Tier::kNativeBfloat16:
     case Tier::kNative:
       return plan.signs;
     default:
@@ -350,7 +333,7 @@ LPK_HD Plan plan_tier(const Job& job, const Range& factor, const Range& other) {
   if (native == Native::kFloat) return {directed ? Tier::kNative : Tier::kWide, 0, false};
   if (native != Native::kNone && nearest && native_values(native, factor) &&
       native_values(native, other)) {
-    return {Tier::kNative, 0, false};
+    return {native == Native::kHalf ? Tier::kNativeHalf : Tier::kNativeBfloat16, 0, false};
   }
   const Certificate c = certify(acc, p, factor);
   const int64_t length = acc.chunk > 0 && acc.chunk < s.k ? acc.chunk : s.k;
@@ -377,8 +360,9 @@ LPK_HD Plan plan_for(const Job& job) {
 
 // Tiers whose kernels have tiles of several shapes.
 LPK_HD bool has_shapes(Tier tier) {
-  return tier == Tier::kSplit || tier == Tier::kSplitWatched || tier == Tier::kFloor ||
-         tier == Tier::kFloorWatched || tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
+  return tier == Tier::kTwoStep || tier == Tier::kTwoStepWatched || tier == Tier::kSplit ||
+         tier == Tier::kSplitWatched || tier == Tier::kFloor || tier == Tier::kFloorWatched ||
+         tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
 }
 
 LPK_HD bool is_square(const Cut& cut) { return cut.rows == kTile && cut.cols == kTile; }

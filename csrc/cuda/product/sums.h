@@ -9,6 +9,7 @@
 
 #include "common/accumulate.h"
 #include "cuda/elementwise/quantize.h"
+#include "tier.h"
 
 namespace lpk::cuda {
 
@@ -75,8 +76,6 @@ inline FusedRule fused_rule(const int64_t* ints) {
   return {number_format(ints), static_cast<Rounding>(ints[kFormatInts]), true};
 }
 
-struct Plan;
-
 // How a product is shared out: each tile of rows x cols outputs is made `splits` times over, each
 // time of other chunks, `chunks` of them, and that in `passes` one after another. One split of one
 // pass: a block makes all of a tile.
@@ -103,11 +102,17 @@ struct Job {
   bool fast_doubles;   // the processor adds doubles at half the rate of floats
   int32_t processors;  // of the device
   int64_t most_parts;  // at most so many sums of chunks wait
-  // Null where only the exact kernel runs: the kernel to take, which of the certified tiles must be
-  // done again, and the outer sums of chunks.
-  const Plan* plan;
+  // Null where only the exact kernel runs: the kernel to take, for which pieces of certified tiles
+  // these must be done again, and the outer sums of chunks. plans: this is the first kernel of the
+  // product, which makes the plan.
+  Plan* plan;
+  bool plans;
   uint8_t* redo;
   float* outer;
+  // Where sums are split, for each of the `counted` tiles of the exact kernel: how many blocks have
+  // added parts of it.
+  uint32_t* arrived;
+  int64_t counted;
   // How the kernels of tiles of several shapes share the product out, and how those of square tiles
   // do; of the kernel that gets this job one of both. Where it splits the sums: the sums of chunks
   // of a pass, null where it does not, and the number of the pass.

@@ -38,11 +38,12 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
   return {first, length - first < job.span ? length : first + job.span};
 }
 
-// What a block makes of a product: the chunks from `first` to before `end` of a tile's sums. place:
-// of the block among those at work, of which each has its own outer sums in memory.
+// What a block makes of a product: piece `number`, which is the chunks from `first` to before `end`
+// of a tile's sums. place: of the block among those at work, of which each has its own outer sums
+// in memory. The threads of a block share it: what is seldom asked for needs no registers.
 struct Work {
-  int64_t tile;
-  int32_t first, end, place;
+  Plan plan;
+  int32_t number, tile, first, end, place;
 };
 
 // Consecutive runs of steps, kSteps at most, that never cross the end of a chunk. A chunk without
@@ -53,7 +54,7 @@ class StagesOf {
   // Stages on their way to shared memory while one is multiplied; 0: one, through registers.
   static constexpr int kAhead = 0;
 
-  LPK_HD explicit StagesOf(const Job& job) : StagesOf(job, {0, 0, job.chunks, 0}) {}
+  LPK_HD explicit StagesOf(const Job& job) : StagesOf(job, {{}, 0, 0, 0, job.chunks, 0}) {}
   LPK_HD StagesOf(const Job& job, const Work& work)
       : job_(&job), chunk_(work.first), end_chunk_(work.end) {
     enter();
@@ -120,17 +121,20 @@ LPK_HD int64_t tile_count(const Sums& s, int64_t rows, int64_t cols) {
   return s.count * ceil_div(s.m, rows) * ceil_div(s.n, cols);
 }
 LPK_HD int64_t tile_count(const Sums& s, int64_t side) { return tile_count(s, side, side); }
-LPK_HD Place place_of(const Sums& s, int64_t rows, int64_t cols, int64_t tile) {
-  const int64_t across = ceil_div(s.n, cols);
-  const int64_t down = ceil_div(s.m, rows);
+// Int: of the tile's number. Where that has 32 bits, so have the divisions.
+template <class Int>
+LPK_HD Place place_of(const Sums& s, int64_t rows, int64_t cols, Int tile) {
+  const Int across = static_cast<Int>(ceil_div(s.n, cols));
+  const Int down = static_cast<Int>(ceil_div(s.m, rows));
   return {tile / across / down, tile / across % down * rows, tile % across * cols};
 }
-LPK_HD Place place_of(const Sums& s, int64_t side, int64_t tile) {
+template <class Int>
+LPK_HD Place place_of(const Sums& s, int64_t side, Int tile) {
   return place_of(s, side, side, tile);
 }
 // Output number `index` of a tile of one row; behind the last matrix no column of that.
-LPK_HD Place place_in_row(const Sums& s, int64_t cols, int64_t tile, int64_t index) {
-  const int64_t across = ceil_div(s.count * s.n, cols);
+LPK_HD Place place_in_row(const Sums& s, int64_t cols, int32_t tile, int64_t index) {
+  const auto across = static_cast<int32_t>(ceil_div(s.count * s.n, cols));
   const int64_t row = tile / across;
   const int64_t col = tile % across * cols + index;
   if (col >= s.count * s.n) return {s.count - 1, row, s.n};

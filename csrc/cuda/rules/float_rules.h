@@ -65,9 +65,6 @@ struct SplitRule : RuleOf<kLimit> {
   }
 };
 
-// csrc/cpu/certified_rules.h has the proof.
-LPK_HD bool splits_shortly(const Format& f) { return f.man_bits <= 10; }
-
 template <class Sum, Limit kLimit>
 struct TwoStepRule : RuleOf<kLimit> {
   float factor;

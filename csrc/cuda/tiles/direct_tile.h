@@ -20,7 +20,7 @@ struct DirectMap {
   static_assert(kIsRow || kCols == 1, "a row or a column");
   LPK_HD static int row(int thread, int i) { return kIsRow ? 0 : thread + i * kThreads; }
   LPK_HD static int col(int, int) { return 0; }
-  LPK_HD static Place place(const Sums& s, int64_t tile, int thread) {
+  LPK_HD static Place place(const Sums& s, int32_t tile, int thread) {
     if (kIsRow) return place_in_row(s, kCols, tile, thread);
     return place_of(s, kRows, kCols, tile);
   }
@@ -55,8 +55,9 @@ class DirectTile {
   using Map = DirectMap<kTileRows, kTileCols>;
   // Threads meet at the end of a stage: few of them do.
   using Stage = StagesOf<64>;
-  // 64 registers a thread.
-  static constexpr int kBlocks = 1024 / Map::kThreads;
+  static constexpr bool kTakesTurns = false;
+  // 80 registers a thread.
+  static constexpr int kBlocks = 768 / Map::kThreads;
   struct Shared {
     int redo;
   };
@@ -64,10 +65,10 @@ class DirectTile {
   LPK_HD DirectTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
-        tile_(work.tile),
+        work_(work),
         at_(Map::place(job.sums, work.tile, thread)),
-        rule_(job.acc.fmt, job.plan->shift),
-        scale_(float_power(job.plan->shift)),
+        rule_(job.acc.fmt, work.plan.shift),
+        scale_(float_power(work.plan.shift)),
         left_(job.sums.left, at_.matrix, job.sums.m,
               [&](int i) { return at_.row + Map::row(thread, i); }),
         right_(job.sums.right, at_.matrix, job.sums.n,
@@ -98,7 +99,7 @@ class DirectTile {
       for (int n = 0; n < kEach; ++n)
         parts.keep(Map::row(thread_, n), Map::col(thread_, n), sum_[n] * unscale);
     } else {
-      const OuterRule rule(job_.acc, job_.plan->closing);
+      const OuterRule rule(job_.acc, work_.plan.closing);
       LPK_UNROLL
       for (int n = 0; n < kEach; ++n) outer_[n] = rule.added(outer_[n], sum_[n] * unscale);
     }
@@ -118,7 +119,7 @@ class DirectTile {
 
   // After a barrier.
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
+    if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }
 
  private:
@@ -144,7 +145,7 @@ class DirectTile {
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  const Work& work_;
   Place at_;
   Rule rule_;
   float scale_;

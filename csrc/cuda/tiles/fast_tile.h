@@ -27,6 +27,7 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
   using Base::seen_;
   using Base::sum_;
   using Base::thread_;
+  using Base::work_;
 
  public:
   using typename Base::Map;
@@ -41,7 +42,7 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
 
   LPK_HD FastTile(const Job& job, const Work& work, int thread)
       : Base(job, work, thread),
-        rule_(job.acc.fmt, job.plan->shift),
+        rule_(job.acc.fmt, work.plan.shift),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {}
 
@@ -87,7 +88,7 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
   }
 
   LPK_HD void finish(Shared* shared) {
-    this->store(shared, Rule::kLosesZeros || (Rule::kSigned && job_.plan->signs));
+    this->store(shared, Rule::kLosesZeros || (Rule::kSigned && work_.plan.signs));
   }
 
  private:

@@ -20,14 +20,13 @@ class FloatSums {
   using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
   using Map = BlockMap<8, kGroup>;
   static constexpr bool kExact = false;
+  // Blocks make several tiles one after another where outer sums lie in memory, which has room for
+  // those of so many blocks.
+  static constexpr bool kTakesTurns = kChunked;
   static constexpr int kSide = 8;
 
   LPK_HD FloatSums(const Job& job, const Work& work, int thread)
-      : job_(job),
-        thread_(thread),
-        tile_(work.tile),
-        place_(work.place),
-        scale_(power<Real>(job.plan->shift)) {
+      : job_(job), thread_(thread), work_(work), scale_(power<Real>(work.plan.shift)) {
     for (int i = 0; i < kSide; ++i) {
       for (int j = 0; j < kSide; ++j) sum_[i][j] = 0;
     }
@@ -56,18 +55,20 @@ class FloatSums {
         return;
       }
       // One row of a thread's sums after the other comes to the front.
-      close_rows<kSide, Map::kThreads>(job_, outer_at(0), chunk, [&](float (&row)[kSide]) {
-        LPK_UNROLL
-        for (int j = 0; j < kSide; ++j) row[j] = static_cast<float>(sum_[0][j] * unscale);
-        move_up();
-      });
+      close_rows<kSide, Map::kThreads>(job_, work_.plan, outer_at(0), chunk,
+                                       [&](float (&row)[kSide]) {
+                                         LPK_UNROLL
+                                         for (int j = 0; j < kSide; ++j)
+                                           row[j] = static_cast<float>(sum_[0][j] * unscale);
+                                         move_up();
+                                       });
     }
   }
 
   // After a barrier.
   template <class Shared>
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
+    if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }
 
  protected:
@@ -91,9 +92,9 @@ class FloatSums {
     if (redo) shared->redo = 1;
   }
 
-  LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
+  LPK_HD Place place() const { return place_of(job_.sums, kTile, work_.tile); }
   LPK_HD float* outer_at(int n) const {
-    return job_.outer + (place_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+    return job_.outer + (int64_t{work_.place} * (kSide * kSide) + n) * Map::kThreads + thread_;
   }
   // The first row of sums is used up: zeros in its place, and at the end.
   LPK_HD void move_up() {
@@ -106,7 +107,7 @@ class FloatSums {
 
   const Job& job_;
   int thread_;
-  int64_t tile_, place_;
+  const Work& work_;
   Real scale_;
   Real sum_[kSide][kSide];
   // OR of the sums that are watched: one chain of ORs is slower than float32 sums, not than

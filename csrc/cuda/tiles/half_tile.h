@@ -18,6 +18,7 @@ class HalfTile {
  public:
   using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
   static constexpr bool kExact = false;
+  static constexpr bool kTakesTurns = kChunked;
   static constexpr int kSide = 8;
   static constexpr int kPairs = kSide / 2;
   using Map = BlockMap<kSide, kSide>;
@@ -31,8 +32,7 @@ class HalfTile {
   LPK_HD HalfTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
-        tile_(work.tile),
-        place_(work.place),
+        work_(work),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
     for (int i = 0; i < kSide; ++i) {
@@ -76,11 +76,12 @@ class HalfTile {
     if constexpr (kChunked) {
       if (job_.parts != nullptr) return keep_parts(chunk);
       // One row of a thread's sums after the other comes to the front.
-      close_rows<kSide, Map::kThreads>(job_, outer_at(0), chunk, [&](float (&row)[kSide]) {
-        LPK_UNROLL
-        for (int j = 0; j < kSide; ++j) row[j] = value(0, j);
-        move_up();
-      });
+      close_rows<kSide, Map::kThreads>(job_, work_.plan, outer_at(0), chunk,
+                                       [&](float (&row)[kSide]) {
+                                         LPK_UNROLL
+                                         for (int j = 0; j < kSide; ++j) row[j] = value(0, j);
+                                         move_up();
+                                       });
     }
   }
 
@@ -89,18 +90,18 @@ class HalfTile {
     const bool doubtful = store_tile<Map, kSide, kSide>(
         job_.sums, place(), thread_,
         [&](int i, int j) { return kChunked ? *outer_at(i * kSide + j) : value(i, j); });
-    if (doubtful && job_.plan->signs) shared->redo = 1;
+    if (doubtful && work_.plan.signs) shared->redo = 1;
   }
 
   // After a barrier.
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
+    if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }
 
  private:
-  LPK_HD Place place() const { return place_of(job_.sums, kTile, tile_); }
+  LPK_HD Place place() const { return place_of(job_.sums, kTile, work_.tile); }
   LPK_HD float* outer_at(int n) const {
-    return job_.outer + (place_ * (kSide * kSide) + n) * Map::kThreads + thread_;
+    return job_.outer + (int64_t{work_.place} * (kSide * kSide) + n) * Map::kThreads + thread_;
   }
   LPK_HD void keep_parts(int chunk) {
     const Parts parts(job_, chunk, place(), kTile, kTile);
@@ -141,7 +142,7 @@ class HalfTile {
 
   const Job& job_;
   int thread_;
-  int64_t tile_, place_;
+  const Work& work_;
   static constexpr int kWidth = kTables ? 1 : 4;
   OperandFetch<Map, kTables, kWidth, Beyond::kZero, true> left_;
   OperandFetch<Map, kTables, kWidth, Beyond::kNegativeZero, true> right_;

@@ -1,5 +1,5 @@
 // Certified tiles of fewer rows or columns: 32 sums of a thread and their outer ones in registers,
-// 128 of these a thread, so that a processor holds 16 warps whatever the tile.
+// so that a processor holds 12 to 16 warps whatever the tile.
 //
 // The rules are those of float_rules.h, the proof is plan.h's, as for fast_tile.h.
 #pragma once
@@ -32,7 +32,9 @@ class ShapedTile {
   using Map = ShapedMap<kTileRows, kTileCols>;
   using Stage = Stages;
   static constexpr int kRowSide = Map::kRowSide, kColSide = Map::kColSide;
-  static constexpr int kBlocks = 512 / Map::kThreads;
+  static constexpr bool kTakesTurns = false;
+  // Registers a thread: 128, or 168 where few threads fetch the long side.
+  static constexpr int kBlocks = Map::kThreads == 64 ? 6 : 512 / Map::kThreads;
   struct Shared {
     alignas(16) float left[2][kDepth][Map::kRows];
     alignas(16) float right[2][kDepth][Map::kCols];
@@ -42,9 +44,8 @@ class ShapedTile {
   LPK_HD ShapedTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
-        tile_(work.tile),
-        rule_(job.acc.fmt, job.plan->shift),
-        scale_(float_power(job.plan->shift)),
+        work_(work),
+        rule_(job.acc.fmt, work.plan.shift),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, place().matrix, place().col, job.sums.n, thread) {
     for (int n = 0; n < kSums; ++n) sum_[n / kColSide][n % kColSide] = outer_[n] = 0.0f;
@@ -60,8 +61,9 @@ class ShapedTile {
   }
 
   LPK_HD void put(Shared* shared, int buffer) const {
+    const float scale = float_power(work_.plan.shift);
     left_.each([&](int step, int lane, float x) {
-      const float scaled = mul_rn(x, scale_);
+      const float scaled = mul_rn(x, scale);
       write_shared<1>(&shared->left[buffer][step][lane], &scaled);
     });
     right_.each([&](int step, int lane, float x) {
@@ -92,7 +94,7 @@ class ShapedTile {
   }
 
   LPK_HD void close(Shared*, int chunk) {
-    const float unscale = 1 / scale_;
+    const float unscale = 1 / float_power(work_.plan.shift);
     if (job_.parts != nullptr) {
       const Parts parts(job_, chunk, place(), Map::kRows, Map::kCols);
       LPK_UNROLL
@@ -105,7 +107,7 @@ class ShapedTile {
       }
       return;
     }
-    const OuterRule rule(job_.acc, job_.plan->closing);
+    const OuterRule rule(job_.acc, work_.plan.closing);
     LPK_UNROLL
     for (int n = 0; n < kSums; n += 8) {
       float part[8];
@@ -131,19 +133,18 @@ class ShapedTile {
 
   // After a barrier.
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) report_tile(job_, tile_, shared->redo != 0);
+    if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }
 
  private:
   static constexpr int kSums = kRowSide * kColSide;
 
-  LPK_HD Place place() const { return place_of(job_.sums, Map::kRows, Map::kCols, tile_); }
+  LPK_HD Place place() const { return place_of(job_.sums, Map::kRows, Map::kCols, work_.tile); }
 
   const Job& job_;
   int thread_;
-  int64_t tile_;
+  const Work& work_;
   Rule rule_;
-  float scale_;
   LaneFetch<Map::kRows, Map::kThreads, kTables, Beyond::kZero> left_;
   LaneFetch<Map::kCols, Map::kThreads, kTables, Rule::kBeyond> right_;
   float sum_[kRowSide][kColSide], outer_[kSums];

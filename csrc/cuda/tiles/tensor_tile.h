@@ -54,6 +54,14 @@ class CopiedStages {
   int chunk_, last_, first_ = 0, end_ = 0;
 };
 
+// The compiler would rather compute it again, in every stage.
+LPK_HD int kept_in_register(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 template <bool kBfloat16, bool kTables, int kTileRows, int kTileCols>
 class TensorTile {
  public:
@@ -65,6 +73,7 @@ class TensorTile {
   template <class Side>
   using Share = std::conditional_t<kTables, PairLookups<Side>, ChunkCopies<Side>>;
   static constexpr bool kExact = false;
+  static constexpr bool kTakesTurns = kTables;
   // 256 registers a thread.
   static constexpr int kBlocks = 256 / Map::kThreads;
   static constexpr int kBuffers = kTables ? 2 : Stage::kAhead + 1;
@@ -76,13 +85,14 @@ class TensorTile {
   LPK_HD TensorTile(const Job& job, const Work& work, int thread)
       : job_(job),
         thread_(thread),
-        tile_(work.tile),
-        place_(work.place),
-        left_at_(Map::left_start(thread)),
-        right_at_(Map::right_start(thread)),
-        rule_(job.acc, job.plan->closing),
+        work_(work),
+        rule_(job.acc, work.plan.closing),
         left_(job.sums.left, job.left_halves, place().matrix, place().row, job.sums.m, thread),
         right_(job.sums.right, job.right_halves, place().matrix, place().col, job.sums.n, thread) {
+    for (int i = 0; i < Map::kRows; ++i)
+      left_at_[i] = kept_in_register(Left::row_at(Map::left_start(thread), i, 0));
+    for (int j = 0; j < Map::kCols / 2; ++j)
+      right_at_[j] = kept_in_register(Right::row_at(Map::right_start(thread), j, 0));
     if (job.parts != nullptr) {
       const int first = chunk_steps(job, work.first).first;
       left_.skip(job.sums.left, first);
@@ -155,7 +165,7 @@ class TensorTile {
   }
 
   LPK_HD void report(const Shared*) const {
-    if (thread_ == 0) report_tile(job_, tile_, false);
+    if (thread_ == 0) report_piece(job_, work_, false);
   }
 
  private:
@@ -164,9 +174,10 @@ class TensorTile {
   static constexpr int kRowOutputs = 4 * Map::kCols;
   static constexpr int kKept = kTables ? 1 : kRowOutputs;
 
-  LPK_HD Place place() const { return place_of(job_.sums, kTileRows, kTileCols, tile_); }
+  LPK_HD Place place() const { return place_of(job_.sums, kTileRows, kTileCols, work_.tile); }
   LPK_HD float* outer_at(int i, int n) const {
-    return job_.outer + (place_ * Map::kOutputs + i * kRowOutputs + n) * Map::kThreads + thread_;
+    return job_.outer +
+           (int64_t{work_.place} * Map::kOutputs + i * kRowOutputs + n) * Map::kThreads + thread_;
   }
   LPK_HD float outer(int i, int n) const {
     if constexpr (kTables) return *outer_at(i, n);
@@ -187,9 +198,10 @@ class TensorTile {
     uint32_t a[Map::kRows][4], b[Map::kCols / 2][4];
     LPK_UNROLL
     for (int j = 0; j < Map::kCols / 2; ++j)
-      read_matrices(right + Right::row_at(right_at_, j, h), b[j]);
+      read_matrices(right + Right::row_at(right_at_[j], 0, h), b[j]);
     LPK_UNROLL
-    for (int i = 0; i < Map::kRows; ++i) read_matrices(left + Left::row_at(left_at_, i, h), a[i]);
+    for (int i = 0; i < Map::kRows; ++i)
+      read_matrices(left + Left::row_at(left_at_[i], 0, h), a[i]);
 #if defined(__CUDA_ARCH__)
     LPK_UNROLL
     for (int i = 0; i < Map::kRows; ++i) {
@@ -249,8 +261,8 @@ class TensorTile {
 
   const Job& job_;
   int thread_;
-  int64_t tile_, place_;
-  int left_at_, right_at_;
+  const Work& work_;
+  int left_at_[Map::kRows], right_at_[Map::kCols / 2];  // of each fragment's rows
   OuterRule rule_;
   Share<Left> left_;
   Share<Right> right_;

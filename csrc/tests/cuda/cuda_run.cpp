@@ -66,9 +66,11 @@ class HostBlock {
   bool backwards_;
 };
 
-template <class Part>
-bool skipped(const lpk::cuda::Job& job, int64_t tile) {
-  return Part::kExact && lpk::cuda::done_before(job, Part::Map::kLanes, tile);
+// Whether certified kernels did a tile of the exact kernel for good.
+bool done_before(const Job& job, int64_t side, int64_t tile) {
+  if (job.plan == nullptr || job.plan->tier == Tier::kWide) return false;
+  const bool doubtful = lpk::cuda::planned_cut(job).splits > 1 && job.arrived[tile] != 0;
+  return !doubtful && !lpk::cuda::flagged(job, side, tile, 0, 1);
 }
 
 // All tiles of a product, one after another, but for those that certified kernels did.
@@ -77,7 +79,7 @@ void run_tiles(const lpk::cuda::Job& job) {
   const auto shared = std::make_unique<typename Part::Shared>();
   const int64_t tiles = lpk::cuda::tile_count(job.sums, Part::Map::kLanes);
   for (int64_t tile = 0; tile < tiles; ++tile) {
-    if (skipped<Part>(job, tile)) continue;
+    if (Part::kExact && done_before(job, Part::Map::kLanes, tile)) continue;
     std::vector<Part> parts;
     parts.reserve(Part::Map::kThreads);
     for (int t = 0; t < Part::Map::kThreads; ++t) parts.emplace_back(job, tile, t);
@@ -96,9 +98,11 @@ void run_wide_mode(const Job& job) {
 template <class Tile>
 void run_reported(const Job& job) {
   const auto shared = std::make_unique<typename Tile::Shared>();
-  for (int64_t number = job.cut.tiles * job.cut.splits - 1; number >= 0; --number) {
+  const auto pieces = static_cast<int32_t>(job.cut.tiles * job.cut.splits);
+  for (int32_t number = pieces - 1; number >= 0; --number) {
     const auto place = static_cast<int32_t>(number % lpk::cuda::kMostBlocks);
-    const lpk::cuda::Work work = lpk::cuda::work_of(job, number, place);
+    lpk::cuda::Work work{*job.plan, 0, 0, 0, 0, 0};
+    lpk::cuda::begin_work(job, number, place, &work);
     std::vector<Tile> parts;
     parts.reserve(Tile::Map::kThreads);
     for (int t = 0; t < Tile::Map::kThreads; ++t) parts.emplace_back(job, work, t);
@@ -146,11 +150,7 @@ struct Half {
 };
 
 void run_native(const Job& job) {
-  using lpk::cuda::Native;
   using lpk::cuda::NativeRule;
-  const Native format = lpk::cuda::native_format(job.acc.fmt);
-  if (format == Native::kHalf) return run_layouts<Half<false>::Tile>(job);
-  if (format == Native::kBfloat16) return run_layouts<Half<true>::Tile>(job);
   if (job.acc.rounding == lpk::Rounding::kTowardZero)
     return run_rule<NativeRule<lpk::Rounding::kTowardZero>>(job);
   if (job.acc.rounding == lpk::Rounding::kTowardPositive)
@@ -178,43 +178,38 @@ void run_tensor(const Job& job) {
   });
 }
 
-template <Limit kLimit>
-void run_shaped_split(const Job& job) {
-  using lpk::cuda::NearestSum;
-  if (lpk::cuda::splits_shortly(job.acc.fmt))
-    return run_shapes<lpk::cuda::TwoStepRule<NearestSum, kLimit>>(job);
-  run_shapes<lpk::cuda::SplitRule<NearestSum, kLimit>>(job);
-}
-
-template <class Sum, Limit kLimit>
-void run_split(const Job& job) {
-  if (lpk::cuda::splits_shortly(job.acc.fmt))
-    return run_rule<lpk::cuda::TwoStepRule<Sum, kLimit>>(job);
-  run_rule<lpk::cuda::SplitRule<Sum, kLimit>>(job);
-}
-
 void run_tier(const Job& job) {
   using lpk::cuda::FloorRule;
   using lpk::cuda::NearestSum;
   using lpk::cuda::OddSum;
+  using lpk::cuda::SplitRule;
+  using lpk::cuda::TwoStepRule;
   switch (job.plan->tier) {
     case Tier::kWide:
       return;
+    case Tier::kTwoStep:
+      return run_shapes<TwoStepRule<NearestSum, Limit::kProved>>(job);
+    case Tier::kTwoStepWatched:
+      return run_shapes<TwoStepRule<NearestSum, Limit::kWatched>>(job);
+    case Tier::kTwoStepClipped:
+      return run_rule<TwoStepRule<NearestSum, Limit::kClipped>>(job);
+    case Tier::kTwoStepOdd:
+      return run_rule<TwoStepRule<OddSum, Limit::kWatched>>(job);
     case Tier::kSplit:
-      return run_shaped_split<Limit::kProved>(job);
+      return run_shapes<SplitRule<NearestSum, Limit::kProved>>(job);
     case Tier::kSplitWatched:
-      return run_shaped_split<Limit::kWatched>(job);
+      return run_shapes<SplitRule<NearestSum, Limit::kWatched>>(job);
     case Tier::kSplitClipped:
-      return run_split<NearestSum, Limit::kClipped>(job);
+      return run_rule<SplitRule<NearestSum, Limit::kClipped>>(job);
+    case Tier::kSplitOdd:
+      return run_rule<SplitRule<OddSum, Limit::kWatched>>(job);
     case Tier::kFloor:
       return run_shapes<FloorRule<NearestSum, Limit::kProved>>(job);
     case Tier::kFloorWatched:
       return run_shapes<FloorRule<NearestSum, Limit::kWatched>>(job);
     case Tier::kFloorClipped:
       return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
-    case Tier::kOddSplit:
-      return run_split<OddSum, Limit::kWatched>(job);
-    case Tier::kOddFloor:
+    case Tier::kFloorOdd:
       return run_rule<FloorRule<OddSum, Limit::kWatched>>(job);
     case Tier::kTruncated:
       return run_rule<lpk::cuda::TruncationRule>(job);
@@ -226,6 +221,10 @@ void run_tier(const Job& job) {
       return run_rule<lpk::cuda::DoubleFloorRule>(job);
     case Tier::kConverted:
       return run_rule<lpk::cuda::ConvertRule>(job);
+    case Tier::kNativeHalf:
+      return run_layouts<Half<false>::Tile>(job);
+    case Tier::kNativeBfloat16:
+      return run_layouts<Half<true>::Tile>(job);
     case Tier::kNative:
       return run_native(job);
     case Tier::kTensorHalf:
@@ -255,17 +254,28 @@ void run_ordered(const Job& job) {
   run_order<lpk::cuda::AlignedTile>(job);
 }
 
-void run_finish(const Job& job) {
-  const lpk::cuda::Sums& s = job.sums;
-  if (job.plan->tier == Tier::kWide) return;
-  for (int64_t g = 0; g < s.count; ++g) {
-    for (int64_t i = 0; i < s.m; ++i) {
-      for (int64_t j = 0; j < s.n; ++j) {
-        float* out = s.out + s.batch[g] + s.rows[i] + s.cols[j];
-        *out = lpk::cuda::finished(job, *out, static_cast<uint64_t>(s.row_batch[g] + s.row_keys[i]),
-                                   static_cast<uint64_t>(s.col_batch[g] + s.col_keys[j]));
-      }
+// Every output of the exact kernel's tiles, last tile first.
+template <class Visit>
+void each_output(const Job& job, const Visit& visit) {
+  const int side = lpk::cuda::exact_side(job.acc);
+  for (int64_t tile = lpk::cuda::tile_count(job.sums, side) - 1; tile >= 0; --tile) {
+    for (int n = 0; n < side * side; ++n) {
+      const lpk::cuda::Place at = lpk::cuda::output_of(job, side, tile, n);
+      if (lpk::cuda::is_output(job.sums, at)) visit(tile, at);
     }
+  }
+}
+
+// What the last kernel does before exact tiles.
+void run_last(const Job& job) {
+  const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(job);
+  if (cut.splits > 1) {
+    each_output(job, [&](int64_t tile, const lpk::cuda::Place& at) {
+      if (lpk::cuda::add_parts(job, at)) ++job.arrived[tile];
+    });
+  } else if (lpk::cuda::finishes(job)) {
+    each_output(job,
+                [&](int64_t, const lpk::cuda::Place& at) { lpk::cuda::finish_output(job, at); });
   }
 }
 
@@ -291,24 +301,25 @@ void run_wide(const Job& job) {
 }
 
 Ran run_product(Job* job, void* scratch) {
-  lpk::cuda::Plan* plan = lpk::cuda::begin_scratch(job, scratch);
-  if (plan == nullptr) {
+  lpk::cuda::begin_scratch(job, scratch);
+  if (job->plan == nullptr) {
     job->acc.has_running_sum() ? run_wide(*job) : run_ordered(*job);
     return {Tier::kWide, false, {}};
   }
-  const lpk::cuda::Sums& s = job->sums;
-  *plan = lpk::cuda::plan_for(*job);
+  *job->plan = lpk::cuda::plan_for(*job);
+  std::fill(job->arrived, job->arrived + job->counted, uint32_t{0});
   const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(*job);
-  const bool splits = cut.splits > 1;
-  if (splits) std::fill(job->redo, job->redo + cut.tiles, uint8_t{0});
-  for (job->pass = 0; job->pass < cut.passes; ++job->pass) {
+  const bool certified = job->plan->tier != Tier::kWide;
+  for (job->pass = 0; certified && job->pass < cut.passes; ++job->pass) {
     run_tier(lpk::cuda::with_cut(*job, cut));
-    const int64_t outputs = splits && plan->tier != Tier::kWide ? s.count * s.m * s.n : 0;
-    for (int64_t n = 0; n < outputs; ++n) lpk::cuda::add_parts(*job, n);
+    run_last(*job);
   }
-  if (!splits) run_finish(*job);
+  bool kept = false;
+  const int side = lpk::cuda::exact_side(job->acc);
+  for (int64_t tile = lpk::cuda::tile_count(job->sums, side) - 1; tile >= 0; --tile)
+    kept = kept || done_before(*job, side, tile);
   run_wide(*job);
-  return {plan->tier, std::count(job->redo, job->redo + cut.tiles, 0) == 0, cut};
+  return {job->plan->tier, !kept, cut};
 }
 
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {

@@ -100,6 +100,8 @@ std::vector<AccumulatorSpec> specs() {
       A{"stochastic", e6m9, Rounding::kStochastic},
       A{"to odd", e6m9, Rounding::kToOdd},
       A{"rounded products", e6m9}.with_product(float_ints(4, 2)),
+      A{"e4m11", float_ints(4, 11)},
+      A{"e4m11 saturating", float_ints(4, 11, {Specials::kIeee, Overflow::kSaturate})},
   };
   all[12] = all[12].drawing(8);
   const size_t plain = all.size();

@@ -79,6 +79,12 @@ std::vector<AccumulatorSpec> certified_accumulators() {
   }
   const FormatInts narrow_sat = float_ints(4, 6, {Specials::kIeee, Overflow::kSaturate});
   all.push_back(A{"e4m6 saturate", narrow_sat});
+  // Splitting in three steps, with sums that leave the format.
+  for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
+    const FormatInts e4m11 = float_ints(4, 11, {Specials::kIeee, overflow});
+    all.push_back(A{"e4m11", e4m11});
+    all.push_back(A{"e4m11 chunk 24", e4m11}.chunked(24));
+  }
   for (const FormatInts& f : {narrow, e5m10, nosub, e6m9, float_ints(5, 1)})
     all.push_back(A{"chunk 60", f}.chunked(60, fp32));
   for (const int bits : {8, 7, 3, 1}) {

@@ -13,11 +13,12 @@ namespace {
 using lpk::cuda::Plan;
 
 bool scales_floats(Tier tier) {
-  return tier >= Tier::kSplit && tier <= Tier::kStochastic && tier != Tier::kSplitClipped &&
-         tier != Tier::kFloorClipped;
+  if (tier == Tier::kTruncated || tier == Tier::kStochastic) return true;
+  return tier >= Tier::kTwoStep && tier <= Tier::kFloorOdd && tier != Tier::kTwoStepClipped &&
+         tier != Tier::kSplitClipped && tier != Tier::kFloorClipped;
 }
 bool has_floor(Tier tier) {
-  return tier == Tier::kFloor || tier == Tier::kFloorWatched || tier == Tier::kOddFloor;
+  return tier == Tier::kFloor || tier == Tier::kFloorWatched || tier == Tier::kFloorOdd;
 }
 
 void check_constants(const Plan& plan, const lpk::Format& f) {

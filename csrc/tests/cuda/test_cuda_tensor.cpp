@@ -80,7 +80,7 @@ void check_copied_stages() {
       job.sums.k = length;
       job.acc.chunk = chunk;
       lpk::cuda::begin_chunks(&job);
-      lpk::cuda::CopiedStages at(job, {0, 0, job.chunks, 0});
+      lpk::cuda::CopiedStages at(job, {{}, 0, 0, 0, job.chunks, 0});
       for (lpk::cuda::StagesOf<32> want(job); want.left(); want = want.following()) {
         CHECK(at.left() && at.first() == want.first() && at.count() == want.count());
         CHECK(at.chunk() == want.chunk() && at.closes() == want.closes());

@@ -1,6 +1,6 @@
 """Products of the ``cuda`` backend as csrc/cuda/product/multiply.cu makes them: tiles by the shape
 of the outputs, sums split at the ends of chunks, and every kernel started that some operands may
-ask for.
+ask for: three at most, but for the copies that tensor cores take.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from lpkernels.backends.planning.cuda_tiers import (
     native,
     tier,
 )
-from lpkernels.backends.planning.plans import Plan, ceil_div, not_counted
+from lpkernels.backends.planning.plans import Plan, ceil_div, covering, not_counted
 from lpkernels.backends.planning.shapes import Shape
 from lpkernels.formats import FloatFormat
 
 # csrc/cuda/product/job.h pads each part of the scratch memory to this.
 _LINE = 256
-_FLOAT, _HALF = 4, 2
+_FLOAT, _HALF, _COUNT = 4, 2, 4
 #: The tile of kernels that have no other.
 SQUARE = (SQUARES.shapes[0].rows, SQUARES.shapes[0].cols)
+#: Sides of the exact kernel's tiles, of plain products and of rounded ones.
+EXACT_SIDES = (64, 32)
 
 
 class Cuts(NamedTuple):
@@ -51,11 +53,6 @@ class Cuts(NamedTuple):
     @property
     def passes(self) -> int:
         return max(cut.passes for cut in self)
-
-    @property
-    def differ(self) -> bool:
-        """Whether the tiles of `shaped` are not square: kernels of their own make them."""
-        return (self.shaped.rows, self.shaped.cols) != SQUARE
 
 
 def plan(shape: Shape, acc: Accumulator, processors: int, *, fast_doubles: bool = True) -> Plan:
@@ -74,7 +71,7 @@ def plan(shape: Shape, acc: Accumulator, processors: int, *, fast_doubles: bool 
     waves = cut.passes * ceil_div(cut.tiles * cut.splits, processors * held) * held
     return Plan(
         kernel, (cut.rows, cut.cols), cut.tiles, cut.splits, waves,
-        launches(acc, cuts, finishes=shape.finishes), scratch(shape, acc, cuts),
+        launches(acc, cuts), scratch(shape, acc, cuts),
         cut.chunks if cut.splits > 1 else 0,
     )  # fmt: skip
 
@@ -101,33 +98,25 @@ def may_shape(acc: Accumulator) -> bool:
     return single and acc.rounding == "nearest_even" and closes_in_float(acc)
 
 
-def launches(acc: Accumulator, cuts: Cuts, *, finishes: bool) -> int:
-    """Kernels of one product between packed operands and its result: the plan, all certified ones,
-    the finish of a bias or a rounded result, the exact one. Where sums are split, all certified
-    ones in each pass and one that adds their parts, which also finishes."""
-    tensor = may_use_tensor_cores(acc)
-    # Those of tensor cores; or proved and watched, by splitting and with the subnormals' floor.
-    shaped = 2 if tensor else 4 if cuts.differ else 0
-    copies = 4 if tensor else 0
-    count = copies + cuts.squares.passes * (certified_kernels(acc) - copies - shaped)
-    count += cuts.shaped.passes * shaped
-    split = [cut.splits > 1 for cut in cuts]
-    count += cuts.passes * any(split) + (finishes and not all(split))
-    return 1 + count + 1
+def launches(acc: Accumulator, cuts: Cuts) -> int:
+    """Kernels of one product between packed operands and its result: in each pass the certified
+    ones and the last one; before the first the copies that tensor cores take."""
+    shaped, squares = certified_kernels(acc)
+    certified = cuts.shaped.passes * shaped + cuts.squares.passes * squares
+    return may_use_tensor_cores(acc) + certified + cuts.passes
 
 
-def certified_kernels(acc: Accumulator) -> int:
-    """Those started for an accumulator whatever its operands, of which one works."""
+def certified_kernels(acc: Accumulator) -> tuple[int, int]:
+    """Those started for an accumulator whatever its operands: of tiles of every shape, and of
+    square ones. Tiers share a kernel where they need about as many registers."""
     fmt = acc.fmt
     if native(fmt) == "float32":
-        # Each of the two 16-bit types has two launches that copy operands and one for the tiles.
-        return 1 + (2 * (2 + 1) if may_use_tensor_cores(acc) else 0)
+        return int(may_use_tensor_cores(acc)), 1
     if inner_rounding(acc) != "nearest_even" or not isinstance(fmt, FloatFormat):
-        return 1
-    halves = {"half precision": 2, "bfloat16": 1}.get(native(fmt), 0)
-    # Splitting, and with the subnormals' floor: proved, watched and made odd, clipped too.
-    single = 2 * (3 + (fmt.overflow == "saturate")) if fmt.man_bits <= 21 else 0
-    return halves + single + 2
+        return 0, 1
+    # Of at most 21 bits behind the point: in float32, beside those in double.
+    single = int(fmt.man_bits <= 21)
+    return (single, 1) if acc.chunk is not None else (0, single + 1)
 
 
 def scratch(shape: Shape, acc: Accumulator, cuts: Cuts) -> int:
@@ -141,8 +130,17 @@ def scratch(shape: Shape, acc: Accumulator, cuts: Cuts) -> int:
         for cut, outer in zip(cuts, (squares, shaped), strict=True)
     ]
     halves = _HALF if tensor else 0
-    flags = max(cut.tiles for cut in cuts)
-    parts = (flags, max(waiting) * _FLOAT, *(size * halves for size in shape.packed))
+    flags = max(cut.tiles * cut.splits for cut in cuts)
+    # Blocks that are done with a tile of the exact kernel are counted.
+    side = EXACT_SIDES[acc.product is not None]
+    splits = any(cut.splits > 1 for cut in cuts)
+    counts = covering(shape.matrices, shape.m, shape.n, (side, side)) if splits else 0
+    parts = (
+        counts * _COUNT,
+        flags,
+        max(waiting) * _FLOAT,
+        *(size * halves for size in shape.packed),
+    )
     return _LINE + sum(ceil_div(part, _LINE) * _LINE for part in parts)
 
 

@@ -29,19 +29,19 @@ class Tiles(NamedTuple):
 
 
 #: The tile that every kernel has. Sixteenths of an instruction.
-SQUARES = Tiles((TileShape(128, 128, 1, 60),), 9)
+SQUARES = Tiles((TileShape(128, 128, 1, 61),), 9)
 #: Those of sums to nearest in chunks that end in float32.
 SHAPES = Tiles(
     (
         *SQUARES.shapes,
         TileShape(128, 64, 1, 64),
         TileShape(64, 128, 1, 64),
-        TileShape(128, 32, 2, 68),
+        TileShape(128, 32, 2, 69),
         TileShape(32, 128, 2, 68),
         TileShape(128, 16, 4, 72),
-        TileShape(16, 128, 4, 71),
-        TileShape(512, 1, 8, 248),
-        TileShape(1, 32, 32, 384),
+        TileShape(16, 128, 4, 72),
+        TileShape(512, 1, 6, 246),
+        TileShape(1, 32, 24, 494),
     ),
     9,
 )
@@ -49,9 +49,9 @@ SHAPES = Tiles(
 #: than for that.
 TENSOR_SHAPES = Tiles(
     (
-        TileShape(128, 128, 1, 100),
-        TileShape(128, 64, 2, 125),
-        TileShape(64, 128, 2, 126),
+        TileShape(128, 128, 1, 104),
+        TileShape(128, 64, 2, 132),
+        TileShape(64, 128, 2, 133),
     ),
     22,
 )

@@ -23,26 +23,25 @@ TENSOR_PRODUCTS = 2048
 
 
 class Ceiling(NamedTuple):
-    #: Part of the mangled name: the tile, before its two flags (tables, chunks).
+    #: The tile, before its two flags (tables, chunks).
     tile: str
     most: float
     #: Instructions by which a product can be told, and how many of each a stage has.
     steps: dict[str, int]
 
 
-def rule(name: str, total: str, limit: int) -> str:
-    length = {"NearestSum": 10, "OddSum": 6}[total]
-    return f"{name}INS0_{length}{total}ELNS0_5LimitE{limit}EE"
+def rule(name: str, total: str = "NearestSum", limit: int = 0) -> str:
+    return f"FastTile<{name}<{total}, {limit}>"
 
 
 # Sums are never contracted: Veltkamp's splitting has its product and both its additions, and the
 # roundings of TwoStepRule and FloorRule are two multiply-adds beside that of the sum.
 SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
 CEILINGS = {
-    "float32": Ceiling("NativeRuleILNS_8RoundingE0EE", 1.25, {"FFMA": 512}),
-    "half precision": Ceiling("HalfTileILb0E", 0.75, {"HFMA2": 256}),
-    "bfloat16": Ceiling("HalfTileILb1E", 0.75, {"HFMA2": 256}),
-    "toward zero": Ceiling("TruncationRule", 2.75, {"FFMA": 512}),
+    "float32": Ceiling("FastTile<NativeRule<0>", 1.25, {"FFMA": 512}),
+    "half precision": Ceiling("HalfTile<false", 0.75, {"HFMA2": 256}),
+    "bfloat16": Ceiling("HalfTile<true", 0.75, {"HFMA2": 256}),
+    "toward zero": Ceiling("FastTile<TruncationRule", 2.75, {"FFMA": 512}),
     "two steps": Ceiling(rule("TwoStepRule", "NearestSum", 0), 3.4, {"FFMA": 1536}),
     "two steps, watched": Ceiling(rule("TwoStepRule", "NearestSum", 1), 3.9, {"FFMA": 1536}),
     "two steps, clipped": Ceiling(
@@ -59,11 +58,13 @@ CEILINGS = {
     ),
     "odd, split": Ceiling(rule("SplitRule", "OddSum", 1), 7.9, SPLIT | {"FFMA": 1024}),
     "odd, floor": Ceiling(rule("FloorRule", "OddSum", 1), 8.9, {"FFMA": 2048}),
-    "stochastic": Ceiling("StochasticTileI", 7.2, {"FFMA": 512, "IDP": 512}),
+    "stochastic": Ceiling("StochasticTile<", 7.2, {"FFMA": 512, "IDP": 512}),
     # Two sums to a conversion, and one instruction for each on the way back.
-    "converted": Ceiling("ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}),
-    "double, split": Ceiling("DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}),
-    "double, floor": Ceiling("DoubleFloorRule", 6.8, {"DFMA": 1536}),
+    "converted": Ceiling("FastTile<ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}),
+    "double, split": Ceiling(
+        "FastTile<DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}
+    ),
+    "double, floor": Ceiling("FastTile<DoubleFloorRule", 6.8, {"DFMA": 1536}),
 }
 
 
@@ -93,13 +94,33 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def kernels(cubins: list[Path]) -> dict[str, Function]:
-    return {f.name: f for cubin in cubins for f in functions(sass.disassembled(cubin))}
+    return kernels_of(cubins)
+
+
+def kernels_of(cubins: list[Path]) -> dict[str, Function]:
+    """The kernels by their readable names."""
+    found = [f for cubin in cubins for f in functions(sass.disassembled(cubin))]
+    names = sass.readable([f.name for f in found])
+    return {names[f.name]: f for f in found}
+
+
+def flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def made(kernels: dict[str, Function], tile: str) -> Function:
+    """What makes a tile in the kernel that its tier shares with others: the part behind the
+    question whether the plan names the tier."""
+    (name,) = [n for n in kernels if f", {tile} >" in n]
+    tier = name.split(f", {tile} >")[0].rsplit("Made<", 1)[1]
+    alone = name.count("Made<") == 1
+    return kernels[name] if alone else sass.chosen(kernels[name], int(tier))
 
 
 def kernel_of(kernels: dict[str, Function], tile: str, tables: bool, chunks: bool) -> Function:
-    flags = f"Lb{tables:d}ELb{chunks:d}E"
-    (name,) = [n for n in kernels if "fast_kernel" in n and re.search(f"{tile}E?{flags}", n)]
-    return kernels[name]
+    # StochasticTile has no other argument.
+    flags = f"{flag(tables)}, {flag(chunks)}>"
+    return made(kernels, tile + flags if tile.endswith("<") else f"{tile}, {flags}")
 
 
 def stage_loop(function: Function) -> Loop:
@@ -157,14 +178,14 @@ def ends_of(function: Function) -> Ends:
 
 
 #: Of a chunk of an output in the kernel behind split sums.
-PARTS_CEILING = 27.0
+PARTS_CEILING = 24.0
 #: Chunks that the kernel behind split sums adds at a time.
 PARTS_AT_ONCE = 8
 
 
 def parts_loops(kernels: dict[str, Function]) -> tuple[float, float]:
     """Instructions for a chunk of an output where sums were split: in float32, and in double."""
-    (function,) = [f for n, f in kernels.items() if "parts_kernel" in n]
+    function = kernels["void wide_kernel<4, 0, false>(Job, long)"]
     found = loops(function)
     (in_float,) = [i for i in found if sum(x.name == "LOP3.LUT.PAND" for x in i.body) >= 8]
     in_double = min((i for i in found if i.count("DADD")), key=lambda i: len(i.body))
@@ -191,9 +212,7 @@ class Tensor(NamedTuple):
 
 def tensor_kernel(kernels: dict[str, Function], of: Tensor) -> Function:
     rows, cols = of.tile
-    tile = f"TensorTileILb{of.bfloat16:d}ELb{of.tables:d}ELi{rows}ELi{cols}E"
-    (name,) = [n for n in kernels if tile in n]
-    return kernels[name]
+    return made(kernels, f"TensorTile<{flag(of.bfloat16)}, {flag(of.tables)}, {rows}, {cols}>")
 
 
 def tensor_stage(kernels: dict[str, Function], of: Tensor) -> Loop:
@@ -213,7 +232,6 @@ def tensor_kept(kernels: dict[str, Function], of: Tensor) -> float:
 class Steps(NamedTuple):
     """Straight code of blocks aligned by their operands: for the largest exponent, and adding."""
 
-    #: Part of the mangled name of the tile.
     tile: str
     #: Steps at a time, each of 2 x 2 outputs.
     steps: int
@@ -225,9 +243,9 @@ class Steps(NamedTuple):
 
 #: Those that take turns have one step at a time, behind a branch.
 OPERAND_BLOCKS = {
-    "operands, float32": Steps("OperandTileIfLb0E", 8, 7.1, "FFMA"),
-    "operands, double": Steps("OperandTileIdLb0E", 8, 8.2, "DFMA"),
-    "operands, in turns": Steps("OperandTileIdLb1E", 1, 10.2, "DFMA"),
+    "operands, float32": Steps("OperandTile<float, false>", 8, 7.1, "FFMA"),
+    "operands, double": Steps("OperandTile<double, false>", 8, 8.2, "DFMA"),
+    "operands, in turns": Steps("OperandTile<double, true>", 1, 10.2, "DFMA"),
 }
 
 
@@ -251,7 +269,7 @@ def test_the_end_of_a_chunk_stays_below_its_ceiling(kernels, name: str, tables: 
     # Of each of 64 sums.
     assert ends.closed / 64 <= (32 if double else 24)
     assert ends.kept / 64 <= (10 if double else 8)
-    assert ends.in_double / 64 <= (65 if double else 57)
+    assert ends.in_double / 64 <= (66 if double else 57)
 
 
 def test_parts_of_split_sums_are_added_below_their_ceiling(kernels):

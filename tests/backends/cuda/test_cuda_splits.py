@@ -103,11 +103,11 @@ SHAPES = {
 }  # fmt: skip
 
 
-# The tiers that have tiles of every shape (csrc/cuda/product/plan.h), each with a format and with
+# The tiers that have tiles of every shape (csrc/cuda/product/tier.h), each with a format and with
 # factors that ask for it: splitting in two steps and in three, the floor; proved and watched.
 TIERS = (
-    ("e6m9", 1, (0,)), ("e6m12", 1, (0,)), ("e4m9", 2, (0,)), ("e4m12", 2, (0,)),
-    ("e4m9", 4, (-17,)), ("e4m9", 5, (-17, 0)),
+    ("e6m9", 1, (0,)), ("e6m12", 5, (0,)), ("e4m9", 2, (0,)), ("e4m12", 6, (0,)),
+    ("e4m9", 9, (-17,)), ("e4m9", 10, (-17, 0)),
 )  # fmt: skip
 
 

@@ -10,9 +10,8 @@ import pytest
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import Shape, cuda
 from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES
-from lpkernels.backends.planning.cuda_tiers import TENSOR, may_certify, native, tier
+from lpkernels.backends.planning.cuda_tiers import TENSOR, may_certify, tier
 from lpkernels.backends.planning.ranges import Range
-from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 
 pytestmark = [
@@ -23,11 +22,14 @@ FORMATS = (
     "e5m10 bf16 fp32 e6m9 e5m2 e4m3fn e4m3fn_sat e5m10_sat e8m14 e8m22 e6m9_sat e6m11 e6m12 e8m10 "
     "e5m9 e4m7none_sat e6m0 e8m21 e7m16 e5m3_nosub fixed16_f8 e6m9_nosub"
 ).split()
-# By the numbers of Tier in csrc/cuda/product/plan.h; splitting has its name by the format.
-RULES = (
-    "exact", "S", "S, watched", "S, clipped", "floor", "floor, watched", "floor, clipped", "odd, S",
-    "odd, floor", "toward zero", "stochastic", "double, split", "double, floor", "converted", "",
-    *TENSOR,
+# By the numbers of Tier in csrc/cuda/product/tier.h.
+TIERS = (
+    "exact",
+    "two steps", "two steps, watched", "two steps, clipped", "odd, two steps",
+    "split", "split, watched", "split, clipped", "odd, split",
+    "floor", "floor, watched", "floor, clipped", "odd, floor",
+    "double, split", "double, floor", "toward zero", "stochastic",
+    "converted", "half precision", "bfloat16", "float32", *TENSOR,
 )  # fmt: skip
 
 
@@ -72,16 +74,6 @@ def line(acc: Accumulator, s: Shape, processors: int) -> str:
     return " ".join(map(str, (len(ints), *ints)))
 
 
-def name(number: int, acc: Accumulator) -> str:
-    """What planning calls a tier."""
-    if number < 0:
-        return "exact"
-    if RULES[number] == "":
-        return native(acc.fmt)
-    bits = acc.fmt.man_bits if isinstance(acc.fmt, FloatFormat) else 0
-    return RULES[number].replace("S", "two steps" if bits <= 10 else "split")
-
-
 def test_tiers_cuts_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
     rng = random.Random(5)
     cases = [(drawn(rng), shaped(rng), rng.choice([1, 84, 132])) for _ in range(20_000)]
@@ -95,7 +87,8 @@ def test_tiers_cuts_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
     for (acc, shape, processors), answer in zip(cases, done.stdout.splitlines(), strict=True):
         number, size, *rest = map(int, answer.split())
-        assert tier(acc, shape, fast_doubles=True) == name(number, acc), (acc, shape)
+        want = "exact" if number < 0 else TIERS[number]
+        assert tier(acc, shape, fast_doubles=True) == want, (acc, shape)
         if may_certify(acc):
             cuts = cuda.cuts_for(shape, acc, processors)
             assert [*cuts.squares, *cuts.shaped] == rest, (acc, shape)

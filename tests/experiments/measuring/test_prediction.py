@@ -40,9 +40,9 @@ def test_records_say_what_they_are_of() -> None:
         assert "versions" in one.total["environment"]
     first = cuda.products[0]
     assert (first["layer"], first["gemm"], first["sizes"]) == ("stem", "fprop", [1, 4096, 16, 27])
-    # Rows of 32 outputs, of which 16 exist.
-    assert first["tile"] == [1, 32] and first["filled"] == 16 / 32
-    assert (first["splits"], first["launches"], first["accumulator"]) == (1, 10, "e6m9_chunk64")
+    # 64 columns, of which 16 exist.
+    assert first["tile"] == [128, 64] and first["filled"] == 16 / 64
+    assert (first["splits"], first["launches"], first["accumulator"]) == (1, 3, "e6m9_chunk64")
 
 
 def test_equal_products_are_one_record() -> None:
@@ -50,14 +50,14 @@ def test_equal_products_are_one_record() -> None:
     steps = [row for row in cuda.products if row["layer"] == "lstm" and row["times"] > 1]
     assert {row["times"] for row in steps} == {2, 128}
     one = next(row for row in steps if row["times"] == 128)
-    assert one["launches"] == 128 * 11
+    assert one["launches"] == 128 * 3
 
 
 # Batch, and times float32 on cuda and on triton: the figures of docs/predictions.md.
 TODAY = [
-    ("resnet18-imagenet", 64, 4.38, 5.10),
-    ("resnet20-cifar", 128, 5.78, 5.15),
-    pytest.param("mobilenetv2-imagenet", 64, 3.75, 3.21, marks=pytest.mark.slow),
+    ("resnet18-imagenet", 64, 4.41, 5.10),
+    ("resnet20-cifar", 128, 5.82, 5.15),
+    pytest.param("mobilenetv2-imagenet", 64, 3.84, 3.21, marks=pytest.mark.slow),
 ]
 
 
@@ -72,7 +72,7 @@ def test_native_chunks_are_faster_than_float32() -> None:
     sums = lp.accumulator("native_chunk64:outer=e6m9")
     native = dataclasses.replace(recipe, fprop=sums, dgrad=sums, wgrad=sums)
     cuda = next(iter(predicted("resnet18-imagenet", native, 64)))
-    assert cuda.total["ratio"] == pytest.approx(0.82, rel=1e-2)
+    assert cuda.total["ratio"] == pytest.approx(0.84, rel=1e-2)
 
 
 def test_what_was_not_counted_is_refused_with_its_reason() -> None:

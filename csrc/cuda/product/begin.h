@@ -1,0 +1,29 @@
+// What the first kernel of a product does beside its tiles: it makes the plan, and clears what
+// later kernels count in.
+#pragma once
+
+#include "plan.h"
+
+namespace lpk::cuda {
+
+#if defined(__CUDACC__)
+// Gives all threads of a block the plan, in shared memory. Every block of
+// the first kernel makes it for itself, and the first block leaves it for the other kernels; this
+// takes no longer than the start of a kernel that would make it once.
+__device__ __forceinline__ void begin_product(const Job& job, Plan* shared) {
+  // Not the first thread: whether a thread is that would stay in a register through all tiles.
+  if (threadIdx.x == blockDim.x - 1) {
+    *shared = job.plans ? plan_for(job) : *job.plan;
+    if (job.plans && blockIdx.x == 0) *job.plan = *shared;
+  }
+  if (job.plans) {
+    const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    for (int64_t tile = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+         tile < job.counted; tile += threads)
+      job.arrived[tile] = 0;
+  }
+  __syncthreads();
+}
+#endif
+
+}  // namespace lpk::cuda

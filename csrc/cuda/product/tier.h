@@ -1,0 +1,49 @@
+// What a plan says: the kernel that a product takes, and how its chunks join outer sums.
+#pragma once
+
+#include <cstdint>
+
+namespace lpk::cuda {
+
+enum class Tier : int32_t {
+  kWide = 0,        // none of the others: the exact kernel
+  kTwoStep,         // nearest_even by splitting in two steps: short formats
+  kTwoStepWatched,  // sums that leave the certificate's bound are seen, their tiles done again
+  kTwoStepClipped,  // saturating formats: sums stop at max
+  kTwoStepOdd,      // sums made odd before; watched
+  kSplit,           // by Veltkamp's splitting, in three steps
+  kSplitWatched,
+  kSplitClipped,
+  kSplitOdd,
+  kFloor,  // with the subnormals' floor
+  kFloorWatched,
+  kFloorClipped,
+  kFloorOdd,
+  kDoubleSplit,  // in double; watched
+  kDoubleFloor,
+  kTruncated,   // toward_zero; watched
+  kStochastic,  // watched
+  kConverted,   // half precision by conversions from float32
+  kNativeHalf,  // half precision and bfloat16 by the processor's own arithmetic
+  kNativeBfloat16,
+  kNative,  // float32, the same
+  // Chunks of order "native" on tensor cores, operands in half precision or bfloat16.
+  kTensorHalf,
+  kTensorBfloat16,
+};
+
+// How chunks join outer sums: in float32, of which nothing is known; none that is not zero lies
+// below the format's last place; nor does any overflow; and all additions are exact in float32. Or
+// in double, which outer_rule.h cannot replace.
+enum class Closing : int32_t { kAny, kFloorless, kInside, kExact, kInDouble };
+
+struct Plan {
+  Tier tier;
+  int32_t shift;  // the left operand is scaled by 2^shift
+  // Of sums that may be -0 or NaN: where an absent tap, a zero here, may have changed that, outputs
+  // that are zero or NaN must be done again.
+  bool signs;
+  Closing closing = Closing::kAny;
+};
+
+}  // namespace lpk::cuda
