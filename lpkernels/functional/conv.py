@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
@@ -19,7 +19,6 @@ from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
 
-_TORCH = Recipe()
 _TORCH_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 Size = int | Sequence[int]
@@ -241,7 +240,7 @@ def conv1d(
     dilation: Size = 1,
     groups: int = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -258,7 +257,7 @@ def conv2d(
     dilation: Size = 1,
     groups: int = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -306,7 +305,7 @@ def conv3d(
     dilation: Size = 1,
     groups: int = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.conv import Size, as_sizes
 from lpkernels.functional.layer import emulated_layer, no_autocast, widened
@@ -19,7 +19,6 @@ from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
 
-_TORCH = Recipe()
 _TORCH_CONV = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
@@ -222,7 +221,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Size = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -244,7 +243,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Size = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -288,7 +287,7 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Size = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

@@ -10,15 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
 from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
-
-_TORCH = Recipe()
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def linear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Accumulator, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._batches import one_sum
 from lpkernels.functional.layer import emulated_layer, no_autocast, widened
@@ -17,8 +17,6 @@ from lpkernels.functional.torch_calls import own
 from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_QUANTIZE, Role
-
-_TORCH = Recipe()
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def bmm(
     a: Tensor,
     b: Tensor,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -187,7 +185,7 @@ def baddbmm(
     *,
     beta: float = 1,
     alpha: float = 1,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -227,7 +225,7 @@ def addmm(
     *,
     beta: float = 1,
     alpha: float = 1,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

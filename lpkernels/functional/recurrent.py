@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
 from lpkernels.functional._recurrence import Spec, Weights, recurrence
@@ -17,8 +17,6 @@ from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
-
-_TORCH = Recipe()
 
 
 def lstm(
@@ -33,7 +31,7 @@ def lstm(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,7 +83,7 @@ def gru(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -111,7 +109,7 @@ def rnn_tanh(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -133,7 +131,7 @@ def rnn_relu(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
