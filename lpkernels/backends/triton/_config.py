@@ -11,7 +11,7 @@ from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._layout import PAD, UNIT
 
 __all__ = [
-    "DotTile", "Tile", "dot_tile", "fast_tile", "outer_tile", "pack_tile", "padded_lanes",
+    "DotTile", "Tile", "dot_tile", "largest", "outer_tile", "pack_tile", "padded_lanes",
     "power_of_two", "transposes", "wide_tile",
 ]  # fmt: skip
 
@@ -36,20 +36,9 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     return on_gpu.wide_tile(m, n, matrices, processors)
 
 
-def fast_tile(
-    m: int,
-    n: int,
-    matrices: int,
-    processors: int,
-    most: Tile,
-    chunks: int = 1,
-    *,
-    doubles: bool = False,
-) -> Tile:
-    """Of the certified kernels: that of `certified.stages.largest_tile` or smaller."""
-    if interpreting():
-        return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
-    return on_gpu.fast_tile(m, n, matrices, processors, most, chunks, doubles=doubles)
+def largest(tile: Tile) -> Tile:
+    """Of the certified kernels, where a GPU has room for ``tile``."""
+    return Tile(16, 64, 4) if interpreting() else tile
 
 
 def outer_tile(tile: Tile) -> Tile:
