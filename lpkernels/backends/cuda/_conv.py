@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import Fused
-from lpkernels.backends._conv_geometry import Frame, geometry_of, output_size, three
+from lpkernels.backends._conv_geometry import Frame, geometry_of, three
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all, starts
 from lpkernels.backends._conv_tables import (
     Product,
@@ -51,7 +52,7 @@ def conv_fprop(
     fused: Fused,
 ) -> Tensor:
     """`Backend.conv_fprop`."""
-    spatial = output_size(x.shape, w.shape, stride, padding, dilation)
+    spatial = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     out = torch.empty(x.shape[0], w.shape[0], *spatial, dtype=torch.float32, device=x.device)
     if out.numel() == 0:
         return out

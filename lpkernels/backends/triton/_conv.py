@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends._conv_geometry import geometry_of, output_size
+from lpkernels.backends._conv_geometry import geometry_of
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all, starts
 from lpkernels.backends._conv_tables import (
     by_input,
@@ -76,7 +77,7 @@ def conv_fprop(
     fused: Fused = NOT_FUSED,
 ) -> Tensor:
     """`Backend.conv_fprop`."""
-    spatial = output_size(x.shape, w.shape, stride, padding, dilation)
+    spatial = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     out = torch.empty(x.shape[0], w.shape[0], *spatial, dtype=torch.float32, device=x.device)
     if out.numel() == 0:
         return out
