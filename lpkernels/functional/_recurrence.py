@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
-from lpkernels.functional._cells import Cell
 from lpkernels.functional._saved import Saved, saved
+from lpkernels.functional.cells import Cell
 from lpkernels.functional.layer import bias_gradient, quantized
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.recording import first_order, is_recorded

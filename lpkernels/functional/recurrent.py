@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
 from lpkernels.functional._recurrence import Spec, Weights, recurrence
+from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
 from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.torch_calls import own

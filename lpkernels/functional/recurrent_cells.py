@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
+from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
 from lpkernels.functional.linear import linear
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
