@@ -18,8 +18,10 @@ from torch import Tensor
 from lpkernels.arithmetic import NATIVE
 from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths, period
 from lpkernels.functional.conv import ConvGeometry
+from lpkernels.functional.layer import Sum
 from lpkernels.functional.matmul import one_sum
 
+_NATIVE = Sum(NATIVE)
 GEMMS = ("fprop", "dgrad", "wgrad")
 
 
@@ -75,13 +77,13 @@ class Conv:
     layer: ConvGeometry
 
     def fprop(self, x: Tensor, w: Tensor) -> Tensor:
-        return self.layer.fprop(x, w, None, NATIVE, None, "auto")
+        return self.layer.fprop(x, w, None, _NATIVE)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
-        return self.layer.dgrad(g, w, shape, NATIVE, None, "auto")
+        return self.layer.dgrad(g, w, shape, _NATIVE)
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
-        return self.layer.wgrad(x, g, shape, NATIVE, None, "auto")
+        return self.layer.wgrad(x, g, shape, _NATIVE)
 
     def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
         return conv_lengths(w, y, self.layer.stride, self.layer.dilation, self.layer.groups)
@@ -91,7 +93,7 @@ class Conv:
         image, kernel = (
             torch.ones(1, 1, *size[2:], dtype=torch.float32, device="cpu") for size in (x, w)
         )
-        taps = one_channel.fprop(image, kernel, None, NATIVE, None, "auto")
+        taps = one_channel.fprop(image, kernel, None, _NATIVE)
         return int(taps.sum(dtype=torch.float64)) * x[0] * w[0] * w[1]
 
     def weights(self, w: Tensor) -> Iterator[Tensor]:
