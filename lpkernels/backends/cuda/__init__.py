@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends._gpu import GpuBackend, Pass
 from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize, _update
 from lpkernels.formats.integers import KIND
 
@@ -37,7 +38,7 @@ _QUANTIZE = (
 )
 
 
-class CudaBackend:
+class CudaBackend(GpuBackend):
     """Kernels of csrc/cuda; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cuda"
@@ -97,56 +98,8 @@ class CudaBackend:
     ) -> Tensor:
         return _products.matmul(a, b, bias, acc, seed, role, fused, initial)
 
-    def conv_fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        bias: Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        shape = (stride, padding, dilation, groups)
-        return _conv.conv_fprop(x, w, bias, *shape, acc, seed, role, fused)
-
-    def conv_dgrad(
-        self,
-        grad_output: Tensor,
-        w: Tensor,
-        input_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        shape = (stride, padding, dilation, groups)
-        return _conv.conv_dgrad(grad_output, w, input_shape, *shape, acc, seed, role, fused)
-
-    def conv_wgrad(
-        self,
-        x: Tensor,
-        grad_output: Tensor,
-        weight_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        shape = (stride, padding, dilation, groups)
-        return _conv.conv_wgrad(x, grad_output, weight_shape, *shape, acc, seed, role, fused)
+    def convolve(self, work: Pass, acc: tuple[int, ...], seed: Tensor | None, role: int) -> None:
+        _conv.convolve(work, acc, seed, role)
 
     update = staticmethod(_update.update)
 

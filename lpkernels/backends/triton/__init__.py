@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends._gpu import GpuBackend, Pass
 from lpkernels.backends.triton import _launch
 from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND
 
@@ -45,7 +46,7 @@ _OPS = (
 )
 
 
-class TritonBackend:
+class TritonBackend(GpuBackend):
     """Kernels of this package; see `lpkernels.backends.Backend` for the methods."""
 
     name = "triton"
@@ -110,9 +111,9 @@ class TritonBackend:
         return _matmul.matmul(a, b, bias, acc, seed, role, fused, initial)
 
     update = staticmethod(_update.update)
-    conv_fprop = staticmethod(_conv.conv_fprop)
-    conv_dgrad = staticmethod(_conv.conv_dgrad)
-    conv_wgrad = staticmethod(_conv.conv_wgrad)
+
+    def convolve(self, work: Pass, acc: tuple[int, ...], seed: Tensor | None, role: int) -> None:
+        _conv.convolve(work, acc, seed, role)
 
     def accumulate(
         self,
