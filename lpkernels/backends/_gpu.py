@@ -1,4 +1,5 @@
-"""What the backends of GPUs share: the passes of a convolution as products that gather one operand.
+"""What the backends of GPUs share: which operations they have, and the passes of a convolution as
+products that gather one operand.
 
 docs/contract.md says what they sum in which order; `_conv_tables` where everything lies. An output
 without any tap is +0; so is all of a pass that sums over nothing.
@@ -54,10 +55,40 @@ class Pass(NamedTuple):
         return tables(self.build, self.geometry, self.out.device)
 
 
-class GpuBackend:
-    """`Backend.conv_fprop`, `conv_dgrad` and `conv_wgrad` of a backend that has `convolve`."""
+# By the names that `Backend.unsupported` takes.
+_OPS = (
+    "quantize",
+    "quantize_affine",
+    "quantize_block",
+    "matmul",
+    "conv_fprop",
+    "conv_dgrad",
+    "conv_wgrad",
+    "accumulate",
+    "pack",
+    "unpack",
+    "update",
+)
 
-    def convolve(self, work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
+
+class GpuBackend:
+    """A `Backend` but for what its kernels do; of a convolution they do `convolve`."""
+
+    fuses = True
+    sums_native = True
+
+    def why_not(self) -> str:
+        raise NotImplementedError
+
+    def available(self) -> bool:
+        return not self.why_not()
+
+    def has(self, op: str) -> bool:
+        """Whether there is a kernel for what `Backend.unsupported` calls op."""
+        return op.removesuffix("_ordered").removesuffix("_operands") in _OPS
+
+    @staticmethod
+    def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
         """Writes all of work.out that has taps."""
         raise NotImplementedError
 
