@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -141,14 +140,6 @@ def rnn_relu(
     return _layers(RNN_RELU, input, (hx,), weights, *flags, *call)[:2]
 
 
-_TORCH_LAYERS: dict[str, Callable[..., Any]] = {
-    "lstm": torch.lstm,
-    "gru": torch.gru,
-    "rnn_tanh": torch.rnn_tanh,
-    "rnn_relu": torch.rnn_relu,
-}
-
-
 def _layers(
     cell: Cell,
     input: Tensor,
@@ -171,7 +162,7 @@ def _layers(
         first = (input, states) if batch_sizes is None else (input, batch_sizes, states)
         flags = (has_biases, num_layers, dropout, train, bidirectional)
         more = () if batch_sizes is not None else (batch_first,)
-        y, *last = own(_TORCH_LAYERS[cell.name], *first, list(weights), *flags, *more)
+        y, *last = own(getattr(torch, cell.name), *first, list(weights), *flags, *more)
         return y, last[0], last[1] if len(last) == 2 else None
     _checks.operands(cell.name, input=input, h=hx[0], weight=weights[0])
     _checks.backend(cell.name, backend)
