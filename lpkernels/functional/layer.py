@@ -51,7 +51,8 @@ class Sum(NamedTuple):
 
     def exchanged(self) -> Sum:
         """`swapped`, where the other tensor is the left factor besides."""
-        return self.swapped()._replace(acc=self.acc.exchanged())
+        left, right, result = self.fused
+        return Sum(self.acc.exchanged(), *self[1:4], Fused(right, left, result))
 
     def rounding(self, result: Ints) -> Sum:
         """The same product with another quantizer of its result, or () for none."""
