@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 
-from lpkernels.arithmetic import NATIVE, UNITS, Accumulator, Recipe, RunningRange, Unit
+from lpkernels.arithmetic import NATIVE, TORCH, UNITS, Accumulator, Recipe, RunningRange, Unit
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats.checks import did_you_mean
 
@@ -88,7 +88,7 @@ def _builder(name: str) -> Callable[[], Recipe]:
 @_named
 def fp32() -> Recipe:
     """torch's own arithmetic: nothing quantised, native fp32 products."""
-    return Recipe()
+    return TORCH
 
 
 def _mixed(fmt: str, acc: Accumulator = NATIVE) -> Recipe:

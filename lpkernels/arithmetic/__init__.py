@@ -21,7 +21,7 @@ from lpkernels.arithmetic._named_accumulators import (
 )
 from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
-from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, Recipe
+from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, Recipe
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.arithmetic._units import UNITS, Unit
 from lpkernels.arithmetic.precisions import (
@@ -50,6 +50,7 @@ __all__ = [
     "ORDERS",
     "PRODUCTS",
     "QUANTIZERS",
+    "TORCH",
     "UNITS",
     "Accumulator",
     "Adam",

@@ -131,3 +131,7 @@ def _check_range(its: Quantizer | None) -> None:
             f"Recipe: input_range is for an affine input quantizer of one range, got input={fmt}; "
             "use input='affine8', or leave input_range away"
         )
+
+
+#: What torch itself computes: nothing quantised, native products.
+TORCH = Recipe()

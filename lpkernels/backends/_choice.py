@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from lpkernels.backends.planning import counts
+
 __all__ = ["ROWS", "Row", "orders"]
 
 
@@ -31,20 +33,28 @@ class Row(NamedTuple):
         return "cuda" if self.cuda <= self.triton else "triton"
 
 
+def _row(operation: str, kernel: str, of_cuda: str, of_triton: str) -> Row:
+    """The kernels' names are those of `planning.counts`."""
+    layout = 2 * (operation == "conv") + of_triton.endswith(", chunks")
+    cuda = counts.CUDA[of_cuda][layout]
+    assert cuda is not None
+    return Row(operation, kernel, cuda.product, counts.TRITON[of_triton].product)
+
+
 ROWS = (
-    Row("matmul", "half precision", 0.641, 0.727),
-    Row("matmul", "bfloat16", 0.656, 0.722),
-    Row("matmul", "float32", 1.168, 1.209),
-    Row("matmul", "splitting", 3.674, 3.322),
-    Row("matmul", "splitting, chunks", 3.777, 3.363),
-    Row("matmul", "subnormals", 5.674, 6.332),
-    Row("matmul", "saturating", 7.174, 8.201),
-    Row("matmul", "in double", 6.553, 9.148),
-    Row("matmul", "toward zero", 2.676, 2.594),
-    Row("matmul", "stochastic", 7.008, 8.605),
-    Row("conv", "half precision", 0.814, 1.112),
-    Row("conv", "splitting", 3.842, 3.672),
-    Row("conv", "subnormals", 5.832, 7.717),
+    _row("matmul", "half precision", "half precision", "half"),
+    _row("matmul", "bfloat16", "bfloat16", "brain"),
+    _row("matmul", "float32", "float32", "plain"),
+    _row("matmul", "splitting", "two steps, watched", "fused"),
+    _row("matmul", "splitting, chunks", "two steps, watched", "fused, chunks"),
+    _row("matmul", "subnormals", "floor, watched", "floor"),
+    _row("matmul", "saturating", "floor, clipped", "range"),
+    _row("matmul", "in double", "double, floor", "nearest64"),
+    _row("matmul", "toward zero", "toward zero", "toward_zero"),
+    _row("matmul", "stochastic", "stochastic", "stochastic"),
+    _row("conv", "half precision", "half precision", "half, image"),
+    _row("conv", "splitting", "two steps, watched", "fused, image"),
+    _row("conv", "subnormals", "floor, watched", "floor, image"),
 )
 
 _OPERATIONS = {

@@ -107,18 +107,6 @@ def geometry_of(
     )  # fmt: skip
 
 
-def output_size(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> list[int]:
-    """The spatial sizes of y."""
-    dims = zip(x_shape[2:], w_shape[2:], stride, padding, dilation, strict=True)
-    return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in dims]
-
-
 def outer_sum(*axes: Tensor) -> Tensor:
     """All sums of one element of each, row-major."""
     total = axes[0]

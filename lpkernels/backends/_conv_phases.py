@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.products import period
 from lpkernels.backends._conv_geometry import (
     Frame,
     Geometry,
@@ -47,12 +48,12 @@ class Meetings(NamedTuple):
 def _meetings(g: Geometry, dim: int, phase: int) -> Meetings:
     stride, dilation = g.stride[dim], g.dilation[dim]
     positions = -(-(g.size[dim] - phase) // stride)
-    period = stride // math.gcd(stride, dilation)
+    tap_step = period(stride, dilation)
     start = phase + g.padding[dim]
     taps = [t for t in range(g.kernel[dim]) if (start - t * dilation) % stride == 0]
     tap = taps[0] if taps else 0
-    first, output_step = (start - tap * dilation) // stride, period * dilation // stride
-    return Meetings(phase, positions, len(taps), tap, period, first, output_step)
+    first, output_step = (start - tap * dilation) // stride, tap_step * dilation // stride
+    return Meetings(phase, positions, len(taps), tap, tap_step, first, output_step)
 
 
 def met_phases(g: Geometry) -> list[list[Meetings]]:

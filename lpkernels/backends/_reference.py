@@ -178,11 +178,9 @@ class ReferenceBackend:
         seed: Tensor | None,
         role: int,
     ) -> Tensor:
-        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
         addend = None if bias is None else _array(bias)
-        result = twin.conv_fprop(
-            _array(x), _array(w), addend, stride, padding, dilation, groups, parsed, seed=start
-        )
+        how = (stride, padding, dilation, groups, accumulator_from_ints(acc))
+        result = twin.conv_fprop(_array(x), _array(w), addend, *how, seed=_seed(seed, role))
         return torch.from_numpy(result).to(x.device)
 
     def conv_dgrad(
@@ -198,18 +196,9 @@ class ReferenceBackend:
         seed: Tensor | None,
         role: int,
     ) -> Tensor:
-        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
-        result = twin.conv_dgrad(
-            _array(grad_output),
-            _array(w),
-            input_shape,
-            stride,
-            padding,
-            dilation,
-            groups,
-            parsed,
-            seed=start,
-        )
+        how = (stride, padding, dilation, groups, accumulator_from_ints(acc))
+        g, start = _array(grad_output), _seed(seed, role)
+        result = twin.conv_dgrad(g, _array(w), input_shape, *how, seed=start)
         return torch.from_numpy(result).to(w.device)
 
     def conv_wgrad(
@@ -225,18 +214,9 @@ class ReferenceBackend:
         seed: Tensor | None,
         role: int,
     ) -> Tensor:
-        parsed, start = accumulator_from_ints(acc), _seed(seed, role)
-        result = twin.conv_wgrad(
-            _array(x),
-            _array(grad_output),
-            weight_shape,
-            stride,
-            padding,
-            dilation,
-            groups,
-            parsed,
-            seed=start,
-        )
+        how = (stride, padding, dilation, groups, accumulator_from_ints(acc))
+        g, start = _array(grad_output), _seed(seed, role)
+        result = twin.conv_wgrad(_array(x), g, weight_shape, *how, seed=start)
         return torch.from_numpy(result).to(x.device)
 
     def accumulate(

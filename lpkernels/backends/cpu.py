@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
+from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import (
     NOT_FUSED,
     Fused,
@@ -221,12 +222,7 @@ class CpuBackend:
         role: int,
         fused: Fused = NOT_FUSED,
     ) -> Tensor:
-        output = [
-            (size + 2 * pad - step * (taps - 1) - 1) // jump + 1
-            for size, taps, jump, pad, step in zip(
-                x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True
-            )
-        ]
+        output = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
         out = torch.empty(x.shape[0], w.shape[0], *output, **_FLOAT32)
         if out.numel() == 0:
             return out

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lpkernels.arithmetic import accumulator_from_ints
+from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import Backend
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 
@@ -169,9 +170,8 @@ def _windows(
 ) -> Tensor:
     """The windows of x (N, C, *spatial) as a view (N, C, *positions, *taps)."""
     if count is None:
-        reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-        sizes = zip(x.shape[2:], reach, stride, strict=True)
-        count = torch.Size((n - r) // s + 1 for n, r, s in sizes)
+        sizes = (x.shape[2:], kernel, stride, [0] * len(kernel), dilation)
+        count = torch.Size(output_size(*sizes))
     steps = x.stride()[2:]
     shape = (*x.shape[:2], *count, *kernel)
     strides = [step * s for step, s in zip(steps, stride, strict=True)]

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
-from lpkernels.functional._cells import Cell
 from lpkernels.functional._saved import Saved, saved
-from lpkernels.functional.layer import bias_gradient, quantized
+from lpkernels.functional.cells import Cell
+from lpkernels.functional.layer import Sum, bias_gradient, quantized
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
@@ -67,20 +67,22 @@ class _Product:
 
     def forward(self, hq: Tensor, step: int) -> Tensor:
         seed, recipe = self._seed(step), self.recipe
-        z = _LINEAR.fprop(hq, self.w, self.bias, recipe.fprop, seed, self.backend)
+        how = Sum(recipe.fprop, seed, Role.FPROP, self.backend)
+        z = _LINEAR.fprop(hq, self.w, self.bias, how)
         return quantized(z, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, self.backend)
 
     def backward(self, g: Tensor, step: int, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """The rounded gradient, and that of the step's operand."""
         seed, recipe, backend = self._seed(step), self.recipe, self.backend
         g = quantized(g, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
-        dh = _LINEAR.dgrad(g, self.w, shape, recipe.dgrad, seed, backend)
+        dh = _LINEAR.dgrad(g, self.w, shape, Sum(recipe.dgrad, seed, Role.DGRAD, backend))
         return g, quantized(dh, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
 
     def wgrad(self, operands: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
         x, g = torch.cat(list(operands)), torch.cat(list(gradients))
         recipe, seed, backend = self.recipe, self.seed, self.backend
-        dw = _LINEAR.wgrad(x, g, self.w.shape, recipe.wgrad, seed, backend)
+        how = Sum(recipe.wgrad, seed, Role.WGRAD, backend)
+        dw = _LINEAR.wgrad(x, g, self.w.shape, how)
         return quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
 
 

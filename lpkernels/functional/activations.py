@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._sums import dots, sums
 from lpkernels.functional.layer import RoundedBothWays, quantized, widened
@@ -16,8 +16,6 @@ from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
-
-_TORCH = Recipe()
 
 
 class _Softmax(torch.autograd.Function):
@@ -55,7 +53,7 @@ def softmax(
     input: Tensor,
     dim: int,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -97,7 +95,7 @@ def gelu(
     input: Tensor,
     *,
     approximate: str = "none",
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

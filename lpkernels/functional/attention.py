@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.products import product
 from lpkernels.functional.storing import masked, stored
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
-_TORCH = Recipe()
 _NAME = "scaled_dot_product_attention"
 
 
@@ -29,7 +28,7 @@ def scaled_dot_product_attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

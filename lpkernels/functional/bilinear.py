@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
@@ -14,7 +14,6 @@ from lpkernels.functional.products import ProductGeometry
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
-_TORCH = Recipe()
 _INNER = LinearGeometry(final=False)
 
 
@@ -45,7 +44,7 @@ def bilinear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

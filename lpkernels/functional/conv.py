@@ -11,22 +11,58 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import emulated_layer, no_autocast, widened
+from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
-from lpkernels.rng import Role
 
-_TORCH = Recipe()
 _TORCH_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 Size = int | Sequence[int]
 
 
 @dataclass(frozen=True)
-class ConvGeometry:
+class Convolution:
+    """What convolutions and transposed ones are, and torch's own gradients of them.
+
+    Of a transposed one ``output_padding`` has a number for each dimension; it is () of others.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    output_padding: tuple[int, ...] = ()
+    final: ClassVar[bool] = True
+    two_activations: ClassVar[bool] = False
+    rounds: ClassVar[bool] = True
+
+    def numbers(self) -> tuple[list[int], list[int], list[int], int]:
+        """As the operators of `ops` take them."""
+        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+
+    def torchs_dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
+        return self._torchs_gradient(0, g, g.new_empty(1).expand(shape), w)
+
+    def torchs_wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
+        return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape))
+
+    def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        """Of x or of w, 0 or 1, which is not read and may be a dummy of the right shape."""
+        stride, padding, dilation, groups = self.numbers()
+        extra = list(self.output_padding or [0] * len(stride))
+        backward, mask = torch.ops.aten.convolution_backward, [which == 0, which == 1, False]
+        kind = (dilation, bool(self.output_padding), extra)
+        with no_autocast(g):
+            return backward(g, x, w, None, stride, padding, *kind, groups, mask)[which]
+
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        # [N, C, *] -> [N * positions, C]
+        return g.movedim(1, -1).flatten(0, -2)
+
+
+class ConvGeometry(Convolution):
     """y (N, C_out, *) = x (N, C_in, *) conv w (C_out, C_in / groups, *) + b in 1 to 3 dimensions.
 
     Order of the sums within a group: (c_in, kernel) forward, (c_out, kernel) for the input's
@@ -34,91 +70,40 @@ class ConvGeometry:
     nothing, but its position counts.
     """
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    final: ClassVar[bool] = True
-    two_activations: ClassVar[bool] = False
-
-    def _numbers(self) -> tuple[list[int], list[int], list[int], int]:
-        return list(self.stride), list(self.padding), list(self.dilation), self.groups
-
-    def _torch_backward(
-        self, g: Tensor, x: Tensor, w: Tensor, mask: list[bool]
-    ) -> tuple[Tensor, ...]:
-        """torch's own gradients; an operand that is not read may be a dummy of the right shape."""
-        stride, padding, dilation, groups = self._numbers()
-        backward = torch.ops.aten.convolution_backward
-        with no_autocast(g):
-            return backward(
-                g, x, w, None, stride, padding, dilation, False, [0] * len(stride), groups, mask
-            )
-
-    def fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        stride, padding, dilation, groups = self._numbers()
-        if acc.is_native:
+    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+        if how.acc.is_native:
             with no_autocast(x):
-                conv = _TORCH_CONV[len(stride)]
-                return own(conv, x, w, b, stride, padding, dilation, groups)
-        return ops.conv_fprop(
-            x, w, b, stride, padding, dilation, groups, acc, seed, Role.FPROP, backend, fused
+                return own(_TORCH_CONV[len(self.stride)], x, w, b, *self.numbers())
+        return ops.conv_fprop(x, w, b, *(*self.numbers(), *how))
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
+            return self.torchs_dgrad(g, w, shape)
+        return ops.conv_dgrad(g, w, shape, *(*self.numbers(), *how))
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
+            return self.torchs_wgrad(x, g, shape)
+        return ops.conv_wgrad(x, g, shape, *(*self.numbers(), *how))
+
+
+def check_dimensions(
+    function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, layout: str
+) -> None:
+    """All are operands; x has the dimensions of an image or of several, weight those of layout."""
+    _checks.operands(function, x=x, weight=weight, bias=bias)
+    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
+        names = "DHW"[-dims:] if dims > 1 else "L"
+        raise ValueError(
+            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
+            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight {layout}"
         )
-
-    def dgrad(
-        self,
-        g: Tensor,
-        w: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
-            return self._torch_backward(g, g.new_empty(1).expand(shape), w, [True, False, False])[0]
-        numbers = self._numbers()
-        return ops.conv_dgrad(g, w, shape, *numbers, acc, seed, Role.DGRAD, backend, fused)
-
-    def wgrad(
-        self,
-        x: Tensor,
-        g: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
-            return self._torch_backward(g, x, g.new_empty(1).expand(shape), [False, True, False])[1]
-        numbers = self._numbers()
-        return ops.conv_wgrad(x, g, shape, *numbers, acc, seed, Role.WGRAD, backend, fused)
-
-    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
-        # [N, C, *] -> [N * positions, C]
-        return g.movedim(1, -1).flatten(0, -2)
 
 
 def _check_operands(
     function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
 ) -> None:
-    _checks.operands(function, x=x, weight=weight, bias=bias)
-    names = "DHW"[-dims:] if dims > 1 else "L"
-    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
-        raise ValueError(
-            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
-            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight (C_out, C_in / groups, ...)"
-        )
+    check_dimensions(function, dims, x, weight, bias, "(C_out, C_in / groups, ...)")
     c_out, c_in = weight.shape[0], x.shape[-dims - 1]
     if not isinstance(groups, int) or groups < 1 or c_out % groups or c_in % groups:
         raise ValueError(
@@ -242,7 +227,7 @@ def conv1d(
     dilation: Size = 1,
     groups: int = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -259,7 +244,7 @@ def conv2d(
     dilation: Size = 1,
     groups: int = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -307,7 +292,7 @@ def conv3d(
     dilation: Size = 1,
     groups: int = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.conv import Size, as_sizes
-from lpkernels.functional.layer import emulated_layer, no_autocast, widened
+from lpkernels.functional.conv import Convolution, Size, as_sizes, check_dimensions
+from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
-from lpkernels.rng import Role
 
-_TORCH = Recipe()
 _TORCH_CONV = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
-@dataclass(frozen=True)
-class ConvTransposeGeometry:
+class ConvTransposeGeometry(Convolution):
     """y (N, C_out, *) is the dgrad of the convolution with w (C_in, C_out / groups, *) that maps
     y's shape to that of x (N, C_in, *).
 
@@ -32,27 +25,6 @@ class ConvTransposeGeometry:
     kernel) forward, (c_out, kernel) for the input's gradient, (n, input position) for the weight's,
     (n, output position) for the bias'. The draws have the keys of the convolution's passes.
     """
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    output_padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    final: ClassVar[bool] = True
-    two_activations: ClassVar[bool] = False
-
-    def _numbers(self) -> tuple[list[int], list[int], list[int], int]:
-        return list(self.stride), list(self.padding), list(self.dilation), self.groups
-
-    def _torch_backward(
-        self, g: Tensor, x: Tensor, w: Tensor, mask: list[bool]
-    ) -> tuple[Tensor, ...]:
-        """torch's own gradients; an operand that is not read may be a dummy of the right shape."""
-        stride, padding, dilation, groups = self._numbers()
-        backward = torch.ops.aten.convolution_backward
-        extra = list(self.output_padding)
-        with no_autocast(g):
-            return backward(g, x, w, None, stride, padding, dilation, True, extra, groups, mask)
 
     def output_shape(self, x: Tensor, w: Tensor) -> list[int]:
         parts = zip(
@@ -67,80 +39,37 @@ class ConvTransposeGeometry:
         spatial = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in parts]
         return [x.shape[0], w.shape[1] * self.groups, *spatial]
 
-    def fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        stride, padding, dilation, groups = self._numbers()
-        if acc.is_native:
+    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+        stride, padding, dilation, groups = numbers = self.numbers()
+        if how.acc.is_native:
             with no_autocast(x):
                 conv, extra = _TORCH_CONV[len(stride)], self.output_padding
                 return own(conv, x, w, b, stride, padding, extra, groups, dilation)
-        product = fused if b is None else Fused(fused.left, fused.right)
         shape = self.output_shape(x, w)
-        y = ops.conv_dgrad(x, w, shape, *self._numbers(), acc, seed, Role.FPROP, backend, product)
         if b is None:
-            return y
-        return ops.add_bias(y, b, 1, acc, seed, Role.FPROP, backend, fused.result)
+            return ops.conv_dgrad(x, w, shape, *(*numbers, *how))
+        return how.add_bias(ops.conv_dgrad(x, w, shape, *(*numbers, *how.rounding(()))), b, 1)
 
-    def dgrad(
-        self,
-        g: Tensor,
-        w: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
-            return self._torch_backward(g, g.new_empty(1).expand(shape), w, [True, False, False])[0]
-        dx = ops.conv_fprop(g, w, None, *self._numbers(), acc, seed, Role.DGRAD, backend, fused)
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
+            return self.torchs_dgrad(g, w, shape)
+        dx = ops.conv_fprop(g, w, None, *(*self.numbers(), *how))
         # An output_padding of the stride or more makes room for positions that x does not have.
         if dx.shape != shape:
             dx = dx[tuple(slice(n) for n in shape)].contiguous()
         return dx
 
-    def wgrad(
-        self,
-        x: Tensor,
-        g: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
-            return self._torch_backward(g, x, g.new_empty(1).expand(shape), [False, True, False])[1]
-        # The convolution's input is g.
-        swapped = Fused(fused.right, fused.left, fused.result)
-        numbers = self._numbers()
-        # That product's left factor is x, here it is g.
-        acc = acc.exchanged()
-        return ops.conv_wgrad(g, x, shape, *numbers, acc, seed, Role.WGRAD, backend, swapped)
-
-    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
-        # [N, C, *] -> [N * positions, C]
-        return g.movedim(1, -1).flatten(0, -2)
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
+            return self.torchs_wgrad(x, g, shape)
+        # The convolution's input is g, and its product's left factor x.
+        return ops.conv_wgrad(g, x, shape, *(*self.numbers(), *how.exchanged()))
 
 
 def _check_operands(
     function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
 ) -> None:
-    _checks.operands(function, x=x, weight=weight, bias=bias)
-    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
-        names = "DHW"[-dims:] if dims > 1 else "L"
-        raise ValueError(
-            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
-            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight (C_in, C_out / groups, ...)"
-        )
+    check_dimensions(function, dims, x, weight, bias, "(C_in, C_out / groups, ...)")
     c_in = weight.shape[0]
     if not isinstance(groups, int) or groups < 1 or c_in % groups:
         raise ValueError(
@@ -200,9 +129,9 @@ def _conv_transpose(
     geometry = ConvTransposeGeometry(
         as_sizes(name, "stride", stride, dims, 1),
         as_sizes(name, "padding", padding, dims, 0),
-        as_sizes(name, "output_padding", output_padding, dims, 0),
         as_sizes(name, "dilation", dilation, dims, 1),
         groups,
+        as_sizes(name, "output_padding", output_padding, dims, 0),
     )
     batch = widened(x if x.dim() == dims + 2 else x.unsqueeze(0))
     _check_output(name, geometry, batch, weight)
@@ -222,7 +151,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Size = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -244,7 +173,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Size = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -288,7 +217,7 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Size = 1,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

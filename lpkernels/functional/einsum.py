@@ -9,19 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks
 from lpkernels.functional.products import product
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
-_TORCH = Recipe()
-
 
 def einsum(
     equation: str,
     *operands: Tensor,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import RoundedBothWays, widened
 from lpkernels.functional.recording import apply
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
-
-_TORCH = Recipe()
 
 
 def embedding(
@@ -25,7 +23,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

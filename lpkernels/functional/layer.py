@@ -31,14 +31,47 @@ from lpkernels.ops import NOT_FUSED, Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
-class Geometry(Protocol):
-    """The three products of a layer on float32 tensors, and its output gradient as a matrix.
+class Sum(NamedTuple):
+    """How a product is summed and where, and what it rounds itself; the last arguments of an
+    operator that sums products.
 
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
     the two tensors in the order of the arguments; products that are torch's own get `NOT_FUSED`.
+    """
+
+    acc: Accumulator
+    seed: Tensor | None = None
+    role: Role = Role.DIRECT
+    backend: str = "auto"
+    fused: Fused = NOT_FUSED
+
+    def swapped(self) -> Sum:
+        """For a product whose two tensors come in the other order."""
+        left, right, result = self.fused
+        return Sum(*self[:4], Fused(right, left, result))
+
+    def exchanged(self) -> Sum:
+        """`swapped`, where the other tensor is the left factor besides."""
+        left, right, result = self.fused
+        return Sum(self.acc.exchanged(), *self[1:4], Fused(right, left, result))
+
+    def rounding(self, result: Ints) -> Sum:
+        """The same product with another quantizer of its result, or () for none."""
+        return Sum(*self[:4], Fused(self.fused.left, self.fused.right, result))
+
+    def add_bias(self, y: Tensor, b: Tensor, channels: int) -> Tensor:
+        """The last addition of this sum, where the product has made y without rounding it."""
+        acc, seed, role, backend, fused = self
+        return ops.add_bias(y, b, channels, acc, seed, role, backend, fused.result)
+
+
+class Geometry(Protocol):
+    """The three products of a layer on float32 tensors, and its output gradient as a matrix.
+
     ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
     operand of a second product of the layer. ``two_activations`` says whether w is an activation,
-    as x is.
+    as x is. ``rounds`` says whether a sum can be told to round its result, because nothing follows
+    it.
     """
 
     @property
@@ -47,38 +80,14 @@ class Geometry(Protocol):
     @property
     def two_activations(self) -> bool: ...
 
-    def fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor: ...
+    @property
+    def rounds(self) -> bool: ...
 
-    def dgrad(
-        self,
-        g: Tensor,
-        w: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor: ...
+    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor: ...
 
-    def wgrad(
-        self,
-        x: Tensor,
-        g: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor: ...
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor: ...
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor: ...
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         """The output gradient as (terms of the gradient of a bias of this shape, in wgrad's order;
@@ -109,8 +118,12 @@ def quantized(
 
 def _fused(quantizer: Quantizer | None, *products: Accumulator) -> Ints:
     """The quantizer as every one of these products can apply it itself; () if one cannot."""
-    if quantizer is None or any(acc.order == "native" for acc in products):
+    if quantizer is None:
         return ()
+    # A generator of any() takes longer than the rest of this.
+    for acc in products:
+        if acc.order == "native":
+            return ()
     ints = quantizer.to_ints()
     return ints if ops.fuses(ints) else ()
 
@@ -131,20 +144,20 @@ def _operand(
     return quantized(x, quantizer, seed, role, SITE_QUANTIZE, backend), ()
 
 
-def _result(
-    product: Callable[[Fused], Tensor],
-    operands: tuple[Ints, Ints],
+def _made(
+    geometry: Geometry,
+    product: Callable[..., Tensor],
+    operands: tuple[Any, ...],
+    ints: tuple[Ints, Ints],
+    call: tuple[Accumulator, Tensor | None, Role, str],
     quantizer: Quantizer | None,
-    acc: Accumulator,
-    seed: Tensor | None,
     role: Role,
-    site: int,
-    backend: str,
+    site: int = SITE_QUANTIZE,
 ) -> Tensor:
-    """product(fused) rounded by the quantizer: by the product itself if it can, else after it."""
-    fused = Fused(*operands, _fused(quantizer, acc))
-    y = product(fused)
-    return y if fused.result else quantized(y, quantizer, seed, role, site, backend)
+    """A product of the geometry, rounded: by the sum itself if it can, else after it."""
+    result = _fused(quantizer, call[0]) if geometry.rounds else ()
+    y = product(*operands, Sum(*call, Fused(*ints, result)))
+    return y if result else quantized(y, quantizer, call[1], role, site, call[3])
 
 
 def bias_gradient(
@@ -187,13 +200,10 @@ def _forward(
     if b is not None:
         b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
 
-    def fprop(fused: Fused) -> Tensor:
-        return geometry.fprop(kept.x, kept.w, b, recipe.fprop, seed, backend, fused)
-
-    output = recipe.output if geometry.final else None
-    ints, role = (kept.x_ints, kept.w_ints), Role.OUTPUT
-    y = _result(fprop, ints, output, recipe.fprop, seed, role, SITE_OUTPUT, backend)
-    return y, kept
+    operands, ints = (kept.x, kept.w, b), (kept.x_ints, kept.w_ints)
+    call = (recipe.fprop, seed, Role.FPROP, backend)
+    last = (recipe.output if geometry.final else None, Role.OUTPUT, SITE_OUTPUT)
+    return _made(geometry, geometry.fprop, operands, ints, call, *last), kept
 
 
 def emulated_layer(
@@ -246,28 +256,23 @@ class EmulatedLayer(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
-        *operands, seed = ctx.saved_tensors
+        left, right, seed = ctx.saved_tensors
         dx = dw = db = None
         uses = (recipe.dgrad, recipe.wgrad)
         g, g_ints = _operand(grad_output, recipe.grad_output, uses, seed, Role.GRAD_OUTPUT, backend)
 
-        site = SITE_QUANTIZE
         if ctx.needs_input_grad[0]:
-            wq, w_ints = Saved(operands[1], *ctx.right).restored(ctx.w_shape)
-
-            def dgrad(fused: Fused) -> Tensor:
-                return geometry.dgrad(g, wq, ctx.x_shape, recipe.dgrad, seed, backend, fused)
-
-            ints, role = (g_ints, w_ints), Role.GRAD_INPUT
-            dx = _result(dgrad, ints, recipe.grad_input, recipe.dgrad, seed, role, site, backend)
+            wq, w_ints = Saved(right, *ctx.right).restored(ctx.w_shape)
+            operands, ints = (g, wq, ctx.x_shape), (g_ints, w_ints)
+            call = (recipe.dgrad, seed, Role.DGRAD, backend)
+            last = (recipe.grad_input, Role.GRAD_INPUT)
+            dx = _made(geometry, geometry.dgrad, operands, ints, call, *last)
         if ctx.needs_input_grad[1]:
-            xq, x_ints = Saved(operands[0], *ctx.left).restored(ctx.x_shape)
-
-            def wgrad(fused: Fused) -> Tensor:
-                return geometry.wgrad(xq, g, ctx.w_shape, recipe.wgrad, seed, backend, fused)
-
-            ints, role = (x_ints, g_ints), Role.GRAD_WEIGHT
-            dw = _result(wgrad, ints, recipe.grad_weight, recipe.wgrad, seed, role, site, backend)
+            xq, x_ints = Saved(left, *ctx.left).restored(ctx.x_shape)
+            operands, ints = (xq, g, ctx.w_shape), (x_ints, g_ints)
+            call = (recipe.wgrad, seed, Role.WGRAD, backend)
+            last = (recipe.grad_weight, Role.GRAD_WEIGHT)
+            dw = _made(geometry, geometry.wgrad, operands, ints, call, *last)
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
             db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)

@@ -10,15 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import emulated_layer, no_autocast, widened
+from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
-from lpkernels.rng import Role
-
-_TORCH = Recipe()
 
 
 @dataclass(frozen=True)
@@ -30,55 +26,28 @@ class LinearGeometry:
 
     final: bool = True
     two_activations: ClassVar[bool] = False
+    rounds: ClassVar[bool] = True
 
-    def fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
+    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+        if how.acc.is_native:
             with no_autocast(x):
                 y = own(F.linear, _rows(x), w, b)
             # A view made inside a Function could not be changed in place by the layer that follows.
             return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])
-        return ops.matmul(x, w.t(), b, acc, seed, Role.FPROP, backend, fused)
+        return ops.matmul(x, w.t(), b, *how)
 
-    def dgrad(
-        self,
-        g: Tensor,
-        w: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
             with no_autocast(g):
                 return own(torch.matmul, g, w)
-        return ops.matmul(g, w, None, acc, seed, Role.DGRAD, backend, fused)
+        return ops.matmul(g, w, None, *how)
 
-    def wgrad(
-        self,
-        x: Tensor,
-        g: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
             with no_autocast(g):
                 return own(torch.matmul, _rows(g).t(), _rows(x))
         # The product's first operand is g.
-        swapped = Fused(fused.right, fused.left, fused.result)
-        return ops.matmul(_rows(g).t(), _rows(x), None, acc, seed, Role.WGRAD, backend, swapped)
+        return ops.matmul(_rows(g).t(), _rows(x), None, *how.swapped())
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return _rows(g)
@@ -112,7 +81,7 @@ def linear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.attention import additive_mask, attended
 from lpkernels.functional.layer import emulated_layer, widened
@@ -18,7 +18,6 @@ from lpkernels.functional.storing import stored
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
-_TORCH = Recipe()
 _NAME = "multi_head_attention_forward"
 # The projections come first: one, two or three products. Attention is two.
 _ATTENTION, _OUT = 3, 4
@@ -65,7 +64,7 @@ def multi_head_attention_forward(
     average_attn_weights: bool = True,
     is_causal: bool = False,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor | None]:

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._normalisation import Normalisation, normalised
 from lpkernels.functional.layer import widened
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
-
-_TORCH = Recipe()
 
 
 def layer_norm(
@@ -25,7 +23,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -65,7 +63,7 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -89,7 +87,7 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -118,7 +116,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._batches import one_sum
-from lpkernels.functional.layer import emulated_layer, no_autocast, widened
+from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import NOT_FUSED, Fused
 from lpkernels.recipes import as_recipe
-from lpkernels.rng import SITE_QUANTIZE, Role
-
-_TORCH = Recipe()
 
 
 @dataclass(frozen=True)
@@ -37,79 +33,41 @@ class ProductGeometry:
     final: bool = True
     two_activations: ClassVar[bool] = True
 
-    def _finished(self, sums: Tensor, fused: Fused, backend: str) -> Tensor:
-        if self.alpha == 1:
-            return sums
-        sums = sums * self.alpha
-        if not fused.result:
-            return sums
-        return ops.quantize(sums, fused.result, None, Role.DIRECT, SITE_QUANTIZE, backend)
+    @property
+    def rounds(self) -> bool:
+        return self.alpha == 1
 
-    def _product(self, fused: Fused) -> Fused:
-        """What the product itself rounds: its sums only if nothing follows them."""
-        return fused if self.alpha == 1 else Fused(fused.left, fused.right)
+    def _scaled(self, sums: Tensor) -> Tensor:
+        return sums if self.alpha == 1 else sums * self.alpha
 
-    def fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        b: Tensor | None,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        if acc.is_native:
+    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+        if how.acc.is_native:
             with no_autocast(x):
-                y = self._finished(own(torch.matmul, x, w.mT), fused, backend)
+                y = self._scaled(own(torch.matmul, x, w.mT))
                 return y if b is None else y + b
         if b is None:
-            product = self._product(fused)
-            y = ops.matmul(x, w.mT, None, acc, seed, Role.FPROP, backend, product)
-            return self._finished(y, fused, backend)
-        product = Fused(fused.left, fused.right)
-        y = ops.matmul(x, w.mT, None, acc, seed, Role.FPROP, backend, product)
-        y = self._finished(y, NOT_FUSED, backend)
-        return ops.add_bias(y, b, -1, acc, seed, Role.FPROP, backend, fused.result)
+            return self._scaled(ops.matmul(x, w.mT, None, *how))
+        y = self._scaled(ops.matmul(x, w.mT, None, *how.rounding(())))
+        return how.add_bias(y, b, -1)
 
-    def dgrad(
-        self,
-        g: Tensor,
-        w: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         left, right = one_sum(g, w, shape)
-        if acc.is_native:
+        if how.acc.is_native:
             with no_autocast(g):
                 dx = own(torch.matmul, left, right)
         else:
-            product = self._product(fused)
-            dx = ops.matmul(left, right, None, acc, seed, Role.DGRAD, backend, product)
-        return self._finished(dx, fused, backend).reshape(shape)
+            dx = ops.matmul(left, right, None, *how)
+        return self._scaled(dx).reshape(shape)
 
-    def wgrad(
-        self,
-        x: Tensor,
-        g: Tensor,
-        shape: torch.Size,
-        acc: Accumulator,
-        seed: Tensor | None,
-        backend: str,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         left, right = one_sum(g.mT, x, shape)
-        if acc.is_native:
+        if how.acc.is_native:
             with no_autocast(g):
                 dw = own(torch.matmul, left, right)
         else:
             # The product's first operand is g.
-            swapped = self._product(Fused(fused.right, fused.left, fused.result))
-            dw = ops.matmul(left, right, None, acc, seed, Role.WGRAD, backend, swapped)
-        return self._finished(dw, fused, backend).reshape(shape)
+            dw = ops.matmul(left, right, None, *how.swapped())
+        return self._scaled(dw).reshape(shape)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         padded = (1,) * (g.dim() - len(shape)) + tuple(shape)
@@ -151,7 +109,7 @@ def bmm(
     a: Tensor,
     b: Tensor,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -188,7 +146,7 @@ def baddbmm(
     *,
     beta: float = 1,
     alpha: float = 1,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -228,7 +186,7 @@ def addmm(
     *,
     beta: float = 1,
     alpha: float = 1,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:

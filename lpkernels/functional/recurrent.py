@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
 from lpkernels.functional._recurrence import Spec, Weights, recurrence
+from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
 from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
-
-_TORCH = Recipe()
 
 
 def lstm(
@@ -33,7 +30,7 @@ def lstm(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,7 +82,7 @@ def gru(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -111,7 +108,7 @@ def rnn_tanh(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -133,7 +130,7 @@ def rnn_relu(
     batch_first: bool = False,
     *,
     batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -141,14 +138,6 @@ def rnn_relu(
     flags = (has_biases, num_layers, dropout, train, bidirectional)
     call = (batch_first, batch_sizes, recipe, generator, backend)
     return _layers(RNN_RELU, input, (hx,), weights, *flags, *call)[:2]
-
-
-_TORCH_LAYERS: dict[str, Callable[..., Any]] = {
-    "lstm": torch.lstm,
-    "gru": torch.gru,
-    "rnn_tanh": torch.rnn_tanh,
-    "rnn_relu": torch.rnn_relu,
-}
 
 
 def _layers(
@@ -173,7 +162,7 @@ def _layers(
         first = (input, states) if batch_sizes is None else (input, batch_sizes, states)
         flags = (has_biases, num_layers, dropout, train, bidirectional)
         more = () if batch_sizes is not None else (batch_first,)
-        y, *last = own(_TORCH_LAYERS[cell.name], *first, list(weights), *flags, *more)
+        y, *last = own(getattr(torch, cell.name), *first, list(weights), *flags, *more)
         return y, last[0], last[1] if len(last) == 2 else None
     _checks.operands(cell.name, input=input, h=hx[0], weight=weights[0])
     _checks.backend(cell.name, backend)

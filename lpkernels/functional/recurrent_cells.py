@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
+from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
 from lpkernels.functional.linear import linear
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
-
-_TORCH = Recipe()
-_TORCH_CELLS: dict[str, Callable[..., Any]] = {
-    "lstm": torch.lstm_cell,
-    "gru": torch.gru_cell,
-    "rnn_tanh": torch.rnn_tanh_cell,
-    "rnn_relu": torch.rnn_relu_cell,
-}
 
 
 def lstm_cell(
@@ -32,7 +21,7 @@ def lstm_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -66,7 +55,7 @@ def gru_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -82,7 +71,7 @@ def rnn_tanh_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -98,7 +87,7 @@ def rnn_relu_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
-    recipe: Recipe | str = _TORCH,
+    recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -121,7 +110,8 @@ def _step(
     recipe = as_recipe(recipe)
     if recipe.is_torch:
         states = hx if cell is LSTM else hx[0]
-        result = own(_TORCH_CELLS[cell.name], input, states, w_ih, w_hh, b_ih, b_hh)
+        torchs = getattr(torch, f"{cell.name}_cell")
+        result = own(torchs, input, states, w_ih, w_hh, b_ih, b_hh)
         return result if cell is LSTM else (result, None)
     name = f"{cell.name}_cell"
     _checks.operands(name, input=input, **{f"hx[{i}]": state for i, state in enumerate(hx)})

@@ -16,7 +16,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn import (
     activations,
@@ -76,7 +76,6 @@ _SETTERS = ("set_precision", "set_accumulator")
 _REPLACED = "its forward was replaced on the object"
 # Their forward is a graph, which no class can change.
 TRACED = torch.jit.ScriptModule | torch.fx.GraphModule
-_TORCHS_OWN = Recipe()
 _TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
 
 
@@ -225,7 +224,7 @@ def calling_class(original: Any) -> Any:
 @functools.cache
 def shielded_class(original: Any) -> Any:
     """original with a forward whose products stay torch's own, whoever calls it."""
-    forward = wrapped_forward(original, lambda module: _TORCHS_OWN)
+    forward = wrapped_forward(original, lambda module: TORCH)
     return _made("shielded_class", original, (original,), forward=forward, _shields=True)
 
 
@@ -235,7 +234,7 @@ def _plain_init(original: Any) -> Any:
     @functools.wraps(original.__init__)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original.__init__(self, *args, **kwargs)
-        self.recipe = _TORCHS_OWN
+        self.recipe = TORCH
 
     return __init__
 

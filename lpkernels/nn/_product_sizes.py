@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths, output_size
+
 
 class Sizes(NamedTuple):
     """The sizes of one call: the kind of product, its multiply-adds, and the terms in a sum of
@@ -20,15 +22,13 @@ class Sizes(NamedTuple):
 
     product: str
     macs: int
-    lengths: tuple[int, int, int] | None
+    lengths: Lengths | None
 
 
 def _matmul(a: Tensor, b: Tensor, *_: Any, **__: Any) -> Sizes:
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]).numel()
-    # The gradient of an operand sums over the products that share it.
-    shared = [batch // max(x.shape[:-2].numel(), 1) for x in (a, b)]
-    return Sizes("matmul", batch * m * k * n, (k, n * shared[0], m * shared[1]))
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    y = (*batch, a.shape[-2], b.shape[-1])
+    return Sizes("matmul", math.prod(y) * a.shape[-1], matmul_lengths(a.shape, b.shape, y))
 
 
 def _addmm(input: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> Sizes:
@@ -56,13 +56,7 @@ def _conv_sizes(
     transposed: bool,
 ) -> Sizes:
     """small: the shape of the tensor that has a position for each place of the kernel."""
-    kernel = w.shape[2:]
-    taps = zip(kernel, stride, dilation, strict=True)
-    # One position of the large side meets every tap whose offset is a multiple of the stride.
-    met = math.prod(-(-k // (s // math.gcd(s, d))) for k, s, d in taps)
-    to_small = w.shape[1] * math.prod(kernel)
-    to_large = w.shape[0] // groups * met
-    places = small[0] * math.prod(small[2:])
+    to_small, to_large, places = conv_lengths(w.shape, small, stride, dilation, groups)
     forward, backward = (to_large, to_small) if transposed else (to_small, to_large)
     kind = "conv_transpose" if transposed else "conv"
     return Sizes(kind, places * w.numel(), (forward, backward, places))
@@ -114,8 +108,7 @@ def _conv_dgrad(
 def _positions(
     x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
-    parts = zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
-    spatial = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in parts]
+    spatial = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     return [x.shape[0], w.shape[0], *spatial]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.nn import Module
 
-from lpkernels.arithmetic import Recipe, checked_formats
+from lpkernels.arithmetic import TORCH, Recipe, checked_formats
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from lpkernels.formats import Format
 from lpkernels.nn import _classes
@@ -234,7 +234,7 @@ def revert(model: M) -> M:
     check_model("revert", model)
     for module in model.modules():
         if not _classes.restore(module):
-            cast(Emulated, module).recipe = Recipe()
+            cast(Emulated, module).recipe = TORCH
     _set_fast_paths(model)
     return model
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.selecting import Pattern, checked, show
@@ -211,8 +211,8 @@ def cpt_fu2021() -> Policy:
     """
     body = recipe("cpt_fu2021")
     transposed = _all(_TRANSPOSED, _with(body, weight="affine8_axis1"))
-    apart = _all((torch.nn.Embedding, *REDUCING), Recipe())
-    return Policy({LAST: Recipe(), **apart, **transposed, "*": body})
+    apart = _all((torch.nn.Embedding, *REDUCING), TORCH)
+    return Policy({LAST: TORCH, **apart, **transposed, "*": body})
 
 
 def _mixed(name: str, fmt: str) -> Policy:
@@ -224,7 +224,7 @@ def _with_ends(last: Recipe, first: Recipe, body: Recipe) -> Policy:
     # LAST comes first: in a single layer all operands are 16-bit, among them what enters it.
     # Torch's own recipe is written out, so that it can be edited, and for models converted
     # otherwise before.
-    apart = _all((torch.nn.Embedding, *REDUCING), Recipe())
+    apart = _all((torch.nn.Embedding, *REDUCING), TORCH)
     return Policy({LAST: last, FIRST: first, **apart, "*": body})
 
 

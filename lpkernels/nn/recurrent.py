@@ -50,38 +50,29 @@ class RNN(_Layers, torch.nn.RNN):
     ``LSTM``."""
 
 
-class LSTMCell(_Recurrent, torch.nn.LSTMCell):
+class _GatedCell(_Recurrent):
+    """The constructor of the two cells with gates, which have the same arguments."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Place = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recipe: Recipe | str = "fp32",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.recipe = recipe
+
+
+class LSTMCell(_GatedCell, torch.nn.LSTMCell):
     """``torch.nn.LSTMCell`` computed by ``lpkernels.functional.lstm_cell``; else as ``LSTM``."""
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: Place = None,
-        dtype: torch.dtype | None = None,
-        *,
-        recipe: Recipe | str = "fp32",
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        self.recipe = recipe
 
-
-class GRUCell(_Recurrent, torch.nn.GRUCell):
+class GRUCell(_GatedCell, torch.nn.GRUCell):
     """``torch.nn.GRUCell`` computed by ``lpkernels.functional.gru_cell``; else as ``LSTM``."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: Place = None,
-        dtype: torch.dtype | None = None,
-        *,
-        recipe: Recipe | str = "fp32",
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        self.recipe = recipe
 
 
 class RNNCell(_Recurrent, torch.nn.RNNCell):

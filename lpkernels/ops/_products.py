@@ -12,6 +12,7 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
+from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused, native
 from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._outside import look_once
@@ -97,8 +98,7 @@ def _conv_shape(
     dilation: Sequence[int],
     *_: Any,
 ) -> Sequence[int]:
-    taps = zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
-    spatial = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in taps]
+    spatial = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     return (x.shape[0], w.shape[0], *spatial)
 
 

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.products import output_size
 from lpkernels.reference.geometry import (
     ABSENT,
     Indices,
     input_of_output,
     output_of_input,
-    output_size,
     over_batch,
     volume,
 )

@@ -17,9 +17,9 @@ from fractions import Fraction
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.products import output_size
 from lpkernels.reference.exact_quantize import quantize
 from lpkernels.reference.exact_sums import Summand, accumulate, add, product, summand
-from lpkernels.reference.geometry import output_size
 from lpkernels.reference.values import Float32, narrow, widen
 
 __all__ = [

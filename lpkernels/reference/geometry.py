@@ -17,18 +17,6 @@ Indices = NDArray[np.int64]
 ABSENT = -1
 
 
-def output_size(
-    size: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> tuple[int, ...]:
-    """Per dimension floor((size + 2 padding - dilation (kernel - 1) - 1) / stride) + 1."""
-    dims = zip(size, kernel, stride, padding, dilation, strict=True)
-    return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in dims)
-
-
 def _combine(per_dim: Sequence[Indices], size: Sequence[int]) -> Indices:
     """Flat indices (taps, positions) from the (taps_d, positions_d) indices of each dimension."""
     flat = np.zeros((1, 1), dtype=np.int64)

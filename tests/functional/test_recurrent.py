@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.functional import _cells
+from lpkernels.functional.cells import CELLS
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, RECIPES, STOCHASTIC
@@ -28,16 +28,12 @@ def leaf(*shape: int) -> torch.Tensor:
 
 
 def weights(kind: str, projection: int = 0, layers: int = 1) -> list[torch.Tensor]:
-    gates, out = _cells_of(kind).gates, projection or H
+    gates, out = CELLS[kind].gates, projection or H
     made = []
     for i in range(layers):
         shapes = [(gates * H, out if i else IN), (gates * H, out), (gates * H,), (gates * H,)]
         made += [leaf(*shape) for shape in shapes + [(projection, H)] * bool(projection)]
     return made
-
-
-def _cells_of(kind: str) -> Any:
-    return getattr(_cells, kind.upper())
 
 
 def states(kind: str, count: int = 1, out: int = H) -> Any:
@@ -78,7 +74,7 @@ class Steps:
     """A layer of one direction as steps of `linear` and torch's own autograd of the cell."""
 
     def __init__(self, kind: str, recipe: lp.Recipe, batch_sizes: torch.Tensor | None) -> None:
-        self.cell, self.recipe = _cells_of(kind), recipe
+        self.cell, self.recipe = CELLS[kind], recipe
         self.sizes = [N] * L if batch_sizes is None else batch_sizes.tolist()
 
     def linear(self, x: Any, w: Any, b: Any, *path: int) -> torch.Tensor:

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.products import output_size
 from lpkernels.reference import exact, twin
-from lpkernels.reference.geometry import output_size
 from tests.cases import ACCUMULATORS, CONV_CASES, ConvCase, ids
 from tests.compare import assert_bit_equal
 from tests.reference.operands import operand

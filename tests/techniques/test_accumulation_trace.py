@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lpkernels.arithmetic.products import longest_residue
 from lpkernels.techniques.accumulation import plan
-from lpkernels.techniques.accumulation._geometry import longest_residue
 
 
 def mean_square(y: Tensor) -> Tensor:

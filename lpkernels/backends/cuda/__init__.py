@@ -11,23 +11,10 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize, _update
 from lpkernels.formats.integers import KIND
 
-_OPS = (
-    "quantize",
-    "quantize_affine",
-    "quantize_block",
-    "matmul",
-    "conv_fprop",
-    "conv_dgrad",
-    "conv_wgrad",
-    "accumulate",
-    "pack",
-    "unpack",
-    "update",
-)
 # By the first integer of a format.
 _QUANTIZE = (
     _quantize.quantize,
@@ -37,15 +24,10 @@ _QUANTIZE = (
 )
 
 
-class CudaBackend:
+class CudaBackend(GpuBackend):
     """Kernels of csrc/cuda; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cuda"
-    fuses = True
-    sums_native = True
-
-    def available(self) -> bool:
-        return not self.why_not()
 
     def why_not(self) -> str:
         if torch.version.cuda is None:
@@ -57,8 +39,7 @@ class CudaBackend:
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cuda":
             return f"it takes tensors on a CUDA device, these are on {device}"
-        known = op.removesuffix("_ordered").removesuffix("_operands") in _OPS
-        return "" if known else f"csrc/cuda has no kernel yet for {op}"
+        return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"
 
     def quantize(
         self,
@@ -71,103 +52,13 @@ class CudaBackend:
     ) -> None:
         _QUANTIZE[quantizer[KIND]](x, quantizer, seed, role, site, out)
 
-    def quantize_counting(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor | None,
-        counts: Tensor | None,
-        limits: Tensor | None,
-    ) -> None:
-        _counting.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
-
-    def matmul(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-        initial: Tensor | None = None,
-    ) -> Tensor:
-        return _products.matmul(a, b, bias, acc, seed, role, fused, initial)
-
-    def conv_fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        bias: Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        shape = (stride, padding, dilation, groups)
-        return _conv.conv_fprop(x, w, bias, *shape, acc, seed, role, fused)
-
-    def conv_dgrad(
-        self,
-        grad_output: Tensor,
-        w: Tensor,
-        input_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        shape = (stride, padding, dilation, groups)
-        return _conv.conv_dgrad(grad_output, w, input_shape, *shape, acc, seed, role, fused)
-
-    def conv_wgrad(
-        self,
-        x: Tensor,
-        grad_output: Tensor,
-        weight_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        shape = (stride, padding, dilation, groups)
-        return _conv.conv_wgrad(x, grad_output, weight_shape, *shape, acc, seed, role, fused)
-
+    quantize_counting = staticmethod(_counting.quantize_counting)
+    matmul = staticmethod(_products.matmul)
+    convolve = staticmethod(_conv.convolve)
+    accumulate = staticmethod(_products.accumulate)
+    pack = staticmethod(_packing.pack)
+    unpack = staticmethod(_packing.unpack)
     update = staticmethod(_update.update)
-
-    def accumulate(
-        self,
-        total: Tensor,
-        addend: Tensor,
-        rows_cols: tuple[int, int],
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        k: int,
-    ) -> None:
-        _products.accumulate(total, addend, rows_cols, acc, seed, role, site, k)
-
-    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        return _packing.pack(x, fmt)
-
-    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
-        return _packing.unpack(codes, fmt, shape)
 
 
 BACKEND = CudaBackend()

@@ -1,7 +1,7 @@
-"""The three passes of a convolution: images framed, weights packed, products of both.
+"""A pass of a convolution: its image is framed, its rows are packed, and both are multiplied.
 
-docs/contract.md says what they sum in which order, and `_conv_tables` says where everything lies.
-An output without any tap is +0, and so is every output of a pass that sums over nothing.
+docs/contract.md says what the passes sum in which order, and `_conv_tables` says where everything
+lies.
 """
 
 from __future__ import annotations
@@ -10,19 +10,10 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.backends import Fused
-from lpkernels.backends._conv_geometry import Frame, geometry_of, output_size, three
-from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all, starts
-from lpkernels.backends._conv_tables import (
-    Product,
-    by_input,
-    fprop,
-    fprop_frame,
-    gradient_frame,
-    tables,
-    wgrad,
-    wgrad_frame,
-)
+from lpkernels.backends._conv_geometry import Frame, three
+from lpkernels.backends._conv_phases import starts
+from lpkernels.backends._conv_tables import Product, gradient_frame
+from lpkernels.backends._gpu import Pass
 from lpkernels.backends.cuda._launch import module, on_device, stream
 from lpkernels.backends.cuda._products import (
     Line,
@@ -37,99 +28,28 @@ from lpkernels.backends.cuda._products import (
 Ints = tuple[int, ...]
 
 
-def conv_fprop(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    fused: Fused,
-) -> Tensor:
-    """`Backend.conv_fprop`."""
-    spatial = output_size(x.shape, w.shape, stride, padding, dilation)
-    out = torch.empty(x.shape[0], w.shape[0], *spatial, dtype=torch.float32, device=x.device)
-    if out.numel() == 0:
-        return out
-    g = geometry_of(x.shape, w.shape, spatial, stride, padding, dilation, groups)
-    addend = None if bias is None else bias.contiguous()
-    with on_device(x):
-        facts = new_facts(x.device)
-        image = framed(x, fprop_frame(g), facts[0], fused.left)
-        matrices = w.reshape(groups, g.out_channels, g.in_channels * g.taps)
-        weights = pack_matrices(matrices, facts[1], fused.right)
-        for product in tables(fprop, g, x.device):
-            sums = _sums(product, out, addend, None)
-            multiply(_gathered(product, image), weights, sums, acc, fused.result, seed, role)
-    return out
+def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
+    """`GpuBackend.convolve`."""
+    with on_device(work.out):
+        facts = new_facts(work.out.device)
+        image = framed(work.image, work.frame, facts[0], work.image_rule)
+        rows = _rows(work, facts[1])
+        for product in work.products():
+            begins = starts(product, acc[InAccumulator.CHUNK])
+            sums = _sums(product, work.out, work.bias, begins)
+            left, right = _at_positions(rows, product.positions), _gathered(product, image)
+            if product.swapped:
+                left, right = right, left
+            multiply(left, right, sums, acc, work.result_rule, seed, role)
 
 
-def conv_dgrad(
-    grad_output: Tensor,
-    w: Tensor,
-    input_shape: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    fused: Fused,
-) -> Tensor:
-    """`Backend.conv_dgrad`."""
-    g = geometry_of(input_shape, w.shape, grad_output.shape[2:], stride, padding, dilation, groups)
-    empty = grad_output.numel() == 0
-    new = torch.zeros if empty or not meets_all(g) else torch.empty
-    out = new(input_shape, dtype=torch.float32, device=w.device)
-    if empty or out.numel() == 0:
-        return out
-    with on_device(w):
-        facts = new_facts(w.device)
-        image = framed(grad_output, dgrad_frame(g), facts[0], fused.left)
-        weights = pack_matrices(by_input(w, g), facts[1], fused.right)
-        for product in tables(dgrad, g, w.device):
-            sums = _sums(product, out, None, starts(product, acc[InAccumulator.CHUNK]))
-            right = _at_positions(weights, product.positions)
-            multiply(_gathered(product, image), right, sums, acc, fused.result, seed, role)
-    return out
-
-
-def conv_wgrad(
-    x: Tensor,
-    grad_output: Tensor,
-    weight_shape: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    fused: Fused,
-) -> Tensor:
-    """`Backend.conv_wgrad`."""
-    if grad_output.numel() == 0:
-        return torch.zeros(weight_shape, dtype=torch.float32, device=x.device)
-    out = torch.empty(weight_shape, dtype=torch.float32, device=x.device)
-    if out.numel() == 0:
-        return out
-    g = geometry_of(x.shape, weight_shape, grad_output.shape[2:], stride, padding, dilation, groups)
-    with on_device(x):
-        facts = new_facts(x.device)
-        frame = gradient_frame(g)
-        gradient = framed(grad_output, frame, facts[0], fused.right)._replace(
-            batch=every(g.out_channels), lanes=every(1), steps=every(frame.place_step)
-        )
-        image = framed(x, wgrad_frame(g), facts[1], fused.left)
-        for product in tables(wgrad, g, x.device):
-            sums = _sums(product, out, None, None)
-            multiply(gradient, _gathered(product, image), sums, acc, fused.result, seed, role)
-    return out
+def _rows(work: Pass, facts: Tensor) -> Operand:
+    if not work.are_channels:
+        return pack_matrices(work.rows, facts, work.row_rule)
+    frame = gradient_frame(work.geometry)
+    return framed(work.rows, frame, facts, work.row_rule)._replace(
+        batch=every(work.geometry.out_channels), lanes=every(1), steps=every(frame.place_step)
+    )
 
 
 def framed(image: Tensor, frame: Frame, facts: Tensor, quantizer: Ints) -> Operand:
@@ -164,11 +84,11 @@ def _gathered(product: Product, image: Operand) -> Operand:
     )
 
 
-def _at_positions(weights: Operand, positions: Tensor | None) -> Operand:
+def _at_positions(rows: Operand, positions: Tensor | None) -> Operand:
     """The steps at positions, out of all steps."""
     if positions is None:
-        return weights
-    return weights._replace(steps=_table(positions * weights.steps.step))
+        return rows
+    return rows._replace(steps=_table(positions * rows.steps.step))
 
 
 def _sums(product: Product, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:

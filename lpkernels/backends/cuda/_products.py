@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends import Fused, broadcast_batch
+from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
 #: Lanes of a packed operand are padded to a multiple of the largest tile's side.
@@ -151,7 +151,7 @@ def matmul(
     acc: tuple[int, ...],
     seed: Tensor | None,
     role: int,
-    fused: Fused,
+    fused: Fused = NOT_FUSED,
     initial: Tensor | None = None,
 ) -> Tensor:
     """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,); initial: of the

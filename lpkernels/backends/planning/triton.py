@@ -16,9 +16,9 @@ from lpkernels.backends.planning.triton_splits import WHOLE, Share, share
 from lpkernels.backends.planning.triton_tiles import (
     Tile,
     beside,
-    fast_tile,
+    certified_tile,
+    exact_tile,
     largest_tile,
-    wide_tile,
 )
 from lpkernels.formats import FixedFormat, FloatFormat
 
@@ -43,10 +43,10 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     chunk, chunks = _chunks(shape, acc)
     most = [largest_tile(kind, needs, shape.swapped) for kind in kinds]
     tiles = [
-        fast_tile(*place, tile, chunks, doubles=kind >= tiers.FUSED64)
+        certified_tile(*place, tile, chunks, doubles=kind >= tiers.FUSED64)
         for kind, tile in zip(kinds, most, strict=True)
     ]
-    last = wide_tile(*place)
+    last = exact_tile(*place)
     found = WHOLE
     if kinds:
         found = share(chunks, chunk, tiles[0], _programs(shape, tiles[0]), processors)

@@ -50,7 +50,7 @@ def transposes(m: int, n: int) -> bool:
     return n < m and n < _LONG
 
 
-def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
+def exact_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     """Of the float64 kernels: 4 x 256 outputs by 4 warps, less where programs would be too few.
 
     A thread then owns 4 rows of 2 columns: two sums to an operand that it loads, and registers for
@@ -69,7 +69,7 @@ def wide_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     return Tile(bm, bn, min(4, max(1, bm * bn // _WARP)))
 
 
-def fast_tile(
+def certified_tile(
     m: int,
     n: int,
     matrices: int,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.triton import _launch
 from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND
 
@@ -31,30 +31,12 @@ _QUANTIZE = {
     AFFINE: affine.quantize,
     BLOCK: block.quantize,
 }
-_OPS = (
-    "quantize",
-    "quantize_affine",
-    "quantize_block",
-    "matmul",
-    "conv_fprop",
-    "conv_dgrad",
-    "conv_wgrad",
-    "accumulate",
-    "pack",
-    "unpack",
-    "update",
-)
 
 
-class TritonBackend:
+class TritonBackend(GpuBackend):
     """Kernels of this package; see `lpkernels.backends.Backend` for the methods."""
 
     name = "triton"
-    fuses = True
-    sums_native = True
-
-    def available(self) -> bool:
-        return not self.why_not()
 
     def why_not(self) -> str:
         if _launch.interpreting() or torch.cuda.is_available():
@@ -70,8 +52,7 @@ class TritonBackend:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
         if op in ("matmul_events", "masked_gradients"):
             return "its kernels count no events; those of the cpu backend do"
-        known = op.removesuffix("_ordered").removesuffix("_operands") in _OPS
-        return "" if known else f"it has no kernel yet for {op}"
+        return "" if self.has(op) else f"it has no kernel yet for {op}"
 
     def quantize(
         self,
@@ -84,55 +65,13 @@ class TritonBackend:
     ) -> None:
         _QUANTIZE[quantizer[KIND]](x, quantizer, seed, role, site, out)
 
-    def quantize_counting(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor | None,
-        counts: Tensor | None,
-        limits: Tensor | None,
-    ) -> None:
-        counting.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
-
-    def matmul(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-        initial: Tensor | None = None,
-    ) -> Tensor:
-        return _matmul.matmul(a, b, bias, acc, seed, role, fused, initial)
-
+    quantize_counting = staticmethod(counting.quantize_counting)
+    matmul = staticmethod(_matmul.matmul)
+    convolve = staticmethod(_conv.convolve)
+    accumulate = staticmethod(_accumulate.accumulate)
+    pack = staticmethod(packing.pack)
+    unpack = staticmethod(packing.unpack)
     update = staticmethod(_update.update)
-    conv_fprop = staticmethod(_conv.conv_fprop)
-    conv_dgrad = staticmethod(_conv.conv_dgrad)
-    conv_wgrad = staticmethod(_conv.conv_wgrad)
-
-    def accumulate(
-        self,
-        total: Tensor,
-        addend: Tensor,
-        rows_cols: tuple[int, int],
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        k: int,
-    ) -> None:
-        _accumulate.accumulate(total, addend, rows_cols, acc, seed, role, site, k)
-
-    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        return packing.pack(x, fmt)
-
-    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
-        return packing.unpack(codes, fmt, shape)
 
 
 BACKEND = TritonBackend()

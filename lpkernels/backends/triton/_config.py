@@ -13,9 +13,9 @@ from lpkernels.backends.triton._layout import PAD, UNIT
 __all__ = [
     "DotTile",
     "Tile",
-    "certified_tile",
     "dot_tile",
     "exact_tile",
+    "largest",
     "operand_tile",
     "outer_tile",
     "padded_lanes",
@@ -41,24 +41,12 @@ def exact_tile(m: int, n: int, matrices: int, processors: int) -> Tile:
     """The tile of the float64 kernels."""
     if interpreting():
         return Tile(min(32, power_of_two(m)), min(64, power_of_two(n)), 4)
-    return on_gpu.wide_tile(m, n, matrices, processors)
+    return on_gpu.exact_tile(m, n, matrices, processors)
 
 
-def certified_tile(
-    m: int,
-    n: int,
-    matrices: int,
-    processors: int,
-    most: Tile,
-    chunks: int = 1,
-    *,
-    doubles: bool = False,
-) -> Tile:
-    """The tile of the certified kernels: that of `certified.stages.largest_tile` or a smaller
-    one."""
-    if interpreting():
-        return Tile(min(16, power_of_two(m)), min(64, power_of_two(max(UNIT, n))), 4)
-    return on_gpu.fast_tile(m, n, matrices, processors, most, chunks, doubles=doubles)
+def largest(tile: Tile) -> Tile:
+    """The largest tile of the certified kernels, where a GPU has room for ``tile``."""
+    return Tile(16, 64, 4) if interpreting() else tile
 
 
 def outer_tile(tile: Tile) -> Tile:

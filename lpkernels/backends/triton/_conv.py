@@ -1,27 +1,16 @@
-"""The three passes of a convolution: images framed, weights packed, products of both.
+"""A pass of a convolution: its rows are packed, its image is framed, and both are multiplied.
 
-docs/contract.md says what they sum in which order and how draws are keyed; `_conv_tables` says
-where everything lies. An output without any tap is +0, and so is every output of a pass that sums
-over nothing.
+docs/contract.md says what the passes sum in which order and how draws are keyed, and `_conv_tables`
+says where everything lies.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends._conv_geometry import geometry_of, output_size
-from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all, starts
-from lpkernels.backends._conv_tables import (
-    by_input,
-    fprop,
-    fprop_frame,
-    tables,
-    wgrad,
-    wgrad_frame,
-)
+from lpkernels.backends._conv_phases import starts
+from lpkernels.backends._gpu import Pass
 from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._products import products
@@ -35,6 +24,29 @@ from lpkernels.backends.triton.operands.images import framed
 from lpkernels.backends.triton.operands.matrices import pack_operand
 
 Ints = tuple[int, ...]
+
+
+def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
+    """`GpuBackend.convolve`."""
+    rows = _rows(work)
+    image = framed(work.image, work.frame, work.image_rule)
+    for product in work.products():
+        begins = starts(product, acc[InAccumulator.CHUNK])
+        sums = sums_of(product, work.out, work.bias, begins)
+        operands = (_at_positions(rows, product.positions), image_operand(product, image))
+        _run(*operands, sums, acc, seed, role, work.result_rule)
+
+
+def _rows(work: Pass) -> Operand:
+    if not work.are_channels:
+        return pack_operand(work.rows, work.rows.shape[:1], work.row_rule)
+    gradient = framed(work.rows, gradient_frame(work.geometry), work.row_rule)
+    return gradient_operand(work.geometry, gradient.values, gradient.facts, work.row_rule)
+
+
+def _at_positions(rows: Operand, positions: Tensor | None) -> Operand:
+    """The steps at positions, out of all steps."""
+    return rows if positions is None else rows._replace(steps=positions * rows.step)
 
 
 def _turned(sums: Sums) -> Sums:
@@ -61,95 +73,3 @@ def _run(
     if transposes(m, n):
         left, right, sums = right, left, _turned(sums)
     products(left, right, sums, acc, seed, role, result)
-
-
-def conv_fprop(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """`Backend.conv_fprop`."""
-    spatial = output_size(x.shape, w.shape, stride, padding, dilation)
-    out = torch.empty(x.shape[0], w.shape[0], *spatial, dtype=torch.float32, device=x.device)
-    if out.numel() == 0:
-        return out
-    g = geometry_of(x.shape, w.shape, spatial, stride, padding, dilation, groups)
-    matrices = w.reshape(groups, g.out_channels, g.in_channels * g.taps)
-    left = pack_operand(matrices, matrices.shape[:1], fused.right)
-    image = framed(x, fprop_frame(g), fused.left)
-    addend = None if bias is None else bias.contiguous()
-    for product in tables(fprop, g, x.device):
-        sums = sums_of(product, out, addend, None)
-        _run(left, image_operand(product, image), sums, acc, seed, role, fused.result)
-    return out
-
-
-def conv_dgrad(
-    grad_output: Tensor,
-    w: Tensor,
-    input_shape: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """`Backend.conv_dgrad`."""
-    g = geometry_of(input_shape, w.shape, grad_output.shape[2:], stride, padding, dilation, groups)
-    empty = grad_output.numel() == 0
-    new = torch.zeros if empty or not meets_all(g) else torch.empty
-    out = new(input_shape, dtype=torch.float32, device=w.device)
-    if empty or out.numel() == 0:
-        return out
-    left = pack_operand(by_input(w, g), torch.Size((groups,)), fused.right)
-    image = framed(grad_output, dgrad_frame(g), fused.left)
-    for product in tables(dgrad, g, w.device):
-        sums = sums_of(product, out, None, starts(product, acc[InAccumulator.CHUNK]))
-        weights = _at_positions(left, product.positions)
-        _run(weights, image_operand(product, image), sums, acc, seed, role, fused.result)
-    return out
-
-
-def _at_positions(left: Operand, positions: Tensor | None) -> Operand:
-    """The steps at positions, out of all steps."""
-    return left if positions is None else left._replace(steps=positions * left.step)
-
-
-def conv_wgrad(
-    x: Tensor,
-    grad_output: Tensor,
-    weight_shape: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """`Backend.conv_wgrad`."""
-    if grad_output.numel() == 0:
-        return torch.zeros(weight_shape, dtype=torch.float32, device=x.device)
-    out = torch.empty(weight_shape, dtype=torch.float32, device=x.device)
-    if out.numel() == 0:
-        return out
-    g = geometry_of(x.shape, weight_shape, grad_output.shape[2:], stride, padding, dilation, groups)
-    gradient = framed(grad_output, gradient_frame(g), fused.right)
-    left = gradient_operand(g, gradient.values, gradient.facts, fused.right)
-    image = framed(x, wgrad_frame(g), fused.left)
-    for product in tables(wgrad, g, x.device):
-        sums = sums_of(product, out, None, None)
-        _run(left, image_operand(product, image), sums, acc, seed, role, fused.result)
-    return out

@@ -10,8 +10,9 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends.planning.triton_splits import share
 from lpkernels.backends.planning.triton_tiers import FUSED64, tiers
+from lpkernels.backends.planning.triton_tiles import certified_tile
 from lpkernels.backends.triton import _native
-from lpkernels.backends.triton._config import Tile, certified_tile, exact_tile
+from lpkernels.backends.triton._config import Tile, exact_tile, largest
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._problem import Problem
@@ -61,7 +62,7 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     if not kinds:
         return sequential.launch(problem, last)
     chunk, chunks = problem.chunks()
-    most = [stages.largest_tile(kind, problem.roundings, sums.swapped) for kind in kinds]
+    most = [largest(stages.largest_tile(kind, problem.roundings, sums.swapped)) for kind in kinds]
     tiles = tuple(
         certified_tile(m, n, matrices, there, tile, chunks, doubles=kind >= FUSED64)
         for kind, tile in zip(kinds, most, strict=True)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lpkernels.functional.cells import CELLS
 from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
-from lpkernels.nn.observing.recurrent import CELLS, recurrent
+from lpkernels.nn.observing.recurrent import recurrent, stepped
 from lpkernels.nn.observing.reporting import Reporter
 
 
@@ -118,7 +119,7 @@ def _cell(products: _Products, of: dict[str, Any]) -> Any:
     state = tuple(of["hx"]) if kind == "lstm" else (of["hx"],)
     zx = products.linear(of["input"], of["w_ih"], of.get("b_ih"), "ih")
     zh = products.linear(state[0], of["w_hh"], of.get("b_hh"), "hh")
-    found = CELLS[kind](zx, zh, state)
+    found = stepped(CELLS[kind], zx, zh, state)
     return found if kind == "lstm" else found[0]
 
 

@@ -1,8 +1,7 @@
 """Recurrent layers step by step, so that each of their products can be looked at.
 
-The equations are those of torch.nn.RNN, LSTM and GRU. A gate's two products are kept apart: the
-input's is one product over all steps; the hidden state's is one per step whose weight gradient is
-one sum over all steps.
+A gate's two products are kept apart: the input's is one product over all steps; the hidden state's
+is one per step whose weight gradient is one sum over all steps.
 """
 
 from __future__ import annotations
@@ -12,39 +11,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lpkernels.functional.cells import Cell
+
 # (x, w, b, name) -> x @ w.T + b, and the same for one step of a series that belongs together.
 Linear = Callable[[Tensor, Tensor, Tensor | None, str], Tensor]
-Cell = Callable[[Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 
-def lstm_cell(zx: Tensor, zh: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    i, f, g, o = (zx + zh).chunk(4, dim=-1)
-    c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def gru_cell(zx: Tensor, zh: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    rx, zx_, nx = zx.chunk(3, dim=-1)
-    rh, zh_, nh = zh.chunk(3, dim=-1)
-    n = torch.tanh(nx + torch.sigmoid(rx + rh) * nh)
-    z = torch.sigmoid(zx_ + zh_)
-    return (n + z * (state[0] - n),)
-
-
-def tanh_cell(zx: Tensor, zh: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (torch.tanh(zx + zh),)
-
-
-def relu_cell(zx: Tensor, zh: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (torch.relu(zx + zh),)
-
-
-CELLS: dict[str, Cell] = {
-    "lstm": lstm_cell,
-    "gru": gru_cell,
-    "rnn_tanh": tanh_cell,
-    "rnn_relu": relu_cell,
-}
+def stepped(cell: Cell, zx: Tensor, zh: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The new state, from the two products of the gates."""
+    h, c, _ = cell.forward(zx, zh, state[0], state[1] if len(state) > 1 else None)
+    return (h,) if c is None else (h, c)
 
 
 def recurrent(
@@ -79,7 +55,7 @@ def recurrent(
             steps: list[Tensor] = []
             for t in reversed(range(len(x))) if reverse else range(len(x)):
                 zh = step_linear(current[0], w_hh, b_hh, f"hh_{name}")
-                current = cell(zx[t], zh, current)
+                current = stepped(cell, zx[t], zh, current)
                 steps.append(current[0])
             last.append(current)
             outputs.append(torch.stack(steps[::-1] if reverse else steps))

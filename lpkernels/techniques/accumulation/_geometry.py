@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import NATIVE
+from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths, period
 from lpkernels.functional.conv import ConvGeometry
+from lpkernels.functional.layer import Sum
 from lpkernels.functional.matmul import one_sum
 
+_NATIVE = Sum(NATIVE)
 GEMMS = ("fprop", "dgrad", "wgrad")
 
 
@@ -29,7 +32,7 @@ class Geometry(Protocol):
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor: ...
 
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
         """Products of the longest sum of fprop, dgrad and wgrad."""
         ...
 
@@ -57,10 +60,8 @@ class Matmul:
         left, right = one_sum(x.mT, g, shape)
         return torch.matmul(left, right)
 
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
-        batch = math.prod(y[:-2])
-        over_x, over_w = (batch // max(1, math.prod(shape[:-2])) for shape in (x, w))
-        return x[-1], y[-1] * over_x, y[-2] * over_w
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
+        return matmul_lengths(x, w, y)
 
     def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
         return math.prod(y) * x[-1]
@@ -76,26 +77,23 @@ class Conv:
     layer: ConvGeometry
 
     def fprop(self, x: Tensor, w: Tensor) -> Tensor:
-        return self.layer.fprop(x, w, None, NATIVE, None, "auto")
+        return self.layer.fprop(x, w, None, _NATIVE)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
-        return self.layer.dgrad(g, w, shape, NATIVE, None, "auto")
+        return self.layer.dgrad(g, w, shape, _NATIVE)
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
-        return self.layer.wgrad(x, g, shape, NATIVE, None, "auto")
+        return self.layer.wgrad(x, g, shape, _NATIVE)
 
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
-        taps = zip(w[2:], self.layer.stride, self.layer.dilation, strict=True)
-        longest = math.prod(longest_residue(k, s, d) for k, s, d in taps)
-        outputs = w[0] // self.layer.groups
-        return math.prod(w[1:]), outputs * longest, y[0] * math.prod(y[2:])
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
+        return conv_lengths(w, y, self.layer.stride, self.layer.dilation, self.layer.groups)
 
     def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
         one_channel = ConvGeometry(self.layer.stride, self.layer.padding, self.layer.dilation, 1)
         image, kernel = (
             torch.ones(1, 1, *size[2:], dtype=torch.float32, device="cpu") for size in (x, w)
         )
-        taps = one_channel.fprop(image, kernel, None, NATIVE, None, "auto")
+        taps = one_channel.fprop(image, kernel, None, _NATIVE)
         return int(taps.sum(dtype=torch.float64)) * x[0] * w[0] * w[1]
 
     def weights(self, w: Tensor) -> Iterator[Tensor]:
@@ -118,7 +116,7 @@ class ConvTranspose:
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
         return self.conv.wgrad(g, x, shape)
 
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> tuple[int, int, int]:
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
         fprop, dgrad, wgrad = self.conv.lengths(y, w, x)
         return dgrad, fprop, wgrad
 
@@ -137,19 +135,6 @@ class ConvTranspose:
                     dim, torch.arange(start, w.shape[dim], step, dtype=torch.int64, device=w.device)
                 )
             yield met.flatten(1)
-
-
-def period(stride: int, dilation: int) -> int:
-    """Taps of a transposed convolution that meet in one position differ by a multiple of this.
-
-    Tap t of output o lands on o * stride + t * dilation.
-    """
-    return stride // math.gcd(stride, dilation)
-
-
-def longest_residue(taps: int, stride: int, dilation: int) -> int:
-    """Most taps of one dimension that meet in one position of the input's gradient."""
-    return math.ceil(taps / period(stride, dilation))
 
 
 def sizes(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

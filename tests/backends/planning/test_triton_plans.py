@@ -10,7 +10,7 @@ from lpkernels.backends.planning import Shape
 from lpkernels.backends.planning.ranges import FLOAT32, Range, range_of
 from lpkernels.backends.planning.triton import launches, plan
 from lpkernels.backends.planning.triton_splits import MOST, Share, scratch, share
-from lpkernels.backends.planning.triton_tiles import Tile, fast_tile
+from lpkernels.backends.planning.triton_tiles import Tile, certified_tile
 
 E5M2, E4M3 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn"))
 
@@ -91,7 +91,7 @@ def test_passes_share_apart() -> None:
 @pytest.mark.parametrize("n", [1, 9, 27, 64, 144, 147, 576, 1152, 4608, 10**6])
 def test_tiles_that_share_leave_few_columns_over(n: int) -> None:
     most = Tile(8, 512, 4)
-    tile = fast_tile(64, n, 1, 132, most, chunks=2048)
+    tile = certified_tile(64, n, 1, 132, most, chunks=2048)
     covered = -(-n // tile.bn) * tile.bn
     assert covered <= -(-n // 32) * 32 * 9 / 8
     # As many sums a thread as the largest tile has.
@@ -101,12 +101,12 @@ def test_tiles_that_share_leave_few_columns_over(n: int) -> None:
 def test_sums_of_chunks_in_float64_have_room() -> None:
     """16 a thread, where those of float32 are 32."""
     place, most = (64, 576, 1, 132), Tile(8, 512, 4)
-    assert fast_tile(*place, most, chunks=2048) == Tile(8, 128, 1)
-    assert fast_tile(*place, most, chunks=2048, doubles=True) == Tile(8, 128, 2)
+    assert certified_tile(*place, most, chunks=2048) == Tile(8, 128, 1)
+    assert certified_tile(*place, most, chunks=2048, doubles=True) == Tile(8, 128, 2)
     large = (4096, 4096, 1, 132)
-    assert fast_tile(*large, most, chunks=64) == most
-    assert fast_tile(*large, most, chunks=64, doubles=True) == Tile(8, 512, 8)
-    assert fast_tile(*large, most, doubles=True) == most
+    assert certified_tile(*large, most, chunks=64) == most
+    assert certified_tile(*large, most, chunks=64, doubles=True) == Tile(8, 512, 8)
+    assert certified_tile(*large, most, doubles=True) == most
 
 
 @pytest.mark.parametrize(

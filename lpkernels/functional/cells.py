@@ -122,3 +122,5 @@ class GRUCell:
 
 
 RNN_TANH, RNN_RELU, LSTM, GRU = TanhCell(), ReluCell(), LSTMCell(), GRUCell()
+#: By the names of torch's functions.
+CELLS: dict[str, Cell] = {cell.name: cell for cell in (RNN_TANH, RNN_RELU, LSTM, GRU)}
