@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "cuda/product/begin.h"
-#include "cuda/tiles/fast_tile.h"
+#include "cuda/tiles/certified_tile.h"
 #include "cuda/tiles/half_tile.h"
 #include "cuda/tiles/shapes.h"
 

@@ -15,7 +15,7 @@
 
 #include "cuda/instances/certified.h"
 #include "cuda/instances/ordered.h"
-#include "cuda/instances/wide.h"
+#include "cuda/instances/exact.h"
 #include "job.h"
 
 namespace lpk::cuda {

@@ -3,7 +3,7 @@
 // themselves.
 #pragma once
 
-#include "cuda/tiles/fast_tile.h"
+#include "cuda/tiles/certified_tile.h"
 #include "half_steps.h"
 
 namespace lpk::cuda {

@@ -1,7 +1,7 @@
 // Certified tiles of a single column or row: a thread makes outputs of its own and reads their
 // elements past shared memory. For depthwise convolutions and products of a matrix and a vector.
 //
-// The rules are those of float_rules.h, the proof is plan.h's, as for fast_tile.h.
+// The rules are those of float_rules.h, the proof is plan.h's, as for certified_tile.h.
 #pragma once
 
 #include "cuda/product/parts.h"

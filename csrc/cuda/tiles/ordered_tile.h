@@ -6,7 +6,7 @@
 #pragma once
 
 #include "common/orders.h"
-#include "cuda/operands/wide_operands.h"
+#include "cuda/operands/exact_operands.h"
 
 namespace lpk::cuda {
 

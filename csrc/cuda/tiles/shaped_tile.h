@@ -1,7 +1,7 @@
 // Certified tiles of fewer rows or columns: 32 sums of a thread and their outer ones in registers,
 // so that a processor holds 12 to 16 warps whatever the tile.
 //
-// The rules are those of float_rules.h, the proof is plan.h's, as for fast_tile.h.
+// The rules are those of float_rules.h, the proof is plan.h's, as for certified_tile.h.
 #pragma once
 
 #include "cuda/product/parts.h"

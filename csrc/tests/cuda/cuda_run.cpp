@@ -13,13 +13,13 @@
 #include "cuda/rules/double_rules.h"
 #include "cuda/tiles/aligned_tile.h"
 #include "cuda/tiles/compensated_tile.h"
-#include "cuda/tiles/fast_tile.h"
+#include "cuda/tiles/certified_tile.h"
 #include "cuda/tiles/half_tile.h"
 #include "cuda/tiles/operand_tile.h"
 #include "cuda/tiles/shapes.h"
 #include "cuda/tiles/stochastic_tile.h"
 #include "cuda/tiles/tensor_tile.h"
-#include "cuda/tiles/wide_tile.h"
+#include "cuda/tiles/exact_tile.h"
 
 namespace lpk_test {
 namespace {

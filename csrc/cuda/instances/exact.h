@@ -1,10 +1,10 @@
-// The kernels of wide_tile.h, one translation unit for some modes each, to build side by side.
+// The kernels of exact_tile.h, one translation unit for some modes each, to build side by side.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include "cuda/product/done.h"
-#include "cuda/tiles/wide_tile.h"
+#include "cuda/tiles/exact_tile.h"
 
 namespace lpk::cuda {
 
@@ -56,7 +56,7 @@ void launch_wide_mode(const Job& job, cudaStream_t stream) {
   launch_wide_kernel<4, kMode, false>(job, stream);
 }
 
-// In wide_nearest.cu, wide_directed.cu and wide_stochastic.cu.
+// In exact_nearest.cu, exact_directed.cu and exact_stochastic.cu.
 void launch_wide_nearest(const Job& job, cudaStream_t stream);
 void launch_wide_directed(const Job& job, cudaStream_t stream);
 void launch_wide_stochastic(const Job& job, cudaStream_t stream);

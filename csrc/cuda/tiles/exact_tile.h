@@ -8,7 +8,7 @@
 // and device: csrc/tests runs the same code thread by thread.
 #pragma once
 
-#include "cuda/operands/wide_operands.h"
+#include "cuda/operands/exact_operands.h"
 
 namespace lpk::cuda {
 
