@@ -70,7 +70,7 @@ if has ncu "no profile of the kernels"; then
   done
   busy+=,sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active,dram__throughput.avg.pct_of_peak_sustained_elapsed
   part profile ncu --csv --metrics "$busy" --launch-count 400 \
-    --kernel-name "regex:certified_kernel|wide_kernel|ordered_kernel|pack_kernel|quantize" \
+    --kernel-name "regex:certified_kernel|exact_kernel|ordered_kernel|pack_operand_kernel|quantize" \
     "$python" -m bench.run --device cuda --backend cuda --filter "matmul|quantize_out" --seconds 0.01 \
     --out "$(mktemp -d)"
 fi

@@ -42,7 +42,7 @@ void cuda_pack_operand(uintptr_t from, const Ints& sizes, const Ints& strides, u
   args.to = pointer<float>(to);
   args.facts = pointer<cuda::Facts>(facts);
   args.quantizer = fused_quantizer(quantizer);
-  cuda::pack(args, pointer<void>(stream));
+  cuda::pack_operand(args, pointer<void>(stream));
 }
 
 // sizes: images, channels, three of an image, three that lie before it in the frame, the frame's z

@@ -17,7 +17,7 @@ from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.backends.planning import Shape
 from lpkernels.backends.planning.costs import per_product
 from lpkernels.backends.planning.counts import cuda_count
-from lpkernels.backends.planning.cuda_tiers import EXACT, may_use_tensor_cores, native, tier
+from lpkernels.backends.planning.cuda_tiers import EXACT, hardware, may_use_tensor_cores, tier
 from lpkernels.backends.planning.ranges import Range
 from lpkernels.experiments.measuring.tracing import sum_of
 
@@ -58,7 +58,7 @@ def kernel_of(
     """
     (left, ours), (right, theirs) = range_of(facts[:FACTS]), range_of(facts[FACTS:])
     if not (ours and theirs):
-        own = native(acc.fmt)
+        own = hardware(acc.fmt)
         return own if own == "float32" else EXACT
     if scaled and may_use_tensor_cores(acc):
         left, right = _scaled(left), _scaled(right)

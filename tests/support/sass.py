@@ -120,7 +120,7 @@ def functions(text: str) -> Iterator[Function]:
 
 def readable(names: Sequence[str]) -> dict[str, str]:
     """The names that the compiler made of those in the sources, without the namespace and with
-    values of enumerations as numbers: `fast_kernel<Tile<Rule<0>, true> >(Job)`."""
+    values of enumerations as numbers: `some_kernel<Tile<Rule<0>, true> >(Job)`."""
     command = ["c++filt", *names]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     short = [

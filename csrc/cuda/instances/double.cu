@@ -7,8 +7,9 @@ namespace lpk::cuda {
 void launch_double(const Job& job, cudaStream_t stream) {
   with_tables(job, [&](auto tables) {
     constexpr bool kTables = decltype(tables)::value;
-    Tiers<Made<Tier::kDoubleSplit, FastTile<DoubleSplitRule, kTables, false>>,
-          Made<Tier::kDoubleFloor, FastTile<DoubleFloorRule, kTables, false>>>::launch(job, stream);
+    Tiers<Made<Tier::kDoubleSplit, CertifiedTile<DoubleSplitRule, kTables, false>>,
+          Made<Tier::kDoubleFloor, CertifiedTile<DoubleFloorRule, kTables, false>>>::launch(job,
+                                                                                            stream);
   });
 }
 

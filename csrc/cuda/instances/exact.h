@@ -13,15 +13,15 @@ void check_launch(const char* what);
 
 // Blocks a processor must hold; fewer where a block needs more than 128 registers a thread.
 template <Rounding kMode, bool kRounds>
-constexpr int kWideBlocks = kMode != Rounding::kStochastic && !kRounds ? 2 : 1;
+constexpr int kExactBlocks = kMode != Rounding::kStochastic && !kRounds ? 2 : 1;
 
 // The last kernel of a product, and where no plan is given the only one. A block owns one tile of
 // 16 kSide x 16 kSide outputs and all of their steps; where a plan is given the certified kernels
 // did the rest, and only what they left is done (done.h).
 template <int kSide, Rounding kMode, bool kRounds>
-__global__ void __launch_bounds__(256, (kWideBlocks<kMode, kRounds>))
-    wide_kernel(const __grid_constant__ Job job, int64_t first_block) {
-  using Tile = WideTile<kSide, kMode, kRounds>;
+__global__ void __launch_bounds__(256, (kExactBlocks<kMode, kRounds>))
+    exact_kernel(const __grid_constant__ Job job, int64_t first_block) {
+  using Tile = ExactTile<kSide, kMode, kRounds>;
   using Map = typename Tile::Map;
   __shared__ typename Tile::Shared shared;
   const int slices = job.counted > 0 ? kSide * kSide : 1;
@@ -37,13 +37,13 @@ __global__ void __launch_bounds__(256, (kWideBlocks<kMode, kRounds>))
 }
 
 template <int kSide, Rounding kMode, bool kRounds>
-void launch_wide_kernel(const Job& job, cudaStream_t stream) {
+void launch_exact_kernel(const Job& job, cudaStream_t stream) {
   using Map = BlockMap<kSide, 2>;
   constexpr int64_t kMost = int64_t{1} << 30;
   const int64_t blocks = tile_count(job.sums, Map::kLanes) * (job.counted > 0 ? kSide * kSide : 1);
   for (int64_t first = 0; first < blocks; first += kMost) {
     const int64_t count = blocks - first < kMost ? blocks - first : kMost;
-    wide_kernel<kSide, kMode, kRounds>
+    exact_kernel<kSide, kMode, kRounds>
         <<<static_cast<unsigned>(count), Map::kThreads, 0, stream>>>(job, first);
     check_launch("the last kernel of a product");
   }
@@ -51,14 +51,14 @@ void launch_wide_kernel(const Job& job, cudaStream_t stream) {
 
 // Rounded products cost more registers and code: fewer outputs a thread.
 template <Rounding kMode>
-void launch_wide_mode(const Job& job, cudaStream_t stream) {
-  if (job.acc.has_product) return launch_wide_kernel<2, kMode, true>(job, stream);
-  launch_wide_kernel<4, kMode, false>(job, stream);
+void launch_exact_mode(const Job& job, cudaStream_t stream) {
+  if (job.acc.has_product) return launch_exact_kernel<2, kMode, true>(job, stream);
+  launch_exact_kernel<4, kMode, false>(job, stream);
 }
 
 // In exact_nearest.cu, exact_directed.cu and exact_stochastic.cu.
-void launch_wide_nearest(const Job& job, cudaStream_t stream);
-void launch_wide_directed(const Job& job, cudaStream_t stream);
-void launch_wide_stochastic(const Job& job, cudaStream_t stream);
+void launch_exact_nearest(const Job& job, cudaStream_t stream);
+void launch_exact_directed(const Job& job, cudaStream_t stream);
+void launch_exact_stochastic(const Job& job, cudaStream_t stream);
 
 }  // namespace lpk::cuda

@@ -3,16 +3,16 @@
 
 namespace lpk::cuda {
 
-void launch_wide_directed(const Job& job, cudaStream_t stream) {
+void launch_exact_directed(const Job& job, cudaStream_t stream) {
   switch (job.acc.rounding) {
     case Rounding::kTowardZero:
-      return launch_wide_mode<Rounding::kTowardZero>(job, stream);
+      return launch_exact_mode<Rounding::kTowardZero>(job, stream);
     case Rounding::kTowardPositive:
-      return launch_wide_mode<Rounding::kTowardPositive>(job, stream);
+      return launch_exact_mode<Rounding::kTowardPositive>(job, stream);
     case Rounding::kTowardNegative:
-      return launch_wide_mode<Rounding::kTowardNegative>(job, stream);
+      return launch_exact_mode<Rounding::kTowardNegative>(job, stream);
     default:
-      return launch_wide_mode<Rounding::kToOdd>(job, stream);
+      return launch_exact_mode<Rounding::kToOdd>(job, stream);
   }
 }
 

@@ -3,10 +3,10 @@
 
 namespace lpk::cuda {
 
-void launch_wide_nearest(const Job& job, cudaStream_t stream) {
+void launch_exact_nearest(const Job& job, cudaStream_t stream) {
   if (job.acc.rounding == Rounding::kNearestAway)
-    return launch_wide_mode<Rounding::kNearestAway>(job, stream);
-  launch_wide_mode<Rounding::kNearestEven>(job, stream);
+    return launch_exact_mode<Rounding::kNearestAway>(job, stream);
+  launch_exact_mode<Rounding::kNearestEven>(job, stream);
 }
 
 }  // namespace lpk::cuda

@@ -3,8 +3,8 @@
 
 namespace lpk::cuda {
 
-void launch_wide_stochastic(const Job& job, cudaStream_t stream) {
-  launch_wide_mode<Rounding::kStochastic>(job, stream);
+void launch_exact_stochastic(const Job& job, cudaStream_t stream) {
+  launch_exact_mode<Rounding::kStochastic>(job, stream);
 }
 
 }  // namespace lpk::cuda

@@ -5,13 +5,13 @@ namespace lpk::cuda {
 namespace {
 
 template <Rounding kMode>
-struct NativeTile {
+struct HardwareTile {
   template <bool kTables, bool kChunked>
-  using Of = FastTile<NativeRule<kMode>, kTables, kChunked>;
+  using Of = CertifiedTile<HardwareRule<kMode>, kTables, kChunked>;
 };
 
 template <bool kTables, bool kChunked>
-using Truncated = FastTile<TruncationRule, kTables, kChunked>;
+using Truncated = CertifiedTile<TruncationRule, kTables, kChunked>;
 
 }  // namespace
 
@@ -22,13 +22,17 @@ void launch_truncated(const Job& job, cudaStream_t stream) {
 void launch_float32(const Job& job, cudaStream_t stream) {
   switch (job.acc.rounding) {
     case Rounding::kTowardZero:
-      return launch_tier<Tier::kNative, NativeTile<Rounding::kTowardZero>::Of>(job, stream);
+      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kTowardZero>::Of>(job,
+                                                                                        stream);
     case Rounding::kTowardPositive:
-      return launch_tier<Tier::kNative, NativeTile<Rounding::kTowardPositive>::Of>(job, stream);
+      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kTowardPositive>::Of>(job,
+                                                                                            stream);
     case Rounding::kTowardNegative:
-      return launch_tier<Tier::kNative, NativeTile<Rounding::kTowardNegative>::Of>(job, stream);
+      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kTowardNegative>::Of>(job,
+                                                                                            stream);
     default:
-      return launch_tier<Tier::kNative, NativeTile<Rounding::kNearestEven>::Of>(job, stream);
+      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kNearestEven>::Of>(job,
+                                                                                         stream);
   }
 }
 

@@ -8,13 +8,13 @@ namespace {
 template <bool kTables>
 struct Square {
   template <class Rule>
-  using Of = FastTile<Rule, kTables, false>;
+  using Of = CertifiedTile<Rule, kTables, false>;
 };
 
 template <bool kTables>
-using HalfTiers = Tiers<Made<Tier::kConverted, FastTile<ConvertRule, kTables, false>>,
-                        Made<Tier::kNativeHalf, HalfTile<false, kTables, false>>,
-                        Made<Tier::kNativeBfloat16, HalfTile<true, kTables, false>>>;
+using HalfTiers = Tiers<Made<Tier::kConverted, CertifiedTile<ConvertRule, kTables, false>>,
+                        Made<Tier::kHardwareHalf, HalfTile<false, kTables, false>>,
+                        Made<Tier::kHardwareBfloat16, HalfTile<true, kTables, false>>>;
 
 }  // namespace
 

@@ -7,7 +7,7 @@ namespace {
 template <bool kTables>
 struct Square {
   template <class Rule>
-  using Of = FastTile<Rule, kTables, true>;
+  using Of = CertifiedTile<Rule, kTables, true>;
 };
 
 }  // namespace

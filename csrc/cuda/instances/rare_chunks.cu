@@ -10,15 +10,15 @@ namespace {
 template <bool kTables>
 struct Square {
   template <class Rule>
-  using Of = FastTile<Rule, kTables, true>;
+  using Of = CertifiedTile<Rule, kTables, true>;
 };
 
 template <bool kTables>
-using OtherTiers = Tiers<Made<Tier::kDoubleSplit, FastTile<DoubleSplitRule, kTables, true>>,
-                         Made<Tier::kDoubleFloor, FastTile<DoubleFloorRule, kTables, true>>,
-                         Made<Tier::kConverted, FastTile<ConvertRule, kTables, true>>,
-                         Made<Tier::kNativeHalf, HalfTile<false, kTables, true>>,
-                         Made<Tier::kNativeBfloat16, HalfTile<true, kTables, true>>>;
+using OtherTiers = Tiers<Made<Tier::kDoubleSplit, CertifiedTile<DoubleSplitRule, kTables, true>>,
+                         Made<Tier::kDoubleFloor, CertifiedTile<DoubleFloorRule, kTables, true>>,
+                         Made<Tier::kConverted, CertifiedTile<ConvertRule, kTables, true>>,
+                         Made<Tier::kHardwareHalf, HalfTile<false, kTables, true>>,
+                         Made<Tier::kHardwareBfloat16, HalfTile<true, kTables, true>>>;
 
 }  // namespace
 

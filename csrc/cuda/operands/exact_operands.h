@@ -19,7 +19,7 @@ LPK_HD bool absent(double x) {
 
 // Stages of both operands.
 template <class Map>
-struct WideStages {
+struct ExactStages {
   alignas(16) double left[2][kDepth][Map::kLanes];
   alignas(16) double right[2][kDepth][Map::kLanes];
 };
@@ -27,14 +27,14 @@ struct WideStages {
 // One thread's part: kSide x kSide outputs, numbered row by row. It reads kGroup neighbours of an
 // operand at a time.
 template <int kSide, int kGroup>
-class WideOperands {
+class ExactOperands {
  public:
   using Map = BlockMap<kSide, kGroup>;
   static constexpr int kOutputs = kSide * kSide;
   static constexpr int kFetched = Map::kFetched;
   static constexpr bool kExact = true;
 
-  LPK_HD WideOperands(const Job& job, int64_t tile, int thread)
+  LPK_HD ExactOperands(const Job& job, int64_t tile, int thread)
       : job_(job), thread_(thread), at_(place_of(job.sums, Map::kLanes, tile)) {
     left_ = job.sums.left.batch[at_.matrix];
     right_ = job.sums.right.batch[at_.matrix];

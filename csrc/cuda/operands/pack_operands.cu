@@ -35,8 +35,8 @@ __device__ void add_facts(const Facts& mine, Facts* facts) {
 }
 
 // Blocks count lanes fastest, then steps, then matrices.
-__global__ void pack_kernel(const __grid_constant__ PackArgs args,
-                            const __grid_constant__ FusedRule rule, int64_t first_block) {
+__global__ void pack_operand_kernel(const __grid_constant__ PackArgs args,
+                                    const __grid_constant__ FusedRule rule, int64_t first_block) {
   __shared__ float moved[kPackSide * SquarePlace::kPitch];
   const int64_t across = args.padded / kPackSide;
   const int64_t down = ceil_div(args.steps, kPackSide);
@@ -67,8 +67,8 @@ __global__ void pack_kernel(const __grid_constant__ PackArgs args,
   }
 }
 
-// Channels of places, as pack_kernel moves lanes of steps. Blocks count places fastest, then
-// channels, then images.
+// Channels of places, as pack_operand_kernel moves lanes of steps. Blocks count places fastest,
+// then channels, then images.
 __global__ void frame_kernel(const __grid_constant__ FrameArgs args,
                              const __grid_constant__ FusedRule rule, int64_t first_block) {
   __shared__ float moved[kPackSide * SquarePlace::kPitch];
@@ -121,13 +121,13 @@ void launch_blocks(Kernel kernel, const Args& args, int64_t blocks, void* stream
 
 }  // namespace
 
-void pack(const PackArgs& args, void* stream) {
+void pack_operand(const PackArgs& args, void* stream) {
   if (args.padded % kPad != 0 || args.padded < args.lanes) {
-    throw std::invalid_argument("pack: lanes must be padded to a multiple of " +
+    throw std::invalid_argument("pack_operand: lanes must be padded to a multiple of " +
                                 std::to_string(kPad) + ", got " + std::to_string(args.padded));
   }
   const int64_t blocks = args.count * (args.padded / kPackSide) * ceil_div(args.steps, kPackSide);
-  launch_blocks(pack_kernel, args, blocks, stream, "packing");
+  launch_blocks(pack_operand_kernel, args, blocks, stream, "packing");
 }
 
 void frame(const FrameArgs& args, void* stream) {

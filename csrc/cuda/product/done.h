@@ -62,7 +62,7 @@ template <int kSide, int kThreads>
 __device__ __forceinline__ bool must_redo(const Job& job, int64_t tile, int slice, int* words) {
   constexpr int kOutputs = kSide * kSide / kThreads;
   if (job.plan == nullptr) return true;
-  if (job.plan->tier == Tier::kWide) return job.pass == 0 && slice == 0;
+  if (job.plan->tier == Tier::kExact) return job.pass == 0 && slice == 0;
   const Cut& cut = planned_cut(job);
   const bool split = cut.splits > 1;
   if (job.pass >= cut.passes || (!split && slice > 0)) return false;

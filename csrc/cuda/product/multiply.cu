@@ -14,22 +14,22 @@
 #include <algorithm>
 
 #include "cuda/instances/certified.h"
-#include "cuda/instances/ordered.h"
 #include "cuda/instances/exact.h"
+#include "cuda/instances/ordered.h"
 #include "job.h"
 
 namespace lpk::cuda {
 namespace {
 
-void launch_wide(const Job& job, cudaStream_t stream) {
+void launch_exact(const Job& job, cudaStream_t stream) {
   switch (job.acc.rounding) {
     case Rounding::kNearestEven:
     case Rounding::kNearestAway:
-      return launch_wide_nearest(job, stream);
+      return launch_exact_nearest(job, stream);
     case Rounding::kStochastic:
-      return launch_wide_stochastic(job, stream);
+      return launch_exact_stochastic(job, stream);
     default:
-      return launch_wide_directed(job, stream);
+      return launch_exact_directed(job, stream);
   }
 }
 
@@ -63,7 +63,7 @@ void launch_certified(Job* job, cudaStream_t stream) {
     if (job->pass == 0) start(job->shaped, launch_halves);
     start(job->shaped, launch_tensor);
   }
-  if (native_format(acc.fmt) == Native::kFloat) return start(job->squares, launch_float32);
+  if (hardware_format(acc.fmt) == Hardware::kFloat) return start(job->squares, launch_float32);
   if (acc.rounding == Rounding::kStochastic) return start(job->squares, launch_stochastic);
   if (acc.rounding != Rounding::kNearestEven) return start(job->squares, launch_truncated);
   if (acc.chunk == 0) {
@@ -88,12 +88,12 @@ void multiply(const MultiplyArgs& args, void* stream) {
   job.fast_doubles = adds_doubles_fast();
   begin_scratch(&job, args.scratch);
   if (!job.acc.has_running_sum()) return launch_ordered(job, queue);
-  if (job.plan == nullptr) return launch_wide(job, queue);
+  if (job.plan == nullptr) return launch_exact(job, queue);
   job.plans = true;
   const int32_t passes = std::max(job.squares.passes, job.shaped.passes);
   for (job.pass = 0; job.pass < passes; ++job.pass) {
     launch_certified(&job, queue);
-    launch_wide(job, queue);
+    launch_exact(job, queue);
   }
 }
 

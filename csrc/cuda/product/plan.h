@@ -68,21 +68,21 @@ LPK_HD bool rounds_twice_safely(int width, int q) {
 }
 
 // Formats whose own arithmetic a processor has.
-enum class Native : int32_t { kNone, kFloat, kHalf, kBfloat16 };
+enum class Hardware : int32_t { kNone, kFloat, kHalf, kBfloat16 };
 
-LPK_HD Native native_format(const Format& f) {
+LPK_HD Hardware hardware_format(const Format& f) {
   if (f.kind != Kind::kFloat || f.specials != Specials::kIeee || !f.subnormals)
-    return Native::kNone;
-  if (f.overflow != Overflow::kInfinity) return Native::kNone;
-  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 23) return Native::kFloat;
-  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 7) return Native::kBfloat16;
-  return f.emin == -14 && f.exp_bits == 5 && f.man_bits == 10 ? Native::kHalf : Native::kNone;
+    return Hardware::kNone;
+  if (f.overflow != Overflow::kInfinity) return Hardware::kNone;
+  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 23) return Hardware::kFloat;
+  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 7) return Hardware::kBfloat16;
+  return f.emin == -14 && f.exp_bits == 5 && f.man_bits == 10 ? Hardware::kHalf : Hardware::kNone;
 }
 
 // Whether half precision or bfloat16 holds every element.
-LPK_HD bool native_values(Native format, const Range& x) {
+LPK_HD bool hardware_values(Hardware format, const Range& x) {
   if (!x.plain) return false;
-  if (format == Native::kBfloat16) return x.width <= 8;
+  if (format == Hardware::kBfloat16) return x.width <= 8;
   return x.width <= 11 && x.highest <= 16 && x.lowest >= -24;
 }
 
@@ -197,7 +197,7 @@ LPK_HD Certificate certify_double(const Accumulator& acc, const Range& p) {
 // finite accumulator, below 2^16, and a product are exact (A); or where the certificate's bound is
 // never reached.
 LPK_HD bool converts(const Accumulator& acc, const Certificate& c, int growth, const Range& p) {
-  if (native_format(acc.fmt) != Native::kHalf) return false;
+  if (hardware_format(acc.fmt) != Hardware::kHalf) return false;
   if (p.width <= acc.fmt.man_bits + 1) return true;
   if (p.plain && most_of(p.highest, 16) + 1 <= p.lowest + 24) return true;
   return c.valid && !c.odd && growth <= c.bound;
@@ -232,7 +232,7 @@ LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certif
   if (d.valid && (fast_doubles || !c.valid))
     return {d.floor ? Tier::kDoubleFloor : Tier::kDoubleSplit, 1 - d.bound, false};
   if (c.valid) return {tiers.odd, shift, false};
-  return {Tier::kWide, 0, false};
+  return {Tier::kExact, 0, false};
 }
 
 // Whether any operands could take another kernel than the exact one.
@@ -240,7 +240,7 @@ LPK_HD bool may_certify(const Accumulator& acc) {
   const Format& f = acc.fmt;
   if (!acc.has_running_sum() || !closes_chunks(acc) || f.kind != Kind::kFloat || f.man_bits < 1)
     return false;
-  const bool float32 = native_format(f) == Native::kFloat;
+  const bool float32 = hardware_format(f) == Hardware::kFloat;
   switch (acc.rounding) {
     case Rounding::kNearestEven:
       return true;
@@ -303,9 +303,9 @@ LPK_HD bool doubts_zeros(const Plan& plan) {
     case Tier::kDoubleFloor:
       return true;
     case Tier::kConverted:
-    case Tier::kNativeHalf:
-    case Tier::kNativeBfloat16:
-    case Tier::kNative:
+    case Tier::kHardwareHalf:
+    case Tier::kHardwareBfloat16:
+    case Tier::kHardwareFloat:
       return plan.signs;
     default:
       return false;
@@ -316,24 +316,25 @@ LPK_HD bool doubts_zeros(const Plan& plan) {
 LPK_HD Plan plan_tier(const Job& job, const Range& factor, const Range& other) {
   const Accumulator& acc = job.acc;
   const Sums& s = job.sums;
-  constexpr Plan kNone{Tier::kWide, 0, false};
+  constexpr Plan kNone{Tier::kExact, 0, false};
   const Range p = product_of(factor, other);
   if (!closes_chunks(acc)) return kNone;
   if (acc.has_product && !products_stay(acc.product, p)) return kNone;
   if (may_use_tensor_cores(acc)) {
-    if (native_values(Native::kHalf, factor) && native_values(Native::kHalf, other))
+    if (hardware_values(Hardware::kHalf, factor) && hardware_values(Hardware::kHalf, other))
       return {Tier::kTensorHalf, 0, false};
-    if (native_values(Native::kBfloat16, factor) && native_values(Native::kBfloat16, other))
+    if (hardware_values(Hardware::kBfloat16, factor) && hardware_values(Hardware::kBfloat16, other))
       return {Tier::kTensorBfloat16, 0, false};
   }
   const bool nearest = acc.rounding == Rounding::kNearestEven;
-  const Native native = native_format(acc.fmt);
+  const Hardware hardware = hardware_format(acc.fmt);
   const bool directed = acc.rounding != Rounding::kStochastic &&
                         acc.rounding != Rounding::kNearestAway && acc.rounding != Rounding::kToOdd;
-  if (native == Native::kFloat) return {directed ? Tier::kNative : Tier::kWide, 0, false};
-  if (native != Native::kNone && nearest && native_values(native, factor) &&
-      native_values(native, other)) {
-    return {native == Native::kHalf ? Tier::kNativeHalf : Tier::kNativeBfloat16, 0, false};
+  if (hardware == Hardware::kFloat)
+    return {directed ? Tier::kHardwareFloat : Tier::kExact, 0, false};
+  if (hardware != Hardware::kNone && nearest && hardware_values(hardware, factor) &&
+      hardware_values(hardware, other)) {
+    return {hardware == Hardware::kHalf ? Tier::kHardwareHalf : Tier::kHardwareBfloat16, 0, false};
   }
   const Certificate c = certify(acc, p, factor);
   const int64_t length = acc.chunk > 0 && acc.chunk < s.k ? acc.chunk : s.k;

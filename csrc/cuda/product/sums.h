@@ -163,7 +163,7 @@ struct PackArgs {
   const int64_t* quantizer;  // of fused_rule
 };
 
-void pack(const PackArgs& args, void* stream);
+void pack_operand(const PackArgs& args, void* stream);
 
 // An image copied into a frame for products that read it through tables: element (n, c, z, y, x) of
 // the image, found at from[n * steps[0] + c * steps[1] + z * steps[2] + y * steps[3] + x *

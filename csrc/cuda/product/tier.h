@@ -6,7 +6,7 @@
 namespace lpk::cuda {
 
 enum class Tier : int32_t {
-  kWide = 0,        // none of the others: the exact kernel
+  kExact = 0,       // none of the others: the exact kernel
   kTwoStep,         // nearest_even by splitting in two steps: short formats
   kTwoStepWatched,  // sums that leave the certificate's bound are seen, their tiles done again
   kTwoStepClipped,  // saturating formats: sums stop at max
@@ -21,12 +21,12 @@ enum class Tier : int32_t {
   kFloorOdd,
   kDoubleSplit,  // in double; watched
   kDoubleFloor,
-  kTruncated,   // toward_zero; watched
-  kStochastic,  // watched
-  kConverted,   // half precision by conversions from float32
-  kNativeHalf,  // half precision and bfloat16 by the processor's own arithmetic
-  kNativeBfloat16,
-  kNative,  // float32, the same
+  kTruncated,     // toward_zero; watched
+  kStochastic,    // watched
+  kConverted,     // half precision by conversions from float32
+  kHardwareHalf,  // half precision and bfloat16 by the processor's own arithmetic
+  kHardwareBfloat16,
+  kHardwareFloat,  // float32, the same
   // Chunks of order "native" on tensor cores, operands in half precision or bfloat16.
   kTensorHalf,
   kTensorBfloat16,

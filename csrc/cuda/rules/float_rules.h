@@ -108,11 +108,11 @@ struct TruncationRule : RuleOf<Limit::kWatched> {
 
 // float32 itself, in the processor's four modes.
 template <Rounding kMode>
-struct NativeRule : RuleOf<Limit::kProved> {
+struct HardwareRule : RuleOf<Limit::kProved> {
   static constexpr bool kSigned = true;
   static constexpr Beyond kBeyond =
       kMode == Rounding::kTowardNegative ? Beyond::kZero : Beyond::kNegativeZero;
-  LPK_HD NativeRule(const Format& f, int shift) : RuleOf<Limit::kProved>(f, shift) {}
+  LPK_HD HardwareRule(const Format& f, int shift) : RuleOf<Limit::kProved>(f, shift) {}
   LPK_HD float step(float a, float b, float sum) const { return fma_in<kMode>(a, b, sum); }
 };
 

@@ -16,7 +16,7 @@ LPK_HD void add_two(const Rule& rule, Real a, const Real* b, Real* sums) {
 }
 
 template <class Rule, bool kTables, bool kChunked>
-class FastTile : public FloatSums<typename Rule::Real, kChunked> {
+class CertifiedTile : public FloatSums<typename Rule::Real, kChunked> {
   using Real = typename Rule::Real;
   using Base = FloatSums<Real, kChunked>;
   using Base::job_;
@@ -40,7 +40,7 @@ class FastTile : public FloatSums<typename Rule::Real, kChunked> {
     int redo;
   };
 
-  LPK_HD FastTile(const Job& job, const Work& work, int thread)
+  LPK_HD CertifiedTile(const Job& job, const Work& work, int thread)
       : Base(job, work, thread),
         rule_(job.acc.fmt, work.plan.shift),
         left_(job.sums.left, place().matrix, place().row, job.sums.m, thread),

@@ -4,7 +4,7 @@
 //   outer <- round_outer(outer + inner), inner <- +0          at the end of every chunk
 //   out   <- round_result(round_outer(outer + bias))
 //
-// One WideTile is one thread's part of a block of 256; its phases are separated by barriers. Host
+// One ExactTile is one thread's part of a block of 256; its phases are separated by barriers. Host
 // and device: csrc/tests runs the same code thread by thread.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace lpk::cuda {
 
 // What the threads of a block share.
 template <int kSide>
-struct WideShared : WideStages<BlockMap<kSide, 2>> {
+struct ExactShared : ExactStages<BlockMap<kSide, 2>> {
   using Map = BlockMap<kSide, 2>;
   // Sums between steps: inner and outer ones, each thread its own.
   float inner[kSide * kSide][Map::kThreads];
@@ -46,20 +46,20 @@ struct TileDraws {
 
 // kRounds: products are rounded, in any format and mode.
 template <int kSide, Rounding kMode, bool kRounds>
-class WideTile : public WideOperands<kSide, 2> {
-  using Base = WideOperands<kSide, 2>;
+class ExactTile : public ExactOperands<kSide, 2> {
+  using Base = ExactOperands<kSide, 2>;
   using Base::at_;
   using Base::job_;
   using Base::kOutputs;
   using Base::thread_;
 
  public:
-  using Shared = WideShared<kSide>;
+  using Shared = ExactShared<kSide>;
   using typename Base::Map;
   using Stage = Stages;
   static constexpr bool kStochastic = kMode == Rounding::kStochastic;
 
-  LPK_HD WideTile(const Job& job, int64_t tile, int thread) : Base(job, tile, thread) {
+  LPK_HD ExactTile(const Job& job, int64_t tile, int thread) : Base(job, tile, thread) {
     for (int i = 0; i < kSide; ++i) {
       for (int j = 0; j < kSide; ++j) sum_[i][j] = 0.0;
     }

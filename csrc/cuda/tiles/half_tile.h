@@ -1,4 +1,4 @@
-// The native tile of half precision and bfloat16: 128 x 128 outputs, 8 x 8 a thread, two to a
+// The hardware tile of half precision and bfloat16: 128 x 128 outputs, 8 x 8 a thread, two to a
 // register. One multiply-add of the processor is the contract's step, because both operands hold
 // values of the type (plan.h): subnormals, infinities and NaN included. Only an absent tap may do
 // what the contract does not, to a sum of -0: then the tile is flagged.

@@ -18,17 +18,17 @@ using OrderedMap = BlockMap<kOrderedSide, 1>;
 template <class T>
 using Kept = T[kOrderedSide * kOrderedSide][OrderedMap::kThreads];
 
-struct OrderedShared : WideStages<OrderedMap> {
+struct OrderedShared : ExactStages<OrderedMap> {
   Kept<float> sum, outer;
 };
 
 // kNearest: sums to nearest_even in a float format with a mantissa; else in any way, as acc says.
 template <bool kNearest>
-class OrderedTile : public WideOperands<kOrderedSide, 1> {
+class OrderedTile : public ExactOperands<kOrderedSide, 1> {
  public:
   // Blocks a processor must hold.
   static constexpr int kBlocks = 2;
-  LPK_HD OrderedTile(const Job& job, int64_t tile, int thread) : WideOperands(job, tile, thread) {
+  LPK_HD OrderedTile(const Job& job, int64_t tile, int thread) : ExactOperands(job, tile, thread) {
     const Accumulator& acc = job.acc;
     const bool draws = acc.rounding == Rounding::kStochastic ||
                        (acc.has_product && acc.product_rounding == Rounding::kStochastic);
@@ -66,7 +66,7 @@ class OrderedTile : public WideOperands<kOrderedSide, 1> {
 
   // The product of a step of a stage for output n, `absent` if one of its taps is; `at` is the
   // step's position.
-  LPK_HD double product(const WideStages<OrderedMap>* shared, int buffer, int step, int n,
+  LPK_HD double product(const ExactStages<OrderedMap>* shared, int buffer, int step, int n,
                         int64_t at) const {
     double a, b;
     read_shared<1>(&shared->left[buffer][step][Map::row(thread_, n / kOrderedSide)], &a);

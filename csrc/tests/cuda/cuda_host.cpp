@@ -22,11 +22,11 @@ void add_facts(float x, Facts* facts) {
 int32_t processors = 132;
 
 // What run_product chose last, for tests to see that kernels ran and kept what they did.
-lpk_test::Ran last{Tier::kWide, false, {}};
+lpk_test::Ran last{Tier::kExact, false, {}};
 
 }  // namespace
 
-void pack(const PackArgs& a, void*) {
+void pack_operand(const PackArgs& a, void*) {
   const FusedRule rule = fused_rule(a.quantizer);
   for (int64_t g = 0; g < a.count; ++g) {
     for (int64_t step = 0; step < a.steps; ++step) {

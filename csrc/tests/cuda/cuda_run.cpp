@@ -12,14 +12,14 @@
 #include "cuda/rules/convert_rule.h"
 #include "cuda/rules/double_rules.h"
 #include "cuda/tiles/aligned_tile.h"
-#include "cuda/tiles/compensated_tile.h"
 #include "cuda/tiles/certified_tile.h"
+#include "cuda/tiles/compensated_tile.h"
+#include "cuda/tiles/exact_tile.h"
 #include "cuda/tiles/half_tile.h"
 #include "cuda/tiles/operand_tile.h"
 #include "cuda/tiles/shapes.h"
 #include "cuda/tiles/stochastic_tile.h"
 #include "cuda/tiles/tensor_tile.h"
-#include "cuda/tiles/exact_tile.h"
 
 namespace lpk_test {
 namespace {
@@ -68,7 +68,7 @@ class HostBlock {
 
 // Whether certified kernels did a tile of the exact kernel for good.
 bool done_before(const Job& job, int64_t side, int64_t tile) {
-  if (job.plan == nullptr || job.plan->tier == Tier::kWide) return false;
+  if (job.plan == nullptr || job.plan->tier == Tier::kExact) return false;
   const bool doubtful = lpk::cuda::planned_cut(job).splits > 1 && job.arrived[tile] != 0;
   return !doubtful && !lpk::cuda::flagged(job, side, tile, 0, 1);
 }
@@ -89,9 +89,9 @@ void run_tiles(const lpk::cuda::Job& job) {
 }
 
 template <lpk::Rounding kMode>
-void run_wide_mode(const Job& job) {
-  if (job.acc.has_product) return run_tiles<lpk::cuda::WideTile<2, kMode, true>>(job);
-  run_tiles<lpk::cuda::WideTile<4, kMode, false>>(job);
+void run_exact_mode(const Job& job) {
+  if (job.acc.has_product) return run_tiles<lpk::cuda::ExactTile<2, kMode, true>>(job);
+  run_tiles<lpk::cuda::ExactTile<4, kMode, false>>(job);
 }
 
 // All blocks of a certified kernel, the last one first: none may depend on another.
@@ -124,7 +124,7 @@ void run_layouts(const Job& job) {
 template <class Rule>
 struct Ruled {
   template <bool kTables, bool kChunked>
-  using Tile = lpk::cuda::FastTile<Rule, kTables, kChunked>;
+  using Tile = lpk::cuda::CertifiedTile<Rule, kTables, kChunked>;
 };
 template <class Rule>
 void run_rule(const Job& job) {
@@ -149,15 +149,15 @@ struct Half {
   using Tile = lpk::cuda::HalfTile<kBfloat16, kTables, kChunked>;
 };
 
-void run_native(const Job& job) {
-  using lpk::cuda::NativeRule;
+void run_hardware(const Job& job) {
+  using lpk::cuda::HardwareRule;
   if (job.acc.rounding == lpk::Rounding::kTowardZero)
-    return run_rule<NativeRule<lpk::Rounding::kTowardZero>>(job);
+    return run_rule<HardwareRule<lpk::Rounding::kTowardZero>>(job);
   if (job.acc.rounding == lpk::Rounding::kTowardPositive)
-    return run_rule<NativeRule<lpk::Rounding::kTowardPositive>>(job);
+    return run_rule<HardwareRule<lpk::Rounding::kTowardPositive>>(job);
   if (job.acc.rounding == lpk::Rounding::kTowardNegative)
-    return run_rule<NativeRule<lpk::Rounding::kTowardNegative>>(job);
-  run_rule<NativeRule<lpk::Rounding::kNearestEven>>(job);
+    return run_rule<HardwareRule<lpk::Rounding::kTowardNegative>>(job);
+  run_rule<HardwareRule<lpk::Rounding::kNearestEven>>(job);
 }
 
 template <bool kBfloat16>
@@ -185,7 +185,7 @@ void run_tier(const Job& job) {
   using lpk::cuda::SplitRule;
   using lpk::cuda::TwoStepRule;
   switch (job.plan->tier) {
-    case Tier::kWide:
+    case Tier::kExact:
       return;
     case Tier::kTwoStep:
       return run_shapes<TwoStepRule<NearestSum, Limit::kProved>>(job);
@@ -221,12 +221,12 @@ void run_tier(const Job& job) {
       return run_rule<lpk::cuda::DoubleFloorRule>(job);
     case Tier::kConverted:
       return run_rule<lpk::cuda::ConvertRule>(job);
-    case Tier::kNativeHalf:
+    case Tier::kHardwareHalf:
       return run_layouts<Half<false>::Tile>(job);
-    case Tier::kNativeBfloat16:
+    case Tier::kHardwareBfloat16:
       return run_layouts<Half<true>::Tile>(job);
-    case Tier::kNative:
-      return run_native(job);
+    case Tier::kHardwareFloat:
+      return run_hardware(job);
     case Tier::kTensorHalf:
       return run_tensor<false>(job);
     case Tier::kTensorBfloat16:
@@ -281,35 +281,35 @@ void run_last(const Job& job) {
 
 }  // namespace
 
-void run_wide(const Job& job) {
+void run_exact(const Job& job) {
   switch (job.acc.rounding) {
     case lpk::Rounding::kNearestEven:
-      return run_wide_mode<lpk::Rounding::kNearestEven>(job);
+      return run_exact_mode<lpk::Rounding::kNearestEven>(job);
     case lpk::Rounding::kNearestAway:
-      return run_wide_mode<lpk::Rounding::kNearestAway>(job);
+      return run_exact_mode<lpk::Rounding::kNearestAway>(job);
     case lpk::Rounding::kTowardZero:
-      return run_wide_mode<lpk::Rounding::kTowardZero>(job);
+      return run_exact_mode<lpk::Rounding::kTowardZero>(job);
     case lpk::Rounding::kTowardPositive:
-      return run_wide_mode<lpk::Rounding::kTowardPositive>(job);
+      return run_exact_mode<lpk::Rounding::kTowardPositive>(job);
     case lpk::Rounding::kTowardNegative:
-      return run_wide_mode<lpk::Rounding::kTowardNegative>(job);
+      return run_exact_mode<lpk::Rounding::kTowardNegative>(job);
     case lpk::Rounding::kToOdd:
-      return run_wide_mode<lpk::Rounding::kToOdd>(job);
+      return run_exact_mode<lpk::Rounding::kToOdd>(job);
     case lpk::Rounding::kStochastic:
-      return run_wide_mode<lpk::Rounding::kStochastic>(job);
+      return run_exact_mode<lpk::Rounding::kStochastic>(job);
   }
 }
 
 Ran run_product(Job* job, void* scratch) {
   lpk::cuda::begin_scratch(job, scratch);
   if (job->plan == nullptr) {
-    job->acc.has_running_sum() ? run_wide(*job) : run_ordered(*job);
-    return {Tier::kWide, false, {}};
+    job->acc.has_running_sum() ? run_exact(*job) : run_ordered(*job);
+    return {Tier::kExact, false, {}};
   }
   *job->plan = lpk::cuda::plan_for(*job);
   std::fill(job->arrived, job->arrived + job->counted, uint32_t{0});
   const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(*job);
-  const bool certified = job->plan->tier != Tier::kWide;
+  const bool certified = job->plan->tier != Tier::kExact;
   for (job->pass = 0; certified && job->pass < cut.passes; ++job->pass) {
     run_tier(lpk::cuda::with_cut(*job, cut));
     run_last(*job);
@@ -318,7 +318,7 @@ Ran run_product(Job* job, void* scratch) {
   const int side = lpk::cuda::exact_side(job->acc);
   for (int64_t tile = lpk::cuda::tile_count(job->sums, side) - 1; tile >= 0; --tile)
     kept = kept || done_before(*job, side, tile);
-  run_wide(*job);
+  run_exact(*job);
   return {job->plan->tier, !kept, cut};
 }
 

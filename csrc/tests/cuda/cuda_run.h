@@ -12,7 +12,7 @@ using lpk::cuda::Job;
 using lpk::cuda::Tier;
 
 // All tiles by the exact kernel, but for those that a certified one did.
-void run_wide(const Job& job);
+void run_exact(const Job& job);
 
 // The whole product. Returns the tier that the plan chose, whether every tile was done again, and
 // how the sums were split.

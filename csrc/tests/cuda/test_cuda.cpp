@@ -151,7 +151,7 @@ CudaSums::Values values_of(Data data) {
   return [data](Source& source) { return operand(data, source); };
 }
 
-void test_wide_tiles() {
+void test_exact_tiles() {
   Source source(77);
   for (const AccumulatorSpec& spec : accumulators()) {
     if (!lpk::accumulator_from(spec.ints().data()).has_running_sum()) continue;
@@ -159,8 +159,8 @@ void test_wide_tiles() {
       for (const CudaProblem& p :
            {CudaProblem{1, 5, 19, 67, false, true}, CudaProblem{2, 33, 3, 21, true, false}}) {
         CudaSums sums(p, spec, values_of(data), values_of(data), source);
-        run_wide(sums.job);
-        sums.check(std::string("wide, ") + kDataNames[static_cast<int>(data)]);
+        run_exact(sums.job);
+        sums.check(std::string("exact, ") + kDataNames[static_cast<int>(data)]);
       }
     }
   }
@@ -187,7 +187,7 @@ void test_cuda() {
   check_shape<128, 16>();
   check_shape<16, 128>();
   for (const Data data : kAllData) check_facts(data);
-  test_wide_tiles();
+  test_exact_tiles();
 }
 
 }  // namespace lpk_test

@@ -132,7 +132,7 @@ std::vector<std::pair<CudaSums::Values, CudaSums::Values>> operands() {
 lpk::cuda::Cut check_run(CudaSums* sums, const std::string& where) {
   Ran ran{};
   const Accesses all = shared_accesses([&] { ran = run_product(&sums->job); });
-  const bool direct = ran.tier != Tier::kWide && (ran.cut.rows == 1 || ran.cut.cols == 1);
+  const bool direct = ran.tier != Tier::kExact && (ran.cut.rows == 1 || ran.cut.cols == 1);
   if (!direct || !all.empty()) check_banks(all, where);
   return ran.cut;
 }
@@ -173,9 +173,9 @@ void check_products() {
         CudaSums sums({1, 9, 7, 42, gathers, false}, spec, left, right, source);
         sums.job.fast_doubles = source.once_in(2);
         const bool certifies = lpk::cuda::may_certify(sums.job.acc);
-        const Tier tier = certifies ? lpk::cuda::plan_for(sums.job).tier : Tier::kWide;
+        const Tier tier = certifies ? lpk::cuda::plan_for(sums.job).tier : Tier::kExact;
         // Kernels differ by their tier and by whether there are chunks; the exact ones by the spec.
-        const bool exact = tier == Tier::kWide || tier == Tier::kNative;
+        const bool exact = tier == Tier::kExact || tier == Tier::kHardwareFloat;
         const std::string kind = exact ? spec.name : "";
         if (!done.insert({kind + (spec.chunk > 0 ? " in chunks" : ""), tier, gathers}).second)
           continue;

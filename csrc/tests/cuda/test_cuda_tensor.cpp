@@ -189,7 +189,7 @@ std::vector<Operands> all_operands() {
           {integers(2, 13), integers(15, 3), Tier::kTensorHalf},
           {integers(15, 40), integers(15, -44), Tier::kTensorBfloat16},
           {spread(-12, 0), spread(-10, 0), Tier::kTensorHalf},
-          {integers(4095, 0), integers(7, 0), Tier::kNative}};
+          {integers(4095, 0), integers(7, 0), Tier::kHardwareFloat}};
 }
 
 void check_products() {
@@ -215,7 +215,7 @@ void check_products() {
         const Ran ran = run_product(&sums.job);
         CHECK(ran.tier == data.tier && !ran.redone);
         ++kept[ran.tier];
-        if (ran.tier != Tier::kNative) ++closings[closing];
+        if (ran.tier != Tier::kHardwareFloat) ++closings[closing];
         sums.check(text("tier %d,", static_cast<int>(ran.tier)));
       }
     }

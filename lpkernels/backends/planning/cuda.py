@@ -22,10 +22,10 @@ from lpkernels.backends.planning.cuda_tiers import (
     EXACT,
     ORDERED,
     closes_in_float,
+    hardware,
     has_shapes,
     inner_rounding,
     may_use_tensor_cores,
-    native,
     tier,
 )
 from lpkernels.backends.planning.plans import Plan, ceil_div, covering, not_counted
@@ -110,7 +110,7 @@ def certified_kernels(acc: Accumulator) -> tuple[int, int]:
     """Those started for an accumulator whatever its operands: of tiles of every shape, and of
     square ones. Tiers share a kernel where they need about as many registers."""
     fmt = acc.fmt
-    if native(fmt) == "float32":
+    if hardware(fmt) == "float32":
         return int(may_use_tensor_cores(acc)), 1
     if inner_rounding(acc) != "nearest_even" or not isinstance(fmt, FloatFormat):
         return 0, 1

@@ -16,7 +16,7 @@ from lpkernels.formats import FixedFormat, FloatFormat
 
 EXACT, ORDERED = "exact", "ordered"
 TENSOR = ("tensor cores, half", "tensor cores, bfloat16")
-_NATIVE = {
+_HARDWARE = {
     FloatFormat(8, 23): "float32",
     FloatFormat(5, 10): "half precision",
     FloatFormat(8, 7): "bfloat16",
@@ -39,9 +39,9 @@ def has_running_sum(acc: Accumulator) -> bool:
     return acc.order in ("sequential", "native") and acc.block is None
 
 
-def native(fmt: object) -> str:
+def hardware(fmt: object) -> str:
     """The processor's own arithmetic of a format, "" if it has none."""
-    return _NATIVE.get(fmt, "") if isinstance(fmt, FloatFormat) else ""
+    return _HARDWARE.get(fmt, "") if isinstance(fmt, FloatFormat) else ""
 
 
 def inner_rounding(acc: Accumulator) -> str:
@@ -66,7 +66,7 @@ def may_certify(acc: Accumulator) -> bool:
         return False
     if not isinstance(fmt, FloatFormat) or fmt.man_bits < 1:
         return False
-    single = native(fmt) == "float32"
+    single = hardware(fmt) == "float32"
     if rounding == "stochastic":
         fits = fmt.man_bits >= 4 and acc.random_bits <= 22 - fmt.man_bits
         return fits and _draws_in_fours(acc)
@@ -89,7 +89,7 @@ def closes_in_float(acc: Accumulator) -> bool:
         return False
     if not isinstance(outer, FloatFormat) or not outer.subnormals:
         return False
-    if native(outer) == "float32":
+    if hardware(outer) == "float32":
         return True
     least, own = emin(outer), outer.exp_bits == 8 and emin(outer) == -126
     if not 1 <= outer.man_bits <= 21:
@@ -177,7 +177,7 @@ def _clips(fmt: FloatFormat, c: Certificate, p: Range, factor: Range) -> bool:
 
 
 def _converts(fmt: FloatFormat, c: Certificate, growth: int, p: Range) -> bool:
-    if native(fmt) != "half precision":
+    if hardware(fmt) != "half precision":
         return False
     if p.width <= fmt.man_bits + 1 or max(p.highest, 16) + 1 <= p.lowest + 24:
         return True
@@ -230,7 +230,7 @@ def tier(acc: Accumulator, shape: Shape, *, fast_doubles: bool) -> str:
         for name, kernel in zip(("half precision", "bfloat16"), TENSOR, strict=True):
             if all(_holds(name, x) for x in operands):
                 return kernel
-    own = native(fmt)
+    own = hardware(fmt)
     if own == "float32":
         return own
     if own and rounding == "nearest_even" and all(_holds(own, x) for x in operands):

@@ -1,8 +1,8 @@
 """Which kernels make the sums of an Accumulator, fastest first: pure functions of its integers.
 
 A kernel of `certified.tiles` makes the tiles for which its certificate holds and leaves the others
-to the next; `exact.wide` makes any. Which that are depends on the values and is decided on the
-device.
+to the next; `exact.sequential` makes any. Which tiles these are depends on the values, and the
+device decides it.
 """
 
 from __future__ import annotations

@@ -31,17 +31,17 @@ class Ceiling(NamedTuple):
 
 
 def rule(name: str, total: str = "NearestSum", limit: int = 0) -> str:
-    return f"FastTile<{name}<{total}, {limit}>"
+    return f"CertifiedTile<{name}<{total}, {limit}>"
 
 
 # Sums are never contracted: Veltkamp's splitting has its product and both its additions, and the
 # roundings of TwoStepRule and FloorRule are two multiply-adds beside that of the sum.
 SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
 CEILINGS = {
-    "float32": Ceiling("FastTile<NativeRule<0>", 1.25, {"FFMA": 512}),
+    "float32": Ceiling("CertifiedTile<HardwareRule<0>", 1.25, {"FFMA": 512}),
     "half precision": Ceiling("HalfTile<false", 0.75, {"HFMA2": 256}),
     "bfloat16": Ceiling("HalfTile<true", 0.75, {"HFMA2": 256}),
-    "toward zero": Ceiling("FastTile<TruncationRule", 2.75, {"FFMA": 512}),
+    "toward zero": Ceiling("CertifiedTile<TruncationRule", 2.75, {"FFMA": 512}),
     "two steps": Ceiling(rule("TwoStepRule", "NearestSum", 0), 3.4, {"FFMA": 1536}),
     "two steps, watched": Ceiling(rule("TwoStepRule", "NearestSum", 1), 3.9, {"FFMA": 1536}),
     "two steps, clipped": Ceiling(
@@ -60,11 +60,13 @@ CEILINGS = {
     "odd, floor": Ceiling(rule("FloorRule", "OddSum", 1), 8.9, {"FFMA": 2048}),
     "stochastic": Ceiling("StochasticTile<", 7.2, {"FFMA": 512, "IDP": 512}),
     # Two sums to a conversion, and one instruction for each on the way back.
-    "converted": Ceiling("FastTile<ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}),
-    "double, split": Ceiling(
-        "FastTile<DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}
+    "converted": Ceiling(
+        "CertifiedTile<ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}
     ),
-    "double, floor": Ceiling("FastTile<DoubleFloorRule", 6.8, {"DFMA": 1536}),
+    "double, split": Ceiling(
+        "CertifiedTile<DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}
+    ),
+    "double, floor": Ceiling("CertifiedTile<DoubleFloorRule", 6.8, {"DFMA": 1536}),
 }
 
 
@@ -185,7 +187,7 @@ PARTS_AT_ONCE = 8
 
 def parts_loops(kernels: dict[str, Function]) -> tuple[float, float]:
     """Instructions for a chunk of an output where sums were split: in float32, and in double."""
-    function = kernels["void wide_kernel<4, 0, false>(Job, long)"]
+    function = kernels["void exact_kernel<4, 0, false>(Job, long)"]
     found = loops(function)
     (in_float,) = [i for i in found if sum(x.name == "LOP3.LUT.PAND" for x in i.body) >= 8]
     in_double = min((i for i in found if i.count("DADD")), key=lambda i: len(i.body))
@@ -349,9 +351,9 @@ def test_no_nan_is_what_a_conversion_makes_of_one():
 
 
 def test_exact_kernels_round_sums_in_double(kernels):
-    wide = [f for n, f in kernels.items() if "wide_kernel" in n]
-    assert len(wide) == 14
-    for function in wide:
+    exact = [f for n, f in kernels.items() if "exact_kernel" in n]
+    assert len(exact) == 14
+    for function in exact:
         names = {i.name.split(".")[0] for i in function.code}
         # Two-sum and the rules are separate additions; a division would contract as DFMA.
         assert {"DADD", "DMUL"} <= names

@@ -49,7 +49,7 @@ def shaped_kernel_of(
     kernels: dict[str, Function], rule: str, shape: tuple[int, int], tables: bool
 ) -> Function:
     tile = "DirectTile" if is_direct(shape) else "ShapedTile"
-    made_by = CEILINGS[rule].tile.removeprefix("FastTile<")
+    made_by = CEILINGS[rule].tile.removeprefix("CertifiedTile<")
     return made(kernels, f"{tile}<{made_by}, {flag(tables)}, {shape[0]}, {shape[1]}>")
 
 
