@@ -60,20 +60,21 @@ struct PanelKernel {
   using D = typename V::D;
   static constexpr int kVectors = kPanel / V::kWidth;
   static constexpr bool kStochastic = Variant::kMode == Rounding::kStochastic;
+  static constexpr bool kAnyProducts = Variant::kProducts == Products::kAny;
   using Draws = PanelDraws<V, kRows>;
 
   const Panel<V>& p;
   const ChunkEnd<V>& chunk_end;
 
   LPK_HD bool draws_products() const {
-    return Variant::kProducts == Products::kAny && p.acc.product_rounding == Rounding::kStochastic;
+    return kAnyProducts && p.acc.product_rounding == Rounding::kStochastic;
   }
 
   LPK_HD D product_of(D a, D b, const Draws& products, int r, int v, uint64_t k) const {
     const Accumulator& acc = p.acc;
     if constexpr (Variant::kProducts == Products::kNearest) {
       return round_to_float_nearest_even<D>(a * b, acc.product);
-    } else if constexpr (Variant::kProducts == Products::kAny) {
+    } else if constexpr (kAnyProducts) {
       D threshold{};
       if (acc.product_rounding == Rounding::kStochastic)
         threshold = products.threshold(r, v * V::kWidth, k);
@@ -83,17 +84,27 @@ struct PanelKernel {
     }
   }
 
-  LPK_HD D step(D sum, D a, D b, const Draws& sums, const Draws& products, int r, int v,
-                uint64_t k) const {
+  // The products of one k. Where they round in any way that is long code: two loops, and not a copy
+  // of it for each sum.
+  LPK_HD void products_of(D (&to)[kRows][kVectors], const D (&column)[kVectors],
+                          const Draws& products, int64_t k, uint64_t position) const {
+#pragma GCC unroll 1
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 1
+      for (int v = 0; v < kVectors; ++v)
+        to[r][v] = product_of(left(r, v, k), column[v], products, r, v, position);
+    }
+  }
+
+  // `product` is a b, rounded; a and b count where it is exact.
+  LPK_HD D step(D sum, D a, D b, D product, const Draws& sums, int r, int v, uint64_t k) const {
     Format fmt = p.acc.fmt;
     fmt.kind = Variant::kKind;
     if constexpr (Variant::kNearest && Variant::kProducts == Products::kExact) {
       return round_to_float_nearest_even<D>(odd_product_sum<D>(sum, a, b), fmt);
     } else if constexpr (Variant::kNearest) {
-      const D product = product_of(a, b, products, r, v, k);
       return round_to_float_nearest_even<D>(odd_sum<D>(sum, product), fmt);
     } else {
-      const D product = product_of(a, b, products, r, v, k);
       D threshold{};
       if (kStochastic) threshold = sums.threshold(r, v * V::kWidth, k);
       return add_rounded<D>(sum, product, fmt, Variant::kMode, threshold);
@@ -118,12 +129,17 @@ struct PanelKernel {
           t.lane_absent == nullptr ? 0 : t.lane_absent[p.lane / kPanel * t.depth + k];
       D column[kVectors];
       for (int v = 0; v < kVectors; ++v) column[v] = load<D>(p.b + k * kPanel + v * V::kWidth);
+      [[maybe_unused]] D rounded[kRows][kVectors];
+      if constexpr (kAnyProducts) products_of(rounded, column, products, k, position);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         if (t.absent != nullptr && t.absent[(p.row + r) * t.depth + k]) continue;
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
-          const D next = step(sum[r][v], left(r, v, k), column[v], sums, products, r, v, position);
+          const D a = left(r, v, k);
+          const D product =
+              kAnyProducts ? rounded[r][v] : product_of(a, column[v], products, r, v, position);
+          const D next = step(sum[r][v], a, column[v], product, sums, r, v, position);
           sum[r][v] = marks == 0 ? next : marked_lanes<V>(marks, v * V::kWidth) ? sum[r][v] : next;
         }
       }
