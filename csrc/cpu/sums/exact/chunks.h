@@ -68,8 +68,10 @@ class ChunkEnd {
   {
   }
 
+  // Compiled once, and not in every kernel.
   template <int kRows>
-  void close(const Tile& t, int64_t row, int64_t lane, uint64_t chunk) const {
+  __attribute__((noinline)) void close(const Tile& t, int64_t row, int64_t lane,
+                                       uint64_t chunk) const {
 #if defined(__AVX512F__)
     if (in_float_) {
       float* inner = t.inner + row * t.stride + lane;
