@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 # The GPU run builds for the GPU it finds; elsewhere one CUDA architecture shows that it compiles.
 GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
@@ -82,10 +83,15 @@ $(BIN)/python:
 		echo "$(PYTHON) -m venv made no environment with pip: install your system's python3-venv package" >&2; exit 1; }
 
 $(VENV)/.has-native: $(NATIVE)
+	@echo "==> compiling what changed of the C++ module: [files done/files in all]"
 	$(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
+# pip shows nothing of a build: the module is compiled before, and pip finds nothing left to do.
 $(VENV)/.has-%: pyproject.toml constraints.txt setup.py | $(BIN)/python
-	$(BIN)/python -m pip install -q -c constraints.txt setuptools pybind11 cmake ninja
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[$*]'
+	@echo "==> installing what compiles the C++ module"
+	$(INSTALL) setuptools pybind11 cmake ninja
+	$(MAKE) --no-print-directory $(VENV)/.has-native
+	@echo "==> installing what lpkernels[$*] needs: torch alone is a download of hundreds of megabytes"
+	$(INSTALL) --no-build-isolation -e '.[$*]'
 	touch $@

@@ -242,11 +242,7 @@ struct CountingRun {
     if (job.y == nullptr) {
       look<CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
     } else {
-      if (tally->histogram) {
-        ExponentBins<V> bins(tally);
-        for_words<V>(
-            job, [&](const uint32_t* words, int64_t count, int64_t) { bins.add(words, count); });
-      }
+      if (tally->histogram) fill_histogram(job);
       run_elements<V, CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
     }
     // The last group was filled with zeros.
@@ -254,6 +250,13 @@ struct CountingRun {
   }
 
  private:
+  // Not compiled in place, for every rule.
+  __attribute__((noinline)) void fill_histogram(const ElementBlock& job) const {
+    ExponentBins<V> bins(tally);
+    for_words<V>(job,
+                 [&](const uint32_t* words, int64_t count, int64_t) { bins.add(words, count); });
+  }
+
   template <class Rule, class Draws, int kPerWord>
   void look(const ElementBlock& job, const Rule& rule) const {
     const Draws draws(job);

@@ -26,8 +26,9 @@ constexpr int64_t kPageWords = 1024;
 template <class V>
 constexpr int64_t kTurnWords = V::kWidth < 16 ? 128 : 16;
 
-// Whole groups of kPerWord vectors. Streamed: y is aligned to the size of a vector.
-template <class V, class Rule, class Draws, int kPerWord>
+// Whole groups of kPerWord vectors. Streamed: y is aligned to the size of a vector; kMayStream:
+// whether results ever are.
+template <class V, class Rule, class Draws, int kPerWord, bool kMayStream = true>
 __attribute__((noinline, noclone)) void round_groups(const uint32_t* x, uint32_t* y, int64_t count,
                                                      const Rule& given, Draws draws, uint64_t index,
                                                      bool streamed) {
@@ -37,7 +38,7 @@ __attribute__((noinline, noclone)) void round_groups(const uint32_t* x, uint32_t
     return rule(load<typename V::U>(x + at + v * V::kWidth), draws.draws(v));
   };
   int64_t i = 0;
-  for (; streamed && i + kPages * kPageWords <= count; i += kPages * kPageWords) {
+  for (; kMayStream && streamed && i + kPages * kPageWords <= count; i += kPages * kPageWords) {
     for (int64_t at = i; at < i + kPageWords; at += kTurn) {
 #pragma GCC unroll 4
       for (int64_t page = 0; page < kPages; ++page) {
@@ -60,10 +61,10 @@ __attribute__((noinline, noclone)) void round_groups(const uint32_t* x, uint32_t
   }
 }
 
-template <class V, class Rule, class Draws, int kPerWord>
+template <class V, class Rule, class Draws, int kPerWord, bool kMayStream = true>
 void round_words(const uint32_t* x, uint32_t* y, int64_t count, const Rule& rule,
                  const Draws& draws, uint64_t index, bool streamed) {
-  const auto run = round_groups<V, Rule, Draws, kPerWord>;
+  const auto run = round_groups<V, Rule, Draws, kPerWord, kMayStream>;
   const int64_t whole = count - count % (kPerWord * V::kWidth);
   run(x, y, whole, rule, draws, index, streamed);
   if (whole == count) return;
@@ -103,8 +104,10 @@ void narrow_words(const uint32_t* from, int64_t count, void* to, bool streamed) 
   }
 }
 
+// These two are not compiled in place, for every rule.
 template <class V>
-void widen_span(const ElementBlock& job, int64_t begin, int64_t count, uint32_t* to) {
+__attribute__((noinline)) void widen_span(const ElementBlock& job, int64_t begin, int64_t count,
+                                          uint32_t* to) {
   const char* x = static_cast<const char*>(job.x) + begin * element_bytes(job.x_type);
   switch (job.x_type) {
     case ElementType::kFloat16:
@@ -117,8 +120,8 @@ void widen_span(const ElementBlock& job, int64_t begin, int64_t count, uint32_t*
 }
 
 template <class V>
-void narrow_span(const uint32_t* from, const ElementBlock& job, int64_t begin, int64_t count,
-                 bool streamed) {
+__attribute__((noinline)) void narrow_span(const uint32_t* from, const ElementBlock& job,
+                                           int64_t begin, int64_t count, bool streamed) {
   char* y = static_cast<char*>(job.y) + begin * element_bytes(job.y_type);
   switch (job.y_type) {
     case ElementType::kFloat16:

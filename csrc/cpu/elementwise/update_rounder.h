@@ -92,7 +92,7 @@ class Rounder {
     new (rule_) Rule(f, static_cast<int>(job.random_bits));
     new (draws_) Draws(job);
     run_ = [](const Rounder& self, uint32_t* x, int64_t count, uint64_t index) {
-      round_words<V, Rule, Draws, kPerWord>(
+      round_words<V, Rule, Draws, kPerWord, false>(
           x, x, count, *std::launder(reinterpret_cast<const Rule*>(self.rule_)),
           *std::launder(reinterpret_cast<const Draws*>(self.draws_)), index, false);
     };

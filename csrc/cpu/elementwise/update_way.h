@@ -127,7 +127,8 @@ struct WayRules {
   WayRules(const UpdatePiece& piece, int place)
       : WayRules(number_format(piece.args->quantizer(place)),
                  static_cast<int>(piece.args->quantizer(place)[kFormatInts + 1])) {}
-  WayRules(const Format& f, int random_bits)
+  // Not compiled in place, five times.
+  __attribute__((noinline)) WayRules(const Format& f, int random_bits)
       : codes(f),
         nearest(f, 0),
         even(f, 0),
@@ -249,7 +250,7 @@ class WayDraws {
  public:
   using U = typename V::U;
 
-  WayDraws(const UpdatePiece& piece, int place) {
+  __attribute__((noinline)) WayDraws(const UpdatePiece& piece, int place) {
     const int64_t* quantizer = piece.args->quantizer(place);
     if (!piece.args->rounds(place) ||
         static_cast<Rounding>(quantizer[kFormatInts]) != Rounding::kStochastic)

@@ -1,15 +1,11 @@
 // Tiers that are compiled on their own, each in a file of its own.
 #pragma once
 
-#include <functional>
-
 #include "common/accumulate.h"
-#include "cpu/drivers/tile.h"
+#include "cpu/sums/certified/exact_sums.h"
 
 namespace lpk {
 
-// Makes the parts of a tile for which a certificate does not hold.
-using ExactSums = std::function<void(const Tile&)>;
 using CertifiedTier = bool(const Tile& t, const Accumulator& acc, const OperandRange& a,
                            const OperandRange& b, const ExactSums& exact);
 

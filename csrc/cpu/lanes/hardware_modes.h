@@ -28,22 +28,27 @@ struct UsualRounding {
 // The processor rounds so from construction to destruction, for instructions that take no rounding
 // of their own. What is rounded inside must come from memory and go to memory inside, which
 // compilers move past neither end.
-template <int kMode>
-class ProcessorRounding {
+class ProcessorMode {
  public:
-  // Inside, the processor rounds to nearest again.
-  using Paused = ProcessorRounding<kNearestMode>;
-
-  ProcessorRounding() : saved_(_mm_getcsr()) {
+  explicit ProcessorMode(int mode) : saved_(_mm_getcsr()) {
     constexpr unsigned kRounding = _MM_FROUND_TO_ZERO;
-    _mm_setcsr((saved_ & ~(kRounding << 13)) | (kMode & kRounding) << 13);
+    _mm_setcsr((saved_ & ~(kRounding << 13)) | (mode & kRounding) << 13);
   }
-  ~ProcessorRounding() { _mm_setcsr(saved_); }
-  ProcessorRounding(const ProcessorRounding&) = delete;
-  ProcessorRounding& operator=(const ProcessorRounding&) = delete;
+  ~ProcessorMode() { _mm_setcsr(saved_); }
+  ProcessorMode(const ProcessorMode&) = delete;
+  ProcessorMode& operator=(const ProcessorMode&) = delete;
 
  private:
   unsigned saved_;
+};
+
+// The same for a mode known to the compiler.
+template <int kMode>
+struct ProcessorRounding : ProcessorMode {
+  // Inside, the processor rounds to nearest again.
+  using Paused = ProcessorRounding<kNearestMode>;
+
+  ProcessorRounding() : ProcessorMode(kMode) {}
 };
 
 }  // namespace

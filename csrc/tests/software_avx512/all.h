@@ -66,10 +66,10 @@
 #define _mm512_fmadd_round_ph software_mm512_fmadd_round_ph
 #define _mm512_fmadd_round_ps software_mm512_fmadd_round_ps
 #define _mm512_fmsub_pd software_mm512_fmsub_pd
-#define _mm512_fmsub_ph software_mm512_fmsub_ph
+#define _mm512_fmsub_round_ph software_mm512_fmsub_round_ph
 #define _mm512_fmsub_ps software_mm512_fmsub_ps
 #define _mm512_fnmadd_pd software_mm512_fnmadd_pd
-#define _mm512_fnmadd_ph software_mm512_fnmadd_ph
+#define _mm512_fnmadd_round_ph software_mm512_fnmadd_round_ph
 #define _mm512_fnmadd_ps software_mm512_fnmadd_ps
 #define _mm512_insertf32x4 software_mm512_insertf32x4
 #define _mm512_inserti64x4 software_mm512_inserti64x4
@@ -132,6 +132,7 @@
 #define _mm512_storeu_si512 software_mm512_storeu_si512
 #define _mm512_stream_si512 software_mm512_stream_si512
 #define _mm512_sub_epi32 software_mm512_sub_epi32
+#define _mm512_sub_round_ph software_mm512_sub_round_ph
 #define _mm512_ternarylogic_epi32 software_mm512_ternarylogic_epi32
 #define _mm512_ternarylogic_epi64 software_mm512_ternarylogic_epi64
 #define _mm512_test_epi32_mask software_mm512_test_epi32_mask

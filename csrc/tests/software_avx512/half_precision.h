@@ -62,7 +62,8 @@ inline __m256 software_odd_multiply_add(__m512d a, __m512d b, __m512d c, bool do
   return __builtin_convertvector((__m512d)((odd & ~dropped) | (lost & (dropped + 1))), __m256);
 }
 
-inline __m512h software_multiply_add(__m512h a, __m512h b, __m512h c, int mode) {
+// To nearest whatever the processor's mode is, but for the last rounding.
+inline __m512h software_quarters(__m512h a, __m512h b, __m512h c, int mode) {
   const bool down = (mode & 3) == _MM_FROUND_TO_NEG_INF;
   __m512h result;
   for (int half = 0; half < 2; ++half) {
@@ -81,20 +82,29 @@ inline __m512h software_multiply_add(__m512h a, __m512h b, __m512h c, int mode) 
   }
   return result;
 }
+inline __m512h software_multiply_add(__m512h a, __m512h b, __m512h c, int mode) {
+  if (mode == _MM_FROUND_CUR_DIRECTION) mode = _mm_getcsr() >> 13 & 3;
+  return software_rounded(
+      _MM_FROUND_TO_NEAREST_INT, a, b, c,
+      [mode](__m512h x, __m512h y, __m512h z) { return software_quarters(x, y, z, mode); });
+}
 
 SOFTWARE __m512h software_negated(__m512h x) { return (__m512h)((SoftwareWords)x ^ 0x80008000u); }
 SOFTWARE __m512h _mm512_fmadd_round_ph(__m512h a, __m512h b, __m512h c, int mode) {
   return software_multiply_add(a, b, c, mode);
 }
-SOFTWARE __m512h _mm512_fmsub_ph(__m512h a, __m512h b, __m512h c) {
-  return software_multiply_add(a, b, software_negated(c), _MM_FROUND_TO_NEAREST_INT);
+SOFTWARE __m512h _mm512_fmsub_round_ph(__m512h a, __m512h b, __m512h c, int mode) {
+  return software_multiply_add(a, b, software_negated(c), mode);
 }
-SOFTWARE __m512h _mm512_fnmadd_ph(__m512h a, __m512h b, __m512h c) {
-  return software_multiply_add(software_negated(a), b, c, _MM_FROUND_TO_NEAREST_INT);
+SOFTWARE __m512h _mm512_fnmadd_round_ph(__m512h a, __m512h b, __m512h c, int mode) {
+  return software_multiply_add(software_negated(a), b, c, mode);
 }
-// 1 a + b, and a b plus the zero of the product's sign.
+// 1 a + b, 1 a - b, and a b plus the zero of the product's sign.
 SOFTWARE __m512h _mm512_add_round_ph(__m512h a, __m512h b, int mode) {
   return software_multiply_add(a, _mm512_set1_ph(1), b, mode);
+}
+SOFTWARE __m512h _mm512_sub_round_ph(__m512h a, __m512h b, int mode) {
+  return software_multiply_add(a, _mm512_set1_ph(1), software_negated(b), mode);
 }
 SOFTWARE __m512h _mm512_mul_round_ph(__m512h a, __m512h b, int mode) {
   const SoftwareWords sign = ((SoftwareWords)a ^ (SoftwareWords)b) & 0x80008000u;

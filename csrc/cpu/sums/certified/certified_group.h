@@ -3,6 +3,7 @@
 #pragma once
 
 #include "certified_operands.h"
+#include "exact_sums.h"
 #include "fixed_rules.h"
 #include "snapshot.h"
 
@@ -249,7 +250,8 @@ struct CertifiedRun {
 };
 
 // Some rows and lanes of a tile, as a tile.
-inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int64_t lanes) {
+__attribute__((noinline)) inline Tile part_of(const Tile& t, int64_t row, int64_t rows,
+                                              int64_t lane, int64_t lanes) {
   Tile part = t;
   part.rows = rows;
   part.lanes = lanes;
@@ -271,10 +273,10 @@ inline Tile part_of(const Tile& t, int64_t row, int64_t rows, int64_t lane, int6
 // Makes all of a tile, group by group. Groups for which the certificate does not hold go to
 // `exact`. After several of them in a row, as many of the next groups go there untried, because
 // they are likely to fail as well.
-template <Taps kTaps, class Run, class Exact>
+template <Taps kTaps, class Run>
 class CertifiedGroups {
  public:
-  CertifiedGroups(const Tile& t, const Run& run, const Exact& exact)
+  CertifiedGroups(const Tile& t, const Run& run, const ExactSums& exact)
       : t_(t), run_(run), exact_(exact) {}
 
   // Whole groups panel by panel, which then stays in the first cache; the rest of the rows one by
@@ -340,7 +342,7 @@ class CertifiedGroups {
   }
 
   template <int kGroup, int kPanels>
-  void group(int64_t row, int64_t lane) {
+  __attribute__((noinline)) void group(int64_t row, int64_t lane) {
     constexpr int64_t kGroupLanes = kPanels * kPanel;
     if (untried_ > 0) {
       --untried_;
@@ -358,7 +360,7 @@ class CertifiedGroups {
 
   const Tile& t_;
   const Run& run_;
-  const Exact& exact_;
+  const ExactSums& exact_;
   int64_t failures_ = 0;  // in a row, those untried with them
   int64_t untried_ = 0;   // of the next groups
 };

@@ -37,19 +37,18 @@ constexpr bool kSumsOdd = kAvx512 || S::kDouble;
 
 // The place where a rule works: a tile, its operands, whether sums are watched, and the function
 // that makes the parts for which the certificate does not hold.
-template <class S, class Exact>
+template <class S>
 struct CertifiedWork {
   const Tile& tile;
   const Operands<S>& operands;
   const Accumulator& acc;
   int shift;  // of the sums
   bool watched;
-  const Exact& exact;
+  const ExactSums& exact;
 };
 
-template <class S, class Exact, class Rule, class Product = ExactProduct>
-bool run_certified(const CertifiedWork<S, Exact>& work, const Rule& rule,
-                   const Product& product = {}) {
+template <class S, class Rule, class Product = ExactProduct>
+bool run_certified(const CertifiedWork<S>& work, const Rule& rule, const Product& product = {}) {
   using Run = CertifiedRun<S, Rule, Product>;
   const Run run(work.acc, work.operands, work.shift, rule, product, work.watched);
   Tile tile = work.tile;
@@ -60,21 +59,21 @@ bool run_certified(const CertifiedWork<S, Exact>& work, const Rule& rule,
     tile.lane_absent = nullptr;
   }
   if (tile.spread()) {
-    CertifiedGroups<Taps::kSpread, Run, Exact>(tile, run, work.exact).run();
+    CertifiedGroups<Taps::kSpread, Run>(tile, run, work.exact).run();
     return true;
   }
   if constexpr (Rule::kKeepsZeros) {
     if (tile.absent != nullptr || tile.lane_absent != nullptr) {
-      CertifiedGroups<Taps::kMarked, Run, Exact>(tile, run, work.exact).run();
+      CertifiedGroups<Taps::kMarked, Run>(tile, run, work.exact).run();
       return true;
     }
   }
-  CertifiedGroups<Taps::kPlain, Run, Exact>(tile, run, work.exact).run();
+  CertifiedGroups<Taps::kPlain, Run>(tile, run, work.exact).run();
   return true;
 }
 
-template <class S, class Sum, class Exact>
-bool run_certified_nearest(const CertifiedWork<S, Exact>& work, bool floor) {
+template <class S, class Sum>
+bool run_certified_nearest(const CertifiedWork<S>& work, bool floor) {
   const Format& f = work.acc.fmt;
 #if defined(__AVX512F__)
   if (floor && splits_shortly<S>(f))
@@ -91,8 +90,8 @@ bool run_certified_nearest(const CertifiedWork<S, Exact>& work, bool floor) {
 }
 
 // Chooses the rule; false if there is none for the accumulator.
-template <class S, class Exact>
-bool run_certified_rule(const CertifiedWork<S, Exact>& work, const Certificate& c) {
+template <class S>
+bool run_certified_rule(const CertifiedWork<S>& work, const Certificate& c) {
 #if defined(__AVX512F__)
   if constexpr (!S::kDouble) {
     if (one_digit_less(S::kPrecision, work.acc.fmt))
@@ -115,8 +114,8 @@ inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
   return all;
 }
 
-template <class S, bool kWraps, class Exact>
-bool run_grid_rule(const CertifiedWork<S, Exact>& work, const GridCertificate& c) {
+template <class S, bool kWraps>
+bool run_grid_rule(const CertifiedWork<S>& work, const GridCertificate& c) {
   const Accumulator& acc = work.acc;
   const auto run = [&](auto rule) { return run_certified(work, rule); };
   using Mode = Rounding;
@@ -137,9 +136,9 @@ bool run_grid_rule(const CertifiedWork<S, Exact>& work, const GridCertificate& c
 }
 
 // Fixed-point sums of exact products.
-template <class S, class Exact>
+template <class S>
 bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                   const OperandRange& b, const Exact& exact) {
+                   const OperandRange& b, const ExactSums& exact) {
   AddendRange products = product_range(a, b);
   if (!products.plain) return false;
   // It only matters here whether products are whole quanta.
@@ -150,7 +149,7 @@ bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
       certify_grid(S::kPrecision, acc.fmt, acc.rounding, products, state_range(t, acc), factor);
   if (!c.valid) return false;
   const Operands<S> scaled(t, c.shift);
-  const CertifiedWork<S, Exact> work{t, scaled, acc, c.shift, false, exact};
+  const CertifiedWork<S> work{t, scaled, acc, c.shift, false, exact};
   if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(work, c);
   return run_grid_rule<S, false>(work, c);
 }
@@ -170,9 +169,9 @@ inline int shift_of_infinity(const Format& f) {
 // Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
 // there is none at all, as for products that must be rounded (certified_products.h) and other modes
 // (certified_truncated.h).
-template <class S, class Exact>
+template <class S>
 bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                        const OperandRange& b, const Exact& exact) {
+                        const OperandRange& b, const ExactSums& exact) {
   if (acc.fmt.kind == Kind::kFixed) return run_grid_tile<S>(t, acc, a, b, exact);
   if (acc.rounding != Rounding::kNearestEven) return false;
   const AddendRange products = product_range(a, b);
@@ -183,7 +182,7 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   if (!c.valid || (!kSumsOdd<S> && c.odd)) return false;
   const int shift = 1 - c.bound;
   const Operands<S> scaled(t, shift);
-  const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
+  const CertifiedWork<S> work{t, scaled, acc, shift, c.reached, exact};
   const bool overflows = c.reached && c.overflows && !c.odd && !c.floor;
   if (overflows && splits_shortly<S>(acc.fmt) && acc.fmt.overflow == Overflow::kSaturate) {
     using Sum = NearestSum<S>;
@@ -198,11 +197,10 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
       std::optional<Operands<S>> again;
       const auto infinite = [&](const Tile& part) {
         if (!again) again.emplace(t, far, 0, 1);
-        const CertifiedWork<S, Exact> rest{part, *again, acc, far, false, exact};
+        const CertifiedWork<S> rest{part, *again, acc, far, false, exact};
         run_certified(rest, InfiniteRule<S>(acc.fmt));
       };
-      return run_certified_rule(
-          CertifiedWork<S, decltype(infinite)>{t, scaled, acc, shift, c.reached, infinite}, c);
+      return run_certified_rule(CertifiedWork<S>{t, scaled, acc, shift, c.reached, infinite}, c);
     }
   }
   return run_certified_rule(work, c);

@@ -94,8 +94,8 @@ struct FullProduct {
   LPK_HD F seen(F h) const { return S::masked(h, watched_bits); }
 };
 
-template <class S, class Exact>
-bool run_full_products(const CertifiedWork<S, Exact>& work, const Certificate& c,
+template <class S>
+bool run_full_products(const CertifiedWork<S>& work, const Certificate& c,
                        const FullProduct<S>& product) {
   const Accumulator& acc = work.acc;
 #if defined(__AVX512F__)
@@ -114,8 +114,8 @@ bool run_full_products(const CertifiedWork<S, Exact>& work, const Certificate& c
 }
 
 // The rest: short products, whose sums are never -0.
-template <class S, class Exact>
-bool run_short_products(const CertifiedWork<S, Exact>& work, const ProductCertificate& p) {
+template <class S>
+bool run_short_products(const CertifiedWork<S>& work, const ProductCertificate& p) {
   const Accumulator& acc = work.acc;
   const ShortProduct<S, false> product(acc.product, p, work.shift);
 #if defined(__AVX512F__)
@@ -132,9 +132,9 @@ bool run_short_products(const CertifiedWork<S, Exact>& work, const ProductCertif
 }
 
 // A tile whose products the accumulator rounds, in float32; false if there is no certificate.
-template <class S, class Exact>
+template <class S>
 bool run_rounded_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                      const OperandRange& b, const Exact& exact) {
+                      const OperandRange& b, const ExactSums& exact) {
   const bool nearest = acc.rounding == Rounding::kNearestEven;
   if (!acc.has_product || products_stay(acc.product, product_range(a, b))) return false;
   const bool truncates =
@@ -152,7 +152,7 @@ bool run_rounded_tile(const Tile& t, const Accumulator& acc, const OperandRange&
   const int shift = 1 - c.bound;
   if (std::abs(shift - p.shift) > 126) return false;
   const Operands<S> scaled(t, p.shift);
-  const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
+  const CertifiedWork<S> work{t, scaled, acc, shift, c.reached, exact};
   const bool brief = acc.product.man_bits <= 10 && !p.saturates && !c.odd && !c.floor &&
                      (!p.watched || (nearest && splits_shortly<S>(acc.fmt)));
   if (brief) return run_short_products(work, p);

@@ -124,9 +124,9 @@ inline bool mostly_normal(const Tile& t, const Format& f) {
   return small <= samples / 32;
 }
 
-template <class S, class Rule, class Exact>
+template <class S, class Rule>
 bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                        const OperandRange& b, const Exact& exact) {
+                        const OperandRange& b, const ExactSums& exact) {
   const AddendRange products = product_range(a, b);
   const bool scales_b = Operands<S>::scales_b(t);
   const OperandRange& factor = scales_b ? b : a;
@@ -139,14 +139,14 @@ bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRang
   if (c.valid && !c.floor) {
     const int shift = 1 - c.bound;
     const Operands<S> scaled(t, shift);
-    const CertifiedWork<S, Exact> work{t, scaled, acc, shift, c.reached, exact};
+    const CertifiedWork<S> work{t, scaled, acc, shift, c.reached, exact};
     return run_certified(work, GroundedRule<S, Rule>(acc.fmt, 2.0, negative));
   }
   const GroundCertificate g = certify_ground(acc, products, state, factor, scales_b ? a : b, terms);
   if (!g.valid || !mostly_normal(t, acc.fmt)) return false;
   const int shift = -126 - acc.fmt.emin;
   const Operands<S> scaled(t, g.factor_shift, g.other_shift);
-  const CertifiedWork<S, Exact> work{t, scaled, acc, shift, g.reached, exact};
+  const CertifiedWork<S> work{t, scaled, acc, shift, g.reached, exact};
   return run_certified(work,
                        GroundedRule<S, Rule>(acc.fmt, std::ldexp(1.0, g.bound + shift), true));
 }
@@ -157,9 +157,9 @@ inline bool takes_products(const Accumulator& acc, const OperandRange& a, const 
 }
 
 // Float formats and exact products; false if there is no certificate.
-template <class S, class Exact>
+template <class S>
 bool run_truncated_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                        const OperandRange& b, const Exact& exact) {
+                        const OperandRange& b, const ExactSums& exact) {
   if (!takes_products(acc, a, b)) return false;
   switch (acc.rounding) {
 #if !defined(__AVX512F__)

@@ -20,7 +20,10 @@ struct Snapshot {
   bool infinite = false;  // or NaN
 
   explicit Snapshot(const Tile& t) {
-    if (at_zero(t)) return;
+    if (!at_zero(t)) take(t);
+  }
+  // This, like all that happens once a block, is compiled once, and not in every kernel.
+  __attribute__((noinline)) void take(const Tile& t) {
     Words zeros{}, tops{};
     for (int r = 0; r < kRows; ++r) {
       std::memcpy(inner[r], t.inner + r * t.stride, sizeof inner[r]);
@@ -37,7 +40,7 @@ struct Snapshot {
       infinite |= tops[i] != 0;
     }
   }
-  bool has_nan() const {
+  __attribute__((noinline)) bool has_nan() const {
     if (!infinite) return false;
     bool found = false;
     for (const auto& row : inner) {
@@ -46,7 +49,7 @@ struct Snapshot {
     return found;
   }
   static bool at_zero(const Tile& t) { return t.k0 == 0 && !t.started; }
-  void restore(const Tile& t) const {
+  __attribute__((noinline)) void restore(const Tile& t) const {
     for (int r = 0; r < kRows; ++r) {
       float* to_inner = t.inner + r * t.stride;
       float* to_outer = t.outer + r * t.stride;

@@ -19,7 +19,8 @@ struct EventState {
   uint64_t row_id[kEventRows] = {}, lane_id[kPanel] = {};
   Tile key{};  // the keys of the draws
 
-  EventState(const EventBlock& block, EventPiece& of)
+  // What happens once a block or once a piece is compiled once, and not in every loop.
+  __attribute__((noinline)) EventState(const EventBlock& block, EventPiece& of)
       : args(*block.args), acc(accumulator_from(args.accumulator)), piece(of) {
     piece.row = block.row;
     piece.rows = block.rows;
@@ -35,7 +36,7 @@ struct EventState {
   }
 
   // The products from .. to; lanes and rows past the edge hold zeros, which count nowhere.
-  void load(int64_t from, int64_t to) {
+  __attribute__((noinline)) void load(int64_t from, int64_t to) {
     piece.from = from;
     piece.to = to;
     piece.swamped = 0;
@@ -51,6 +52,14 @@ struct EventState {
     for (int64_t r = 0; r < piece.rows; ++r) {
       const float* row = args.a + (piece.row + r) * args.a_row;
       for (int64_t k = from; k < to; ++k) a[r * kEventDepth + k - from] = row[k * args.a_k];
+    }
+  }
+
+  __attribute__((noinline)) void store_sums(const EventBlock& block) const {
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const float* sums = acc.chunk > 0 ? outer[r] : inner[r];
+      float* to = args.c + (block.row + r) * args.n + block.lane;
+      for (int64_t l = 0; l < block.lanes; ++l) to[l] = canonical_float(sums[l]);
     }
   }
 

@@ -14,7 +14,8 @@ void run_events(const EventBlock& block) {
   const auto state = std::make_unique<EventState>(block, *piece);
   EventState& s = *state;
   const auto group = std::make_unique<Group>(s);
-  const auto single = std::make_unique<Single>(s);
+  std::unique_ptr<Single> single;
+  if constexpr (kGroup > 1) single = std::make_unique<Single>(s);
   const auto run = [&](auto& sums, int64_t row, int64_t count) {
     sums.start(row);
     for_each_event_sum(
@@ -30,19 +31,16 @@ void run_events(const EventBlock& block) {
     s.load(from, s.piece_end(from));
     int64_t row = 0;
     for (; row + kGroup <= block.rows; row += kGroup) run(*group, row, kGroup);
-    for (; row < block.rows; ++row) run(*single, row, 1);
+    if constexpr (kGroup > 1) {
+      for (; row < block.rows; ++row) run(*single, row, 1);
+    }
     if (s.acc.chunk > 0) {
       const int64_t whole = piece->to == s.args.k ? s.acc.chunk - 1 : 0;
       piece->chunk_count = (piece->to + whole) / s.acc.chunk - piece->first_chunk;
     }
     block.sink->take(*piece);
   }
-  if (s.args.c == nullptr) return;
-  for (int64_t r = 0; r < block.rows; ++r) {
-    const float* sums = s.acc.chunk > 0 ? s.outer[r] : s.inner[r];
-    float* to = s.args.c + (block.row + r) * s.args.n + block.lane;
-    for (int64_t l = 0; l < block.lanes; ++l) to[l] = canonical_float(sums[l]);
-  }
+  if (s.args.c != nullptr) s.store_sums(block);
 }
 
 // Rows whose chains of additions hide each other's latency.

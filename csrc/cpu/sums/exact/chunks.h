@@ -19,35 +19,43 @@ inline int64_t first_from(const Tile& t, int64_t k, int64_t limit) {
   return k;
 }
 
-// Calls span(from, to, closed) for consecutive parts of the block of k: `closed` is the chunk that
-// ends with the part, or -1.
+// Consecutive parts of the block of k: products from .. to, and `closed`, the chunk that ends with
+// the part, or -1.
 //
 // A chunk without a product adds +0 to the outer sum. That changes nothing but a sum of -0, once:
 // one empty part stands for all such chunks in a row, and those before the first product, where the
 // outer sum is still +0, have none.
-template <class Span>
-LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
-  int64_t k = 0;
+struct Spans {
+  int64_t from = 0, to = 0, closed = -1;
   int64_t empty = -1;
-  // One call of span, so that it is inlined and its sums stay in registers.
-  while (k < t.depth || empty >= 0) {
-    int64_t end = k;
-    int64_t closed = empty;
+
+  // The next part; false after the last. Compiled once, and not in every kernel.
+  __attribute__((noinline)) bool next(const Tile& t, int64_t chunk) {
+    from = to;
+    if (from >= t.depth && empty < 0) return false;
+    closed = empty;
     if (chunk == 0) {
-      end = t.depth;
+      to = t.depth;
     } else if (empty >= 0) {
       empty = -1;
     } else {
-      const int64_t index = t.position_of(k) / chunk;
+      const int64_t index = t.position_of(from) / chunk;
       const int64_t following = (index + 1) * chunk;
-      end = first_from(t, k, std::min(following, t.length));
-      const int64_t next = t.position_of(end);
-      if (next >= std::min(following, t.length)) closed = index;
-      if (next == t.length ? next > following : next >= following + chunk) empty = index + 1;
+      to = first_from(t, from, std::min(following, t.length));
+      const int64_t after = t.position_of(to);
+      if (after >= std::min(following, t.length)) closed = index;
+      if (after == t.length ? after > following : after >= following + chunk) empty = index + 1;
     }
-    span(k, end, closed);
-    k = end;
+    return true;
   }
+};
+
+// Calls span(from, to, closed) for each of them.
+template <class Span>
+LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
+  Spans part;
+  // One call of span, so that it is inlined and its sums stay in registers.
+  while (part.next(t, chunk)) span(part.from, part.to, part.closed);
 }
 
 // outer <- round(outer + inner), inner <- +0 for some rows of one panel. Made once a tile.
@@ -68,8 +76,10 @@ class ChunkEnd {
   {
   }
 
+  // Compiled once, and not in every kernel.
   template <int kRows>
-  void close(const Tile& t, int64_t row, int64_t lane, uint64_t chunk) const {
+  __attribute__((noinline)) void close(const Tile& t, int64_t row, int64_t lane,
+                                       uint64_t chunk) const {
 #if defined(__AVX512F__)
     if (in_float_) {
       float* inner = t.inner + row * t.stride + lane;

@@ -51,7 +51,32 @@ struct Panel {
   LPK_HD float* state(float* base, int r, int v) const {
     return base + (row + r) * t.stride + lane + v * V::kWidth;
   }
+  LPK_HD typename V::D left(int r, int v, int64_t k) const {
+    if (!t.spread()) return Lanes<typename V::D>::all(a[(row + r) * t.depth + k]);
+    return load_floats<V>(t.a + t.row_at[row + r] + t.step_at[k] + v * V::kWidth);
+  }
 };
+
+// The products of one k, rounded in any way: long code, which is compiled once for all kernels and
+// not unrolled.
+template <class V, int kRows>
+__attribute__((noinline)) void round_products(const Panel<V>& p, const PanelDraws<V, kRows>& draws,
+                                              int64_t k, uint64_t position,
+                                              typename V::D (*to)[kPanel / V::kWidth]) {
+  using D = typename V::D;
+  const Accumulator& acc = p.acc;
+#pragma GCC unroll 1
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 1
+    for (int v = 0; v < kPanel / V::kWidth; ++v) {
+      D threshold{};
+      if (acc.product_rounding == Rounding::kStochastic)
+        threshold = draws.threshold(r, v * V::kWidth, position);
+      const D product = p.left(r, v, k) * load<D>(p.b + k * kPanel + v * V::kWidth);
+      to[r][v] = round_to<D>(product, acc.product, acc.product_rounding, threshold);
+    }
+  }
+}
 
 // One group of rows against one panel: the state in registers, the loop over k, the closing of
 // chunks.
@@ -60,50 +85,37 @@ struct PanelKernel {
   using D = typename V::D;
   static constexpr int kVectors = kPanel / V::kWidth;
   static constexpr bool kStochastic = Variant::kMode == Rounding::kStochastic;
+  static constexpr bool kAnyProducts = Variant::kProducts == Products::kAny;
   using Draws = PanelDraws<V, kRows>;
 
   const Panel<V>& p;
   const ChunkEnd<V>& chunk_end;
 
   LPK_HD bool draws_products() const {
-    return Variant::kProducts == Products::kAny && p.acc.product_rounding == Rounding::kStochastic;
+    return kAnyProducts && p.acc.product_rounding == Rounding::kStochastic;
   }
 
-  LPK_HD D product_of(D a, D b, const Draws& products, int r, int v, uint64_t k) const {
-    const Accumulator& acc = p.acc;
+  LPK_HD D product_of(D a, D b) const {
     if constexpr (Variant::kProducts == Products::kNearest) {
-      return round_to_float_nearest_even<D>(a * b, acc.product);
-    } else if constexpr (Variant::kProducts == Products::kAny) {
-      D threshold{};
-      if (acc.product_rounding == Rounding::kStochastic)
-        threshold = products.threshold(r, v * V::kWidth, k);
-      return round_to<D>(a * b, acc.product, acc.product_rounding, threshold);
+      return round_to_float_nearest_even<D>(a * b, p.acc.product);
     } else {
       return a * b;
     }
   }
 
-  LPK_HD D step(D sum, D a, D b, const Draws& sums, const Draws& products, int r, int v,
-                uint64_t k) const {
+  // `product` is a b, rounded; a and b count where it is exact.
+  LPK_HD D step(D sum, D a, D b, D product, const Draws& sums, int r, int v, uint64_t k) const {
     Format fmt = p.acc.fmt;
     fmt.kind = Variant::kKind;
     if constexpr (Variant::kNearest && Variant::kProducts == Products::kExact) {
       return round_to_float_nearest_even<D>(odd_product_sum<D>(sum, a, b), fmt);
     } else if constexpr (Variant::kNearest) {
-      const D product = product_of(a, b, products, r, v, k);
       return round_to_float_nearest_even<D>(odd_sum<D>(sum, product), fmt);
     } else {
-      const D product = product_of(a, b, products, r, v, k);
       D threshold{};
       if (kStochastic) threshold = sums.threshold(r, v * V::kWidth, k);
       return add_rounded<D>(sum, product, fmt, Variant::kMode, threshold);
     }
-  }
-
-  LPK_HD D left(int r, int v, int64_t k) const {
-    const Tile& t = p.t;
-    if (!t.spread()) return Lanes<D>::all(p.a[(p.row + r) * t.depth + k]);
-    return load_floats<V>(t.a + t.row_at[p.row + r] + t.step_at[k] + v * V::kWidth);
   }
 
   // Products from .. to of the block, of which only the last may close a chunk.
@@ -118,12 +130,16 @@ struct PanelKernel {
           t.lane_absent == nullptr ? 0 : t.lane_absent[p.lane / kPanel * t.depth + k];
       D column[kVectors];
       for (int v = 0; v < kVectors; ++v) column[v] = load<D>(p.b + k * kPanel + v * V::kWidth);
+      [[maybe_unused]] D rounded[kRows][kVectors];
+      if constexpr (kAnyProducts) round_products<V, kRows>(p, products, k, position, rounded);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         if (t.absent != nullptr && t.absent[(p.row + r) * t.depth + k]) continue;
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
-          const D next = step(sum[r][v], left(r, v, k), column[v], sums, products, r, v, position);
+          const D a = p.left(r, v, k);
+          const D product = kAnyProducts ? rounded[r][v] : product_of(a, column[v]);
+          const D next = step(sum[r][v], a, column[v], product, sums, r, v, position);
           sum[r][v] = marks == 0 ? next : marked_lanes<V>(marks, v * V::kWidth) ? sum[r][v] : next;
         }
       }

@@ -32,20 +32,16 @@ LPK_HD void store_halves(float* low, float* high, Half x) {
   _mm512_storeu_ps(high, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)));
 }
 
-// kRows rows from `row` on against kPairs pairs of panels from `lane` on. The last pair of a tile
-// may have one panel only: `beside` then takes what would be the other's.
-template <int kMode, class Product, bool kSaturates>
-struct HalfRun {
-  static constexpr int kWords = Product::kWords;
+// Where the sums of a tile lie in memory, by rows against pairs of panels. The last pair of a tile
+// may have one panel only: `beside` then takes what would be the other's. What happens here, at the
+// ends of chunks and blocks, is compiled once for all kernels: they hand their sums over in memory.
+struct HalfState {
   const Tile& t;
-  const Accumulator& acc;
-  const Product& product;
   const ChunkEnd<Vec<8>>& end;
-  const uint32_t* a;    // rows x depth x kWords, each a value twice
-  const HalfColumn* b;  // pairs of panels of depth x 32
-  bool outer_is_half;
   int64_t paired;  // lanes of whole pairs
   float* beside;   // kMaxHalfRows x kPanel
+  bool outer_is_half;
+  bool outer_saturates;
   Half limit = all_halves(65504.0f);
 
   LPK_HD float* high(float* state, int64_t row, int r, int64_t lane) const {
@@ -58,37 +54,78 @@ struct HalfRun {
     store_halves(state + (row + r) * t.stride + lane, high(state, row, r, lane), x);
   }
 
-  LPK_HD __mmask32 marks(int64_t lane, int64_t k) const {
-    const uint16_t* low = t.lane_absent + lane / kPanel * t.depth + k;
-    return lane < paired ? *low | static_cast<uint32_t>(low[t.depth]) << 16 : *low;
+  // The inner sums of `rows` rows from `row` on and `wide` pairs from `lane` on.
+  __attribute__((noinline)) void load_all(int rows, int wide, int64_t row, int64_t lane,
+                                          HalfColumn* to) const {
+    for (int r = 0; r < rows; ++r) {
+      for (int w = 0; w < wide; ++w, ++to)
+        lpk::store(to, load(t.inner, row, r, lane + w * kHalfLanes));
+    }
+  }
+  __attribute__((noinline)) void store_all(int rows, int wide, int64_t row, int64_t lane,
+                                           const HalfColumn* from) const {
+    for (int r = 0; r < rows; ++r) {
+      for (int w = 0; w < wide; ++w, ++from)
+        store(t.inner, row, r, lane + w * kHalfLanes, lpk::load<Half>(from));
+    }
   }
 
-  template <int kRows, int kPairs>
-  void close(Half (&sum)[kRows][kPairs], int64_t row, int64_t lane, int64_t chunk) const {
-    for (int w = 0; w < kPairs; ++w) {
-      const int64_t first = lane + w * kHalfLanes;
-      if (outer_is_half) {
-        for (int r = 0; r < kRows; ++r) {
-          Half total = _mm512_add_round_ph(load(t.outer, row, r, first), sum[r][w], kMode);
-          if (acc.outer.overflow == Overflow::kSaturate) total = half_within(total, limit);
-          store(t.outer, row, r, first, total);
-        }
-      } else {
-        for (int r = 0; r < kRows; ++r) store(t.inner, row, r, first, sum[r][w]);
-        end.template close<kRows>(t, row, first, static_cast<uint64_t>(chunk));
-        if (first < paired)
-          end.template close<kRows>(t, row, first + kPanel, static_cast<uint64_t>(chunk));
+  // outer <- round(outer + inner) in half precision.
+  __attribute__((noinline)) void close_in_half(int rows, int wide, int64_t row, int64_t lane,
+                                               const HalfColumn* from) const {
+    for (int r = 0; r < rows; ++r) {
+      for (int w = 0; w < wide; ++w, ++from) {
+        const int64_t first = lane + w * kHalfLanes;
+        Half total =
+            _mm512_add_round_ph(load(t.outer, row, r, first), lpk::load<Half>(from), kModeOfSums);
+        if (outer_saturates) total = half_within(total, limit);
+        store(t.outer, row, r, first, total);
       }
-      for (int r = 0; r < kRows; ++r) sum[r][w] = _mm512_setzero_ph();
     }
+  }
+  // The same in any format, of the inner sums in memory, which then are +0.
+  template <int kRows>
+  __attribute__((noinline)) void close(int wide, int64_t row, int64_t lane, int64_t chunk) const {
+    const ProcessorMode usual(kNearestMode);
+    for (int64_t first = lane; first < lane + wide * kHalfLanes; first += kHalfLanes) {
+      end.template close<kRows>(t, row, first, static_cast<uint64_t>(chunk));
+      if (first < paired)
+        end.template close<kRows>(t, row, first + kPanel, static_cast<uint64_t>(chunk));
+    }
+  }
+};
+
+// kRows rows from `row` on against kPairs pairs of panels from `lane` on.
+template <class Product, bool kSaturates>
+struct HalfRun {
+  static constexpr int kWords = Product::kWords;
+  const Tile& t;
+  const Accumulator& acc;
+  const Product& product;
+  const HalfState& state;
+  const uint32_t* a;    // rows x depth x kWords, each a value twice
+  const HalfColumn* b;  // pairs of panels of depth x 32
+  Half limit = all_halves(65504.0f);
+
+  LPK_HD __mmask32 marks(int64_t lane, int64_t k) const {
+    const uint16_t* low = t.lane_absent + lane / kPanel * t.depth + k;
+    return lane < state.paired ? *low | static_cast<uint32_t>(low[t.depth]) << 16 : *low;
   }
 
   template <int kRows, int kPairs, bool kMasked>
-  void panels(int64_t row, int64_t lane) const {
+  __attribute__((noinline)) void panels(int64_t row, int64_t lane) const {
+    HalfColumn memory[kRows * kPairs];
     Half sum[kRows][kPairs];
-    for (int r = 0; r < kRows; ++r) {
-      for (int w = 0; w < kPairs; ++w) sum[r][w] = load(t.inner, row, r, lane + w * kHalfLanes);
-    }
+    // Each of the loops over sums is unrolled, so that they stay in registers.
+    const auto each = [&](const auto& visit) __attribute__((always_inline)) {
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int w = 0; w < kPairs; ++w) visit(sum[r][w], memory + r * kPairs + w);
+      }
+    };
+    state.load_all(kRows, kPairs, row, lane, memory);
+    each([](Half& x, const HalfColumn* from) { x = lpk::load<Half>(from); });
     const uint32_t* left = a + row * t.depth * kWords;
     const HalfColumn* right = b + lane / kHalfLanes * t.depth;
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
@@ -99,7 +136,7 @@ struct HalfRun {
           if (kMasked && t.absent != nullptr && t.absent[(row + r) * t.depth + k]) continue;
           const uint32_t* x = left + (r * t.depth + k) * kWords;
           for (int w = 0; w < kPairs; ++w) {
-            Half next = product.template sum<kMode>(x, column[w], sum[r][w]);
+            Half next = product.sum(x, column[w], sum[r][w]);
             if (kSaturates) next = half_within(next, limit);
             if (kMasked && t.lane_absent != nullptr) {
               sum[r][w] = _mm512_mask_blend_ph(marks(lane + w * kHalfLanes, k), next, sum[r][w]);
@@ -109,11 +146,18 @@ struct HalfRun {
           }
         }
       }
-      if (closed >= 0) close<kRows, kPairs>(sum, row, lane, closed);
+      if (closed < 0) return;
+      each([](Half x, HalfColumn* to) { lpk::store(to, x); });
+      if (state.outer_is_half) {
+        state.close_in_half(kRows, kPairs, row, lane, memory);
+      } else {
+        state.store_all(kRows, kPairs, row, lane, memory);
+        state.template close<kRows>(kPairs, row, lane, closed);
+      }
+      each([](Half& x, const HalfColumn*) { x = _mm512_setzero_ph(); });
     });
-    for (int r = 0; r < kRows; ++r) {
-      for (int w = 0; w < kPairs; ++w) store(t.inner, row, r, lane + w * kHalfLanes, sum[r][w]);
-    }
+    each([](Half x, HalfColumn* to) { lpk::store(to, x); });
+    state.store_all(kRows, kPairs, row, lane, memory);
   }
 
   template <int kPairs, bool kMasked>
@@ -127,7 +171,7 @@ struct HalfRun {
   template <bool kMasked>
   void all() const {
     int64_t lane = 0;
-    for (; lane + 2 * kHalfLanes <= paired; lane += 2 * kHalfLanes) rows<2, kMasked>(lane);
+    for (; lane + 2 * kHalfLanes <= state.paired; lane += 2 * kHalfLanes) rows<2, kMasked>(lane);
     for (; lane < t.lanes; lane += kHalfLanes) rows<1, kMasked>(lane);
   }
 };
@@ -185,31 +229,26 @@ inline const HalfColumn* halves_of_b(const Tile& t, int scale) {
   return facts.halves.data();
 }
 
-template <int kMode, bool kSaturates, class Product>
+template <bool kSaturates, class Product>
 void run_half(const Tile& t, const Accumulator& acc, const HalfSums& sums, bool outer_is_half,
-              const Product& product) {
+              int mode, const Product& product) {
   float beside[12 * kPanel] = {};
   const ChunkEnd<Vec<8>> end(acc);
-  const HalfRun<kMode, Product, kSaturates> run{t,
-                                                acc,
-                                                product,
-                                                end,
-                                                words_of_a(t, product, sums.left),
-                                                halves_of_b(t, sums.right),
-                                                outer_is_half,
-                                                t.lanes / kHalfLanes * kHalfLanes,
-                                                beside};
+  const HalfState state{t,      end,           t.lanes / kHalfLanes * kHalfLanes,
+                        beside, outer_is_half, acc.outer.overflow == Overflow::kSaturate};
+  const HalfRun<Product, kSaturates> run{
+      t, acc, product, state, words_of_a(t, product, sums.left), halves_of_b(t, sums.right)};
+  const ProcessorMode direction(mode);
   if (t.absent != nullptr || t.lane_absent != nullptr) return run.template all<true>();
   run.template all<false>();
 }
 
-template <int kMode>
-void run_half_mode(const Tile& t, const Accumulator& acc, const HalfSums& sums,
-                   bool outer_is_half) {
+inline void run_half_sums(const Tile& t, const Accumulator& acc, const HalfSums& sums,
+                          bool outer_is_half, int mode) {
   const auto run = [&](const auto& product) {
     if (acc.fmt.overflow == Overflow::kSaturate)
-      return run_half<kMode, true>(t, acc, sums, outer_is_half, product);
-    run_half<kMode, false>(t, acc, sums, outer_is_half, product);
+      return run_half<true>(t, acc, sums, outer_is_half, mode, product);
+    run_half<false>(t, acc, sums, outer_is_half, mode, product);
   };
   const Format& f = acc.product;
   if (sums.products == HalfProducts::kFused) return run(FusedHalfProduct(sums, f));
@@ -217,14 +256,12 @@ void run_half_mode(const Tile& t, const Accumulator& acc, const HalfSums& sums,
     if (sums.saturates) return run(HalfProduct<true>(sums, f));
     return run(HalfProduct<false>(sums, f));
   }
-  if constexpr (kMode != kDown) {
-    if (sums.products == HalfProducts::kSplit) {
-      if (sums.saturates) return run(SplitHalfProduct<false, true>(sums, f));
-      return run(SplitHalfProduct<false, false>(sums, f));
-    }
-    if (sums.saturates) return run(SplitHalfProduct<true, true>(sums, f));
-    run(SplitHalfProduct<true, false>(sums, f));
+  if (sums.products == HalfProducts::kSplit) {
+    if (sums.saturates) return run(SplitHalfProduct<false, true>(sums, f));
+    return run(SplitHalfProduct<false, false>(sums, f));
   }
+  if (sums.saturates) return run(SplitHalfProduct<true, true>(sums, f));
+  run(SplitHalfProduct<true, false>(sums, f));
 }
 
 }  // namespace

@@ -22,15 +22,17 @@ LPK_HD Half half_within(Half x, Half limit) {
   return _mm512_max_ph(-limit, _mm512_min_ph(limit, x));
 }
 
-// Each of these: acc + a product, rounded in kMode. `row` has the kWords words that words_of makes
-// of a value of A, b is B as packed.
+// The mode of the sums is the processor's while they are made (ProcessorMode).
+constexpr int kModeOfSums = _MM_FROUND_CUR_DIRECTION;
+
+// Each of these: acc + a product, rounded in the mode of the sums. `row` has the kWords words that
+// words_of makes of a value of A, b is B as packed.
 struct FusedHalfProduct {
   static constexpr int kWords = 1;
   explicit FusedHalfProduct(const HalfSums&, const Format&) {}
   void words_of(__m512 a, __m512 (&words)[kWords]) const { words[0] = a; }
-  template <int kMode>
   LPK_HD Half sum(const uint32_t* row, Half b, Half acc) const {
-    return _mm512_fmadd_round_ph(half_of_row(row[0]), b, acc, kMode);
+    return _mm512_fmadd_round_ph(half_of_row(row[0]), b, acc, kModeOfSums);
   }
 };
 
@@ -40,11 +42,10 @@ struct HalfProduct : FusedHalfProduct {
   Half limit;
   HalfProduct(const HalfSums& sums, const Format& f)
       : FusedHalfProduct(sums, f), limit(all_halves(65504.0f)) {}
-  template <int kMode>
   LPK_HD Half sum(const uint32_t* row, Half b, Half acc) const {
-    Half p = _mm512_mul_round_ph(half_of_row(row[0]), b, kMode);
+    Half p = _mm512_mul_round_ph(half_of_row(row[0]), b, kModeOfSums);
     if (kSaturates) p = half_within(p, limit);
-    return _mm512_add_round_ph(p, acc, kMode);
+    return _mm512_add_round_ph(p, acc, kModeOfSums);
   }
 };
 
@@ -69,19 +70,19 @@ struct SplitHalfProduct {
     words[0] = wide;
     words[1] = kFloor ? a : wide - a;
   }
-  template <int kMode>
   LPK_HD Half sum(const uint32_t* row, Half b, Half acc) const {
     const Half wide = half_of_row(row[0]);
     const Half other = half_of_row(row[1]);
     Half h;
     if (kFloor) {
-      const Half t = wide * b;
-      h = t - _mm512_fnmadd_ph(other, b, t);
+      const Half t = _mm512_mul_round_ph(wide, b, kNearestMode);
+      h = _mm512_sub_round_ph(t, _mm512_fnmadd_round_ph(other, b, t, kNearestMode), kNearestMode);
     } else {
-      h = _mm512_fmsub_ph(wide, b, other * b);
+      const Half t = _mm512_mul_round_ph(other, b, kNearestMode);
+      h = _mm512_fmsub_round_ph(wide, b, t, kNearestMode);
     }
     if (kSaturates) h = half_within(h, limit);
-    return _mm512_fmadd_round_ph(h, unit, acc, kMode);
+    return _mm512_fmadd_round_ph(h, unit, acc, kModeOfSums);
   }
 };
 
