@@ -27,8 +27,12 @@ def dot_product_attention(
     enable_gqa: bool = False,
     *,
     matmul: Matmul,
+    empty_rows: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The output of torch's scaled_dot_product_attention, and the weights."""
+    """The output of torch's scaled_dot_product_attention, and the weights.
+
+    The weights of a query whose keys are all masked are ``empty_rows``.
+    """
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(repeats, dim=-3) for x in (key, value))
@@ -43,7 +47,13 @@ def dot_product_attention(
         scores = scores.masked_fill(~seen, -math.inf)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, -math.inf)
-    weights = stored(torch.softmax(scores, dim=-1), "softmax")
+    if attn_mask is not None:
+        # The softmax of such a query would be 0 / 0, and its gradient NaN: it must not be taken.
+        empty = (scores == -math.inf).all(-1, keepdim=True)
+        weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
+    else:
+        weights = torch.softmax(scores, dim=-1)
+    weights = stored(weights, "softmax")
     dropped = weights
     if dropout_p > 0:
         dropped = stored(torch.dropout(weights, dropout_p, True), "dropout")
@@ -67,7 +77,7 @@ def multi_head_attention(
     q, k, v = (x.reshape(len(x), batch, heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
     y, weights = dot_product_attention(
         q, k, v, _mask(of, batch, heads, q), of["dropout_p"] if of["training"] else 0.0,
-        matmul=matmul,
+        matmul=matmul, empty_rows=math.nan if of["need_weights"] else 0.0,
     )  # fmt: skip
     y = y.permute(2, 0, 1, 3).reshape(length, batch, width)
     y = stored(linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj"), "out_proj")

@@ -1,0 +1,51 @@
+"""Attention as an observer makes it, part by part: a query whose keys are all masked."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
+
+EMPTY = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
+
+
+def matmul(a: Tensor, b: Tensor, name: str) -> Tensor:
+    return a @ b
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor | None, name: str) -> Tensor:
+    return F.linear(x, w, b)
+
+
+@pytest.mark.parametrize("adds", [False, True], ids=["keeps", "adds"])
+def test_a_query_without_any_key_gets_what_torch_gives(adds: bool) -> None:
+    x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    mask = torch.zeros(3, 3).masked_fill(~EMPTY, -math.inf) if adds else EMPTY
+    found, weights = dot_product_attention(x, x, x, mask, matmul=matmul)
+    torch.testing.assert_close(found, F.scaled_dot_product_attention(x, x, x, mask))
+    assert (weights[:, 1] == 0).all()
+    found.sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_multi_head_attention_gives_it_nan_only_with_its_weights(need_weights: bool) -> None:
+    torch.manual_seed(2)
+    layer, x = nn.MultiheadAttention(8, 2), torch.randn(3, 2, 8)
+    call = inspect.signature(F.multi_head_attention_forward).bind(
+        x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0,
+        layer.out_proj.weight, layer.out_proj.bias, attn_mask=~EMPTY, need_weights=need_weights,
+    )  # fmt: skip
+    call.apply_defaults()
+    found, weights = multi_head_attention(call.arguments, linear=linear, matmul=matmul)
+    want, of_torch = layer(x, x, x, attn_mask=~EMPTY, need_weights=need_weights)
+    torch.testing.assert_close(found, want, equal_nan=True)
+    assert found[1].isnan().all() if need_weights else found.isfinite().all()
+    if need_weights:
+        torch.testing.assert_close(weights, of_torch, equal_nan=True)
