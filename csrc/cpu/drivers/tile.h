@@ -52,21 +52,21 @@ class Marks {
   ~Marks() = default;
 };
 
-// acc[r][l] += sum over k of a[r][k] b[k][l], step by step in the order of k, for one block of k.
-//
-// The state lives in `inner` (the running sum, of the current chunk if there are chunks) and
-// `outer` (the sum of chunks), both rows x lanes, and is carried from one block of k to the next.
-// Every value in it is one of a format, so float32.
-struct Tile {
-  int64_t rows;
-  int64_t lanes;  // a multiple of kPanel; surplus lanes are computed and never stored
+// Which of the sum's products a tile adds: those of one block of k.
+struct TileSteps {
   int64_t depth;
-  int64_t k0;  // position of the block's first product in the whole sum
+  int64_t k0;      // position of the block's first product in the whole sum
+  int64_t length;  // of the whole sum: its last product closes a chunk
   // The position of every product of the block, ascending, and after them that of the next block's
   // first product, or `length`. It is given where some positions are left out because no row has a
   // product there. Null: the positions are k0, k0 + 1 and so on.
   const int64_t* position;
 
+  int64_t position_of(int64_t k) const { return position == nullptr ? k0 + k : position[k]; }
+};
+
+// The operands as they were packed.
+struct TileOperands {
   const float* a;  // rows x depth
   // In a spread tile there is one panel, and every lane has an A of its own, a[row_at[r] +
   // step_at[k] + l]. `a_count` floats hold all of it, and maybe more. Null: the tile is not spread.
@@ -76,29 +76,49 @@ struct Tile {
   const OperandRange* a_range;  // of A, or of more; null: not known
   const float* b;               // lanes / kPanel panels of depth x kPanel
   PackedFacts* b_facts;
-  // Where a tap adds nothing: rows x depth, 1 for the whole row; panels x depth, a bit for each
-  // lane. One of the operands is zero there. To be read through marked() only.
+  bool exchanged;  // A is the right factor of the products, B the left
+
+  bool spread() const { return row_at != nullptr; }
+};
+
+// Where a tap adds nothing: rows x depth, 1 for the whole row; panels x depth, a bit for each lane.
+// One of the operands is zero there. To be read through Tile::marked() only.
+struct TileTaps {
   const uint8_t* absent;
   const uint16_t* lane_absent;
   Marks* marks;
+};
+
+// The state between blocks of k: `inner` (the running sum, of the current chunk if there are
+// chunks) and `outer` (the sum of chunks), both rows x lanes. Every value in it is one of a format,
+// so float32.
+struct TileState {
   float* inner;  // both +0 before the first block, where k0 is 0, unless `started`
   float* outer;
-  int64_t stride;  // between rows of the state
+  int64_t stride;  // between rows
+  bool started;    // the outermost sums start from values that were given
   // More state, for sums in other orders (orders_kernel.h): planes laid out as inner, and a mask of
   // lanes for each panel of a row of a plane. Zero at the start.
   float* planes;
   uint16_t* held;
   int64_t plane;  // between planes, in values
   int64_t plane_count;
+};
 
-  const int64_t* accumulator;  // the integers of accumulate.h
-  int64_t length;              // of the whole sum: its last product closes a chunk
+// What random draws are keyed by.
+struct TileDraws {
   uint64_t seed;
-  const uint64_t* row_id;  // of each row, and of each lane, in the key of a draw
+  const uint64_t* row_id;  // of each row, and of each lane
   const uint64_t* lane_id;
   bool lanes_are_rows;  // the lanes carry the key's row, the rows its column
-  bool started;         // the outermost sums start from values that were given
-  bool exchanged;       // A is the right factor of the products, B the left
+};
+
+// acc[r][l] += sum over k of a[r][k] b[k][l], step by step in the order of k, for one block of k.
+// The state is carried from one block of k to the next.
+struct Tile : TileSteps, TileOperands, TileTaps, TileState, TileDraws {
+  int64_t rows;
+  int64_t lanes;               // a multiple of kPanel; surplus lanes are computed and never stored
+  const int64_t* accumulator;  // the integers of accumulate.h
 
   // The same tile, with null where there are no marks.
   Tile marked() const {
@@ -107,9 +127,7 @@ struct Tile {
     if (!marks->lanes()) t.lane_absent = nullptr;
     return t;
   }
-  bool spread() const { return row_at != nullptr; }
   int64_t a_floats() const { return spread() ? a_count : rows * depth; }
-  int64_t position_of(int64_t k) const { return position == nullptr ? k0 + k : position[k]; }
 };
 
 // sum[r][l] <- round(sum[r][l] + addend[r][l]) in the accumulator's outer format, drawn at position
