@@ -71,7 +71,7 @@ def instructions_of(kernel: str, shape: Shape, acc: Accumulator) -> float:
     Raises: KeyError: the exact kernel, whose instructions are not counted.
     """
     count = cuda_count(kernel, acc, tables=shape.tables)
-    return per_product(count, shape, acc)
+    return per_product(count, shape, 0 if acc.chunk is None else shape.chunks(acc.chunk))
 
 
 def look(tally: Tally, acc: Accumulator, shape: Shape, left: Blocks, right: Blocks) -> None:

@@ -1,5 +1,5 @@
 // Exact sums rounded in a direction, or to odd.
-#include "wide.h"
+#include "exact.h"
 
 namespace lpk::cuda {
 

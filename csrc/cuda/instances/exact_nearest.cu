@@ -1,5 +1,5 @@
 // Exact sums to nearest.
-#include "wide.h"
+#include "exact.h"
 
 namespace lpk::cuda {
 

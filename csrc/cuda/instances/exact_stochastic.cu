@@ -1,5 +1,5 @@
 // Exact sums with random rounding.
-#include "wide.h"
+#include "exact.h"
 
 namespace lpk::cuda {
 

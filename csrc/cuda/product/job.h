@@ -49,11 +49,28 @@ inline bool may_shape(const Accumulator& acc) {
          outer_way(acc) != OuterWay::kNone;
 }
 
+// A sum without chunks as one chunk, which an outer sum in the same format leaves as it is, but for
+// -0: certified tiles flag zeros where they may be that, and the exact kernel does without chunks.
+inline Accumulator as_one_chunk(const Sums& s, const Accumulator& acc) {
+  Accumulator one = acc;
+  one.chunk = s.k;
+  one.outer = acc.fmt;
+  return one;
+}
+
 inline void begin_cuts(Job* job) {
-  const int64_t chunks = job->acc.chunk > 0 ? job->chunks : 1;
   const auto cut = [&](const TileShapes& shapes) {
-    return cut_of(job->sums, chunks, job->processors, job->most_parts, shapes);
+    return cut_of(job->sums, job->acc.chunk > 0 ? job->chunks : 1, job->processors, job->most_parts,
+                  shapes);
   };
+  // The kernels of sums without chunks have square tiles alone.
+  const Accumulator one = as_one_chunk(job->sums, job->acc);
+  const bool flags_zeros = hardware_format(job->acc.fmt) == Hardware::kNone;
+  if (job->acc.chunk == 0 && flags_zeros && may_shape(one) && !is_square(cut(kAllShapes))) {
+    job->acc = one;
+    job->whole = true;
+    begin_chunks(job);
+  }
   job->squares = cut(kSquares);
   job->shaped = may_use_tensor_cores(job->acc) ? cut(kAllTensorShapes)
                 : may_shape(job->acc)          ? cut(kAllShapes)
@@ -66,6 +83,13 @@ inline void begin_cuts(Job* job) {
   }
   const bool splits = job->squares.splits > 1 || job->shaped.splits > 1;
   job->counted = splits ? tile_count(job->sums, exact_side(job->acc)) : 0;
+}
+
+// The job of the last kernel.
+inline Job last_job(const Job& job) {
+  Job last = job;
+  if (job.whole) last.acc.chunk = 0;
+  return last;
 }
 
 // The job of a kernel that shares the product out so.

@@ -93,7 +93,7 @@ void multiply(const MultiplyArgs& args, void* stream) {
   const int32_t passes = std::max(job.squares.passes, job.shaped.passes);
   for (job.pass = 0; job.pass < passes; ++job.pass) {
     launch_certified(&job, queue);
-    launch_exact(job, queue);
+    launch_exact(last_job(job), queue);
   }
 }
 

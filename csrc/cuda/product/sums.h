@@ -101,6 +101,7 @@ struct Job {
   FusedRule result;
   bool fast_doubles;   // the processor adds doubles at half the rate of floats
   int32_t processors;  // of the device
+  bool whole;          // certified kernels make a sum without chunks as one chunk
   int64_t most_parts;  // at most so many sums of chunks wait
   // Null where only the exact kernel runs: the kernel to take, for which pieces of certified tiles
   // these must be done again, and the outer sums of chunks. plans: this is the first kernel of the

@@ -312,13 +312,13 @@ Ran run_product(Job* job, void* scratch) {
   const bool certified = job->plan->tier != Tier::kExact;
   for (job->pass = 0; certified && job->pass < cut.passes; ++job->pass) {
     run_tier(lpk::cuda::with_cut(*job, cut));
-    run_last(*job);
+    run_last(lpk::cuda::last_job(*job));
   }
   bool kept = false;
   const int side = lpk::cuda::exact_side(job->acc);
   for (int64_t tile = lpk::cuda::tile_count(job->sums, side) - 1; tile >= 0; --tile)
     kept = kept || done_before(*job, side, tile);
-  run_exact(*job);
+  run_exact(lpk::cuda::last_job(*job));
   return {job->plan->tier, !kept, cut};
 }
 

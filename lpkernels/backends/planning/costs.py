@@ -73,9 +73,11 @@ def _elements(sizes: tuple[int, ...]) -> int:
 
 def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: float) -> Cost:
     plan, count, added = (_cuda if backend == "cuda" else _triton)(shape, acc, device)
-    instructions = per_product(count._replace(closed=count.closed + added), shape, acc)
     chunks, steps, outputs = shape.chunks(acc.chunk), shape.k, shape.outputs
-    closes = 0 if acc.chunk is None else chunks
+    # On CUDA tiles that are not square make a sum without chunks as one chunk.
+    whole = acc.chunk is None and (backend != "cuda" or plan.tile == cuda.SQUARE)
+    closes = 0 if whole else chunks
+    instructions = per_product(count._replace(closed=count.closed + added), shape, closes)
     if plan.chunks:
         # Where positions are left out, the steps of a tile are taken to be its share of them.
         steps = ceil_div(shape.k * plan.chunks, chunks)
@@ -110,11 +112,11 @@ def _triton(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count
     return plan, count, outer_count(acc) if split else 0.0
 
 
-def per_product(count: Count, shape: Shape, acc: Accumulator) -> float:
-    """Instructions of a product, with those that close its chunks."""
-    if acc.chunk is None or shape.k == 0:
+def per_product(count: Count, shape: Shape, chunks: int) -> float:
+    """Instructions of a product, with those that close the chunks of its sum."""
+    if shape.k == 0:
         return count.product
-    return count.product + count.closed * shape.chunks(acc.chunk) / shape.k
+    return count.product + count.closed * chunks / shape.k
 
 
 def _tiles(

@@ -51,6 +51,11 @@ class Cuts(NamedTuple):
         return self.shaped if has_shapes(kernel) else self.squares
 
     @property
+    def differ(self) -> bool:
+        """Whether the tiles of `shaped` are not square."""
+        return (self.shaped.rows, self.shaped.cols) != SQUARE
+
+    @property
     def passes(self) -> int:
         return max(cut.passes for cut in self)
 
@@ -90,9 +95,13 @@ def shapes_of(acc: Accumulator) -> Tiles:
 
 def may_shape(acc: Accumulator) -> bool:
     """Whether kernels without tensor cores have tiles of every shape: those of sums to nearest in
-    chunks that end in float32, themselves of at most 21 bits behind the point."""
+    chunks that end in float32, themselves of at most 21 bits behind the point. A sum without chunks
+    is one chunk of a sum in the same format."""
     fmt = acc.fmt
-    if acc.chunk is None or acc.order != "sequential" or acc.block is not None:
+    if acc.order != "sequential" or acc.block is not None:
+        return False
+    # The tiers of the hardware do not flag zeros, which an outer sum would make +0.
+    if acc.chunk is None and hardware(fmt):
         return False
     single = isinstance(fmt, FloatFormat) and 1 <= fmt.man_bits <= 21
     return single and acc.rounding == "nearest_even" and closes_in_float(acc)
@@ -101,14 +110,15 @@ def may_shape(acc: Accumulator) -> bool:
 def launches(acc: Accumulator, cuts: Cuts) -> int:
     """Kernels of one product between packed operands and its result: in each pass the certified
     ones and the last one; before the first the copies that tensor cores take."""
-    shaped, squares = certified_kernels(acc)
+    shaped, squares = certified_kernels(acc, chunked=acc.chunk is not None or cuts.differ)
     certified = cuts.shaped.passes * shaped + cuts.squares.passes * squares
     return may_use_tensor_cores(acc) + certified + cuts.passes
 
 
-def certified_kernels(acc: Accumulator) -> tuple[int, int]:
+def certified_kernels(acc: Accumulator, *, chunked: bool) -> tuple[int, int]:
     """Those started for an accumulator whatever its operands: of tiles of every shape, and of
-    square ones. Tiers share a kernel where they need about as many registers."""
+    square ones. Tiers share a kernel where they need about as many registers. chunked: the kernels
+    are those of sums in chunks."""
     fmt = acc.fmt
     if hardware(fmt) == "float32":
         return int(may_use_tensor_cores(acc)), 1
@@ -116,13 +126,13 @@ def certified_kernels(acc: Accumulator) -> tuple[int, int]:
         return 0, 1
     # Of at most 21 bits behind the point: in float32, beside those in double.
     single = int(fmt.man_bits <= 21)
-    return (single, 1) if acc.chunk is not None else (0, single + 1)
+    return (single, 1) if chunked else (0, single + 1)
 
 
 def scratch(shape: Shape, acc: Accumulator, cuts: Cuts) -> int:
     """Bytes beside operands and result: `scratch_of` of csrc/cuda/product/job.h."""
     tensor = may_use_tensor_cores(acc)
-    squares = _outer_sums(cuts.squares) if acc.chunk else 0
+    squares = _outer_sums(cuts.squares) if acc.chunk or (cuts.differ and not tensor) else 0
     shaped = _outer_sums(cuts.shaped) if tensor else 0
     # Tiles that are not square have outer sums in registers, but for those of tensor cores.
     waiting = [

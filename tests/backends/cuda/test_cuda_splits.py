@@ -30,6 +30,11 @@ ACCUMULATORS = [
     lp.Accumulator("bf16", chunk=16),
     lp.Accumulator("fp32", chunk=16, outer="e6m9"),
     lp.Accumulator("e6m9", chunk=8, outer="e6m9_nosub"),
+    lp.Accumulator("e6m9"),
+    lp.Accumulator("e5m10"),
+    lp.Accumulator("e4m3fn_sat"),
+    lp.Accumulator("e6m12"),
+    lp.Accumulator("e6m9_nosub"),
     lp.Accumulator("e6m9", "toward_zero", chunk=8, outer_rounding="nearest_even"),
     lp.Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
 ]
@@ -116,8 +121,9 @@ def test_tiles_have_the_shape_of_the_product(sizes: tuple[int, int], tile: tuple
     rng, generator = random.Random(3), torch.Generator().manual_seed(3)
     with cuda_host.on_host() as loaded:
         loaded.set_processors(1)
-        for (fmt, tier, exponents), outer in itertools.product(TIERS, ("e6m9", "fp32")):
-            acc = lp.Accumulator(fmt, chunk=8, outer=outer).to_ints()
+        for (fmt, tier, exponents), outer in itertools.product(TIERS, ("e6m9", "fp32", None)):
+            chunks = {} if outer is None else {"chunk": 8, "outer": outer}
+            acc = lp.Accumulator(fmt, **chunks).to_ints()
             a = torch.randint(-7, 8, (sizes[0], 21), generator=generator).float()
             b = torch.randint(-7, 8, (21, sizes[1]), generator=generator).float()
             a.view(-1)[0], b.view(-1)[0] = 7.0, 7.0
@@ -127,8 +133,9 @@ def test_tiles_have_the_shape_of_the_product(sizes: tuple[int, int], tile: tuple
             assert loaded.last_tier()[0] == tier, fmt
             assert_bit_equal(got, want, f"{sizes} {fmt} {exponents}")
         ones = torch.ones(sizes[0], 16), torch.ones(16, sizes[1])
-        BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=8).to_ints(), None, 0)
-        assert loaded.last_tile() == tile
+        for chunk in (8, None):
+            BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=chunk).to_ints(), None, 0)
+            assert loaded.last_tile() == tile
         loaded.set_processors(132)
 
 

@@ -22,15 +22,23 @@ def matmul(m: int, k: int, n: int, acc: Accumulator, **more: object) -> Call:
 
 
 def test_instructions_of_a_tile_take_their_time() -> None:
-    (one,) = costs(matmul(10, 64, 20, Accumulator("e6m9")), "cuda", FAST).products
+    acc = Accumulator("e6m9", "toward_zero")
+    (one,) = costs(matmul(10, 64, 20, acc), "cuda", FAST).products
     # A tile of 128 x 128 outputs of 64 products each, 128 of them a clock.
     assert one.plan.tiles == 1
-    assert one.instructions == CUDA["two steps"].packed.product
+    assert one.instructions == CUDA["toward zero"].packed.product
     assert one.microseconds == pytest.approx(128 * 128 * 64 / 128 * one.instructions)
 
 
+def test_a_sum_without_chunks_ends_once_in_tiles_that_are_not_square() -> None:
+    (one,) = costs(matmul(1000, 64, 20, Accumulator("e6m9")), "cuda", FAST).products
+    (chunk,) = costs(matmul(1000, 64, 20, Accumulator("e6m9", chunk=64)), "cuda", FAST).products
+    assert one.plan.tile == chunk.plan.tile != (128, 128)
+    assert (one.microseconds, one.instructions) == (chunk.microseconds, chunk.instructions)
+
+
 def test_the_busiest_processor_counts() -> None:
-    acc = Accumulator("e6m9")
+    acc = Accumulator("e6m9", "toward_zero")
     (one,) = costs(matmul(128, 64, 128, acc), "cuda", FAST).products
     (four,) = costs(matmul(256, 64, 256, acc), "cuda", FAST).products
     (five,) = costs(matmul(5 * 128, 64, 128, acc), "cuda", FAST).products
@@ -41,11 +49,12 @@ def test_the_busiest_processor_counts() -> None:
 def test_chunks_close_where_the_order_says() -> None:
     count, acc = Count(3.0, 64.0), Accumulator("e6m9", chunk=64)
     shape = Shape(1, 1, 1, 128, FLOAT32, FLOAT32)
-    assert per_product(count, shape, Accumulator("e6m9")) == 3.0
-    assert per_product(count, shape, acc) == 3.0 + 2 * 64 / 128
+    assert per_product(count, shape, 0) == 3.0
+    assert per_product(count, shape, shape.chunks(acc.chunk)) == 3.0 + 2 * 64 / 128
     # A short sum closes one chunk; one that leaves positions out closes all of theirs.
-    assert per_product(count, shape._replace(k=9), acc) == 3.0 + 64 / 9
-    assert per_product(count, shape._replace(length=512), acc) == 3.0 + 8 * 64 / 128
+    short, left_out = shape._replace(k=9), shape._replace(length=512)
+    assert per_product(count, short, short.chunks(acc.chunk)) == 3.0 + 64 / 9
+    assert per_product(count, left_out, left_out.chunks(acc.chunk)) == 3.0 + 8 * 64 / 128
 
 
 def test_memory_can_be_slower() -> None:

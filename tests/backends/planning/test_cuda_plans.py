@@ -41,8 +41,11 @@ def test_tiles_have_the_shape_of_the_outputs(
     m, n = outputs
     acc = Accumulator("e6m9", chunk=64)
     assert plan(shape(m=m, n=n, k=64), acc, 132).tile == tile
-    # Without chunks, or where they end in double, there is one tile.
-    for other in (Accumulator("e6m9"), Accumulator("e6m9", chunk=64, outer="e6m9_nosub")):
+    # A sum without chunks is one chunk.
+    assert plan(shape(m=m, n=n, k=64), Accumulator("e6m9"), 132).tile == tile
+    # Where chunks end in double, and in other modes, there is one tile.
+    nosub = Accumulator("e6m9", chunk=64, outer="e6m9_nosub")
+    for other in (Accumulator("e6m9", "toward_zero"), nosub):
         assert plan(shape(m=m, n=n, k=64), other, 132).tile == (128, 128)
 
 
@@ -64,12 +67,12 @@ def wide(tile: tuple[int, int]) -> tuple[int, int]:
 def test_waves_are_the_tiles_of_the_busiest_processor(
     matrices: int, processors: int, waves: int
 ) -> None:
-    acc = Accumulator("e6m9")
+    acc = Accumulator("e6m9", "toward_zero")
     assert plan(shape(matrices=matrices), acc, processors).waves == waves
 
 
 def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
-    found = plan(shape(m=1, n=9, k=800, matrices=32), Accumulator("e6m9"), 132)
+    found = plan(shape(m=1, n=9, k=800, matrices=32), Accumulator("e6m9", "toward_zero"), 132)
     assert (found.tile, found.tiles, found.waves) == ((128, 128), 32, 1)
     assert found.scratch == 256 + 256
     chunks = plan(shape(m=9000, n=1, k=9, matrices=32), Accumulator("e6m9", chunk=64), 132)
