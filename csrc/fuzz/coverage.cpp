@@ -1,7 +1,7 @@
 // GCC calls __sanitizer_cov_trace_pc at the head of every basic block
-// (-fsanitize-coverage=trace-pc), and the linker turns that into the function below (--wrap).
-// libFuzzer reads counters that other compilers increment in place: here the place of the call
-// chooses one of kCounters of them.
+// (-fsanitize-coverage=trace-pc), and the linker turns the call into one of the function below
+// (--wrap). libFuzzer reads counters that other compilers increment in place. Here the place of the
+// call chooses one of kCounters counters.
 #include <cstddef>
 #include <cstdint>
 
@@ -21,7 +21,7 @@ __attribute__((no_sanitize("address", "undefined"))) void __wrap___sanitizer_cov
   ++counters[(place >> 2 ^ place >> 19) % kCounters];
 }
 
-// GCC calls these for comparisons of floats, of which libFuzzer makes nothing.
+// GCC calls these for comparisons of floats, which libFuzzer makes nothing of.
 void __sanitizer_cov_trace_cmpf(float, float) {}
 void __sanitizer_cov_trace_cmpd(double, double) {}
 

@@ -15,7 +15,7 @@ class Input {
  public:
   Input(const uint8_t* bytes, size_t count) : at_(bytes), end_(bytes + count) {}
 
-  // 0 .. count - 1; count is 256 at most.
+  // A number of 0 .. count - 1; count is 256 at most.
   int below(int count) { return at_ == end_ ? 0 : *at_++ % count; }
   bool once_in(int count) { return below(count) == count - 1; }
   // The numbers of a tensor: what is left of the bytes, then pseudo-random ones.
@@ -31,7 +31,7 @@ const T& one_of(const std::vector<T>& list, Input& in) {
   return list[static_cast<size_t>(in.below(static_cast<int>(list.size())))];
 }
 
-// Those of the tests, and any IEEE format with each overflow, with and without subnormals.
+// The formats of the tests, and any IEEE format with each overflow, with and without subnormals.
 inline FormatInts any_format(Input& in) {
   static const std::vector<lpk_test::NamedFormat> kLists[] = {
       lpk_test::narrow_float_formats(), lpk_test::wide_float_formats(), lpk_test::fixed_formats()};
@@ -46,7 +46,7 @@ inline FormatInts any_format(Input& in) {
 
 inline Rounding any_rounding(Input& in) { return lpk_test::kRoundings[in.below(7)]; }
 
-// Half of them are the tests', which have every order of sums.
+// Half of the accumulators are the tests', which have every order of sums.
 inline AccumulatorSpec any_accumulator(Input& in) {
   static const std::vector<AccumulatorSpec> kListed = lpk_test::accumulators();
   static const std::vector<AccumulatorSpec> kOfOperands = lpk_test::operand_accumulators();

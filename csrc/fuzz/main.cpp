@@ -1,6 +1,7 @@
-// Fuzzing of what Python calls in csrc/cpu: libFuzzer makes bytes, these choose what is computed
-// (input.h), and every result is compared with plain loops. Built with AddressSanitizer and UBSan;
-// LPKERNELS_ISA chooses the kernels. lpk_fuzz -help=1 lists libFuzzer's options.
+// Fuzzing of what Python calls in csrc/cpu. libFuzzer makes bytes, these bytes choose what is
+// computed (input.h), and every result is compared with plain loops. The program is built with
+// AddressSanitizer and UBSan; LPKERNELS_ISA chooses the kernels. lpk_fuzz -help=1 lists libFuzzer's
+// options.
 #include <cstdlib>
 #include <exception>
 
@@ -52,7 +53,7 @@ void run_conv(Input& in) {
     conv.dilation.v[d] = 1 + in.below(3);
     conv.stride.v[d] = 1 + in.below(3);
     conv.padding.v[d] = in.below(4);
-    // As small as the kernel allows, or larger.
+    // The size is as small as the kernel allows, or larger.
     const int64_t reach = conv.dilation.v[d] * (conv.kernel.v[d] - 1) + 1;
     const int64_t least = std::max<int64_t>(reach - 2 * conv.padding.v[d], 1);
     conv.input.v[d] = least + in.below(d == 2 ? 12 : 4);
@@ -115,7 +116,7 @@ void run_quantize(Input& in) {
   }
 }
 
-// Formats that scale: on any number of threads what one of them makes.
+// Formats that scale: any number of threads makes what one thread makes.
 void run_scaled(Input& in) {
   const bool blocks = in.once_in(2);
   static const std::vector<lpk_test::NamedFormat> kElements = lpk_test::narrow_float_formats();
@@ -151,7 +152,7 @@ void run_scaled(Input& in) {
     CHECK_SAME(y[i], again[i], text("%s, element %d", blocks ? "blocks" : "affine", int(i)));
 }
 
-// Any bytes are codes of some values, and these have codes again.
+// Any bytes are codes of some values, and these values have codes again.
 void run_codes(Input& in) {
   static const std::vector<lpk_test::NamedFormat> kLists[] = {lpk_test::narrow_float_formats(),
                                                               lpk_test::fixed_formats()};

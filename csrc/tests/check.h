@@ -1,5 +1,5 @@
-// CHECK(condition) and CHECK_SAME(got, want, where): counted, reported with file, line and values;
-// a run goes on after a failure.
+// CHECK(condition) and CHECK_SAME(got, want, where) are counted. A failure is reported with file,
+// line and values, and the run goes on.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ struct Counts {
 
 inline Counts counts;
 
-// What is printed of a broken rule that fails everywhere.
+// How many failures are printed of a broken rule that fails everywhere.
 constexpr int64_t kReports = 20;
 
 inline void report(const char* file, int line, const std::string& message) {

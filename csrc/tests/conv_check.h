@@ -159,7 +159,8 @@ class ConvCheck {
     return {operands(data_, source_, outer * channels * size.volume()), channels, size, last_};
   }
 
-  // `other` times the input that tap `kernel` of output position `at` reads, absent on padding.
+  // `other` times the input that tap `kernel` of output position `at` reads. The product is absent
+  // on padding.
   Tap product(const Volume& x, int64_t n, int64_t channel, const Triple& at, const Triple& kernel,
               float other) const {
     Triple in;

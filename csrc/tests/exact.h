@@ -1,7 +1,7 @@
 // The rounding contract in integers: sums and roundings of exact numbers, slow and obvious.
 //
-// Shares with csrc/common only the meaning of a format's integers, so that both cannot be wrong in
-// the same way.
+// This shares with csrc/common only the meaning of a format's integers, so that both cannot be
+// wrong in the same way.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace lpk_test {
 
-// A magnitude in fixed point: bit i counts 2^(i + kLowest). Holds every product of two float32,
-// every sum of two such, and the doubles from 2^-400 to 2^200 with all their bits.
+// A magnitude in fixed point: bit i counts 2^(i + kLowest). It holds every product of two float32,
+// every sum of two such products, and the doubles from 2^-400 to 2^200 with all their bits.
 class Magnitude {
  public:
   static constexpr int kLimbs = 12;
@@ -62,7 +62,7 @@ class Magnitude {
   }
 
   Magnitude operator+(const Magnitude& other) const { return combined(other, false); }
-  // Of the larger and the smaller.
+  // The larger of the two less the smaller.
   Magnitude operator-(const Magnitude& other) const { return combined(other, true); }
 
  private:
@@ -95,8 +95,8 @@ struct Draw {
   int bits = 32;
 };
 
-// Whether a magnitude leaves its lower neighbour, whose code is odd or even; the neighbours are
-// 2^place apart in bits.
+// Whether a magnitude moves away from its lower neighbour. `odd` says whether this neighbour's code
+// is odd. The neighbours are 2^place apart in bits.
 inline bool moves_away(Rounding rounding, const Magnitude& a, int place, bool odd, bool negative,
                        Draw draw) {
   const bool inexact = a.any_below(place);
@@ -208,7 +208,7 @@ inline double exact_round(const Exact& x, const FormatInts& f, Rounding rounding
   return f[0] == 0 ? exact_to_float(x, f, rounding, draw) : exact_to_fixed(x, f, rounding, draw);
 }
 
-// x of magnitude 2^-400 .. 2^200, or zero, infinite, NaN.
+// x has a magnitude of 2^-400 .. 2^200, or is zero, infinite or NaN.
 inline double exact_round(double x, const FormatInts& f, Rounding rounding, Draw draw = {}) {
   if (x != x) return x;
   if (std::isinf(x)) return exact_infinity(x < 0, f);

@@ -3,13 +3,13 @@
 
 namespace lpk_test {
 
-// csrc/common and the dtypes: one instruction set.
+// Tests of csrc/common and the dtypes, which have one instruction set.
 void test_round();
 void test_add();
 void test_rng();
 void test_dtypes();
 void test_pack();
-// What csrc/cuda compiles for the host too.
+// Tests of what csrc/cuda compiles for the host too.
 void test_cuda();
 void test_cuda_banks();
 void test_cuda_certified();
@@ -19,7 +19,7 @@ void test_cuda_count();
 void test_cuda_elements();
 void test_cuda_ends();
 void test_cuda_tensor();
-// What csrc/cpu compiles for each instruction set.
+// Tests of what csrc/cpu compiles for each instruction set.
 void test_quantize();
 void test_count();
 void test_matmul();

@@ -1,12 +1,13 @@
-// A processor with fewer instructions than this one has, for a process and its threads: preloaded,
-// it makes CPUID trap (Linux, on processors that can) and answers in its stead. LPK_PROCESSOR:
+// A processor with fewer instructions than this one has, for a process and its threads. When this
+// is preloaded, it makes CPUID trap (Linux, on processors that can) and answers in the processor's
+// stead. LPK_PROCESSOR chooses the processor:
 //
-//   avx2    nothing of AVX-512, nor what came later
-//   avx512  AVX-512 without its half precision, as AMD's since Zen 4 and Intel's before 2023
+//   avx2    has nothing of AVX-512, nor what came later
+//   avx512  has AVX-512 without its half precision, as AMD's since Zen 4 and Intel's before 2023
 //
-// What runs nevertheless shows that code asks the processor, and the right thing of it; that no
-// other instruction runs, it does not show. Exit status 77: CPUID cannot be made to trap here.
-// torch's compiler would take code of one processor for another: set TORCHINDUCTOR_CACHE_DIR.
+// What runs nevertheless shows that code asks the processor, and asks the right thing. It does not
+// show that no other instruction runs. Exit status 77: CPUID cannot be made to trap here. torch's
+// compiler would take code of one processor for another: set TORCHINDUCTOR_CACHE_DIR.
 #include <cpuid.h>
 #include <dlfcn.h>
 #include <sys/syscall.h>
@@ -21,7 +22,7 @@
 
 namespace {
 
-// <asm/prctl.h> of Linux 4.12 has it.
+// <asm/prctl.h> of Linux 4.12 has this number.
 constexpr int kSetCpuid = 0x1012;
 constexpr int kSkipped = 77;
 
@@ -31,8 +32,8 @@ struct Answer {
   uint32_t a, b, c, d;
 };
 
-// Of leaf 7: AVX512F, DQ, IFMA, PF, ER, CD, BW, VL; VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ; 4VNNIW,
-// 4FMAPS, VP2INTERSECT; half precision; tiles (AMX).
+// Bits of CPUID's leaf 7: AVX512F, DQ, IFMA, PF, ER, CD, BW, VL; VBMI, VBMI2, VNNI, BITALG,
+// VPOPCNTDQ; 4VNNIW, 4FMAPS, VP2INTERSECT; half precision; tiles (AMX).
 constexpr uint32_t kAvx512InB =
     1u << 16 | 1u << 17 | 1u << 21 | 1u << 26 | 1u << 27 | 1u << 28 | 1u << 30 | 1u << 31;
 constexpr uint32_t kAvx512InC = 1u << 1 | 1u << 6 | 1u << 11 | 1u << 12 | 1u << 14;
@@ -49,7 +50,7 @@ Answer answer_to(uint32_t leaf, uint32_t subleaf) {
     is.d &= ~(kHalfPrecisionInD | kTilesInD);
     if (!has_avx512) is.b &= ~kAvx512InB, is.c &= ~kAvx512InC, is.d &= ~kAvx512InD;
   } else if (leaf == 7) {
-    // AVX-VNNI, AVX512-BF16 and what came after them.
+    // The other subleaves have AVX-VNNI, AVX512-BF16 and what came after them.
     is = Answer{};
   }
   return is;
@@ -61,12 +62,12 @@ Sigaction& of_system() {
   return *found;
 }
 
-// What the program wants done about a fault, which is no trap of CPUID.
+// What the program wants done about a fault that is no trap of CPUID.
 struct sigaction of_program{};
 bool traps = false;
 
 void fault() {
-  // It happens again, and is then the program's.
+  // The fault happens again, and is then the program's.
   of_system()(SIGSEGV, &of_program, nullptr);
   traps = false;
 }
@@ -102,8 +103,8 @@ __attribute__((constructor)) void begin() {
 
 }  // namespace
 
-// Python's faulthandler and compilers, for two, take the signal: the trap stays, and faults go
-// there.
+// Python's faulthandler and compilers, for two, take the signal for themselves. The trap stays, and
+// faults go to their handlers.
 extern "C" int sigaction(int number, const struct sigaction* now, struct sigaction* before) {
   if (number != SIGSEGV || !traps) return of_system()(number, now, before);
   if (before != nullptr) *before = of_program;

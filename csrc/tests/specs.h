@@ -133,7 +133,7 @@ struct AccumulatorSpec {
   int64_t aligned_bits = 0;
   bool has_outer_rounding = false;
   Rounding outer_rounding = Rounding::kNearestEven;
-  // Of blocks that are aligned by their operands: the formats of these, and the rest.
+  // For blocks that are aligned by their operands: the formats of the operands, and the rest.
   bool has_operands = false;
   FormatInts left{};
   FormatInts right{};
@@ -340,7 +340,7 @@ inline std::vector<AccumulatorSpec> accumulators() {
   };
 }
 
-// Tensor cores, and what no known one does: rounding modes, draws, blocks that take turns.
+// Tensor cores, and what no known tensor core does: rounding modes, draws, blocks that take turns.
 inline std::vector<AccumulatorSpec> operand_accumulators() {
   const FormatInts e4m3 = float_ints(4, 3, {Specials::kFn, Overflow::kNan});
   const FormatInts e5m2 = float_ints(5, 2);

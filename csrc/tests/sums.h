@@ -54,9 +54,9 @@ class PlainSum {
     return lpk::round_to<double>(exact, acc_.product, acc_.product_rounding,
                                  threshold(acc_.product_rounding, lpk::kSiteProduct, row, col, k));
   }
-  // No exponent of a product; two of them still are one.
+  // Stands for a product without an exponent; so does the sum of two of these.
   static constexpr int kNone = -100000;
-  // exponent: what a product is aligned by, of accumulators with operands.
+  // exponent: what a product is aligned by, for accumulators with operands.
   struct Term {
     bool present;
     double value;
@@ -71,7 +71,7 @@ class PlainSum {
     return std::max(
         kNone, exponent_of(t.a, acc_.left_min_normal) + exponent_of(t.b, acc_.right_min_normal));
   }
-  // Of an output, and the position that its draws count from.
+  // The keys of an output, and the position that its draws count from.
   struct Key {
     uint64_t row, col;
     int64_t k;
@@ -110,7 +110,8 @@ class PlainSum {
     return sum;
   }
 
-  // Positions from .. from + count. The left half is the largest power of two below count.
+  // The tree over positions from .. from + count. Its left half is the largest power of two below
+  // count.
   Term tree(const std::vector<Term>& terms, int64_t from, int64_t count, const Key& key) const {
     if (count == 0) return {true, 0};
     if (count <= 2) {
@@ -127,7 +128,8 @@ class PlainSum {
   Term pair(const Term& a, const Term& b, const Key& key, int64_t k) const {
     if (!a.present && !b.present) return {false, 0};
     if (!a.present || !b.present) return {true, add(0, a.present ? a.value : b.value, key, k)};
-    // The sum of two products, where wrapping cannot reach what it must not.
+    // Where the format wraps, two other products may stand for these: their sum has the same
+    // result.
     double p = a.value, q = b.value;
     if (acc_.fmt.overflow == Overflow::kWrap) std::tie(p, q) = apart(p, q);
     double sum = lpk::odd_sum<double>(p, q);
@@ -144,7 +146,7 @@ class PlainSum {
     if (std::fabs(p) >= whole && std::fabs(q) >= whole)
       return {std::fmod(p, range), std::fmod(q, range)};
     if (std::fabs(p) < whole) std::swap(p, q);
-    // Away from zero until it outweighs the other.
+    // p moves away from zero until it outweighs the other.
     double reduced = std::fmod(p, range);
     const double away = std::copysign(range, p);
     reduced += away * (1 + std::floor(std::fabs(q) / range));
@@ -197,7 +199,7 @@ class PlainSum {
     const int place = (top <= kNone / 2 ? 0 : top) - acc_.aligned_bits;
     double total = std::trunc(std::ldexp(sum, -place));
     for (const Term& t : terms) total += std::trunc(std::ldexp(t.value, -place));
-    // Also directed modes overflow as the format says, and every zero is +0.
+    // Directed modes overflow as the format says too, and every zero is +0.
     const double r =
         lpk::round_to_float<double>(std::ldexp(total, place), acc_.fmt, acc_.rounding,
                                     threshold_at(acc_.rounding, lpk::kSiteSum, key, k), true);
@@ -225,7 +227,7 @@ constexpr const char* kDataNames[] = {"plain", "short",    "wide", "large",
 inline float special(Source& source) {
   const float list[] = {0.0f, -0.0f,     0.0f,       -0.0f,      HUGE_VALF,
                         NAN,  0x1p-149f, -HUGE_VALF, -0x1p-149f, 0x1p-126f};
-  // Infinities and NaN one time in ten of those, or every sum would end as NaN.
+  // Infinities and NaN are rarer than the others, or every sum would end as NaN.
   const float x = list[source.between(0, 9)];
   return std::isfinite(x) || source.once_in(4) ? x : 0.0f;
 }

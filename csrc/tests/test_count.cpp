@@ -1,6 +1,6 @@
-// Counts of quantize_elements against one element at a time: words of chosen exponent fields, alone
-// and while they are rounded. What each mode and format counts is compared by
-// tests/backends/cpu/test_count_kernels.py.
+// Counts of quantize_elements against counts of one element at a time. The elements are words of
+// chosen exponent fields, counted alone and while they are rounded.
+// tests/backends/cpu/test_count_kernels.py compares what each mode and format counts.
 #include <cmath>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// matmul_events: its sums against plain loops, its counts and bits in sums done by hand. That every
-// event is the reference's is tested in tests/backends/cpu/test_events.py.
+// matmul_events: its sums against plain loops, and its counts and bits in sums done by hand.
+// tests/backends/cpu/test_events.py tests that every event is the reference's.
 #include <numeric>
 
 #include "check.h"
@@ -100,7 +100,7 @@ void check_by_hand() {
   CHECK_SAME(over.counts.added, int64_t{2}, std::string("overflow"));
 }
 
-// 8 + 1 is 8 in e5m2: of row (8, 1, 1) only the first product passes, and nothing where g is 0.
+// 8 + 1 is 8 in e5m2: of row (8, 1, 1) only the first product passes. Nothing passes where g is 0.
 void check_masks() {
   const std::vector<float> a{8, 1, 1, 1, 2, 3}, b{1, 1, 1}, g{2, 0};
   const AccumulatorSpec spec{"e5m2", float_ints(5, 2)};
@@ -123,7 +123,7 @@ void test_events() {
   check_masks();
   check_by_hand();
   for (const AccumulatorSpec& spec : accumulators()) {
-    // In the hardware's own order nobody sees any.
+    // Nobody sees the events of sums in the hardware's own order.
     if (spec.order == lpk::Order::kNative) continue;
     check_sums(spec, 3, 29, 11, 1);
     check_sums(spec, 9, 7, 5, 2);

@@ -1,4 +1,4 @@
-// matmul with quantizers of its own against the same ones as passes before and after it.
+// matmul with quantizers of its own, against matmul with the same quantizers as passes around it.
 #include "check.h"
 #include "cpu/drivers/gemm.h"
 #include "cpu/elementwise/quantize.h"
@@ -92,7 +92,7 @@ void test_fused() {
       }
     }
   }
-  // Across the blocks of k, of rows and of lanes.
+  // These sizes go across the blocks of k, of rows and of lanes.
   const QuantizerInts e5m2 = quantizer(formats[0], Rounding::kNearestEven);
   const QuantizerInts e4m3 = quantizer(formats[2], Rounding::kToOdd);
   check_fused(e5m2, e4m3, e4m3, specs[1], Data::kPlain, 101, 270, 261, "blocks");

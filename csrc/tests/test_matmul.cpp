@@ -16,8 +16,8 @@ void check_matmul(const AccumulatorSpec& spec, const Case& c) {
   check_matmul(spec, c, Source(static_cast<uint64_t>(m * 1000 + k * 10 + n)));
 }
 
-// What one block of k leaves behind must not mislead the next: kinds of operands that change where
-// the driver's second block begins.
+// What one block of k leaves behind must not mislead the next one. These kinds of operands change
+// where the driver's second block begins.
 enum class Stretch {
   kFine,    // few bits, sums of about 2^-14
   kFaint,   // sums of about 2^-115, where the format has such
@@ -30,7 +30,7 @@ enum class Stretch {
 };
 constexpr const char* kStretchNames[] = {"fine",  "faint", "ties",   "tiny",
                                          "floor", "huge",  "broken", "zeros"};
-// Few steps after the change, which later roundings would hide.
+// Few steps come after the change, because later roundings would hide it.
 constexpr int64_t kFirstLength = 256, kSecondLength = 3;
 
 float stretch_operand(Stretch kind, bool left, Source& source) {
@@ -84,7 +84,8 @@ void check_stretches(const AccumulatorSpec& spec, Stretch first, Stretch second)
   }
 }
 
-// Single products 1 x b: every mantissa of float32, in the binades where a rule changes.
+// Checks single products 1 x b, with every mantissa of float32, in the binades where a rule
+// changes.
 void check_mantissas(const FormatInts& ints, int exponent) {
   constexpr int64_t kCount = 1 << 23;
   const lpk::Format f = lpk::number_format(ints.data());
@@ -163,7 +164,7 @@ void check_accumulator(const AccumulatorSpec& spec, Data across) {
   }
 }
 
-// Blocks and runs of blocks that end before, at and behind the sums' ends.
+// Checks blocks and runs of blocks that end before, at and behind the sums' ends.
 void check_operands(const AccumulatorSpec& spec, Data data) {
   const Layout rows = Layout::kRows, columns = Layout::kColumns, gaps = Layout::kGaps;
   check_matmul(spec, {{1, 1, 0, 3}, data, rows, rows, true, false, 1});
@@ -180,7 +181,7 @@ void test_matmul() {
     for (const Data data : kAllData) check_operands(spec, data);
   }
   const bool apart = lpk::adds_apart();
-  // As on processors of the other kind, then as on this one.
+  // The first turn is as on processors of the other kind, the second as on this one.
   for (bool adds : {!apart, apart}) {
     lpk::choose_adds_apart(adds);
     for (int man_bits : {1, 7, 10, 11}) check_mantissas(float_ints(6, man_bits), 3);

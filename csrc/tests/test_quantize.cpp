@@ -60,7 +60,7 @@ void check_doubles(const NamedFormat& format, const Job& job, const std::vector<
   }
 }
 
-// float32 in, and the results of every element type out.
+// float32 goes in, and the results of every element type come out.
 void check_floats(const NamedFormat& format, const Job& job, int64_t count) {
   const lpk::Format f = lpk::number_format(format.ints.data());
   Source source(static_cast<uint64_t>(count));
@@ -78,7 +78,7 @@ void check_floats(const NamedFormat& format, const Job& job, int64_t count) {
   }
 }
 
-// All patterns of a 16-bit type to formats that it holds.
+// All patterns of a 16-bit type are rounded to formats that the type holds.
 void check_halves(ElementType type, const NamedFormat& format, const Job& job) {
   const lpk::Format f = lpk::number_format(format.ints.data());
   std::vector<uint16_t> x(0x10000), y(0x10000);

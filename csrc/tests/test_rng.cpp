@@ -1,5 +1,5 @@
-// common/rng.h against the pinned vectors of tests/rng_vectors.json, the file that the Python tests
-// read: one record a line.
+// common/rng.h against the pinned vectors of tests/rng_vectors.json, which the Python tests read
+// too. The file has one record a line.
 #include <fstream>
 
 #include "check.h"

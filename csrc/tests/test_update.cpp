@@ -1,4 +1,4 @@
-// Updates: the kernels of the processor against the update of one element after the other, at sizes
+// Updates: the kernels of the processor against updates of one element after the other, at sizes
 // around vectors and spans.
 #include <vector>
 
@@ -12,7 +12,8 @@ namespace {
 
 using Quantizer = std::vector<int64_t>;
 
-// Kind, exponent and mantissa bits, bias, IEEE, subnormals, infinity; then the rounding.
+// The integers are kind, exponent and mantissa bits, bias, IEEE, subnormals, infinity; then the
+// rounding.
 Quantizer quantizer(int exp_bits, int man_bits, Rounding rounding) {
   const int64_t bias = (int64_t{1} << (exp_bits - 1)) - 1;
   return {0, exp_bits, man_bits, bias, 0, 1, 0, 0, static_cast<int64_t>(rounding), 32, 0, 0};
@@ -57,7 +58,8 @@ void check_case(const Case& c, int64_t count, int64_t origin, bool adam) {
   Values sides[2];
   Source source(static_cast<uint64_t>(count));
   for (int place = 0; place < lpk::kPlaces; ++place) {
-    // Any bytes are values: infinities and NaN among them. Exactly as many as there are.
+    // Any bytes are values: infinities and NaN are among them. There are no bytes beyond the
+    // values'.
     std::vector<uint8_t>& bytes = sides[0].bytes[place];
     bytes.resize(static_cast<size_t>(count * args.bytes(place)));
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(source.next());
@@ -114,7 +116,7 @@ void test_update() {
   };
   for (const Case& c : cases) {
     for (const int64_t count : {1, 15, 16, 17, 511, 513, 1100, 70001}) {
-      // Parts of a tensor from any element on, past a border of row keys too.
+      // Parts of a tensor may begin at any element, past a border of row keys too.
       for (const int64_t origin : {int64_t{0}, int64_t{3}, (int64_t{1} << 34) - 518}) {
         check_case(c, count, origin, true);
         check_case(c, count, origin, false);

@@ -11,8 +11,8 @@
 
 namespace lpk_test {
 
-// The generator of the tests' data: given bytes while there are some, then xorshift64*, which has
-// nothing to do with the kernels' draws.
+// The generator of the tests' data. It gives the bytes that it was given while there are some, then
+// those of xorshift64*, which has nothing to do with the kernels' draws.
 class Source {
  public:
   explicit Source(uint64_t seed) : state_(seed * 2 + 1) {}
@@ -73,7 +73,7 @@ inline std::vector<double> magnitudes(const FormatInts& f) {
     Source source(static_cast<uint64_t>(codes));
     for (int run = 0; run < 400; ++run) {
       int64_t first = static_cast<int64_t>(source.next() % static_cast<uint64_t>(codes - 5));
-      // Binade ends as often as anything else.
+      // Binade ends come as often as anything else.
       if (run % 2 == 0) first = std::max<int64_t>((first >> f[2] << f[2]) - 2, 0);
       if (run < 4) first = run % 2 == 0 ? 0 : codes - 5;
       for (int64_t i = 0; i < 5; ++i) chosen.push_back(first + i);
@@ -100,7 +100,7 @@ inline std::vector<double> fixed_values(const FormatInts& f) {
   return result;
 }
 
-// The values of a format, both signs of a float format's.
+// The values of a format; a float format's have both signs.
 inline std::vector<double> values_of(const FormatInts& f) {
   if (f[0] != 0) return fixed_values(f);
   std::vector<double> values = magnitudes(f);
@@ -146,7 +146,7 @@ inline std::vector<double> hard_values(const FormatInts& f) {
     result.push_back(-x);
   }
   result.push_back(std::nan(""));
-  // 2^-400 and its neighbour below is outside the range of round_to.
+  // Magnitudes below 2^-400 are outside the range of round_to.
   std::vector<double> kept;
   for (double x : result) {
     const double a = std::fabs(x);

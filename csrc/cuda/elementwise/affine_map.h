@@ -1,5 +1,5 @@
-// Slices of an affine format: which lanes look at which elements, and what the ends of a slice are
-// as integers, whose least no order of the threads can change.
+// Slices of an affine format: which lanes look at which elements, and the ends of a slice as
+// integers. No order of the threads can change the least of such integers.
 #pragma once
 
 #include "common/affine.h"
@@ -13,7 +13,7 @@ struct SlicePiece {
   int64_t slice, first, count, step;
 };
 
-// Long runs of neighbours are pieces that a warp reads; of short ones a lane takes some rows, so
+// Long runs of neighbours are pieces that a warp reads. Of short runs a lane takes some rows, so
 // that neighbouring lanes have neighbouring elements.
 struct SlicePieces {
   AxisSizes sizes;
@@ -25,7 +25,7 @@ struct SlicePieces {
 
   SlicePieces() = default;
   explicit SlicePieces(const AxisSizes& s) : sizes(s) {
-    // The only slice is one run.
+    // The only slice of a tensor is one run.
     if (s.length == 1) sizes = {1, 1, s.outer * s.inner};
     wide = sizes.length == 1 || sizes.inner >= kShort;
   }
@@ -63,7 +63,7 @@ LPK_HD double keyed_value(int64_t key) {
   return Lanes<double>::value(key ^ (key >> 63 & INT64_MAX));
 }
 
-// Least keys of x and of -x, of finite values x.
+// The least keys of x and of -x, over finite values x.
 struct Ends {
   int64_t low, high;
 };

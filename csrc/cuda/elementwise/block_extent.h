@@ -5,7 +5,7 @@
 
 namespace lpk::cuda {
 
-// Every lane of the group has the whole extent.
+// Gives every lane of the group the whole extent.
 template <int kLanes>
 __device__ __forceinline__ Extent whole_extent(Extent mine) {
   if constexpr (kLanes > 1) {

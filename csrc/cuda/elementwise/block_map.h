@@ -1,5 +1,5 @@
 // Blocks of a block format: where they lie, what is known of one, and which lanes take which of its
-// elements. For the kernels and for tests on the host.
+// elements. Kernels and tests on the host share this.
 #pragma once
 
 #include <cstring>
@@ -10,8 +10,9 @@
 
 namespace lpk::cuda {
 
-// Some elements, `step` apart; of the blocks in row-major order of (outer, along the axis, inner)
-// also where their scale lies in the stream of codes, of elements of `bits` bits.
+// Some elements that lie `step` apart. Of a block, `bit` says where its scale lies in the stream of
+// codes, in which elements have `bits` bits and blocks are in row-major order of (outer, along the
+// axis, inner).
 struct BlockSpan {
   int64_t first, count, step;
   int64_t bit;
@@ -35,20 +36,21 @@ struct BlockShape {
     const int64_t start = along * size;
     const int64_t left = sizes.length - start;
     const int64_t count = left < size ? left : size;
-    // Whole lines of blocks before, whole blocks of this line, then the neighbours of this one.
+    // Whole lines of blocks come before this block, then whole blocks of its line, then its
+    // neighbours.
     const int64_t line = sizes.inner * (per_line * kScaleBits + sizes.length * bits);
     const int64_t before = sizes.inner * (size * bits + kScaleBits);
     return {(outer * sizes.length + start) * sizes.inner + inner, count, sizes.inner,
             outer * line + along * before + inner * (count * bits + kScaleBits)};
   }
-  // Lanes of a block: a warp where its elements are neighbours, else one, for then the same
-  // elements of neighbouring blocks are.
+  // Whether a block is for the lanes of a warp, as its elements are neighbours. Otherwise it is for
+  // one lane, because then the same elements of neighbouring blocks are neighbours.
   bool wide() const { return sizes.inner == 1; }
 
   static constexpr int kScaleBits = 8;
 };
 
-// Of some elements of a block.
+// What is known of some elements of a block.
 struct Extent {
   double largest;  // of the finite ones
   bool special;    // there is an infinity or NaN
@@ -60,7 +62,7 @@ LPK_HD Extent joined(const Extent& a, const Extent& b) {
           a.number || b.number};
 }
 
-// Of one lane's elements; load(i) is element i as a double.
+// The extent of one lane's elements; load(i) is element i as a double.
 template <class Load>
 LPK_HD Extent extent_of(const BlockSpan& span, int lane, int lanes, const Load& load) {
   Extent e{0.0, false, false};
@@ -72,9 +74,9 @@ LPK_HD Extent extent_of(const BlockSpan& span, int lane, int lanes, const Load& 
   return e;
 }
 
-// One lane's elements rounded: each(index, x, x / 2^X, threshold, rounded x / 2^X, 2^X), both
-// powers NaN in a block with an infinity or NaN. threshold(i) is what the draw of element i asks
-// for.
+// Rounds one lane's elements and calls each(index, x, x / 2^X, threshold, rounded x / 2^X, 2^X).
+// Both powers are NaN in a block with an infinity or NaN. threshold(i) is what the draw of element
+// i asks for.
 template <class Load, class Threshold, class Each>
 LPK_HD void each_rounded(const BlockSpan& span, int lane, int lanes, const Extent& extent,
                          const BlockElement& element, Rounding rounding, const Load& load,
@@ -91,7 +93,7 @@ LPK_HD void each_rounded(const BlockSpan& span, int lane, int lanes, const Exten
   }
 }
 
-// round(x / 2^X) 2^X of one lane's elements; a block with an infinity or NaN becomes NaN.
+// Makes round(x / 2^X) 2^X of one lane's elements; a block with an infinity or NaN becomes NaN.
 template <class Load, class Threshold>
 LPK_HD void round_block(const BlockSpan& span, int lane, int lanes, const Extent& extent,
                         const BlockElement& element, Rounding rounding, const Load& load,

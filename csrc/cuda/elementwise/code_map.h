@@ -9,7 +9,7 @@ namespace lpk::cuda {
 constexpr int64_t kNoneRefused = INT64_MAX;
 
 // Word `index` of the codes of `count` values, with all codes that reach into it. *refused becomes
-// the smallest index of a value that has none, if it is smaller.
+// the smallest index of a value that has no code, if this index is smaller.
 LPK_HD uint32_t code_word(const Codec& codec, const float* x, int64_t count, int64_t index,
                           int64_t* refused) {
   const int bits = codec.bits();
@@ -51,8 +51,8 @@ LPK_HD void join_field(uint32_t* words, int64_t bit, uint32_t field, int bits) {
   if (shift + bits > 32) join_word(words + (bit >> 5) + 1, field >> (32 - shift));
 }
 
-// One lane's part of a block: its scale, which lane 0 writes, and codes. NaN is a code of whole
-// blocks only: beside other values it is refused, as an infinity always is.
+// Packs one lane's part of a block: its codes, and the block's scale, which lane 0 writes. NaN is a
+// code of whole blocks only: beside other values it is refused, as an infinity always is.
 LPK_HD void pack_block(const BlockSpan& span, int lane, int lanes, const Extent& extent,
                        const BlockElement& element, const Codec& codec, const float* x,
                        uint32_t* words, int64_t* refused) {

@@ -1,5 +1,6 @@
-// Values to dense codes and back (code_map.h): a thread makes whole words of the stream, or single
-// values of it; of block formats groups of lanes make blocks, as in quantize_blocks.cu.
+// Values become dense codes, and codes values (code_map.h). A thread makes whole words of the
+// stream, or single values of it. For block formats, groups of lanes make blocks, as in
+// quantize_blocks.cu.
 #include "block_extent.h"
 #include "code_map.h"
 #include "elements.h"
@@ -61,7 +62,7 @@ void pack_blocks(const CodeArgs& args, const float* x, uint32_t* words, int64_t*
   const Codec codec(args.format + kFormatInts);
   const BlockElement element(args.format + kFormatInts);
   const BlockShape shape(args.sizes, args.format[1], codec.bits());
-  // Lanes join their fields to zeros.
+  // Lanes join their fields to a stream of zeros.
   const int64_t bits = element_count(args.sizes) * codec.bits() + 8 * shape.count();
   cudaMemsetAsync(words, 0, static_cast<size_t>(4 * ceil_div(bits, 32)), queue);
   if (shape.wide()) {

@@ -1,8 +1,9 @@
-// out[i] = round_to(x[i], fmt, rounding, draw_i) as quantize.cu has it, counting what happens.
+// out[i] = round_to(x[i], fmt, rounding, draw_i) as in quantize.cu, with counts of what happens.
 //
-// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, T threads in all.
-// Counts are sums of integers, so no order of the threads changes them. Types are told apart as the
-// kernel runs. Not supported: Affine and Block formats (count_scaled.cu).
+// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, where T is the
+// number of all threads. Counts are sums of integers, so no order of the threads changes them. The
+// kernel tells types apart as it runs. Affine and Block formats are not supported here;
+// count_scaled.cu has them.
 #include <stdexcept>
 
 #include "count_tally.h"

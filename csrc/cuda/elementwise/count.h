@@ -8,21 +8,21 @@
 
 namespace lpk::cuda {
 
-// What the kernels add to: the counts of common/count.h on the device, and behind them the
+// What the kernels add to. counts: the counts of common/count.h on the device, and behind them the
 // histogram, if there is one; null where nothing is counted. limits: the low ends of all slices of
-// an affine format, then the high ones, on the device; null: the slices' own.
+// an affine format, then the high ones, on the device; null stands for the slices' own ends.
 struct Counting {
   int64_t* counts;
   bool histogram;
   const double* limits;
 };
 
-// As quantize; a null out is not written.
+// Does what quantize does, and counts; a null out is not written.
 void count_elements(const void* x, ElementType x_type, void* out, ElementType out_type,
                     const Views& views, const int64_t* quantizer, const Draws& draws,
                     const Counting& counting, void* stream);
-// As quantize_blocks and quantize_affine; a null out is not written. With limits no ends are
-// needed.
+// These do what quantize_blocks and quantize_affine do, and count; a null out is not written. With
+// limits no ends are needed.
 void count_blocks(const ScaledArgs& args, const Counting& counting, void* stream);
 void count_affine(const ScaledArgs& args, const Counting& counting, void* stream);
 

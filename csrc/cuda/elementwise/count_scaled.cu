@@ -1,5 +1,5 @@
-// Block and affine formats as quantize_blocks.cu and quantize_affine.cu have them, counting what
-// happens, and the lines of affine formats between ends that are given.
+// Block and affine formats as in quantize_blocks.cu and quantize_affine.cu, with counts of what
+// happens; and the lines of affine formats between ends that are given.
 #include <stdexcept>
 
 #include "block_extent.h"
@@ -9,7 +9,7 @@
 namespace lpk::cuda {
 namespace {
 
-// Blocks as in quantize_blocks.cu: lanes and groups.
+// Lanes and groups take blocks as in quantize_blocks.cu.
 template <int kLanes, bool kHistogram>
 __global__ void count_blocks_kernel(const __grid_constant__ BlockShape shape, Elements x,
                                     float* out, const __grid_constant__ BlockElement element,
@@ -61,7 +61,7 @@ __global__ void count_codes_kernel(const __grid_constant__ SlicePieces pieces, i
     tally.add(value, over, r);
     if (out != nullptr) out[i] = r;
   }
-  // Where only a range was given there is nothing to add to.
+  // Where only a range was given, there are no counts to add to.
   if (counts != nullptr) tally.finish(counts);
 }
 

@@ -1,4 +1,5 @@
-// Counts of a block of threads: each thread's own in registers, the histogram in shared memory.
+// Counts of a thread block: each thread has its own in registers, and the histogram is in shared
+// memory.
 #pragma once
 
 #include "count.h"
@@ -11,7 +12,7 @@ __device__ __forceinline__ void add_count(int64_t* to, uint64_t count) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(count));
 }
 
-// Every thread of the block makes one, and calls finish when it has seen its elements.
+// Every thread of the block makes a tally, and calls finish when it has seen its elements.
 template <bool kHistogram>
 class BlockTally {
  public:
@@ -26,7 +27,7 @@ class BlockTally {
 
   __device__ __forceinline__ void add(double x, bool over, double result) {
     const uint32_t places = counted_as(x, over, result);
-    // No indexed array: that would lie in memory.
+    // The counts are no indexed array, because an array would lie in memory.
     overflows_ += places >> kOverflows & 1;
     underflows_ += places >> kUnderflows & 1;
     zeros_ += places >> kZeros & 1;
@@ -47,7 +48,7 @@ class BlockTally {
   }
 
  private:
-  // All lanes are here: blocks are whole warps.
+  // All lanes are here, because blocks are whole warps.
   __device__ __forceinline__ static void join(int64_t* to, uint64_t mine) {
     for (int away = 16; away > 0; away /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, away);
     if (threadIdx.x % 32 == 0) add_count(to, mine);

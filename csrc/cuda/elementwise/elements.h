@@ -12,7 +12,7 @@
 
 namespace lpk::cuda {
 
-// Of the last launch: throws std::runtime_error that names `what`.
+// Checks the last launch: throws std::runtime_error that names `what`.
 void check_launch(const char* what);
 
 __device__ __forceinline__ double widened(float x) { return x; }
@@ -53,7 +53,7 @@ struct ElementRounding {
         draws.device_seed != nullptr ? static_cast<uint64_t>(*draws.device_seed) : draws.seed;
     return derive_seed(call, draws.role);
   }
-  // Of the element with this row-major index.
+  // The threshold of the element with this row-major index.
   __device__ __forceinline__ double threshold(uint64_t seed, int64_t index) const {
     if (rounding != Rounding::kStochastic) return 0.0;
     const uint32_t draw =
@@ -62,8 +62,8 @@ struct ElementRounding {
   }
 };
 
-// Grids of kThreads threads; enough blocks to fill any current device several times over, a loop
-// takes the rest.
+// Blocks have kElementThreads threads. A grid has enough blocks to fill any current device several
+// times over, and a loop takes the rest.
 constexpr int kElementThreads = 256;
 constexpr int64_t kMostElementBlocks = 4096;
 

@@ -1,10 +1,10 @@
 // out[i] = round_to(x[i], fmt, rounding, draw_i) for float and fixed formats, element by element.
 //
-// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, T threads in all.
-// Every value is widened exactly to double and rounded by common/round.h, so the bits are those of
-// every other backend. Stochastic draws are keyed by the row-major index, never by the thread. Not
-// supported: Affine and Block formats, in files of their own. Must be compiled with -fmad=false,
-// without -use_fast_math and -ftz=true.
+// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, where T is the
+// number of all threads. Every value is widened exactly to double and rounded by common/round.h, so
+// the bits are those of every other backend. Stochastic draws are keyed by the row-major index,
+// never by the thread. Affine and Block formats are not supported here; they have files of their
+// own. This file must be compiled with -fmad=false, without -use_fast_math and -ftz=true.
 #include <stdexcept>
 #include <type_traits>
 
@@ -18,7 +18,7 @@ struct Rule {
   ElementRounding how;
 };
 
-// As rounding sees it.
+// x as rounding sees it.
 template <class X>
 __device__ double input(X x) {
   if constexpr (std::is_same_v<X, double>) return moderated(x);

@@ -1,5 +1,6 @@
-// Affine formats in four kernels: no ends; the ends of every slice; its line; all elements coded on
-// their lines. Ends are least integers, so no order of the threads changes them.
+// Affine formats in four kernels. They write that there are no ends; find the ends of every slice;
+// make every slice's line; and code all elements on their lines. Ends are least integers, so no
+// order of the threads changes them.
 #include "affine_map.h"
 #include "elements.h"
 
@@ -15,7 +16,7 @@ __device__ void join_ends(const Ends& mine, Ends* ends) {
   atomicMin(reinterpret_cast<long long*>(&ends->high), static_cast<long long>(mine.high));
 }
 
-// Groups of lanes take pieces g, g + G, ... of G groups in all.
+// Groups of lanes take pieces g, g + G, ..., where G is the number of all groups.
 template <int kLanes>
 __global__ void ends_kernel(const __grid_constant__ SlicePieces pieces, Elements x, Ends* ends) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;

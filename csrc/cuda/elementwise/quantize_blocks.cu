@@ -1,6 +1,6 @@
-// out = round(x / 2^X) 2^X, X of the element's block (block_map.h): a block to a warp where its
-// elements are neighbours, to a thread elsewhere. Groups of lanes take blocks g, g + G, ... of G
-// groups in all.
+// out = round(x / 2^X) 2^X, with X of the element's block (block_map.h). A block is for a warp
+// where its elements are neighbours, and for a thread elsewhere. Groups of lanes take blocks g, g +
+// G, ..., where G is the number of all groups.
 #include "block_extent.h"
 #include "elements.h"
 

@@ -1,10 +1,10 @@
-// An optimizer's step of a parameter in one pass: common/update_element.h, element by element.
+// An optimizer's step of a parameter in one pass, by common/update_element.h, element by element.
 //
-// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, T threads in all.
-// The first threads of a block make what all of its elements share: the constants of the step from
-// the count of steps, and the seeds. Where the flag is up, nothing is written. Values are widened
-// to double for rounding and codes, as in quantize.cu; the step itself is float32. Must be compiled
-// with -fmad=false, without -use_fast_math and -ftz=true.
+// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, where T is the
+// number of all threads. The first threads of a block make what all of its elements share: the
+// constants of the step, from the count of steps, and the seeds. Where the flag is up, nothing is
+// written. Values are widened to double for rounding and codes, as in quantize.cu; the step itself
+// is float32. This file must be compiled with -fmad=false, without -use_fast_math and -ftz=true.
 #include "elements.h"
 #include "update.h"
 

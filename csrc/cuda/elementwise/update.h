@@ -5,8 +5,9 @@
 
 namespace lpk::cuda {
 
-// Device pointers in args; a launch for each parameter on `stream`. Steps are not counted: they are
-// read by every thread of a parameter. Throws std::runtime_error for a CUDA error.
+// The pointers in args are device pointers, and each parameter has a launch on `stream`. Steps are
+// not counted here, because every thread of a parameter reads their count. Throws
+// std::runtime_error for a CUDA error.
 void update(const UpdateArgs& args, void* stream);
 
 }  // namespace lpk::cuda

@@ -1,5 +1,6 @@
-// The kernels of certified tiles. Tiers that need about as many registers share one: the plan says
-// which of them a launch is for, and where it names none of them the kernel returns at once.
+// The kernels of certified tiles. Tiers that need about as many registers share a kernel. The plan
+// says which of these tiers a launch is for; where it names none of them, the kernel returns at
+// once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +15,7 @@
 
 namespace lpk::cuda {
 
-// Of the last launch: throws std::runtime_error that names `what`.
+// Checks the last launch: throws std::runtime_error that names `what`.
 void check_launch(const char* what);
 
 // A tier and the tile that is made for it.
@@ -24,7 +25,7 @@ struct Made {
   using Tile = TileOf;
 };
 
-// What a block has without asking for more.
+// The shared memory that a block has without asking for more.
 constexpr size_t kSharedBytes = size_t{48} << 10;
 
 // What tiers that share a kernel need: the shared memory of the largest, and as many registers as
@@ -35,8 +36,8 @@ struct Needs {
   static constexpr int kBlocks = std::min({Entries::Tile::kBlocks...});
 };
 
-// Read anew wherever it is asked for: kept in a register for all tiers of a kernel, it would be one
-// too many.
+// The number is read anew wherever it is asked for. If it were kept in a register for all tiers of
+// a kernel, that would be one register too many.
 __device__ __forceinline__ int thread_number() {
   int number;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
@@ -44,8 +45,8 @@ __device__ __forceinline__ int thread_number() {
   return number;
 }
 
-// A block makes tiles of outputs, from all of their steps or those of some chunks. kShared: `work`
-// is the block's, and the first thread writes it.
+// Makes a block's tiles of outputs, from all of their steps or from those of some chunks. kShared:
+// `work` is the block's, and the first thread writes it.
 template <class Tile, bool kShared>
 __device__ __forceinline__ void make_tiles(const Job& job, char* memory, Work* work) {
   auto* shared = reinterpret_cast<typename Tile::Shared*>(memory);
@@ -65,7 +66,7 @@ __device__ __forceinline__ void make_tiles(const Job& job, char* memory, Work* w
   } while (Tile::kTakesTurns && number < job.cut.tiles * job.cut.splits);
 }
 
-// The tier is read anew for each entry, lest they become a table of jumps.
+// The tier is read anew for each entry, lest the entries become a table of jumps.
 template <class First, class... Rest>
 __global__ void __launch_bounds__(First::Tile::Map::kThreads, (Needs<First, Rest...>::kBlocks))
     certified_kernel(const __grid_constant__ Job job) {
@@ -105,7 +106,7 @@ void launch_kernel(const Job& job, cudaStream_t stream) {
   check_launch("a certified kernel of a product");
 }
 
-// A list of entries, to be put together from several.
+// A list of entries, which can be put together from several lists.
 template <class... Entries>
 struct Tiers {
   static void launch(const Job& job, cudaStream_t stream) {
@@ -122,7 +123,7 @@ struct Joined<Tiers<Entries...>> {
 template <class... A, class... B, class... Lists>
 struct Joined<Tiers<A...>, Tiers<B...>, Lists...> : Joined<Tiers<A..., B...>, Lists...> {};
 
-// To nearest in float32, proved and watched: OneOf<Rule> is a rule's tile.
+// The tiers to nearest in float32, proved and watched; OneOf<Rule> is a rule's tile.
 template <template <class> class OneOf>
 using NearestTiers =
     Tiers<Made<Tier::kTwoStep, OneOf<TwoStepRule<NearestSum, Limit::kProved>>>,
@@ -132,7 +133,7 @@ using NearestTiers =
           Made<Tier::kFloor, OneOf<FloorRule<NearestSum, Limit::kProved>>>,
           Made<Tier::kFloorWatched, OneOf<FloorRule<NearestSum, Limit::kWatched>>>>;
 
-// What is left of the tiers to nearest in float32: clipped, and made odd.
+// The other tiers to nearest in float32: clipped, and made odd.
 template <template <class> class OneOf>
 using RareTiers =
     Tiers<Made<Tier::kTwoStepClipped, OneOf<TwoStepRule<NearestSum, Limit::kClipped>>>,
@@ -149,22 +150,22 @@ void with_tables(const Job& job, const Visit& visit) {
   visit(std::false_type{});
 }
 
-// Each in a file of its own. Sums in chunks: to nearest, proved and watched, by tiles of the shape
-// of job.cut; the other tiers to nearest.
+// Each of these functions is in a file of its own. The first ones are for sums in chunks: to
+// nearest, proved and watched, by tiles of the shape of job.cut; then the other tiers to nearest.
 void launch_nearest_chunks(const Job& job, cudaStream_t stream);
 void launch_shaped_64(const Job& job, cudaStream_t stream);
 void launch_shaped_32(const Job& job, cudaStream_t stream);
 void launch_shaped_16(const Job& job, cudaStream_t stream);
 void launch_direct(const Job& job, cudaStream_t stream);
 void launch_rare_chunks(const Job& job, cudaStream_t stream);
-// Sums without chunks, to nearest: in float32 or half precision; in double.
+// These are for sums without chunks, to nearest: in float32 or half precision, and in double.
 void launch_nearest(const Job& job, cudaStream_t stream);
 void launch_double(const Job& job, cudaStream_t stream);
-// One tier each, with and without chunks.
+// These are for one tier each, with and without chunks.
 void launch_float32(const Job& job, cudaStream_t stream);
 void launch_truncated(const Job& job, cudaStream_t stream);
 void launch_stochastic(const Job& job, cudaStream_t stream);
-// Native chunks: the operands are copied first.
+// These are for native chunks: the operands are copied first.
 void launch_halves(const Job& job, cudaStream_t stream);
 void launch_tensor(const Job& job, cudaStream_t stream);
 

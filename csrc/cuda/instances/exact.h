@@ -1,4 +1,4 @@
-// The kernels of exact_tile.h, one translation unit for some modes each, to build side by side.
+// The kernels of exact_tile.h. A translation unit has those of some modes, to build side by side.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,16 +8,17 @@
 
 namespace lpk::cuda {
 
-// Of the last launch: throws std::runtime_error that names `what`.
+// Checks the last launch: throws std::runtime_error that names `what`.
 void check_launch(const char* what);
 
-// Blocks a processor must hold; fewer where a block needs more than 128 registers a thread.
+// How many blocks a processor must hold: fewer where a block needs more than 128 registers a
+// thread.
 template <Rounding kMode, bool kRounds>
 constexpr int kExactBlocks = kMode != Rounding::kStochastic && !kRounds ? 2 : 1;
 
-// The last kernel of a product, and where no plan is given the only one. A block owns one tile of
-// 16 kSide x 16 kSide outputs and all of their steps; where a plan is given the certified kernels
-// did the rest, and only what they left is done (done.h).
+// The last kernel of a product, and the only one where no plan is given. A block owns one tile of
+// 16 kSide x 16 kSide outputs and all of their steps. Where a plan is given, the certified kernels
+// did the rest, and only what they left is done here (done.h).
 template <int kSide, Rounding kMode, bool kRounds>
 __global__ void __launch_bounds__(256, (kExactBlocks<kMode, kRounds>))
     exact_kernel(const __grid_constant__ Job job, int64_t first_block) {
@@ -49,14 +50,14 @@ void launch_exact_kernel(const Job& job, cudaStream_t stream) {
   }
 }
 
-// Rounded products cost more registers and code: fewer outputs a thread.
+// Rounded products cost more registers and code, so a thread has fewer outputs.
 template <Rounding kMode>
 void launch_exact_mode(const Job& job, cudaStream_t stream) {
   if (job.acc.has_product) return launch_exact_kernel<2, kMode, true>(job, stream);
   launch_exact_kernel<4, kMode, false>(job, stream);
 }
 
-// In exact_nearest.cu, exact_directed.cu and exact_stochastic.cu.
+// These are in exact_nearest.cu, exact_directed.cu and exact_stochastic.cu.
 void launch_exact_nearest(const Job& job, cudaStream_t stream);
 void launch_exact_directed(const Job& job, cudaStream_t stream);
 void launch_exact_stochastic(const Job& job, cudaStream_t stream);

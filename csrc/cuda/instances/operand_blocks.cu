@@ -1,12 +1,12 @@
-// Aligned blocks by the exponents of their operands. Where float32 may do there are two kernels, of
-// which the operands' facts let one run.
+// Blocks aligned by the exponents of their operands. Where float32 may do, there are two kernels,
+// and the operands' facts let one of them run.
 #include "cuda/tiles/operand_tile.h"
 #include "ordered.h"
 
 namespace lpk::cuda {
 namespace {
 
-// A block for each tile of 32 x 32 outputs.
+// There is a thread block for each tile of 32 x 32 outputs.
 template <class Tile>
 __global__ void __launch_bounds__(256, Tile::kBlocks)
     operand_kernel(const __grid_constant__ Job job, int64_t first_tile) {

@@ -1,4 +1,5 @@
-// The kernels of sums in other orders, one translation unit each, to build side by side.
+// The kernels of sums in other orders. Each has a translation unit of its own, to build side by
+// side.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +8,7 @@
 
 namespace lpk::cuda {
 
-// Of the last launch: throws std::runtime_error that names `what`.
+// Checks the last launch: throws std::runtime_error that names `what`.
 void check_launch(const char* what);
 
 // A block makes tiles of 32 x 32 outputs in turn; tile t belongs to block t % kTreeBlocks.
@@ -37,7 +38,7 @@ void launch_order(const Job& job, cudaStream_t stream) {
   launch_ordered_tiles<Tile<false>>(job, stream);
 }
 
-// In ordered_trees.cu, ordered_compensated.cu, ordered_aligned.cu and operand_blocks.cu.
+// These are in ordered_trees.cu, ordered_compensated.cu, ordered_aligned.cu and operand_blocks.cu.
 void launch_trees(const Job& job, cudaStream_t stream);
 void launch_compensated(const Job& job, cudaStream_t stream);
 void launch_aligned(const Job& job, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Trees.
+// Sums as trees.
 #include "ordered.h"
 
 namespace lpk::cuda {

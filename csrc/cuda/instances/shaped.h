@@ -1,4 +1,4 @@
-// The kernels of tiles of two shapes of shapes.h, the one lying and the other standing.
+// The kernels of tiles of two shapes of shapes.h, one of which lies while the other stands.
 #pragma once
 
 #include "certified.h"

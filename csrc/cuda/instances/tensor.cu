@@ -1,4 +1,4 @@
-// Native chunks on tensor cores: operands to 16 bits first.
+// Native chunks on tensor cores. The operands become 16 bits wide first.
 #include "certified.h"
 #include "cuda/elementwise/elements.h"
 #include "cuda/tiles/tensor_tile.h"
@@ -6,7 +6,7 @@
 namespace lpk::cuda {
 namespace {
 
-// Eight values at a time; `to` is aligned for them.
+// Writes eight values at a time; `to` is aligned for them.
 template <bool kBfloat16>
 __device__ __forceinline__ void write_halves(const Operand& from, uint16_t* to) {
   for (int64_t first = 8 * grid_thread(); first < from.size; first += 8 * grid_threads()) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ void write_halves(const Operand& from, uint16_t* to) 
   }
 }
 
-// Both operands, in the type that the plan names.
+// Copies both operands to the type that the plan names.
 __global__ void halves_kernel(const __grid_constant__ Job job) {
   __shared__ alignas(Plan) char words[sizeof(Plan)];
   auto* plan = reinterpret_cast<Plan*>(words);

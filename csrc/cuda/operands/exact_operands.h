@@ -24,8 +24,8 @@ struct ExactStages {
   alignas(16) double right[2][kDepth][Map::kLanes];
 };
 
-// One thread's part: kSide x kSide outputs, numbered row by row. It reads kGroup neighbours of an
-// operand at a time.
+// One thread's part of a tile: kSide x kSide outputs, numbered row by row. The thread reads kGroup
+// neighbours of an operand at a time.
 template <int kSide, int kGroup>
 class ExactOperands {
  public:
@@ -40,7 +40,8 @@ class ExactOperands {
     right_ = job.sums.right.batch[at_.matrix];
   }
 
-  // Elements of a stage from memory to registers; lanes and steps beyond the end are zeros.
+  // Brings the elements of a stage from memory to registers; lanes and steps beyond the end are
+  // zeros.
   template <class Stage>
   LPK_HD void fetch(const Stage& stage) {
     const Sums& s = job_.sums;
@@ -81,7 +82,7 @@ class ExactOperands {
     const Sums& s = job_.sums;
     return col < s.n ? static_cast<uint64_t>(s.col_batch[at_.matrix] + s.col_keys[col]) : 0;
   }
-  // Of a step in the contract's order.
+  // The position of a step in the contract's order.
   LPK_HD int64_t position(int64_t step) const {
     const int64_t* positions = job_.sums.positions;
     return positions == nullptr ? step : positions[step];
@@ -108,7 +109,7 @@ class ExactOperands {
     return add_rounded<double>(outer, inner, acc.outer, acc.outer_rounding, threshold);
   }
 
-  // Output n from its sum, where there is one.
+  // Stores output n, made from its sum, where there is such an output.
   LPK_HD void store(int n, double sum) const {
     const Sums& s = job_.sums;
     const int64_t row = row_of(n);

@@ -1,5 +1,5 @@
-// A thread's share of a stage of both operands, from memory to registers; for certified kernels:
-// absent taps and what lies beyond the end are zeros.
+// A thread's share of a stage of both operands, on its way from memory to registers. This is for
+// certified kernels: absent taps and what lies beyond the end are zeros.
 #pragma once
 
 #include "cuda/product/tiles.h"
@@ -7,16 +7,17 @@
 
 namespace lpk::cuda {
 
-// What stands for steps beyond the end of a stage: a product of +0 and -0 leaves every sum as it
-// is, zeros of either sign too, but toward_negative, where one of +0 and +0 does.
+// What stands for steps beyond the end of a stage. A product of +0 and -0 leaves every sum as it
+// is, zeros of either sign too, except in rounding toward_negative, where a product of +0 and +0
+// does.
 enum class Beyond { kZero, kNegativeZero };
 
 template <Beyond kBeyond>
 constexpr float kPadding = kBeyond == Beyond::kZero ? 0.0f : -0.0f;
 
-// kTables: elements are looked up one by one; else their lanes are side by side and read kWidth
-// neighbours at a time, steps have no table and nothing is absent. kKeeps: where lanes lie is
-// looked up once and kept in registers, not at every stage.
+// kTables: elements are looked up one by one. Without tables, lanes lie side by side and are read
+// kWidth neighbours at a time, steps have no table, and nothing is absent. kKeeps: where lanes lie
+// is looked up once and kept in registers, and not looked up at every stage.
 template <class Map, bool kTables, int kWidth, Beyond kBeyond, bool kKeeps = false>
 class OperandFetch {
  public:
@@ -31,7 +32,7 @@ class OperandFetch {
     inside_ = static_cast<int>(lanes - lane < Map::kLanes ? lanes - lane : Map::kLanes);
     if constexpr (kKept) {
       for (int e = 0; e < kCount; ++e) {
-        // Beyond the last lane its sums once more: they are never stored.
+        // Beyond the last lane, the last lane is taken once more: its sums there are never stored.
         const int mine = Map::fetched_lane(thread, e, 1);
         at_[e] = o.lanes[lane + (mine < inside_ ? mine : inside_ - 1)];
       }
@@ -91,15 +92,15 @@ class OperandFetch {
   int64_t at_[kKept ? kCount : 1];
 };
 
-// Where steps lie from the first one, in bytes.
+// Where steps lie, in bytes from the first step.
 template <bool kTables>
 class StepOffsets {
  public:
   LPK_HD explicit StepOffsets(const Operand& o)
       : table_(kTables ? o.steps.at : nullptr), apart_(o.steps.step * kBytes) {}
 
-  // use(e, inside, offset): of the steps first, first + kApart, ...; kCount of them, of which those
-  // are inside that are not `left` or more behind the first.
+  // Calls use(e, inside, offset) for kCount steps: first, first + kApart, ... Those steps are
+  // inside that are less than `left` behind the first.
   template <int kCount, int kApart, class Use>
   LPK_HD void each(int first, int left, const Use& use) const {
     int64_t straight = first * apart_;
@@ -119,13 +120,13 @@ class StepOffsets {
   int64_t apart_;  // where there is no table
 };
 
-// Step 0 of a lane; beyond the last lane of that one: its sums are never stored.
+// Step 0 of a lane. A lane beyond the last one gets the last lane's: its sums are never stored.
 LPK_HD const char* lane_of(const Operand& o, int64_t matrix, int64_t lane, int64_t lanes) {
   return reinterpret_cast<const char*>(o.values + o.batch[matrix] +
                                        o.lanes[lane < lanes ? lane : lanes - 1]);
 }
 
-// The element so many bytes behind, an absent tap as zero.
+// The element that lies `offset` bytes behind; an absent tap is zero.
 template <bool kTables>
 LPK_HD float element_at(const char* lane, int64_t offset) {
   const float x = *reinterpret_cast<const float*>(lane + offset);
@@ -184,7 +185,7 @@ class QuadFetch {
 
   LPK_HD QuadFetch(const Operand& o, int64_t matrix, int64_t first, int64_t lanes, int thread)
       : step_(4 * quad(thread)) {
-    // Beyond the last lane its sums once more: they are never stored.
+    // Beyond the last lane, the last lane is taken once more: its sums there are never stored.
     const int64_t mine = first + lane(thread);
     base_ =
         o.values + o.batch[matrix] + (kTables ? o.lanes[mine < lanes ? mine : lanes - 1] : mine);

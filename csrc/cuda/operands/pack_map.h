@@ -1,16 +1,17 @@
-// What packing does with one value, and where it goes: for the kernels and for the host.
+// What packing does with one value, and where the value goes. Kernels and the host share this.
 #pragma once
 
 #include "cuda/product/sums.h"
 
 namespace lpk::cuda {
 
-// A block packs kPackSide x kPackSide elements, 32 x 8 threads of four elements each.
+// A block packs kPackSide x kPackSide elements, by 32 x 8 threads with four elements each.
 constexpr int kPackSide = 32;
 constexpr int kPackRows = 8;
 
-// Shared memory holds the square by rows, one word longer than they are: neighbours of a row and
-// of a column lie in different banks. Thread x of a warp takes element x of row or column i.
+// Shared memory holds the square by rows. Rows are one word longer there than in the square, so
+// that neighbours of a row and of a column lie in different banks. Thread x of a warp takes element
+// x of row or column i.
 struct SquarePlace {
   int row, col;
   static constexpr int kPitch = kPackSide + 1;
@@ -39,7 +40,7 @@ LPK_HD Facts facts_of(uint32_t bits) {
   if (magnitude == 0 || bits == kAbsent) return {0, 0, 0, 0};
   const uint32_t mantissa = magnitude & 0x7fffffu;
   const uint32_t exponent = magnitude >> 23;
-  // A power of two has its one bit at place 23.
+  // The one bit of a power of two is at place 23.
   const uint32_t place = mantissa == 0 ? 23 : last_set_bit(mantissa);
   return {mantissa, exponent, 255 - exponent, 512 - (exponent + place)};
 }

@@ -1,8 +1,9 @@
-// Matrices to operands: rounded, step by step with the lanes side by side, padded with zeros; and
-// images to frames. What the kernels must know of the values is gathered on the way.
+// Matrices become operands: their values are rounded, lie step by step with the lanes side by side,
+// and are padded with zeros. Images become frames. What the kernels must know of the values is
+// gathered on the way.
 //
-// A block of 256 threads moves 32 x 32 elements through shared memory, so that both sides of it are
-// read and written in runs of 32 neighbours.
+// A block of 256 threads moves 32 x 32 elements through shared memory, so that memory is read and
+// written in runs of 32 neighbours.
 #include <cuda_runtime.h>
 
 #include <stdexcept>
@@ -67,8 +68,8 @@ __global__ void pack_operand_kernel(const __grid_constant__ PackArgs args,
   }
 }
 
-// Channels of places, as pack_operand_kernel moves lanes of steps. Blocks count places fastest,
-// then channels, then images.
+// Moves channels of places, as pack_operand_kernel moves lanes of steps. Blocks count places
+// fastest, then channels, then images.
 __global__ void frame_kernel(const __grid_constant__ FrameArgs args,
                              const __grid_constant__ FusedRule rule, int64_t first_block) {
   __shared__ float moved[kPackSide * SquarePlace::kPitch];
@@ -105,7 +106,7 @@ __global__ void frame_kernel(const __grid_constant__ FrameArgs args,
   }
 }
 
-// kernel<<<...>>>(args, rule, first block) for all blocks.
+// Launches kernel<<<...>>>(args, rule, first block) for all blocks.
 template <class Kernel, class Args>
 void launch_blocks(Kernel kernel, const Args& args, int64_t blocks, void* stream,
                    const char* what) {

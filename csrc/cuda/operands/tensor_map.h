@@ -1,9 +1,9 @@
 // Which thread of a tensor core tile does what: pure index maps, for the kernel and for tests.
 //
-// A tile is 128 x 128 outputs, 128 x 64 or 64 x 128; each warp has 64 x 32: four by four fragments
-// of mma.sync.m16n8k16. Shared memory has a stage of an operand by steps, then lanes, 16 bits each;
-// eight lanes are a chunk. The chunks of a row change places with its step, so that the eight rows
-// of a chunk that ldmatrix reads at a time lie in different banks.
+// A tile has 128 x 128 outputs, 128 x 64 or 64 x 128. Each warp has 64 x 32 of them: four by four
+// fragments of mma.sync.m16n8k16. Shared memory holds a stage of an operand by steps, then lanes,
+// with 16 bits each; eight lanes are a chunk. The chunks of a row change places with the row's
+// step, so that the eight rows of a chunk that ldmatrix reads at a time lie in different banks.
 #pragma once
 
 #include "cuda/product/tiles.h"
@@ -24,8 +24,9 @@ struct TensorStage {
            lane % kLaneChunk;
   }
 
-  // The rows of eight lanes that the threads of a warp name for four matrices of 8 x 8, from those
-  // of its first fragments on: two chunks on is another place in the same row.
+  // Where the rows of eight lanes lie that the threads of a warp name for four matrices of 8 x 8.
+  // They are counted from the rows of the warp's first fragments: two chunks further is another
+  // place in the same row.
   LPK_HD static int row_at(int start, int fragment, int h) {
     return (start ^ (2 * kLaneChunk * fragment)) + 16 * kLanes * h;
   }
@@ -39,7 +40,7 @@ struct TensorStage {
   }
   LPK_HD static int copied_lane(int thread) { return thread % (kLanes / kLaneChunk) * kLaneChunk; }
 
-  // What it looks up: two neighbouring lanes of steps in a row.
+  // What a thread looks up: two neighbouring lanes of several steps in a row.
   static constexpr int kFetched = kTensorSteps * kLanes / 2 / kThreads;
   LPK_HD static int fetched_step(int thread, int e) { return thread / (kLanes / 2) * kFetched + e; }
   LPK_HD static int fetched_lane(int thread) { return thread % (kLanes / 2) * 2; }
@@ -58,7 +59,7 @@ struct TensorMap {
   LPK_HD static int first_row(int thread) { return thread / kTileCols * 64; }
   LPK_HD static int first_col(int thread) { return thread / 32 % (kTileCols / 32) * 32; }
 
-  // Output n of a thread: four of each fragment (i, j), n = (i kCols + j) 4 + word.
+  // Output n of a thread. Each fragment (i, j) has four of them: n = (i kCols + j) 4 + word.
   LPK_HD static int row(int thread, int n) {
     return first_row(thread) + n / (4 * kCols) * 16 + group(thread) + n % 4 / 2 * 8;
   }
@@ -66,8 +67,9 @@ struct TensorMap {
     return first_col(thread) + n / 4 % kCols * 8 + 2 * place(thread) + n % 2;
   }
 
-  // The row that a thread names: of steps 16 h .. 16 h + 15 of the left operand one of fragment i,
-  // in the order of its words; of the right one of fragments 2 j and 2 j + 1.
+  // Where the row begins that a thread names, one of steps 16 h .. 16 h + 15. In the left operand
+  // it is a row of fragment i, in the order of the fragment's words; in the right operand it is a
+  // row of fragments 2 j and 2 j + 1.
   LPK_HD static int left_start(int thread) {
     const int step = thread / 16 % 2 * 8 + thread % 8;
     return Left::half_at(step, first_row(thread) + thread / 8 % 2 * 8);

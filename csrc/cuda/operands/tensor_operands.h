@@ -1,4 +1,5 @@
-// Operands on their way to tensor cores: once to 16 bits, then stage by stage to shared memory.
+// Operands on their way to tensor cores: first they become 16 bits wide, then they go to shared
+// memory stage by stage.
 #pragma once
 
 #include "cuda/product/plan.h"
@@ -14,8 +15,8 @@ LPK_HD uint16_t half_value(float x) {
   return word_of(x) == kAbsent ? uint16_t{0} : narrow_word<kBfloat16>(x);
 }
 
-// Copies 16 bytes to shared memory, zeros where there is nothing; they are there after the await of
-// their group.
+// Copies 16 bytes to shared memory, or zeros where there is nothing to copy. The bytes are there
+// after their group was awaited.
 LPK_HD void copy_chunk(uint16_t* to, const uint16_t* from, bool inside) {
 #if defined(__CUDA_ARCH__)
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -32,7 +33,7 @@ LPK_HD void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// All groups but the last kLeft.
+// Waits for all groups but the last kLeft.
 template <int kLeft>
 LPK_HD void await_copies() {
 #if defined(__CUDA_ARCH__)
@@ -51,7 +52,7 @@ class ChunkCopies {
         to_(Map::half_at(Map::copied_step(thread, 0), Map::copied_lane(thread))),
         step_(Map::copied_step(thread, 0)) {}
 
-  // To where stages begin.
+  // Skips the steps before the first stage.
   LPK_HD void skip(const Operand& o, int64_t steps) { from_ += steps * o.steps.step; }
   LPK_HD void start(const Operand& o, int count, uint16_t* stage) {
     LPK_UNROLL
@@ -68,7 +69,7 @@ class ChunkCopies {
   int to_, step_;
 };
 
-// The same looked up element by element, two lanes to a word.
+// The same for an operand that is looked up element by element, two lanes to a word.
 template <class Map>
 class PairLookups {
  public:
@@ -76,7 +77,7 @@ class PairLookups {
                      int64_t lanes, int thread)
       : thread_(thread) {
     for (int n = 0; n < 2; ++n) {
-      // Beyond the last lane its sums once more: they are never stored.
+      // Beyond the last lane, the last lane is taken once more: its sums there are never stored.
       const int64_t mine = lane + Map::fetched_lane(thread) + n;
       const uint16_t* from = halves + o.batch[matrix] + o.lanes[mine < lanes ? mine : lanes - 1];
       from_[n] = reinterpret_cast<const char*>(from);
@@ -120,8 +121,8 @@ class PairLookups {
   uint32_t words_[Map::kFetched];
 };
 
-// Four matrices of 8 x 8 halves, whose rows the threads of a warp name, each transposed: word w of
-// thread t holds rows 2 (t % 4) and the next of column t / 4 of matrix w.
+// Reads four matrices of 8 x 8 halves, whose rows the threads of a warp name, and transposes each.
+// Word w of thread t holds two rows of column t / 4 of matrix w: row 2 (t % 4) and the next.
 LPK_HD void read_matrices(const uint16_t* row, uint32_t* words) {
 #if defined(__CUDA_ARCH__)
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));

@@ -1,7 +1,8 @@
-// total <- round(total + addend) in the accumulator's outer format, element by element: the
-// additions that the contract covers where a library makes the sums of chunks.
+// total <- round(total + addend) in the accumulator's outer format, element by element. These are
+// the additions that the contract covers where a library makes the sums of chunks.
 //
-// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, T threads in all.
+// Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, where T is the
+// number of all threads.
 #include <cuda_runtime.h>
 
 #include <algorithm>

@@ -7,11 +7,12 @@
 namespace lpk::cuda {
 
 #if defined(__CUDACC__)
-// Gives all threads of a block the plan, in shared memory. Every block of
-// the first kernel makes it for itself, and the first block leaves it for the other kernels; this
-// takes no longer than the start of a kernel that would make it once.
+// Gives all threads of a block the plan, in shared memory. Every block of the first kernel makes
+// the plan for itself, and the first block leaves it for the other kernels. This takes no longer
+// than the start of a kernel that would make the plan once.
 __device__ __forceinline__ void begin_product(const Job& job, Plan* shared) {
-  // Not the first thread: whether a thread is that would stay in a register through all tiles.
+  // The last thread does this: whether a thread is the first would stay in a register through all
+  // tiles.
   if (threadIdx.x == blockDim.x - 1) {
     *shared = job.plans ? plan_for(job) : *job.plan;
     if (job.plans && blockIdx.x == 0) *job.plan = *shared;

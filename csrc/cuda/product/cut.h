@@ -1,5 +1,6 @@
-// How a product is cut into blocks: a pure function of its sizes and of the processors; host code.
-// lpkernels/backends/planning/cuda_cuts.py has the same, and a test compares them.
+// How a product is cut into blocks: a pure function of its sizes and of the processors, in host
+// code. lpkernels/backends/planning/cuda_cuts.py has the same function, and a test compares the
+// two.
 #pragma once
 
 #include <iterator>
@@ -8,23 +9,25 @@
 
 namespace lpk::cuda {
 
-// A tile that certified kernels make: how many a processor should hold side by side, and what a
-// product takes by the counts of bench/cuda_counts.py, with tables and chunks of 64, in units of
-// its table.
+// A tile that certified kernels make. beside: how many such tiles a processor should hold side by
+// side. cost: what a product takes by the counts of bench/cuda_counts.py, with tables and chunks of
+// 64, in the units of the table below that has the tile.
 struct TileShape {
   int32_t rows, cols, beside, cost;
 };
-// split: what split sums take, in eighths of what whole ones do: their chunks are written, read and
-// added.
+// split: what split sums take, in eighths of what whole sums take. The sums of their chunks must be
+// written, read and added.
 struct TileShapes {
   const TileShape* at;
   int count, split;
 };
-// Every kernel has the first; shapes.h has the others. Sixteenths of an instruction.
+// Every kernel has the first shape; shapes.h has the others. Costs are in sixteenths of an
+// instruction.
 constexpr TileShape kShapes[] = {{128, 128, 1, 61}, {128, 64, 1, 64}, {64, 128, 1, 64},
                                  {128, 32, 2, 69},  {32, 128, 2, 68}, {128, 16, 4, 72},
                                  {16, 128, 4, 72},  {512, 1, 6, 246}, {1, 32, 24, 494}};
-// On tensor cores, in 256ths: split sums wait for memory more than for that.
+// The shapes on tensor cores, with costs in 256ths. Split sums wait for memory more than for tensor
+// cores.
 constexpr TileShape kTensorShapes[] = {{128, 128, 1, 104}, {128, 64, 2, 132}, {64, 128, 2, 133}};
 
 constexpr TileShapes kSquares = {kShapes, 1, 9};
@@ -32,12 +35,12 @@ constexpr TileShapes kAllShapes = {kShapes, static_cast<int>(std::size(kShapes))
 constexpr TileShapes kAllTensorShapes = {kTensorShapes, static_cast<int>(std::size(kTensorShapes)),
                                          22};
 
-// Tiles that a processor makes one after another, at most, where sums are split.
+// Where sums are split, a processor makes at most so many tiles one after another.
 constexpr int64_t kMostWaves = 4;
 
-// chunks: of the longest sums, 1 where there are none; parts: how many sums of chunks may wait;
-// A processor holds several small tiles side by side, each at its share of the speed. Sums are
-// split where that pays for itself on the busiest processor.
+// chunks: how many the longest sums have, or 1 where there are no chunks. parts: how many sums of
+// chunks may wait. A processor holds several small tiles side by side, each at its share of the
+// speed. Sums are split where that pays for itself on the busiest processor.
 inline Cut cut_of(const Sums& s, int64_t chunks, int64_t processors, int64_t parts,
                   const TileShapes& shapes) {
   const int64_t room = parts / (s.count * s.m * s.n);

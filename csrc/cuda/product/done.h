@@ -1,16 +1,17 @@
-// What certified kernels leave to the last kernel of a product: chunks of split sums that are to be
-// added, bias and result quantizer, and tiles that the exact kernel must do.
+// What certified kernels leave to the last kernel of a product: the chunks of split sums, which are
+// still to be added; bias and result quantizer; and the tiles that the exact kernel must do.
 #pragma once
 
 #include "parts.h"
 
 namespace lpk::cuda {
 
-// The side of the exact kernel's tiles. Rounded products cost registers and code: fewer outputs.
+// The side of the exact kernel's tiles. Rounded products cost registers and code, so their tiles
+// have fewer outputs.
 LPK_HD int exact_side(const Accumulator& acc) { return acc.has_product ? 32 : 64; }
 
-// Whether blocks flagged a certified tile that overlaps an exact one, of side `side`. Thread `turn`
-// of `turns` looks at its share of the flags.
+// Whether blocks flagged a certified tile that overlaps this exact tile, whose side is `side`.
+// Thread `turn` of `turns` looks at its share of the flags.
 LPK_HD bool flagged(const Job& job, int64_t side, int64_t tile, int turn, int turns) {
   const Sums& s = job.sums;
   const Cut& cut = planned_cut(job);
@@ -18,7 +19,8 @@ LPK_HD bool flagged(const Job& job, int64_t side, int64_t tile, int turn, int tu
   const int64_t end_row = at.row + side < s.m ? at.row + side : s.m;
   const int64_t end_col = at.col + side < s.n ? at.col + side : s.n;
   const int64_t first = tile_at(s, cut.rows, cut.cols, at);
-  // Tiles of one row lie one row's after another's, other ones one row of tiles' after another's.
+  // Tiles of a single row are numbered row by row, and other tiles by one row of tiles after
+  // another.
   const int64_t apart = tile_at(s, cut.rows, cut.cols, {0, cut.rows, 0});
   const int64_t across =
       tile_at(s, cut.rows, cut.cols, {at.matrix, at.row, end_col - 1}) - first + 1;
@@ -32,7 +34,8 @@ LPK_HD bool flagged(const Job& job, int64_t side, int64_t tile, int turn, int tu
   return false;
 }
 
-// Output number `index` of an exact tile; row or column behind the last one where there is none.
+// Output number `index` of an exact tile. Its row or column lies behind the last one where there is
+// no such output.
 LPK_HD Place output_of(const Job& job, int64_t side, int64_t tile, int index) {
   Place at = place_of(job.sums, side, tile);
   at.row += index / side;
@@ -41,7 +44,7 @@ LPK_HD Place output_of(const Job& job, int64_t side, int64_t tile, int index) {
 }
 LPK_HD bool is_output(const Sums& s, const Place& at) { return at.row < s.m && at.col < s.n; }
 
-// Bias and result quantizer of an output that a certified kernel made.
+// Applies bias and result quantizer to an output that a certified kernel made.
 LPK_HD void finish_output(const Job& job, const Place& at) {
   const Sums& s = job.sums;
   float* out = s.out + s.batch[at.matrix] + s.rows[at.row] + s.cols[at.col];
@@ -51,13 +54,14 @@ LPK_HD void finish_output(const Job& job, const Place& at) {
 
 LPK_HD bool finishes(const Job& job) { return job.sums.bias != nullptr || job.result.given; }
 
-// `arrived` counts blocks, and from here on those of them that saw a doubtful zero.
+// `arrived` counts blocks. From this bit on it counts those of them that saw a doubtful zero.
 constexpr uint32_t kDoubt = 1u << 16;
 
 #if defined(__CUDACC__)
-// What the last kernel of a product does with an exact tile, before the sums of that: whether these
-// must be made. Where sums are split, every thread of kOutputs blocks adds the parts of one output,
-// and the block that is done last goes on. words: two in shared memory.
+// What the last kernel of a product does with an exact tile before it makes the tile's sums.
+// Returns whether these sums must be made. Where sums are split, every thread of kOutputs blocks
+// adds the parts of one output, and the block that is done last goes on. words: two words in shared
+// memory.
 template <int kSide, int kThreads>
 __device__ __forceinline__ bool must_redo(const Job& job, int64_t tile, int slice, int* words) {
   constexpr int kOutputs = kSide * kSide / kThreads;

@@ -15,7 +15,7 @@ inline Job job_from(const MultiplyArgs& args) {
   Job job{};
   job.sums = args.sums;
   job.acc = accumulator_from(args.accumulator);
-  // Native chunks are float32 sums to nearest: the rounding is that of the outer sums alone.
+  // Native chunks are float32 sums to nearest: the given rounding is that of the outer sums alone.
   if (job.acc.order == Order::kNative) job.acc.rounding = Rounding::kNearestEven;
   job.result = fused_rule(args.result);
   job.seed = args.draws.seed;
@@ -30,7 +30,7 @@ inline Job job_from(const MultiplyArgs& args) {
   return job;
 }
 
-// What scratch_size looks at.
+// A job that has what scratch_size looks at.
 inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t processors) {
   Job job{};
   job.sums = sums;
@@ -41,16 +41,17 @@ inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t
   return job;
 }
 
-// Tiles of every shape are for sums to nearest in chunks that end in float32, themselves of at most
-// 21 bits behind the point.
+// Tiles of every shape are for sums to nearest in chunks. The chunks must close in float32, and
+// their sums have at most 21 bits behind the point.
 inline bool may_shape(const Accumulator& acc) {
   return acc.chunk > 0 && acc.rounding == Rounding::kNearestEven &&
          acc.order == Order::kSequential && acc.fmt.man_bits <= 21 &&
          outer_way(acc) != OuterWay::kNone;
 }
 
-// A sum without chunks as one chunk, which an outer sum in the same format leaves as it is, but for
-// -0: certified tiles flag zeros where they may be that, and the exact kernel does without chunks.
+// Makes a sum without chunks one chunk. An outer sum in the same format leaves this chunk as it is,
+// except for -0: certified tiles flag zeros that may be -0, and the exact kernel makes the sum
+// without chunks.
 inline Accumulator as_one_chunk(const Sums& s, const Accumulator& acc) {
   Accumulator one = acc;
   one.chunk = s.k;
@@ -63,7 +64,7 @@ inline void begin_cuts(Job* job) {
     return cut_of(job->sums, job->acc.chunk > 0 ? job->chunks : 1, job->processors, job->most_parts,
                   shapes);
   };
-  // The kernels of sums without chunks have square tiles alone.
+  // The kernels of sums without chunks have only square tiles.
   const Accumulator one = as_one_chunk(job->sums, job->acc);
   const bool flags_zeros = hardware_format(job->acc.fmt) == Hardware::kNone;
   if (job->acc.chunk == 0 && flags_zeros && may_shape(one) && !is_square(cut(kAllShapes))) {
@@ -92,7 +93,7 @@ inline Job last_job(const Job& job) {
   return last;
 }
 
-// The job of a kernel that shares the product out so.
+// The job of a kernel that shares the product out as `cut` says.
 inline Job with_cut(const Job& job, const Cut& cut) {
   Job mine = job;
   mine.cut = cut;
@@ -104,9 +105,9 @@ struct Scratch {
   int64_t arrived, redo, outer, left, right, bytes;
 };
 
-// The plan first, then, where sums are split, a count for every exact tile, a byte for every piece
-// of certified tiles, the outer sums of chunks or the sums of those that wait, the operands as
-// tensor cores take them.
+// The scratch memory has the plan first. Then follow, where sums are split, a count for every exact
+// tile; a byte for every piece of certified tiles; the outer sums of chunks, or the sums of the
+// chunks that wait; and the operands as tensor cores take them.
 inline Scratch scratch_of(const Job& job) {
   const Sums& s = job.sums;
   const Accumulator& acc = job.acc;
@@ -119,7 +120,7 @@ inline Scratch scratch_of(const Job& job) {
   };
   const auto more = [](int64_t a, int64_t b) { return a > b ? a : b; };
   const bool tensor = may_use_tensor_cores(acc);
-  // Tiles that are not square have outer sums in registers, but for those of tensor cores.
+  // Tiles that are not square have outer sums in registers, except for tiles of tensor cores.
   const int64_t sums = more(sums_of(job.squares, true), sums_of(job.shaped, tensor));
   const int64_t half = tensor ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
   Scratch places{};
@@ -133,8 +134,8 @@ inline Scratch scratch_of(const Job& job) {
   return places;
 }
 
-// Bytes; 0 where only exact kernels run, but for trees, whose nodes wait there. Of the job its
-// sizes, accumulator and processors.
+// The bytes of scratch memory: 0 where only exact kernels run, except for trees, whose nodes wait
+// there. Of the job only its sizes, accumulator and processors are read.
 inline int64_t scratch_size(Job job) {
   if (job.acc.order == Order::kPairwise)
     return tree_floats(job.sums, job.acc.chunk) * static_cast<int64_t>(sizeof(float));
@@ -143,7 +144,7 @@ inline int64_t scratch_size(Job job) {
   return scratch_of(job).bytes;
 }
 
-// Lays out `scratch`. The job has no plan where only exact kernels run.
+// Lays out `scratch`. The job gets no plan where only exact kernels run.
 inline void begin_scratch(Job* job, void* scratch) {
   if (job->acc.order == Order::kPairwise) {
     job->waiting = static_cast<float*>(scratch);

@@ -1,14 +1,16 @@
-// A product from its arguments to its kernels, three or fewer started one after another on one
-// stream:
+// A product from its arguments to its kernels. Three kernels or fewer start one after another on
+// one stream:
 //
-//   certified    for the accumulator's tiers, as many kernels as these have classes of registers;
-//                the first makes the plan, which says what tier the packed operands allow, and the
-//                kernels that have not got it return at once
-//   the last     what is left: where sums are split, their chunks added in order; bias and result
-//                quantizer; tiles that were flagged, or all of them where nothing is certified
+//   certified    the kernels of the accumulator's tiers, one for each class of registers that the
+//                tiers need; the first makes the plan, which says what tier the packed operands
+//                allow, and the kernels that do not have this tier return at once
+//   the last     the kernel that does what is left: where sums are split, it adds their chunks in
+//                order; it applies bias and result quantizer; it makes the tiles that were flagged,
+//                or all tiles where nothing is certified
 //
-// Where the chunks that wait have no room all at once, the same in several passes. Tensor cores get
-// copies of their operands in 16 bits before. Sums in other orders have exact kernels alone.
+// Where there is no room for all chunks that wait at once, the same is done in several passes.
+// Tensor cores get copies of their operands in 16 bits beforehand. Sums in other orders have only
+// exact kernels.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -51,7 +53,7 @@ void launch_ordered(const Job& job, cudaStream_t stream) {
   launch_aligned(job, stream);
 }
 
-// The certified kernels of a pass whose tiers some plan may ask for with this accumulator.
+// Starts those certified kernels of a pass whose tiers some plan may ask for with this accumulator.
 void launch_certified(Job* job, cudaStream_t stream) {
   const auto start = [&](const Cut& cut, const auto& launch) {
     if (job->pass >= cut.passes) return;

@@ -1,5 +1,6 @@
-// The ends of chunks: into outer sums, or, where the sums are split, into memory, one float for
-// each chunk and output, which are added in order when all of a pass are there.
+// The ends of chunks. The sums of chunks join outer sums. Where sums are split, they go to memory
+// instead, one float for each chunk and output, and are added in order when all of a pass are
+// there.
 #pragma once
 
 #include "cuda/rules/outer_rule.h"
@@ -7,10 +8,11 @@
 
 namespace lpk::cuda {
 
-// The chunks of all passes that come before this one's.
+// How many chunks all passes before this one have.
 LPK_HD int32_t first_chunk(const Cut& cut, int32_t pass) { return pass * cut.splits * cut.chunks; }
 
-// Piece `number` of what blocks make in this pass: tiles of the same steps side by side.
+// Begins piece `number` of what blocks make in this pass. Tiles of the same steps have neighbouring
+// numbers.
 LPK_HD void begin_work(const Job& job, int32_t number, int32_t place, Work* work) {
   work->number = number;
   work->place = place;
@@ -30,7 +32,7 @@ LPK_HD void begin_work(const Job& job, int32_t number, int32_t place, Work* work
   work->end = end < job.chunks ? end : job.chunks;
 }
 
-// Where the sums of a chunk go that belong to a tile: output by output, row by row.
+// Where the sums of a tile's chunk go: output by output, row by row.
 class Parts {
  public:
   LPK_HD Parts(const Job& job, int chunk, const Place& at, int rows, int cols)
@@ -51,8 +53,8 @@ class Parts {
   int rows_, cols_;
 };
 
-// The sums of a chunk of a thread's outputs join the outer ones, kThreads apart from `outer` on.
-// front(row) gives kCount sums and brings the next ones to the front.
+// Adds a chunk's sums of a thread's outputs to the outer sums, which lie kThreads apart from
+// `outer` on. front(row) gives kCount sums and brings the next ones to the front.
 template <int kCount, int kThreads, class Front>
 LPK_HD void close_rows(const Job& job, const Plan& plan, float* outer, int chunk,
                        const Front& front) {
@@ -83,7 +85,8 @@ LPK_HD void close_rows(const Job& job, const Plan& plan, float* outer, int chunk
   }
 }
 
-// Stores the outputs of a thread, value(i, j) each. Whether one of them is zero or NaN.
+// Stores the outputs of a thread; value(i, j) is one of them. Returns whether an output is zero or
+// NaN.
 template <class Map, int kRowSide, int kColSide, class Value>
 LPK_HD bool store_tile(const Sums& s, const Place& at, int thread, const Value& value) {
   bool found = false;
@@ -103,13 +106,13 @@ LPK_HD bool store_tile(const Sums& s, const Place& at, int thread, const Value& 
   return found;
 }
 
-// Whether the tile of a piece must be done again. What an earlier pass found stays.
+// Reports whether the tile of a piece must be done again. A flag that an earlier pass set stays.
 LPK_HD void report_piece(const Job& job, const Work& work, bool redo) {
   uint8_t& flag = job.redo[work.number];
   flag = redo || (job.pass > 0 && flag != 0) ? 1 : 0;
 }
 
-// The outer sum of one output over the chunks of this pass, eight of which are on their way while
+// The outer sum of one output after the chunks of this pass. Eight chunks are on their way while
 // eight are added.
 LPK_HD float outer_sum(const Job& job, float outer, const float* part, int64_t apart, int count) {
   if (job.plan->closing == Closing::kInDouble) {
@@ -136,8 +139,9 @@ LPK_HD float outer_sum(const Job& job, float outer, const float* part, int64_t a
   return outer;
 }
 
-// One output of split sums: the outer sum goes on from what the pass before left there, and after
-// the last one becomes the result. Whether that is a zero of which the sign is in doubt.
+// Adds the parts of one output of split sums. The outer sum goes on from what the pass before left
+// in the output, and after the last pass it becomes the result. Returns whether the result is a
+// zero whose sign is in doubt.
 LPK_HD bool add_parts(const Job& job, const Place& at) {
   const Sums& s = job.sums;
   float* out = s.out + s.batch[at.matrix] + s.rows[at.row] + s.cols[at.col];

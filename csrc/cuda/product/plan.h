@@ -1,18 +1,19 @@
-// Which kernel a product takes: decided on the device, from what packing found out.
+// Which kernel a product takes. The device decides this from what packing found out.
 //
-// The certificates are those of csrc/cpu/certificate.h. With q = man_bits + 1 significant bits, the
-// last place 2^lx of the subnormals, products of at most r bits that are multiples of 2^l and below
-// 2^h, a float32 sum rounded again to q bits is the exact sum rounded once if
+// The certificates are those of csrc/cpu/sums/certified/certificate.h. Let a format have q =
+// man_bits + 1 significant bits, and let 2^lx be the last place of its subnormals. Let products
+// have at most r bits, be multiples of 2^l and lie below 2^h. A float32 sum rounded again to q bits
+// is the exact sum rounded once if
 //   (A) |s| <= 2^(l + 24), or (B) r <= q and 2 q <= 23, or q = 12 and r <= 11, or
-//   (C) q + r <= 23 and |s| < 2^(lx + 24);
-// otherwise the float32 sum is made odd first, or taken in double: there the same holds with 53
-// bits for 24, and as q is at most 24, (B) is r <= q, (C) q + r <= 52 and |s| < 2^(lx + 53). If l
-// >= lx the subnormals' floor never acts, and no sum that is not zero becomes zero: sums start from
-// +0 and none is ever -0, but toward_negative.
+//   (C) q + r <= 23 and |s| < 2^(lx + 24).
+// Otherwise the float32 sum is made odd first, or the sum is made in double. In double the same
+// holds with 53 bits for 24. As q is at most 24, (B) is then r <= q, and (C) is q + r <= 52 and |s|
+// < 2^(lx + 53). If l >= lx, the subnormals' floor never acts, and no sum that is not zero becomes
+// zero: sums start from +0, and none is ever -0, except in rounding toward_negative.
 //
-// How far sums of at most n products can go, to nearest or truncated: none beyond min(n, 2^q) 2^h,
-// because adding 2^h to 2^q 2^h is a tie that stays there. So |s| < 2^(h + min(ceil(log2 n), q +
-// 1)), and where that is within the bound no sum needs to be watched.
+// How far can sums of at most n products go, to nearest or truncated? None goes beyond min(n, 2^q)
+// 2^h, because adding 2^h to 2^q 2^h is a tie that stays there. So |s| < 2^(h + min(ceil(log2 n), q
+// + 1)), and where this is within the bound no sum needs to be watched.
 #pragma once
 
 #include "cuda/rules/outer_way.h"
@@ -20,8 +21,8 @@
 
 namespace lpk::cuda {
 
-// What is known of an operand: elements of at most `width` significant bits, multiples of 2^lowest,
-// below 2^highest; plain: none is NaN, infinite or subnormal.
+// What is known of an operand. Its elements have at most `width` significant bits, are multiples of
+// 2^lowest and lie below 2^highest. plain: no element is NaN, infinite or subnormal.
 struct Range {
   bool plain;
   int width, lowest, highest;
@@ -56,7 +57,7 @@ LPK_HD int log2_above(int64_t n) {
   return bits;
 }
 
-// The product format leaves every product as it is.
+// Whether the product format leaves every product as it is.
 LPK_HD bool products_stay(const Format& f, const Range& p) {
   if (!p.plain || f.kind != Kind::kFloat) return false;
   const int last = f.subnormals ? f.emin - f.man_bits : f.emin;
@@ -67,7 +68,7 @@ LPK_HD bool rounds_twice_safely(int width, int q) {
   return width <= q && (2 * q <= 23 || (q == 12 && width <= 11));
 }
 
-// Formats whose own arithmetic a processor has.
+// Formats for which a processor has arithmetic of its own.
 enum class Hardware : int32_t { kNone, kFloat, kHalf, kBfloat16 };
 
 LPK_HD Hardware hardware_format(const Format& f) {
@@ -93,15 +94,16 @@ LPK_HD int max_bound(const Format& f) {
   return full_binade ? top + 1 : top;
 }
 
-// Sums past 2^40 need no speed, and a low bound leaves room to scale.
+// Sums beyond 2^40 need not be fast, and a low bound leaves room to scale.
 constexpr int kEnoughBound = 40;
 
-// Operands are scaled by 2^(1 - bound), or by 2^(2 - bound) for stochastic sums: a normal float32
-// for these bounds alone. Sums beyond 2^127 are done again, as are those past any other bound.
+// Operands are scaled by 2^(1 - bound), or by 2^(2 - bound) for stochastic sums. This factor is a
+// normal float32 for the bounds from kLeastBound to kMostBound alone. Sums beyond 2^127 are done
+// again, as are those past any other bound.
 constexpr int kLeastBound = -125;
 constexpr int kMostBound = 127;
 
-// One certified sum: where float32 arithmetic may stand in, and up to where.
+// What is certified of a sum: where float32 arithmetic may stand in for it, and up to what bound.
 struct Certificate {
   bool valid, odd, floor;
   int bound;        // holds while every sum is below 2^bound
@@ -132,8 +134,9 @@ LPK_HD Certificate certify(const Accumulator& acc, const Range& p, const Range& 
   } else {
     return c;
   }
-  // Scaled so that 2^bound is 2, what the rules compute with must stay normal: sums, and with the
-  // floor the smallest binade. Of sums made odd only two bits below the last place matter.
+  // Sums are scaled so that 2^bound is 2. What the rules compute with must then stay normal: the
+  // sums and, with the floor, the smallest binade. Of sums made odd, only two bits below the last
+  // place matter.
   int least = p.lowest;
   if (c.floor) least = c.odd ? f.emin : least_of(least_of(p.lowest, lx), f.emin);
   least = least_of(least, factor.lowest);
@@ -144,8 +147,8 @@ LPK_HD Certificate certify(const Accumulator& acc, const Range& p, const Range& 
   return c;
 }
 
-// Sums of a saturating format may go wherever they like: they stop at max, and the one after a
-// product more is within reach of the rules, unscaled.
+// Whether sums of a saturating format may go wherever they like: they stop at max, and the sum of
+// max and one product more is within reach of the rules, unscaled.
 LPK_HD bool clips(const Accumulator& acc, const Certificate& c, const Range& p,
                   const Range& factor) {
   const Format& f = acc.fmt;
@@ -157,26 +160,26 @@ LPK_HD bool clips(const Accumulator& acc, const Certificate& c, const Range& p,
   return p.plain && least >= -126 && reach + 25 - f.man_bits <= 127;
 }
 
-// Chunks close in double, to nearest.
+// Whether chunks close in double, to nearest.
 LPK_HD bool closes_chunks(const Accumulator& acc) {
   return acc.chunk == 0 || (acc.outer_rounding == Rounding::kNearestEven &&
                             acc.outer.kind == Kind::kFloat && acc.outer.man_bits > 0);
 }
 
-// Draws that a word holds four of, at steps that are their own positions.
+// Whether a random word holds four draws, of steps whose positions are their own indices.
 LPK_HD bool draws_in_fours(const Accumulator& acc) {
   return acc.rng == Rng::kFast && acc.random_bits <= 8 && acc.chunk % 8 == 0;
 }
 
-// Sums that are below 2^(bound - 1) after every fourth step are below 2^bound between: a step adds
-// less than 2^h and one last place, 2^(bound - m - 1), at most.
+// If sums are below 2^(bound - 1) after every fourth step, they are below 2^bound in between: a
+// step adds less than 2^h, and at most one last place, which is 2^(bound - m - 1).
 LPK_HD bool watched_in_fours(const Accumulator& acc, const Sums& s, const Certificate& c,
                              const Range& p) {
   return draws_in_fours(acc) && s.positions == nullptr && acc.fmt.man_bits >= 4 &&
          p.highest <= c.bound - 5;
 }
 
-// A sum in double, to nearest.
+// The certificate of a sum in double, to nearest.
 LPK_HD Certificate certify_double(const Accumulator& acc, const Range& p) {
   const Format& f = acc.fmt;
   const int q = f.man_bits + 1;
@@ -191,11 +194,11 @@ LPK_HD Certificate certify_double(const Accumulator& acc, const Range& p) {
   return c;
 }
 
-// Whether half precision may be rounded to from float32 sums, wherever they lie: what exceeds it
-// becomes infinite by itself, and an infinity or NaN does what the contract says. Rounding twice is
-// rounding once where the products are narrow (B), also beside the floor; where all sums of a
-// finite accumulator, below 2^16, and a product are exact (A); or where the certificate's bound is
-// never reached.
+// Whether float32 sums may be rounded to half precision wherever they lie. A sum that exceeds half
+// precision becomes infinite by itself, and an infinity or NaN does what the contract says.
+// Rounding twice is rounding once in three cases: where the products are narrow (B), also beside
+// the floor; where the sum of a finite accumulator, which is below 2^16, and a product is always
+// exact (A); or where the certificate's bound is never reached.
 LPK_HD bool converts(const Accumulator& acc, const Certificate& c, int growth, const Range& p) {
   if (hardware_format(acc.fmt) != Hardware::kHalf) return false;
   if (p.width <= acc.fmt.man_bits + 1) return true;
@@ -203,7 +206,7 @@ LPK_HD bool converts(const Accumulator& acc, const Certificate& c, int growth, c
   return c.valid && !c.odd && growth <= c.bound;
 }
 
-// Formats whose splitting takes two steps; csrc/cpu/sums/certified/certified_rules.h has the proof.
+// Whether splitting takes two steps; csrc/cpu/sums/certified/certified_rules.h has the proof.
 LPK_HD bool splits_shortly(const Format& f) { return f.man_bits <= 10; }
 
 // The tiers of one certificate in float32.
@@ -217,9 +220,9 @@ LPK_HD FloatTiers float_tiers(const Format& f, bool floor) {
   return {Tier::kSplit, Tier::kSplitWatched, Tier::kSplitClipped, Tier::kSplitOdd};
 }
 
-// nearest_even under a certificate, the fastest rule first. fast_doubles: the processor adds
-// doubles at half the rate of floats, no less: then sums in double take no longer than sums made
-// odd.
+// The plan of nearest_even under a certificate, by the fastest rule that may be taken.
+// fast_doubles: the processor adds doubles at half the rate of floats or faster. Sums in double
+// then take no longer than sums made odd.
 LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certificate& c,
                          int growth, const Range& p, const Range& factor) {
   const int32_t shift = 1 - c.bound;
@@ -235,7 +238,7 @@ LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certif
   return {Tier::kExact, 0, false};
 }
 
-// Whether any operands could take another kernel than the exact one.
+// Whether any operands could take a kernel other than the exact one.
 LPK_HD bool may_certify(const Accumulator& acc) {
   const Format& f = acc.fmt;
   if (!acc.has_running_sum() || !closes_chunks(acc) || f.kind != Kind::kFloat || f.man_bits < 1)
@@ -264,12 +267,13 @@ LPK_HD bool may_use_tensor_cores(const Accumulator& acc) {
   return acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone;
 }
 
-// Of outer sums of chunks in float32 or fewer bits. Where products are multiples of the last place
-// 2^lx of the outer format's subnormals, what a chunk loses is below its last bits: parts are such
-// multiples too, no sum that is not zero becomes zero, and those below min_normal are values
-// already. Sums stay below k 2^h but for their roundings, a factor of (1 + 2^-m) for each chunk at
-// most, of less than 2 in all; one bit more is what a chunk's own roundings to nearest could add.
-// Multiples of 2^l up to 2^(l + 24) add up exactly, and rounding leaves them multiples.
+// How chunks close into outer sums of float32 or fewer bits. Where products are multiples of the
+// last place 2^lx of the outer format's subnormals, what a chunk loses is below its last bits. So
+// the sums of chunks are multiples of 2^lx too, no sum that is not zero becomes zero, and sums
+// below min_normal are values already. Sums stay below k 2^h except for their roundings. These are
+// a factor of at most (1 + 2^-m) for each chunk, and of less than 2 in all. One bit more is what a
+// chunk's own roundings to nearest could add. Multiples of 2^l up to 2^(l + 24) add up exactly, and
+// rounding leaves them multiples.
 LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunks, const Range& p) {
   if (!p.plain || f.man_bits < 1 || f.man_bits > 21 || p.lowest < f.emin - f.man_bits)
     return Closing::kAny;
@@ -279,8 +283,9 @@ LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunks, const Rang
   return top <= p.lowest + 24 ? Closing::kExact : Closing::kInside;
 }
 
-// Chunks that a tier keeps below a bound, to nearest in their format, have no infinities; those of
-// tensor cores are float32 sums of finite products.
+// Whether chunks of a tier may close as Closing::kInside or kExact. Chunks that a tier keeps below
+// a bound, to nearest in their format, have no infinities. Chunks of tensor cores are float32 sums
+// of finite products.
 LPK_HD bool closes_inside(Tier tier) {
   return (tier >= Tier::kTwoStep && tier <= Tier::kDoubleFloor) || tier == Tier::kTensorHalf ||
          tier == Tier::kTensorBfloat16;
@@ -292,8 +297,9 @@ LPK_HD Closing closing_for(const Job& job, Tier tier, const Range& p) {
   return closing > Closing::kFloorless && !closes_inside(tier) ? Closing::kFloorless : closing;
 }
 
-// Whether a sum that ends as zero may have the wrong sign, or be NaN where an absent tap, a zero
-// here, met an infinity: by the rules of float_rules.h, double_rules.h and convert_rule.h.
+// Whether a sum that ends as zero may have the wrong sign, or may be NaN because an absent tap,
+// which is a zero here, met an infinity. The rules of float_rules.h, double_rules.h and
+// convert_rule.h say so.
 LPK_HD bool doubts_zeros(const Plan& plan) {
   switch (plan.tier) {
     case Tier::kFloor:
@@ -359,7 +365,7 @@ LPK_HD Plan plan_for(const Job& job) {
   return plan;
 }
 
-// Tiers whose kernels have tiles of several shapes.
+// Whether the kernels of a tier have tiles of several shapes.
 LPK_HD bool has_shapes(Tier tier) {
   return tier == Tier::kTwoStep || tier == Tier::kTwoStepWatched || tier == Tier::kSplit ||
          tier == Tier::kSplitWatched || tier == Tier::kFloor || tier == Tier::kFloorWatched ||

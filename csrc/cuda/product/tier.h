@@ -32,16 +32,17 @@ enum class Tier : int32_t {
   kTensorBfloat16,
 };
 
-// How chunks join outer sums: in float32, of which nothing is known; none that is not zero lies
-// below the format's last place; nor does any overflow; and all additions are exact in float32. Or
-// in double, which outer_rule.h cannot replace.
+// How chunks join outer sums. The first four ways are in float32. kAny: nothing is known of the
+// sums. kFloorless: no sum that is not zero lies below the format's last place. kInside: no sum
+// overflows either. kExact: all additions are exact in float32, too. The last way is in double,
+// where outer_rule.h cannot replace it.
 enum class Closing : int32_t { kAny, kFloorless, kInside, kExact, kInDouble };
 
 struct Plan {
   Tier tier;
   int32_t shift;  // the left operand is scaled by 2^shift
-  // Of sums that may be -0 or NaN: where an absent tap, a zero here, may have changed that, outputs
-  // that are zero or NaN must be done again.
+  // Whether an absent tap, which is a zero here, may have changed sums that may be -0 or NaN. If
+  // so, outputs that are zero or NaN must be done again.
   bool signs;
   Closing closing = Closing::kAny;
 };

@@ -16,7 +16,7 @@
 
 namespace lpk::cuda {
 
-// Steps that a kernel stages at a time.
+// The steps that a kernel stages at a time.
 constexpr int kDepth = 8;
 // The side of the square tiles that certified kernels work on, and flag for redoing.
 constexpr int64_t kTile = 128;
@@ -31,7 +31,8 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
   const int64_t* starts = job.acc.chunk == 0 ? nullptr : job.sums.starts;
   if (starts != nullptr && chunk < job.chunks)
     return {static_cast<int>(starts[chunk]), static_cast<int>(starts[chunk + 1])};
-  // After the last chunk too, where it is not used: unsigned, it may pass the end.
+  // This is asked after the last chunk too, where it is not used: the product may then pass the
+  // end, because it is unsigned.
   const int first =
       static_cast<int>(static_cast<uint32_t>(chunk) * static_cast<uint32_t>(job.span));
   const int length = static_cast<int>(job.sums.k);
@@ -39,19 +40,21 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
 }
 
 // What a block makes of a product: piece `number`, which is the chunks from `first` to before `end`
-// of a tile's sums. place: of the block among those at work, of which each has its own outer sums
-// in memory. The threads of a block share it: what is seldom asked for needs no registers.
+// of a tile's sums. place: the number of the block among those at work, each of which has its own
+// outer sums in memory. The threads of a block share this, so that what is seldom asked for needs
+// no registers.
 struct Work {
   Plan plan;
   int32_t number, tile, first, end, place;
 };
 
-// Consecutive runs of steps, kSteps at most, that never cross the end of a chunk. A chunk without
+// Consecutive runs of at most kSteps steps that never cross the end of a chunk. A chunk without
 // steps is a run without steps.
 template <int kSteps>
 class StagesOf {
  public:
-  // Stages on their way to shared memory while one is multiplied; 0: one, through registers.
+  // How many stages are on their way to shared memory while one is multiplied. 0: one stage is on
+  // its way, through registers.
   static constexpr int kAhead = 0;
 
   LPK_HD explicit StagesOf(const Job& job) : StagesOf(job, {{}, 0, 0, 0, job.chunks, 0}) {}
@@ -87,7 +90,7 @@ class StagesOf {
 };
 using Stages = StagesOf<kDepth>;
 
-// The same of a sum without chunks.
+// The stages of a sum without chunks.
 class PlainStages {
  public:
   static constexpr int kAhead = 0;
@@ -111,8 +114,9 @@ class PlainStages {
   int first_ = 0;
 };
 
-// Where a tile of rows x cols outputs lies, by its number: columns fastest, then rows, matrices.
-// Tiles of one row cover the columns of all matrices one after another, then those of the next row.
+// Where a tile of rows x cols outputs lies, by its number. Numbers count columns fastest, then
+// rows, then matrices. Tiles of one row cover the columns of all matrices one after another, then
+// those of the next row.
 struct Place {
   int64_t matrix, row, col;
 };
@@ -121,7 +125,7 @@ LPK_HD int64_t tile_count(const Sums& s, int64_t rows, int64_t cols) {
   return s.count * ceil_div(s.m, rows) * ceil_div(s.n, cols);
 }
 LPK_HD int64_t tile_count(const Sums& s, int64_t side) { return tile_count(s, side, side); }
-// Int: of the tile's number. Where that has 32 bits, so have the divisions.
+// Int is the type of the tile's number. Where it has 32 bits, the divisions have 32 bits too.
 template <class Int>
 LPK_HD Place place_of(const Sums& s, int64_t rows, int64_t cols, Int tile) {
   const Int across = static_cast<Int>(ceil_div(s.n, cols));
@@ -132,7 +136,8 @@ template <class Int>
 LPK_HD Place place_of(const Sums& s, int64_t side, Int tile) {
   return place_of(s, side, side, tile);
 }
-// Output number `index` of a tile of one row; behind the last matrix no column of that.
+// Output number `index` of a tile of one row. Behind the last matrix the place has a column that
+// the last matrix does not have.
 LPK_HD Place place_in_row(const Sums& s, int64_t cols, int32_t tile, int64_t index) {
   const auto across = static_cast<int32_t>(ceil_div(s.count * s.n, cols));
   const int64_t row = tile / across;
@@ -148,8 +153,8 @@ LPK_HD int64_t tile_at(const Sums& s, int64_t rows, int64_t cols, const Place& a
   return (at.matrix * ceil_div(s.m, rows) + at.row / rows) * ceil_div(s.n, cols) + at.col / cols;
 }
 
-// Whether certified kernels must look up where elements lie, or steps: not where the lanes of both
-// operands are side by side.
+// Whether certified kernels must look up where elements or steps lie. They need not where the lanes
+// of both operands lie side by side.
 LPK_HD bool reads_tables(const Sums& s) {
   const auto side_by_side = [](const Operand& o) {
     return o.lanes.at == nullptr && o.lanes.step == 1 && o.steps.at == nullptr;
@@ -157,9 +162,9 @@ LPK_HD bool reads_tables(const Sums& s) {
   return s.starts != nullptr || !side_by_side(s.left) || !side_by_side(s.right);
 }
 
-// A block of 16 x 16 threads, kSide x kSide outputs a thread. A thread's lanes lie in groups of
-// kGroup neighbours, the groups of all threads side by side: threads next to one another read
-// neighbouring words of shared memory, so no two of them meet in a bank.
+// A block of 16 x 16 threads, with kSide x kSide outputs a thread. A thread's lanes lie in groups
+// of kGroup neighbours, and the groups of all threads lie side by side. So threads next to one
+// another read neighbouring words of shared memory, and no two of them meet in a bank.
 template <int kSide, int kGroup>
 struct BlockMap {
   static constexpr int kThreads = 256;
@@ -172,8 +177,8 @@ struct BlockMap {
   LPK_HD static int row(int thread, int i) { return lane(thread / 16, i); }
   LPK_HD static int col(int thread, int j) { return lane(thread % 16, j); }
 
-  // Which elements of a stage a thread fetches: kFetched of one step, `width` neighbours at a time,
-  // those of a warp's threads side by side.
+  // Which elements of a stage a thread fetches: kFetched elements of one step, `width` neighbours
+  // at a time. What a warp's threads fetch lies side by side.
   static constexpr int kFetched = kLanes * kDepth / kThreads;
   LPK_HD static int fetched_step(int thread) { return thread / 32; }
   LPK_HD static int fetched_lane(int thread, int e, int width) {
@@ -181,8 +186,8 @@ struct BlockMap {
   }
 };
 
-// Stages are copied past the registers: kAhead are on their way while one is multiplied. A buffer
-// is filled again after the barrier behind its multiplication.
+// Runs a tile whose stages are copied past the registers: kAhead stages are on their way while one
+// is multiplied. A buffer is filled again after the barrier that follows its multiplication.
 template <class Stages, class Block>
 LPK_HD void run_ahead(const Stages& first, Block& block) {
   constexpr int kBuffers = Stages::kAhead + 1;
@@ -199,7 +204,8 @@ LPK_HD void run_ahead(const Stages& first, Block& block) {
     block.each(start);
     started();
   }
-  // A loop over chunks and one inside it, so that what chunks close into is no business of stages.
+  // There is a loop over chunks and one inside it, so that stages need not know what chunks close
+  // into.
   while (stage.left()) {
     const int chunk = stage.chunk();
     bool last = false;
@@ -220,7 +226,7 @@ LPK_HD void run_ahead(const Stages& first, Block& block) {
   block.each([&](auto& part) { part.finish(block.shared()); });
 }
 
-// Stages are fetched to registers while the one before is multiplied.
+// Runs a tile whose stages are fetched to registers while the stage before is multiplied.
 template <class Stages, class Block>
 LPK_HD void run_fetched(const Stages& first, Block& block) {
   Stages stage = first;
@@ -247,8 +253,8 @@ LPK_HD void run_fetched(const Stages& first, Block& block) {
   block.each([&](auto& part) { part.finish(block.shared()); });
 }
 
-// A block's work from its first stage to its last. Every phase is done by all threads of a block:
-// block.each(phase) has each thread do it on its own part, block.sync() is a barrier.
+// Does a block's work from its first stage to its last. All threads of a block do every phase:
+// block.each(phase) has each thread do the phase on its own part, and block.sync() is a barrier.
 template <class Stages, class Block>
 LPK_HD void run_tile(const Stages& first, Block& block) {
   if constexpr (Stages::kAhead > 0) {

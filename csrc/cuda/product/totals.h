@@ -19,8 +19,8 @@ LPK_HD double drawn_threshold(const Job& job, uint32_t site, uint64_t row, uint6
   return stochastic_threshold<double>(draw, acc.random_bits);
 }
 
-// Of the sum that is the result, where it starts elsewhere than at +0; the draw of an output with
-// these keys is the one behind its bias's.
+// Where the sum that becomes the result starts, if it starts elsewhere than at +0. The draw of an
+// output with these keys is the one behind the draw of its bias.
 LPK_HD float first_sum(const Job& job, float initial, uint64_t row, uint64_t col) {
   const Accumulator& acc = job.acc;
   const bool draws = acc.outer_rounding == Rounding::kStochastic;
@@ -29,7 +29,7 @@ LPK_HD float first_sum(const Job& job, float initial, uint64_t row, uint64_t col
   return canonical_float(round_to<double>(initial, f, acc.outer_rounding, threshold));
 }
 
-// Bias, then the quantizer, of the output with these keys.
+// The output with these keys after its bias, then its quantizer.
 LPK_HD float finished(const Job& job, double sum, uint64_t row, uint64_t col) {
   const Accumulator& acc = job.acc;
   if (job.sums.bias != nullptr) {
@@ -42,7 +42,7 @@ LPK_HD float finished(const Job& job, double sum, uint64_t row, uint64_t col) {
   return canonical_float(sum);
 }
 
-// Element i, in row-major order, of AddArgs.
+// Element i of AddArgs, in row-major order, after its addition.
 LPK_HD float added(const AddArgs& args, const Accumulator& acc, int64_t i) {
   const int64_t row = i / args.cols;
   const int64_t col = i % args.cols;

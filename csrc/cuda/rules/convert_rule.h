@@ -1,6 +1,6 @@
-// How products join sums of half precision through float32 (plan.h says when): a multiply-add, then
-// a conversion of two sums at a time and back. Subnormals, infinities, NaN and -0 come by
-// themselves.
+// How products join sums of half precision through float32 (plan.h says when): by a multiply-add,
+// then a conversion of two sums at a time and back. Subnormals, infinities, NaN and -0 come out
+// right by themselves.
 #pragma once
 
 #include "cuda/tiles/certified_tile.h"

@@ -1,12 +1,13 @@
-// How one product joins a sum in double under a certificate (plan.h): float_rules.h's splitting and
-// floor with 53 bits for 24.
+// How one product joins a sum in double under a certificate (plan.h): by the splitting and the
+// floor of float_rules.h, with 53 bits for 24.
 #pragma once
 
 #include "float_rules.h"
 
 namespace lpk::cuda {
 
-// Watched, because that is free: adding doubles takes longer than to issue what there is beside.
+// Sums are watched, because that is free: adding doubles takes longer than issuing the other
+// instructions.
 struct DoubleRule {
   using Real = double;
   static constexpr bool kWatched = true;

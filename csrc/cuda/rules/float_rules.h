@@ -27,15 +27,15 @@ struct OddSum {
   LPK_HD static float of(float a, float b, float sum) {
     const float down = fma_in<Rounding::kTowardNegative>(a, b, sum);
     const float up = fma_in<Rounding::kTowardPositive>(a, b, sum);
-    // They are equal, or neighbours of which one is odd. An exact zero is that of `up`.
+    // The two are equal, or neighbours of which one is odd. An exact zero is that of `up`.
     return (word_of(down) & 1) != 0 ? down : up;
   }
 };
 
 enum class Limit { kProved, kWatched, kClipped };
 
-// Real: of the sums. kLosesZeros: a negative sum that becomes zero may lose its sign. kSigned: sums
-// may be -0 or NaN, so an absent tap may not be a product of zeros.
+// Real: the type of the sums. kLosesZeros: a negative sum that becomes zero may lose its sign.
+// kSigned: sums may be -0 or NaN, so an absent tap may not be a product of zeros.
 template <Limit kLimit>
 struct RuleOf {
   using Real = float;
@@ -106,7 +106,7 @@ struct TruncationRule : RuleOf<Limit::kWatched> {
   }
 };
 
-// float32 itself, in the processor's four modes.
+// The arithmetic of float32 itself, in the processor's four modes.
 template <Rounding kMode>
 struct HardwareRule : RuleOf<Limit::kProved> {
   static constexpr bool kSigned = true;

@@ -1,4 +1,5 @@
-// Single float32 instructions by name, and what they do on the host: none is ever contracted.
+// Single float32 instructions by name, and what stands for them on the host. None is ever
+// contracted.
 #pragma once
 
 #include <cmath>
@@ -126,8 +127,8 @@ LPK_HD float fma_in(float a, float b, float c) {
 
 LPK_HD uint32_t max_word(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-// c + (the 16-bit field of `fields` that `factors` names) times the byte there: dp2a with one byte
-// of the two lowest set.
+// Adds to c the 16-bit field of `fields` that `factors` names, times the byte of `factors` there.
+// The instruction is dp2a, with one of the two lowest bytes set.
 LPK_HD uint32_t field_added(uint32_t fields, uint32_t factors, uint32_t c) {
 #if defined(__CUDA_ARCH__)
   return __dp2a_lo(fields, factors, c);

@@ -1,5 +1,5 @@
-// Half precision and bfloat16 in pairs, two to a word, by the processor's own arithmetic; on the
-// host by that of common/.
+// Arithmetic of half precision and bfloat16 in pairs, two to a word. On the device it is the
+// processor's own, on the host that of common/.
 #pragma once
 
 #if defined(__CUDACC__)

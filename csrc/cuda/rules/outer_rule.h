@@ -1,11 +1,12 @@
 // The additions between chunks in float32: outer <- round(outer + part), to nearest even.
 //
-// The float32 sum, rounded to nearest, rounds to what the exact sum does unless it lies half way
-// between two values of the format: both roundings are monotonic, so only a sum that was moved onto
-// such a place can go another way than the exact one. Sums that lie there, or outside of what
-// splitting can round, are seen; those of the same row are then made odd first: the sum of two
-// floats made odd in float32 has at least two bits more than an outer format of at most 21 mantissa
-// bits, so that rounding it gives what rounding the exact sum does (Boldo and Melquiond 2008).
+// The float32 sum, rounded to nearest, rounds to what the exact sum rounds to unless it lies half
+// way between two values of the format. Both roundings are monotonic, so only a sum that was moved
+// onto such a midpoint can go another way than the exact sum. Sums that lie on a midpoint, or
+// outside of what splitting can round, are seen. Then all sums of the same row are made odd first.
+// The sum of two floats made odd in float32 has at least two bits more than an outer format of at
+// most 21 mantissa bits, so rounding it gives what rounding the exact sum gives (Boldo and
+// Melquiond 2008).
 #pragma once
 
 #include "float_rules.h"
@@ -15,7 +16,8 @@ namespace lpk::cuda {
 // Whether no word has these bits under the mask.
 LPK_HD bool none_is(const uint32_t (&words)[8], uint32_t mask, uint32_t bits) {
 #if defined(__CUDA_ARCH__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1202
-  // One instruction a word: (word & mask) ^ bits, and whether that and all before are not zero.
+  // One instruction for each word makes (word & mask) ^ bits, and whether this and all before are
+  // not zero.
   uint32_t none;
   asm("{.reg .pred p, q;\n\t"
       "setp.eq.u32 p, 0, 0;\n\t"
@@ -67,7 +69,7 @@ class OuterRule {
     least_ = closing == Closing::kAny ? min_normal_ : 0.0f;
   }
 
-  // Of some sums of a thread.
+  // Adds parts to some sums of a thread.
   template <int kCount>
   LPK_HD void add(float (&outer)[kCount], const float (&part)[kCount]) const {
     if (way_ == OuterWay::kFloat) {
@@ -77,7 +79,7 @@ class OuterRule {
       LPK_UNROLL
       for (int n = 0; n < kCount; ++n) outer[n] = split(add_rn(outer[n], part[n]));
     } else {
-      // Outer sums are changed behind the branch only, where they lie.
+      // Outer sums are changed only behind the branch, where they lie.
       float sums[kCount];
       if (added_clearly(outer, part, sums)) {
         LPK_UNROLL
@@ -96,7 +98,7 @@ class OuterRule {
     return clear ? split(s) : rounded(OddSum::of(1.0f, part, outer));
   }
 
-  // Of eight sums, in less code than `add`.
+  // Adds parts to eight sums, in less code than `add`.
   LPK_HD void add_eight(float* outer, const float (&part)[8]) const {
     if (way_ == OuterWay::kFloat) {
       LPK_UNROLL
@@ -120,7 +122,7 @@ class OuterRule {
     }
   }
 
-  // One sum, the parts after one another.
+  // Adds parts to one sum, one after another.
   LPK_HD float added_in_turn(float outer, const float (&parts)[8]) const {
     constexpr int kCount = 8;
     if (way_ == OuterWay::kFloat) {
@@ -128,7 +130,7 @@ class OuterRule {
       for (int n = 0; n < kCount; ++n) outer = add_rn(outer, parts[n]);
       return outer;
     }
-    // As if all were clear; if one was not, none counts.
+    // The parts are added as if all sums were clear; if one was not, none counts.
     uint32_t words[kCount];
     bool clear = true;
     float sum = outer;
@@ -146,7 +148,7 @@ class OuterRule {
   }
 
  private:
-  // The sums in float32; false if one of them must be made odd.
+  // Makes the sums in float32; returns false if one of them must be made odd.
   template <int kCount>
   LPK_HD bool added_clearly(const float (&outer)[kCount], const float (&part)[kCount],
                             float (&sums)[kCount]) const {

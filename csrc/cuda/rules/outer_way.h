@@ -10,9 +10,10 @@ LPK_HD int log2_of(double x) {
   return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
 }
 
-// What follows the sum: nothing known here, another kernel does it; float32's own addition; that of
-// a format with float32's exponents, whose bits carry up to infinity by themselves; any other's, as
-// long as its magic constant and the bits below its last place stay within float32.
+// What follows the float32 sum. kNone: nothing known here, and another kernel does it. kFloat:
+// nothing beyond float32's own addition. kBits: the rounding of a format with float32's exponents,
+// whose bits carry up to infinity by themselves. kNarrow: that of any other format, as long as its
+// magic constant and the bits below its last place stay within float32.
 enum class OuterWay : int32_t { kNone, kFloat, kBits, kNarrow };
 
 LPK_HD OuterWay outer_way(const Accumulator& acc) {

@@ -1,16 +1,17 @@
 // Sums of whole blocks of products cut to a common place (common/orders.h).
 //
-// A block is read twice, for its largest magnitude and to be added: in one stage if it fits.
+// A block is read twice: for its largest magnitude, and to be added. If it fits, both happen in one
+// stage.
 #pragma once
 
 #include "ordered_tile.h"
 
 namespace lpk::cuda {
 
-// Consecutive runs of steps, kDepth at most, that never cross the end of an aligned block or of a
-// chunk. Those of a block with more steps come twice: measured, then added. kTurns: of the blocks
-// that take turns in a run (common/orders.h) each has all stages of the run; takes() says which of
-// their steps are its own.
+// Consecutive runs of at most kDepth steps that never cross the end of an aligned block or of a
+// chunk. The runs of a block with more steps come twice: the block is measured, then added. kTurns:
+// where blocks take turns in a run (common/orders.h), each of them has all stages of the run, and
+// takes() says which of the steps are the block's own.
 template <bool kTurns>
 class RunStages {
  public:
@@ -23,7 +24,8 @@ class RunStages {
   LPK_HD int count() const { return end_ - first_ < kDepth ? end_ - first_ : kDepth; }
   LPK_HD bool measures() const { return !again_; }
   LPK_HD bool adds() const { return again_ || end_ - begin_ <= kDepth; }
-  // First and last of a block, of those that measure or of those that add.
+  // Whether this stage is the first or the last of a block, of those that measure or of those that
+  // add.
   LPK_HD bool begins() const { return first_ == begin_; }
   LPK_HD bool ends() const { return end_ - first_ <= kDepth; }
   LPK_HD bool closes() const { return adds() && ends() && end_ == steps_.end && last_turn(); }
@@ -73,7 +75,7 @@ class RunStages {
     const int64_t* positions = job_->sums.positions;
     return positions == nullptr ? step : positions[step];
   }
-  // The first step of the chunk whose position is not below `at`: one of the next run().
+  // The first step of the chunk whose position is not below `at`. It is one of the next run().
   LPK_HD int first_from(int64_t at) const {
     int low = begin_ + 1;
     int high = steps_.end - begin_ < run() ? steps_.end : begin_ + static_cast<int>(run());
@@ -130,7 +132,7 @@ class AlignedTile : public OrderedTile<kNearest> {
   }
 
  private:
-  // `seen`: kPresent if there is a product, the top bit if an addend has a minus sign.
+  // `seen` has kPresent if there is a product, and the top bit if an addend has a minus sign.
   static constexpr uint32_t kPresent = 1;
 
   LPK_HD static double magnitude(double x) {

@@ -1,5 +1,5 @@
-// The certified tile: the rules are those of float_rules.h, double_rules.h and convert_rule.h, the
-// proof is plan.h's.
+// The certified tile. Its rules are those of float_rules.h, double_rules.h and convert_rule.h, and
+// the proof is plan.h's.
 #pragma once
 
 #include "cuda/rules/float_rules.h"
@@ -8,7 +8,7 @@
 
 namespace lpk::cuda {
 
-// Two products of one element that join neighbouring sums.
+// Adds two products of one element to neighbouring sums.
 template <class Rule, class Real>
 LPK_HD void add_two(const Rule& rule, Real a, const Real* b, Real* sums) {
   sums[0] = rule.step(a, b[0], sums[0]);
@@ -32,7 +32,7 @@ class CertifiedTile : public FloatSums<typename Rule::Real, kChunked> {
  public:
   using typename Base::Map;
   using typename Base::Stage;
-  // Blocks that a processor must hold: two leave 128 registers a thread.
+  // How many blocks a processor must hold. Two blocks leave a thread 128 registers.
   static constexpr int kBlocks = kChunked || kTables || sizeof(Real) == 8 ? 1 : 2;
   struct Shared {
     alignas(16) Real left[2][kDepth][Map::kLanes];
@@ -66,7 +66,8 @@ class CertifiedTile : public FloatSums<typename Rule::Real, kChunked> {
     }
   }
 
-  // All of a stage: what it has not are zeros, which leave every certified sum as it is.
+  // Multiplies all of a stage: the steps that it does not have are zeros, which leave every
+  // certified sum as it is.
   LPK_HD void multiply(const Shared* shared, int buffer, const Stage&) {
     LPK_UNROLL_STEPS
     for (int step = 0; step < kDepth; ++step) {
@@ -100,10 +101,10 @@ class CertifiedTile : public FloatSums<typename Rule::Real, kChunked> {
 #endif
 
   Rule rule_;
-  // 16 bytes of shared memory.
+  // A group is 16 bytes of shared memory.
   static constexpr int kGroup = 16 / sizeof(Real);
   static constexpr int kWidth = kTables ? 1 : kGroup;
-  // Sums in double leave no registers for that.
+  // Sums in double leave no registers to keep where lanes lie.
   static constexpr bool kKeeps = sizeof(Real) == 4;
   OperandFetch<Map, kTables, kWidth, Beyond::kZero, kKeeps> left_;
   OperandFetch<Map, kTables, kWidth, Rule::kBeyond, kKeeps> right_;

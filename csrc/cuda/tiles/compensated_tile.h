@@ -33,7 +33,7 @@ class CompensatedTile : public OrderedTile<kNearest> {
         const int64_t at = this->position(stage.first() + step);
         const double p = this->product(shared, buffer, step, n, at);
         if (absent(p)) continue;
-        // No draws: the order has no stochastic rounding.
+        // There are no draws, because the order has no stochastic rounding.
         const auto add = [&](double x, double y) { return this->add(x, y, n, 0); };
         add_compensated<double>(sum, error, add(-error, p), add);
       }

@@ -1,7 +1,8 @@
-// Certified tiles of a single column or row: a thread makes outputs of its own and reads their
-// elements past shared memory. For depthwise convolutions and products of a matrix and a vector.
+// Certified tiles of a single column or row. A thread makes outputs of its own and reads their
+// elements without shared memory. These tiles are for depthwise convolutions and for products of a
+// matrix and a vector.
 //
-// The rules are those of float_rules.h, the proof is plan.h's, as for certified_tile.h.
+// The rules are those of float_rules.h and the proof is plan.h's, as for certified_tile.h.
 #pragma once
 
 #include "cuda/product/parts.h"
@@ -9,8 +10,9 @@
 
 namespace lpk::cuda {
 
-// A column of outputs, each thread's kThreads apart, or a row of one output a thread: a thread's
-// place in a column is the tile's, in a row its own (place_in_row).
+// A tile is a column of outputs, of which a thread's lie kThreads apart, or a row with one output a
+// thread. In a column a thread's place is the tile's; in a row it is the thread's own
+// (place_in_row).
 template <int kTileRows, int kTileCols>
 struct DirectMap {
   static constexpr int kRows = kTileRows, kCols = kTileCols;
@@ -26,7 +28,7 @@ struct DirectMap {
   }
 };
 
-// The elements of one lane or several, lane(l) each, step by step.
+// Reads the elements of one lane or several step by step; lane(l) is one of these lanes.
 template <int kLanes, bool kTables>
 class Walk {
  public:
@@ -53,10 +55,10 @@ template <class Rule, bool kTables, int kTileRows, int kTileCols>
 class DirectTile {
  public:
   using Map = DirectMap<kTileRows, kTileCols>;
-  // Threads meet at the end of a stage: few of them do.
+  // Threads meet at the end of a stage, so stages are long and few.
   using Stage = StagesOf<64>;
   static constexpr bool kTakesTurns = false;
-  // 80 registers a thread.
+  // A thread has 80 registers.
   static constexpr int kBlocks = 768 / Map::kThreads;
   struct Shared {
     int redo;
@@ -117,14 +119,14 @@ class DirectTile {
     if (redo) shared->redo = 1;
   }
 
-  // After a barrier.
+  // This is called after a barrier.
   LPK_HD void report(const Shared* shared) const {
     if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }
 
  private:
   static constexpr int kEach = Map::kEach;
-  // Steps whose elements are on their way at a time.
+  // The elements of so many steps are on their way at a time.
   static constexpr int kAtOnce = kEach == 1 ? 8 : 4;
 
   template <int kSteps>

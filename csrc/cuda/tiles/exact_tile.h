@@ -4,8 +4,8 @@
 //   outer <- round_outer(outer + inner), inner <- +0          at the end of every chunk
 //   out   <- round_result(round_outer(outer + bias))
 //
-// One ExactTile is one thread's part of a block of 256; its phases are separated by barriers. Host
-// and device: csrc/tests runs the same code thread by thread.
+// One ExactTile is one thread's part of a block of 256 threads; barriers separate its phases. The
+// host runs the same code as the device: csrc/tests runs it thread by thread.
 #pragma once
 
 #include "cuda/operands/exact_operands.h"
@@ -16,7 +16,7 @@ namespace lpk::cuda {
 template <int kSide>
 struct ExactShared : ExactStages<BlockMap<kSide, 2>> {
   using Map = BlockMap<kSide, 2>;
-  // Sums between steps: inner and outer ones, each thread its own.
+  // Sums between steps, inner and outer ones; each thread has its own.
   float inner[kSide * kSide][Map::kThreads];
   float outer[kSide * kSide][Map::kThreads];
 };
@@ -96,7 +96,7 @@ class ExactTile : public ExactOperands<kSide, 2> {
     }
   }
 
-  // The end of a chunk; the threads need no barrier, each has sums of its own.
+  // Ends a chunk. The threads need no barrier, because each has sums of its own.
   LPK_HD void close(Shared* shared, int64_t chunk) {
     if (job_.acc.chunk == 0) return;
     leave(shared);
@@ -151,7 +151,7 @@ class ExactTile : public ExactOperands<kSide, 2> {
     return add_rounded<double>(sum, product, acc.fmt, kMode, threshold);
   }
 
-  // Of output (i, j) at position k of the sums.
+  // The threshold of output (i, j) at position k of the sums.
   LPK_HD double step_threshold(const TileDraws<kSide>& draws, uint32_t site, int i, int j,
                                uint64_t k) const {
     const Accumulator& acc = job_.acc;
@@ -165,7 +165,7 @@ class ExactTile : public ExactOperands<kSide, 2> {
     return stochastic_threshold<double>(draw, acc.random_bits);
   }
 
-  // The inner sums where a loop can index them; they begin again at zero.
+  // Leaves the inner sums where a loop can index them; the sums begin again at zero.
   LPK_HD void leave(Shared* shared) {
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {

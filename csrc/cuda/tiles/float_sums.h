@@ -1,9 +1,9 @@
-// What certified kernels in float32 and double share: 128 x 128 outputs, 8 x 8 sums a thread,
-// scaled.
+// What certified kernels in float32 and double share: a tile has 128 x 128 outputs, and a thread
+// has 8 x 8 sums, which are scaled.
 //
-// A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged;
-// the exact kernel does it again. Outer sums of chunks lie in memory, each thread its own; where
-// the sums are split, their chunks' sums do (parts.h).
+// A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged,
+// and the exact kernel does it again. Outer sums of chunks lie in memory, where each thread has its
+// own. Where sums are split, the sums of their chunks lie there instead (parts.h).
 #pragma once
 
 #include <type_traits>
@@ -20,8 +20,8 @@ class FloatSums {
   using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
   using Map = BlockMap<8, kGroup>;
   static constexpr bool kExact = false;
-  // Blocks make several tiles one after another where outer sums lie in memory, which has room for
-  // those of so many blocks.
+  // Where outer sums lie in memory, a block makes several tiles one after another, because the
+  // memory has room for the outer sums of a limited number of blocks.
   static constexpr bool kTakesTurns = kChunked;
   static constexpr int kSide = 8;
 
@@ -54,7 +54,7 @@ class FloatSums {
         }
         return;
       }
-      // One row of a thread's sums after the other comes to the front.
+      // The rows of a thread's sums come to the front one after another.
       close_rows<kSide, Map::kThreads>(job_, work_.plan, outer_at(0), chunk,
                                        [&](float (&row)[kSide]) {
                                          LPK_UNROLL
@@ -65,15 +65,15 @@ class FloatSums {
     }
   }
 
-  // After a barrier.
+  // This is called after a barrier.
   template <class Shared>
   LPK_HD void report(const Shared* shared) const {
     if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }
 
  protected:
-  // zeros: a sum that ends as zero may have the wrong sign, or be NaN where an absent tap, a zero
-  // here, met an infinity.
+  // zeros: whether a sum that ends as zero may have the wrong sign, or may be NaN because an absent
+  // tap, which is a zero here, met an infinity.
   template <class Shared>
   LPK_HD void store(Shared* shared, bool zeros) {
     const Real unscale = 1 / scale_;
@@ -96,7 +96,7 @@ class FloatSums {
   LPK_HD float* outer_at(int n) const {
     return job_.outer + (int64_t{work_.place} * (kSide * kSide) + n) * Map::kThreads + thread_;
   }
-  // The first row of sums is used up: zeros in its place, and at the end.
+  // Moves the rows of sums up: the first one is used up, and zeros come in at the end.
   LPK_HD void move_up() {
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {
@@ -110,8 +110,8 @@ class FloatSums {
   const Work& work_;
   Real scale_;
   Real sum_[kSide][kSide];
-  // OR of the sums that are watched: one chain of ORs is slower than float32 sums, not than
-  // doubles.
+  // The OR of the sums that are watched. One chain of ORs is slower than float32 sums, but not
+  // slower than sums in double.
   static constexpr int kSeen = sizeof(Real) == 4 ? 4 : 1;
   uint32_t seen_[kSeen] = {};
 };

@@ -1,7 +1,7 @@
 // The hardware tile of half precision and bfloat16: 128 x 128 outputs, 8 x 8 a thread, two to a
-// register. One multiply-add of the processor is the contract's step, because both operands hold
-// values of the type (plan.h): subnormals, infinities and NaN included. Only an absent tap may do
-// what the contract does not, to a sum of -0: then the tile is flagged.
+// register. One multiply-add of the processor is the contract's step, with subnormals, infinities
+// and NaN, because both operands hold values of the type (plan.h). Only an absent tap may do to a
+// sum of -0 what the contract does not do; then the tile is flagged.
 #pragma once
 
 #include <type_traits>
@@ -75,7 +75,7 @@ class HalfTile {
   LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
     if constexpr (kChunked) {
       if (job_.parts != nullptr) return keep_parts(chunk);
-      // One row of a thread's sums after the other comes to the front.
+      // The rows of a thread's sums come to the front one after another.
       close_rows<kSide, Map::kThreads>(job_, work_.plan, outer_at(0), chunk,
                                        [&](float (&row)[kSide]) {
                                          LPK_UNROLL
@@ -93,7 +93,7 @@ class HalfTile {
     if (doubtful && work_.plan.signs) shared->redo = 1;
   }
 
-  // After a barrier.
+  // This is called after a barrier.
   LPK_HD void report(const Shared* shared) const {
     if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }
@@ -114,7 +114,7 @@ class HalfTile {
       for (int j = 0; j < kPairs; ++j) sum_[i][j] = 0;
     }
   }
-  // The first row of sums is used up: zeros at the end.
+  // Moves the rows of sums up: the first one is used up, and zeros come in at the end.
   LPK_HD void move_up() {
     LPK_UNROLL
     for (int i = 0; i < kSide; ++i) {

@@ -1,19 +1,21 @@
-// Sums of whole blocks of products aligned by the exponents of their operands, the steps of tensor
-// cores (common/orders.h).
+// Sums of whole blocks of products that are aligned by the exponents of their operands: the steps
+// of tensor cores (common/orders.h).
 //
-// Added toward zero to 2^52 units with its sign, whose last place is a unit, a product leaves
-// itself cut toward zero: one multiply-add, which does not round the product, and a subtraction.
-// Products are below 2^(aligned_bits + 2) <= 2^42 units, at most 257 addends of a block below 2^51:
-// double holds every sum of them. In float32, with 2^23 units, the same holds where single_fits
-// says so and the operands are not too large: the sums of fp8 need no doubles.
+// A product is added, toward zero, to 2^52 units with the product's sign; the last place of such a
+// number is a unit. When the 2^52 units are subtracted again, the product cut toward zero is left.
+// This takes one multiply-add, which does not round the product, and one subtraction. Products are
+// below 2^(aligned_bits + 2) <= 2^42 units, and the at most 257 addends of a block are together
+// below 2^51 units, so double holds every sum of them. In float32, with 2^23 units, the same holds
+// where single_fits says so and the operands are not too large: the sums of fp8 need no doubles.
 #pragma once
 
 #include "aligned_tile.h"
 
 namespace lpk::cuda {
 
-// In place of the exponent of a zero, an infinity or a NaN, and of an absent tap: a product with
-// one of them has one below all that count, and is absent below kAbsentSum.
+// These stand in place of the exponent of a zero, an infinity or a NaN, and of an absent tap. A
+// product with such an operand has an exponent below all that count; if it is below kAbsentSum, the
+// product is absent.
 constexpr int kNoExponent = -(1 << 20);
 constexpr int kAbsentExponent = -(1 << 24);
 constexpr int kAbsentSum = -(1 << 23);
@@ -24,7 +26,8 @@ LPK_HD int operand_exponent(float x, double min_normal, bool marked) {
   return binade == 0.0 ? kNoExponent : static_cast<int>(word_of(binade) >> 20) - 1023;
 }
 
-// What the largest exponent of some products stands for, as operand_place takes it.
+// The power of two that the largest exponent of some products stands for, or 0 if none counts, as
+// operand_place takes it.
 LPK_HD double binade_of(int exponent) {
   return exponent < kNoExponent / 2 ? 0.0 : power_of_two(exponent);
 }
@@ -51,14 +54,14 @@ LPK_HD float cut_product(float a, float b, uint32_t grid) {
   return sub_rn(fma_in<Rounding::kTowardZero>(a, b, magic), magic);
 }
 
-// The least exponent of a block in float32, so that 2^23 units are a normal number, and the
-// largest, so that 2^24 are finite.
+// The least and the largest exponent of a block in float32: with the least one 2^23 units are a
+// normal number, and with the largest one 2^24 units are finite.
 constexpr int kSingleLeast = -126;
 constexpr int kSingleHighest = 103;
 
-// Whether float32 does if operands are not too large: a block adds to less than 2^24 units, blocks
-// have exponents above the least one, a sum starts at zero, and the roundings of sums make them
-// less than 4 times as large.
+// Whether float32 is enough if operands are not too large: a block adds to less than 2^24 units,
+// blocks have exponents above the least one, a sum starts at zero, and the roundings of sums make
+// sums less than 4 times as large.
 LPK_HD bool single_fits(const Job& job) {
   const Accumulator& acc = job.acc;
   if (acc.interleaved > 1 || acc.aligned_bits > 20) return false;
@@ -72,8 +75,8 @@ LPK_HD bool single_fits(const Job& job) {
   return !grows || job.span <= int64_t{1} << acc.fmt.man_bits;
 }
 
-// Whether they are: no exponent of a block lies beyond kSingleHighest. Products lie below 4 times
-// the power of two that they count as.
+// Whether float32 is enough for these operands: no exponent of a block lies beyond kSingleHighest.
+// Products lie below 4 times the power of two that they count as.
 LPK_HD bool single_certified(const Job& job) {
   if (!single_fits(job)) return false;
   const auto highest = [](const Facts* facts, double min_normal) {
@@ -100,12 +103,12 @@ class OperandTile : public OrderedTile<false> {
     Kept<float> sum, outer;
     Kept<Real> total;
     Kept<int> largest;
-    // Each line with the lanes of a thread side by side: lane_slot.
+    // In each line the lanes of a thread lie side by side: lane_slot.
     alignas(16) Real left[2][kDepth][Map::kLanes];
     alignas(16) Real right[2][kDepth][Map::kLanes];
     alignas(16) int left_exponents[2][kDepth][Map::kLanes];
     alignas(16) int right_exponents[2][kDepth][Map::kLanes];
-    // Whether the block has each step, of those that take turns.
+    // Where blocks take turns: whether the block has each step.
     int taken[2][kDepth];
   };
   using OrderedTile::OrderedTile;
@@ -157,7 +160,7 @@ class OperandTile : public OrderedTile<false> {
   }
 
  private:
-  // Lanes place and place + 16 belong to a thread.
+  // Lanes p and p + 16 belong to the thread at place p.
   LPK_HD static int lane_slot(int lane) { return lane % 16 * kSide + lane / 16; }
   template <class T>
   LPK_HD void read_both(const T* left, const T* right, T (&a)[kSide], T (&b)[kSide]) const {
@@ -165,7 +168,7 @@ class OperandTile : public OrderedTile<false> {
     read_shared<kSide>(&right[lane_slot(Map::col(thread_, 0))], b);
   }
 
-  // visit(step) for each of the block's steps in a stage, most of which are full.
+  // Calls visit(step) for each of the block's steps in a stage; most stages are full.
   template <class Visit>
   LPK_HD void each_step(const Shared* shared, int buffer, const Stage& stage,
                         const Visit& visit) const {
@@ -202,12 +205,12 @@ class OperandTile : public OrderedTile<false> {
                                  job_.acc);
   }
 
-  // Of a block that was measured: where it is cut, and the running sums cut there.
+  // Finds where a block that was measured is cut, and cuts the running sums there.
   LPK_HD void place(Shared* shared) {
     LPK_UNROLL
     for (int n = 0; n < kOutputs; ++n) {
       int largest = largest_[n];
-      // Where nothing counts, any place that float32 has.
+      // Where nothing counts, any place that float32 has will do.
       if (kSingle && largest >= kAbsentSum && largest < kSingleLeast) largest = kSingleLeast;
       shared->largest[n][thread_] = largest;
       grid_[n] = grid_of<Real>(place_at(shared, n).unit);
@@ -234,7 +237,7 @@ class OperandTile : public OrderedTile<false> {
     });
   }
 
-  // The end of a block; without products it leaves sums as they are.
+  // Ends a block; a block without products leaves sums as they are.
   LPK_HD void round_sums(Shared* shared, int64_t key) const {
     LPK_UNROLL
     for (int n = 0; n < kOutputs; ++n) shared->total[n][thread_] = total_[n];
@@ -249,7 +252,7 @@ class OperandTile : public OrderedTile<false> {
   }
 
   int taken_ = 0;
-  // Between the stages of a block, of each output.
+  // These are kept for each output between the stages of a block.
   int largest_[kOutputs];
   uint32_t grid_[kOutputs];
   Real total_[kOutputs];

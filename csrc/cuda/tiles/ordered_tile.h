@@ -1,8 +1,8 @@
 // Sums in other orders than one product after the other, in double, for every format and mode.
 //
-// A thread takes its four outputs one after another, so that one copy of the roundings serves them;
-// what it keeps of them lies in shared memory, each thread its own. Classes that derive from this
-// one make the sum of a chunk, or of all steps, and close it.
+// A thread takes its four outputs one after another, so that one copy of the roundings serves them.
+// What it keeps of the outputs lies in shared memory, where each thread has its own. Classes that
+// derive from this one make the sum of a chunk, or of all steps, and close it.
 #pragma once
 
 #include "common/orders.h"
@@ -14,7 +14,7 @@ constexpr int kOrderedSide = 2;
 
 using OrderedMap = BlockMap<kOrderedSide, 1>;
 
-// Of one quantity for each output of each thread.
+// One quantity for each output of each thread.
 template <class T>
 using Kept = T[kOrderedSide * kOrderedSide][OrderedMap::kThreads];
 
@@ -22,11 +22,12 @@ struct OrderedShared : ExactStages<OrderedMap> {
   Kept<float> sum, outer;
 };
 
-// kNearest: sums to nearest_even in a float format with a mantissa; else in any way, as acc says.
+// kNearest: sums are to nearest_even in a float format with a mantissa. Otherwise they are made in
+// any way, as acc says.
 template <bool kNearest>
 class OrderedTile : public ExactOperands<kOrderedSide, 1> {
  public:
-  // Blocks a processor must hold.
+  // How many blocks a processor must hold.
   static constexpr int kBlocks = 2;
   LPK_HD OrderedTile(const Job& job, int64_t tile, int thread) : ExactOperands(job, tile, thread) {
     const Accumulator& acc = job.acc;
@@ -55,7 +56,7 @@ class OrderedTile : public ExactOperands<kOrderedSide, 1> {
     }
   }
 
-  // The end of a chunk, whose sum goes to the outer ones, and begins again at zero.
+  // Ends a chunk: its sum goes to the outer sum, and begins again at zero.
   template <class Shared>
   LPK_HD void close_sum(Shared* shared, int n, int64_t chunk) const {
     if (job_.acc.chunk == 0) return;
@@ -64,7 +65,7 @@ class OrderedTile : public ExactOperands<kOrderedSide, 1> {
     shared->sum[n][thread_] = 0.0f;
   }
 
-  // The product of a step of a stage for output n, `absent` if one of its taps is; `at` is the
+  // The product of a stage's step for output n; it is `absent` if one of its taps is. `at` is the
   // step's position.
   LPK_HD double product(const ExactStages<OrderedMap>* shared, int buffer, int step, int n,
                         int64_t at) const {
@@ -79,7 +80,8 @@ class OrderedTile : public ExactOperands<kOrderedSide, 1> {
                             threshold(acc.product_rounding, kSiteProduct, n, at));
   }
 
-  // x is a value of the format, p one or a product; `key` is the sum's place in a draw.
+  // x is a value of the format, and p is such a value or a product. `key` is the sum's place in a
+  // draw.
   LPK_HD double add(double x, double p, int n, int64_t key) const {
     const Accumulator& acc = job_.acc;
     if (kNearest) return round_to_float_nearest_even<double>(odd_sum<double>(x, p), acc.fmt);

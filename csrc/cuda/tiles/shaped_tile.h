@@ -1,7 +1,7 @@
-// Certified tiles of fewer rows or columns: 32 sums of a thread and their outer ones in registers,
-// so that a processor holds 12 to 16 warps whatever the tile.
+// Certified tiles of fewer rows or columns. A thread has 32 sums, and keeps them and their outer
+// sums in registers, so that a processor holds 12 to 16 warps whatever the tile.
 //
-// The rules are those of float_rules.h, the proof is plan.h's, as for certified_tile.h.
+// The rules are those of float_rules.h and the proof is plan.h's, as for certified_tile.h.
 #pragma once
 
 #include "cuda/product/parts.h"
@@ -10,8 +10,8 @@
 
 namespace lpk::cuda {
 
-// kRows x kCols outputs, 8 x 4 of each thread or 4 x 8, the longer side along the tile's. A
-// thread's lanes lie in groups of four neighbours, as in BlockMap.
+// A tile has kRows x kCols outputs. Each thread has 8 x 4 of them or 4 x 8, with the longer side
+// along the tile's longer side. A thread's lanes lie in groups of four neighbours, as in BlockMap.
 template <int kTileRows, int kTileCols>
 struct ShapedMap {
   static constexpr int kRows = kTileRows, kCols = kTileCols;
@@ -33,7 +33,7 @@ class ShapedTile {
   using Stage = Stages;
   static constexpr int kRowSide = Map::kRowSide, kColSide = Map::kColSide;
   static constexpr bool kTakesTurns = false;
-  // Registers a thread: 128, or 168 where few threads fetch the long side.
+  // A thread has 128 registers, or 168 where few threads fetch the long side.
   static constexpr int kBlocks = Map::kThreads == 64 ? 6 : 512 / Map::kThreads;
   struct Shared {
     alignas(16) float left[2][kDepth][Map::kRows];
@@ -71,7 +71,8 @@ class ShapedTile {
     });
   }
 
-  // All of a stage: what it has not are zeros, which leave every certified sum as it is.
+  // Multiplies all of a stage: the steps that it does not have are zeros, which leave every
+  // certified sum as it is.
   LPK_HD void multiply(const Shared* shared, int buffer, const Stage&) {
     LPK_UNROLL
     for (int step = 0; step < kDepth; ++step) {
@@ -131,7 +132,7 @@ class ShapedTile {
     if (redo) shared->redo = 1;
   }
 
-  // After a barrier.
+  // This is called after a barrier.
   LPK_HD void report(const Shared* shared) const {
     if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
   }

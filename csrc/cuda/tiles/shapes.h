@@ -1,5 +1,5 @@
-// Tiles that are not square, by their rows and columns: those of kShapes and kTensorShapes in
-// cut.h.
+// The tiles that are not square, by their rows and columns. They are those of kShapes and
+// kTensorShapes in cut.h.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +17,7 @@ using TileOfShape =
 template <int kCount>
 using Count = std::integral_constant<int, kCount>;
 
-// visit(rows, columns), as types, for the cut's shape; never for square tiles.
+// Calls visit(rows, columns), as types, for the cut's shape. It is never called for square tiles.
 template <class Visit>
 void with_shape(const Cut& cut, const Visit& visit) {
   const auto offer = [&](auto rows, auto cols) {
@@ -33,7 +33,7 @@ void with_shape(const Cut& cut, const Visit& visit) {
   offer(Count<1>{}, Count<32>{});
 }
 
-// The same for tensor cores, of every tile.
+// The same for tensor cores, with every shape of tiles.
 template <class Visit>
 void with_tensor_shape(const Cut& cut, const Visit& visit) {
   if (is_square(cut)) return visit(Count<128>{}, Count<128>{});

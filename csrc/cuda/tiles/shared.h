@@ -9,7 +9,8 @@
 namespace lpk::cuda {
 
 #if !defined(__CUDA_ARCH__)
-// Is told of every access that host runs make, if set: tests see which banks a warp meets.
+// If this is set, it is told of every access that host runs make: tests see which banks a warp
+// meets.
 inline void (*watch_shared)(const void* at, int bytes) = nullptr;
 #endif
 

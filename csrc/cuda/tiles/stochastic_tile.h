@@ -25,14 +25,14 @@ LPK_HD uint32_t rotated(uint32_t x, int by) {
 #endif
 }
 
-// How the draws of a word become fields, and fields numbers at their place.
+// How the draws of a word become fields, and how fields become numbers at their place.
 struct DrawFields {
   int even, odd;  // rotations
   uint32_t mask, ones;
   uint32_t low, high;  // factors of the lower and the upper field
 
   LPK_HD DrawFields(int man_bits, int random_bits) {
-    // Fields are (2 draw + 1) 2^(8 - R + shift), what is added (2 draw + 1) 2^(22 - m - R).
+    // Fields are (2 draw + 1) 2^(8 - R + shift); what is added is (2 draw + 1) 2^(22 - m - R).
     const int wanted = 14 - man_bits;
     const int shift = wanted < 7 ? wanted : 7;
     even = 1 + shift;
@@ -63,8 +63,8 @@ class StochasticTile : public FloatSums<float, kChunked, 1> {
   using typename Base::Map;
   using typename Base::Stage;
   static constexpr int kBlocks = 1;
-  // Four steps of a lane side by side: a thread fetches and reads 16 bytes at a time, and so that
-  // neighbouring threads read neighbours, a thread's lanes are 16 apart.
+  // Four steps of a lane lie side by side, so that a thread fetches and reads 16 bytes at a time. A
+  // thread's lanes are 16 apart, so that neighbouring threads read neighbours.
   struct Shared {
     alignas(16) float left[2][kQuads][Map::kLanes][4];
     alignas(16) float right[2][kQuads][Map::kLanes][4];

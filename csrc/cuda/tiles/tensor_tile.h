@@ -1,10 +1,10 @@
-// Order "native": sums of chunks on tensor cores, in half precision or bfloat16 that holds the
-// operands, with float32 sums; the additions between chunks by outer_rule.h.
+// Order "native": tensor cores make the sums of chunks, in float32, from operands in half precision
+// or bfloat16 that holds their values. The additions between chunks are those of outer_rule.h.
 //
 //   part  <- part + A B              the steps of a chunk, 16 at a time, in the hardware's order
 //   outer <- round(outer + part)     at the end of every chunk, part <- +0
 //
-// Inside a chunk only what is exact in float32 is defined; absent taps are zeros there. Nothing is
+// Inside a chunk only what is exact in float32 is defined, and absent taps are zeros. No tile is
 // done again. Operands come as halves (tensor_operands.h). Where sums are split, the parts go to
 // memory instead (parts.h).
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace lpk::cuda {
 
-// Stages of operands without tables, that are copied two ahead.
+// Stages of operands without tables. They are copied two ahead.
 class CopiedStages {
  public:
   static constexpr int kAhead = 2;
@@ -54,7 +54,7 @@ class CopiedStages {
   int chunk_, last_, first_ = 0, end_ = 0;
 };
 
-// The compiler would rather compute it again, in every stage.
+// Keeps x in a register. The compiler would rather compute it again in every stage.
 LPK_HD int kept_in_register(int x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+r"(x));
@@ -74,7 +74,7 @@ class TensorTile {
   using Share = std::conditional_t<kTables, PairLookups<Side>, ChunkCopies<Side>>;
   static constexpr bool kExact = false;
   static constexpr bool kTakesTurns = kTables;
-  // 256 registers a thread.
+  // A thread has 256 registers.
   static constexpr int kBlocks = 256 / Map::kThreads;
   static constexpr int kBuffers = kTables ? 2 : Stage::kAhead + 1;
   struct Shared {
@@ -169,8 +169,8 @@ class TensorTile {
   }
 
  private:
-  // Outputs of a row of fragments. Outer sums stay in registers, or where tables need those in
-  // memory, each thread its own.
+  // How many outputs a row of fragments has. Outer sums stay in registers. Where tables need these
+  // registers, outer sums lie in memory, where each thread has its own.
   static constexpr int kRowOutputs = 4 * Map::kCols;
   static constexpr int kKept = kTables ? 1 : kRowOutputs;
 
@@ -230,10 +230,11 @@ class TensorTile {
     }
   }
 #else
-  // What the instructions do, step by step, from the rows that the threads of the warp name. Of a
-  // fragment of the left operand word w of lane l holds row l / 4 + w % 2 * 8 and steps 2 (l % 4) +
-  // w / 2 * 8 and the next, of the right one column l / 4 and steps 2 (l % 4) + w * 8 and the next
-  // (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type").
+  // Does what the instructions do, step by step, from the rows that the threads of the warp name.
+  // In a fragment of the left operand, word w of lane l holds row l / 4 + w % 2 * 8 and two steps:
+  // 2 (l % 4) + w / 2 * 8 and the next. In a fragment of the right operand, it holds column l / 4
+  // and two steps: 2 (l % 4) + w * 8 and the next (PTX ISA, "Matrix fragments for mma.m16n8k16 with
+  // floating point type").
   void multiply_step_by_step(const uint16_t* left, const uint16_t* right, int h) {
     const int warp = thread_ / 32 * 32;
     const int lane = thread_ % 32;
@@ -242,11 +243,12 @@ class TensorTile {
       const int row = lane / 4 + word / 2 * 8;
       const int col = lane % 4 * 2 + word % 2;
       float& sum = part_[i][n % kRowOutputs];
-      // What is never stored is left out.
+      // Outputs that are never stored are left out.
       if (place().row + Map::row(thread_, n) >= job_.sums.m) continue;
       if (place().col + Map::col(thread_, n) >= job_.sums.n) continue;
       for (int k = 0; k < 16; ++k) {
-        // The matrix with this step and row, or column, and the thread that names the step's row.
+        // These are the matrix that has this step and row, or column, and the thread that names the
+        // step's row.
         const int of_left = row / 8 + k / 8 * 2;
         const int of_right = k / 8 + j % 2 * 2;
         const int left_at = Map::left_start(warp + of_left * 8 + k % 8);

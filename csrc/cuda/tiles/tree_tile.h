@@ -1,21 +1,23 @@
 // Sums as binary trees over the positions of a sum.
 //
-// A tree is walked from the left as a binary counter counts: after n pairs of positions a node
-// waits at level l, of 2^l pairs, where bit l of n is set; the next pair joins the one at level 0,
-// their sum the one at level 1, and so on. Nodes wait in global memory, as floats, which hold the
-// values of accumulators; kAbsent is a node without products. A thread reads only what it wrote.
+// A tree is walked from the left as a binary counter counts. After n pairs of positions, a node of
+// 2^l pairs waits at level l where bit l of n is set. The next pair joins the node at level 0,
+// their sum joins the node at level 1, and so on. Nodes wait in global memory, as floats, which
+// hold the values of accumulators; kAbsent is a node without products. A thread reads only what it
+// wrote.
 #pragma once
 
 #include "ordered_tile.h"
 
 namespace lpk::cuda {
 
-// Blocks at work at a time, each with nodes of its own: several for each processor of any device.
+// How many blocks work at a time, each with nodes of its own: several for each processor of any
+// device.
 constexpr int64_t kTreeBlocks = 1024;
-// Of trees over steps that leave positions out: of 2^41 positions.
+// The most levels of trees over steps that leave positions out: these are trees of 2^41 positions.
 constexpr int kMostLevels = 40;
 
-// Levels at which nodes can wait: the bits of the number of pairs.
+// The levels at which nodes can wait: as many as the number of pairs has bits.
 inline int tree_levels(const Sums& s, int64_t chunk) {
   const bool gaps = s.positions != nullptr;
   if (gaps && chunk == 0) return kMostLevels;
@@ -25,10 +27,10 @@ inline int tree_levels(const Sums& s, int64_t chunk) {
   return levels;
 }
 
-// Nodes of one level of a block.
+// How many nodes one level of a block has.
 constexpr int64_t kTreeNodes = kOrderedSide * kOrderedSide * OrderedMap::kThreads;
 
-// All that may wait.
+// How many floats may wait in all.
 inline int64_t tree_floats(const Sums& s, int64_t chunk) {
   const int64_t tiles = tile_count(s, OrderedMap::kLanes);
   return (tiles < kTreeBlocks ? tiles : kTreeBlocks) * tree_levels(s, chunk) * kTreeNodes;
@@ -44,10 +46,10 @@ class TreeTile : public OrderedTile<kNearest> {
  public:
   using Stage = Stages;
   using typename Base::Map;
-  // Two would leave 128 registers a thread, too few for trees in any way.
+  // Two blocks would leave a thread 128 registers, too few for trees that round in any way.
   static constexpr int kBlocks = kNearest ? 2 : 1;
   struct Shared : OrderedShared {
-    // Of the pair that is not complete: both products, `absent` where there is none.
+    // Both products of the pair that is not complete; `absent` stands where there is none.
     Kept<double> halves[2];
   };
   LPK_HD TreeTile(const Job& job, int64_t tile, int thread)
@@ -110,7 +112,7 @@ class TreeTile : public OrderedTile<kNearest> {
     half_ = true;
   }
 
-  // The node of the pair that waits, and all that it completes.
+  // Adds the node of the pair that waits, and all nodes that it completes.
   LPK_HD void add_pair(Shared* shared) {
     LPK_LOOP
     for (int n = 0; n < kOutputs; ++n) {
@@ -139,8 +141,8 @@ class TreeTile : public OrderedTile<kNearest> {
     return canonical_float(this->add_products(p, q, n, key));
   }
 
-  // The sum of the node that waits at a level and the one right of it, or the one that there is.
-  // The key of a node is the position where its right half begins.
+  // The sum of the node that waits at a level and the node right of it, or that one of them which
+  // there is. The key of a node is the position where its right half begins.
   LPK_HD float joined(int level, int n, float right, int64_t key) const {
     const float left = *waiting(level, n);
     if (is_absent(left)) return right;
@@ -148,7 +150,7 @@ class TreeTile : public OrderedTile<kNearest> {
     return canonical_float(this->add(left, right, n, key));
   }
 
-  // What waits below a level, from the right.
+  // Joins what waits below a level, from the right.
   LPK_HD float collapsed(int n, int levels) const {
     float node = float_of(kAbsent);
     LPK_LOOP
@@ -159,8 +161,8 @@ class TreeTile : public OrderedTile<kNearest> {
     return node;
   }
 
-  // Pairs pairs_ .. pair_ - 1 are absent: what waits below the highest bit in which the two differ
-  // becomes the node that waits there.
+  // Pairs pairs_ .. pair_ - 1 are absent. What waits below the highest bit in which pairs_ and
+  // pair_ differ becomes the node that waits at this bit's level.
   LPK_HD void skip(int n) const {
     const int highest = bit_length(pairs_ ^ pair_) - 1;
     *waiting(highest, n) = collapsed(n, highest);

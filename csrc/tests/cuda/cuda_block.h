@@ -11,8 +11,8 @@
 
 namespace lpk_test {
 
-// Random operands and outputs: packed as a matrix product's, or behind tables, with absent taps
-// and steps left out, as a convolution's.
+// Random operands and outputs. They are packed as a matrix product's, or lie behind tables as a
+// convolution's, with absent taps and steps left out.
 struct CudaProblem {
   int64_t count, m, n, k;
   bool gathers;
@@ -46,7 +46,7 @@ class CudaSums {
     job.acc = lpk::accumulator_from(spec.ints().data());
     job.seed = kSeed;
     job.processors = source.once_in(2) ? 1 : 132;
-    // Now and then chunks of few sums wait at a time.
+    // Now and then only few sums of chunks wait at a time.
     job.most_parts = source.once_in(2) ? lpk::cuda::kMostParts : 2 * p.count * p.m * p.n;
     lpk::cuda::begin_chunks(&job);
   }

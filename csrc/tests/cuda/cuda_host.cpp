@@ -1,6 +1,6 @@
-// lpk_cuda_host: the functions of lpkernels._C for products and updates on CUDA, run on the host by
-// the code of the kernels, thread by thread. For tests of the Python adapter; pointers are those of
-// host memory.
+// lpk_cuda_host: the functions of lpkernels._C for products and updates on CUDA. Here the code of
+// the kernels runs on the host, thread by thread. The module is for tests of the Python adapter;
+// its pointers are those of host memory.
 #include "bindings_cuda.h"
 #include "bindings_update.h"
 #include "cuda/elementwise/update.h"
@@ -18,10 +18,10 @@ void add_facts(float x, Facts* facts) {
   *facts = merged(*facts, facts_of(bits));
 }
 
-// The processors of the device that is not there.
+// How many processors the device has that is not there.
 int32_t processors = 132;
 
-// What run_product chose last, for tests to see that kernels ran and kept what they did.
+// What run_product chose last. Tests see from it that kernels ran and kept what they did.
 lpk_test::Ran last{Tier::kExact, false, {}};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Blocks of CUDA threads on the host, the phases of cuda/product/tiles.h thread after thread; and
-// the kernels of a product, as csrc/cuda starts them.
+// Blocks of CUDA threads on the host, which do the phases of cuda/product/tiles.h thread after
+// thread; and the kernels of a product, as csrc/cuda starts them.
 #include "cuda_run.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ bool done_before(const Job& job, int64_t side, int64_t tile) {
   return !doubtful && !lpk::cuda::flagged(job, side, tile, 0, 1);
 }
 
-// All tiles of a product, one after another, but for those that certified kernels did.
+// Runs all tiles of a product, one after another, except those that certified kernels did.
 template <class Part>
 void run_tiles(const lpk::cuda::Job& job) {
   const auto shared = std::make_unique<typename Part::Shared>();
@@ -94,7 +94,7 @@ void run_exact_mode(const Job& job) {
   run_tiles<lpk::cuda::ExactTile<4, kMode, false>>(job);
 }
 
-// All blocks of a certified kernel, the last one first: none may depend on another.
+// Runs all blocks of a certified kernel, the last one first: none may depend on another.
 template <class Tile>
 void run_reported(const Job& job) {
   const auto shared = std::make_unique<typename Tile::Shared>();
@@ -131,7 +131,7 @@ void run_rule(const Job& job) {
   run_layouts<Ruled<Rule>::template Tile>(job);
 }
 
-// A rule that has tiles of every shape.
+// Runs a rule that has tiles of every shape.
 template <class Rule>
 void run_shapes(const Job& job) {
   if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
@@ -254,7 +254,7 @@ void run_ordered(const Job& job) {
   run_order<lpk::cuda::AlignedTile>(job);
 }
 
-// Every output of the exact kernel's tiles, last tile first.
+// Visits every output of the exact kernel's tiles, the last tile first.
 template <class Visit>
 void each_output(const Job& job, const Visit& visit) {
   const int side = lpk::cuda::exact_side(job.acc);
@@ -266,7 +266,7 @@ void each_output(const Job& job, const Visit& visit) {
   }
 }
 
-// What the last kernel does before exact tiles.
+// Does what the last kernel does before exact tiles.
 void run_last(const Job& job) {
   const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(job);
   if (cut.splits > 1) {
@@ -331,7 +331,7 @@ std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
 }
 
 Ran run_product(Job* job) {
-  // Garbage in every word: NaN as a float.
+  // Every word holds garbage: NaN as a float.
   const int64_t bytes = lpk::cuda::scratch_size(*job);
   std::vector<uint64_t> scratch(static_cast<size_t>(bytes + 7) / 8, ~uint64_t{0});
   const Ran ran = run_product(job, scratch.data());

@@ -11,28 +11,28 @@ namespace lpk_test {
 using lpk::cuda::Job;
 using lpk::cuda::Tier;
 
-// All tiles by the exact kernel, but for those that a certified one did.
+// Runs all tiles by the exact kernel, except those that a certified kernel did.
 void run_exact(const Job& job);
 
-// The whole product. Returns the tier that the plan chose, whether every tile was done again, and
-// how the sums were split.
+// Runs the whole product. Returns the tier that the plan chose, whether every tile was done again,
+// and how the sums were split.
 struct Ran {
   Tier tier;
   bool redone;
   lpk::cuda::Cut cut;
 };
-// scratch: scratch_size bytes, aligned for any type.
+// `scratch` has scratch_size bytes and is aligned for any type.
 Ran run_product(Job* job, void* scratch);
 Ran run_product(Job* job);
 
-// One read or write of shared memory, by a thread of a block between two barriers: `phase` numbers
-// what lies between barriers, of all blocks in turn.
+// One read or write of shared memory by a thread of a block. `phase` numbers the stretches between
+// two barriers, those of all blocks in turn.
 struct SharedAccess {
   int64_t phase;
   int thread, bytes;
   uintptr_t at;  // counted from where the block's shared memory begins
 };
-// Those of all kernels that `run` starts.
+// The accesses of all kernels that `run` starts.
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run);
 
 }  // namespace lpk_test

@@ -40,7 +40,7 @@ void check_map() {
   }
 }
 
-// Every step once, in order, in the chunk it belongs to.
+// Stages have every step once, in order, in the chunk that the step belongs to.
 void check_stages(int64_t length, int64_t chunk) {
   lpk::cuda::Job job{};
   job.sums.k = length;
@@ -92,7 +92,7 @@ void check_places() {
   CHECK(last.matrix == 2 && last.row == 128 && last.col == 64);
 }
 
-// Every output of a tile once, and every element of a stage in its place.
+// A tile has every output once, and a stage has every element in its place.
 template <int kRows, int kCols>
 void check_shape() {
   using Map = lpk::cuda::ShapedMap<kRows, kCols>;
@@ -125,7 +125,7 @@ void check_shape() {
   CHECK(fetched.size() == static_cast<size_t>(size));
 }
 
-// What facts say, from the values one by one.
+// Compares what facts say with the values one by one.
 void check_facts(Data data) {
   Source source(5);
   for (int n = 0; n < 300; ++n) {

@@ -2,9 +2,9 @@
 // csrc/cuda.
 //
 // There are 32 banks of four bytes. An access of up to four bytes a thread is served at once if no
-// two threads need different words of a bank; one of 8 bytes in two halves of a warp, one of 16 in
-// four quarters. A warp's n-th access between two barriers is one instruction, because no kernel
-// branches inside a warp before one.
+// two threads need different words of a bank. An access of 8 bytes is served in two halves of a
+// warp, and one of 16 bytes in four quarters. A warp's n-th access between two barriers is one
+// instruction, because no kernel branches inside a warp before one.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -27,7 +27,7 @@ namespace {
 using Accesses = std::vector<SharedAccess>;
 constexpr int kWarp = 32;
 
-// How often memory is asked for what some threads need at once.
+// How often memory must be asked for what some threads need at once.
 int rounds(const Accesses& together) {
   std::vector<uintptr_t> words;
   for (const SharedAccess& a : together) {
@@ -40,7 +40,7 @@ int rounds(const Accesses& together) {
   return *std::max_element(met.begin(), met.end());
 }
 
-// One instruction of a warp, its threads in order.
+// Checks one instruction of a warp, with the threads in order.
 void check_instruction(const Accesses& lanes, const std::string& where) {
   const int bytes = lanes[0].bytes;
   const int at_once = bytes <= 4 ? kWarp : 128 / bytes;
@@ -127,8 +127,8 @@ std::vector<std::pair<CudaSums::Values, CudaSums::Values>> operands() {
           {numbers(2, -8, 2), numbers(1, -5, 1)},    {numbers(23, -9, 1), numbers(3, -9, 1)}};
 }
 
-// Runs a product. Tiles of one row or column share nothing but a flag: what there is then was done
-// again.
+// Runs a product. The threads of tiles of one row or column share nothing but a flag: if there is
+// more in the run, it comes from tiles that were done again.
 lpk::cuda::Cut check_run(CudaSums* sums, const std::string& where) {
   Ran ran{};
   const Accesses all = shared_accesses([&] { ran = run_product(&sums->job); });
@@ -137,7 +137,7 @@ lpk::cuda::Cut check_run(CudaSums* sums, const std::string& where) {
   return ran.cut;
 }
 
-// Tiles of every shape.
+// Checks tiles of every shape.
 void check_shapes() {
   Source source(13);
   std::set<std::pair<int, int>> shapes;
@@ -162,7 +162,7 @@ void check_shapes() {
   CHECK(shapes.size() == std::size(lpk::cuda::kShapes));
 }
 
-// Every kernel of a product once, packed and with tables, in whole stages and broken ones.
+// Runs every kernel of a product once, packed and with tables, in whole stages and broken ones.
 void check_products() {
   Source source(12);
   std::set<Tier> tiers;
@@ -174,7 +174,8 @@ void check_products() {
         sums.job.fast_doubles = source.once_in(2);
         const bool certifies = lpk::cuda::may_certify(sums.job.acc);
         const Tier tier = certifies ? lpk::cuda::plan_for(sums.job).tier : Tier::kExact;
-        // Kernels differ by their tier and by whether there are chunks; the exact ones by the spec.
+        // Kernels differ by their tier and by whether there are chunks; exact kernels differ by the
+        // spec.
         const bool exact = tier == Tier::kExact || tier == Tier::kHardwareFloat;
         const std::string kind = exact ? spec.name : "";
         if (!done.insert({kind + (spec.chunk > 0 ? " in chunks" : ""), tier, gathers}).second)
@@ -191,7 +192,7 @@ void check_products() {
   }
 }
 
-// What threads keep for themselves: rows of neighbouring threads.
+// What threads keep for themselves lies in rows of neighbouring threads.
 template <class T>
 void check_kept() {
   static lpk::cuda::Kept<T> kept;
@@ -203,7 +204,7 @@ void check_kept() {
   }
 }
 
-// Squares on their way from lanes to steps, and back.
+// Squares go from lanes to steps, and back.
 void check_packing() {
   for (const bool along_columns : {false, true}) {
     for (int i = 0; i < lpk::cuda::kPackSide; ++i) {
@@ -220,7 +221,7 @@ void check_packing() {
 }  // namespace
 
 void test_cuda_banks() {
-  // The check itself: words 32 apart meet in a bank, one word does not.
+  // The check itself is right: words 32 apart meet in a bank, one word does not.
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 128}, {0, 2, 4, 256}}) == 3);
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 0}, {0, 2, 2, 6}}) == 1);
   check_products();

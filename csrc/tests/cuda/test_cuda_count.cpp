@@ -1,4 +1,4 @@
-// As what csrc/cuda counts an element, on the host, against csrc/cpu.
+// How csrc/cuda counts an element, on the host, against csrc/cpu.
 #include "cpu/elementwise/quantize.h"
 #include "cuda/elementwise/count_map.h"
 #include "tests/check.h"
@@ -14,7 +14,7 @@ constexpr int kPlaces = lpk::kCounts + lpk::kBins;
 
 using Places = std::vector<int64_t>;
 
-// Of float and fixed formats; x must be what rounding sees.
+// The counts of float and fixed formats; x must be what rounding sees.
 Places counted_here(const std::vector<double>& x, const lpk::Format& f, Rounding rounding) {
   Places places(kPlaces, 0);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -82,7 +82,7 @@ void test_cuda_count() {
   const lpk::AffineCodes codes(FormatInts{2, 4, 0}.data()), symmetric(FormatInts{2, 4, 1}.data());
   CHECK(lpk::cuda::outside(1.5, -2, 1, codes) && !lpk::cuda::outside(1.5, -2, 1, symmetric));
   CHECK(!lpk::cuda::outside(1.5, NAN, NAN, codes) && !lpk::cuda::outside(NAN, -2, 1, codes));
-  // A zero outside of a range is both.
+  // A zero outside of a range counts as both.
   CHECK(lpk::cuda::counted_as(0.0, true, 1.0) == (1u << lpk::kOverflows | 1u << lpk::kZeros));
   CHECK(lpk::cuda::counted_as(-0.0, false, 0.0) == 1u << lpk::kZeros);
 }

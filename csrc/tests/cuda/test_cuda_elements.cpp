@@ -27,7 +27,7 @@ std::string name_of_sizes(const AxisSizes& s) {
   return text("(%d, %d, %d)", int(s.outer), int(s.length), int(s.inner));
 }
 
-// Lane by lane, forwards or backwards.
+// Does the body lane by lane, forwards or backwards.
 template <class Body>
 void each_lane(int lanes, bool backwards, const Body& body) {
   for (int i = 0; i < lanes; ++i) body(backwards ? lanes - 1 - i : i);
@@ -58,8 +58,8 @@ lpk::QuantizeArgs cpu_arguments(const AxisSizes& s, const int64_t* format, Round
   return args;
 }
 
-// Numbers far apart, zeros of both signs, now and then an infinity or NaN; whole stretches of zero
-// and NaN.
+// Numbers far apart, zeros of both signs, and now and then an infinity or NaN. There are whole
+// stretches of zero and NaN.
 std::vector<double> hard_doubles(int64_t count, uint64_t seed, bool specials, int spread) {
   Source source(seed);
   std::vector<double> x(static_cast<size_t>(count));
@@ -100,7 +100,7 @@ std::vector<BlockFormatInts> block_formats() {
   };
 }
 
-// Every element in one block, every bit of the stream in one field.
+// Every element lies in one block, and every bit of the stream in one field.
 void check_block_shape(const AxisSizes& s, int64_t size, int bits) {
   const BlockShape shape(s, size, bits);
   std::vector<int> seen(static_cast<size_t>(count_of(s)), 0);
@@ -270,7 +270,7 @@ void test_affine() {
   for (const Rounding rounding : kRoundings) {
     check_affine(s, 4, false, rounding, hard_doubles(count_of(s), 6, true, 3));
     check_affine(s, 1, false, rounding, hard_doubles(count_of(s), 6, true, 3));
-    // Below the smallest step, and nothing finite.
+    // First all values are below the smallest step, then none is finite.
     check_affine(s, 4, true, rounding, std::vector<double>(162, 1e-9));
     check_affine(s, 4, false, rounding, std::vector<double>(162, NAN));
   }
@@ -314,7 +314,7 @@ void test_codes() {
       check_codes(format, x);
     }
   }
-  // Every width, the whole stream shorter than a word too.
+  // Every width is tried, and also streams that are shorter than a word.
   for (int bits = 1; bits <= 24; ++bits) {
     for (const size_t count : {1, 2, 31, 32, 33, 100}) {
       const NamedFormat format{"fixed", fixed_ints(bits, 3)};

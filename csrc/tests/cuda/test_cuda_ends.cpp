@@ -1,5 +1,5 @@
-// The certified CUDA kernels at both ends of float32's exponents: what a plan scales by and the
-// rules compute with must be normal floats there, and every sum that of plain loops.
+// The certified CUDA kernels at both ends of float32's exponents. What a plan scales by and what
+// the rules compute with must be normal floats there, and every sum must be that of plain loops.
 #include <string>
 
 #include "cuda_block.h"
@@ -26,11 +26,11 @@ void check_constants(const Plan& plan, const lpk::Format& f) {
   CHECK(plan.shift >= -126 && plan.shift <= 127);
   if (!has_floor(plan.tier)) return;
   const int binade = f.emin + plan.shift;
-  // Times 1.5 2^(23 - man_bits).
+  // The floor multiplies the binade by 1.5 2^(23 - man_bits).
   CHECK(binade >= -126 && binade + 24 - f.man_bits <= 127);
 }
 
-// Numbers of at most `bits` bits whose leading bit is about 2^exponent; kept a float's, and normal.
+// Numbers of at most `bits` bits whose leading bit is about 2^exponent. They stay normal floats.
 CudaSums::Values about(int bits, int exponent) {
   return [=](Source& source) {
     const int most = (1 << bits) - 1;
@@ -77,7 +77,8 @@ void test_cuda_ends() {
   for (const FormatInts& ints : formats()) {
     const lpk::Format f = lpk::float_format(ints.data());
     for (const AccumulatorSpec& spec : accumulators_of(ints)) {
-      // Products about the ends of float32, of the format, and where scales have theirs.
+      // Products lie about the ends of float32, about those of the format, and where scales have
+      // theirs.
       for (const int product : {126, 123, 119, 100, lpk::cuda::log2_of(f.max) - 2, 41, f.emin,
                                 f.emin - f.man_bits, -60, -110, -130, -149, -200, -240}) {
         const bool gathers = source.once_in(3);

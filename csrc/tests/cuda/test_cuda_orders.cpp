@@ -14,7 +14,8 @@ namespace {
 using lpk::cuda::BlockStages;
 using lpk::cuda::Job;
 
-// Every step of a block in order, measured once and added once; blocks and chunks by position.
+// Stages have every step of a block in order, measured once and added once. Blocks and chunks go by
+// position.
 void check_block_stages(int64_t length, int64_t chunk, int block,
                         const std::vector<int64_t>& positions) {
   Job job{};

@@ -15,7 +15,7 @@ namespace {
 using lpk::Format;
 using lpk::cuda::Limit;
 
-// Of `bits` significant bits, nearest to x; zero for zero.
+// The number of `bits` significant bits that is nearest to x; zero for zero.
 double cut(double x, int bits) {
   if (x == 0) return 0;
   const int last = std::ilogb(x) - bits + 1;

@@ -43,7 +43,7 @@ void check_tensor_stage(int threads) {
   CHECK(copied == places && looked_up == places);
 }
 
-// Every output is some thread's, and the threads name the rows of their warps' fragments.
+// Every output is some thread's, and the threads name the rows of their own warps' fragments.
 template <int kRows, int kCols>
 void check_tensor_map() {
   using Map = lpk::cuda::TensorMap<kRows, kCols>;
@@ -72,7 +72,7 @@ void check_tensor_map() {
   }
 }
 
-// Stages of operands without tables are those of operands with them.
+// Stages of operands without tables are the same as those of operands with tables.
 void check_copied_stages() {
   for (const int64_t length : {0, 1, 31, 32, 33, 64, 200}) {
     for (const int64_t chunk : {1, 16, 32, 40, 64, 300}) {
@@ -110,7 +110,7 @@ void check_added(const lpk::cuda::OuterRule& rule, const float (&outer)[16],
                text("%s: %s + %s", name, shown(outer[n]).c_str(), shown(part[n]).c_str()));
 }
 
-// outer + part in float32 against the sum made odd in double; the way is counted.
+// Compares outer + part in float32 with the sum made odd in double, and counts the way taken.
 void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, int64_t>* ways) {
   const AccumulatorSpec spec = AccumulatorSpec{"fp32", float_ints(8, 23)}
                                    .ordered(lpk::Order::kNative)
@@ -131,7 +131,7 @@ void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, i
       const float x =
           source.once_in(20) ? special(source) : source.number(std::max(low, -149), top);
       outer[n] = static_cast<float>(lpk::round_to<double>(x, acc.outer, Rounding::kNearestEven, 0));
-      // Near the outer sum, near a tie of it, or anywhere.
+      // A part lies near the outer sum, near a tie of it, or anywhere.
       const int at = outer[n] != 0 && std::isfinite(outer[n]) ? std::ilogb(outer[n]) : 0;
       part[n] = source.once_in(20)  ? special(source)
                 : source.once_in(3) ? source.number(-149, 127)

@@ -1,13 +1,14 @@
-// The instructions of AVX-512 that csrc/cpu takes, in the vectors that AVX2 has: included before
-// the sources of its AVX-512 kernels, it makes them run, bit for bit, on a processor without them.
-// Slow: for tests, and for sanitizers, which see the same loads and stores.
+// The instructions of AVX-512 that csrc/cpu takes, in the vectors that AVX2 has. Included before
+// the sources of csrc/cpu's AVX-512 kernels, this makes the kernels run, bit for bit, on a
+// processor without these instructions. It is slow; it is for tests and for sanitizers, which see
+// the same loads and stores.
 #pragma once
 
 #if defined(__clang__)
 #error "LPKERNELS_SOFTWARE_AVX512 gives GCC's names other meanings: build with GCC"
 #endif
 
-// The compiler's own declarations first; then its names are ours.
+// The compiler's own declarations come first; then its names are ours.
 #include <immintrin.h>
 
 #define LPK_SOFTWARE_AVX512 1

@@ -3,12 +3,13 @@
 
 #include "halves_of.h"
 
-// In the rounding mode of an instruction that carries one, by the processor's own.
+// Does an operation in the rounding mode of an instruction that carries one, by the processor's own
+// mode.
 template <class V, class Operation>
 V software_rounded(int mode, V a, V b, V c, Operation operation) {
   const unsigned saved = _mm_getcsr();
   _mm_setcsr((saved & ~0x6000u) | (mode & 3u) << 13);
-  // Computed after the mode is set and before it is restored.
+  // The result is computed after the mode is set and before it is restored.
   asm volatile("" : "+m"(a), "+m"(b), "+m"(c));
   V result = operation(a, b, c);
   asm volatile("" : "+m"(result));
@@ -21,8 +22,8 @@ SOFTWARE V software_choose(Int chosen, V a, V b) {
   return (V)(((Int)a & chosen) | ((Int)b & ~chosen));
 }
 
-// A predicate is true where the first is less, equal, greater or one is NaN: bits 0 to 3. The upper
-// half of the predicates differs in exceptions alone.
+// Bits 0 to 3 say when a predicate is true: where the first operand is less, equal or greater, or
+// where one of them is NaN. The upper half of the predicates differs in exceptions alone.
 template <class Int, class V>
 SOFTWARE Int software_compare(V a, V b, int predicate) {
   constexpr int kHolds[16] = {0x2, 0x1, 0x3, 0x8, 0xd, 0xe, 0xc, 0x7,
@@ -36,13 +37,13 @@ SOFTWARE Int software_compare(V a, V b, int predicate) {
   return r;
 }
 
-// Of magnitudes, the sign of a: the two forms that csrc/cpu takes.
+// The smaller or the larger magnitude with the sign of a: the two forms that csrc/cpu takes.
 template <class Int, class V>
 SOFTWARE V software_range(V a, V b, int form) {
   const Int sign = (Int)(-V{});
   const V x = (V)((Int)a & ~sign), y = (V)((Int)b & ~sign);
   if (form != 2 && form != 3) __builtin_trap();
-  // Where one is NaN the other.
+  // Where one is NaN, the other is taken.
   const Int first = form == 2 ? (Int)(x <= y) : (Int)(x >= y);
   const Int take = (first | (Int)(b != b)) & (Int)(a == a);
   const V larger = (V)(((Int)x & take) | ((Int)y & ~take));
@@ -60,7 +61,7 @@ SOFTWARE __m512 _mm512_loadu_ps(const void* p) { return software_load<__m512>(p)
 SOFTWARE __m512d _mm512_loadu_pd(const void* p) { return software_load<__m512d>(p); }
 SOFTWARE void _mm512_storeu_ps(void* p, __m512 x) { std::memcpy(p, &x, sizeof x); }
 
-// What the mask leaves out is not touched.
+// Memory that the mask leaves out is not touched.
 SOFTWARE __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const float* p) {
   __m512 x = {};
   for (int i = 0; i < 16; ++i) {
@@ -103,7 +104,7 @@ SOFTWARE __m512 _mm512_sqrt_ps(__m512 x) {
                                 _mm256_sqrt_ps(software_half<__m256>(x, 1)));
 }
 
-// The second where the two are equal or one is NaN.
+// The result is the second where the two are equal or one is NaN.
 SOFTWARE __m512 _mm512_max_ps(__m512 a, __m512 b) {
   return software_by_halves(a, b, [](__m256 x, __m256 y) { return _mm256_max_ps(x, y); });
 }

@@ -1,4 +1,4 @@
-// Half precision: of AVX512F the conversions, of AVX512-FP16 the arithmetic.
+// Half precision: the conversions of AVX512F and the arithmetic of AVX512-FP16.
 #pragma once
 
 #include "floats.h"
@@ -54,7 +54,7 @@ inline __m256 software_odd_multiply_add(__m512d a, __m512d b, __m512d c, bool do
   const SoftwareLongInts outward = (error > 0) == (sum > 0);
   const SoftwareLongInts inexact = (SoftwareLongInts)((error > 0) | (error < 0)) & ~-(bits & 1);
   SoftwareLongInts odd = bits + (inexact & ((outward & 1) | (~outward & -1)));
-  // The zero of two that cancel is -0 where sums are rounded down.
+  // Two addends that cancel give the zero -0 where sums are rounded down.
   const SoftwareLongInts signs = (SoftwareLongInts)product ^ (SoftwareLongInts)c;
   if (down) odd |= (SoftwareLongInts)(sum == 0) & signs & INT64_MIN;
   const int64_t dropped = (int64_t{1} << 29) - 1;
@@ -62,7 +62,7 @@ inline __m256 software_odd_multiply_add(__m512d a, __m512d b, __m512d c, bool do
   return __builtin_convertvector((__m512d)((odd & ~dropped) | (lost & (dropped + 1))), __m256);
 }
 
-// To nearest whatever the processor's mode is, but for the last rounding.
+// Everything but the last rounding is to nearest, whatever the processor's mode is.
 inline __m512h software_quarters(__m512h a, __m512h b, __m512h c, int mode) {
   const bool down = (mode & 3) == _MM_FROUND_TO_NEG_INF;
   __m512h result;
@@ -99,7 +99,7 @@ SOFTWARE __m512h _mm512_fmsub_round_ph(__m512h a, __m512h b, __m512h c, int mode
 SOFTWARE __m512h _mm512_fnmadd_round_ph(__m512h a, __m512h b, __m512h c, int mode) {
   return software_multiply_add(software_negated(a), b, c, mode);
 }
-// 1 a + b, 1 a - b, and a b plus the zero of the product's sign.
+// These are 1 a + b, 1 a - b, and a b plus the zero of the product's sign.
 SOFTWARE __m512h _mm512_add_round_ph(__m512h a, __m512h b, int mode) {
   return software_multiply_add(a, _mm512_set1_ph(1), b, mode);
 }

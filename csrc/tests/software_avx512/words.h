@@ -11,7 +11,7 @@ SOFTWARE __m512i _mm512_setr_epi32(int a, int b, int c, int d, int e, int f, int
 }
 SOFTWARE __m512i _mm512_loadu_si512(const void* p) { return software_load<__m512i>(p); }
 SOFTWARE void _mm512_storeu_si512(void* p, __m512i x) { std::memcpy(p, &x, sizeof x); }
-// An address of whole lines, as the instruction demands.
+// The address must be one of whole lines, as the instruction demands.
 SOFTWARE void _mm512_stream_si512(__m512i* p, __m512i x) {
   if (reinterpret_cast<uintptr_t>(p) % 64) __builtin_trap();
   *p = x;
@@ -33,7 +33,7 @@ SOFTWARE __m512i _mm512_broadcast_i32x4(__m128i x) {
 SOFTWARE __m512i _mm512_and_si512(__m512i a, __m512i b) { return a & b; }
 SOFTWARE __m512i _mm512_or_si512(__m512i a, __m512i b) { return a | b; }
 SOFTWARE __m512i _mm512_andnot_si512(__m512i a, __m512i b) { return ~a & b; }
-// Bit 4 a + 2 b + c of the table.
+// Each bit of the result is bit 4 a + 2 b + c of the table.
 SOFTWARE __m512i _mm512_ternarylogic_epi64(__m512i a, __m512i b, __m512i c, int table) {
   __m512i r = {};
   if (table & 0x01) r |= ~a & ~b & ~c;
@@ -66,7 +66,7 @@ SOFTWARE __m512i _mm512_add_epi64(__m512i a, __m512i b) {
 SOFTWARE __m512i _mm512_mul_epu32(__m512i a, __m512i b) {
   return (__m512i)(((SoftwareLongs)a & 0xffffffffu) * ((SoftwareLongs)b & 0xffffffffu));
 }
-// Four products of an unsigned and a signed byte, added to a word.
+// Four products of an unsigned and a signed byte are added to a word.
 SOFTWARE __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
   SoftwareWords r = (SoftwareWords)sum;
   for (int i = 0; i < 32; i += 8) {
@@ -77,7 +77,7 @@ SOFTWARE __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
   return (__m512i)r;
 }
 
-// Counts of the width and more leave nothing.
+// Shifts by the width or more leave nothing.
 SOFTWARE __m512i _mm512_srlv_epi32(__m512i a, __m512i n) {
   return software_by_halves(a, n, [](__m256i x, __m256i y) { return _mm256_srlv_epi32(x, y); });
 }
@@ -153,7 +153,7 @@ SOFTWARE __m512i _mm512_shuffle_epi8(__m512i a, __m512i places) {
   return software_by_halves(a, places,
                             [](__m256i x, __m256i y) { return _mm256_shuffle_epi8(x, y); });
 }
-// Lanes of a for 0 to 15, of b for 16 to 31.
+// Places 0 to 15 are lanes of a, and places 16 to 31 are lanes of b.
 SOFTWARE __m512i _mm512_permutex2var_epi32(__m512i a, __m512i places, __m512i b) {
   const SoftwareInts x = (SoftwareInts)a, y = (SoftwareInts)b, n = (SoftwareInts)places;
   SoftwareInts r;
