@@ -1,1 +1,1 @@
-"""Speed, measured: ``python -m bench.run`` (``make bench``). What to measure is in registry.py."""
+"""Measurements of speed: ``python -m bench.run`` (``make bench``). registry.py lists the cases."""

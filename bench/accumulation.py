@@ -2,11 +2,12 @@
 
     python -m bench.accumulation --longest 20
 
-For lengths 2^6, 2^8, ... and mantissa widths with 2^m / sqrt n in 1/4 .. 32, 64 x 64 sums of
-products of e5m2-rounded normal values in accumulators of 8 exponent bits, by `lp.matmul`, held
-against exact sums of the same values; long stochastic sums with 24 random bits beside the 8 that
-are the default, and aligned truncation by single products and in blocks of 32. Records go to
-bench/results/accumulation.jsonl, pictures to docs/pictures. A stopped run goes on where it was.
+The sums are simulated for lengths 2^6, 2^8, ... and mantissa widths with 2^m / sqrt n in 1/4 .. 32:
+64 x 64 sums of products of e5m2-rounded normal values in accumulators of 8 exponent bits, by
+`lp.matmul`. They are held against exact sums of the same values. Long stochastic sums are made with
+24 random bits beside the 8 that are the default, and aligned truncation by single products and in
+blocks of 32. Records go to bench/results/accumulation.jsonl, pictures to docs/pictures. A stopped
+run goes on where it was.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from lpkernels.techniques.accumulation import accumulator_of
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDINGS = ("nearest_even", "stochastic", "aligned_truncation")
 OPERAND = "e5m2"
-# log2 of the length from which 8 random bits show.
+# log2 of the length from which on 8 random bits show.
 LONG = 16
 # Products that a tensor core aligns at once.
 BLOCK = 32
@@ -59,7 +60,7 @@ def main() -> list[dict[str, Any]]:
     found = read_records(options.out) if options.out.is_file() else []
     done = {(r["length"], r["accumulator"]) for r in found if r["type"] == "simulation"}
     left = [part for part in grid(options.longest) if part[0].key()[:2] not in done]
-    # What is simulated now ran in another state than what is there.
+    # What is simulated now ran in another environment than the records that are there.
     headers = [r["environment"] for r in found if r["type"] == "header"]
     if left and (now := environment("cpu")) not in headers[-1:]:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,12 @@
 """``python -m bench.assignment_scores``: which form of a sensitivity ranks groups best.
 
-The first-order change c of the loss by each element's rounding error is summed over a group as
-squares (what `score` does), as |c|, and with its sign. Each is compared, by Spearman's rank
-correlation over the groups, with how much the demotion of that group alone really changes the loss:
-of weights and results at once, of gradients one step of plain descent later; the mean of |change|
-over batches that were not scored. Networks untrained and after some steps, on classes that are
-centres with noise. Printed, and appended to bench/results/assignment_scores.jsonl.
+The first-order change c of the loss by each element's rounding error is summed over a group in
+three forms: as squares (what `score` does), as |c|, and with its sign. Each form is compared, by
+Spearman's rank correlation over the groups, with how much the demotion of that group alone really
+changes the loss: that of weights and results at once, that of gradients one step of plain descent
+later. The real change is the mean of |change| over batches that were not scored. The networks are
+untrained or trained for some steps, on classes that are centres with noise. Results are printed,
+and appended to bench/results/assignment_scores.jsonl.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ Batch = tuple[Tensor, Tensor]
 
 
 def formats(backward: bool) -> Formats:
-    """The paper's low formats for one half of the tensors; all else float32, so that the loss that
-    is compared is not rounded itself."""
+    """The paper's low formats for one half of the tensors. All other tensors are float32, so that
+    the loss that is compared is not rounded itself."""
     low = "fp_5_2_0_backward:nearest_away" if backward else "fp_4_3_4:nearest_away"
     half = ("fp32", low)
     if backward:
@@ -48,7 +49,7 @@ def formats(backward: bool) -> Formats:
 
 
 def networks() -> dict[str, tuple[nn.Module, tuple[int, ...], int]]:
-    """By name: a network, the shape of an example, examples of a batch."""
+    """By name: a network, the shape of an example, and how many examples a batch has."""
     torch.manual_seed(1)
     found: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {}
     for name, shape, width, size in (
@@ -61,7 +62,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[int, ...], int]]:
 
 
 def batch_of(shape: Sequence[int], size: int, seed: int) -> Batch:
-    """Noise around the centre of each class."""
+    """A batch of noise around the centre of each class."""
     centres = torch.randn(CLASSES, *shape, generator=torch.Generator().manual_seed(99))
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, CLASSES, (size,), generator=generator)
@@ -69,7 +70,7 @@ def batch_of(shape: Sequence[int], size: int, seed: int) -> Batch:
 
 
 def train(model: nn.Module, shape: Sequence[int], steps: int) -> None:
-    """Plain float32."""
+    """Trains the model in plain float32."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     for step in range(steps):
         inputs, labels = batch_of(shape, 32, 1000 + step)
@@ -79,7 +80,7 @@ def train(model: nn.Module, shape: Sequence[int], steps: int) -> None:
 
 
 def loss_under(model: nn.Module, made: Assignment, batch: Batch, later: bool) -> float:
-    """The loss under the assignment; later: that in float32 after a step under it."""
+    """The loss under the assignment; later: the loss in float32 after a step under it."""
     with (
         left_as_found(model, [batch[0]]),
         assign(model, cross_entropy, made, promote=None, pack=False, counts=False) as assigned,
@@ -97,12 +98,12 @@ def loss_under(model: nn.Module, made: Assignment, batch: Batch, later: bool) ->
 def real_changes(
     model: nn.Module, groups: tuple[Group, ...], chosen: Formats, batches: list[Batch], later: bool
 ) -> list[float]:
-    """Of each group, the mean over the batches."""
+    """The real change of the loss for each group, as the mean over the batches."""
     high = Assignment(groups, frozenset(), (), chosen)
     before = [loss_under(model, high, batch, later) for batch in batches]
     found = []
     for each in groups:
-        # The value of the loss is what is compared, and costs nothing.
+        # The value of the loss is what is compared, and it costs nothing.
         low = frozenset(t.key for t in each.tensors if t.key != "loss.nll_loss.Y")
         made = Assignment(groups, low, (), chosen)
         after = [loss_under(model, made, batch, later) for batch in batches]

@@ -1,11 +1,11 @@
 """``python -m bench.assignments``: what a training step under an assignment costs.
 
-ResNet-18 of width 16 on images of 32 x 32, forward and backward, with torch's sums and with the
-sums of an accumulator. Beside it the same step with plain quantised layers: each convolution and
-linear layer rounds its input, its weight and its output's gradient to the formats that the
-assignment has for these, with the same accumulators; nothing between the layers is rounded, nothing
-counted. All take turns; counted is the process's own time, the best of each. Printed, and appended
-to bench/results/assignments.jsonl.
+The step is that of ResNet-18 of width 16 on images of 32 x 32, forward and backward, with torch's
+sums and with the sums of an accumulator. Beside it runs the same step with plain quantised layers:
+each convolution and linear layer rounds its input, its weight and its output's gradient to the
+formats that the assignment has for these, with the same accumulators; nothing between the layers is
+rounded, and nothing is counted. All steps take turns. Times are the process's own, the best of each
+step. Results are printed, and appended to bench/results/assignments.jsonl.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def compare(sums: str, ratio: float, options: argparse.Namespace) -> None:
-    """One line of the report."""
+    """Measures and prints one line of the report."""
     torch.manual_seed(0)
     model = build_model("resnet18", Task("images", (3, 32, 32), 10), width=16)
     batch = (torch.randn(options.batch, 3, 32, 32), torch.arange(options.batch) % 10)

@@ -1,10 +1,11 @@
 """``python -m bench.cuda_counts``: instructions of a product in every certified CUDA kernel, and of
-a sum at the end of a chunk: where it joins an outer sum in float32, where only double will do, and
-where it waits in memory because sums are split. "parts" is the kernel that adds those.
+a sum at the end of a chunk. Such a sum may join an outer sum in float32, or in double where only
+that will do, or wait in memory because sums are split. "parts" is the kernel that adds sums that
+wait.
 
-Counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. Of tensor cores the
-products are those of a stage; with tables both ways of each lookup are counted, one of which runs.
-Prints a table and writes results/cuda-sm_90-counts.jsonl anew.
+They are counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. The products
+of tensor cores are those of a stage. With tables, both ways of each lookup are counted, of which
+one runs. The command prints a table and writes results/cuda-sm_90-counts.jsonl anew.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ from tests.support import sass
 from tests.support.sass import Loop
 
 _RESULTS = Path(__file__).parent / "results" / "cuda-sm_90-counts.jsonl"
-# Of a thread.
+# Sums of a thread.
 _SUMS = 64
-# The end of a chunk of a tensor tile whose sums lie inside the format, none made odd, by blocks of
-# code (NOTES.md); with tables every outer sum is also read and written.
+# Instructions at the end of a chunk of a tensor tile whose sums lie inside the format, none of them
+# made odd, counted by blocks of code (NOTES.md). With tables every outer sum is also read and
+# written.
 _TENSOR_END = 420
 
 
@@ -106,8 +108,8 @@ def shaped_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]
 
 
 def _outside_ends(stage: Loop) -> int:
-    """Instructions of a loop with the end of a chunk in it, without that: from behind the last
-    tensor instruction to the last outer sum stored."""
+    """Instructions of a loop that holds the end of a chunk, without that end: it reaches from
+    behind the last tensor instruction to the last outer sum stored."""
     names = [i.name.split(".")[0] for i in stage.body]
     last = max(n for n, name in enumerate(names) if name == "HMMA")
     stored = max(n for n, name in enumerate(names) if name == "STG")
@@ -123,7 +125,8 @@ def record(
     ceiling: float,
     tile: tuple[int, int] = (128, 128),
 ) -> dict[str, object]:
-    """sums: that ends a chunk, that waits, that ends one in double."""
+    """The record of a kernel. sums: instructions of a sum that ends a chunk, of one that waits, and
+    of one that ends a chunk in double."""
     ends = dict(zip(("closed", "kept", "closed_in_double"), sums, strict=False))
     return {
         "kind": "counted, never run",

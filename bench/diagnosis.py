@@ -1,10 +1,10 @@
 """``python -m bench.diagnosis``: what a training step costs more when every tensor is counted.
 
-ResNet-8 on digits32, a loop as a user writes it (`bench.training_loop.by_hand`) with FP8 operands
-and emulated accumulators (fp8_wang2018) and in float32: without a diagnosis, inside one of what the
-recipe rounds, and inside one of all tensors in fp16. The runs take turns; the best of each counts,
-in seconds of the processor, so that other work beside it disturbs less. Printed, and appended to
-bench/results/diagnosis.jsonl.
+ResNet-8 is trained on digits32 in a loop as a user writes it (`bench.training_loop.by_hand`), with
+FP8 operands and emulated accumulators (fp8_wang2018) and in float32. Each runs without a diagnosis,
+inside one of what the recipe rounds, and inside one of all tensors in fp16. The runs take turns;
+the best of each counts, in seconds of the processor, so that other work beside it disturbs less.
+Results are printed, and appended to bench/results/diagnosis.jsonl.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import diagnose
 
 RESULTS = Path(__file__).resolve().parent / "results" / "diagnosis.jsonl"
-#: What is diagnosed, by recipe: in float32 there is nothing that a recipe rounds.
+#: What is diagnosed, by recipe. In float32 there is nothing that a recipe rounds.
 DIAGNOSES = {"fp8_wang2018": ("recipe", "fp16"), "fp32": ("fp16",)}
 
 
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) -> None:
-    """Some lines of the report."""
+    """Measures and prints some lines of the report."""
     plain = RunConfig.of(data=options.data, model="resnet8", threads=options.threads, recipe=recipe)
     other = OtherWork()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as open_blocks:

@@ -1,14 +1,14 @@
 """``python -m bench.fp8_units``: how the matrix units of this GPU add, and the named accumulators.
 
-Two things of every unit that torch or this package can reach: its parameters, by the designed
-inputs of `bench.unit_probes`, from which follows an Accumulator; and how many results of random
-products differ in a bit from that Accumulator and from the one with a name (`lpkernels units`) that
-is said to be this GPU's. Where a unit is no such sum the record says so (`fits`). Records go to
-fp8-units.jsonl below --out.
+The records have two things of every unit that torch or this package can reach. The first is its
+parameters, found by the designed inputs of `bench.unit_probes`; an Accumulator follows from them.
+The second is how many results of random products differ in a bit from that Accumulator, and from
+the one with a name (`lpkernels units`) that is said to be this GPU's. Where no Accumulator sums as
+a unit does, its record says so (`fits`). Records go to fp8-units.jsonl below --out.
 
-The units: torch._scaled_mm (cuBLAS, fp8), with and without fast accumulation; torch.mm with float32
-results (cuBLAS, fp16, bf16, tf32), which may split K; and mma.sync, by this package's own kernels
-for chunks of order "native", fp16 and bf16.
+The units are torch._scaled_mm (cuBLAS, fp8), with and without fast accumulation; torch.mm with
+float32 results (cuBLAS, fp16, bf16, tf32), which may split K; and mma.sync, by this package's own
+kernels for chunks of order "native", fp16 and bf16.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lpkernels.experiments.records import append_record
 
 SHAPES = ((128, 512, 128), (64, 2048, 96), (256, 4096, 64))
 FP8_PAIRS = (("e4m3fn", "e4m3fn"), ("e5m2", "e4m3fn"), ("e4m3fn", "e5m2"))
-# By compute capability, whose tensor cores have names. An A2 has 8.6 and equals an A100.
+# GPUs whose tensor cores have names, by compute capability. An A2 has 8.6 and equals an A100.
 GPUS = {(7, 0): "v100", (8, 0): "a100", (8, 6): "a100", (8, 9): "ada", (9, 0): "h100"}
 GPUS[10, 0] = "b200"
 
@@ -42,7 +42,7 @@ GPUS[10, 0] = "b200"
 class Candidate:
     """A unit at hand, for one pair of input formats, and the accumulator that it should be.
 
-    named: None where no recorded unit of this GPU is run.
+    named: the name of that accumulator; None where this GPU has no recorded unit of the kind.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Candidate:
 def disagreement(
     unit: Unit, acc: Accumulator, shape: Sequence[int], inputs: Inputs, *, seed: int
 ) -> tuple[int, int]:
-    """Of random products, and of products spread over many binades: results that differ in a bit,
-    and results.
+    """How many results of random products, and of products spread over many binades, differ in a
+    bit, and how many results there are.
     """
     generator = torch.Generator().manual_seed(seed)
     m, k, n = shape
@@ -76,7 +76,7 @@ def _random(shape: tuple[int, int], spread: int, generator: torch.Generator) -> 
 
 
 def named(name: str, inputs: Inputs) -> Accumulator:
-    """The accumulator of a unit, with the formats at hand where it is one for fp8."""
+    """The accumulator of a named unit, with the formats at hand if the unit is one for fp8."""
     acc = UNITS[name].accumulator
     if acc.operands is None or inputs.left.bits > 8 or acc.interleaved > 1:
         return acc
@@ -87,7 +87,8 @@ def named(name: str, inputs: Inputs) -> Accumulator:
 
 
 def report(candidate: Candidate) -> Iterator[dict[str, Any]]:
-    """The records of a unit: what was found, and how well that and the named one hold."""
+    """The records of a unit: what was found, and how well the found and the named accumulator
+    hold."""
     inputs = candidate.inputs
     about = {"name": candidate.name, "operands": [str(inputs.left), str(inputs.right)]}
     found = probe(candidate.unit, inputs)
@@ -172,7 +173,7 @@ def candidates(capability: tuple[int, int]) -> Iterator[Candidate]:
 
 
 def _tried(candidate: Candidate) -> Iterator[dict[str, Any]]:
-    """`report`; where this torch or GPU cannot run a unit the record says why."""
+    """The records of `report`; where this torch or GPU cannot run a unit, one that says why."""
     try:
         yield from report(candidate)
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:

@@ -1,10 +1,11 @@
 """``python -m bench.frontier``: the numerics of a precision study (lpkernels.techniques.pareto).
 
-Completing an error matrix of the paper's size, 87 tasks x 99 configurations of which a fifth is
-observed, choosing 15 configurations by each D-optimal method, the whole way from measurements to a
-frontier with its band, and completing 10,000 x 1,000. The matrices are two positive factors, noise
-of the size of the paper's, clipped to 0..1. Printed, and appended to bench/results/frontier.jsonl.
-Threads are those of NumPy's BLAS: set OMP_NUM_THREADS, to 1 beside other work.
+Four things are timed: completing an error matrix of the paper's size, 87 tasks x 99 configurations
+of which a fifth is observed; choosing 15 configurations by each D-optimal method; the whole way
+from measurements to a frontier with its band; and completing 10,000 x 1,000. The matrices are the
+product of two positive factors, with noise of the size of the paper's, clipped to 0..1. Results are
+printed, and appended to bench/results/frontier.jsonl. Threads are those of NumPy's BLAS: set
+OMP_NUM_THREADS, to 1 beside other work.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from lpkernels.techniques import pareto
 
 RESULTS = Path(__file__).resolve().parent / "results" / "frontier.jsonl"
 SEED = 0
-# As in the paper's code: rank, lam, share of the entries, measurements.
+# The settings of the paper's code: rank, lam, share of the entries, measurements.
 RANK, LAM, OBSERVED, MEASURED = 5, 0.1, 0.2, 15
-# What five dimensions leave of the paper's matrix: 0.046 of its norm, 70, over 87 x 99 entries.
+# The noise is what five dimensions leave of the paper's matrix: 0.046 of its norm, 70, over
+# 87 x 99 entries.
 NOISE = 0.035
 
 
 def matrix(tasks: int, configurations: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors, and which are observed: at least one in each row and column."""
+    """Errors, and which of them are observed: at least one in each row and column."""
     rng = np.random.default_rng(SEED)
     x = rng.uniform(0.5, 1, (tasks, 2)) @ rng.uniform(0.2, 1, (2, configurations)) / 2
     x += NOISE * rng.standard_normal(x.shape)
@@ -74,8 +76,8 @@ def cases(
 
 
 def measure(run: Callable[[], Any], budget: float) -> tuple[Summary, float, Any]:
-    """The times of a call, the processor's seconds of the first, and its result; a call longer than
-    the budget is made once.
+    """The times of a call, the processor's seconds of the first call, and its result. A call that
+    takes longer than the budget is made once.
     """
     start, spent = time.perf_counter(), time.process_time()
     result = run()

@@ -1,9 +1,9 @@
 """``python -m bench.frontier_coinciding``: which formats of a configuration change no bit.
 
-Trains a few tasks of a study in the low formats given and in all of the paper's high formats, and
-says which of these end with the same weights, masters and momenta, to the bit, and the same
+It trains a few tasks of a study in the low formats given and in all of the paper's high formats,
+and says which high formats end with the same weights, masters and momenta, to the bit, and the same
 figures. High formats that differ in exponent bits alone do so where nothing that is rounded to
-them leaves the range of the narrowest. Printed, and appended to
+them leaves the range of the narrowest. Results are printed, and appended to
 bench/results/frontier-coinciding.jsonl.
 """
 
@@ -62,7 +62,7 @@ def trained(spec: FrontierSpec, task: str, low: str, high: str, seed: int) -> di
 
 
 def _kept(trainer: Trainer, high: Format) -> list[Tensor]:
-    """Weights, masters and momenta, as float32 values."""
+    """The weights, masters and momenta, as float32 values."""
     optimizer = trainer.optimizer
     assert isinstance(optimizer, MasterWeights)
     parameters = list(trainer.model.parameters())
@@ -76,7 +76,7 @@ def _kept(trainer: Trainer, high: Format) -> list[Tensor]:
 
 
 def coinciding(found: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """The high formats in groups of the same bits."""
+    """The high formats, in groups that have the same bits."""
     groups: dict[str, list[str]] = {}
     for high, cell in found.items():
         groups.setdefault(cell["digest"], []).append(high)

@@ -1,4 +1,4 @@
-"""Other ways to find a frontier: optimizers of two objectives, where they are installed."""
+"""Other ways to find a frontier: optimizers for two objectives, where they are installed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from lpkernels.techniques.pareto import FormatSpace
 #: (space, memory, measure, n, seed) -> n different configurations in the order of measuring.
 Search = Callable[[FormatSpace, np.ndarray, Callable[[int], float], int, int], list[int]]
 
-# Optuna proposes again what it has tried: so many proposals a measurement, then drawn at random.
+# Optuna proposes again what it has tried. So many proposals are asked for a measurement; then it is
+# drawn at random.
 _PROPOSALS = 20
-# Before a Gaussian process is fitted.
+# So many measurements are made before a Gaussian process is fitted.
 _FIRST = 3
 
 
@@ -36,7 +37,7 @@ def searches() -> tuple[dict[str, Search], dict[str, str]]:
 def tpe(
     space: FormatSpace, memory: np.ndarray, measure: Callable[[int], float], n: int, seed: int
 ) -> list[int]:
-    """Optuna's multi-objective TPE, its defaults but for a start of 3 random trials."""
+    """Optuna's multi-objective TPE, with its defaults but for a start of 3 random trials."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_FIRST)
@@ -46,7 +47,7 @@ def tpe(
 def nsga2(
     space: FormatSpace, memory: np.ndarray, measure: Callable[[int], float], n: int, seed: int
 ) -> list[int]:
-    """Optuna's NSGA-II in populations of 4: the default of 50 would all be random here."""
+    """Optuna's NSGA-II in populations of 4: with the default of 50 all would be random here."""
     import optuna
 
     sampler = optuna.samplers.NSGAIISampler(seed=seed, population_size=4)
@@ -84,10 +85,11 @@ def _optuna(
 def qnehvi(
     space: FormatSpace, memory: np.ndarray, measure: Callable[[int], float], n: int, seed: int
 ) -> list[int]:
-    """BoTorch's qLogNEHVI, one at a time among all that is left, after 3 random measurements.
+    """BoTorch's qLogNEHVI, which chooses one at a time among all that is left, after 3 random
+    measurements.
 
-    A Gaussian process on the bits of the formats for the error, another for the memory, which it
-    takes as an objective like any other.
+    One Gaussian process on the bits of the formats models the error, and another one the memory,
+    which is an objective like any other to it.
     """
     import torch
     from botorch.acquisition.multi_objective.logei import (
@@ -107,7 +109,7 @@ def qnehvi(
     chosen = [int(i) for i in np.random.default_rng(seed).permutation(len(space))[:_FIRST]]
     while len(chosen) < n:
         errors = torch.tensor([measure(i) for i in chosen], dtype=torch.float64)
-        # Both are made small, BoTorch makes large.
+        # Both objectives are to be made small; BoTorch makes them large.
         y = -torch.stack([sizes[chosen], errors], dim=1)
         models = [
             SingleTaskGP(x[chosen], y[:, i : i + 1], outcome_transform=Standardize(m=1))

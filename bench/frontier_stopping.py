@@ -1,13 +1,13 @@
-"""``python -m bench.frontier_stopping``: what it saves to stop runs whose band cannot reach the
-frontier any more.
+"""``python -m bench.frontier_stopping``: what it saves to stop runs whose band can no longer reach
+the frontier.
 
 The error after each epoch is known of every task and configuration (``frontier-curves.json``, the
 mean over seeds, taken from the folder of ``lpkernels frontier run`` by ``--results``). Each task is
-trained again from these curves in four ways: all configurations, the cheapest first, or those that
-a cold start chooses until no band reaches the frontier; each to the last epoch, or until
-`pareto.EarlyStop` ends the run. Counted are epochs, in units of a whole run, and what is lost: the
-area and the best error of the runs that finished, beside those of all configurations. Printed, and
-written as records.
+trained again from these curves in four ways. The runs are all configurations, the cheapest first,
+or those that a cold start chooses until no band reaches the frontier; and each run goes to the last
+epoch, or until `pareto.EarlyStop` ends it. Two things are counted: epochs, in units of a whole run,
+and what is lost, as the area and the best error of the runs that finished, beside those of all
+configurations. Results are printed, and written as records.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def trained(
 def task_records(
     task: str, errors: np.ndarray, memory: np.ndarray, shape: Sequence[int], level: float
 ) -> list[Record]:
-    """Of one task, in the four ways."""
+    """The records of one task, in the four ways."""
 
     def cheapest_first(measure: Callable[[int], float]) -> object:
         return [measure(int(index)) for index in np.argsort(memory, kind="stable")]
@@ -115,7 +115,7 @@ def task_records(
     for way, train in (("all", cheapest_first), ("cold start", cold)):
         for stopped in (False, True):
             reports = errors.shape[1]
-            # So many must finish before one is stopped: more than there are, and none is.
+            # So many runs must finish before one is stopped; with more than there are, none is.
             least = 5 if stopped else len(errors) + 1
             stop = pareto.EarlyStop(memory, reports=reports, level=level, least=least)
             figures = trained(errors, memory, train, stop)
@@ -124,7 +124,7 @@ def task_records(
 
 
 def averages(records: Sequence[Record]) -> list[Record]:
-    """Of each way: means over tasks, and standard errors."""
+    """For each way, the means over tasks and their standard errors."""
     rows = []
     for way, stopped in dict.fromkeys((r["way"], r["stopped"]) for r in records):
         group = [r for r in records if (r["way"], r["stopped"]) == (way, stopped)]

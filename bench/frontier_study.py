@@ -1,13 +1,13 @@
 """``python -m bench.frontier_study``: what each way of choosing measurements is worth.
 
 On an error matrix that is known (``lpkernels frontier table --export``), each task in turn is new:
-3 to 15 of its configurations are measured, and the rest predicted from the other tasks. D-optimal
-choices, random ones, the cheapest; the mean of the other tasks, which measures nothing; a cold
-start, which knows no other task; and, where they are installed, TPE and NSGA-II of Optuna and
-qLogNEHVI of BoTorch, which predict nothing: of them count what they measured. Means over tasks
-with standard errors, beside the noise of the seeds; and how many measurements a cold start makes
-until no band reaches the frontier any more. Printed, and written as records that
-``lpkernels frontier plot --what choices`` draws.
+3 to 15 of its configurations are measured, and the rest is predicted from the other tasks. These
+are compared: D-optimal choices, random ones and the cheapest; the mean of the other tasks, which
+measures nothing; a cold start, which knows no other task; and, where they are installed, TPE and
+NSGA-II of Optuna and qLogNEHVI of BoTorch, which predict nothing, so that what they measured
+counts. The tables have means over tasks with standard errors, beside the noise of the seeds, and
+how many measurements a cold start makes until no band reaches the frontier any more. Results are
+printed, and written as records that ``lpkernels frontier plot --what choices`` draws.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ STUDY = HERE / "studies" / "frontier-tasks.toml"
 MATRIX = HERE / "results" / "frontier-errors.json"
 RESULTS = HERE / "results" / "frontier-choices.jsonl"
 METHODS = ("greedy", "random", "cheapest", "column_mean")
-#: What the tables show, by what it is called there.
+#: The figures that the tables show, by their names there.
 SHOWN = {"rmse": "rmse", "hyperdiff": "hyperdiff", "hypervolume": "volume", "regret": "regret"}
 
 
 def cold_records(
     matrix: ErrorMatrix, memory: np.ndarray, counts: Sequence[int], seed: int
 ) -> list[Record]:
-    """As those of `leave_one_out`, of a cold start on each task, for counts that cover its grid."""
+    """Records like those of `leave_one_out`, of a cold start on each task, for counts that cover
+    its grid."""
     shape = matrix.space.shape
     cover = max(shape[0], int(np.prod(shape[1:])))
     records = []
@@ -58,7 +59,7 @@ def cold_records(
 def ended_records(matrix: ErrorMatrix, memory: np.ndarray, seed: int) -> list[Record]:
     """A cold start on each task for as long as a configuration's band reaches the frontier.
 
-    Nothing limits the number of measurements: what it leaves out is what the bands save.
+    Nothing limits the number of measurements: the ones that it leaves out are what the bands save.
     """
     shape = matrix.space.shape
     records = []
@@ -80,7 +81,8 @@ def searched_records(
     search: Search,
     draws: int,
 ) -> list[Record]:
-    """Of an optimizer: the frontier of what it measured; it predicts nothing, so no rmse."""
+    """Records of an optimizer: the frontier is that of what it measured. It predicts nothing, so
+    there is no rmse."""
     records = []
     for task, truth in enumerate(matrix.mean):
         for draw in range(draws):

@@ -1,12 +1,13 @@
 """``python -m bench.frontier_transfer``: whether the frontier of one network serves another.
 
-Two error matrices over the same configurations: one of many tasks with one network, one of a few of
-these tasks with another. For each of the latter, its errors are said by the same task's row with
-the first network, which measures nothing of the second; by a few measurements and embeddings from
-the first matrix, or from the other tasks of the second; and by both matrices' column means. Rows
-of the task itself are never learned from, but where they are what is transferred; others may be of
-the same data, with other labels or fewer examples. Each is held against the truth as by
-``python -m bench.frontier_study``. Printed, and written as records.
+Two error matrices have the same configurations: one of many tasks with one network, one of a few of
+these tasks with another. The errors of each of the latter tasks are predicted in several ways: by
+the same task's row with the first network, which measures nothing of the second; by a few
+measurements and embeddings, which come from the first matrix or from the other tasks of the second;
+and by both matrices' column means. Rows of the task itself are never learned from, except where
+they are what is transferred; other rows may be of the same data, with other labels or fewer
+examples. Each prediction is held against the truth as ``python -m bench.frontier_study`` does it.
+Results are printed, and written as records.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ FROM = HERE / "results" / "frontier-errors.json"
 TO = HERE / "results" / "frontier-transfer-errors.json"
 RESULTS = HERE / "results" / "frontier-transfer.jsonl"
 
-#: A way of saying a task's errors: method, measurements, which, and the errors.
+#: One prediction of a task's errors: the method, how many measurements, which, and the errors.
 Said = tuple[str, int, np.ndarray, np.ndarray]
 
 
 def said(
     one: ErrorMatrix, other: ErrorMatrix, task: str, *, counts: Sequence[int], rank: int
 ) -> Iterator[Said]:
-    """The errors of a task of `other`, in all ways; `one` is of the network that is known.
+    """The errors of a task of `other`, predicted in all ways; `one` is of the network that is
+    known.
 
     Raises: ValueError: `one` has no such task.
     """

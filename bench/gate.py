@@ -11,11 +11,11 @@ from bench.registry import Case, gate_case
 from lpkernels.arithmetic import as_accumulator
 from tests.compare import assert_bit_equal
 
-# Of the results of the naive loop, those equal to the reference's: its two roundings differ from
-# one now and then, a mistake in it always.
+# The least share of the naive loop's results that equal the reference's: the loop's two roundings
+# differ from the reference's one now and then, and a mistake in it differs always.
 _NAIVE_AGREEMENT = 0.9
-# Mean error over mean size, where sums in another order are as right: a few FP8 gradients that were
-# rounded the other way.
+# The most mean error over mean size, for sums that are as right in another order: a few FP8
+# gradients are rounded the other way.
 _NATIVE_ERROR = 0.05
 
 
@@ -42,7 +42,7 @@ def _gate_close(got: Tensor, want: Tensor, where: str) -> None:
 
 
 def _gate_naive(case: Case, want: Tensor) -> None:
-    """The naive loop computes the same product, but for draws and chunks, which are its own."""
+    """The naive loop computes the same product, except for its own draws and its lack of chunks."""
     acc = as_accumulator(case.spec)
     if naive.why_not() or acc.is_stochastic or acc.chunk is not None:
         return

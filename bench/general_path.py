@@ -1,10 +1,11 @@
 """``python -m bench.general_path``: every kind of accumulator against three scalar -O3 loops.
 
-All loops run on one thread. Of csrc/bench: "naive" rounds each step twice and does less, "exact"
-does what the kernels do; "scalar" are lpkernels' own kernels without vector instructions, which
-pack and block as the others do. 256 x 256 x 256; each is timed in turns with lp.matmul on one and
-two threads. One JSON record a line in bench/results/general-path.jsonl. Where the naive loop leaves
-out the rounding, its row and its record say so: only the exact loop is a measure of such a case.
+All loops run on one thread. "naive" and "exact" are those of csrc/bench: "naive" rounds each step
+twice and does less, "exact" does what the kernels do. "scalar" are lpkernels' own kernels without
+vector instructions, which pack and block as the others do. Products are 256 x 256 x 256; each loop
+is timed in turns with lp.matmul on one and two threads. bench/results/general-path.jsonl has one
+JSON record a line. Where the naive loop leaves out the rounding, its row and its record say so:
+only the exact loop is a measure of such a case.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ def main() -> int:
 def naive_remark(text: str) -> str:
     """What the naive loop leaves out of an accumulator's work; "" if nothing."""
     acc = as_accumulator(text)
-    # It adds in float32 and draws for the bits that the format drops of that.
+    # It adds in float32, and draws for those bits of the sum that the format drops.
     if acc.rounding == "stochastic" and getattr(acc.fmt, "man_bits", 0) == 23:
         return "draws nothing and rounds nothing: float32 has no bits below the format's"
     return ""
 
 
 def measure(a: torch.Tensor, b: torch.Tensor, text: str) -> dict[str, float]:
-    """1e9 multiply-adds a second of each: best of several calls, in turns."""
+    """1e9 multiply-adds a second of each loop: the best of several calls, in turns."""
     acc = as_accumulator(text)
 
     def ours(threads: int) -> torch.Tensor:
@@ -113,7 +114,7 @@ def measure(a: torch.Tensor, b: torch.Tensor, text: str) -> dict[str, float]:
         if acc.rounding in known:
             runs["naive"] = naive_loop
     before = torch.get_num_threads()
-    # A round of all loops takes half a second: more of those that take milliseconds.
+    # A round of all loops takes half a second; loops that take milliseconds run more often.
     quick = {name: run for name, run in runs.items() if name not in ("exact", "scalar")}
     times = [interleave(runs, 3.0), interleave(quick, 2.0)]
     torch.set_num_threads(before)

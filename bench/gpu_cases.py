@@ -11,7 +11,7 @@ from bench.registry import Case
 _PRODUCT = ("torch", "tf32", "bf16")
 _SIDE = 4096
 
-# (accumulator, operands): one line for each tier of kernels.
+# (accumulator, operands), with one line for each tier of kernels.
 _ACCUMULATORS = (
     ("e5m10", "e4m3fn"),
     ("bf16", "e4m3fn"),
@@ -21,7 +21,7 @@ _ACCUMULATORS = (
     ("e6m9:stochastic", "e5m2"),
     ("e8m14", "bf16"),
     ("e6m9_chunk64", "e5m2"),
-    # Chunks of these operands are exact in float32, in any order: the gate can compare bits. Those
+    # Chunks of these operands are exact in float32, in any order: the gate can compare bits. Chunks
     # of e4m3fn are multiples of 2^-18 below 2^6.
     ("native_chunk64:outer=e6m9", "fp6_e2m3"),
     ("native_chunk64:outer=e6m9", "e4m3fn"),

@@ -1,10 +1,11 @@
 """``python -m bench.landscape``: do schedules of precision end in wider valleys?
 
-Trains arms of bench/sweeps/mnist1d-schedules.toml as the sweep does, and looks at the loss around
-the weights they end on, in float64 and torch's own arithmetic, over 1,000 training examples: the
-largest eigenvalue of the Hessian, and the loss along filter-normalised directions; for the first
-seed on a plane too. Appended to bench/results/landscape.jsonl; a run that the file holds is not
-repeated. ``--show`` prints differences to the first arm, seed by seed, and draws the pictures.
+It trains arms of bench/sweeps/mnist1d-schedules.toml as the sweep does, and looks at the loss
+around the weights they end on, in float64 and torch's own arithmetic, over 1,000 training examples.
+It measures the largest eigenvalue of the Hessian, and the loss along filter-normalised directions;
+for the first seed on a plane too. Records are appended to bench/results/landscape.jsonl; a run that
+the file holds is not repeated. ``--show`` prints differences to the first arm, seed by seed, and
+draws the pictures.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ ARMS = ("static 8", "static 5", "static 4", "cpt 3-8", "shuffled 3-8", "rise 3-8
 EXAMPLES = 1000
 DIRECTIONS = 3
 RADIUS = 1.0
-# What a run says of its valley, and how it is read: the loss half a norm away, over the centre's.
+# What a run says of its valley, and how that is read: the loss half a norm away over the loss at
+# the centre.
 FIGURES = ("eigenvalue", "rise", "train_loss", "test_accuracy")
 
 
@@ -89,7 +91,7 @@ def held(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def figures(run: dict[str, Any]) -> dict[str, float]:
-    """FIGURES of a run."""
+    """The figures of a run, those of FIGURES."""
     middle = len(run["slices"][0]) // 2
     half = middle // 2
     rises = [(losses[half] + losses[-1 - half]) / 2 - losses[middle] for losses in run["slices"]]

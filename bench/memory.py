@@ -1,11 +1,12 @@
 """``python -m bench.memory``: what the layers of a ResNet-18 keep for backward, and a step's peak.
 
-Three models with the same weights take one training step on the same images: torch's own, and
-converted with activations kept as they are and packed. Printed, and appended to
-bench/results/activation-memory.jsonl, are the bytes of distinct storages that the linear and
-convolution layers keep between forward and backward, without weights, and the peak of what torch's
-allocator has given to the step, forward and backward, beyond weights, buffers and gradients, which
-are there before. Each model runs in a process of its own.
+Three models with the same weights take one training step on the same images: torch's own, one that
+is converted with activations kept as they are, and one converted with activations packed. Two
+figures are printed, and appended to bench/results/activation-memory.jsonl. One is the bytes of
+distinct storages that the linear and convolution layers keep between forward and backward, without
+weights. The other is the peak of what torch's allocator has given to the step, forward and
+backward, beyond the weights, buffers and gradients that are there before. Each model runs in a
+process of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class KeptByLayers:
 
     def __init__(self, model: nn.Module) -> None:
         self.bytes: dict[int, int] = {}
-        # A storage stays alive while it is counted: its address is its name.
+        # A storage stays alive while it is counted, because its address is its name.
         self._held: list[Tensor] = []
         self._parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
         self._contexts: list[AbstractContextManager[None]] = []
@@ -90,13 +91,14 @@ class Step:
         return sum(watched.bytes.values())
 
     def peak(self) -> int:
-        """Of a step whose gradients are there before."""
+        """The peak of a step whose gradients are there before it."""
         self.forward().backward()
         return _peak(lambda: self.forward().backward())
 
 
 def _peak(step: Callable[[], None]) -> int:
-    """The largest sum of the bytes that torch's allocator hands out, and gets back, in step."""
+    """The largest sum of the bytes that torch's allocator has handed out, and not got back, in
+    step."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         step()
     assert record.profiler is not None

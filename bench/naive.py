@@ -1,6 +1,7 @@
-"""The baselines of csrc/bench: scalar loops, a multiply-add at a time, each rounded in turn.
+"""The baselines of csrc/bench: scalar loops that round one multiply-add after the other.
 
-`matmul` rounds twice, as simulators usually do; `exact` once, by the rules of the kernels.
+`matmul` rounds each one twice, as simulators usually do; `exact` rounds once, by the rules of the
+kernels.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def matmul(a: Tensor, b: Tensor, acc: Accumulator) -> Tensor:
 def exact(a: Tensor, b: Tensor, acc: Accumulator, seed: int = 0) -> Tensor:
     """a (M, K) times b (K, N), contiguous float32, for any sums in sequence without chunks.
 
-    One thread. seed: of the draws of role 0.
+    It runs on one thread. seed: that of the draws of role 0.
     """
     if not acc.in_sequence or acc.chunk is not None:
         raise NotImplementedError(f"exact: only sums in sequence without chunks, got {acc}")

@@ -1,4 +1,4 @@
-"""The operations of registry.py: from a case to something to call, its baselines and its work."""
+"""The operations of registry.py. A case becomes something to call, with baselines and its work."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _matmul(case: Case, device: str, backend: str) -> Job:
     a, b = _operand(case, device, m, k), _operand(case, device, k, n)
     acc = as_accumulator(case.spec)
     if case.spill:
-        # The deviation of a sum of 960 products is near 2^5: now half the maximum.
+        # The deviation of a sum of 960 products is near 2^5: it becomes half the maximum.
         binades = math.frexp(acc.fmt.max)[1] - 6
         b = b * 2.0 ** (binades // 2 - 1)
         a[:: case.spill] *= 2.0 ** (binades - binades // 2 + 1)
@@ -129,14 +129,14 @@ def _quantize(case: Case, device: str, backend: str, *, into: bool) -> Job:
     x = _operand(case, device, *case.shape)
     fmt, _, rounding = case.spec.partition(":")
     seed = _seed() if rounding == "stochastic" else None
-    # A fresh result costs its memory: the baseline allocates too.
+    # A fresh result costs its memory, so the baseline allocates too.
     out = torch.empty_like(x) if into else None
     copy = torch.empty_like(x)
     baseline: Callable[[], object] = (lambda: copy.copy_(x)) if into else (lambda: x.clone())
     return Job(
         lambda: [lp.quantize(x, fmt, rounding, generator=seed, out=out, backend=backend)],
         {"torch": baseline},
-        # Read once, written once.
+        # Every element is read once and written once.
         2 * x.element_size() * x.numel(),
         "GB/s",
     )
@@ -160,7 +160,7 @@ def _count(case: Case, device: str, backend: str, *, into: bool, bins: int) -> J
         "torch": (lambda: out.copy_(x)) if into else (lambda: x.sum()),
         "quantize": lambda: lp.quantize(x, fmt, rounding, out=out, **rest),
     }
-    # Read once, and written once or not at all.
+    # Every element is read once, and written once or not at all.
     work = 2 * size if into else size
     return Job(run, baselines, work, "GB/s", {"quantize": 2 * size})
 
@@ -197,7 +197,7 @@ def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
     run, baseline = runs[gemm]
     baselines = {"torch": baseline}
     if "gemm" in case.baselines:
-        # The rate that the same accumulator reaches on a matrix product.
+        # The baseline is the rate that the same accumulator reaches on a matrix product.
         a, b = _operand(case, device, _GEMM, _GEMM), _operand(case, device, _GEMM, _GEMM)
         baselines["gemm"] = lambda: lp.matmul(a, b, acc, generator=seed, backend=backend)
     # Taps on padding and between strides are no work: the same count for the three products.
@@ -224,7 +224,7 @@ def _fp8(accumulator: str) -> lp.Recipe:
     return lp.Recipe(input="e4m3fn_sat", weight="e4m3fn_sat", grad_output="e5m2_sat", **sums)
 
 
-#: FP8 operands: chunks on tensor cores, and every multiply-add rounded.
+#: Recipes of FP8 operands: one with chunks on tensor cores, one with every multiply-add rounded.
 _RECIPES = {
     "fp8_native64": _fp8("native_chunk64:outer=e6m9"),
     "fp8_mac_e6m9": _fp8("e6m9"),
@@ -232,8 +232,8 @@ _RECIPES = {
 
 
 def _model(depth: int, width: int) -> nn.Module:
-    """A ResNet for images of 32 x 32: of He et al. 2016, section 4.2, or at 18 layers that of their
-    table 1 with a first layer for small images."""
+    """A ResNet for images of 32 x 32. It is the one of He et al. 2016, section 4.2; with 18 layers
+    it is the one of their table 1 with a first layer for small images."""
     if depth != 18:
         return ResNet(3, 10, depth=depth, width=width)
     model = ResNet18(10)

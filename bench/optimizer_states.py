@@ -1,12 +1,12 @@
 """``python -m bench.optimizer_states``: what narrow optimizer states cost, beside other packages'.
 
-AdamW on three workloads, in a plain loop. Its two moments are kept in float32; by `MasterWeights`
-in 16, 8 and 4 bits; and by torchao and bitsandbytes in 8 and 4, where these are installed: the
-benchmark alone uses them (``pip install torchao bitsandbytes``). Tensors below 4,096 elements keep
-float32 moments everywhere, as both packages have it. Nothing else is rounded. All optimizers see
-the same first weights and the same batches. Bytes are those of the tensors that are kept, of the
-parameters that have at least 4,096 elements. Appended to bench/results/optimizer-states.jsonl; a
-run that the file holds is not repeated.
+AdamW trains three workloads, in a plain loop. Its two moments are kept in float32; by
+`MasterWeights` in 16, 8 and 4 bits; and by torchao and bitsandbytes in 8 and 4 bits, where these
+are installed: the benchmark alone uses them (``pip install torchao bitsandbytes``). Tensors below
+4,096 elements keep float32 moments everywhere, as both packages have it. Nothing else is rounded.
+All optimizers see the same first weights and the same batches. Bytes are those of the tensors that
+are kept for parameters of at least 4,096 elements. Records are appended to
+bench/results/optimizer-states.jsonl; a run that the file holds is not repeated.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Arm:
-    """How the moments are kept: a package, and what it is asked for."""
+    """How the moments are kept: the package, and what it is asked for."""
 
     package: str = "torch"
     wanted: Any = field(default="fp32", hash=False)
@@ -81,7 +81,7 @@ ARMS = {
     "e4m3 in blocks and e6m1, stochastic": _both("block32_e4m3:stochastic", "e6m1_b50:stochastic"),
     "e2m1 in blocks": _both("block32_e2m1", "block32_e2m1"),
     "e2m1 and e5m2 in blocks": _both("block32_e2m1", "block32_e5m2"),
-    # A second moment that is rounded up is never 0 where gradients were not.
+    # A second moment that is rounded up is 0 only where gradients were 0.
     "e2m1 in blocks, the second up": _both("block32_e2m1", "block32_e2m1:toward_positive"),
     "torchao 8 bits": Arm("torchao", "AdamW8bit"),
     "torchao fp8": Arm("torchao", "AdamWFp8"),
@@ -114,7 +114,7 @@ def made(arm: Arm, model: nn.Module, lr: float) -> Optimizer:
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """torchao's optimizers keep a tensor, which is written in place."""
+    """Sets the rate; torchao's optimizers keep it in a tensor, which is written in place."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr)
@@ -134,7 +134,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def bytes_a_value(optimizer: Optimizer, model: nn.Module) -> float:
-    """Bytes of the moments of the large parameters, by the values that they stand for.
+    """Bytes of the large parameters' moments, over the number of values that they stand for.
 
     Tensors that all parameters share (bitsandbytes' tables of 256 values) are left out.
     """

@@ -2,9 +2,10 @@
 
 ResNet-8 on digits32 and the network for MNIST-1D, converted by the policy cpt_fu2021, in a loop of
 forward, backward and SGD. One model keeps 8 bits, the other gets another precision before every
+forward, backward and SGD. One model keeps 8 bits. The other gets another precision before every
 step, 3 to 8 bits forward and 8 backward, as a schedule would set it. Both take turns on the same
-batches on one thread; counted is the process's own time, the best and the median of each. Printed,
-and appended to bench/results/precision.jsonl.
+batches on one thread. Times are the process's own, the best and the median of each. Results are
+printed, and appended to bench/results/precision.jsonl.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ CASES = {"digits32": "resnet8", "mnist1d": "cnn"}
 
 
 def stepping(config: RunConfig, folder: Path, bits: tuple[int, ...]) -> Callable[[], None]:
-    """One step of a trainer's model in a loop by hand; bits take turns, none stays as it is."""
+    """One step of a trainer's model in a loop by hand. Precisions of `bits` take turns; with none
+    the precision stays as it is."""
     trainer = Trainer(config, folder)
     model = lp.convert(lp.revert(trainer.model), lp.policy("cpt_fu2021"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -54,7 +56,7 @@ def stepping(config: RunConfig, folder: Path, bits: tuple[int, ...]) -> Callable
 
 
 def setting(config: RunConfig, folder: Path) -> Callable[[], None]:
-    """The change of precision alone."""
+    """A change of precision alone."""
     model = lp.convert(lp.revert(Trainer(config, folder).model), lp.policy("cpt_fu2021"))
     turns = itertools.cycle(BITS)
     return lambda: lp.set_precision(model, next(turns), 8)
@@ -71,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def compare(data: str, model: str, options: argparse.Namespace) -> None:
-    """One line of the report."""
+    """Measures and prints one line of the report."""
     config = RunConfig.of(data=data, model=model, threads=1)
     with tempfile.TemporaryDirectory() as folder:
         runs = {

@@ -1,5 +1,5 @@
-"""What GPU_CASES should take, by the model of docs/predictions.md, for `bench.run` to write beside
-what it measures. ``python -m bench.predicted`` prints it for an H100; nothing runs.
+"""The times of GPU_CASES that the model of docs/predictions.md predicts; `bench.run` writes them
+beside those it measures. ``python -m bench.predicted`` prints them for an H100; nothing runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def call_of(case: Case) -> planning.Call | None:
     if case.op != "matmul" and gemm not in ("fprop", "dgrad", "wgrad"):
         return None
     acc = as_accumulator(case.spec).to_ints()
-    # Operands are rounded before the call: their format is known all the same.
+    # Operands are rounded before the call, but their format is known.
     quantizer = as_quantizer(case.operands).to_ints() if case.operands else ()
     rounded = (quantizer, quantizer)
     if case.op == "matmul":
@@ -37,8 +37,8 @@ def call_of(case: Case) -> planning.Call | None:
 
 
 def prediction(case: Case, backend: str, gpu: str) -> dict[str, Any] | None:
-    """Of a case on a backend of the GPU that calls itself `gpu`: seconds of the products alone, of
-    launches and of packing; None where nothing is predicted."""
+    """The prediction for a case on a backend of the GPU that calls itself `gpu`: seconds of the
+    products alone, of launches and of packing; None where nothing is predicted."""
     name, call = planning.device_of(gpu), call_of(case)
     if not name or call is None or backend not in _BACKENDS:
         return None

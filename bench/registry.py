@@ -14,14 +14,15 @@ class Case:
         shape: matmul (M, K, N); quantize, count (elements,); convolutions (batch, channels in,
             channels out, image, kernel, stride, groups), padded to keep the image at stride 1;
             train_step (batch, depth, width, image).
-        spec: the text of an Accumulator, a Quantizer or a Recipe, of which bench/ops.py has more.
+        spec: the text of an Accumulator, a Quantizer or a Recipe, or a name that bench/ops.py
+            gives one.
         operands: the format that the operands are rounded to first; "" leaves them float32.
         baselines: names of what each run of the case is interleaved with.
         quick: whether ``--quick`` runs it.
-        share: of the time that a line may take.
+        share: the share of a line's time that the case may take.
         spill: every so many rows of a matmul's left operand are so large that a tenth of their sums
             overflow; 0: none.
-        exact: whether the gate compares bits; sums that are the hardware's own can only be close.
+        exact: whether the gate compares bits; sums by the hardware's own rules can only be close.
         isa: the instruction set of the CPU kernels (LPKERNELS_ISA); "": the processor's best.
     """
 
@@ -49,7 +50,7 @@ class Case:
         return f"{self.op} {size} {self.spec}{operands}{spill}{isa}"
 
 
-# Accumulators with the operands they are used with: (spec, operands).
+# Accumulators and the operands that they are used with: (spec, operands).
 ACCUMULATORS = (
     ("e6m9", "e5m2"),
     ("e6m9", ""),
@@ -67,7 +68,7 @@ ACCUMULATORS = (
     ("fp32", ""),
 )
 
-# One multiply-add after the other costs 5 s at 960^3, too long for the runs of one sitting.
+# These make one multiply-add after the other: 5 s at 960^3, too long for the runs of one sitting.
 _NAIVE_LIMIT = 256
 
 _MATMUL = [
@@ -83,7 +84,8 @@ _MATMUL = [
     for spec, operands in ACCUMULATORS
 ]
 
-# The full range of the format: few rows have sums that overflow, and all.
+# Operands take the full range of the format: in some cases few rows have sums that overflow, in
+# others all rows.
 _SPILL = [
     Case("matmul", (960, 960, 960), spec, operands, spill=spill)
     for spec, operands in (
@@ -109,7 +111,7 @@ _SHAPES = [
     for spec, operands in (("e6m9", "e5m2"), ("e6m9_chunk64", "e5m2"), ("e5m10", "e4m3fn"))
 ]
 
-# The same kernels in narrower registers.
+# The same kernels run in narrower registers.
 _ISA = [
     Case("matmul", (960, 960, 960), spec, operands, ("torch", *wider), share=0.5, isa="avx2")
     for spec, operands, wider in (
@@ -207,7 +209,7 @@ CASES: tuple[Case, ...] = (
 
 
 def gate_case(case: Case) -> Case:
-    """The same operation small enough for the reference: odd sizes, several blocks of k."""
+    """The same operation, small enough for the reference: odd sizes and several blocks of k."""
     shapes = {
         "matmul": (9, 300, 21),
         "quantize": (1037,),

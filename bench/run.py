@@ -33,7 +33,7 @@ from lpkernels.experiments.records import append_record
 
 SCHEMA = 1
 RESULTS = Path(__file__).resolve().parent / "results"
-# Processors kept busy by others from which a line is marked.
+# A line is marked if other processes kept at least this many processors busy.
 SHARED = 0.1
 
 
@@ -111,7 +111,7 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 
 
 def measure(case: Case, device: str, backend: str, threads: int, budget: float) -> dict[str, Any]:
-    """One record, but for where it was measured."""
+    """One record, without the facts about where it was measured."""
     job = build(case, device, backend)
     wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
     others = OtherWork()
@@ -201,7 +201,7 @@ def isa(device: str) -> str:
 
 
 def backends_of(device: str) -> list[str]:
-    """The backends of tensors on `device` that can run here, but for the reference."""
+    """The backends of tensors on `device` that can run here, except for the reference."""
     kernels = ["cpu"] if device == "cpu" else ["cuda", "triton"]
     status = lp.backends.status()
     for name in kernels:

@@ -1,4 +1,4 @@
-"""Interleaved timing: what is compared runs in turns, so that a busy moment hits all of it."""
+"""Interleaved timing: the calls that are compared run in turns, so that a busy moment hits all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-# A sample is as many calls as it takes to dwarf the clock.
+# A sample is as many calls as it takes for the clock's resolution not to matter.
 _SAMPLE_SECONDS = 2e-3
 _MIN_ROUNDS = 5
 _MAX_ROUNDS = 200
@@ -21,8 +21,8 @@ Runs = dict[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Summary:
-    """Seconds of one call: the best sample, 20, 50 and 80 percent of the samples, and each of them
-    in the order of the rounds."""
+    """Seconds of one call: the best sample, those at 20, 50 and 80 percent of the samples, and
+    every sample in the order of the rounds."""
 
     best: float
     p20: float
@@ -87,7 +87,7 @@ class OtherWork:
         self._start = self._now()
 
     def processors(self) -> float | None:
-        """None where the system does not say (it does on Linux)."""
+        """The number of processors; None where the system does not say (on Linux it does)."""
         now = self._now()
         if now is None or self._start is None:
             return None
@@ -96,11 +96,12 @@ class OtherWork:
 
     @staticmethod
     def _now() -> tuple[float, float, float] | None:
-        """Seconds: of the clock, of all busy processors, of this process on processors."""
+        """Three numbers of seconds: the clock's, those that all processors were busy, and those of
+        this process on processors."""
         stat = Path("/proc/stat")
         if not stat.is_file():
             return None
-        # cpu user nice system idle iowait irq softirq steal ...
+        # The fields are: cpu user nice system idle iowait irq softirq steal ...
         fields = [float(word) for word in stat.read_text().splitlines()[0].split()[1:9]]
         busy = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
         times = os.times()

@@ -1,10 +1,10 @@
 """``python -m bench.training_loop``: what a step through the trainer costs beside the same by hand.
 
-ResNet-8 on digits (8 x 8) and digits32, in float32 and with FP8 operands, without parts and with
-both: a static loss scale and weights rounded after the update. The loop by hand takes the same
-batches, schedules the learning rate, skips an update that is not finite and adds up loss and
-accuracy, as a careful user's would. Both run in turns; the best of each counts. Printed, and
-appended to bench/results/training-loop.jsonl.
+ResNet-8 is trained on digits (8 x 8) and digits32, in float32 and with FP8 operands, without parts
+and with two: a static loss scale and weights rounded after the update. The loop by hand takes the
+same batches, schedules the learning rate, skips an update that is not finite and adds up loss and
+accuracy, as a careful user's would. Both loops run in turns; the best of each counts. Results are
+printed, and appended to bench/results/training-loop.jsonl.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def compare(data: str, recipe: str, parts: dict, options: argparse.Namespace) -> None:
-    """One line of the report."""
+    """Measures and prints one line of the report."""
     config = RunConfig.of(
         data=data, model="resnet8", recipe=recipe, threads=options.threads, **parts
     )

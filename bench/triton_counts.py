@@ -2,7 +2,7 @@
 
 python -m bench.triton_counts [--target sm_90] [--output FILE] compiles the kernels of large
 products, prints a table and appends a JSON line for each to the file, by default
-bench/results/triton-<target>.jsonl. Takes a minute. No kernel is run.
+bench/results/triton-<target>.jsonl. It takes a minute. No kernel is run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase
 from tests.backends.triton.machine_code import Loop, main_loop
 
 _RESULTS = Path(__file__).parent / "results"
-# Those that run on half as many lanes as additions and multiplications on sm_90.
+# Instructions that run on half as many lanes as additions and multiplications do on sm_90.
 _HALF_RATE = ("LOP3", "IADD3", "VIADD", "VIMNMX", "FMNMX", "SHF", "PRMT", "SEL", "FSEL", "FSETP")
 _DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
 def _exact_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
-    """Of the kernel that makes any sums, with its products in a pass and its tile."""
+    """The loop of the kernel that makes any sums, with the products of a pass and the tile."""
     tile = exact_tile(4096, 4096, 1, 132)
     case = CertifiedCase("", 0, acc, 0, 0)
     arguments = case.arguments(tile) | {"chunks": 15, "stages": 1}
@@ -44,7 +44,8 @@ def _exact_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
 
 
 def _outer_loop(case: CertifiedCase, target: str) -> tuple[Loop, float, list[int]]:
-    """Of the kernel that adds the sums of chunks, with these in a pass and its tile."""
+    """The loop of the kernel that adds the sums of chunks, with the chunks of a pass and the
+    tile."""
     arguments = case._replace(shared=True).outer()
     loop = main_loop(finish_kernel, target, options=registers(ALL_REGISTERS), **arguments)
     return loop, AHEAD.value, [arguments["BM"], arguments["BN"]]
@@ -65,7 +66,7 @@ def _loops(target: str) -> Iterator[tuple[str, Accumulator, list[int], Loop, flo
 
 
 def _closed(acc: Accumulator, tile: list[int], loop: Loop, products: float) -> float | None:
-    """Instructions of a thread in the loop over chunks, beside that over their steps, a sum."""
+    """Instructions of a thread for a sum in the loop over chunks, beside the loop over steps."""
     if acc.chunk is None or loop.outside == 0:
         return None
     threads = tile[0] * tile[1] * STRIDE.value / products

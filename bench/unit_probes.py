@@ -1,8 +1,8 @@
 """How a matrix unit adds, found by designed inputs.
 
 A unit is taken for a function (a (M, K), b (K, N), values of its input formats) -> (M, N) float32,
-whatever runs inside. One large product L, its opposite and one small product s tell what becomes of
-s:
+whatever runs inside. Sums of one large product L, its opposite and one small product s show what
+the unit does with s:
 
     L, -L, s             in one block        the last place that alignment keeps, and how it cuts
     L, -L, s at k        s is back where k lies beyond the block
@@ -12,7 +12,7 @@ s:
     L, s at k            s rounds otherwise where k lies in another chunk
     u, s                 u the last place of the result's format: the least exponent of a block
 
-From that follows an Accumulator. What a unit's results and formats cannot show stays unseen.
+An Accumulator follows from this. What a unit's results and formats cannot show stays unseen.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from lpkernels import Accumulator, FloatFormat
 from lpkernels.formats import FP16, parse_format
 
 Unit: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-# A product: its position, its left and its right factor.
+# A product: its position, its left factor and its right factor.
 Term: TypeAlias = tuple[int, float, float]
 
-# Rows and columns of a probe; the experiment is its first element.
+# Rows and columns of a probe, whose first element is the experiment.
 _SIDE = 128
-# The finest place looked for below L.
+# The finest place below L that is looked for.
 _FINEST = 33
-# Positions scanned for the end of a block, and of a chunk.
+# How many positions are scanned for the end of a block, and for that of a chunk.
 _LONGEST_BLOCK, _LONGEST_CHUNK = 256, 1024
 _FP32_BITS = 23
-# (1.5, -1.5 and 0.5 units) after rounding to units, by mode.
+# What 1.5, -1.5 and 0.5 units become when they are rounded to units, by mode.
 _MODES = {
     (1.0, -1.0, 0.0): "toward_zero",
     (1.0, -2.0, 0.0): "toward_negative",
@@ -52,7 +52,7 @@ _MODES = {
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a unit multiplies, and whether its results are fp16, else float32."""
+    """What a unit multiplies, and whether its results are fp16 or float32."""
 
     left: FloatFormat
     right: FloatFormat
@@ -80,17 +80,18 @@ class Found:
     """What the probes say of a unit.
 
     aligned_bits: places below the largest exponent of a block that alignment keeps.
-    cut: how it drops the others; "unknown" is none of an Accumulator's modes.
+    cut: how it drops the other places; "unknown" is none of an Accumulator's modes.
     by_operands: whether exponents are those of the operands together, not of their product.
     bounds: the least exponents of the left and the right operand's format, None where unseen.
-    least_exponent: of a block; None: none is seen.
-    block: products aligned together; 0: they are no run of neighbours, nor of pairs in turns.
-    interleaved: blocks that take turns in pairs of positions.
-    man_bits, rounding: mantissa bits of a written sum, 23 also where nothing can show more; how it
-        rounds to them, "unseen" where nothing is ever rounded.
+    least_exponent: that of a block; None: none is seen.
+    block: how many products are aligned together; 0: they are neither a run of neighbours nor pairs
+        in turns.
+    interleaved: how many blocks take turns in pairs of positions.
+    man_bits, rounding: the mantissa bits of a written sum, 23 also where nothing can show more; and
+        how it rounds to them, "unseen" where nothing is ever rounded.
     sum_is_aligned: whether the running sum takes part in the alignment of the next block.
-    chunk: products after which a sum is added to an outer one; 0: never.
-    outer_bits, outer_rounding: of the outer sum, 23 and "unseen" without.
+    chunk: the products after which a sum is added to an outer one; 0: it never is.
+    outer_bits, outer_rounding: the same of the outer sum; 23 and "unseen" where there is none.
     """
 
     aligned_bits: int
@@ -116,7 +117,7 @@ class Found:
     def accumulator(self, inputs: Inputs) -> Accumulator:
         """The Accumulator that adds like the unit.
 
-        Raises: ValueError: none does.
+        Raises: ValueError: there is none.
         """
         if not self.fits:
             raise ValueError(f"no Accumulator sums like {self}")
@@ -138,7 +139,8 @@ class Found:
 
 
 def _bounded(fmt: FloatFormat, bound: int | None) -> FloatFormat:
-    """fmt, where a bound was seen that is not its own an IEEE format with that one or a lower."""
+    """fmt; or, where a bound was seen that is not fmt's own, an IEEE format whose bound is that or
+    lower."""
     if bound is None or bound == fmt.emin:
         return fmt
     exponents = (FloatFormat(bits, fmt.man_bits) for bits in range(2, 9))
@@ -186,9 +188,10 @@ class _Probe:
 
     @property
     def large(self) -> int:
-        """The exponent of L: sums of a block of it and places far below are in the result's range.
+        """The exponent of L. Sums of a block of L, and places far below it, are in the result's
+        range.
 
-        e4m3 has none larger than 2^8 * 2^8.
+        The largest L of e4m3 is 2^8 * 2^8.
         """
         return 10 if self.inputs.half else 16
 
@@ -200,7 +203,7 @@ class _Probe:
         return self.unit(a, b)[0, 0].item()
 
     def cancelled(self, m: float, place: int) -> float:
-        """m 2^-place L beside L and -L."""
+        """What is left of m 2^-place L beside L and -L."""
         large = self.large
         terms = [term(0, 1.0, large), term(1, -1.0, large), term(self.third, m, large - place)]
         return self.observe(terms, 32)
@@ -248,7 +251,8 @@ class _Probe:
         return least + self.places - max(kept, default=0) if cut else None
 
     def least_exponent(self) -> int | None:
-        """From the last place that a block keeps of 2^-j beside (half) the result's last place."""
+        """The least exponent of a block, from the last place that a block keeps of 2^-j beside
+        (half) the result's last place."""
         last = self.inputs.result.emin - self.inputs.result.man_bits
         down = self.rounding == "toward_zero"
         base = last if down else last - 1
@@ -281,14 +285,14 @@ class _Probe:
 
     @cached_property
     def interleaved(self) -> int:
-        """Blocks in turns: 1 if the positions together are neighbours."""
+        """How many blocks take turns; 1 if the positions aligned together are neighbours."""
         block = len(self.together)
         fit = [m for m in (1, 2, 4, 8) if self.together == _turns(block, m, 0)]
         return fit[0] if fit else 0
 
     @property
     def block(self) -> int:
-        """Products that are aligned with those at 0 and 1; 0 if they are no block."""
+        """How many products are aligned with those at 0 and 1; 0 if they are no block."""
         whole = len(self.together) < _LONGEST_BLOCK and self.interleaved
         return len(self.together) if whole else 0
 
@@ -306,8 +310,8 @@ class _Probe:
         return (len(self.room) - 1).bit_length() - 1 if self.block else 0
 
     def multiplied(self, doublings: int, m: float, place: int) -> float:
-        """What is left of m 2^-place beside 2^doublings copies of L, relative to those; m < 0:
-        beside copies of -L."""
+        """What is left of m 2^-place beside 2^doublings copies of L, relative to the copies; where
+        m < 0, beside copies of -L."""
         count, sign, large = 2**doublings, -1.0 if m < 0 else 1.0, self.large
         terms = [term(k, sign, large) for k in self.room[:count]]
         terms.append(term(self.room[count], m, large + doublings - place))
@@ -334,9 +338,9 @@ class _Probe:
         )
 
     def sum_is_aligned(self) -> bool:
-        """Products below the place that alignment to the sum before keeps, in the block after it,
-        which come to a last place of the sum: cut away one by one? True too where a block holds too
-        few.
+        """Whether the sum before takes part in the alignment of a block. Then products below the
+        place that alignment to the sum keeps are cut away one by one, though together they come to
+        a last place of the sum. It is True too where a block holds too few of them.
         """
         count = 2 ** (self.places + 1 - min(self.places, self.bits))
         if not 0 < count <= self.block:
@@ -349,11 +353,11 @@ class _Probe:
 
     @cached_property
     def chunk(self) -> int:
-        """Where what lies below the last place of a sum rounds otherwise than beside it: beyond the
-        chunk of that sum."""
+        """The products in a chunk. Beyond the chunk of a sum, what lies below the sum's last place
+        rounds otherwise than beside it; 0 if it never does."""
         below, run = self.large - self.bits - 1, max(1, self.block * self.interleaved)
-        # Beside L it is one and a half units, for nearest modes half a unit and a little: rounded
-        # by itself first, which only another chunk does, the little is lost.
+        # What is added beside L is one and a half units; for nearest modes half a unit and a
+        # little. Only in another chunk it is rounded by itself first, and the little is lost.
         small = [(0, 1.5, below)]
         if self.rounding.startswith("nearest"):
             tiny = below - self.bits - 2
@@ -364,7 +368,7 @@ class _Probe:
             terms = [term(k + i, m, e) for i, m, e in small]
             return self.observe([term(0, 1.0, self.large), *terms], 2 * _LONGEST_CHUNK)
 
-        # In the same block; positions 4 and 5 are where pairs take turns.
+        # `near` lies in the same block; where pairs take turns, these are positions 4 and 5.
         near = at(2 if self.third == 2 else 4)
         return next((k for k in range(run, _LONGEST_CHUNK, run) if at(k) != near), 0)
 
@@ -393,6 +397,6 @@ def _turns(block: int, interleaved: int, which: int) -> list[int]:
 
 
 def _mode(found: Sequence[float], place: int) -> str:
-    """The mode that makes this of 1.5, -1.5 and 0.5 units of 2^place."""
+    """The mode that rounds 1.5, -1.5 and 0.5 units of 2^place to these values."""
     in_units = tuple(value / 2.0**place for value in found)
     return _MODES.get((in_units[0], in_units[1], in_units[2]), "unknown")

@@ -1,9 +1,9 @@
 """``python -m bench.unit_recordings FILE``: recordings of tensor cores against their accumulators.
 
 FILE is an npz as tests/data/matrix_units/README.md describes it. Each case is one product of a row
-and a column, a @ b with initial=c, on the backend asked for; every bit counts. Exits with 1 where
-one differs. With --wrong it says instead how many cases accumulators fit that are wrong in one
-respect: what the recordings can decide.
+and a column, a @ b with initial=c, on the backend asked for; every bit counts. The command exits
+with 1 where one case differs. With --wrong it says instead how many cases are fitted by
+accumulators that are wrong in one respect: this is what the recordings can decide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from lpkernels import Accumulator, FloatFormat, matmul
 from tests.support.recordings import Group, groups
 
-# Of fp8 units' results.
+# The format of fp8 units' results.
 E8M13 = FloatFormat(8, 13)
 
 

@@ -1,9 +1,9 @@
 """``python -m bench.unit_speed [NAME ...]``: products as tensor cores make them, beside torch.mm.
 
-960^3 on one thread, operands normal(0, 1) in the unit's formats, against torch.mm of the same
-float32 values: processor time, best of each side. Of the fp8 units also mmaemu's CPU reference
-(PyPI), where it is installed, on 960 x 960 x 64. One JSON record a line in
-bench/results/tensor-cores.jsonl.
+Products are 960^3 on one thread, with operands normal(0, 1) in the unit's formats, against torch.mm
+of the same float32 values: processor time, the best of each side. The fp8 units also run against
+mmaemu's CPU reference (PyPI), where it is installed, on 960 x 960 x 64.
+bench/results/tensor-cores.jsonl has one JSON record a line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from lpkernels.experiments.records import append_record
 _SIZE = 960
 _COLUMNS = 64  # of mmaemu's product
 _FP8 = {"h100_e4m3": ("hopper", True), "ada_e4m3": ("ada", True)}
-#: One of every kind of kernel: lanes in float32, in double, chunks, results rounded to nearest.
+#: One unit for every kind of kernel: lanes in float32, lanes in double, chunks, results rounded to
+#: nearest.
 NAMES = (
     "h100_e4m3", "ada_e4m3", "ada_e4m3_fp16", "v100_fp16", "a100_fp16", "a100_tf32", "h100_fp16",
     "h100_bf16", "h100_fp16_fp16", "h100_fp8_mma",

@@ -2,9 +2,10 @@
 
 Each case first has to give the reference's bits on a small parameter; then it runs in turns with
 torch's copy_ of as many bytes as the pass reads and writes, and torch's own fused optimizer in
-float32. Then a model of sixty small parameters, against torch's fused and foreach
+float32. After the cases a model of sixty small parameters runs against torch's fused and foreach
 steps. Times are the process's own processor time, of all its threads: other work on the machine
-takes turns with it, but does not count. Printed, and appended to bench/results/updates.jsonl.
+takes turns with it, but does not count. Results are printed, and appended to
+bench/results/updates.jsonl.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def moved(p: nn.Parameter, optimizer: MasterWeights) -> int:
 
 
 def compare(case: Case, options: argparse.Namespace, threads: int) -> dict[str, Any]:
-    """One line of the report."""
+    """Measures one line of the report."""
     p, optimizer = prepared(case, options.elements)
     size = moved(p, optimizer)
     source = torch.zeros(size // 8, dtype=torch.float32)
@@ -140,7 +141,7 @@ def compare(case: Case, options: argparse.Namespace, threads: int) -> dict[str, 
 
 
 def small(options: argparse.Namespace) -> dict[str, Any]:
-    """A model of sixty small parameters."""
+    """Measures the line of a model of sixty small parameters."""
 
     def model(make: Callable[[list[nn.Parameter]], Any]) -> Callable[[], object]:
         held = [nn.Parameter(torch.randn(8 + 4 * (i % 15), 16)) for i in range(60)]

@@ -20,7 +20,7 @@ def main() -> dict[str, float]:
     length = parser.parse_args().length
 
     generator = torch.Generator().manual_seed(0)
-    # positive, as after a ReLU: the running sums grow with the length
+    # The values are positive, as after a ReLU: the running sums grow with the length.
     a = lp.quantize(torch.rand(16, length, generator=generator), "e5m2")
     b = lp.quantize(torch.rand(length, 16, generator=generator), "e5m2")
     exact = a.double() @ b.double()

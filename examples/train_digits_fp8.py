@@ -1,6 +1,6 @@
 """Train a small CNN on scikit-learn's digits with FP8 operands and a 16-bit accumulator.
 
-An ordinary torch training loop; `lp.convert` is the only line that makes it low precision.
+It is an ordinary torch training loop; `lp.convert` is the only line that makes it low precision.
 
     python examples/train_digits_fp8.py --epochs 5 --recipe fp8_wang2018
 """
@@ -37,11 +37,12 @@ def main() -> float:
         nn.Flatten(),
         nn.Linear(32 * 4 * 4, 10),
     )
-    # e5m2 operands and e6m9 sums in chunks of 64, forward and backward, in every layer but the last
+    # Operands are e5m2 and sums e6m9 in chunks of 64, forward and backward, in all but the last
+    # layer.
     lp.convert(model, options.recipe, exclude="5")
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    # e5m2 has no values below 2^-16: gradients are scaled up before they are rounded to it
+    # e5m2 has no values below 2^-16: gradients are scaled up before they are rounded to it.
     loss_scale = 1024.0
     for epoch in range(options.epochs):
         for index in torch.randperm(split).split(64):

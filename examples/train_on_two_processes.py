@@ -1,6 +1,6 @@
 """Train one converted model on several processes: DDP, or FSDP2 with --fsdp.
 
-lp.convert comes before the wrapper. Weights start alike on all ranks, random bits differ by rank.
+lp.convert comes before the wrapper. Weights start alike on all ranks; random bits differ by rank.
 
     torchrun --standalone --nproc-per-node 2 examples/train_on_two_processes.py
 """
@@ -42,7 +42,7 @@ def main() -> float:
         nn.Flatten(),
         nn.Linear(32 * 4 * 4, 10),
     )
-    # gradients that are rounded stochastically to e5m2: every layer draws random bits
+    # Gradients are rounded stochastically to e5m2: every layer draws random bits.
     recipe = dataclasses.replace(lp.recipe("fp8_wang2018"), grad_output="e5m2:stochastic")
     lp.convert(model, recipe, exclude="5")
     network = fully_shard(model) if options.fsdp else DistributedDataParallel(model)

@@ -1,11 +1,11 @@
 """``python -m mutants``: how many wrong lines the tests notice.
 
 A random sample of the single mutations of each package (`places`) is tested by the tests that
-concern it (`packages`), each mutant in a process of its own (`trial`) that ends at the first
+concern it (`packages`). Each mutant runs in a process of its own (`trial`) that ends at the first
 failure; one that takes three times as long as the right sources, and 10 s, counts as killed. Tests
 that start processes of their own see the right sources there. The record, mutants/results.jsonl,
-keeps what first came of a mutant and, for each survivor, a judgement that is written in it by hand:
-that it is "equivalent: ", changes no behaviour, or is "accepted: ".
+keeps what first came of a mutant. For each survivor it has a judgement that is written into it by
+hand: "equivalent: ", which means that it changes no behaviour, or "accepted: ".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-# Before torch: one thread, and no time lost to others that wait.
+# This comes before torch: one thread, and no time lost to threads that wait.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from mutants import trial
@@ -35,7 +35,7 @@ def chosen(package: str, size: int, seed: int) -> tuple[list[tuple[Group, Mutant
 
 
 def limit_of(group: Group) -> float:
-    """Seconds of a processor after which tests of a mutant hang."""
+    """The seconds of a processor after which the tests of a mutant are taken to hang."""
     outcome = trial.run([group.tests], 1800.0)
     if outcome.killed:
         raise SystemExit(f"{group.package}: without a mutation, {outcome.by} fails")
@@ -94,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(options: argparse.Namespace, rows: list[Row]) -> None:
-    # Not earlier: mutants are tested in forks of this process, which must not have lpkernels.
+    # This is not done earlier: mutants are tested in forks of this process, which must not have
+    # lpkernels.
     from importlib.metadata import version
 
     from lpkernels.experiments.measuring.machine import environment

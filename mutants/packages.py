@@ -15,14 +15,14 @@ _UPDATES = "tests/backends/cpu/test_update_kernels.py"
 
 @dataclass(frozen=True)
 class Group:
-    """Files or folders of a package, with tests that concern them."""
+    """Files or folders of a package, with the tests that concern them."""
 
     package: str
     sources: tuple[str, ...]
     tests: tuple[str, ...]
 
     def files(self) -> list[str]:
-        """The sources, relative to the root; none of a folder's that another group names."""
+        """The sources, relative to the root, without those of a folder that another group names."""
         files = []
         for source in self.sources:
             path = ROOT / source
@@ -31,7 +31,7 @@ class Group:
         return [name for p in files if (name := p.relative_to(ROOT).as_posix()) not in named]
 
     def stages(self, file: str) -> list[list[str]]:
-        """The tests in whose name a source's name stands, if there are any, then all."""
+        """First the tests whose name contains the source's name, if there are any, then all."""
         stem = Path(file).stem.strip("_")
         found = {p for test in self.tests for p in (ROOT / test).rglob(f"test_*{stem}*.py")}
         first = sorted(p.relative_to(ROOT).as_posix() for p in found)

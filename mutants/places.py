@@ -1,17 +1,18 @@
-"""The places of a source where a mutation is one of behaviour, and a sample of their mutants.
+"""The places of a source where a mutation changes behaviour, and a sample of their mutants.
 
 The mutations are cosmic-ray's: operators exchanged, numbers moved by one, conditions negated,
-decorators removed, loops emptied. Left out are those that no behaviour can show or that say little
-of the tests:
+decorators removed, loops emptied. These are left out, because no behaviour can show them or they
+say little of the tests:
 
-- in annotations, in what only a type checker reads, and in `raise` statements, whose text may vary;
-- the star before keyword parameters, which cosmic-ray takes for a product;
-- `is` for `==` and the like, which differ as the interpreter shares its objects;
-- of variables replaced by random numbers, which cosmic-ray needs to be told by name.
+- mutations in annotations, in what only a type checker reads, and in `raise` statements, whose text
+  may vary;
+- those of the star before keyword parameters, which cosmic-ray takes for a product;
+- those that put `is` for `==` and the like, which differ as the interpreter shares its objects;
+- those that replace variables by random numbers, which cosmic-ray needs to be told by name.
 
 A place is a position with all its mutations; it counts once, whether it has two mutants or eleven.
 Places are taken in the order of a hash of their line, so that an edit elsewhere leaves the sample
-as it is, and of each place the mutant whose hash is least.
+as it is. Of each place the mutant with the least hash is taken.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _IDENTITY = ("Is", "IsNot")
 class Mutant:
     """One change of a file: lines before and after it, and the whole source after it.
 
-    key: the same in every run, while the line stays.
+    key: it is the same in every run, while the line stays.
     """
 
     key: str
@@ -71,8 +72,8 @@ def sample(sources: dict[str, str], size: int, seed: int) -> tuple[list[Mutant],
 
 @dataclass(frozen=True)
 class _Mutation:
-    """The `occurrence`-th mutation of a file by an operator; `place` and `name` hold no number of a
-    line."""
+    """The `occurrence`-th mutation of a file by an operator; `place` and `name` hold no line
+    number."""
 
     file: str
     line: int
@@ -82,7 +83,7 @@ class _Mutation:
     name: str
 
     def made(self, source: str) -> Mutant | None:
-        """None: the change makes no Python, or none at all."""
+        """The mutant; None where the change makes no valid Python, or changes nothing."""
         changed = mutate_code(source, _OPERATORS[self.operator], self.occurrence)
         if changed is None or changed == source:
             return None

@@ -10,9 +10,9 @@ from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
 KILLED, SURVIVED = "killed", "survived"
-#: How the judgement of a survivor begins that no test of behaviour can kill.
+#: How the judgement of a survivor begins if no test of behaviour can kill it.
 EQUIVALENT = "equivalent: "
-#: And that of one that changes something which no test need hold, such as time.
+#: How it begins if the survivor changes something that no test need hold, such as time.
 ACCEPTED = "accepted: "
 
 Row = dict[str, Any]
@@ -36,10 +36,10 @@ def interval(count: int, total: int) -> tuple[float, float]:
 
 
 def scores(rows: Iterable[Mapping[str, Any]]) -> Row:
-    """How many mutants there are, how many change no behaviour, and how many tests killed, when the
-    mutants were first tested and now.
+    """How many mutants there are, how many of them change no behaviour, and how many tests killed,
+    both when the mutants were first tested and now.
 
-    share, interval: of the mutants that change behaviour, in percent.
+    share, interval: those of the mutants that change behaviour, in percent.
     """
     rows = list(rows)
     equivalent = sum(row.get("judgement", "").startswith(EQUIVALENT) for row in rows)

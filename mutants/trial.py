@@ -30,7 +30,7 @@ import torch._dynamo
 
 __all__ = ["Outcome", "run"]
 
-# What the tests import first, so that a fork has it.
+# What the tests import first; it is imported here, so that a fork has it.
 _IMPORTED = (hypothesis, torch._dynamo)
 # A mutant may ask for any amount of memory; tests take less than a third of this.
 _MEMORY = 12 * 2**30
@@ -39,8 +39,8 @@ _PASSED, _FAILED, _INTERRUPTED = 0, 1, 2
 
 class Outcome(NamedTuple):
     """killed: whether something noticed. by: the first test that failed, "import" where the source
-    cannot even be imported, "crash" or "time limit"; empty where none did. seconds: of a
-    processor."""
+    cannot even be imported, "crash" or "time limit"; empty where nothing noticed. seconds: those of
+    a processor."""
 
     killed: bool
     by: str
@@ -50,12 +50,12 @@ class Outcome(NamedTuple):
 def run(
     stages: Sequence[Sequence[str]], limit: float, path: Path | None = None, source: str = ""
 ) -> Outcome:
-    """The first failure of tests while `source` stands for the file `path`, below the current
-    directory; without a path, of the sources as they are.
+    """The first failure of the tests while `source` stands for the file `path`, below the current
+    directory; without a path, the first failure with the sources as they are.
 
-    stages: tests; those of a stage are collected when the stages before it have passed.
-    limit: seconds of a processor, so that other work does no harm; where tests only wait, they
-        end after ten times as long.
+    stages: lists of tests; those of a stage are collected when the stages before it have passed.
+    limit: seconds of a processor, so that other work does no harm; tests that only wait end after
+        ten times as long.
 
     Raises:  RuntimeError: pytest could not run the tests at all.
     """
@@ -66,7 +66,7 @@ def run(
             os.close(reads)
             _as_child(stages, limit, path, source, writes)
         finally:
-            # Whatever happened: only the parent goes on.
+            # The child ends here, whatever happened: only the parent goes on.
             os._exit(0)
     os.close(writes)
     try:

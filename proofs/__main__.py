@@ -1,11 +1,11 @@
-"""``python -m proofs``: that the rounding rule is IEEE 754's conversion, for every value.
+"""``python -m proofs``: the rounding rule is IEEE 754's conversion, for every value.
 
 `rule` has csrc/common/round.h's lines. For each format and each binade the solver z3 looks for a
-value that they round to something else than IEEE 754's conversion to that format does, in any of
-five modes and to odd: for all float32, from the smallest subnormal on, and for all doubles of the
-binades at the format's ends, where rules differ, and at 1. Without such a value the binade is
-proved. Zeros, infinities and NaN are tested (tests/project/test_proofs.py). What was proved is
-written to proofs/results.jsonl.
+value that these lines round to something else than IEEE 754's conversion to that format does, in
+any of five modes and to odd. It does so for all float32, from the smallest subnormal on, and for
+all doubles of the binades at the format's ends, where rules differ, and at 1. If there is no such
+value, the binade is proved. Zeros, infinities and NaN are tested (tests/project/test_proofs.py).
+What was proved is written to proofs/results.jsonl.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from proofs.solver import counterexample
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
 FORMATS = ("e5m2", "e4m3", "fp16", "e6m9", "bf16", "e8m10", "fp32")
-# Binades of float32, the subnormal ones among them.
+# The binades of float32, the subnormal ones among them.
 FLOAT32 = range(-149, 128)
 
 
 def ends(f: FloatFormat) -> list[int]:
-    """Binades of doubles: around the smallest value, the smallest normal one, 1 and the largest."""
+    """The binades of doubles around the smallest value, the smallest normal one, 1 and the
+    largest."""
     smallest = f.emin - f.man_bits
     around = [smallest - 2, smallest - 1, smallest, f.emin - 1, f.emin, 0, f.emax, f.emax + 1]
     return sorted(set(around))
 
 
 def of_ieee(name: str) -> bool:
-    """Whether the solver has a conversion to the format that is meant to be its rule."""
+    """Whether the format is one to which the solver has a conversion that should be its rule."""
     try:
         f = parse_format(name)
         return (

@@ -1,9 +1,9 @@
 """``round_to_float`` of csrc/common/round.h, line by line, for any kind of numbers.
 
-The lines are the kernel's; what a number is, the caller says: numpy's doubles, by which
-tests/project/test_proofs.py holds them to the kernel's bits, or a solver's, by which `proofs`
-compares them with IEEE 754's conversion. Formats with subnormals and at least one bit of mantissa,
-whose overflow is to infinity; finite magnitudes that are not 0.
+The lines are the kernel's, and the caller says what a number is: one of numpy's doubles, by which
+tests/project/test_proofs.py holds the lines to the kernel's bits, or one of a solver's, by which
+`proofs` compares them with IEEE 754's conversion. Formats have subnormals and at least one bit of
+mantissa, and overflow to infinity; magnitudes are finite and not 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from lpkernels.formats import FloatFormat
 
-#: Of IEEE 754, and to_odd, which is defined by two of them.
+#: The modes of IEEE 754, and to_odd, which is defined by two of them.
 MODES = (
     "nearest_even",
     "nearest_away",
@@ -24,7 +24,7 @@ MODES = (
 
 
 class Numbers(Protocol):
-    """Doubles and truth values that a rule is evaluated in: + - * > >= of the former are IEEE's."""
+    """Doubles and truth values that a rule is evaluated in. + - * > >= of doubles are IEEE's."""
 
     def of(self, value: float) -> Any:
         """A constant."""
@@ -39,7 +39,7 @@ class Numbers(Protocol):
     def negated(self, condition: Any) -> Any: ...
 
     def equal(self, one: Any, other: Any) -> Any:
-        """As numbers."""
+        """Whether two doubles are equal as numbers."""
         ...
 
     def last_bit(self, x: Any) -> Any:
@@ -70,7 +70,7 @@ def rounded(
 def _fraction_rounded(
     numbers: Numbers, below: Any, fraction: Any, quantum: float, odd: Any, negative: Any, mode: str
 ) -> Any:
-    """`round_fraction`."""
+    """What `round_fraction` returns."""
     following = below + numbers.of(quantum)
     half, some = numbers.of(0.5), fraction > numbers.of(0.0)
     if mode == "toward_zero":
@@ -90,7 +90,7 @@ def _fraction_rounded(
 
 
 def _overflowed(numbers: Numbers, f: FloatFormat, mode: str, negative: Any) -> Any:
-    """`overflowed`, of finite magnitudes."""
+    """What `overflowed` returns, for finite magnitudes."""
     most, beyond = numbers.of(f.max), numbers.of(float("inf"))
     if mode in ("toward_zero", "to_odd"):
         return most

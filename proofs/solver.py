@@ -1,4 +1,4 @@
-"""`rule.rounded` in an SMT solver's doubles, beside the solver's own conversion of IEEE 754."""
+"""`rule.rounded` in an SMT solver's doubles, beside the solver's own IEEE 754 conversion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def counterexample(f: FloatFormat, exponent: int, mantissa_bits: int) -> float |
     """A value from 2^exponent up to 2^(exponent + 1), of either sign, whose result in some mode is
     not that of IEEE 754; None: there is none.
 
-    mantissa_bits: of the values, 23 for those of float32 and 52 for all doubles.
+    mantissa_bits: those of the values, 23 for the values of float32 and 52 for all doubles.
     """
     mantissa = z3.BitVec("mantissa", mantissa_bits)
     sign = z3.BitVec("sign", 1)
@@ -67,8 +67,8 @@ def counterexample(f: FloatFormat, exponent: int, mantissa_bits: int) -> float |
 
 
 def _converted(f: FloatFormat, x: Any, negative: Any, mode: str) -> Any:
-    """x in the format, as a double. To odd: toward zero, and where that is inexact and its last bit
-    is 0, away from zero."""
+    """x in the format, as a double. To odd, it is what toward zero gives; where that is inexact and
+    its last bit is 0, it is what away from zero gives."""
     if mode != "to_odd":
         return _back(_in(f, x, _MODES[mode]))
     down = _in(f, x, z3.RTZ())

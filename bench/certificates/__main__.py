@@ -2,10 +2,11 @@
 
 csrc/cuda/product/plan.h chooses the kernel of a product from facts of its whole operands. Here
 ResNet-18 for 32 x 32 images on digits32, a GPT of two layers and an LSTM on text are trained on the
-CPU, every product of some steps is looked at, and the same choice is made from facts of whole
-operands and, for each tile of 128 x 128 outputs, from those of its own rows and columns; and from
-those of whole operands again, if tensor cores took operands that are scaled by a power of two.
-Instructions are those counted for sm_90. Printed, and appended to bench/results/certificates.jsonl.
+CPU, and every product of some steps is looked at. Its kernel is chosen in three ways: from facts of
+whole operands; for each tile of 128 x 128 outputs, from facts of its own rows and columns; and from
+facts of whole operands again, if tensor cores took operands that are scaled by a power of two.
+Instructions are those counted for sm_90. Results are printed, and appended to
+bench/results/certificates.jsonl.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lpkernels.experiments.records import append_record, read_records
 from lpkernels.experiments.training.config import RunConfig
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "certificates.jsonl"
-#: By name: the settings of a run, and the steps whose products are looked at.
+#: By network: the settings of a run, and the steps whose products are looked at.
 NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "resnet18": ({"data": "digits32", "model": "resnet18", "batch": 8}, (1, 24)),
     "gpt2": (
@@ -41,7 +42,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     ),
 }
 _SUMS = {"acc": "e6m9", "chunk": 64}
-#: By name: what operands are rounded to while the sums are e6m9 in chunks of 64.
+#: By name: what operands are rounded to, while the sums are e6m9 in chunks of 64.
 OPERANDS: dict[str, dict[str, Any]] = {
     "fp8_wang2018": {"recipe": "fp8_wang2018"},
     "bf16 operands": {"operands": "bf16", "grads": "bf16", **_SUMS},
@@ -49,7 +50,7 @@ OPERANDS: dict[str, dict[str, Any]] = {
     "float32 operands": _SUMS,
 }
 LOSS_SCALE = 1024.0
-# As the table calls them.
+# The names of the sums in the table.
 _SHORT = dict(zip(SUMS, ("e6m9", "native"), strict=True))
 
 
@@ -70,7 +71,7 @@ def measured(network: str, name: str, threads: int) -> dict[tuple[str, str], Tal
 
 
 def record(network: str, name: str, threads: int) -> dict[str, Any]:
-    """Of one network and one kind of operands, with a part for each pass and sums."""
+    """The record of one network and one kind of operands, with a part for each pass and sums."""
     settings, at = NETWORKS[network]
     parts = [
         {
@@ -90,7 +91,7 @@ def record(network: str, name: str, threads: int) -> dict[str, Any]:
 
 
 def shares(part: dict[str, Any], by: str) -> dict[str, float]:
-    """Of the multiply-adds of a part of a record, that each kernel takes, the most first."""
+    """The shares of the multiply-adds that kernels take in a part of a record, largest first."""
     macs = part["macs"][by]
     return {
         kernel: macs[kernel] / sum(macs.values()) for kernel in sorted(macs, key=macs.get)[::-1]
@@ -98,12 +99,12 @@ def shares(part: dict[str, Any], by: str) -> dict[str, float]:
 
 
 def gain(part: dict[str, Any], by: str) -> float:
-    """The share of the instructions that choosing by this leaves out."""
+    """The share of the instructions that this way of choosing saves."""
     return 1 - part["instructions"][by] / part["instructions"]["tensor"]
 
 
 def whole(parts: Sequence[dict[str, Any]], sums: str) -> dict[str, Any]:
-    """A part for all passes together."""
+    """One part for all passes together."""
     own = [part for part in parts if part["sums"] == sums]
     macs: dict[str, Counter[str]] = {by: Counter() for by in BY}
     for part in own:
@@ -118,17 +119,17 @@ def whole(parts: Sequence[dict[str, Any]], sums: str) -> dict[str, Any]:
 
 
 def _percent(share: float) -> str:
-    """Whole percents; what rounds to none of them has no sign."""
+    """A share in whole percents; one that rounds to 0% has no sign."""
     return f"{0.0 + round(100 * share):.0f}%"
 
 
 def _kernels(part: dict[str, Any], by: str) -> str:
-    """Those with half a percent of the multiply-adds or more."""
+    """The kernels that make half a percent of the multiply-adds or more."""
     return "; ".join(f"{k} {_percent(v)}" for k, v in shares(part, by).items() if v >= 0.005)
 
 
 def rows(record: dict[str, Any]) -> list[str]:
-    """Of the table in docs/predictions.md, one for each of `SUMS`."""
+    """The rows of the table in docs/predictions.md, one for each of `SUMS`."""
     found = []
     for sums in SUMS:
         parts = {part["pass"]: part for part in record["parts"] if part["sums"] == sums}
@@ -145,7 +146,7 @@ def rows(record: dict[str, Any]) -> list[str]:
 
 
 def newest(path: Path) -> list[dict[str, Any]]:
-    """The last record of each network and kind of operands, in the order of these."""
+    """The last record of each network and kind of operands, in this order."""
     found = {(one["network"], one["operands"]): one for one in read_records(path)}
     return [found[key] for key in itertools.product(NETWORKS, OPERANDS) if key in found]
 

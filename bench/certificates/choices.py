@@ -1,4 +1,4 @@
-"""The kernel of a product by facts of whole operands and by those of its tiles' own blocks."""
+"""The kernel of a product, chosen by facts of whole operands and by facts of its tiles' blocks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from lpkernels.experiments.measuring.tracing import sum_of
 
 #: The sums that kernels are chosen for, on the same operands.
 SUMS = ("e6m9_chunk64", "native_chunk64:outer=e6m9")
-#: What kernels are chosen by: facts of whole operands; these, if tensor cores took operands scaled
-#: by a power of two; facts of each tile's blocks.
+#: What kernels are chosen by: facts of whole operands; facts of whole operands, if tensor cores
+#: took operands scaled by a power of two; facts of each tile's blocks.
 BY = ("tensor", "scaled", "block")
-# Of half precision: values lie below 2^16.
+# Values of half precision lie below 2^16.
 _HALF_TOP = 16
 
 
 @dataclass
 class Tally:
-    """Of the products of one pass: multiply-adds by kernel, and instructions, for each of `BY`;
-    tiles by kernel, by block, and how many of these have fewer instructions so."""
+    """Sums over the products of one pass. macs, instructions: multiply-adds by kernel, and
+    instructions, for each of `BY`. tiles: tiles by the kernel that is chosen by block. faster: how
+    many tiles have fewer instructions with that kernel than with the one by whole operands."""
 
     products: int = 0
     macs: dict[str, Counter[str]] = field(default_factory=lambda: {by: Counter() for by in BY})
@@ -43,7 +44,7 @@ class Tally:
 
 
 def _scaled(x: Range) -> Range:
-    """The largest values right below what half precision holds."""
+    """The range whose largest values lie right below what half precision holds."""
     return Range(x.width, x.lowest + _HALF_TOP - x.highest, _HALF_TOP)
 
 
@@ -51,10 +52,10 @@ def _scaled(x: Range) -> Range:
 def kernel_of(
     acc: Accumulator, shape: Shape, facts: tuple[int, ...], *, scaled: bool = False
 ) -> str:
-    """The kernel for operands with these facts, those of the left one and of the right one.
+    """The kernel for operands with these facts, first those of the left one, then the right one's.
 
-    scaled: what tensor cores read may be scaled. Of operands with infinities, NaN or subnormals
-    nothing is certified, but float32 sums take them.
+    scaled: what tensor cores read may be scaled. Operands with infinities, NaN or subnormals have
+    no certificate, but float32 sums take them.
     """
     (left, ours), (right, theirs) = range_of(facts[:FACTS]), range_of(facts[FACTS:])
     if not (ours and theirs):
@@ -66,7 +67,7 @@ def kernel_of(
 
 
 def instructions_of(kernel: str, shape: Shape, acc: Accumulator) -> float:
-    """Of a product, the ends of chunks shared out.
+    """Instructions of a product, the ends of chunks shared out.
 
     Raises: KeyError: the exact kernel, whose instructions are not counted.
     """
@@ -75,7 +76,7 @@ def instructions_of(kernel: str, shape: Shape, acc: Accumulator) -> float:
 
 
 def look(tally: Tally, acc: Accumulator, shape: Shape, left: Blocks, right: Blocks) -> None:
-    """Adds one product."""
+    """Adds one product to the tally."""
     tally.products += 1
     facts = tuple(torch.cat([left.whole, right.whole]).tolist())
     for by in ("tensor", "scaled"):
@@ -98,7 +99,7 @@ def look(tally: Tally, acc: Accumulator, shape: Shape, left: Blocks, right: Bloc
 
 
 class Looking(TorchDispatchMode):
-    """Looks at every product that is made inside; ``found`` is by pass and sums."""
+    """Looks at every product that is made inside. found: tallies by pass and sums."""
 
     def __init__(self) -> None:
         super().__init__()

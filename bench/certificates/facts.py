@@ -1,4 +1,5 @@
-"""What packing for csrc/cuda finds out about operands: of all of one, and of each block of lanes.
+"""What packing for csrc/cuda finds out about an operand: facts of all of it, and of each block of
+lanes.
 
 The lanes of an operand are the rows of its product's outputs, or their columns. A block is the 128
 lanes that one tile reads, over all of K. Facts are four maxima over values that are neither zero
@@ -41,15 +42,15 @@ from lpkernels.backends.planning.ranges import Range
 #: Lanes of a tile on each side.
 BLOCK = 128
 FACTS = 4
-# Below every exponent: there is no value.
+# An exponent below all others says that there is no value.
 _NONE = -1024
 Sizes = tuple[int, ...]
 _CPU = torch.device("cpu")
 
 
 class Blocks(NamedTuple):
-    """Facts of one operand. whole: (4,), of all that was packed. blocks: (G, B, 4), of each block
-    of lanes of each matrix. sizes: (B,), lanes of each block."""
+    """Facts of one operand. whole: (4,), those of all that was packed. blocks: (G, B, 4), those of
+    each block of lanes of each matrix. sizes: (B,), how many lanes each block has."""
 
     whole: Tensor
     blocks: Tensor
@@ -57,10 +58,10 @@ class Blocks(NamedTuple):
 
 
 def facts_of(x: Tensor) -> Tensor:
-    """(..., 4) int16 of float32 values (...)."""
+    """The facts of float32 values (...): (..., 4) int16."""
     bits = x.contiguous().view(torch.int32) & 0x7FFFFFFF
     exponent, integer = bits >> 23, bits & 0x7FFFFF | 0x800000
-    # The last bit that is set, a power of two, is exact in float32.
+    # The last bit that is set is a power of two, which is exact in float32.
     place = torch.frexp((integer & -integer).float()).exponent - 1
     special = ((exponent == 0) | (exponent == 255)).to(torch.int32)
     facts = torch.stack([24 - place, 150 - exponent - place, exponent - 126, special], dim=-1)
@@ -97,7 +98,7 @@ def operands(
 
 
 def _rounded(x: Tensor, ints: tuple[int, ...]) -> Tensor:
-    """x as a product reads it that applies the quantizer of these integers itself."""
+    """x as it is read by a product that itself applies the quantizer of these integers."""
     if not ints:
         return x
     quantizer = quantizer_from_ints(ints)
@@ -105,7 +106,7 @@ def _rounded(x: Tensor, ints: tuple[int, ...]) -> Tensor:
 
 
 def _highest(facts: Tensor) -> Tensor:
-    """(4,) of facts (..., 4)."""
+    """The highest of facts (..., 4): (4,)."""
     return facts.reshape(-1, FACTS).amax(0)
 
 
@@ -114,7 +115,7 @@ def _sizes(lanes: int) -> Tensor:
 
 
 def _blocks(lanes: Tensor, whole: Tensor) -> Blocks:
-    """Of the facts (G, L, 4) of lanes."""
+    """The blocks of the facts (G, L, 4) of lanes."""
     g, n, _ = lanes.shape
     padded = torch.full((g, ceil_div(n, BLOCK) * BLOCK, FACTS), _NONE, dtype=lanes.dtype)
     padded[:, :n] = lanes
@@ -138,7 +139,7 @@ def _geometry(call: planning.Call, x: Sizes, w: Sizes, y: Sizes) -> Geometry:
 
 
 def _framed(facts: Tensor, frame: Frame) -> Tensor:
-    """(values of the frame, 4) of the facts (N, C, *spatial, 4) of an image."""
+    """The facts (N, C, *spatial, 4) of an image as its frame has them: (values of the frame, 4)."""
     images, channels, *spatial = facts.shape[:-1]
     size = three(spatial, 1)
     facts = facts.view(images, channels, *size, FACTS)
@@ -159,15 +160,15 @@ def _framed(facts: Tensor, frame: Frame) -> Tensor:
 
 
 def _gathered(image: Tensor, product: Product) -> Blocks:
-    """Of the lanes that a product finds in a framed image."""
+    """The blocks of the lanes that a product finds in a framed image."""
     values = product.lanes[:, None] + product.steps
     lanes = torch.stack([image[batch + values].amax(1) for batch in product.batch])
     return _blocks(lanes, _highest(image))
 
 
 def _by_group(image: Tensor, groups: int) -> Tensor:
-    """The facts (N, C, ...) of an image, those of the channels of a group in one: each output
-    reads all of these alike."""
+    """The facts (N, C, ...) of an image, with those of the channels of a group made one: each
+    output reads all channels of its group alike."""
     return image.view(image.shape[0], groups, -1, *image.shape[2:]).amax(2)
 
 
@@ -182,7 +183,7 @@ def _fprop(call: planning.Call, x: Tensor, w: Tensor) -> Iterator[tuple[Blocks, 
 
 def _dgrad(call: planning.Call, dy: Tensor, w: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
     g = _geometry(call, call.result, call.right, call.left)
-    # (groups, C_in, taps), of all output channels of a group.
+    # (groups, C_in, taps): one set for all output channels of a group.
     steps = w.reshape(g.groups, g.out_channels, g.in_channels, g.taps, FACTS).amax(1)
     one = g._replace(out_channels=1)
     image = _framed(_by_group(dy, g.groups), dgrad_frame(one))

@@ -1,14 +1,14 @@
 """Bias, variance and correlation of long stochastically rounded sums and of rounded tensors.
 
-Everything is measured through lp.matmul and lp.quantize, so through the draws that the kernels
-really use. The sums start at 3072 in e8m14 and never leave [2048, 4096): there the accumulator's
-spacing is 1/8 throughout, the fraction of every rounding is that of its product alone, and mean and
-variance of every output's error are known exactly, for every number of random bits.
+Everything is measured through lp.matmul and lp.quantize, and so through the draws that the kernels
+really use. The sums start at 3072 in e8m14 and never leave [2048, 4096). There the accumulator's
+spacing is 1/8 throughout, and the fraction of every rounding is that of its product alone. So mean
+and variance of every output's error are known exactly, for every number of random bits.
 
     python bench/rng/check.py [--rng fast] [--seed 1] [--size 1024]
 
-Prints one line per statistic: what, z (standard normal if the draws are independent) and its
-two-sided p. Exit code 1 when a p is below 1e-6.
+It prints one line per statistic: what it is, z (standard normal if the draws are independent) and
+its two-sided p. The exit code is 1 when a p is below 1e-6.
 """
 
 import argparse
@@ -48,7 +48,8 @@ def chance_up(fraction: np.ndarray, random_bits: int) -> np.ndarray:
 
 
 def operands(size: int, same: bool, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """11-bit values in +-[1, 2), the first product START. `same`: rows equal, columns equal."""
+    """Values of 11 bits in +-[1, 2), with START as the first product. `same`: all rows are equal,
+    and all columns."""
     rng = np.random.default_rng(seed)
     shape = (1 if same else size, LENGTH)
     a, b = (np.floor(rng.uniform(1024, 2048, shape)) / 1024 for _ in range(2))

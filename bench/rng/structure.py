@@ -4,7 +4,7 @@ A word is mix32(column_key[n] + row_key(m, w)). Everything here is computed with
 
     python bench/rng/structure.py [--large] [--seed 1]
 
-Prints figures, the expectation for random 32-bit keys beside each, and z where there is one.
+It prints figures, the expectation for random 32-bit keys beside each, and z where there is one.
 """
 
 import argparse
@@ -83,7 +83,8 @@ def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def mixing(seed: int, log2_samples: int) -> None:
-    """Two columns whose keys differ by d see mix32(y) and mix32(y + d) at every position."""
+    """Two columns whose keys differ by d see mix32(y) and mix32(y + d) at every position; this
+    correlates the two."""
     y = np.random.default_rng(seed).integers(0, 2**32, 1 << log2_samples, dtype=np.uint32)
     plain = lprng._mix32_array(y)
     noise = 2.0 ** (-log2_samples / 2)
@@ -110,8 +111,9 @@ def mixing(seed: int, log2_samples: int) -> None:
 def spectrum(log2_fold: int = 16) -> None:
     """The largest additive Fourier coefficients of the bytes of mix32, over all 2^32 inputs.
 
-    Four-cycles of additive keys correlate by the sum of fourth powers of these. Covered: the 2^16
-    frequencies that see the low half of the input and the 2^16 lowest, which see its high half.
+    Four-cycles of additive keys correlate by the sum of fourth powers of these. Two ranges are
+    covered: the 2^16 frequencies that see the low half of the input, and the 2^16 lowest ones,
+    which see its high half.
     """
     size = 1 << log2_fold
     low = np.zeros((size, 4))
@@ -177,7 +179,7 @@ def roles_and_sites(seed: int) -> None:
 
 
 def seeds(seed: int, count: int = 1 << 16) -> None:
-    """Do calls share keys? Streams of all roles and sites of consecutive seeds, on one axis.
+    """Do calls share keys? The streams of all roles and sites of consecutive seeds lie on one axis.
 
     Rows and columns of a base b are mix64(b + j G): two bases share keys where they differ by a
     small multiple of G.

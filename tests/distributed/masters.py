@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 -m tests.distributed.masters FOLDER
 
-What several resume is alone.pt.
+Several processes resume from alone.pt.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""One of two processes that scale a loss: notes what it sees in rank<n>.pt.
+"""One of two processes that scale a loss: it notes in rank<n>.pt what it sees.
 
 torchrun --standalone --nproc-per-node 2 -m tests.distributed.scaling_worker FOLDER
 """

@@ -1,8 +1,8 @@
-"""One of two processes: makes runs in a folder, and notes what it alone can see in rank<n>.pt.
+"""One of two processes: it makes runs in a folder, and notes in rank<n>.pt what it alone can see.
 
     torchrun --standalone --nproc-per-node 2 -m tests.distributed.worker FOLDER
 
-In FOLDER/single is a run that one process began.
+FOLDER/single holds a run that one process began.
 """
 
 import shutil

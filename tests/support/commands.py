@@ -11,7 +11,8 @@ from lpkernels.cli._options import console
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The console was made when its module was imported, perhaps in a narrow terminal."""
+    """Makes the console wide: it was made when its module was imported, perhaps in a narrow
+    terminal."""
     monkeypatch.setattr(console, "_width", 200)
     monkeypatch.setattr(console, "_height", 50)
 

@@ -1,4 +1,4 @@
-"""The kernels of csrc/cuda on the host: lpk_cuda_host, built with the C++ tests.
+"""The kernels of csrc/cuda on the host: the module lpk_cuda_host, built with the C++ tests.
 
 Its functions are those of lpkernels._C that begin with ``cuda_``, bound by the same code, with the
 kernels' own index maps and arithmetic run thread by thread (csrc/tests/cuda/cuda_run.cpp).
@@ -21,7 +21,7 @@ _BUILD = Path(__file__).resolve().parents[2] / "build" / str(sys.implementation.
 
 
 def reason() -> str:
-    """Why it cannot be used; "" if it can."""
+    """Why the module cannot be used; "" if it can."""
     if next(_BUILD.glob("lpk_cuda_host.*so"), None) is None:
         return f"{_BUILD}/lpk_cuda_host is missing; `make test` builds it"
     return ""
@@ -40,7 +40,7 @@ def load() -> ModuleType:
 
 @contextlib.contextmanager
 def on_host() -> Iterator[ModuleType]:
-    """The products and updates of the cuda adapter run here, on tensors of the CPU."""
+    """A block in which products and updates of the cuda adapter run here, on tensors of the CPU."""
     with contextlib.ExitStack() as patches:
         for part in (_conv, _products, _launch, _update):
             replaced = (

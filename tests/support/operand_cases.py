@@ -25,8 +25,8 @@ for _name, _unit in UNITS.items():
     if _unit.accumulator.operands and _unit.accumulator not in UNIT_ACCUMULATORS.values():
         UNIT_ACCUMULATORS[_name] = _unit.accumulator
 
-#: Every mode, in turns and not, with chunks and without; operands of two kinds; overflow of each
-#: kind.
+#: Every mode, with blocks in turns and not, with chunks and without; operands of two kinds;
+#: overflow of each kind.
 MODES = [
     Accumulator(
         "e4m3", mode, block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"), chunk=8, outer="e5m5",
@@ -44,7 +44,7 @@ MODES = [
     )
 ]  # fmt: skip
 
-#: Every mode where float32 does.
+#: Every mode, in cases that float32 can compute.
 SHORT_MODES = [
     Accumulator(
         "e5m4", mode, block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"), random_bits=9,
@@ -53,7 +53,7 @@ SHORT_MODES = [
     for mode, least in zip(ROUNDINGS, (None, -14, 0, None, -200, -3, None), strict=True)
 ]  # fmt: skip
 
-#: For passes of convolutions: of each kernel one.
+#: For passes of convolutions: one accumulator for each kernel.
 CONVOLVED = [
     UNIT_ACCUMULATORS["hopper_fp8"],
     Accumulator("e8m13", "toward_zero", block=5, aligned_bits=7, operands=("e5m2", "e4m3fn")),
@@ -64,7 +64,7 @@ CONVOLVED = [
     ),
 ]  # fmt: skip
 
-#: Sums that start at initial: every order, the outermost one with chunks and without.
+#: Sums that start at initial: every order, the outermost sum with chunks and without.
 STARTED = [
     Accumulator("e6m9"),
     Accumulator("e5m4", "stochastic", random_bits=13),
@@ -83,8 +83,8 @@ STARTED = [
 
 
 def tensor(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:
-    """Of fp8 ("short"); small integers that cancel, with zeros of both signs; such with infinities,
-    NaN and the least subnormal; values apart by 2^130."""
+    """Values of a kind: those of fp8 ("short"); small integers that cancel, with zeros of both
+    signs; such integers with infinities, NaN and the least subnormal; values apart by 2^130."""
     if kind == "short":
         exponent = torch.randint(-8, 4, shape, generator=generator)
         return torch.randint(-7, 8, shape, generator=generator) * torch.exp2(exponent)

@@ -1,7 +1,7 @@
 """The instruction sets that the CPU kernels run here, as the kernels themselves say it.
 
-What another library makes of the processor is no answer: it may have other classes, or none for
-what the kernels ask for.
+What another library says of the processor is no answer: it may have other classes, or none for what
+the kernels ask for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lpkernels.backends import cpu
 
 __all__ = ["ISAS", "choose", "isa", "runs"]
 
-#: The names that LPKERNELS_ISA takes, each with all before it.
+#: The names that LPKERNELS_ISA takes. Each instruction set has all those before it.
 ISAS = ("scalar", "avx2", "avx512", "avx512fp16")
 
 
@@ -31,7 +31,7 @@ def runs(isa: str) -> bool:
 
 
 def choose(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of this instruction set, chosen as a user would, or the test is skipped."""
+    """Takes the kernels of this instruction set, as a user would, or skips the test."""
     if not runs(isa):
         pytest.skip(f"this processor does not run {isa}")
     monkeypatch.setenv("LPKERNELS_ISA", isa)

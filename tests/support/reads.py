@@ -1,4 +1,4 @@
-"""Counting what waits for a device."""
+"""A counter of what waits for a device."""
 
 from typing import Any
 

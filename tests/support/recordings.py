@@ -1,7 +1,7 @@
 """What tensor cores returned for d = c + sum a_k b_k, and the accumulator that each group names.
 
-The file is an npz of codes, described in tests/data/matrix_units/README.md: a sample of 200 cases a
-group lies there, the whole of 2,000 is read in the same way.
+The file is an npz of codes, described in tests/data/matrix_units/README.md. A sample of 200 cases a
+group lies there; the whole of 2,000 is read in the same way.
 """
 
 from __future__ import annotations

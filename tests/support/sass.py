@@ -38,7 +38,7 @@ _TARGET = re.compile(r"`\((\.L_x?_?\d+)\)")
 
 class Instruction(NamedTuple):
     address: int
-    #: With its suffixes: FFMA.RM.
+    #: The name with its suffixes: FFMA.RM.
     name: str
     operands: str
     #: Whether a predicate decides if it runs.
@@ -48,7 +48,7 @@ class Instruction(NamedTuple):
 class Function(NamedTuple):
     name: str
     code: list[Instruction]
-    #: Label -> index of the instruction behind it.
+    #: Labels, with the index of the instruction behind each.
     labels: dict[str, int]
 
 
@@ -100,7 +100,7 @@ def usage(cubin: Path) -> str:
 
 
 def functions(text: str) -> Iterator[Function]:
-    """Of the output of `nvdisasm -c`."""
+    """The functions in the output of `nvdisasm -c`."""
     current: Function | None = None
     for line in text.splitlines():
         if section := _SECTION.match(line):
@@ -119,7 +119,7 @@ def functions(text: str) -> Iterator[Function]:
 
 
 def readable(names: Sequence[str]) -> dict[str, str]:
-    """The names that the compiler made of those in the sources, without the namespace and with
+    """The names in the sources that the compiler's names stand for, without the namespace and with
     values of enumerations as numbers: `some_kernel<Tile<Rule<0>, true> >(Job)`."""
     command = ["c++filt", *names]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
@@ -167,7 +167,7 @@ def stretches(function: Function) -> list[list[Instruction]]:
 
 
 def loops(function: Function) -> list[Loop]:
-    """Of every backward branch the instructions from its target to it."""
+    """The loops of a function: for every backward branch the instructions from its target to it."""
     spans = []
     for index, instruction in enumerate(function.code):
         target = _TARGET.search(instruction.operands)
@@ -204,9 +204,9 @@ def fewest(
     through: Sequence[str | int],
     past: Sequence[int] = (),
 ) -> int:
-    """The fewest instructions from the one at `first` to before `last` on a way that meets one of
-    each of these names, or the very one at a number, and none of those at `past`. Branches are
-    taken or not; calls return."""
+    """The fewest instructions from the one at `first` to before `last` on a way. The way meets an
+    instruction with each of these names, or the very one at a number, and none of those at `past`.
+    Branches are taken or not; calls return."""
     goal = (1 << len(through)) - 1
     queue, done = [(0, first, 0)], {(index, met) for index in past for met in range(goal + 1)}
     while queue:

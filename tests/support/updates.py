@@ -67,13 +67,13 @@ FORMATS: dict[str, Formats] = {
     "own_half": Formats(
         "", "e4m3fn:toward_negative", "e5m10_nosub", "bf16", "", torch.float16, torch.float16, True
     ),
-    # states of one kind, to nearest: stepped where they lie
+    # States of one kind, to nearest: they are stepped where they lie.
     "near_brain": Formats("", "e6m9", "bf16", "bf16", "bf16", weights=torch.bfloat16),
     "near_half": Formats("", "fp16", "fp16", "fp16", "bf16", weights=torch.bfloat16),
     "near_words": Formats("", "e6m9:to_odd", "e6m9", "e5m10_nosub_sat", "bf16"),
     "near_codes": Formats("", "e6m9_sat", "e6m9_sat", "e8m7_sat", "bf16"),
     "near_bytes": Formats("", "e4m3fn", "fp8_e5m2", "fp8_e4m3", "e5m2"),
-    # not for lanes: values far above float32's own exponents
+    # These are not for lanes: values lie far above float32's own exponents.
     "beyond_lanes": Formats("", "e2m5_b-110", "e2m5_b-110:stochastic", "e4m3fn", "bf16"),
     **{
         mode: Formats(
@@ -86,7 +86,7 @@ FORMATS: dict[str, Formats] = {
         for mode in ROUNDINGS
     },
 }
-# Beside FORMATS: states of one kind, and masters, that have loops of their own on the CPU.
+# Cases beside FORMATS: states of one kind, and masters, that have loops of their own on the CPU.
 LOOPS: dict[str, Formats] = {
     "drawn_brain": Formats(
         "", "bf16:stochastic", "bf16:stochastic", "bf16:stochastic:bits=8", "bf16",
@@ -174,7 +174,7 @@ def copied(tensors: UpdateTensors) -> UpdateTensors:
 
 
 def parts_of(tensors: UpdateTensors, part: slice) -> UpdateTensors:
-    """Of 1-D parameters some neighbours, with their codes."""
+    """Some neighbours of 1-D parameters, with their codes."""
     sizes = [weight.numel() for weight in tensors.weights]
     kinds = tensors._asdict()
     for name in ("gradients", "weights", "masters", "first", "second"):
@@ -211,7 +211,7 @@ def call_of(
 def run(
     tensors: UpdateTensors, step: Step, formats: Formats, backend: str, **options: Any
 ) -> UpdateTensors:
-    """A step of copies; what they are afterwards."""
+    """Makes a step of copies; returns what they are afterwards."""
     own = copied(tensors)
     arguments = call_of(step, formats, len(own.weights), **options)
     torch.ops.lpkernels._update(*own, *arguments, backend)
@@ -219,7 +219,7 @@ def run(
 
 
 def assert_same(got: UpdateTensors, expected: UpdateTensors) -> None:
-    """To the bit, NaN included."""
+    """Asserts that both are the same to the bit, NaN included."""
     for name, ours, theirs in zip(UpdateTensors._fields, got, expected, strict=True):
         assert len(ours) == len(theirs)
         for i, (x, y) in enumerate(zip(ours, theirs, strict=True)):

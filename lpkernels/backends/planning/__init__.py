@@ -1,7 +1,7 @@
 """How the products of the GPU backends are made, and what that takes.
 
-Predicted, without a GPU, from sizes and from counts of machine code that the package holds;
-docs/predictions.md has the model.
+What they take is predicted without a GPU, from sizes and from counts of machine code that the
+package holds; docs/predictions.md has the model.
 """
 
 from lpkernels.backends.planning.costs import Cost, Costs, costs

@@ -1,6 +1,6 @@
 """What the products of a call take on a GPU: instructions, bytes, microseconds.
 
-Predicted from counts of machine code, never measured; docs/predictions.md has the model.
+These are predicted from counts of machine code, never measured; docs/predictions.md has the model.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from lpkernels.backends.planning.shaped_counts import shaped_count
 from lpkernels.backends.planning.shapes import Call, Shape, products
 
 _FLOAT, _HALF, _WARP = 4, 2, 32
-# Clocks of four instructions that wait for each other, which an outer sum goes through for every
-# chunk, with a share of what checks eight of them: assumed.
+# Clocks that an outer sum takes for every chunk: four instructions that wait for each other, with a
+# share of what checks eight of them. The number is assumed.
 _CHAIN = 24
-# Kernels that pack two operands: for cuda their facts cleared at once, for triton each by itself.
+# Kernels that pack two operands: cuda clears the facts of both at once, triton those of each apart.
 _PACKING = {"cuda": 3, "triton": 4}
 
 
 class Cost(NamedTuple):
-    """Of one product. instructions: of a thread for one product, the ends of chunks shared out.
-    microseconds: between packed operands and result, without launches. fp32: of float32
-    multiply-adds at their best, for the same products."""
+    """What one product takes.
+
+    instructions: of a thread for one multiply-add, the ends of chunks shared out. microseconds:
+    between packed operands and result, without launches. fp32: the microseconds of the same
+    products as float32 multiply-adds at their best.
+    """
 
     shape: Shape
     plan: Plan
@@ -37,7 +40,7 @@ class Cost(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Of all products of a call. packing: microseconds, without its launches."""
+    """What all products of a call take. packing: microseconds, without its launches."""
 
     products: list[Cost]
     packing: float
@@ -74,7 +77,7 @@ def _elements(sizes: tuple[int, ...]) -> int:
 def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: float) -> Cost:
     plan, count, added = (_cuda if backend == "cuda" else _triton)(shape, acc, device)
     chunks, steps, outputs = shape.chunks(acc.chunk), shape.k, shape.outputs
-    # On CUDA tiles that are not square make a sum without chunks as one chunk.
+    # Where CUDA's tiles are not square, they make a sum without chunks as one chunk.
     whole = acc.chunk is None and (backend != "cuda" or plan.tile == cuda.SQUARE)
     closes = 0 if whole else chunks
     instructions = per_product(count._replace(closed=count.closed + added), shape, closes)
@@ -105,7 +108,7 @@ def _cuda(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, 
 
 
 def _triton(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, float]:
-    """As `_cuda`."""
+    """What `_cuda` returns, for a product of the Triton backend."""
     plan = triton.plan(shape, acc, device.processors)
     split = plan.chunks > 0
     count = triton_count(plan.kernel, acc, tables=shape.tables, shared=split)
@@ -122,9 +125,12 @@ def per_product(count: Count, shape: Shape, chunks: int) -> float:
 def _tiles(
     shape: Shape, plan: Plan, steps: int, per_output: float, outputs: int, device: Device
 ) -> float:
-    """Microseconds of the tiles: the longest of instructions, tensor cores and memory, behind what
-    makes 16-bit operands. steps, per_output: the products of an output of a tile and its
-    instructions; outputs: floats that are written."""
+    """Microseconds of the tiles: the longest of instructions, tensor cores and memory. Where
+    operands have to become 16-bit ones first, the time of that is added.
+
+    steps: products of one output of a tile. per_output: their instructions. outputs: floats that
+    are written.
+    """
     rows, cols = plan.tile
     tiles = plan.waves * rows * cols
     clocks = tiles * per_output / (_WARP * device.issues)
@@ -138,8 +144,8 @@ def _tiles(
 
 
 def _parts(shape: Shape, chunks: int, added: float, device: Device) -> float:
-    """Microseconds of adding the chunks of split sums in order: the longest of instructions, of one
-    sum's chunks after one another, and of memory."""
+    """Microseconds that it takes to add the chunks of split sums in order: the longest of three
+    times, that of all instructions, that of one sum's chunks after one another, and memory's."""
     warps = shape.outputs / (_WARP * device.issues * device.processors)
     clocks = chunks * max(warps * added, max(_CHAIN, added))
     moved = _FLOAT * shape.outputs * (chunks + 1)

@@ -1,8 +1,8 @@
 """What a product takes in every kernel that was counted: instructions of a thread in the machine
 code for sm_90, and those of a sum at the end of a chunk.
 
-Counted, never run. The records are bench/results/cuda-sm_90-counts.jsonl and triton-sm_90.jsonl,
-the last line of each kernel; a test holds these equal to them.
+They were counted, never run. The records are bench/results/cuda-sm_90-counts.jsonl and
+triton-sm_90.jsonl, the last line of each kernel; a test holds these equal to them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from lpkernels.backends.planning.triton_tiers import single_outer
 
 
 class Count(NamedTuple):
-    """Instructions of a thread: for a product, and for a sum that ends a chunk. kept: for one that
-    waits in memory instead, where sums are split. in_double: where chunks cannot end in float32."""
+    """Instructions of a thread: for a product, and for a sum that ends a chunk.
+
+    kept: for a sum that waits in memory instead, where sums are split. in_double: for a sum that
+    ends a chunk where chunks cannot end in float32.
+    """
 
     product: float
     closed: float = 0.0
@@ -26,8 +29,8 @@ class Count(NamedTuple):
 
 
 class Layouts(NamedTuple):
-    """Of one CUDA kernel: operands packed side by side or found by tables, one sum or chunks; None:
-    there is no such kernel."""
+    """The counts of one CUDA kernel, by layout: operands lie side by side or are found by tables,
+    sums have chunks or none. None: there is no such kernel."""
 
     packed: Count | None
     packed_chunks: Count | None
@@ -125,10 +128,10 @@ CUDA = {
         None, Count(0.247, 8.562, 5.27),
     ),
 }  # fmt: skip
-#: Of a chunk of an output where sums were split.
+#: What the kernel takes that adds split sums, for each chunk of an output.
 PARTS = Count(0.0, 19.5, 0.0, 53.0)
 
-#: Packed operands in one sum, where the name says nothing else.
+#: Counts of Triton kernels: of packed operands in one sum, where the name says nothing else.
 TRITON = {
     "half": Count(0.727),
     "brain": Count(0.722),
@@ -167,12 +170,12 @@ TRITON = {
     "outer": Count(21.75),
     "outer64": Count(29.875),
 }
-# What the names of variants end in.
+# The endings of the names of variants.
 _CHUNKS, _IMAGE, _SHARED = ", chunks", ", image", ", shared"
 
 
 def cuda_count(kernel: str, acc: Accumulator, *, tables: bool) -> Count:
-    """Of a kernel of csrc/cuda in the layout that a product has."""
+    """The count of a kernel of csrc/cuda in the layout that a product has."""
     found = CUDA[kernel][2 * tables + (acc.chunk is not None)]
     if found is None:
         raise ValueError(f"{kernel}: there is no such kernel without chunks")
@@ -180,14 +183,15 @@ def cuda_count(kernel: str, acc: Accumulator, *, tables: bool) -> Count:
 
 
 def outer_count(acc: Accumulator) -> float:
-    """Instructions of the Triton kernel that adds the sums of chunks, for one of them."""
+    """Instructions that the Triton kernel which adds the sums of chunks takes for one of them."""
     return TRITON["outer" if single_outer(acc.to_ints()) else "outer64"].product
 
 
 def triton_count(kernel: str, acc: Accumulator, *, tables: bool, shared: bool = False) -> Count:
-    """Of a Triton kernel in the layout that a product has; shared: programs share its chunks.
+    """The count of a Triton kernel in the layout that a product has.
 
-    A variant that was not counted takes what the same variant adds to the kernel "fused".
+    shared: programs share the chunks. A variant that was not counted is taken to add to its kernel
+    what the same variant adds to the kernel "fused".
 
     Raises: NotImplementedError: products are rounded, in a kernel that was not counted so.
     """

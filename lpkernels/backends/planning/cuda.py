@@ -1,6 +1,7 @@
-"""Products of the ``cuda`` backend as csrc/cuda/product/multiply.cu makes them: tiles by the shape
-of the outputs, sums split at the ends of chunks, and every kernel started that some operands may
-ask for: three at most, but for the copies that tensor cores take.
+"""Products of the ``cuda`` backend as csrc/cuda/product/multiply.cu makes them.
+
+Tiles go by the shape of the outputs, and sums are split at the ends of chunks. Every kernel is
+started that some operands may ask for: three at most, beside the copies that tensor cores take.
 """
 
 from __future__ import annotations
@@ -94,13 +95,15 @@ def shapes_of(acc: Accumulator) -> Tiles:
 
 
 def may_shape(acc: Accumulator) -> bool:
-    """Whether kernels without tensor cores have tiles of every shape: those of sums to nearest in
-    chunks that end in float32, themselves of at most 21 bits behind the point. A sum without chunks
-    is one chunk of a sum in the same format."""
+    """Whether kernels without tensor cores have tiles of every shape.
+
+    They do where sums are rounded to nearest, have at most 21 bits behind the point, and have
+    chunks that end in float32. A sum without chunks is one chunk of a sum in the same format.
+    """
     fmt = acc.fmt
     if acc.order != "sequential" or acc.block is not None:
         return False
-    # The tiers of the hardware do not flag zeros, which an outer sum would make +0.
+    # The hardware tiers do not flag zeros, which an outer sum would make +0.
     if acc.chunk is None and hardware(fmt):
         return False
     single = isinstance(fmt, FloatFormat) and 1 <= fmt.man_bits <= 21
@@ -109,22 +112,25 @@ def may_shape(acc: Accumulator) -> bool:
 
 def launches(acc: Accumulator, cuts: Cuts) -> int:
     """Kernels of one product between packed operands and its result: in each pass the certified
-    ones and the last one; before the first the copies that tensor cores take."""
+    kernels and the last one, and before the first pass the copies that tensor cores take."""
     shaped, squares = certified_kernels(acc, chunked=acc.chunk is not None or cuts.differ)
     certified = cuts.shaped.passes * shaped + cuts.squares.passes * squares
     return may_use_tensor_cores(acc) + certified + cuts.passes
 
 
 def certified_kernels(acc: Accumulator, *, chunked: bool) -> tuple[int, int]:
-    """Those started for an accumulator whatever its operands: of tiles of every shape, and of
-    square ones. Tiers share a kernel where they need about as many registers. chunked: the kernels
-    are those of sums in chunks."""
+    """How many certified kernels are started for an accumulator, whatever its operands: those with
+    tiles of every shape, and those with square tiles.
+
+    Tiers share a kernel where they need about as many registers. chunked: the kernels are those of
+    sums in chunks.
+    """
     fmt = acc.fmt
     if hardware(fmt) == "float32":
         return int(may_use_tensor_cores(acc)), 1
     if inner_rounding(acc) != "nearest_even" or not isinstance(fmt, FloatFormat):
         return 0, 1
-    # Of at most 21 bits behind the point: in float32, beside those in double.
+    # Sums of at most 21 bits behind the point have a kernel in float32 beside the one in double.
     single = int(fmt.man_bits <= 21)
     return (single, 1) if chunked else (0, single + 1)
 
@@ -134,14 +140,14 @@ def scratch(shape: Shape, acc: Accumulator, cuts: Cuts) -> int:
     tensor = may_use_tensor_cores(acc)
     squares = _outer_sums(cuts.squares) if acc.chunk or (cuts.differ and not tensor) else 0
     shaped = _outer_sums(cuts.shaped) if tensor else 0
-    # Tiles that are not square have outer sums in registers, but for those of tensor cores.
+    # Tiles that are not square have outer sums in registers, except on tensor cores.
     waiting = [
         shape.outputs * cut.splits * cut.chunks if cut.splits > 1 else outer
         for cut, outer in zip(cuts, (squares, shaped), strict=True)
     ]
     halves = _HALF if tensor else 0
     flags = max(cut.tiles * cut.splits for cut in cuts)
-    # Blocks that are done with a tile of the exact kernel are counted.
+    # The exact kernel counts, for each tile, the blocks that are done with it.
     side = EXACT_SIDES[acc.product is not None]
     splits = any(cut.splits > 1 for cut in cuts)
     counts = covering(shape.matrices, shape.m, shape.n, (side, side)) if splits else 0
@@ -155,5 +161,5 @@ def scratch(shape: Shape, acc: Accumulator, cuts: Cuts) -> int:
 
 
 def _outer_sums(cut: Cut) -> int:
-    """Of the blocks at work, in memory."""
+    """Floats that the outer sums of the blocks at work take in memory."""
     return min(cut.tiles, MOST_PARTS // (SQUARE[0] * SQUARE[1])) * cut.rows * cut.cols

@@ -1,6 +1,6 @@
 """How products of the ``cuda`` backend are cut into blocks.
 
-csrc/cuda/product/cut.h does the same, which a test compares.
+csrc/cuda/product/cut.h cuts them in the same way, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from lpkernels.backends.planning.plans import ceil_div, covering
 
 
 class TileShape(NamedTuple):
-    """Rows and columns of a tile, how many of them a processor should hold side by side, and what a
-    product takes in it by the counts, with tables and chunks of 64, in units of its table."""
+    """Rows and columns of a tile, and how many such tiles a processor should hold side by side.
+
+    cost: what a product takes in it by the counts, with tables and chunks of 64, in units that the
+    table of the tile has.
+    """
 
     rows: int
     cols: int
@@ -21,16 +24,19 @@ class TileShape(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """A table of tiles. split: what split sums take, in eighths of what whole ones do: their chunks
-    are written, read and added."""
+    """A table of tiles.
+
+    split: what split sums take, in eighths of what whole sums take, because their chunks are
+    written, read and added.
+    """
 
     shapes: tuple[TileShape, ...]
     split: int
 
 
-#: The tile that every kernel has. Sixteenths of an instruction.
+#: The tile that every kernel has. Costs are in sixteenths of an instruction.
 SQUARES = Tiles((TileShape(128, 128, 1, 61),), 9)
-#: Those of sums to nearest in chunks that end in float32.
+#: The tiles of sums to nearest in chunks that end in float32.
 SHAPES = Tiles(
     (
         *SQUARES.shapes,
@@ -45,8 +51,8 @@ SHAPES = Tiles(
     ),
     9,
 )
-#: Those of native chunks on tensor cores. 256ths of an instruction: split sums wait for memory more
-#: than for that.
+#: The tiles of native chunks on tensor cores. Costs are in 256ths of an instruction. Split sums
+#: wait for memory longer than for that.
 TENSOR_SHAPES = Tiles(
     (
         TileShape(128, 128, 1, 104),
@@ -55,16 +61,19 @@ TENSOR_SHAPES = Tiles(
     ),
     22,
 )
-#: Sums of chunks that wait in memory at most: 256 MiB of floats.
+#: How many sums of chunks may wait in memory: 256 MiB of floats.
 MOST_PARTS = 1 << 26
-# Tiles that a processor makes one after another, at most, where sums are split.
+# How many tiles a processor makes one after another, at most, where sums are split.
 _MOST_WAVES = 4
 
 
 class Cut(NamedTuple):
-    """Tiles of so many rows and columns, each made `splits` times over, each time of other chunks,
-    `chunks` of them, and that in `passes` one after another. One split of one pass: a block makes
-    all of a tile."""
+    """How the outputs of a product and their sums are shared out.
+
+    Tiles have so many rows and columns. Each is made `splits` times over, each time from `chunks`
+    other chunks, and all of that in `passes` one after another. With one split and one pass a block
+    makes all of a tile.
+    """
 
     rows: int
     cols: int
@@ -83,17 +92,17 @@ def cut_of(
     table: Tiles,
     parts: int = MOST_PARTS,
 ) -> Cut:
-    """chunks: of the longest sums, 1 where there are none; parts: how many sums of them may wait.
+    """chunks: of the longest sums, 1 where there are none. parts: how many sums of chunks may wait.
 
     A processor holds several small tiles side by side, each at its share of the speed. Sums are
-    split where that makes the busiest processor's share of them smaller by a ninth or more.
+    split where that makes the busiest processor's share of the work smaller by a ninth or more.
     """
     room = parts // (matrices * m * n)
     passes = ceil_div(chunks, room) if room else 0
     in_pass = ceil_div(chunks, passes) if passes else 0
     offers: list[tuple[int, Cut]] = []
     for rows, cols, beside, cost in table.shapes:
-        # Tiles of one row cover the columns of all matrices one after another.
+        # Tiles of one row cover the columns of all matrices, one matrix after another.
         flat = (1, m, matrices * n) if rows == 1 else (matrices, m, n)
         tiles = covering(*flat, (rows, cols))
         places, price = processors * beside, beside * rows * cols * cost
@@ -106,7 +115,7 @@ def cut_of(
             length = ceil_div(in_pass, min(most, in_pass))
             split = Cut(rows, cols, tiles, ceil_div(in_pass, length), passes, length)
             offers.append((table.split * price * passes * waves * length, split))
-    # The first of the cheapest.
+    # Of equally cheap cuts the first is taken.
     return min(offers, key=lambda offer: offer[0])[1]
 
 

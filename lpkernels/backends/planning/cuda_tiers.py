@@ -1,7 +1,7 @@
 """Which kernel of csrc/cuda makes a product: `plan_for` of csrc/cuda/product/plan.h, for operands
 of which `Range` says all that packing would find out.
 
-The host's side of a choice that the device makes; names are those of the counts
+The device makes this choice; here is the host's side of it. Names are those of the counts
 (bench/results/cuda-sm_90-counts.jsonl). "exact" and "ordered" are not among them.
 """
 
@@ -26,7 +26,7 @@ _ENOUGH, _LEAST, _MOST = 40, -125, 127
 
 
 class Certificate(NamedTuple):
-    """Certificate of plan.h."""
+    """The Certificate of csrc/cuda/product/plan.h."""
 
     valid: bool
     odd: bool
@@ -40,12 +40,12 @@ def has_running_sum(acc: Accumulator) -> bool:
 
 
 def hardware(fmt: object) -> str:
-    """The processor's own arithmetic of a format, "" if it has none."""
+    """The name of the processor's own arithmetic of a format; "" if it has none."""
     return _HARDWARE.get(fmt, "") if isinstance(fmt, FloatFormat) else ""
 
 
 def inner_rounding(acc: Accumulator) -> str:
-    """Native chunks are float32 sums to nearest."""
+    """The rounding of the inner sums. Native chunks are float32 sums to nearest."""
     return "nearest_even" if acc.order == "native" else acc.rounding
 
 
@@ -83,7 +83,7 @@ def may_use_tensor_cores(acc: Accumulator) -> bool:
 
 
 def closes_in_float(acc: Accumulator) -> bool:
-    """Whether chunks end in float32, not in double: by csrc/cuda/rules/outer_way.h."""
+    """Whether chunks end in float32 and not in double: the rule of csrc/cuda/rules/outer_way.h."""
     outer = acc.outermost
     if acc.outermost_rounding != "nearest_even":
         return False
@@ -187,7 +187,7 @@ def _converts(fmt: FloatFormat, c: Certificate, growth: int, p: Range) -> bool:
 def _nearest(
     fmt: FloatFormat, c: Certificate, growth: int, p: Range, factor: Range, fast_doubles: bool
 ) -> str:
-    """nearest_even under a certificate, the fastest rule first."""
+    """The kernel of a sum to nearest_even under a certificate; the fastest rule is tried first."""
     split = "two steps" if fmt.man_bits <= 10 else "split"
     rule = "floor" if c.floor else split
     if _converts(fmt, c, growth, p):

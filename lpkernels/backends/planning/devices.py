@@ -8,10 +8,11 @@ from typing import NamedTuple
 class Device(NamedTuple):
     """What a prediction takes from a GPU: docs/predictions.md has the model.
 
-    processors: streaming multiprocessors. issues: warp instructions that one starts a clock. lanes:
-    its float32 multiply-adds a clock. tensor_products: its products of half precision a clock by
-    mma.sync, assumed. clock: MHz. bandwidth: of memory, bytes a microsecond. launch: microseconds
-    of a kernel that does nothing. fast_doubles: it adds doubles at half the rate of floats.
+    processors: streaming multiprocessors. issues: warp instructions that one processor starts a
+    clock. lanes: float32 multiply-adds that it makes a clock. tensor_products: products of half
+    precision that it makes a clock by mma.sync, assumed. clock: MHz. bandwidth: of memory, bytes a
+    microsecond. launch: microseconds of a kernel that does nothing. fast_doubles: it adds doubles
+    at half the rate of floats.
     """
 
     name: str
@@ -25,7 +26,8 @@ class Device(NamedTuple):
     fast_doubles: bool
 
 
-#: By the names that the command takes. Four tensor cores with 2048 products in 6.4 clocks each.
+#: Devices by the names that the command takes. A processor has four tensor cores, each of which
+#: makes 2048 products in 6.4 clocks.
 DEVICES = {
     "h100": Device("H100 SXM", 132, 4, 128, 1280, 1755.0, 3.35e6, 2.0, True),
 }
@@ -34,7 +36,7 @@ DEVICES = {
 def device(name: str) -> Device:
     """The device of that name.
 
-    Raises: ValueError: there is none; the message names those there are.
+    Raises: ValueError: there is none; the message names the devices that there are.
     """
     if name not in DEVICES:
         raise ValueError(
@@ -44,6 +46,6 @@ def device(name: str) -> Device:
 
 
 def device_of(model: str) -> str:
-    """The name of the device that a GPU calling itself `model` is, "" if it is none of them."""
+    """The name of the device that a GPU calling itself `model` is; "" if it is none of them."""
     found = (name for name in DEVICES if name in model.lower().split())
     return next(found, "")

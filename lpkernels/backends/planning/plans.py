@@ -10,11 +10,11 @@ from lpkernels.arithmetic import Accumulator
 class Plan(NamedTuple):
     """Which kernel makes a product, in which pieces.
 
-    kernel: as the counts call it. tile: rows and columns of outputs of one block or program. tiles:
-    how many there are. splits: parts of a sum that different tiles make. waves: tiles that the
-    busiest processor makes, one after the other or side by side. launches: kernels started between
-    packed operands and result. scratch: bytes beside operands and result. chunks: how many of
-    a sum one tile makes where sums are split; 0 where they are not.
+    kernel: its name in the counts. tile: rows and columns of outputs of one block or program.
+    tiles: how many there are. splits: parts of a sum that different tiles make. waves: tiles that
+    the busiest processor makes, one after the other or side by side. launches: kernels started
+    between packed operands and result. scratch: bytes beside operands and result. chunks: how many
+    chunks of a sum one tile makes where sums are split; 0 where they are not.
     """
 
     kernel: str
@@ -37,7 +37,7 @@ def covering(matrices: int, m: int, n: int, tile: tuple[int, int]) -> int:
 
 
 def not_counted(backend: str, kernel: str, acc: Accumulator) -> NotImplementedError:
-    """What a plan raises whose time nothing is known of."""
+    """What a plan raises when nothing is known of the time that its kernel takes."""
     return NotImplementedError(
         f"{backend}: {acc} takes its {kernel} kernel, whose instructions are not counted in "
         "bench/results; accumulators in sequence whose operands a certificate fits are"

@@ -1,4 +1,4 @@
-"""What is known of an operand before there is one: from the format that it is rounded to."""
+"""What the format that an operand is rounded to tells of it, before there is an operand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = tuple[int, ...]
 
 class Range(NamedTuple):
     """Finite elements of at most `width` significant bits, multiples of 2^lowest, below 2^highest
-    in magnitude: Range of csrc/cuda/product/plan.h, of values that are never special."""
+    in magnitude. It is the Range of csrc/cuda/product/plan.h, of values that are never special."""
 
     width: int
     lowest: int
@@ -30,7 +30,8 @@ ONES = Range(1, 0, 1)
 
 
 def range_of(quantizer: Ints) -> Range:
-    """Of the integers of the quantizer that a product applies to an operand, () for none."""
+    """The range of an operand, by the integers of the quantizer that a product applies to it; ()
+    for none."""
     if not quantizer:
         return FLOAT32
     fmt = format_from_ints(quantizer[:-4])
@@ -43,7 +44,7 @@ def range_of(quantizer: Ints) -> Range:
 
 
 def product_of(left: Range, right: Range) -> Range:
-    """Of exact products."""
+    """The range of exact products."""
     return Range(*(a + b for a, b in zip(left, right, strict=True)))
 
 

@@ -1,12 +1,12 @@
-"""What a product takes in the CUDA kernels whose tiles are not square: as in counts.py, from
-the same records."""
+"""What a product takes in the CUDA kernels whose tiles are not square. counts.py has the same for
+square tiles; the records are the same."""
 
 from __future__ import annotations
 
 from lpkernels.backends.planning.counts import Count
 
-# By kernel and tile: of operands packed side by side, then found by tables, both with sums in
-# chunks, what Count has but for `in_double`.
+# By kernel and tile the fields of Count, without `in_double`, of sums in chunks: first of operands
+# packed side by side, then of operands found by tables.
 _SHAPED = {
     ("tensor cores, half", 128, 64): ((0.077, 6.562, 4.46), (0.382, 8.562, 5.397)),
     ("tensor cores, half", 64, 128): ((0.077, 6.562, 4.476), (0.385, 8.562, 5.397)),
@@ -64,12 +64,12 @@ _SHAPED = {
 
 
 def shaped_count(kernel: str, tile: tuple[int, int], *, tables: bool) -> Count:
-    """Of a kernel of csrc/cuda/tiles/shapes.h in the layout that a product has."""
+    """The count of a kernel of csrc/cuda/tiles/shapes.h in the layout that a product has."""
     return Count(*_SHAPED[(kernel, *tile)][tables])
 
 
 def shaped_counts() -> dict[tuple[str, int, int, bool], Count]:
-    """All of them, by kernel, rows, columns and whether operands have tables."""
+    """All counts, by kernel, rows, columns and whether operands have tables."""
     return {
         (*key, tables): Count(*layouts[tables])
         for key, layouts in _SHAPED.items()

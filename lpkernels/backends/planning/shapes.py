@@ -1,6 +1,7 @@
 """What an operator's call multiplies: the products of matrices that the GPU backends make of it.
 
-From sizes alone, as lpkernels/backends/cuda and triton do it with tensors; no memory is needed.
+They follow from sizes alone, as lpkernels/backends/cuda and triton make them of tensors; no memory
+is needed.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from lpkernels.backends.planning.triton_tiles import UNIT, power_of_two, transpo
 
 Sizes = tuple[int, ...]
 _CUDA_PAD, _TRITON_PAD = 128, 512
-# Below this many channels Triton's padding would more than double them, so parts are not padded.
+# With fewer channels than this, Triton's padding would more than double them: parts are not padded.
 _FEW_CHANNELS = 16
 
 
 class Call(NamedTuple):
-    """One call of an operator that sums products, by sizes.
+    """One call of an operator that sums products, described by sizes.
 
-    op: matmul, conv_fprop, conv_dgrad or conv_wgrad. left, right, result: shapes of the operands,
-    in the operator's order, and of what it returns. acc: ``Accumulator.to_ints()``. quantizers:
-    what operands were rounded to, as integers, () where that is not known. bias, rounds: whether
-    the product adds one and rounds its result. geometry: of a convolution stride, padding,
-    dilation. ones: the left operand is a row of ones. dense: the left operand's memory is
-    contiguous.
+    op: matmul, conv_fprop, conv_dgrad or conv_wgrad. left, right: shapes of the operands, in the
+    operator's order. result: the shape of what it returns. acc: ``Accumulator.to_ints()``.
+    quantizers: what operands were rounded to, as integers; () where that is not known. bias,
+    rounds: whether the product adds a bias and rounds its result. geometry: a convolution's stride,
+    padding and dilation. ones: the left operand is a row of ones. dense: the left operand's memory
+    is contiguous.
     """
 
     op: str
@@ -55,9 +56,9 @@ class Shape(NamedTuple):
     """G products of M x K and K x N matrices, as a kernel gets them.
 
     tables: operands lie where tables say. absent: taps may fall outside. length: positions of the
-    contract's order, of which steps leave some out; 0: steps are positions. swapped: rows and
-    columns changed places. finishes: a bias is added or the result rounded. left, right: what is
-    known of the operands; packed: their elements once packed.
+    contract's order, where steps leave some out; 0: each step is a position. swapped: rows and
+    columns changed places. finishes: a bias is added or the result is rounded. left, right: what is
+    known of the operands. packed: how many elements each has once it is packed.
     """
 
     matrices: int
@@ -86,12 +87,13 @@ class Shape(NamedTuple):
         return self.outputs * self.k
 
     def chunks(self, chunk: int | None) -> int:
-        """How many of that length a sum has, those without steps among them."""
+        """How many chunks of that length a sum has; chunks without steps count."""
         return 1 if chunk is None else -(-(self.length or self.k) // chunk)
 
 
 def products(call: Call, backend: str) -> list[Shape]:
-    """The products of a call on the backend cuda or triton, in order; none if there is nothing."""
+    """The products of a call on the backend cuda or triton, in order; an empty list if the call
+    multiplies nothing."""
     if 0 in call.result or 0 in call.left:
         return []
     found = {
@@ -145,7 +147,7 @@ def _gathered(
     call: Call, backend: str, sizes: Sizes, ranges: tuple[Range, Range], packed: tuple[int, int]
 ) -> Shape:
     """A product of an image's positions and channels: positions are rows for cuda, columns for
-    triton. ranges, packed: of the image, then of the other."""
+    triton. ranges, packed: first the image's, then the other operand's."""
     matrices, positions, channels, k = sizes
     shape = Shape(
         matrices, positions, channels, k, *ranges, tables=True, absent=True,

@@ -1,6 +1,8 @@
-"""Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them: tiles by
-`triton_tiles`, chunks shared out by `triton_splits`, every certified kernel of the accumulator
-started in turn."""
+"""Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them.
+
+`triton_tiles` gives the tiles, `triton_splits` shares chunks out, and every certified kernel of the
+accumulator is started in turn.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from lpkernels.formats import FixedFormat, FloatFormat
 
 EXACT = "wide"
 _FLAG = 4
-# As in certificate.py: the logarithm of the steps between two looks at the sums, the largest bound
-# of sums, and a bound that nothing reaches.
+# These are as in certificate.py: the logarithm of the steps between two looks at the sums, the
+# largest bound of sums, and a bound that nothing reaches.
 _STRIDE_LOG2, _ENOUGH, _ALWAYS = 3, 100, 4096
 
 
@@ -79,9 +81,12 @@ def _programs(shape: Shape, tile: Tile) -> int:
 
 
 def launches(kinds: int, passes: int, *, finishes: bool) -> int:
-    """Kernels of one product between packed operands and its result: flags made, all certified
-    kernels, the finish, the exact one. passes: where programs share chunks, how often the certified
-    kernels and the finish, which then adds, are started; else 0."""
+    """Kernels of one product between packed operands and its result: one that makes flags, all
+    certified kernels, the finish and the exact kernel.
+
+    passes: how often the certified kernels and the finish, which then adds, are started where
+    programs share chunks; else 0.
+    """
     if kinds == 0:
         return 1
     return 1 + (passes * (kinds + 1) if passes else kinds + finishes) + 1
@@ -98,7 +103,7 @@ def scratch(shape: Shape, tiles: list[Tile], kinds: tuple[int, ...], found: Shar
 
 
 def kernel_name(kind: int, acc: Accumulator) -> str:
-    """What the counts (bench/results/triton-sm_90.jsonl) call a tier with a rounding."""
+    """The name of a tier with a rounding in the counts (bench/results/triton-sm_90.jsonl)."""
     if kind == tiers.DIRECTED:
         if acc.rounding == "stochastic":
             return "stochastic, philox" if acc.rng == "philox" else "stochastic"
@@ -111,7 +116,7 @@ def kernel_name(kind: int, acc: Accumulator) -> str:
 
 
 def _holds(kind: int, acc: Accumulator, shape: Shape) -> bool:
-    """`certified` of _certificate.py, for operands of which the ranges are all that is known."""
+    """What `certified` of certificate.py says of operands of which only the ranges are known."""
     left, right, fmt = shape.left, shape.right, acc.fmt
     p = product_of(left, right)
     if kind in (tiers.HALF, tiers.BRAIN):

@@ -1,5 +1,5 @@
-"""How programs of the Triton backend share out the chunks of a sum: pure functions, the only place
-where it is decided.
+"""How programs of the Triton backend share out the chunks of a sum. Pure functions decide it, in
+this one place.
 
 Sums of chunks do not depend on each other. Where tiles are too few to fill a GPU, several programs
 make the chunks of one tile and leave their sums in memory; another kernel adds these in order.
@@ -12,18 +12,23 @@ from typing import NamedTuple
 
 from lpkernels.backends.planning.triton_tiles import Tile
 
-#: Bytes of sums of chunks in memory at a time: beyond, they are made and added in several passes.
+#: Bytes that sums of chunks take in memory at a time. Beyond them, sums are made and added in
+#: several passes.
 MOST = 256 << 20
 _FLOAT = 4
-# A processor starts an instruction of so many warps at once, and has room for four times as many.
+# A processor starts instructions of this many warps at once, and has room for four times as many.
 _WARPS, _ROOM = 4, 16
-# What the end of a chunk takes, in steps of its sum: added in registers; written, read and added.
+# What the end of a chunk takes, in steps of its sum: where it is added in registers, and where it
+# is written, read and added.
 _ADDED, _WRITTEN = 4, 16
 
 
 class Share(NamedTuple):
-    """splits: programs that share the chunks of a tile. held: chunks whose sums they leave in
-    memory before these are added; 0: one program makes all chunks and adds them in registers."""
+    """splits: programs that share the chunks of a tile.
+
+    held: chunks whose sums they leave in memory before these are added; 0: one program makes all
+    chunks and adds them in registers.
+    """
 
     splits: int
     held: int
@@ -46,10 +51,10 @@ WHOLE = Share(1, 0)
 
 @functools.lru_cache(maxsize=4096)
 def share(chunks: int, chunk: int, tile: Tile, tiles: int, processors: int) -> Share:
-    """Of so many tiles' sums of `chunks` chunks, `chunk` steps each at most.
+    """How programs share so many tiles' sums of `chunks` chunks, `chunk` steps each at most.
 
-    The share for which the busiest of a processor's schedulers has the least to do; `WHOLE` unless
-    the others save time beside what they write and read.
+    It is the share for which the busiest of a processor's schedulers has the least to do, or
+    `WHOLE` if no other share saves more time than its writing and reading takes.
     """
     if chunks < 2 or tiles == 0:
         return WHOLE
@@ -70,5 +75,5 @@ def share(chunks: int, chunk: int, tile: Tile, tiles: int, processors: int) -> S
 
 
 def scratch(found: Share, tile: Tile, tiles: int) -> int:
-    """Bytes of the sums of chunks in memory."""
+    """Bytes that the sums of chunks take in memory."""
     return _FLOAT * tile.bm * tile.bn * tiles * found.held

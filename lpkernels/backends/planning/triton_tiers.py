@@ -1,8 +1,8 @@
 """Which kernels make the sums of an Accumulator, fastest first: pure functions of its integers.
 
 A kernel of `certified.tiles` makes the tiles for which its certificate holds and leaves the others
-to the next; `exact.sequential` makes any. Which tiles these are depends on the values, and the
-device decides it.
+to the next kernel; `exact.sequential` makes any tile. Which kernel makes a tile depends on the
+values, and the device decides it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
 
 #: The processor's own multiply-adds of float16 and bfloat16, which round as the contract does.
 HALF, BRAIN = 0, 1
-#: Float32, to nearest: no rounding at all; the splitting, by multiply-adds alone for few bits or
-#: Veltkamp's; with the subnormals' floor; with overflow too.
+#: Kernels in float32, to nearest. PLAIN rounds nothing. FUSED and SPLIT round by splitting: FUSED
+#: by multiply-adds alone for few bits, SPLIT by Veltkamp's. FLOOR has the subnormals' floor too,
+#: RANGE also overflow.
 PLAIN, FUSED, SPLIT, FLOOR, RANGE = 2, 3, 4, 5, 6
-#: Float32: multiply-adds that round in a direction, for all other modes; fixed-point formats.
+#: Kernels in float32: one of multiply-adds that round in a direction, for all other modes; one for
+#: fixed-point formats.
 DIRECTED, FIXED = 7, 8
-#: Float64: the splitting; to nearest; the cut of toward_zero, nearest_away and stochastic.
+#: Kernels in float64: the splitting; to nearest; the cut of toward_zero, nearest_away and
+#: stochastic.
 FUSED64, NEAREST, CUT = 9, 10, 11
 
-#: The name of each of these that people read.
+#: The names of these kernels that people read.
 NAMES = (
     "half", "brain", "plain", "fused", "split", "floor", "range", "directed", "fixed", "fused64",
     "nearest64", "cut64",
@@ -67,7 +70,7 @@ def _halves(fmt: FloatFormat) -> tuple[int, ...]:
 
 
 def _nearest_tiers(fmt: FloatFormat) -> tuple[int, ...]:
-    # Without subnormals the two of float64 are for the same sums.
+    # Without subnormals the two kernels of float64 are for the same sums.
     doubles = (FUSED64, NEAREST) if fmt.subnormals else (FUSED64,)
     if fmt == FloatFormat(8, 23):
         return (PLAIN, *doubles)
@@ -76,7 +79,7 @@ def _nearest_tiers(fmt: FloatFormat) -> tuple[int, ...]:
     split = FUSED if fmt.man_bits <= 10 else SPLIT
     if not fmt.subnormals or not _grid_fits(fmt):
         return (split, *doubles)
-    # A format that saturates is one whose sums are expected to.
+    # The sums of a format that saturates are expected to do so.
     if fmt.overflow == "saturate" and ranges32(fmt):
         return (RANGE, *doubles)
     return (split, FLOOR, *doubles)
@@ -92,7 +95,7 @@ def _draws_fit(acc: Ints, in_order: bool) -> bool:
 
 def _directed(fmt: FloatFormat, acc: Ints) -> bool:
     parsed, m = accumulator_from_ints(acc), fmt.man_bits
-    # The scale of rounded products is one number.
+    # With rounded products the scale is one number.
     if not -126 <= fmt.emin <= (100 if parsed.product is None else 0):
         return False
     if parsed.rounding == "stochastic":
@@ -125,7 +128,7 @@ def _cuts(fmt: FloatFormat, acc: Ints) -> bool:
 
 
 def _product_fits(acc: Ints) -> bool:
-    """Products rounded by the grid of `rounding.round.floored`."""
+    """Whether the grid of `rounding.round.floored` rounds the products."""
     parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.PRODUCT])
     if parsed.product_rounding != "nearest_even" or not isinstance(fmt, FloatFormat):
         return False
@@ -138,7 +141,7 @@ def ranges32(fmt: FloatFormat) -> bool:
 
 
 def _grid_fits(fmt: FloatFormat) -> bool:
-    """The smallest normal is one of float32, and 2^(25 - man_bits) max is below 2^128."""
+    """Whether the smallest normal is one of float32, and 2^(25 - man_bits) max is below 2^128."""
     return fmt.emin >= -126 and math.frexp(fmt.max)[1] + 24 - fmt.man_bits <= 127
 
 

@@ -1,4 +1,4 @@
-"""Checks of a scale, a factor, an interval, a bound: one error for each."""
+"""Checks of a scale, a factor, an interval and a bound, each with an error of its own."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-#: A bound of the scale: one for all updates, from the update of each key on, or of an update.
+#: A bound of the scale: one number for all updates; {update: bound}, each from that update on; or a
+#: function of the update.
 Floor = float | Mapping[int, float] | Callable[[int], float] | None
 
 # Smaller scales have an inverse beyond float32.
@@ -23,7 +24,7 @@ def number(label: str, value: Any) -> float:
 
 
 def scale(label: str, value: Any) -> float:
-    """A scale as float32 holds it: positive, finite, and so is its inverse."""
+    """A scale as float32 holds it: positive and finite, and with such an inverse."""
     given = number(label, value)
     with np.errstate(over="ignore"):
         held = float(np.float32(given))

@@ -1,4 +1,5 @@
-"""Steps that evaluate the loss themselves: what is undone when an evaluation is not finite."""
+"""Optimizer steps that evaluate the loss themselves, and what is undone when an evaluation is not
+finite."""
 
 import copy
 from typing import Any
@@ -10,7 +11,7 @@ from lpkernels.techniques.loss_scaling._gradients import parameters
 
 
 class NotFinite(Exception):
-    """An evaluation had a gradient that is not finite; ends the optimizer's step."""
+    """Says that an evaluation had a gradient that is not finite; it ends the optimizer's step."""
 
 
 class Before:
@@ -40,7 +41,8 @@ class Before:
 
 
 def _put(present: Any, value: Any) -> Any:
-    """`value`, in the tensor that is there if there is one: a learning rate others hold too."""
+    """`value`; if a tensor is `present`, it takes the value, because others may hold that tensor
+    too, as they may hold a learning rate."""
     if isinstance(present, Tensor) and isinstance(value, Tensor):
         return present.copy_(value)
     return value

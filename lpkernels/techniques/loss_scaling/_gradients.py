@@ -18,7 +18,8 @@ def parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 
 def values(gradient: Tensor) -> Tensor:
-    """The memory of a gradient's elements here: the shard of a DTensor, a sparse one's values."""
+    """The memory of a gradient's elements in this process: the shard of a DTensor, the values of a
+    sparse tensor."""
     if hasattr(gradient, "to_local"):
         gradient = gradient.to_local()
     return gradient._values() if gradient.is_sparse else gradient
@@ -81,8 +82,8 @@ def any_of(flags: Sequence[Tensor], device: torch.device) -> Tensor:
 
 
 def over_ranks(flag: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Called by all ranks of `group` (None: of the world): a flag that is 1 if it is 1 on one of
-    them."""
+    """The flag of all ranks of `group` (None: of the world): 1 if it is 1 on one of them. All these
+    ranks must call it."""
     if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
         dist.all_reduce(flag, dist.ReduceOp.MAX, group=group)
     return flag
@@ -90,8 +91,8 @@ def over_ranks(flag: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 @contextmanager
 def set_aside(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
-    """A block that starts without gradients: the gradients that were there are added to those of
-    the block at its end; after an error they are what they were."""
+    """A block that starts without gradients. At its end the gradients that were there before are
+    added to those of the block; after an error they are what they were."""
     # A parameter that optimizers share has one gradient.
     every = dict.fromkeys(p for optimizer in optimizers for p in parameters(optimizer))
     # Copies: DDP may write into the memory of a gradient anew.

@@ -25,9 +25,9 @@ class StepRecord:
 
 
 class Outcome:
-    """A step whose flag is on the device; keeps no gradient alive.
+    """A step whose flag is on the device; it keeps no gradient alive.
 
-    found: 0-d, not 0 if the step was skipped.  names: of parameters.
+    found: 0-d, not 0 if the step was skipped.  names: those of the parameters.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Outcome:
                 self._gradients.append((TensorWeakRef(gradient), gradient._version))
 
     def look(self) -> None:
-        """Notes which gradients are finite, on the device, while they are what they were."""
+        """Notes on the device which gradients are finite, while they still are what they were."""
         here = [reference() for reference, _ in self._gradients]
         same = [
             gradient is not None and gradient._version == version
@@ -59,7 +59,7 @@ class Outcome:
         self._gradients = []
 
     def record(self) -> StepRecord:
-        """Waits for the device."""
+        """The record of the step; it waits for the device."""
         if not self.found.item():
             return StepRecord(ran=True)
         if self._finite is None:

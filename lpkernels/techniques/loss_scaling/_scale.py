@@ -45,7 +45,7 @@ class Scale:
         return self._tensors is not None
 
     def on(self, device: torch.device) -> Tensor:
-        """The scale, where it is; made on `device` if it is nowhere yet."""
+        """The scale, on the device where it is; it is made on `device` if it is nowhere yet."""
         if self._tensors is None:
             self._tensors = (
                 torch.full((), self._start, dtype=torch.float32, device=device),
@@ -65,7 +65,8 @@ class Scale:
 
     @property
     def divisor(self) -> float | None:
-        """The scale where gradients are divided by it: a constant that is no power of two."""
+        """The scale, where gradients are divided by it because it is a constant that is no power of
+        two; else None."""
         return self._start if self.static and math.frexp(self._start)[0] != 0.5 else None
 
     def update(self, found: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What GradScaler lets one read, set, save and load."""
+"""What GradScaler lets its users read, set, save and load."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +8,13 @@ from lpkernels.techniques.loss_scaling._scale import Scale
 
 
 class ScaleSettings:
-    """The scale of a scaler, its rule and its state; names as torch.amp.GradScaler's."""
+    """The scale of a scaler, its rule and its state, under the names of torch.amp.GradScaler."""
 
     _scale: Scale
     _enabled: bool
 
     def get_scale(self) -> float:
-        """The scale, 1 if not enabled; waits for the device unless the scale is static."""
+        """The scale, or 1 if not enabled; it waits for the device unless the scale is static."""
         return self._scale.value() if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
@@ -39,9 +39,11 @@ class ScaleSettings:
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, after update(): GradScaler's five, which it loads, and `static`, `updates`.
+        """Plain values, to be taken after update(): GradScaler's five, which it loads, and `static`
+        and `updates`.
 
-        Empty if not enabled. Waits for the device. The bounds are no part of it.
+        The state is empty if the scaler is not enabled. Reading it waits for the device. The bounds
+        are no part of it.
         """
         return self._scale.state_dict() if self._enabled else {}
 
@@ -49,8 +51,9 @@ class ScaleSettings:
         """Takes over the state of a LossScaler or of a torch.amp.GradScaler; all or nothing.
 
         Raises:
-            RuntimeError: the state is empty, that of a scaler that is not enabled.
-            TypeError, ValueError: it is no state of a scaler, or one of the other kind.
+            RuntimeError: the state is empty, as that of a scaler that is not enabled.
+            TypeError, ValueError: it is no state of a scaler, or the state of one of the other
+                kind.
         """
         if not self._enabled:
             return

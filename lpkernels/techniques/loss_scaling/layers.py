@@ -1,4 +1,4 @@
-"""A scale of its own for the backward pass of some layers: powers of two, undone where it ends."""
+"""Scales for the backward pass of single layers: powers of two, undone where the pass leaves."""
 
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
-# A factor 2^e with |e| beyond this, or its inverse, is no normal float32.
+# Beyond this |e|, 2^e or its inverse is no normal float32.
 _LARGEST = 126
 
 
@@ -23,21 +23,22 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
     grad_input and grad_weight of a converted layer, and the sums of dgrad and wgrad, see the scaled
     values; other layers, .grad and the hooks of DDP and FSDP2 get unscaled ones. Without rounding
     in between nothing changes, to the bit: a power of two is exact in float32, float16 and bfloat16
-    but at over- and underflow, the point of it. The forward pass is the same.
+    except at over- and underflow, which are what it is for. The forward pass is the same.
 
     It works by hooks on torch's modules and converted ones, before or after lp.convert; under FSDP2
-    call it before fully_shard. Parameters are seen by their owner's attribute: what the module's
-    parent uses past the module's own call (torch.nn.MultiheadAttention's out_proj) is in its
-    parent's scale; a tensor that a module gets by neither argument nor parameter is not unscaled.
+    call it before fully_shard. Parameters are seen by their owner's attribute. So a parameter that
+    the module's parent uses past the module's own call (torch.nn.MultiheadAttention's out_proj) is
+    in its parent's scale, and a tensor that reaches a module neither as an argument nor as a
+    parameter is not unscaled.
     torch's layers that work in place, such as nn.ReLU(inplace=True), are left as they are. Second
     derivatives are refused in backward.
 
     Args:
         model: its modules get hooks.
         exponents: {glob of module names: exponent}; the first that matches a module says what
-            every gradient inside it is multiplied by. A module that none matches is as the module
-            around it. Of inputs and outputs the tensors in tuples, lists, dicts and
-            PackedSequences are found.
+            every gradient inside it is multiplied by. A module that none matches has the exponent
+            of the module around it. In inputs and outputs, tensors are found inside tuples, lists,
+            dicts and PackedSequences.
     Raises:
         TypeError: an exponent is no int.
         ValueError: it is beyond +-126, or a glob matches no module.
@@ -65,7 +66,7 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
 
 
 class LayerScales:
-    """The scales of `layer_scales`, until they are removed; also a context manager that does.
+    """The scales of `layer_scales`, until they are removed; as a context manager it removes them.
 
     exponents: {name of a module: exponent}, of every module that a glob matched.
     """
@@ -83,7 +84,7 @@ class LayerScales:
             inside[name] = around if glob is None else exponents[glob]
             if glob is not None:
                 self.exponents[name] = inside[name]
-            # What surrounds the module has scaled its gradients already.
+            # The module around this one has scaled its gradients already.
             if inside[name] != around and not _in_place(module):
                 self._handles += _Scaled(inside[name] - around).attach(module)
 
@@ -101,12 +102,12 @@ class LayerScales:
 
 
 class _Scaled:
-    """The hooks of one module. It knows no module, so that a copied one has hooks of its own."""
+    """The hooks of one module. They hold no module, so that a copied module has its own hooks."""
 
     def __init__(self, exponent: int) -> None:
         self.exponent = exponent
-        # For each call that has not ended the modules inside and their parameters; None if the call
-        # is not differentiated.
+        # For each call that has not ended: the modules inside and their parameters; None if the
+        # call is not differentiated.
         self._calls: list[list[tuple[nn.Module, dict[str, Any]]] | None] = []
 
     def attach(self, module: nn.Module) -> list[RemovableHandle]:
@@ -118,7 +119,7 @@ class _Scaled:
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Inputs and parameters are given a backward pass that undoes the scale."""
+        """Gives inputs and parameters a backward pass that undoes the scale."""
         if not torch.is_grad_enabled():
             self._calls.append(None)
             return None
@@ -133,7 +134,7 @@ class _Scaled:
         return _mapped(args, self._down), _mapped(kwargs, self._down)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Results are given a backward pass that applies the scale; the parameters are themselves
+        """Gives results a backward pass that applies the scale; the parameters are themselves
         again."""
         # There is none if another hook failed before `enter` was called.
         call = self._calls.pop() if self._calls else None
@@ -143,11 +144,11 @@ class _Scaled:
             _put(inner, own)
         tensors = list(_tensors(output))
         if len(tensors) > 1:
-            # One may be made of another, as an LSTM's h of its c: what scales lies after both.
+            # One result may be made of another, as an LSTM's h of its c: the scale follows both.
             return _mapped(output, self._up)
         for tensor in tensors:
             if tensor.requires_grad:
-                # Any operation may follow, also one in place.
+                # Any operation may follow, also one that works in place.
                 tensor.register_hook(lambda gradient: gradient * 2.0**self.exponent)
         return None
 
@@ -159,8 +160,11 @@ class _Scaled:
 
 
 def _in_place(module: nn.Module) -> bool:
-    """Whether it is a torch layer that overwrites its input: its backward pass is elementwise, so
-    that a scale changes nothing, and autograd refuses to undo one on what is overwritten."""
+    """Whether it is a torch layer that overwrites its input.
+
+    Its backward pass is elementwise, so that a scale changes nothing, and autograd refuses to undo
+    a scale on a tensor that is overwritten.
+    """
     return bool(getattr(module, "inplace", False)) and type(module).__module__.startswith("torch.")
 
 
@@ -185,7 +189,7 @@ class _Times(torch.autograd.Function):
 
 
 def _put(owner: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-    """What the module finds as its parameters; no Parameter need be."""
+    """Sets what the module finds as its parameters; these need not be Parameters."""
     everything: dict[str, Any] = owner._parameters
     everything.update(parameters)
     if isinstance(owner, nn.RNNBase):
@@ -211,7 +215,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in `value`, each once or more."""
+    """The tensors in `value`; one that is there several times may come several times."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The loss scaler: torch.amp.GradScaler's methods, and what it lacks."""
+"""The loss scaler: it has torch.amp.GradScaler's methods, and some that GradScaler lacks."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Stage(Enum):
-    """How far an optimizer is since the last update()."""
+    """How far an optimizer has come since the last update()."""
 
     READY = 0
     SEPARATE = 1
@@ -39,7 +39,8 @@ class _Stage(Enum):
 
 @dataclass(eq=False)
 class _Progress:
-    """An optimizer since the last update(): the flags found with this scale, all on its device."""
+    """An optimizer since the last update(). flags: those found with this scale, all on its
+    device."""
 
     stage: _Stage = _Stage.READY
     flags: list[Tensor] = field(default_factory=list)
@@ -53,7 +54,7 @@ class LossScaler(ScaleSettings):
     step(optimizer), update(), with unscale_(optimizer) before clipping. By the dynamic rule an
     update in which a gradient was infinite or NaN multiplies the scale by `backoff_factor`;
     `growth_interval` other updates in a row multiply it by `growth_factor`, unless it would be
-    infinite. A scale that is a power of two rounds nothing, but for under- and overflow.
+    infinite. A scale that is a power of two rounds nothing, except at under- and overflow.
 
     Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
     torch's fused ones), once, as with GradScaler; a step with a closure, once an evaluation;
@@ -61,26 +62,26 @@ class LossScaler(ScaleSettings):
     (torch._amp_foreach_non_finite_check_and_unscale_).
 
     In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
-    one rank counts on all; of a DTensor (FSDP2) each rank looks at its shard.
+    one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
 
     Args:
-        static: a constant scale. Updates that are not finite are skipped, and it stays. One that is
-            no power of two divides the gradients in a second pass, correctly rounded.
+        static: a constant scale. Updates that are not finite are skipped, and the scale stays. A
+            scale that is no power of two divides the gradients in a second pass, correctly rounded.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
-        floor: the scale does not fall below it; None, as in torch: it may fall below 1. A mapping
-            {update: floor} gives a floor that holds from that call of update() on, counted from 0
-            over the whole training, a callable that of each update.
+        floor: the scale does not fall below it; with None, as in torch, it may fall below 1. A
+            mapping {update: floor} gives a floor that holds from that call of update() on, counted
+            from 0 over the whole training; a callable gives the floor of each update.
         ceiling: the scale does not rise above it.
-        named_parameters: as of a model; the names that last_step gives.
+        named_parameters: as a model's; last_step gives these names.
         reduce: False leaves every rank its own flag and scale.
-        group: the ranks that step together; None: all.
+        group: the ranks that step together; None: all of them.
     Raises:
         TypeError: an argument of another type.
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
             outside floor and ceiling.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
         torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a method with a minimum
-        of the scale; that a schedule of updates gives it, and the form of that, are ours.
+        of the scale; it is ours that a schedule of updates gives the minimum, and in which form.
     Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the device is
         that of the first output scaled, and an optimizer whose step takes a grad_scaler gets none.
     """
@@ -163,12 +164,13 @@ class LossScaler(ScaleSettings):
 
     @contextmanager
     def separately(self, *optimizers: torch.optim.Optimizer) -> Iterator[None]:
-        """The gradients that the block computes are unscaled at its end, and added to earlier ones.
+        """A block; the gradients that it computes are unscaled at its end and added to earlier
+        ones.
 
-        For several losses with a scale each: one scaler and one block for each loss, then one step
-        of any of the scalers, which checks the sums; each scaler's update() looks at the gradients
-        of its own blocks alone. The gradients there before are copied once. Neither unscale_ nor a
-        backward pass outside such blocks may follow.
+        It is for several losses with a scale each: use one scaler and one block for each loss, then
+        one step of any of the scalers, which checks the sums; each scaler's update() looks at the
+        gradients of its own blocks alone. The gradients that were there before are copied once.
+        Neither unscale_ nor a backward pass outside such blocks may follow.
 
         Raises: RuntimeError: one of the optimizers was unscaled or stepped since update().
         """
@@ -192,15 +194,16 @@ class LossScaler(ScaleSettings):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """optimizer.step(...), unless a gradient is not finite; its result, None where skipped.
+        """Calls optimizer.step(...), unless a gradient is not finite; returns its result, or None
+        where the step is skipped.
 
         A closure does what it would do without scaling, except that its backward pass is that of
         scale(loss); it returns the loss as it is. Its gradients are unscaled after each evaluation
-        (it may clip, after unscale_ of its own). At the first one that is not finite the step ends
-        and weights, state and settings of the optimizer become what they were, to the bit: a copy
-        of all of them is made for the step. Gradients that were there before the step count only
-        after unscale_, as of an optimizer that starts from them (SAM). What a forward pass changes
-        in the model, such as running statistics, stays changed.
+        (it may clip, after it has called unscale_ itself). At the first gradient that is not finite
+        the step ends, and weights, state and settings of the optimizer become what they were, to
+        the bit: a copy of all of them is made for the step. Gradients that were there before the
+        step count only after unscale_, as for an optimizer that starts from them (SAM). What a
+        forward pass changes in the model, such as running statistics, stays changed.
 
         Raises: RuntimeError: stepped since update(), before scale, no gradient, or a closure in
             which scale is not called.
@@ -293,7 +296,8 @@ class LossScaler(ScaleSettings):
         return loss
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """The scale of the next iteration; once an iteration, after the step of every optimizer.
+        """Sets the scale of the next iteration; call it once an iteration, after the step of every
+        optimizer.
 
         Args: new_scale: the scale itself, a number or a tensor of one element, which is copied.
         Raises: RuntimeError: there was neither unscale_ nor step since the last update().
@@ -329,7 +333,7 @@ class LossScaler(ScaleSettings):
         return over_ranks(flag, self._group) if self._reduce else flag
 
     def _found(self, optimizer: torch.optim.Optimizer, progress: _Progress) -> Tensor:
-        """The flag that decides on the step: that of a sum is not among this scale's own."""
+        """The flag that decides on the step: that of a sum is not among the flags of this scale."""
         if progress.stage is _Stage.SEPARATE:
             return self._check(optimizer, progress, unscale=False)
         return progress.flags[-1]
@@ -349,15 +353,15 @@ class LossScaler(ScaleSettings):
     @property
     def ran(self) -> Tensor | None:
         """Whether the last step changed the weights: a 0-d bool tensor on the device of the scale,
-        on which nothing waits. None before the first step."""
+        which nothing waits for. None before the first step."""
         return None if self._last is None else self._last.found == 0
 
     @property
     def last_step(self) -> StepRecord | None:
         """The outcome of the last step; it waits for the device. None before the first step.
 
-        A fused optimizer skips unseen, so its gradients are looked at now: read this before they
-        are zeroed or computed anew, else the parameter is None.
+        A fused optimizer skips a step unseen, so its gradients are looked at now: read this before
+        they are zeroed or computed anew, else the parameter is None.
         """
         return None if self._last is None else self._last.record()
 
@@ -367,5 +371,5 @@ class LossScaler(ScaleSettings):
                 "a LossScaler may be copied or pickled at the beginning of an iteration or after "
                 "update(), got it in between"
             )
-        # The names belong to parameters, of which a copy would be others.
+        # The names belong to parameters, and a copy would hold other parameters.
         return {**self.__dict__, "_last": None, "_names": {}}

@@ -8,7 +8,7 @@ import numpy as np
 
 from lpkernels.techniques.pareto.checks import Bools, Floats
 
-# This share of a singular value is left at least, however much a start is made smaller.
+# At least this share of a singular value is left, however much smaller a start makes it.
 _LEAST = 0.01
 
 
@@ -27,13 +27,13 @@ class Factors:
     def of(cls, z: Floats, rank: int, less: float) -> Factors:
         """The closest z of that rank, each of its singular values made smaller by `less`.
 
-        That is a proximal step, which leaves a minimum where it is. No value falls below a share of
-        itself: a direction that is zero in both factors would stay so.
+        That is a proximal step, which leaves a minimum where it is. At least a share of every value
+        is left, because a direction that is zero in both factors would stay zero.
         """
         if z.shape[0] < z.shape[1]:
             turned = cls.of(z.T, rank, less)
             return cls(turned.right, turned.left)
-        # Through the smaller Gram matrix.
+        # The decomposition goes through the smaller Gram matrix.
         right = np.linalg.eigh(z.T @ z)[1][:, -rank:]
         left = z @ right
         values = np.linalg.norm(left, axis=0)
@@ -57,8 +57,8 @@ class Alternation:
         left = self._fit(self._w, self._wx, before.right)
         right = self._fit(self._w.T, self._wx.T, left)
         rank = left.shape[1]
-        # The QR of both products at once: the leading part is that of the new one, and the
-        # difference of the products is taken without forming them.
+        # One QR of both products at once: its leading part is that of the new product, and their
+        # difference is taken without forming them.
         q, r = np.linalg.qr(np.hstack([left, before.left]))
         p, s = np.linalg.qr(np.hstack([right, before.right]))
         new, old = r[:, :rank] @ s[:, :rank].T, r[:, rank:] @ s[:, rank:].T
@@ -72,14 +72,14 @@ class Alternation:
 
     def _fit(self, w: Floats, wx: Floats, fixed: Floats) -> Floats:
         rank = fixed.shape[1]
-        # Every pair of directions once: the systems are symmetric.
+        # Every pair of directions is taken once: the systems are symmetric.
         first, second = np.triu_indices(rank)
         pairs = w @ (fixed[:, first] * fixed[:, second])
         system = np.empty((len(w), rank, rank))
         system[:, first, second] = system[:, second, first] = pairs
         sides = (wx @ fixed)[..., None]
         if self._lam == 0:
-            # Fewer observations than the rank, or a direction that is zero: the shortest solution.
+            # With fewer observations than the rank, or a zero direction: the shortest solution.
             return (np.linalg.pinv(system, hermitian=True) @ sides)[..., 0]
         system[:, range(rank), range(rank)] += self._lam
         return np.linalg.solve(system, sides)[..., 0]

@@ -20,8 +20,8 @@ class Grid:
     """Rows x columns cells, numbered row by row.
 
     The fit is mu + a_row + b_column, by least squares with `ridge` times the squares of a and b
-    added, and on what that leaves `complete` with `rank` and `lam`, if every row and every column
-    has a cell and the rank is not 0. A row without one is at the mean of the others.
+    added. `complete` with `rank` and `lam` fits what that leaves, if every row and every column has
+    a cell and the rank is not 0. A row without a cell is at the mean of the others.
     """
 
     rows: int
@@ -34,8 +34,8 @@ class Grid:
     def of(cls, function: str, shape: Sequence[int], rank: int, lam: float, ridge: float) -> Grid:
         """The grid of the shape of a space.
 
-        Raises: TypeError, ValueError: not two or three axes, the first of at least 2 entries and
-            the others together; rank, lam or ridge out of range.
+        Raises: TypeError, ValueError: there are not two or three axes, the first of at least 2
+            entries, the others together too; rank, lam or ridge is out of range.
         """
         sizes = [checked_int(function, "shape", size, 1) for size in shape]
         rows, columns = (sizes or [0])[0], math.prod(sizes[1:])
@@ -70,7 +70,7 @@ class Grid:
         return found
 
     def fit(self, indices: Ints, errors: Floats) -> Floats:
-        """(cells,) the errors of all cells, from those of some."""
+        """The errors of all cells, from those of some: (cells,)."""
         rows, columns = indices // self.columns, indices % self.columns
         design = np.zeros((len(indices), 1 + self.rows + self.columns))
         design[:, 0] = 1
@@ -114,7 +114,7 @@ def fit_grid(
         shape: (low, high) or (low, high, accumulators), the last two being the columns.
         indices, errors: what was measured, each configuration once; NaN counts as missing, with a
             warning.
-        rank, lam: of Z, by `complete`; 0: without Z.
+        rank, lam: those of Z, for `complete`; rank 0: the model has no Z.
         ridge: above 0, the variance of noise over that of a and b: how much these are held back.
 
     Returns:

@@ -40,7 +40,7 @@ def relax(
 
 
 def _exchange(y: Floats, price: Floats, fixed: Floats, shares: Floats) -> None:
-    """Changes shares, of which price . shares stays."""
+    """Changes shares so that price . shares stays the same."""
     inverse = np.linalg.inv(fixed + (y * shares) @ y.T)
     for _ in range(_EXCHANGES):
         rates = _rates(y, inverse, price)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# float64 throughout; numpy types what linalg returns more widely.
+# Everything is float64; numpy types what linalg returns more widely.
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -28,7 +28,7 @@ def numbers(function: str, name: str, value: Any, dimensions: int) -> Floats:
 
 
 def finite(function: str, name: str, value: Any, dimensions: int, advice: str = "") -> Floats:
-    """As `numbers`, without infinity and NaN."""
+    """An array as `numbers` makes it, which must hold no infinity and no NaN."""
     array = numbers(function, name, value, dimensions)
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
@@ -64,7 +64,7 @@ def number(function: str, name: str, value: Any, *, least: float, above: bool = 
 
 
 def indices(function: str, name: str, value: Any, size: int, *, repeated: bool = False) -> Ints:
-    """Whole numbers 0..size - 1, each once unless `repeated`."""
+    """Whole numbers 0..size - 1; none may occur twice unless `repeated`."""
     array = np.asarray(value)
     if array.size == 0:
         array = array.astype(np.int64)
@@ -84,7 +84,7 @@ def indices(function: str, name: str, value: Any, size: int, *, repeated: bool =
 
 
 def without_nan(function: str, errors: Floats, observed: Bools) -> Bools:
-    """Those observed that are not NaN; warns of those that are.
+    """The observed entries that are not NaN; warns of those that are.
 
     Raises: ValueError: an observed error is infinite.
     """

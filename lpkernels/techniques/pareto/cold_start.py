@@ -1,4 +1,5 @@
-"""No other task is known: measure, refit, choose next, on the one task's own grid of formats."""
+"""The search where no other task is known: measure, refit and choose next, on the grid of formats
+of the one task."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ class ColdStart:
 
     Attributes:
         measured: (steps,) configurations in the order in which they were measured.
-        errors: (steps,) theirs; NaN where a measurement gave none.
-        predicted: (configurations,) errors; of a measured one its own.
+        errors: (steps,) their errors; NaN where a measurement gave none.
+        predicted: (configurations,) errors; a measured configuration has its own.
         band: what is known of the frontier and of each configuration.
-        ended: "bands": nothing that is left can reach the frontier any more; "count": n was
-            reached; "all": everything is measured.
+        ended: "bands": no configuration that is left can reach the frontier any more; "count": n
+            was reached; "all": everything is measured.
     """
 
     measured: Ints
@@ -72,15 +73,16 @@ def cold_start(
     It ends when no configuration is `hopeful`, or n are measured.
 
     Args:
-        shape: of the grid, such as `FormatSpace.shape`: (low, high) or (low, high, accumulators);
-            the last two axes are the columns. Configurations are numbered row by row.
+        shape: that of the grid, such as `FormatSpace.shape`: (low, high) or (low, high,
+            accumulators); the last two axes are the columns. Configurations are numbered row by
+            row.
         memory: (configurations,).
         measure: gives the error of a configuration, by its number; NaN (a run that failed) counts
             as missing, with a warning, and is not tried again.
-        n: at most so many measurements, those of `measured` included.
-        rank, lam, ridge: of `fit_grid`.
+        n: at most so many measurements are made, those of `measured` included.
+        rank, lam, ridge: those of `fit_grid`.
         level: the share of the draws within a band.
-        draws, seed: of the bands.
+        draws, seed: those of the bands.
         measured: errors that are known already, such as those of a run that was stopped; the
             cover leaves out what they cover.
 
@@ -129,7 +131,8 @@ def _measure(state: _State, measure: Callable[[int], float], index: int) -> None
 
 
 def _simulate(grid: Grid, state: _State, draws: int, seed: int) -> tuple[Floats, Floats]:
-    """The fit, and (draws, configurations) around it; of what is measured its own error."""
+    """The fit, and draws around it: (draws, configurations). A measured configuration has its own
+    error in all of them."""
     indices, errors = state.known()
     if len(indices) < 3:
         raise ValueError(
@@ -138,7 +141,7 @@ def _simulate(grid: Grid, state: _State, draws: int, seed: int) -> tuple[Floats,
         )
     predicted = grid.fit(indices, errors)
     residuals = grid.left_out(indices, errors)
-    # Each step has another seed, or one draw would be lucky all the way.
+    # Each step has another seed, because else one draw could be lucky all the way.
     size = grid.size
     drawn = draw_residuals("cold_start", residuals, draws, size, seed + len(state.measured))
     simulated = predicted + drawn
@@ -164,11 +167,11 @@ def _next(
 
 
 def expected_gain(memory: Any, simulated: Any, known_memory: Any, known_error: Any) -> Floats:
-    """How much each configuration alone would add to the area that the known ones dominate, in the
-    mean over draws of its error: (configurations,).
+    """How much each configuration alone would add to the area that the known ones dominate:
+    (configurations,), the mean over draws of its error.
 
-    The area reaches to the largest known error and a tenth of the range of memory beyond the
-    largest, or the dearest configuration could never add to it.
+    The area reaches up to the largest known error, and a tenth of the range of memory beyond the
+    largest memory, because else the dearest configuration could never add to it.
 
     Args:
         memory, simulated: (configurations,) and (draws, configurations).

@@ -22,7 +22,7 @@ class Completion:
         observed: (rows, columns) bool: the entries that were used.
         converged: whether the last step was within the tolerance.
         steps: how many were taken.
-        change: the last one, relative to the matrix, in the Frobenius norm.
+        change: the last step's change, relative to the matrix, in the Frobenius norm.
     """
 
     values: Floats
@@ -62,21 +62,22 @@ def complete(
     start.
 
     Args:
-        x: (rows, columns) errors; what stands in entries that were not observed is never read.
-            NaN in one that was counts as missing, with a warning.
+        x: (rows, columns) errors; what stands in entries that were not observed is never read. A
+            NaN in an observed entry counts as missing, with a warning.
         mask: (rows, columns) bool: True where observed.
         rank: 1..min(rows, columns).
-        lam: at least 0: what each singular value is made smaller by, where all is observed.
+        lam: at least 0: by how much each singular value is made smaller, where all is observed.
         clip: the range of an error, or None. Estimates are moved into it at the end; observed
             errors outside of it are refused.
         weights: (rows, columns) w, above zero where observed; None: 1.
         propensities: (rows, columns) the probability with which an entry was observed, above zero
-            where it was; its inverse multiplies w. Elsewhere neither is read.
+            where it was; its inverse multiplies w. Weights and propensities of other entries are
+            not read.
         start: a matrix that stands for what was not observed at first, such as the `values` of an
             earlier completion; None: the means of row and column.
-        steps, tolerance: stop after so many, or at a step below the tolerance, relative to the
-            matrix in the Frobenius norm. A rank above that of what is behind the noise takes many
-            small steps at the end, which fit noise and no longer make estimates better.
+        steps, tolerance: it stops after so many steps, or at a step below the tolerance, relative
+            to the matrix in the Frobenius norm. A rank above that of what is behind the noise takes
+            many small steps at the end, which fit noise and no longer make estimates better.
 
     Returns:
         A Completion; `.converged` says whether it stopped by the tolerance.
@@ -88,7 +89,7 @@ def complete(
     Reference: Hastie, Mazumder, Lee, Zadeh 2015 (soft-impute by alternating least squares); Ma,
     Chen 2019, arXiv 1910.12774 (propensities); as used by Yang et al. 2021 (PEPPP), with rank 5 and
     lam 0.1. Differs: its code takes proximal gradient steps of length 1 / max w and clips in each
-    of them; a step here costs about as much, needs no length and is as long with propensities.
+    of them; a step here costs about as much, needs no length, and goes as far with propensities.
     """
     checked_int("complete", "steps", steps, 1)
     lam = checks.number("complete", "lam", lam, least=0)

@@ -1,4 +1,4 @@
-"""What a model stores in a forward pass, counted."""
+"""How many values a model stores in a forward pass, counted."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ def count_tensors(
 ) -> dict[str, int]:
     """The counts that `training_memory` takes, of one forward pass on these inputs.
 
-    The model is left as found (`lpkernels.nn.observing.trace`); on the meta device it computes
+    The model is left as it was (`lpkernels.nn.observing.trace`); on the meta device it computes
     nothing and allocates nothing.
 
     Args:
         model: any module whose functions torch shows; it is called with inputs and kwargs, a batch.
-        count: of the activations.
+        count: how activations are counted.
             "tensors": each floating-point tensor that a function of torch makes in the forward pass
-            once, by its storage: a view or a result in place is no new one, and what a function
-            makes inside itself (the scores of a fused attention) is not seen. Parameters, buffers,
-            inputs and outputs are none.
-            "hooked": as the paper counts: the outputs of every module that runs, for each of its
-            runs, Sequential apart, the model's own among them, less the outputs. That counts a
-            tensor once for each module that returns it.
+            counts once, by its storage. A view or a result in place is no new tensor, and what a
+            function makes inside itself (the scores of a fused attention) is not seen. Parameters,
+            buffers, inputs and outputs are no activations.
+            "hooked": they are counted as the paper counts them: the outputs of every module that
+            runs, for each of its runs. Sequential is left out, the model itself is among the
+            modules, and its outputs are subtracted. That counts a tensor once for each module that
+            returns it.
 
     Returns:
-        {"params", "activations", "inputs", "outputs"}: numbers of values. Parameters that are
-        shared, or do not require a gradient, count once as well; inputs and outputs are the
+        {"params", "activations", "inputs", "outputs"}: numbers of values. Shared parameters count
+        once, and so do parameters that do not require a gradient. Inputs and outputs are the
         floating-point tensors among the arguments and results, at any depth.
 
     Raises:
@@ -70,7 +71,8 @@ def count_tensors(
 
 
 class _Made(Visitor):
-    """The storages that functions return. It holds them, so that their addresses stay theirs."""
+    """The storages that functions return. It holds them, so that no other storage gets their
+    addresses."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
@@ -90,7 +92,7 @@ class _Made(Visitor):
 
 
 class _Outputs:
-    """A forward hook: sums what modules return, and keeps the last, the model's own."""
+    """A forward hook: it sums what modules return, and keeps the last result, the model's own."""
 
     def __init__(self) -> None:
         self.total, self.last = 0, list[Tensor]()

@@ -40,15 +40,15 @@ def embed(x: Any, rank: int) -> Floats:
 def predict(
     y: Any, indices: Any, errors: Any, *, keep_measured: bool = True, ridge: float = 0.0
 ) -> Floats:
-    """The errors of all configurations of a task of which a few were measured.
+    """The errors of all configurations of a task, of which only a few were measured.
 
     The embedding of the task is the least-squares solution of errors = task . y[:, indices], with
-    `ridge` times its squared length added; the prediction is task . y, not clipped. Without ridge
-    it does not depend on the basis of y.
+    `ridge` times its squared length added. The prediction is task . y, not clipped. Without ridge
+    the prediction does not depend on the basis of y.
 
     Args:
         y: (rank, configurations), as from `embed`.
-        indices: what was measured; a configuration may stand there for each of its seeds.
+        indices: what was measured; a configuration may occur once for each of its seeds.
         errors: one for each index. NaN counts as missing, with a warning.
         keep_measured: give what was measured as it was (the mean over seeds), not its fit.
         ridge: at least 0.
@@ -57,8 +57,8 @@ def predict(
         (configurations,) float64.
 
     Raises:
-        TypeError, ValueError: shapes that do not agree; fewer measurements than the rank, or whose
-            embeddings depend on one another, without ridge.
+        TypeError, ValueError: shapes that do not agree; without ridge, fewer measurements than the
+            rank, or measurements whose embeddings depend on one another.
 
     Reference: Yang et al. 2021 (PEPPP). Differs: its code does not keep what was measured.
     """
@@ -101,5 +101,5 @@ def measurements(function: str, indices: Any, errors: Any, size: int) -> tuple[I
 
 
 def _rank(values: Floats, shape: tuple[int, ...]) -> int:
-    """How many singular values are above what rounding makes of zero."""
+    """How many singular values are above those that rounding makes of zero."""
     return int((values > values.max(initial=0) * max(shape) * np.finfo(np.float64).eps).sum())

@@ -1,4 +1,4 @@
-"""Leave one task out: what each way of choosing measurements is worth on a known matrix."""
+"""Leaving one task out: what each way of choosing measurements is worth on a known matrix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lpkernels.techniques.pareto.frontier import (
 from lpkernels.techniques.pareto.selection import METHODS, select
 
 COLUMN_MEAN = "column_mean"
-# Measurements of a baseline may depend on one another: then the shortest solution.
+# Measurements of a baseline may depend on one another; the shortest solution is taken then.
 _RIDGE = 1e-12
 #: What `averages` averages, beside the noise.
 FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
@@ -45,31 +45,31 @@ def leave_one_out(
     configurations of it are measured, and the rest is predicted and compared with the truth.
 
     The task itself is nowhere in what its embeddings are learned from. With fewer measurements than
-    the rank, that many dimensions are used. Before points are compared memory is divided by its
-    largest value under the cap; areas reach to the reference (1, 1).
+    the rank, only that many dimensions are used. Before points are compared, memory is divided by
+    its largest value under the cap; areas reach to the reference (1, 1).
 
     Args:
-        errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. NaN
-            is missing: not chosen and not compared.
+        errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. An
+            entry that is NaN is missing: it is not chosen and not compared.
         memory: (configurations,) or (tasks, configurations).
-        methods: of `select` ("cheapest" by memory), and "column_mean": no measurement, the mean of
-            the other tasks.
+        methods: those of `select` ("cheapest" goes by memory), and "column_mean", which measures
+            nothing and predicts the mean of the other tasks.
         counts: numbers of measurements; "column_mean" has 0.
-        rank: of the embeddings.
+        rank: that of the embeddings.
         observed: the share of the other tasks' entries that is used, drawn anew for each task, with
             at least one in each row and column; the others are completed with `lam`.
-        lam: of `complete`, where entries are missing.
-        cap: only configurations with at most so much memory; None: all.
+        lam: that of `complete`, where entries are missing.
+        cap: only configurations with at most so much memory are considered; None: all.
         draws: repetitions of "random".
-        seed: of the entries and of "random".
+        seed: that of the entries and of "random".
 
     Returns:
         A record for each task, method, count and draw: these four, and
         rank: the dimensions that were used; measured: configurations, as they were chosen;
-        rmse: over what was not measured, None where nothing is left;
-        hyperdiff, convergence: of the true and the predicted frontier;
-        hypervolume: the area of the true errors of what was measured or predicted to be on the
-            frontier, as a share of the true frontier's;
+        rmse: over the configurations that were not measured, None where none is left;
+        hyperdiff, convergence: those of the true and the predicted frontier;
+        hypervolume: the area that the true errors of some configurations dominate, as a share of
+            the true frontier's: of those that were measured or predicted to be on the frontier;
         regret: by how much the best of these is worse than the best of all;
         noise: the standard error of the truth over seeds, root mean square, which is about the rmse
             of a perfect prediction; None with one seed.
@@ -79,7 +79,7 @@ def leave_one_out(
             cheapest configuration; a column that only one task has.
 
     Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
-    measurements, what was measured is kept, the new task's entries are never completed with.
+    measurements, what was measured is kept, and entries of the new task are never used to complete.
     """
     study = _study(errors, memory, methods, counts, rank, observed, cap)
     checked_int("leave_one_out", "draws", draws, 1)
@@ -109,7 +109,8 @@ def leave_one_out(
 
 
 def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:
-    """The figures of a record: (configurations,) each, and the indices of what was measured."""
+    """The figures of a record. truth, predicted, memory: (configurations,) each. measured: the
+    indices of what was measured."""
     at = memory / memory.max()
     reference = (1.0, 1.0)
     front, found = pareto_front(at, truth), pareto_front(at, predicted)
@@ -127,7 +128,8 @@ def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) ->
 
 
 def averages(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each method and count: tasks, and of each figure mean and standard error.
+    """A row for each method and count: the number of tasks, and each figure's mean and standard
+    error.
 
     Draws of one task are averaged first; the standard error is that over tasks, None for one task.
     """
@@ -168,7 +170,7 @@ def noise_floor(errors: Any) -> Floats:
 
 @dataclass(frozen=True)
 class _Study:
-    """The matrix, checked: truth is the mean over seeds, NaN where missing or above the cap."""
+    """The matrix, checked. truth: the mean over seeds, NaN where missing or above the cap."""
 
     truth: Floats
     memory: Floats
@@ -186,7 +188,7 @@ class _Study:
         return found
 
     def others(self, task: int, observed: float, generator: np.random.Generator) -> Floats:
-        """The other tasks, NaN where missing or not drawn."""
+        """The rows of the other tasks, NaN where an entry is missing or not drawn."""
         rest = np.delete(self.truth, task, axis=0)
         there = ~np.isnan(rest)
         for axis, what in ((1, "task"), (0, "configuration")):
@@ -249,7 +251,7 @@ def _study(
 
 
 def _mean_over_seeds(e: Floats) -> Floats:
-    """NaN where no seed has an error."""
+    """The mean of the errors that are there; NaN where no seed has one."""
     there = (~np.isnan(e)).sum(axis=2)
     return np.where(there > 0, np.nansum(e, axis=2) / np.maximum(there, 1), np.nan)
 

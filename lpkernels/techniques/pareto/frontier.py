@@ -1,4 +1,5 @@
-"""Frontiers of memory and error, both to be small, and how far two of them are apart."""
+"""Frontiers of memory and error, both of which should be small, and how far apart two frontiers
+are."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from lpkernels.techniques.pareto.checks import Floats, Ints
 
 
 def pareto_front(memory: Any, error: Any) -> Ints:
-    """The points that no other is as good as in both and better in one, by ascending memory.
+    """The points on the frontier, by ascending memory: no other point is as good as one of them in
+    both memory and error and better in one.
 
     Of equal points the first stays. The order of the points does not matter otherwise.
 
@@ -22,7 +24,7 @@ def pareto_front(memory: Any, error: Any) -> Ints:
         (front,) int64 indices.
 
     Raises:
-        TypeError, ValueError: other shapes, memory that is not finite, or no error that is.
+        TypeError, ValueError: other shapes, memory that is not finite, or no finite error.
 
     Reference: Yang et al. 2021 (PEPPP). Differs: in its code equal points rule each other out.
     """
@@ -52,10 +54,10 @@ def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> floa
 
 
 def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, float]) -> float:
-    """How much the areas differ that two sets of points dominate, without sign.
+    """How much the areas that two sets of points dominate differ, without sign.
 
     Args:
-        true_points, predicted_points: (points, 2): memory, error; the predicted ones with the
+        true_points, predicted_points: (points, 2): memory and error; the predicted points have the
             errors that were predicted.
 
     Raises: as `hypervolume`.
@@ -71,8 +73,8 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
 
 
 def convergence(true_points: Any, predicted_points: Any) -> float:
-    """The mean distance of a predicted point from the nearest true one, Euclidean, as given: memory
-    and error are best brought to the same scale first.
+    """The mean Euclidean distance of a predicted point from the nearest true one. Memory and error
+    are taken as given: they are best brought to the same scale first.
 
     Args, Raises: as `hyperdiff`.
     """
@@ -85,8 +87,8 @@ def convergence(true_points: Any, predicted_points: Any) -> float:
 
 
 def choose(memory: Any, error: Any, cap: float) -> int:
-    """The configuration of least error with at most `cap` of memory; of equal ones the smallest,
-    then the first.
+    """The configuration of least error with at most `cap` of memory. Of equally good ones it is the
+    one of least memory, then the first.
 
     Args, Raises: as `pareto_front`; a cap below the cheapest configuration.
     """

@@ -1,4 +1,4 @@
-"""Memory of a training step, by formula."""
+"""The memory of a training step, by a formula."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def training_memory(counts: Mapping[str, int], low_bits: Floats, high_bits: Floa
 def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) -> Any:
     """Bytes of what a training step keeps: ((P + 2 A) low + (2 P + I + 2 O) high) / 8.
 
-    In the low format the weights, and the activations with their gradients; in the high format the
-    momentum and the master weights, the input, and the logits with their gradients. Gradients of
-    weights are not counted. The bits of a BlockFormat include its scales. Exact in float64 below
-    2^53 bits; codes are packed densely, so bytes may be fractions.
+    The weights, and the activations with their gradients, are in the low format; the momentum, the
+    master weights, the input, and the logits with their gradients are in the high format. Gradients
+    of weights are not counted. The bits of a BlockFormat include its scales. The result is exact in
+    float64 below 2^53 bits; codes are packed densely, so bytes may be fractions.
 
     Args:
         counts: whole numbers of values, with the batch: "params" P, "activations" A, "inputs" I,

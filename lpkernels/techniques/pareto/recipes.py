@@ -1,4 +1,4 @@
-"""How a configuration trains: in the forms that layers, optimizer and assignments take."""
+"""How a configuration trains, in the forms that layers, optimizer and assignments take."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from lpkernels.techniques import saving
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
 from lpkernels.techniques.pareto import checks
 
-#: The version of the file, and what it says that it holds.
+#: The version of the file, and the name of what it holds.
 VERSION = 1
 KIND = "training recipe"
-#: What the paper's code multiplies the loss by.
+#: The number that the paper's code multiplies the loss by.
 LOSS_SCALE = 1000.0
 
 
@@ -36,19 +36,20 @@ LOSS_SCALE = 1000.0
 class TrainingRecipe:
     """A configuration of a FormatSpace as it trains.
 
-    In the low format are the activations with their gradients, the weights that layers compute
-    with, and the weights' gradients as they enter the optimizer; in the high format the input of
-    the network, the logits with their gradient, and the optimizer's momentum and masters. In the
-    order of QPyTorch's OptimLP: the gradient is unscaled and rounded, the optimizer steps on the
-    master, momentum and master are rounded, and the weight is the master in the low format.
+    These are in the low format: the activations with their gradients, the weights that layers
+    compute with, and the weights' gradients as they enter the optimizer. In the high format are the
+    input of the network, the logits with their gradient, and the optimizer's momentum and masters.
+    The order is that of QPyTorch's OptimLP: the gradient is unscaled and rounded, the optimizer
+    steps on the master, momentum and master are rounded, and the weight is the master in the low
+    format.
 
     Source: the code published with Yang et al. 2021 (PEPPP).
 
     Args:
         low, high: formats or their names, which round as `rounding` says; a Quantizer rounds as it
             says itself.
-        accumulator: of all three products of a layer; the default is torch's own sums.
-        rounding: of formats; the paper's is stochastic.
+        accumulator: that of all three products of a layer; the default is torch's own sums.
+        rounding: that of formats; the paper's is stochastic.
         loss_scale: the constant that the loss is multiplied by; the paper's is 1000.
 
     Raises: TypeError, ValueError: no format, rounding or accumulator, a scale that is not above 0.
@@ -82,12 +83,11 @@ class TrainingRecipe:
         """What ``lpkernels.convert`` and ``set_recipe`` take: the arithmetic of the layers.
 
         Every layer, norms and GELU among them, rounds what it reads and what it returns, and the
-        gradients of both; products and statistics inside are float32. So every tensor of a network
-        is rounded whose layers are all convertible and have only ReLU, pooling by maximum and views
-        between them, of which a rounded tensor gives one in the same format. Sums of branches,
-        means and activations that are called as functions stay float32 until the next layer reads
-        them: `assignment` has these too. A model's single layer counts as its last: its input is
-        low.
+        gradients of both; products and statistics inside are float32. So every tensor is rounded in
+        a network whose layers are all convertible and have only ReLU, pooling by maximum and views
+        between them: of a rounded tensor these make one in the same format. Sums of branches, means
+        and activations that are called as functions stay float32 until the next layer reads them:
+        `assignment` rounds these too. A model's single layer counts as its last: its input is low.
         """
         low, high = self.low, self.high
         # MasterWeights has rounded them: to nearest, which draws nothing, moves no value of low.
@@ -118,10 +118,10 @@ class TrainingRecipe:
     def assignment(self, ops: Sequence[Op]) -> Assignment:
         """The precision of every tensor of a network, as data (`lpkernels.techniques.assignment`).
 
-        Low everywhere but for the network's inputs and all from the result of the last GEMM on,
-        with their gradients. Gradients of weights stay float32: `masters` has the format in which
-        the optimizer takes them, once they are unscaled. Differs from the paper behind the logits:
-        it leaves the loss float32.
+        All tensors are low but for the network's inputs and everything from the result of the last
+        GEMM on, with their gradients. Gradients of weights stay float32: `masters` has the format
+        in which the optimizer takes them, once they are unscaled. Differs from the paper behind the
+        logits, where the paper leaves the loss float32.
 
         Args:
             ops: as from ``trace(model, loss, batch)``.

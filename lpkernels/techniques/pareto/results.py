@@ -1,4 +1,4 @@
-"""Measured errors of a study, as a file."""
+"""The measured errors of a study, and the file that holds them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lpkernels.techniques.pareto import checks
 from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import FormatSpace
 
-#: The version of the file, and what it says that it holds.
+#: The version of the file, and the name of what it holds.
 VERSION = 1
 KIND = "error matrix"
 
@@ -83,7 +83,8 @@ class ErrorMatrix:
         """The matrix of a file.
 
         Args:
-            space: the one whose configurations are meant; None: whichever it was measured on.
+            space: the space whose configurations are meant; None: whichever the matrix was measured
+                on.
 
         Raises:
             FileNotFoundError: no such file.

@@ -1,4 +1,4 @@
-"""Which configurations to measure: D-optimal designs, and what they are compared with."""
+"""Which configurations to measure: D-optimal designs, and the choices they are compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS = ("greedy", "qr", "convex", "random", "cheapest")
 
 # A pivot whose residual is below this share of a unit vector adds no direction but rounding.
 _DEPENDENT = 1e-10
-# What is known of a dimension that no affordable configuration reaches, beside the 1 of all of y.
+# The weight of a dimension that no affordable configuration reaches, where all of y has weight 1.
 _PRIOR = 1e-6
 
 
@@ -34,27 +34,28 @@ def select(
 ) -> Ints:
     """The configurations to measure, in the order in which they are chosen.
 
-    Whatever the method, an item too dear for what is left of the budget is skipped and the next
-    considered. The D-optimal ones seek the largest log det of the sum of y_j y_j^T over the
-    measured; y is made orthonormal first, so that no choice depends on its basis.
+    By every method, an item that is too dear for what is left of the budget is skipped and the next
+    one is considered. The D-optimal methods seek the largest log det of the sum of y_j y_j^T over
+    the measured; y is made orthonormal first, so that no choice depends on its basis.
 
     Args:
         y: (rank, configurations) of full rank, as from `embed`.
-        n: at most so many, the first ones included; None: as many as the budget allows.
+        n: at most so many are chosen, the first ones included; None: as many as the budget allows.
         cost: (configurations,) above zero, such as hours or bytes; None: 1.
-        budget: at most so much in sum; None: only n counts.
+        budget: their costs sum to at most so much; None: only n counts.
         method:
             "greedy": the pivots of a pivoted QR, one for each dimension, then always what adds
             most to log det for its cost. With a budget the pivots are among those that cost at
             most budget / (2 rank), then budget / rank, then the cheapest that add a direction.
             "qr": the pivots alone, one for each dimension that is not measured; beyond these they
             would be arbitrary.
-            "convex": log det over shares 0..1 of each configuration, then the largest shares, the
-            that add more for their cost first where shares are equal (`relaxed`).
+            "convex": log det is maximised over shares 0..1 of each configuration, and those with
+            the largest shares are taken. Where shares are equal, those that add more for their cost
+            are first (`relaxed`).
             "random": in random order.  "cheapest": in the order of cost, which it needs.
-        measured: configurations that are known already: not chosen, not counted, not paid.
+        measured: configurations that are known already; these are not chosen, counted or paid for.
         among: the configurations that may be chosen, such as those below a memory cap; None: all.
-        seed: of "random"; others draw nothing.
+        seed: that of "random"; other methods draw nothing.
 
     Returns:
         (chosen,) int64; fewer than n where the budget or `among` ends first.
@@ -63,8 +64,8 @@ def select(
         TypeError, ValueError: neither n nor budget; n above what may be chosen, or above the rank
             with "qr"; a budget below the cheapest, or without cost; y of less than full rank.
 
-    Reference: Yang et al. 2021 (PEPPP), greedy, where pivots count in n here; with costs as in
-    Yang, Akimoto, Kim, Udell 2019 (OBOE), whose gain per cost is taken of log det here.
+    Reference: Yang et al. 2021 (PEPPP), greedy; here pivots count in n. Choices with costs are as
+    in Yang, Akimoto, Kim, Udell 2019 (OBOE), whose gain per cost is taken of log det here.
     """
     problem = _problem(y, n, cost, budget, method, measured, among)
     if method == "random":
@@ -101,7 +102,7 @@ def relaxed(
 
 @dataclass(frozen=True)
 class _Problem:
-    """What `select` was asked, checked; y is orthonormal."""
+    """The arguments of `select`, checked; y is orthonormal."""
 
     y: Floats
     cost: Floats
@@ -112,12 +113,12 @@ class _Problem:
 
     @property
     def limit(self) -> tuple[bool, float]:
-        """Whether cost is what is limited, and to how much."""
+        """Whether it is the cost that is limited, and to how much."""
         paid = np.isfinite(self.budget)
         return paid, self.budget if paid else float(self.n)
 
     def take(self, order: Iterable[int]) -> Ints:
-        """In this order, those that the count and the budget allow."""
+        """Those that the count and the budget allow, taken in this order."""
         chosen: list[int] = []
         left = self.budget
         for index in order:
@@ -176,7 +177,7 @@ def _first(problem: _Problem) -> list[int]:
 def _pivots(problem: _Problem, candidates: Ints, most: int, *, in_order: bool = False) -> list[int]:
     """The candidates that a QR with column pivoting takes, beyond what is measured.
 
-    in_order: the first one that adds a direction in place of the one that adds the longest.
+    in_order: take the first one that adds a direction, in place of the one that adds the longest.
     """
     basis = _orthonormal(problem.y[:, problem.known])
     left = problem.y[:, candidates]
@@ -192,7 +193,7 @@ def _pivots(problem: _Problem, candidates: Ints, most: int, *, in_order: bool = 
         found.append(int(candidates[pick]))
         direction = left[:, pick] / residual[pick]
         left = left - np.outer(direction, direction @ left)
-        # Exactly zero from here on, so that it is not taken again.
+        # The column is exactly zero from here on, so that it is not taken again.
         left[:, pick] = 0
     return found
 

@@ -31,11 +31,11 @@ class FormatSpace:
 
     `low` is the format of what a network computes with, `high` that of what it keeps. The i-th
     configuration is `space[i]`, and column i of an error matrix. ``str(space)`` is a text that
-    :meth:`parse` reads back: the names on each axis, the axes apart by " x ".
+    :meth:`parse` reads back: the names on each axis, and " x " between axes.
 
     Args:
         low, high:    formats or their names.
-        accumulators: Accumulators or their texts, a third axis; none: there is none.
+        accumulators: Accumulators or their texts, a third axis; without them there is none.
 
     Raises:
         TypeError, ValueError: no format or no accumulator of that name; an axis without entries; an
@@ -62,10 +62,10 @@ class FormatSpace:
 
     @classmethod
     def peppp(cls) -> FormatSpace:
-        """The 99 of the paper: 11 low formats of 5 to 9 bits, 9 high ones of 14 to 20.
+        """The paper's 99 configurations: 11 low formats of 5 to 9 bits, 9 high ones of 14 to 20.
 
         e3m1 .. e3m4, e4m1 .. e4m4, e5m1 .. e5m3, each with e6m7 .. e8m11, the low format outermost.
-        All saturate ("e3m1_sat"): overflow to infinity would end a training in three exponent bits.
+        All saturate ("e3m1_sat"): in three exponent bits, overflow to infinity would end training.
         Source: Yang, Wu, Chakraborty, Udell, De Sa 2021, "How low can we go: trading memory for
         error in low-precision training", and the code published with it.
         """
@@ -98,9 +98,9 @@ class FormatSpace:
             raise IndexError(f"FormatSpace: index must be below {len(self)}, got {index}") from None
 
     def index(self, configuration: Sequence[Format | Accumulator | str]) -> int:
-        """The number of a configuration, of formats or of their names.
+        """The number of a configuration, which is given as formats or as their names.
 
-        Raises: ValueError: it is not one of the space.
+        Raises: ValueError: it is not in the space.
         """
         parts = tuple(configuration)
         if len(parts) == len(self.shape):

@@ -1,4 +1,4 @@
-"""Runs that end before their last epoch: where they would come to, and whether that matters."""
+"""Runs that end before their last epoch: where they would end up, and whether that matters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from lpkernels.techniques.pareto.uncertainty import hopeful
 def final_error(finished: Any, so_far: Any, *, level: float = 0.9) -> tuple[float, float, float]:
     """Where a run will end that has reported its error a few times: (predicted, low, high).
 
-    Runs of one task that differ in formats alone still have about the same way to go: the run's
-    last error, less what each finished run gained from that report to its last. Predicted is the
-    median over finished runs. Few of them have no tails, so the band's ends are taken outward,
-    from gains that occurred: with level 0.9 and less than twenty runs, the least and the largest.
+    Runs of one task that differ in formats alone still have about the same way to go. So each
+    finished run says where this one may end: at this run's last error, less what the finished run
+    gained from that report to its last. The prediction is the median over finished runs. A few runs
+    have no tails, so the band's ends are taken outward, from gains that occurred: with level 0.9
+    and less than twenty runs, they are the least and the largest.
 
     Args:
         finished: (runs, reports) errors of the finished runs of the same task and budget.
-        so_far: (1..reports,) errors of this one.
+        so_far: (1..reports,) the errors of this run.
         level: the share of the gains within the band.
 
     Returns:
@@ -71,9 +72,9 @@ class EarlyStop:
 
     Args:
         memory: (configurations,).
-        reports: how many errors a run reports that is not ended, such as its epochs.
+        reports: how many errors a run that is not ended reports, such as its epochs.
         level: the share of the finished runs' gains within a run's band.
-        least: so many runs finish before the first is ended; their gains are the band.
+        least: so many runs finish before the first one is ended; their gains make the band.
 
     Raises:
         TypeError, ValueError: memory that is not finite, a level outside (0, 1), reports or least
@@ -139,7 +140,7 @@ class StoppableRun:
     _error: float = field(default=float("nan"), init=False, repr=False)
 
     def report(self, error: float) -> bool:
-        """Takes the error of now; whether the run goes on.
+        """Takes the present error; returns whether the run goes on.
 
         An error that is not finite ends the run as hopeless: its `error` is NaN.
 

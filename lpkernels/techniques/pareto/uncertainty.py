@@ -20,11 +20,11 @@ class FrontierBand:
     """A frontier with what is known of it.
 
     Attributes:
-        memory: (steps,) every memory that occurs, ascending.
+        memory: (steps,) every memory that a configuration has, ascending.
         error: (steps,) the least predicted error with at most that memory.
         low, high: (steps,) the band around it.
         error_low, error_high: (configurations,) the band of each configuration; where it was
-            measured both are its error.
+            measured, both are its measured error.
         level: the share of the draws within each band, point by point.
     """
 
@@ -40,21 +40,21 @@ class FrontierBand:
 def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
     """What embeddings learned from all other rows leave of each row: (tasks, configurations).
 
-    The row is fitted by least squares to all that is known of it, and what is left is scaled by
-    sqrt(n / (n - rank)), n known entries, for the dimensions that were fitted.
+    Each row is fitted by least squares to all that is known of it. What is left is scaled by
+    sqrt(n / (n - rank)), with n known entries, to make up for the dimensions that were fitted.
 
     Args:
         x: (tasks, configurations) errors as they were measured, NaN where missing. A completed
             matrix has no noise and would give residuals that are too small.
-        rank: of the embeddings.
-        lam: of `complete`, which fills the other rows where entries are missing.
+        rank: that of the embeddings.
+        lam: that of `complete`, which fills the other rows where entries are missing.
 
     Returns:
-        Residuals, NaN where the error is, and for rows with no more than `rank` errors.
+        Residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
 
     Raises:
-        TypeError, ValueError: as `complete` and `embed`, for x without any one of its rows; no row
-            with more than `rank` errors.
+        TypeError, ValueError: as `complete` and `embed` raise them, for x without any one of its
+            rows; no row with more than `rank` errors.
     """
     errors = checks.numbers("held_out_residuals", "x", x, 2)
     if len(errors) < 2:
@@ -98,18 +98,18 @@ def frontier_band(
 ) -> FrontierBand:
     """The predicted frontier of a task and the band in which the true one is expected.
 
-    Each draw takes residuals r of one task, configurations together, as what the task differs from
-    its fit by: then the fit to what was measured is off by P r_S, where P takes measured errors to
-    predicted ones, and the truth is prediction + r - P r_S. What was measured is as measured: the
-    noise of its own seeds is not in the band.
+    Each draw takes residuals r of one task, for all configurations together, as what the task
+    differs from its fit by. Then the fit to what was measured is off by P r_S, where P takes
+    measured errors to predicted ones, and the truth is prediction + r - P r_S. A measured error
+    stays as measured: the noise of its own seeds is not in the band.
 
     Args:
         y, indices, errors: as `predict` takes them.
         memory: (configurations,).
-        residuals: (tasks, configurations), as from `held_out_residuals`; where they are NaN, one of
+        residuals: (tasks, configurations), as from `held_out_residuals`; where one is NaN, one of
             the others is drawn. Or (values,), of which each configuration draws its own.
-        level: share of the draws within a band.
-        draws, seed: of the bootstrap.
+        level: the share of the draws within a band.
+        draws, seed: those of the bootstrap.
         clip: the range of an error, into which draws are moved; None: none.
 
     Raises:

@@ -1,6 +1,6 @@
 """Sums and products a trace beside a tie, a place or a draw's step, on each tier for the CPU.
 
-A float32 sum that is rounded again would round them twice.
+If a float32 sum were rounded again, these would be rounded twice.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Counting and given ranges on the cuda adapter: what it asks its kernels for anywhere, its bits
 where a device is.
 
-Anywhere: the kernels of csrc/cpu stand in for those of csrc/cuda and read the same pointers.
+Anywhere, the kernels of csrc/cpu stand in for those of csrc/cuda and read the same pointers.
 """
 
 from __future__ import annotations

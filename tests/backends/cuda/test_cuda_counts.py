@@ -1,6 +1,6 @@
 """Machine code of csrc/cuda for sm_90, counted: what a product costs in each certified kernel.
 
-Counted, not run: instructions of the loop over stages divided by the products it makes, without
+Instructions are counted, not run: those of the loop over stages, divided by its products, without
 the loop inside it that closes chunks. Registers are looked at for every architecture in the module.
 """
 

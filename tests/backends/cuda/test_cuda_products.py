@@ -1,6 +1,6 @@
 """Products of the cuda adapter: what it asks its kernels for anywhere, its bits where a device is.
 
-Anywhere: kernels of Python stand in for csrc/cuda, read the same pointers and lines, and do every
+Anywhere, kernels of Python stand in for csrc/cuda, read the same pointers and lines, and do every
 sum by the exact reference, so that a wrong offset, key or size shows.
 """
 

@@ -1,8 +1,8 @@
 """Every kernel, and every rounding that the planner can choose, compiles ahead of time.
 
-What there is comes from the planner's pure functions over all formats; what is compiled, from
-`every`: for sm_90 as much as has every kernel, tier, mode and constant in it, for the others
-every kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow: all.
+The planner's pure functions over all formats say which kernels there are; `every` says which are
+compiled. For sm_90 they have every kernel, tier, mode and constant among them, for the others every
+kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow all are compiled.
 """
 
 from __future__ import annotations

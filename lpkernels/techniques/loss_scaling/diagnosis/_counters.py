@@ -1,4 +1,4 @@
-"""Counts on the devices: a table of rows on each, read together."""
+"""Counts on the devices: a table of rows on each device, and all rows of a device read together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS, Counts
 
 K = TypeVar("K", bound=Hashable)
 
-# Rows are made so many at a time: a row stays where it is.
+# So many rows are made at a time, in one block, and a row never moves.
 _ROWS = 64
 
 
 class Counters(Generic[K]):
-    """Rows of 260 int64 counts by key, each on the device of what it counts."""
+    """Rows of 260 int64 counts by key, each on the device of the tensors that it counts."""
 
     def __init__(self) -> None:
         self._blocks: dict[torch.device, list[Tensor]] = {}
@@ -27,7 +27,7 @@ class Counters(Generic[K]):
         self._rows: dict[tuple[K, torch.device], Tensor] = {}
 
     def row(self, key: K, device: torch.device) -> Tensor:
-        """The row of a key on a device: one memory from now on."""
+        """The row of a key on a device; it has one memory from now on."""
         found = self._rows.get((key, device))
         if found is None:
             keys = self._keys.setdefault(device, [])
@@ -39,7 +39,7 @@ class Counters(Generic[K]):
         return found
 
     def _grown(self, device: torch.device, count: int) -> list[Tensor]:
-        """The blocks of a device, at least `count`."""
+        """The blocks of a device, grown to at least `count`."""
         blocks = self._blocks.setdefault(device, [])
         while len(blocks) < count:
             blocks.append(torch.zeros((_ROWS, WIDTH), dtype=torch.int64, device=device))
@@ -48,8 +48,9 @@ class Counters(Generic[K]):
     def move(
         self, to: Counters[K], exponents: Mapping[torch.device, Tensor], unmoved: Counters[K]
     ) -> None:
-        """Empties all rows into those of `unmoved`, and into those of `to` with every number
-        multiplied by 2 ** exponent, 0-d by device. Nothing waits; both get rows from here alone.
+        """Adds all rows to those of `unmoved` and, with every number multiplied by 2 ** exponent
+        (0-d, by device), to those of `to`; then empties them. Nothing waits. Both get their rows
+        from here alone.
         """
         for device, blocks in self._blocks.items():
             at = _moved(exponents[device])

@@ -15,7 +15,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS
 EVENTS = 4
 WIDTH = EVENTS + BINS
 
-# Together 32 kB.
+# Together these vectors take 32 kB.
 _MANY = 16
 
 
@@ -26,8 +26,8 @@ def counting(fmt: FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
     The tensor: floating point, dense, any shape and strides. The vector: (260,) int64: overflow,
     underflow, zeros, nonfinite, and a `histograms.Histogram`.
 
-    fmt: to whose values elements are rounded to nearest even, to see what over- and underflows;
-        None: of a format without a range of its own, of which no element does.
+    fmt: the format to whose values elements are rounded to nearest even, to see which over- and
+        underflow; None: a format without a range of its own, in which no element does.
     """
     return counting_to_nearest(FP32 if fmt is None else fmt)
 

@@ -1,4 +1,4 @@
-"""The format that a tensor is compared with."""
+"""The format that each tensor is compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import Run
 
-#: Formats by kind, one for all kinds, or "recipe": those of each layer's recipe.
+#: Formats by kind; one format for all kinds; or "recipe", for the formats of each layer's recipe.
 AskedFormats = Format | Quantizer | str | Mapping[str, Any]
 
 FORWARD = ("input", "weight", "output")
@@ -22,7 +22,7 @@ RECIPE = "recipe"
 def float_format(label: str, value: Any) -> FloatFormat:
     """The float format of a format, a Quantizer or the text of either.
 
-    Raises: TypeError, ValueError: there is none, or its range is not its own.
+    Raises: TypeError, ValueError: there is none, or its range depends on the tensor.
     """
     try:
         fmt = as_quantizer(value).fmt

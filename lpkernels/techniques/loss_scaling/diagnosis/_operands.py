@@ -1,4 +1,4 @@
-"""Which tensors of a function of torch are inputs, and which weights."""
+"""Which tensors of a function of torch are inputs, and which are weights."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _NUMBER = re.compile(r"\.?\d+$")
 
 @lru_cache(maxsize=4096)
 def operands(operation: str, given: Sequence[tuple[str, int]]) -> tuple[tuple[str, str, str], ...]:
-    """(argument's name, "input" or "weight", what a row shows of the name) of what is multiplied.
+    """(argument's name, "input" or "weight", what a row shows of the name) of each tensor that is
+    multiplied.
 
-    given: names and dimensions of the floating-point arguments.
+    given: names and numbers of dimensions of the floating-point arguments.
     """
     kinds = {name: _kind_of(operation, name, dimensions) for name, dimensions in given}
     found = []
@@ -40,5 +41,5 @@ def _kind_of(operation: str, name: str, dimensions: int) -> str:
         return "weight" if dimensions > 1 else ""
     if bare in _RIGHT:
         return "weight"
-    # A number is an argument that torch gives no name.
+    # torch gives some arguments no name, but a number.
     return "input" if bare in _LEFT or not bare else ""

@@ -35,7 +35,7 @@ class SeenScale:
     def exponent(self, device: torch.device) -> Tensor:
         """floor(log2(scale)) as it is now: 0-d int32 on `device`."""
         one = torch.ones((), dtype=torch.float32, device=device)
-        # A call of `scale` would be one of the user's own.
+        # Calling `scale` of the scaler would count as a call of the user's own.
         times = self._scaler._times if isinstance(self._scaler, LossScaler) else self._scaler.scale
         return torch.frexp(times(one)).exponent - 1
 

@@ -45,14 +45,14 @@ def short(count: int) -> str:
 
 
 def share(value: float | None) -> str:
-    """A part in percent; small ones are not shown as none."""
+    """A part in percent; a small part is not shown as none."""
     if value is None:
         return "-"
     return "0" if value == 0 else "<0.1%" if value < 0.0005 else f"{value:.1%}"
 
 
 def text(rows: Sequence[TensorRow]) -> str:
-    """The table; without rows a line that says so."""
+    """The table; where there are no rows, a line that says so."""
     if not rows:
         return "nothing was counted yet"
     lines = [HEAD, *map(cells, rows)]
@@ -62,6 +62,6 @@ def text(rows: Sequence[TensorRow]) -> str:
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
-    """Numbers to the right."""
+    """A line of the table, its numbers moved to the right."""
     columns = enumerate(zip(line, widths, strict=True))
     return "  ".join(c.ljust(w) if i < _WORDS else c.rjust(w) for i, (c, w) in columns).rstrip()

@@ -1,4 +1,4 @@
-"""The counting: a visitor of a model's calls, and the rows that their tensors belong to."""
+"""The counting: a visitor of a model's calls, and the rows that the calls' tensors belong to."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from lpkernels.techniques.loss_scaling.diagnosis._operands import operands
 class Key:
     """A row of the report.
 
-    layer: the module's name, "" as its class; of a product that a module with layers or products of
-        its own computes in its forward, that name and the function's ("block.matmul").
+    layer: the name of the module; "" stands for its class. A product that a module with layers or
+        products of its own computes in its forward has that module's name and the function's
+        ("block.matmul").
     kind: one of `_formats.KINDS`.
     tensor: torch's name of the argument, where a function has several of a kind ("query"); else "".
-    format: what it is held against.
+    format: the one that the tensor is compared with.
     """
 
     layer: str
@@ -61,11 +62,12 @@ class _Row:
 
 
 class _Seen:
-    """A tensor that may come again, as the input of several layers or as a result that is the next
-    layer's input, and its gradient. It holds their counts by format, so that they are read once.
+    """A tensor that may come again, and its gradient: it may be the input of several layers, or a
+    result that is the next layer's input. The counts of both are held by format, so that they are
+    read once.
 
-    It does not keep the tensor alive. Changed in place, the tensor is another one, with another
-    gradient.
+    This does not keep the tensor alive. A tensor that is changed in place counts as another tensor,
+    with another gradient.
     """
 
     __slots__ = ("_gradients", "_of", "_pass", "_version", "values")
@@ -89,13 +91,13 @@ class _Seen:
         return self._gradients
 
 
-# Tensors that are gone are looked for when there are this many, or twice the living.
+# Tensors that are gone are looked for when there are this many, or twice as many as are alive.
 _FEW_TENSORS = 256
 
 
 class _Tensors:
-    """What is known of the tensors that live, by their ids: one that is gone may leave its id to
-    another. (A WeakIdKeyDictionary takes several times as long.)"""
+    """What is known of the tensors that live, by their ids. A tensor that is gone may leave its id
+    to another. (A WeakIdKeyDictionary takes several times as long.)"""
 
     def __init__(self) -> None:
         self._found: dict[int, _Seen] = {}
@@ -114,8 +116,8 @@ class _Tensors:
 
 @dataclass(eq=False)
 class _Called:
-    """A call whose gradients may come: the rows of those of its tensors, and what is known of each
-    that may come again."""
+    """A call whose gradients may come: the rows that its tensors' gradients belong to, and what is
+    known of each tensor that may come again."""
 
     layer: str
     formats: Mapping[str, Format]
@@ -147,7 +149,7 @@ class Watcher(Visitor):
         self._passes: dict[torch.device, int] = {}
 
     def take_calls(self) -> dict[Key, int]:
-        """How many tensors each row got since the last time, of those that got any."""
+        """How many tensors each row got since the last time; rows that got none are left out."""
         found = {row.key: row.calls for row in self._rows.values() if row.calls}
         for row in self._rows.values():
             row.calls = 0
@@ -184,7 +186,7 @@ class Watcher(Visitor):
     def wants_gradient(self, call: Call, of: str) -> bool:
         called = self._called[call]
         if of == "result" or of.startswith("result."):
-            # It is entered after this.
+            # The tensor is entered after this.
             return "grad_output" in called.formats
         return of in called.of
 
@@ -210,8 +212,8 @@ class Watcher(Visitor):
     def _add(self, row: _Row, known: dict[FloatFormat | None, Tensor] | None, x: Tensor) -> None:
         """Counts x in a row.
 
-        known: what was counted for the same tensor by format, which is added, not counted again;
-            None where no other row may get the same.
+        known: counts by format of the same tensor, which are added in place of counting again; None
+            where no other row may get the same tensor.
         """
         x = values(x)
         if x.layout != torch.strided or x.is_meta:
@@ -228,8 +230,7 @@ class Watcher(Visitor):
         into.add_(counts)
 
     def _layer(self, call: Call) -> str:
-        """The name of what computes: that of a layer, or that of a product in a module's
-        forward."""
+        """The name of the layer that computes, or of the product in a module's forward."""
         run = call.run
         name = run.name or ("" if run.module is None else type(run.module).__name__)
         given = self._layers.setdefault(run, {})

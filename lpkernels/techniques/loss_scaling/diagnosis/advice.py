@@ -26,15 +26,15 @@ from lpkernels.techniques.loss_scaling.diagnosis.rules import (
 class ScaleAdvice:
     """A static scale of the loss, for the gradients that a format holds.
 
-    formats: of these gradients.
+    formats: the formats of these gradients.
     scale: 2 ** floor(log2(max / largest gradient)) less the margin; LossScaler(static=scale).
-    least: the smallest scale at which no tensor loses more than the threshold; None: none up to
-        `scale` does, so that no one scale fits: `layers` says what does.
-    underflow, overflow: parts of all gradients (finite, not zero) at `scale`.
+    least: the smallest scale at which no tensor loses more than the threshold; None: there is none
+        up to `scale`, so that no one scale fits, and `layers` says what does.
+    underflow, overflow: the parts of all gradients (finite, not zero) that are lost at `scale`.
     underflow_unscaled, overflow_unscaled: the same at a scale of 1.
-    worst, worst_unscaled: of the tensor that loses most of its magnitude.
+    worst, worst_unscaled: the losses of the tensor that loses most of its magnitude.
     layers: {layer: exponent} for `layer_scales`, on top of `scale`, where no one scale fits.
-    left: layers that lose more than the threshold also with a scale of their own: the format is too
+    left: layers that lose more than the threshold even with a scale of their own: the format is too
         narrow for them.
     """
 
@@ -83,8 +83,8 @@ class ScaleAdvice:
 class FormatAdvice:
     """The narrowest format for the tensors of a kind.
 
-    format: None: no candidate holds them.
-    scale: of the loss under which it does; 1 forward.
+    format: the narrowest one; None: no candidate holds the tensors.
+    scale: the scale of the loss under which it holds them; 1 for tensors of the forward pass.
     lost: what the tensor that loses most of its magnitude loses.
     """
 
@@ -102,7 +102,8 @@ class FormatAdvice:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """scale: None if no gradient that was seen has a format.  formats: of the kinds seen."""
+    """scale: None if no gradient that was seen has a format. formats: for the kinds that were
+    seen."""
 
     scale: ScaleAdvice | None
     formats: tuple[FormatAdvice, ...]

@@ -43,22 +43,24 @@ def diagnose(
     counted as they are before they are rounded, and the gradients of each as backward reaches them:
     this gives the exponents of the elements, and how many over- and underflow in the format.
     Biases, masks and tensors that are not floating point are left out. Calls of a shared or
-    repeated module are added up under its first name; a tensor that several layers take is in the
-    row of each, but is read once, as is a result that is the next layer's input (the same tensor
-    object, not changed in place since) and its gradient. Any number of steps, forward passes
-    without a backward pass, accumulated gradients and no_grad; the block may be entered again, and
-    adds up.
+    repeated module are added up under its first name. A tensor that several layers take is in the
+    row of each, but is read once; so is a result that is the next layer's input (the same tensor
+    object, not changed in place since), and so is its gradient. The block may hold any number of
+    steps, forward passes without a backward pass, accumulated gradients and no_grad. It may be
+    entered again, and adds up.
 
-    It changes nothing: results, gradients, buffers, random draws and hooks are those of a loop
-    without it, also after an error. Counts stay on the device of the tensors, and each device is
-    read once when the report is looked at. Stochastic formats are counted as if they rounded to
-    nearest even. Under `layer_scales` the gradient of an output is seen before its layer's scale.
+    The diagnosis changes nothing: results, gradients, buffers, random draws and hooks are those of
+    a loop without it, also after an error. Counts stay on the device of the tensors, and each
+    device is read once when the report is looked at. Stochastic formats are counted as if they
+    rounded to nearest even. Under `layer_scales` the gradient of an output is seen before its
+    layer's scale.
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
         fmt: "recipe": the tensors that each layer's recipe rounds, in its formats; a float format,
-            its name or a Quantizer: all tensors in that; or {kind: format}: those of input, weight,
-            output, grad_output, grad_input, grad_weight alone. What has no format is not read.
+            its name or a Quantizer: all tensors in that one; or {kind: format}: only tensors of
+            these kinds, which are input, weight, output, grad_output, grad_input and grad_weight. A
+            tensor without a format is not read.
         scaler: what multiplies the loss: the rows then have the gradients as seen, scaled, and
             unscaled. A dynamic scale is taken as it is when each backward pass reaches the first
             gradient. The exponents of a scale that is no power of two may be one too high.
@@ -76,7 +78,7 @@ def diagnose(
 
 
 class Diagnosis(Report):
-    """The report of `diagnose`, which grows while its block runs and then keeps what was counted.
+    """The report of `diagnose`. It grows while its block runs and then keeps what was counted.
     Looking at it waits for the device."""
 
     def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
@@ -88,8 +90,8 @@ class Diagnosis(Report):
         self._scale = SeenScale(scaler)
         self._forward: Counters[Key] = Counters()
         self._backward: Counters[Key] = Counters()
-        # Where the scale changes: all gradients as they were seen, and as they are without the
-        # scale. _backward has those of the present pass alone.
+        # For a scale that changes: all gradients as they were seen, and as they are without the
+        # scale. _backward has the gradients of the present pass alone.
         self._seen: Counters[Key] = Counters()
         self._unscaled: Counters[Key] = Counters()
         self._exponents: dict[torch.device, Tensor] = {}

@@ -1,4 +1,5 @@
-"""The binary exponents of a tensor's elements, counted: what every rule here works on. No torch."""
+"""The binary exponents of a tensor's elements, counted. Every rule here works on them. It needs no
+torch."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class Histogram:
 
     counts: (256,) int64 by biased exponent of float32: [0] zeros and float32's subnormals, [e] the
         magnitudes in [2 ** (e - 127), 2 ** (e - 126)), [255] infinities and NaNs.
-    zeros: how many of counts[0] are zeros. Where float32's subnormals lie is not known: they are
-        below 2 ** -126 and below no smaller power.
+    zeros: how many of counts[0] are zeros. Where float32's subnormals lie is not known: they count
+        as below 2 ** -126, and as below no smaller power.
 
     Raises: ValueError: not 256 counts, a negative one, or more zeros than counts[0].
     """
@@ -89,8 +90,9 @@ class Histogram:
         return self.numbers - self.below(exponent)
 
     def magnitude(self, low: int | None = None, high: int | None = None) -> float:
-        """The sum of the magnitudes of the numbers from 2 ** low to below 2 ** high, each taken as
-        the middle of its bin; float32's subnormals, less than its smallest normal, as none."""
+        """The sum of the magnitudes of the numbers from 2 ** low to below 2 ** high. Each number is
+        taken as the middle of its bin; float32's subnormals, each less than its smallest normal
+        value, are taken as 0."""
         first = 1 if low is None else min(max(low + _BIAS, 1), _SPECIAL)
         end = _SPECIAL if high is None else min(max(high + _BIAS, first), _SPECIAL)
         middles = np.ldexp(1.5, np.arange(first, end) - _BIAS)
@@ -99,7 +101,7 @@ class Histogram:
     @property
     def exponents(self) -> tuple[int, int] | None:
         """The exponents of the smallest and of the largest number; None where there is no number.
-        -127 stands for float32's subnormals."""
+        -127 stands for the exponents of float32's subnormals."""
         present = self.counts[:_SPECIAL].copy()
         present[0] -= self.zeros
         found = np.flatnonzero(present)
@@ -113,8 +115,8 @@ class Histogram:
         return 0.0 if found is None else _TOP * 2.0 ** found[1]
 
     def shifted(self, exponent: int) -> Histogram:
-        """Every number times 2 ** exponent; what leaves float32's normal numbers stands in the
-        first or the last bin of these."""
+        """Every number times 2 ** exponent. A number that leaves float32's normal numbers stands in
+        the first or the last of their bins."""
         if exponent == 0:
             return self
         moved = np.zeros(BINS, dtype=np.int64)
@@ -124,8 +126,8 @@ class Histogram:
         return Histogram(moved, self.zeros)
 
     def to_pairs(self) -> list[list[int]]:
-        """[exponent, count] of the bins that are not empty, without zeros and what is not finite;
-        -127 are float32's subnormals."""
+        """[exponent, count] of the bins that are not empty. Zeros and what is not finite are left
+        out; -127 stands for float32's subnormals."""
         present = self.counts[:_SPECIAL].copy()
         present[0] -= self.zeros
         return [[int(e) - _BIAS, int(present[e])] for e in np.flatnonzero(present)]

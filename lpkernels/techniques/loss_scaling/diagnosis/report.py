@@ -1,4 +1,4 @@
-"""The report: rows, what follows from them, and its file."""
+"""The report: its rows, what follows from them, and the file that holds it."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Report:
         margin: int = MARGIN,
         threshold: float = THRESHOLD,
     ) -> Recommendation:
-        """A static scale of the loss, and the narrowest formats; from the histograms alone.
+        """A static scale of the loss, and the narrowest formats, from the histograms alone.
 
         Args:
-            fmt: of all gradients, in place of those that they were counted for.
-            candidates: float formats of which the narrowest is looked for, for every kind.
+            fmt: the format of all gradients, in place of those that they were counted for.
+            candidates: float formats. For every kind the narrowest of them is looked for.
             margin: binades that stay free above the top of the largest gradient's binade. That top
                 is up to a binade above the gradient: 1 leaves one to two.
             threshold: how large a part of the sum of a tensor's magnitudes may be lost.
@@ -90,7 +90,7 @@ class Report:
         return [{"type": "tensor", **row.to_dict()} for row in self._found()]
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows so far, as plain values, of which there may be none."""
+        """The rows so far, as plain values; there may be none."""
         return {"rows": [row.to_dict() for row in self.rows]}
 
     def records(self, header: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

@@ -16,14 +16,15 @@ from lpkernels.techniques.loss_scaling.diagnosis.rules import Held, smallest_exp
 class TensorRow:
     """What was counted of one tensor of one layer, over all its calls.
 
-    layer, kind, tensor: whose it is: the layer's name; "input", "weight" (of a product of two
-        activations the left and the right one), "output", or these after "grad_"; and the name of
-        the argument where there are several of a kind.
-    format: that the recipe, or the caller, gives it.
-    calls: tensors counted.
+    layer, kind, tensor: whose row it is. layer: the layer's name. kind: "input", "weight" (a
+        product of two activations has the left one as input and the right one as weight), "output",
+        or one of these after "grad_". tensor: the name of the argument where there are several of a
+        kind.
+    format: the one that the recipe, or the caller, gives the tensor.
+    calls: how many tensors were counted.
     histogram: of the elements as the layer has them, before they are rounded: gradients times the
         loss scale, if there is one.
-    unscaled: of the gradients without the loss scale; the same where there is none.
+    unscaled: the histogram of the gradients without the loss scale; the same where there is none.
     overflow, underflow: how many elements the format rounds, to nearest even, beyond its largest
         value or to zero; 0 where the format has no range of its own.
     """
@@ -44,7 +45,7 @@ class TensorRow:
 
     @property
     def float_format(self) -> FloatFormat | None:
-        """The format, if its range is its own; formats that take theirs from the tensor lose
+        """The format, if its range is its own. A format that takes its range from the tensor loses
         nothing that a histogram could tell."""
         return self.format if isinstance(self.format, FloatFormat) else None
 
@@ -66,7 +67,7 @@ class TensorRow:
 
     @property
     def below_subnormal(self) -> float | None:
-        """The same below its smallest value: these underflow."""
+        """The part of the numbers below the format's smallest value: these underflow."""
         fmt = self.float_format
         return None if fmt is None else self._part(self.histogram.below(smallest_exponent(fmt)))
 
@@ -113,7 +114,7 @@ class TensorRow:
 
 
 def held(rows: list[TensorRow], fmt: FloatFormat | None = None) -> Iterator[tuple[TensorRow, Held]]:
-    """The rows that a format is to hold, their own or `fmt`, with their unscaled histograms."""
+    """The rows that have a format to hold them, their own or `fmt`, with unscaled histograms."""
     for row in rows:
         its = fmt or row.float_format
         if its is not None and row.histogram.numbers:

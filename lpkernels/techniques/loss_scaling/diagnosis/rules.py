@@ -1,4 +1,5 @@
-"""What a format loses of a histogram, the scale that fits, and the narrowest format. No torch."""
+"""What a format loses of a histogram, the scale that fits, and the narrowest format. It needs no
+torch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
 THRESHOLD = 0.01
 #: Binades kept free above the largest gradient, beyond its own.
 MARGIN = 1
-# A scale and its inverse are normal numbers of float32, as LossScaler asks.
+# Under such exponents a scale and its inverse are normal numbers of float32, as LossScaler asks.
 _MOST = 126
 
 #: A tensor's histogram and the format that is to hold it.
@@ -24,10 +25,10 @@ Held = tuple[Histogram, FloatFormat]
 class Lost:
     """What a format does not hold of a tensor's numbers (finite and not zero), as parts of them.
 
-    underflow: of the numbers, those below its smallest value. To the nearest, those below half of
-        it become zero, and the others the smallest value.
-    overflow: those from 2 ** (exponent of its largest value + 1) on. Numbers in the binade of the
-        largest value are held, though a few may round beyond it.
+    underflow: the part of the numbers that lie below its smallest value. Rounded to the nearest,
+        those below half of it become zero, and the others become the smallest value.
+    overflow: the part of the numbers from 2 ** (exponent of its largest value + 1) on. Numbers in
+        the binade of the largest value are held, though a few may round beyond it.
     magnitude: the part of the sum of all magnitudes that both make up. The rules decide by it,
         because most numbers of a gradient can be so small that nothing depends on them.
     """
@@ -44,9 +45,9 @@ def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> Lost:
     """What `fmt` loses of the numbers times 2 ** scale; nothing where there is no number.
 
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2, count the values below
-        fp16's range, and find that of one network the smallest of them do not matter. That shares
-        are of the numbers, without zeros (half of the gradients behind a ReLU, which no format
-        loses), and the share of the magnitude are ours.
+        fp16's range, and find that of one network the smallest of them do not matter. Two things
+        are ours: the share of the magnitude, and that shares leave out zeros (half of the gradients
+        behind a ReLU are zeros, which no format loses).
     """
     numbers = histogram.numbers
     if not numbers:
@@ -64,8 +65,9 @@ def smallest_exponent(fmt: FloatFormat) -> int:
 
 def static_exponent(largest: float, fmt: FloatFormat, *, margin: int = 0) -> int:
     """floor(log2(max / largest)) - margin: the largest exponent of 2 by which `largest` may be
-    multiplied and stay below the largest value of `fmt`, with `margin` binades to spare. From -126
-    to 126; exact, also where the quotient rounds.
+    multiplied and stay below the largest value of `fmt`, with `margin` binades to spare.
+
+    It lies between -126 and 126, and is exact, also where the quotient rounds.
 
     Raises: ValueError: largest is not positive and finite.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2: any constant will do whose
@@ -78,8 +80,10 @@ def static_exponent(largest: float, fmt: FloatFormat, *, margin: int = 0) -> int
 
 
 def fitting_exponent(held: Sequence[Held], *, margin: int = MARGIN) -> int:
-    """The largest exponent of a scale under which no tensor leaves its format: `static_exponent` of
-    the top of each tensor's largest binade, of which a histogram knows no more. 0 without numbers.
+    """The largest exponent of a scale under which no tensor leaves its format; 0 without numbers.
+
+    It is `static_exponent` of the top of each tensor's largest binade, because a histogram knows no
+    more of the largest number.
 
     The top is up to a binade above the largest number, so that with margin=1 the scale is one or
     two binades below that of the number itself.
@@ -103,9 +107,10 @@ def together(held: Sequence[Held], scale: int = 0) -> tuple[float, float]:
 
 def enough(held: Sequence[Held], most: int, *, threshold: float = THRESHOLD) -> int | None:
     """The smallest exponent up to `most` at which no tensor loses more than `threshold` of its
-    magnitude, from 0 on or, where `most` is negative, `most` itself; None where there is none.
+    magnitude; None where there is none. It is looked for from 0 on or, where `most` is negative, at
+    `most` itself.
 
-    Of the scales that are enough, the smallest leaves most room for gradients that grow.
+    Of the scales that are enough, the smallest leaves the most room for gradients that grow.
     """
     for scale in range(min(0, most), most + 1):
         if worst(held, scale).magnitude <= threshold:

@@ -33,10 +33,10 @@ STEP = "step"
 
 @dataclass
 class Batch:
-    """Parameters that one call steps: of one group, one set of formats, one device, one dtype.
+    """Parameters that one call steps; they share a group, a set of formats, a device and a dtype.
 
-    tensors: of each kind of `UpdateTensors`, in that order; what this process holds of each.
-    origins: where that begins in the whole parameter.
+    tensors: for each kind of `UpdateTensors`, in that order, what this process holds of each.
+    origins: where this process's part begins in each whole parameter.
     """
 
     step: arithmetic.Step
@@ -55,8 +55,8 @@ class Batch:
         kept: Mapping[str, Any],
         count: Tensor,
     ) -> None:
-        """A parameter that has a gradient, its number in the draws' keys, what is kept of it, and
-        where its updates are counted. layout: None, if all of it is here."""
+        """Adds a parameter that has a gradient, with its number in the draws' keys, what is kept of
+        it, and where its updates are counted. layout: None if all of the parameter is here."""
         gradients, weights, masters, first, second, steps, counts = self.tensors
         gradient = parameter.grad
         assert gradient is not None
@@ -98,13 +98,15 @@ class Batches:
         self._kind = type(optimizer)
         self._batches: dict[tuple[Any, ...], Batch] = {}
         self._steps: dict[int, arithmetic.Step] = {}
-        # For what several processes hold in parts: the count of all, that of this one, the group.
+        # For parameters that several processes hold in parts: the count of all processes, that of
+        # this one, and the group.
         self._counted: list[tuple[Tensor, Tensor, Any]] = []
 
     def add(
         self, group: Mapping[str, Any], parameter: Tensor, rule: Rule, kept: dict[str, Any]
     ) -> list[str]:
-        """A parameter that has a gradient, and what is kept of it; the states that begin now."""
+        """Adds a parameter that has a gradient, with what is kept of it; returns the names of the
+        states that begin now."""
         step = self._steps.get(id(group))
         if step is None:
             step = self._steps[id(group)] = _step_of(self._kind, group)
@@ -138,9 +140,9 @@ class Batches:
         return began
 
     def run(self, seed: Tensor, number: Tensor, found: Tensor | None, scale: Any) -> None:
-        """Makes them; all processes, where parameters are sharded.
+        """Makes the updates; where parameters are sharded all processes must call this.
 
-        seed: of the optimizer. number: of this step. found: 0-d bool. scale: what gradients are
+        seed: the optimizer's. number: that of this step. found: 0-d bool. scale: what gradients are
         still multiplied by.
         """
         draw = any(batch.formats.draws for batch in self._batches.values())
@@ -155,7 +157,7 @@ def _as_it_is(tensor: Tensor) -> Tensor:
 
 
 def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step:
-    """The options of a group, as they are now."""
+    """The step that the options of a group describe now."""
     lr, decay, maximize = group["lr"], group["weight_decay"], bool(group.get("maximize"))
     if kind is SGD:
         momentum, dampening = float(group["momentum"]), float(group["dampening"])
@@ -168,7 +170,7 @@ def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step
 
 
 def _rounding_of(formats: Formats, names: tuple[str, ...]) -> UpdateRounding:
-    """With the keys of the general path's draws."""
+    """The quantizers of an update, with the keys that draws have on the general path."""
     first, second = (
         _keyed(formats.of_state(name), state_key(name)) for name in (*names, "", "")[:2]
     )
@@ -182,14 +184,14 @@ def _rounding_of(formats: Formats, names: tuple[str, ...]) -> UpdateRounding:
 
 
 def _keyed(quantizer: Quantizer | None, key: int) -> Keyed:
-    """float32 is what values are already."""
+    """A quantizer with the key of its draws; none for float32, which values are already in."""
     rounds = quantizer is not None and quantizer.fmt != FP32
     return Keyed(quantizer if rounds else None, int(key))
 
 
 def _count_steps(kept: dict[str, Any], parameter: Tensor) -> list[str]:
     """Makes the count of steps a float32 number on the parameter's device, where the pass reads it;
-    its name, if it begins."""
+    returns its name if it begins now, in a list."""
     count = kept.get(STEP)
     if isinstance(count, Tensor) and count.dtype == torch.float32:
         if count.device == parameter.device:

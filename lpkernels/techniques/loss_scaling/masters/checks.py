@@ -1,4 +1,4 @@
-"""Checks of what can be wrapped, and warnings for users who ask for narrow states."""
+"""Checks of optimizers that are to be wrapped, and warnings for users who ask for narrow states."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _REFUSED = {
     "LBFGS": "it evaluates the loss again within a step, and all parameters are one vector to it",
     "SparseAdam": "it takes sparse gradients",
 }
-# How much of a squared gradient enters these states in a step, keyed by the option that says so.
+# How much of a squared gradient a step adds to these states, by the options of the group.
 _SQUARES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "exp_avg_sq": lambda group: 1 - float(group["betas"][1]) if "betas" in group else math.nan,
     "square_avg": lambda group: 1 - float(group.get("alpha", group.get("rho", math.nan))),
     "sum": lambda group: 1.0,
 }
-# Gradients below the smallest value of fp16 do not matter here.
+# Smaller gradients do not matter here: it is the smallest value of fp16.
 _SMALLEST_GRADIENT = 2.0**-24
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Checks for an optimizer whose update of a parameter depends on that parameter alone.
+    """Checks that an optimizer's update of a parameter depends on that parameter alone.
 
-    Raises: TypeError: no optimizer.  NotImplementedError: one that is known not to be such.
-        ValueError: one that is wrapped already.
+    Raises: TypeError: it is no optimizer.  NotImplementedError: it is known to work otherwise.
+        ValueError: it is wrapped already.
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
@@ -64,7 +64,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def refuse_step(optimizer: Optimizer, closure: Any = None) -> None:
-    """The step of an optimizer that is wrapped."""
+    """Takes the place of the step of an optimizer that is wrapped; it raises an error."""
     raise RuntimeError(
         f"MasterWeights: the step of the wrapped {type(optimizer).__name__} was called, which "
         "would change the working copies and no master; call the wrapper's step"
@@ -74,7 +74,7 @@ def refuse_step(optimizer: Optimizer, closure: Any = None) -> None:
 def check_unchanged(parameter: Tensor, rule: Rule, counts: Tensor) -> None:
     """Checks that a parameter has a dense gradient and is as it was when it was wrapped.
 
-    counts: what was kept of it then, on its device.
+    counts: the counts that were made then, on the device that the parameter had.
     Raises: TypeError, RuntimeError: it is not.
     """
     gradient = parameter.grad
@@ -93,9 +93,10 @@ def check_unchanged(parameter: Tensor, rule: Rule, counts: Tensor) -> None:
 
 
 def state_names(optimizer: Optimizer) -> set[str]:
-    """The states of elements that the optimizer keeps, from those it has and from a step on zeros.
+    """The names of the states of elements that the optimizer keeps: of those it has, and of those
+    that a step on zeros makes.
 
-    The step is that of a small parameter of its own, with the options of each group.
+    The step is one on a small parameter of its own, with the options of each group.
     """
     names = {
         name
@@ -115,8 +116,8 @@ def state_names(optimizer: Optimizer) -> set[str]:
 
 
 def check_states(optimizer: Optimizer, formats: Iterable[Formats]) -> None:
-    """Checks that formats are given only to states that exist.  Raises ValueError.  May warn: see
-    `_warn`."""
+    """Checks that formats are given only to states that exist.  Raises ValueError.  It may warn, as
+    `_warn` says."""
     formats = list(formats)
     if any(each.states for each in formats):
         known = state_names(optimizer)
@@ -136,7 +137,7 @@ def check_states(optimizer: Optimizer, formats: Iterable[Formats]) -> None:
 def _warn(formats: Formats, group: Mapping[str, Any]) -> None:
     """Warns where a second moment stays 0, because what a step adds to 0 rounds to 0.
 
-    With beta = 0.999 in fp16 that holds of |g| < 5.5e-3: (1 - beta) g^2 < 2^-25.
+    With beta = 0.999 in fp16 this is so for |g| < 5.5e-3, where (1 - beta) g^2 < 2^-25.
     """
     for name, share in _SQUARES.items():
         if name not in formats.states and formats.states:
@@ -160,7 +161,7 @@ def _warn(formats: Formats, group: Mapping[str, Any]) -> None:
 
 
 def _rounds_to_zero_below(quantizer: Quantizer) -> float:
-    """The largest value that becomes 0; 0.0 where that depends on other values or draws."""
+    """The largest value that becomes 0; 0.0 where it depends on other values or on draws."""
     fmt = quantizer.fmt
     if isinstance(fmt, FixedFormat):
         least = 2.0**-fmt.frac_bits

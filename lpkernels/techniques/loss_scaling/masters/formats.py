@@ -20,7 +20,7 @@ FLOAT32 = Quantizer(FP32)
 class Formats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
-    states: of the optimizer's states by name; those of other names have `state`.
+    states: formats of the optimizer's states, by name; states of other names have `state`.
     """
 
     weight: Quantizer
@@ -35,7 +35,8 @@ class Formats:
     def of(values: Mapping[str, Any], base: Formats | None = None, where: str = "") -> Formats:
         """`base` with settings as the user gives them.
 
-        Raises: TypeError, ValueError: no such setting or format, or formats that do not go together
+        Raises: TypeError, ValueError: there is no such setting or format, or formats do not go
+            together.
         """
         known = [each.name for each in fields(Formats) if each.name != "states"]
         strange = sorted(set(values) - set(known))
@@ -95,8 +96,8 @@ class Formats:
 
     @cached_property
     def working_is_master(self) -> bool:
-        """Whether the working copy holds every bit of the master: one format whose values never
-        move when they are rounded to it again."""
+        """Whether the working copy holds every bit of the master: both have one format, whose
+        values never move when they are rounded to it again."""
         same = self.weight.fmt == self.master.fmt and not self.split
         return same and isinstance(self.weight.fmt, FloatFormat | FixedFormat)
 
@@ -130,12 +131,12 @@ class Formats:
 
 
 def remainder_format(weight: Quantizer) -> FixedFormat | None:
-    """The format of the integers between a float32 value and the same value rounded to `weight`,
-    both as codes; None where these integers take more than the few bits that `weight` lacks.
+    """The format of the differences between the codes of a float32 value and of the same value
+    rounded to `weight`; None where these integers take more than the few bits that `weight` lacks.
 
-    Below r bits that are dropped, rounding toward zero leaves 0 .. 2^r - 1 and nearest_away
-    -2^(r-1) .. 2^(r-1) - 1: r bits. nearest_even takes ties from both sides and all others from
-    twice as far: one bit more.
+    Where r bits are dropped, rounding toward zero leaves 0 .. 2^r - 1 and nearest_away leaves
+    -2^(r-1) .. 2^(r-1) - 1: r bits. One bit more is needed by nearest_even, which takes ties from
+    both sides, and by all other modes, which take values from twice as far.
     """
     fmt = weight.fmt
     if not isinstance(fmt, FloatFormat) or not 0 < fmt.man_bits < 23:

@@ -47,8 +47,8 @@ def check_fused(
 
 
 class Choice:
-    """The choice whether the fused pass makes an update, for one step of an optimizer, whose
-    options and formats are looked at once."""
+    """Chooses whether the fused pass makes an update. It serves one step of an optimizer, and looks
+    at options and formats once."""
 
     def __init__(self, fused: bool | None, optimizer: Optimizer) -> None:
         self._fused, self._kind = fused, type(optimizer)
@@ -56,7 +56,7 @@ class Choice:
         self._formats: dict[int, str] = {}
 
     def takes(self, group: Mapping[str, Any], parameter: Tensor, rule: Rule) -> bool:
-        """Raises ValueError where it must and cannot."""
+        """Whether the pass makes this update. Raises ValueError where it must and cannot."""
         if self._fused is False:
             return False
         options = self._options.get(id(group))
@@ -74,7 +74,7 @@ class Choice:
 
 
 def refusal(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor, rule: Rule) -> str:
-    """Why an update is not one for the fused pass; "" if it is."""
+    """Why the fused pass cannot make an update; "" if it can."""
     kind = type(optimizer)
     return _of_options(kind, group) or _of_formats(rule.formats, kind) or _of_parameter(parameter)
 
@@ -110,7 +110,7 @@ def _of_parameter(parameter: Tensor) -> str:
 
 
 def _of_formats(formats: Formats, kind: type[Optimizer]) -> str:
-    """Why these formats are not for the fused pass."""
+    """Why the fused pass cannot work with these formats; "" if it can."""
     if formats.split or formats.compensation is not None:
         return "it keeps neither split masters nor a compensation"
     rounded = {"grad": formats.grad, "weight": formats.weight, "master": formats.master}

@@ -40,7 +40,7 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
     run,
 )
 
-# What a copy of the wrapper has, beside what torch copies of any optimizer.
+# Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
 _OWN = (
     "optimizer", "_all_rules", "_rules", "_fused", "_seed", "_step", "_begun", "_lent", "_ready",
 )  # fmt: skip
@@ -49,7 +49,7 @@ _OWN = (
 class MasterWeights(Optimizer):
     """An optimizer that steps on masters of the weights; the model holds working copies of them.
 
-    In a step of a parameter its gradient is unscaled and rounded to `grad`, the optimizer steps on
+    In a parameter's step its gradient is unscaled and rounded to `grad`, the optimizer steps on
     the master in float32, the result is rounded to `master` and the optimizer's states to `state`,
     and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
     of their formats; one parameter at a time is unpacked, or none (`fused`).
@@ -62,7 +62,7 @@ class MasterWeights(Optimizer):
         optimizer: a torch.optim.Optimizer, or any whose update of a parameter depends on that
             parameter, its gradient and its states alone. It belongs to the wrapper from now on;
             what it keeps is taken over. LBFGS and SparseAdam are refused.
-        weight: of the working copies; parameters keep their dtype, which must hold its values.
+        weight: of the working copies. Parameters keep their dtype, which must hold its values.
         master: of the masters; its rounding rounds the updates: "e6m9:stochastic" is the 16-bit
             master of Wang et al.
         state: of the optimizer's states, or {state's name: format}, where others are fp32. Numbers
@@ -72,9 +72,9 @@ class MasterWeights(Optimizer):
         grad: of the gradients as they enter; None leaves them.
         compensation: keeps what rounding the master loses, in this format, and adds it to the next
             update (Kahan).
-        split: the master is fp32 and is kept as the working copy, which must be an e8m<bits> such
-            as bf16, and the bits that it lacks: 16 where bf16 is rounded nearest_away or
-            toward_zero, else 17.
+        split: the master is fp32, and is kept as two things: the working copy, which must be an
+            e8m<bits> such as bf16, and the bits that the copy lacks, 16 where bf16 is rounded
+            nearest_away or toward_zero, else 17.
         named_parameters: names for `exceptions` and errors, as model.named_parameters() gives them;
             else those that the optimizer was made with, else positions "0", "1", ...
         exceptions: {glob of names: {argument: another value}} of weight, master, state, grad,
@@ -85,16 +85,16 @@ class MasterWeights(Optimizer):
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
-    tensor). The seed is kept in state_dict, and is that of the first process in all of them, which
-    all call the constructor, if anything is stochastic: any number of processes (DDP or FSDP2,
-    whose parameters the general path gathers one at a time) and a resumed run give the same weights
-    from the same gradients.
+    tensor). The seed is kept in state_dict. If anything is stochastic, all processes call the
+    constructor and get the first one's seed. So any number of processes (DDP or FSDP2, whose
+    parameters the general path gathers one at a time) and a resumed run give the same weights from
+    the same gradients.
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed, weights, states, counts
-    and step numbers alike. The flag is read in two cases alone: a parameter's states that the last
-    step began are kept if that ran; and where the optimizer counts steps on the host and the flag
-    is on a device (use capturable=True or fused=True).
+    and step numbers alike. The flag is read in two cases alone: to learn whether the step ran that
+    began a parameter's states, which are kept only then; and where the optimizer counts steps on
+    the host and the flag is on a device (use capturable=True or fused=True).
 
     Raises:
         TypeError, ValueError, NotImplementedError: see the arguments; a glob that matches nothing,
@@ -142,8 +142,8 @@ class MasterWeights(Optimizer):
         self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
         self._seed = _drawn_seed(generator, parameters[0].device, all_rules.draw)
         self._step = torch.zeros_like(self._seed)
-        # Parameters whose states were begun in the last step, each with the flag that says that the
-        # step did not run.
+        # Parameters whose states were begun in the last step, each with a flag that says whether
+        # that step did not run.
         self._begun: list[tuple[Tensor, Tensor, list[str]]] = []
         self._lent = False
         self._adopt(rules)
@@ -161,7 +161,7 @@ class MasterWeights(Optimizer):
             RuntimeError: within `masters()`; a parameter has changed its dtype, device or shape.
             TypeError: a sparse gradient.
             ValueError: a master or state that is not finite, in a format without such codes. The
-                parameters before that one are updated then.
+                parameters before it are updated then.
         """
         loss = None
         if closure is not None:
@@ -197,12 +197,12 @@ class MasterWeights(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Wraps more parameters, under the same formats and exceptions.
 
-        Their names are those in the group, `{"params": [(name, parameter), ...]}`, where the
-        optimizer's other groups have names too, else positions, which go on.
+        Their names are those in the group, `{"params": [(name, parameter), ...]}`, if the
+        optimizer's other groups have names too; else positions, counted on from the others.
         Raises: as the constructor; nothing is changed then.
         """
         if not self._ready:
-            # torch's constructor, with the groups of the optimizer that is wrapped
+            # This runs torch's constructor, with the groups of the optimizer that is wrapped.
             super().add_param_group(param_group)
             return
         self._check_own("add_param_group")
@@ -227,10 +227,10 @@ class MasterWeights(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Masters, states, counts, options, seed and step, of the whole tensors; all processes must
-        call it.
+        call this.
 
-        Plain values and tensors, which are those kept where they are whole here: copy what must not
-        change. The weights themselves are the model's: save its state_dict too.
+        It holds plain values and tensors. A tensor that is whole here is the one that is kept: copy
+        it if it must not change. The weights themselves are the model's: save its state_dict too.
         """
         self._settle()
         return saving.state_of(self, super().state_dict())
@@ -238,7 +238,7 @@ class MasterWeights(Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was made, with any number of processes, all of which must call
-        it.
+        this.
 
         Load the model's state_dict as well, before or after.
         Raises: ValueError: it is not that of a MasterWeights of such parameters, shapes and
@@ -257,8 +257,8 @@ class MasterWeights(Optimizer):
     def masters(self) -> Iterator[None]:
         """Inside the block the parameters hold their masters, for a test or to save the model.
 
-        Parameters of other dtypes than float32 become float32 tensors meanwhile; what they held
-        comes back at the end, whatever the block did to it. A copy of all working copies is kept.
+        Parameters of other dtypes than float32 become float32 tensors meanwhile. What they held
+        comes back at the end, whatever the block did to them. A copy of all working copies is kept.
         Raises: RuntimeError: within such a block. NotImplementedError: sharded parameters that are
             not float32.
         """
@@ -283,7 +283,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def take_weights(self) -> None:
-        """Makes the masters anew from the parameters as they are: after loading other weights.
+        """Makes the masters anew from the parameters as they are; for use after loading weights.
 
         States and counts stay; the draws are those of the present step.
         """
@@ -294,12 +294,12 @@ class MasterWeights(Optimizer):
             self.state[parameter].update({**kept, COUNTS: counts})
 
     def stagnation(self) -> dict[str, Stagnation]:
-        """By parameter, since the start or `reset_stagnation`: updates that changed nothing.
+        """By parameter: the updates since the start or `reset_stagnation` that changed nothing.
 
         An update of an element is asked for if its gradient is not 0 or the optimizer's step in
-        float32 moves it; it changes nothing if the master, and its compensation, are as before:
-        lost when the master was rounded, in float32 itself, or by a learning rate of 0. Reads the
-        counts from the device.
+        float32 moves it. It changes nothing if the master, and its compensation, are as before: it
+        was lost when the master was rounded, in float32 itself, or by a learning rate of 0. Reads
+        the counts from the device.
         """
         return {
             rule.name: Stagnation(*(int(count) for count in self.state[p][COUNTS].tolist()))
@@ -316,7 +316,7 @@ class MasterWeights(Optimizer):
         return dict(self._rules)
 
     def __getstate__(self) -> dict[str, Any]:
-        """torch leaves out all but groups and states."""
+        """The attributes of a copy; torch leaves out all but groups and states."""
         return {**super().__getstate__(), **{name: getattr(self, name) for name in _OWN}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -329,7 +329,7 @@ class MasterWeights(Optimizer):
         return f"MasterWeights({shown})\n{super().__repr__()}"
 
     def _guard(self) -> None:
-        """The optimizer's own step is an error from now on."""
+        """Makes the optimizer's own step an error from now on."""
         setattr(self.optimizer, "step", MethodType(refuse_step, self.optimizer))  # noqa: B010
 
     @torch.no_grad()
@@ -343,7 +343,8 @@ class MasterWeights(Optimizer):
             self.state[parameter] = {**kept, **adopt_state(parameter, rule, known, seed)}
 
     def _seed_of(self, parameter: Tensor, step: Tensor) -> Tensor | None:
-        """The seed of a parameter in a step: derived from those, in this order."""
+        """The seed of a parameter in a step, derived from the seed, the step and the parameter's
+        number, in this order."""
         rule = self._rules[parameter]
         if not rule.formats.draws:
             return None
@@ -351,7 +352,7 @@ class MasterWeights(Optimizer):
         return seed.to(parameter.device)
 
     def _flag(self) -> Tensor | None:
-        """A 0-d bool: nothing must change. None: the step runs."""
+        """A 0-d bool that is true if nothing must change. None: the step runs."""
         found = getattr(self, "found_inf", None)
         if found is None:
             return None
@@ -360,7 +361,7 @@ class MasterWeights(Optimizer):
     def _settle(self) -> None:
         """Forgets the states that were begun in a step which did not run."""
         begun, self._begun = self._begun, []
-        # all parameters of a device have one flag
+        # All parameters of a device have one flag.
         flags = {id(found): found for found, _, _ in begun}
         skipped = {key: bool(found) for key, found in flags.items()}
         for found, parameter, names in begun:
@@ -388,7 +389,7 @@ class MasterWeights(Optimizer):
 def _drawn_seed(
     generator: torch.Generator | Tensor | None, device: torch.device, share: bool
 ) -> Tensor:
-    """One int64 on the device; that of the first process in all of them, if it is shared."""
+    """One int64 on the device; if it is shared, all processes get the first one's."""
     seed = seed_for(True, generator)
     assert seed is not None
     return (shared(seed, device) if share else seed).to(device, copy=True)

@@ -24,13 +24,13 @@ class MemoryRow:
     """What one kind of tensor takes in this process.
 
     what: "working copy", "master", "remainder", "compensation", a state's name, "counts", or
-        "transient": what a step unpacks of one parameter at a time and the codes it makes, of that
-        where it is most, without the optimizer's own intermediate results; the fused pass unpacks
-        nothing.
-    fmt: its format; "" of counts.
-    values: elements.
-    bytes: allocated.
-    bits: of the formats' codes and scales, what hardware with these formats would keep.
+        "transient". The last is what a step unpacks of one parameter at a time and the codes that
+        it makes, of the parameter for which both take most, without the optimizer's own
+        intermediate results. The fused pass unpacks nothing.
+    fmt: the format of the tensors; "" for counts.
+    values: how many elements they have.
+    bytes: how many are allocated.
+    bits: those of the formats' codes and scales, which hardware with these formats would keep.
     """
 
     what: str
@@ -89,8 +89,8 @@ def _unpacked(optimizer: MasterWeights, parameter: Tensor, rule: Rule) -> Memory
     """The float32 numbers that an update of the parameter has at once, beside the optimizer's own,
     and the new codes, all of which are made before any is kept.
 
-    The stepped master and the masks of what moved always; each other one only where it is not the
-    memory that is kept.
+    The stepped master and the masks of what moved always count; any other tensor counts only where
+    it is not the memory that is kept.
     """
     formats, sharded = rule.formats, hasattr(parameter, "to_local")
     narrow = parameter.dtype != torch.float32

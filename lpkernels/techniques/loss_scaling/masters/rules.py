@@ -1,4 +1,4 @@
-"""Which parameter has which formats: exceptions by name, and what a parameter can have."""
+"""Which formats each parameter has: exceptions by name, and the formats that it can have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lpkernels.techniques.loss_scaling.masters.formats import Formats
 
 Names: TypeAlias = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
-# exponent and mantissa bits of what a parameter can be
+# Exponent and mantissa bits of the dtypes that a parameter can have.
 _DTYPES = {
     torch.float16: (5, 10),
     torch.bfloat16: (8, 7),
@@ -27,7 +27,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """What a parameter is called, its number in the draws' keys, its formats and its dtype."""
+    """A parameter's name, its number in the draws' keys, its formats and its dtype."""
 
     name: str
     number: int
@@ -39,9 +39,9 @@ class Rules:
     """The rule of any parameter, by its name.
 
     Args:
-        formats: of all.
+        formats: those of all parameters.
         exceptions: {glob: settings that differ}; the first glob that a name matches holds.
-        names: {parameter: name}; None: a parameter is called by its position, "0", "1", ...
+        names: {parameter: name}; None: a parameter's name is its position, "0", "1", ...
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Rules:
         return any(formats.draws for formats in self.formats())
 
     def formats(self) -> list[Formats]:
-        """All that occur."""
+        """All formats that occur."""
         return [self._formats, *self._exceptions.values()]
 
     def of(self, parameters: Iterable[Tensor], start: int = 0) -> dict[Tensor, Rule]:
-        """The rules of parameters, numbered from `start`; each was checked."""
+        """The rules of parameters, numbered from `start`; each parameter is checked."""
         found = {}
         for number, parameter in enumerate(parameters, start):
             name = self._name(parameter, number)
@@ -128,7 +128,7 @@ def names_of(
 
 
 def group_names(groups: Iterable[Mapping[str, Any]]) -> dict[Tensor, str]:
-    """The names that groups of named parameters have themselves."""
+    """The names that the groups give themselves, where they are groups of named parameters."""
     return {
         parameter: name
         for group in groups

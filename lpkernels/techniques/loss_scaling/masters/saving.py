@@ -1,4 +1,4 @@
-"""What a state_dict of masters holds: whole tensors, and what they mean."""
+"""What a state_dict of masters holds: whole tensors, and their names and formats."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 
 State = dict[str, Any]
-# What a state_dict calls all that an optimizer's own has no place for.
+# The key of a state_dict for all that an optimizer's own state_dict has no place for.
 KEY = "master_weights"
 
 
 def state_of(optimizer: MasterWeights, own: State) -> State:
-    """All processes: `own`, an optimizer's state_dict, with whole tensors and what they mean."""
+    """`own`, an optimizer's state_dict, with whole tensors and what they mean; all processes must
+    call this."""
     rules = optimizer.rules()
     state = {
         rule.number: {
@@ -48,7 +49,7 @@ def state_of(optimizer: MasterWeights, own: State) -> State:
 
 
 def load(optimizer: MasterWeights, state: Mapping[str, Any]) -> None:
-    """All processes: takes over what `state_of` returned.
+    """Takes over what `state_of` returned; all processes must call this.
 
     Raises: ValueError: it does not fit; nothing is changed then.
     """
@@ -135,7 +136,7 @@ def _check_tensors(parameter: Tensor, rule: Rule, values: Mapping[str, Any]) -> 
 
 
 def _whole(name: str, value: Any, parameter: Tensor, rule: Rule) -> Any:
-    """All processes: what a process keeps a part of, whole."""
+    """A tensor of which a process keeps a part, whole; all processes must call this."""
     layout = Layout.of(parameter)
     if layout.mesh is None or not isinstance(value, Tensor):
         return value

@@ -1,4 +1,4 @@
-"""A parameter of which this process may hold a part (DTensor, as FSDP2 makes them)."""
+"""A parameter of which this process may hold only a part (a DTensor, as FSDP2 makes them)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 class Layout:
     """Where the parts of a tensor are; with mesh None all of it is here.
 
-    shape: of the whole.
+    shape: that of the whole.
     """
 
     shape: torch.Size
@@ -23,12 +23,12 @@ class Layout:
 
     @staticmethod
     def of(parameter: Tensor) -> Layout:
-        """Of a parameter, whose states lie as it does."""
+        """The layout of a parameter, whose states lie as it does."""
         mesh = getattr(parameter, "device_mesh", None)
         return Layout(parameter.shape, mesh, tuple(getattr(parameter, "placements", ())))
 
     def whole(self, part: Tensor) -> Tensor:
-        """All processes: the whole, of which each brings its part."""
+        """The whole, to which each process brings its part; all processes must call this."""
         return whole(self.placed(part))
 
     def placed(self, part: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Layout:
         )
 
     def part(self, everything: Tensor) -> Tensor:
-        """This process's part of what all of them have whole; nothing is sent."""
+        """This process's part of a tensor that all of them have whole; nothing is sent."""
         if self.mesh is None:
             return everything
         from torch.distributed.tensor import DTensor, Replicate
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def is_range(self) -> bool:
-        """Whether every process holds neighbours in row-major order: everything, or rows."""
+        """Whether every process holds neighbours in row-major order: everything, or some rows."""
         if self.mesh is None:
             return True
         from torch.distributed.tensor import Shard
@@ -75,7 +75,7 @@ class Layout:
 
     @property
     def group(self) -> Any:
-        """The processes that hold such ranges of one whole; None where each holds all of it."""
+        """The processes that hold such ranges of one whole; None where each holds the whole."""
         return self.mesh.get_group(self._divided[0]) if self._divided else None
 
     @property
@@ -90,21 +90,21 @@ def is_placed(tensor: Tensor) -> bool:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All processes: the whole of a tensor of which each may hold a part."""
+    """The whole of a tensor of which each process may hold a part; all processes must call this."""
     gathered = getattr(tensor, "full_tensor", None)
     return tensor if gathered is None else gathered()
 
 
 def here(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor: changing it changes the tensor."""
+    """The part of a tensor that this process holds. Changing it changes the tensor."""
     local = getattr(tensor, "to_local", None)
     return tensor.detach() if local is None else local().detach()
 
 
 def add_up(parts: list[tuple[Tensor, Tensor, Any]]) -> None:
-    """All processes: adds to each total what every process of a group counted.
+    """Adds to each total what every process of a group counted; all processes must call this.
 
-    parts: (total, own count, group), of one shape and device for each group.
+    parts: (total, own count, group); the parts of one group have one shape and one device.
     """
     groups: dict[int, list[tuple[Tensor, Tensor, Any]]] = {}
     for part in parts:
@@ -116,7 +116,7 @@ def add_up(parts: list[tuple[Tensor, Tensor, Any]]) -> None:
 
 
 def shared(seed: Tensor, device: torch.device) -> Tensor:
-    """The first process's seed, in all of them."""
+    """The first process's seed, which all processes get."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return seed
     common = seed.to(device)

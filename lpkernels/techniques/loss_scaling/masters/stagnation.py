@@ -13,5 +13,5 @@ class Stagnation(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the updates that were asked for, those that changed nothing; 0 of none."""
+        """The part of the updates asked for that changed nothing; 0 if none was asked for."""
         return self.unchanged / self.asked if self.asked else 0.0

@@ -1,4 +1,5 @@
-"""The optimizer's states as they are kept: rounded, in codes, in parts where parameters are."""
+"""The optimizer's states as they are kept: rounded, as codes, and in parts where the parameters
+are in parts."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ _NUMBERS = {"step", "eta", "mu", "mu_product"}
 
 
 def state_key(name: str) -> int:
-    """The key of the draws of a state: the same whatever other states there are."""
+    """The key of the draws of a state; it is the same whatever other states there are."""
     return (1 << 32) + zlib.crc32(name.encode())
 
 
 def is_values(name: str, value: Any) -> bool:
-    """Whether a state has a format: float values for elements, no count of steps."""
+    """Whether a state has a format: it holds float values of elements and counts no steps."""
     return isinstance(value, Tensor) and value.is_floating_point() and name not in _NUMBERS
 
 
 def kept_format(name: str, value: Any, rule: Rule) -> Format | None:
-    """The format of what is kept under a name; None of counts and other plain values."""
+    """The format of what is kept under a name; None for counts and other plain values."""
     formats = rule.formats
     if name in OWN:
         owners = {MASTER: formats.master, COMPENSATION: formats.compensation}
@@ -49,10 +50,10 @@ def kept_format(name: str, value: Any, rule: Rule) -> Format | None:
 def decoded_states(
     kept: Mapping[str, Any], rule: Rule, layout: Layout, shape: torch.Size, copies: bool
 ) -> dict[str, Any]:
-    """The optimizer's states as it knows them, whole.
+    """The optimizer's states as the optimizer knows them, whole.
 
-    shape: of the part that is kept here.
-    copies: no memory that is kept is handed out itself.
+    shape: that of the part that is kept here.
+    copies: memory that is kept is never handed out itself.
     """
     formats, found = rule.formats, {}
     for name, value in kept.items():
@@ -76,7 +77,8 @@ def _is_coded_state(value: Any, name: str, rule: Rule) -> bool:
 
 
 def encoded_state(name: str, value: Any, rule: Rule, layout: Layout, seed: Tensor | None) -> Any:
-    """How a state is kept: rounded; as codes and in parts where it has the parameter's shape."""
+    """A state as it is kept: rounded, and as codes and in parts where it has the parameter's
+    shape."""
     if not is_values(name, value):
         if _is_coded_state(value, name, rule):
             raise NotImplementedError(

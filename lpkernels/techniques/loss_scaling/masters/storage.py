@@ -13,12 +13,12 @@ from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import derived_seed
 
-# Formats that torch has, and keeps at their size.
+# Formats that torch has a dtype for and keeps at their size.
 _DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 
 
 def rounded(values: Tensor, quantizer: Quantizer | None, seed: Tensor | None, key: int) -> Tensor:
-    """float32 values of the format; those given where it is float32.
+    """Float32 values of the format; the values that are given where the format is float32.
 
     A draw is that of (seed, key, row-major index in `values`): pass whole tensors.
     """
@@ -47,7 +47,7 @@ def zeros(shape: torch.Size, fmt: FloatFormat, device: torch.device) -> Tensor:
 
 
 def decoded(kept: Tensor, fmt: Format, shape: torch.Size) -> Tensor:
-    """The float32 values; the tensor that is kept itself where that is float32."""
+    """The float32 values; where these are kept as they are, the tensor that is kept itself."""
     if fmt in _DTYPES:
         return kept.float()
     return unpack(kept, fmt, shape)  # type: ignore[arg-type]
@@ -73,16 +73,17 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
 
 
 def remainder(master: Tensor, working: Tensor) -> Tensor:
-    """Codes of float32 numbers between a master and its working copy, signed, as float32: what is
-    added to one gives the other. They have one sign, so both count along the magnitude.
+    """How many codes of float32 lie between a master and its working copy, signed, as float32.
+    Added to the code of one it gives that of the other; both have one sign, so that codes count
+    along the magnitude.
 
-    0 for NaN, which is reassembled as the one NaN that the working copy has.
+    It is 0 for NaN, which is reassembled as the one NaN that the working copy has.
     """
     apart = master.contiguous().view(torch.int32) - working.contiguous().view(torch.int32)
     return apart.to(torch.float32).masked_fill_(master.isnan(), 0)
 
 
 def reassembled(working: Tensor, apart: Tensor) -> Tensor:
-    """The master of which `remainder` was taken."""
+    """The master that `remainder` was taken of."""
     codes = working.contiguous().view(torch.int32) + apart.to(torch.int32)
     return codes.view(torch.float32)

@@ -48,10 +48,10 @@ class Key(IntEnum):
 class Update:
     """A parameter to update, which has a gradient.
 
-    optimizer, group: whose step it is, and its options.
-    kept: what is kept of the parameter between steps, changed by the update.
-    seed: of its draws in this step; None where it draws nothing.
-    found: 0-d bool on its device: the update must change nothing; None: it runs.
+    optimizer, group: the optimizer whose step it is, and the options of the parameter's group.
+    kept: what is kept of the parameter between steps; the update changes it.
+    seed: the seed of its draws in this step; None where it draws nothing.
+    found: 0-d bool on its device, true if the update must change nothing; None: it runs.
     scale: what the gradient is still multiplied by, on its device, or None.
     """
 
@@ -66,7 +66,8 @@ class Update:
 
 
 def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
-    """The master of a parameter, which becomes its working copy; what is kept of it."""
+    """Makes the master of a parameter, which becomes its working copy; returns what is kept of
+    it."""
     layout, formats = Layout.of(parameter), rule.formats
     values = layout.whole(here(parameter))
     if values.dtype != torch.float64:
@@ -76,7 +77,7 @@ def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     with _named(rule, "master"):
         for name, codes in _masters(formats, layout, master, working).items():
-            # codes of float32 may be the parameter's own memory
+            # Codes of float32 may be the parameter's own memory.
             kept[name] = codes.clone()
     if formats.compensation is not None:
         nothing = torch.zeros_like(layout.part(master))
@@ -98,14 +99,15 @@ def adopt_state(
         )
     for name, value in state.items():
         if is_values(name, value):
-            # bare optimizers keep states in the parameter's dtype
+            # Bare optimizers keep states in the parameter's dtype.
             value = whole(value).float()
         found[name] = encoded_state(name, value, rule, layout, seed)
     return found
 
 
 def master_values(parameter: Tensor, rule: Rule, kept: Mapping[str, Any]) -> Tensor:
-    """All processes: the whole master, float32; perhaps the memory that is kept itself."""
+    """The whole master in float32, perhaps the memory that is kept itself; all processes must call
+    this."""
     layout, formats = Layout.of(parameter), rule.formats
     mine = here(parameter)
     if formats.split:
@@ -124,10 +126,10 @@ def run(update: Update) -> list[str]:
     """Makes an update, of any optimizer that treats every parameter on its own, in float32;
     returns the names of the states that it began.
 
-    In this order: the gradient is unscaled and rounded, the optimizer steps on the master, the
+    The order is this: the gradient is unscaled and rounded, the optimizer steps on the master, the
     master is rounded, the states are rounded, and the working copy is rounded from the master.
 
-    Raises: ValueError: a value that the format it is kept in has no code for.
+    Raises: ValueError: a value has no code in the format that it is kept in.
     """
     parameter, rule, kept = update.parameter, update.rule, update.kept
     layout, formats = Layout.of(parameter), rule.formats
@@ -135,7 +137,7 @@ def run(update: Update) -> list[str]:
     asked = gradient != 0
     before = master_values(parameter, rule, kept)
     after = before.clone()
-    # memory that is kept is handed out itself where what comes back is surely kept
+    # Memory that is kept is handed out itself where the values that come back are surely kept.
     copies = update.found is not None or not formats.take_anything
     states = decoded_states(kept, rule, layout, here(parameter).shape, copies)
     began = step_alone(update.optimizer, update.group, after, gradient, states)
@@ -143,7 +145,7 @@ def run(update: Update) -> list[str]:
     asked |= moved
     del gradient
     if update.found is not None:
-        # what must not be kept may hold values without a code
+        # Values that must not be kept may have no code.
         after.masked_fill_(update.found, 0)
     master, left = _rounded_master(update, layout, before, after)
     working = rounded(master, formats.weight, update.seed, Key.WEIGHT)
@@ -172,7 +174,8 @@ def step_alone(
     gradient: Tensor,
     state: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The optimizer's step as if `values`, changed in place, were its one parameter: its new state.
+    """Makes the optimizer's step as if `values`, changed in place, were its one parameter; returns
+    its new state.
 
     The optimizer's own groups and states are as before afterwards; its hooks are not called.
     """
@@ -182,7 +185,7 @@ def step_alone(
     optimizer.param_groups = [{**group, "params": [alone]}]
     optimizer.state = defaultdict(dict, {alone: dict(state)} if state else {})
     step: Any = type(optimizer).step
-    # torch wraps each class's step in what calls the hooks
+    # torch wraps each class's step in a function that calls the hooks.
     unhooked = step.__wrapped__ if getattr(step, "hooked", False) else step
     try:
         with torch.no_grad():
@@ -193,7 +196,7 @@ def step_alone(
 
 
 def write(target: Tensor, value: Tensor, found: Tensor | None) -> None:
-    """target = value, unless `found`, which is not read."""
+    """Makes target = value, unless `found` is true; nothing waits to read it."""
     if value is target:
         return
     mine, other = here(target), here(value)
@@ -213,11 +216,11 @@ def _gradient(update: Update) -> Tensor:
 def _rounded_master(
     update: Update, layout: Layout, before: Tensor, after: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """The master in its format, and what of the update is left for the next one, if it is kept.
+    """The master in its format, and what of the update is left for the next one, if that is kept.
 
-    Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: what was left of
-    earlier ones is added to the next. Differs: only the two results are rounded to formats, all
-    else is float32.
+    It is Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: what was left
+    of earlier updates is added to the next. Differs: only the two results are rounded to formats,
+    all else is float32.
     """
     formats = update.rule.formats
     if formats.compensation is None:
@@ -238,7 +241,7 @@ def _compensation(update: Update, layout: Layout) -> Tensor:
 def _masters(
     formats: Formats, layout: Layout, master: Tensor, working: Tensor
 ) -> dict[str, Tensor]:
-    """How a master is kept beside its working copy."""
+    """What is kept of a master beside its working copy."""
     if formats.split:
         fmt = remainder_format(formats.weight)
         assert fmt is not None
@@ -250,7 +253,8 @@ def _masters(
 
 
 def _keep(kept: dict[str, Any], new: Mapping[str, Any], found: Tensor | None) -> list[str]:
-    """Takes over what an update made, unless `found`; the names of what was not there before."""
+    """Takes over what an update made, unless `found` is true; returns the names of what was not
+    there before."""
     began = []
     for name, value in new.items():
         old = kept.get(name)
@@ -265,13 +269,14 @@ def _keep(kept: dict[str, Any], new: Mapping[str, Any], found: Tensor | None) ->
 
 
 def _beside(found: Tensor, tensor: Tensor) -> Tensor:
-    """The flag on the tensor's device; a wait where that is the host and the flag's is not."""
+    """The flag on the tensor's device; getting it waits where the tensor is on the host and the
+    flag is not."""
     return found if found.device == tensor.device else found.to(tensor.device)
 
 
 @contextmanager
 def _named(rule: Rule, what: str) -> Iterator[None]:
-    """Errors name the parameter."""
+    """A block whose errors name the parameter."""
     try:
         yield
     except ValueError as error:
