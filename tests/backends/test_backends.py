@@ -34,13 +34,14 @@ class Fake(ReferenceBackend):
         self.calls += 1
         super().quantize(x, quantizer, seed, role, site, out)
         if self.wrong:
-            # What contraction makes of the fast primitives: the identity.
+            # Contraction turns the fast primitives into the identity.
             out.copy_(x)
 
 
 @pytest.fixture
 def registry(monkeypatch):
-    """Replaces adapters: registry(cpu=Fake(), triton=ImportError("...")); others stay."""
+    """A function that replaces adapters, as in registry(cpu=Fake(), triton=ImportError("...")); the
+    others stay."""
     monkeypatch.delenv("LPKERNELS_BACKEND", raising=False)
     monkeypatch.setattr(backends, "_loaded", dict(backends._loaded))
     monkeypatch.setattr(backends, "_checked", dict(backends._checked))

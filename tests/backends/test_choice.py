@@ -1,4 +1,5 @@
-"""The table that orders cuda and triton: its counts are the recorded ones, its order follows."""
+"""The table that orders cuda and triton: its counts are the recorded ones, and its order follows
+from them."""
 
 import json
 from pathlib import Path
@@ -11,8 +12,8 @@ from lpkernels.backends import _choice
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
-#: By operation and kernel: of the cuda records the kernel and whether with tables and chunks, of
-#: the triton records the kernel.
+#: Keys are an operation and a kernel. Values name the cuda record, by its kernel and by whether it
+#: has tables and chunks, and the triton record, by its kernel.
 RECORDS = {
     ("matmul", "half precision"): (("half precision", False, False), "half"),
     ("matmul", "bfloat16"): (("bfloat16", False, False), "brain"),
@@ -38,10 +39,10 @@ def test_rows_are_the_recorded_counts():
     cuda = {
         (r["kernel"], r["tables"], r["chunks"]): r["instructions_per_product"]
         for r in lines("cuda-sm_90-counts.jsonl")
-        # The square tiles.
+        # Records without a tile are those of the square tiles.
         if "tile" not in r
     }
-    # Of several counts of a kernel the last one.
+    # Where a kernel has several counts, the last one is taken.
     triton = {r["kernel"]: r["instructions"] for r in lines("triton-sm_90.jsonl")}
     recorded = [
         _choice.Row(*key, cuda[of_cuda], triton[of_triton])

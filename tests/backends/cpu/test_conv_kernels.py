@@ -1,5 +1,5 @@
 """Convolutions of the compiled kernels where packing goes wrong first: memory layouts, borders,
-absent taps, strides, keys of draws; against the reference, to the bit."""
+absent taps, strides, keys of draws. The results are compared with the reference to the bit."""
 
 import math
 
@@ -25,7 +25,8 @@ SEED = torch.tensor(987654321987654321)
 ROLE = 4
 PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 
-#: Where the place of a product in its sum does not matter, and where it does; zeros of both signs.
+#: Sums for which a product's place matters and sums for which it does not, with zeros of both
+#: signs.
 ACCUMULATORS = [
     Accumulator("e6m9"),
     Accumulator("e5m4", "toward_negative"),
@@ -81,7 +82,7 @@ def check(
     grad: Tensor,
     bias: Tensor | None = None,
 ) -> None:
-    """Every pass against the reference, which reads contiguous copies."""
+    """Every pass is compared with the reference, which reads contiguous copies."""
     tail = arguments(case, acc)
     plain = [t.contiguous() for t in (x, w, grad)]
     for name in PASSES:
@@ -132,7 +133,7 @@ GEOMETRY: dict[str, ConvCase] = {
     "depthwise_3d": ConvCase(
         (2, 17, 4, 5, 6), (34, 1, 3, 2, 3), (2, 1, 2), (1, 1, 2), (1, 2, 1), 17
     ),
-    # One row of channels against more panels of positions than kernels take at a time.
+    # One row of channels meets more panels of positions than the kernels take at a time.
     "one_channel": ConvCase((2, 1, 13, 31), (1, 1, 3, 3), (1, 1), (1, 1), (1, 1)),
     "three_channels_stride": ConvCase((1, 3, 17, 19), (9, 3, 7, 7), (2, 2), (3, 3), (1, 1)),
     "33_channels": ConvCase((1, 33, 5, 6), (34, 33, 3, 3), (2, 2), (1, 1), (1, 1)),
@@ -223,7 +224,7 @@ def test_reads_any_strides(case: ConvCase, layout: str) -> None:
 @pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_absent_taps_add_nothing_whatever_the_weight(stride: int, acc: Accumulator) -> None:
-    """inf and NaN weights that only meet padding, or only some positions."""
+    """The weights are inf and NaN, and they meet only padding, or only some positions."""
     case = ConvCase((1, 2, 4, 4), (3, 2, 3, 3), (stride, stride), (1, 1), (1, 1))
     generator = torch.Generator().manual_seed(2)
     x, w = values(case.input_shape, generator), values(case.weight_shape, generator)
@@ -235,7 +236,7 @@ def test_absent_taps_add_nothing_whatever_the_weight(stride: int, acc: Accumulat
 
 @pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
 def test_zeros_beside_padding_keep_their_sign(acc: Accumulator) -> None:
-    """Sums of -0, and sums that underflow from below, with absent taps after them."""
+    """Sums are -0 or underflow from below, and absent taps come after them."""
     case = ConvCase((1, 1, 3, 3), (1, 1, 3, 3), (1, 1), (1, 1), (1, 1))
     for scale in (0.0, 2.0**-20, 2.0**-60):
         x = torch.full(case.input_shape, scale)
@@ -245,7 +246,7 @@ def test_zeros_beside_padding_keep_their_sign(acc: Accumulator) -> None:
 
 
 def test_result_does_not_depend_on_the_batch() -> None:
-    """An image alone and among others: blocks of rows lie differently."""
+    """An image is convolved alone and among others, where blocks of rows lie differently."""
     case = ConvCase((5, 3, 7, 6), (4, 3, 3, 3), (2, 1), (1, 1), (1, 1))
     generator = torch.Generator().manual_seed(3)
     x, w = values(case.input_shape, generator), values(case.weight_shape, generator)

@@ -1,6 +1,6 @@
-"""Convolutions whose sums leave out the taps between strides, and those of few channels, which run
-with positions or with the channels of several groups on the lanes; against the reference, to the
-bit."""
+"""Convolutions whose sums leave out the taps between strides, and those of few channels, whose
+lanes hold positions or the channels of several groups. The results are compared with the reference
+to the bit."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
 )
 
-#: Sums whose positions count, in every way: chunks that a phase of a stride leaves empty or that
+#: Sums in which positions count, in every way: chunks that a phase of a stride leaves empty or that
 #: end within a block, draws of sums, of products and of the outer sums, zeros of both signs.
 POSITIONED = [
     Accumulator("e6m9", chunk=1),
@@ -53,7 +53,7 @@ POSITIONED = [
 
 @pytest.mark.parametrize("acc", POSITIONED, ids=ids)
 def test_strided_dgrad_counts_the_taps_that_it_leaves_out(acc: Accumulator, isa: str) -> None:
-    """Phases of one, a few and no taps; sums that underflow to -0 in the outer format."""
+    """The phases have one tap, a few or none, and some sums underflow to -0 in the outer format."""
     cases = (
         ConvCase((1, 2, 9, 8), (21, 2, 3, 3), (2, 2), (1, 1), (1, 1)),
         ConvCase((1, 35, 4, 5), (5, 35, 1, 3), (3, 4), (0, 1), (1, 1)),
@@ -72,7 +72,8 @@ def test_strided_dgrad_counts_the_taps_that_it_leaves_out(acc: Accumulator, isa:
 
 
 def test_an_empty_chunk_makes_an_outer_sum_of_minus_zero_plus_zero() -> None:
-    """By hand: the first of two chunks underflows to -0, the second has no product."""
+    """The sums are worked out by hand: the first of two chunks underflows to -0, and the second has
+    no product."""
     case = ConvCase((1, 1, 2), (1, 1, 2), (2,), (0,), (1,))
     w, grad = torch.ones(case.weight_shape), torch.full(output_shape(case), -(2.0**-30))
     for rounding, sign in (("nearest_even", False), ("toward_negative", True)):
@@ -81,11 +82,13 @@ def test_an_empty_chunk_makes_an_outer_sum_of_minus_zero_plus_zero() -> None:
         want = _reference.BACKEND.conv_dgrad(grad, w, [1, 1, 2], *arguments(case, acc))
         assert_bit_equal(got, want)
         if rounding == "nearest_even":
-            # dx[0] is the product of tap 0 and then an empty chunk, dx[1] the other way round.
+            # dx[0] is the product of tap 0 and then an empty chunk; dx[1] has the two in the other
+            # order.
             assert torch.signbit(got).tolist() == [[[sign, True]]]
 
 
-#: Operands that no certificate covers, or only some blocks of: ties, overflow, zeros of both signs.
+#: Operands that no certificate covers, or that a certificate covers only in some blocks: ties,
+#: overflow, zeros of both signs.
 HARD = {
     "wide": lambda x: x * torch.exp2(torch.linspace(-40, 40, x.numel()).reshape(x.shape).round()),
     "large": lambda x: x * 2.0**13,
@@ -137,8 +140,8 @@ def test_more_lines_of_one_channel_than_a_block_has(isa: str) -> None:
 
 
 def test_phases_that_share_windows(isa: str, threads: Callable[[int], None]) -> None:
-    """Phases of one grid and of two, channels of two blocks of k; images alone and among so many
-    others that there are several blocks, which threads take in turns."""
+    """The phases are of one grid and of two, and the channels fill two blocks of k. Images come
+    alone and among so many others that there are several blocks, which threads take in turns."""
     acc = Accumulator("e6m9", chunk=7)
     for case, images in (
         (ConvCase((1, 3, 8, 76), (9, 3, 5, 5), (2, 2), (2, 2), (1, 1)), 50),
@@ -157,7 +160,8 @@ def test_phases_that_share_windows(isa: str, threads: Callable[[int], None]) -> 
             assert_bit_equal(got, torch.cat(alone), f"{case} on {count} threads")
 
 
-#: One tap that is never on padding: images that the stride divides and does not, and 1-d, 3-d.
+#: Convolutions with one tap that is never on padding: the stride divides some images and not
+#: others, and there are 1-d and 3-d ones.
 POINTS = {
     "stride": ConvCase((3, 5, 5, 7), (9, 5, 1, 1), (2, 2), (0, 0), (1, 1)),
     "stride_even": ConvCase((2, 18, 8, 12), (20, 18, 1, 1), (2, 2), (0, 0), (1, 1)),

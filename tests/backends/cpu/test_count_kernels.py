@@ -46,7 +46,8 @@ def counted(
 
 
 def check(x: Tensor, quantizer: Quantizer, limits: Tensor | None = None) -> None:
-    """Values and counts of the cpu backend, with a histogram and without, written and not."""
+    """Values and counts of the cpu backend are the reference's, with a histogram and without one,
+    with the values written and not written."""
     name = f"{quantizer} {quantizer.random_bits} {x.dtype} {tuple(x.shape)}"
     want, want_counts = counted(_reference.BACKEND, x, quantizer, limits)
     got, got_counts = counted(cpu.BACKEND, x, quantizer, limits)
@@ -144,7 +145,8 @@ def test_nothing_to_do_is_refused():
 
 
 def test_the_counts_of_numpy_agree():
-    """An oracle without any of this package: what numpy's float16 makes of float32 values."""
+    """The oracle uses nothing of this package: it is what numpy's float16 makes of float32
+    values."""
     x = torch.randn(5000) * torch.exp2(torch.randint(-30, 20, (5000,)).float())
     values = x.numpy()
     with np.errstate(over="ignore"):

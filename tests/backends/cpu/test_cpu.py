@@ -27,7 +27,8 @@ KINDS = ("normal", "wide", "ties", "special", "huge")
 
 
 def operand(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:
-    """Values where sums go wrong: apart by 2^80, on ties, beyond every maximum, inf, NaN, -0."""
+    """Values where sums go wrong: values 2^80 apart, on ties, beyond every maximum, inf, NaN and
+    -0."""
     x = torch.randn(shape, generator=generator)
     if kind == "wide":
         return x * torch.exp2(torch.randint(-40, 40, shape, generator=generator).float())
@@ -104,7 +105,8 @@ def test_conv_matches_reference_on_every_isa(acc: Accumulator, isa: str) -> None
 
 @pytest.mark.parametrize("acc", CHOSEN, ids=ids)
 def test_large_product_matches_reference(acc: Accumulator) -> None:
-    """Several blocks of rows, lanes and k (64, 128 and 256 in gemm.cpp), none of them full."""
+    """The product has several blocks of rows, lanes and k (64, 128 and 256 in gemm.cpp), none of
+    them full."""
     generator = torch.Generator().manual_seed(4)
     a, b = operand((70, 530), "normal", generator), operand((530, 140), "normal", generator)
     args = (a, b, None, acc.to_ints(), SEED, ROLE)
@@ -218,7 +220,7 @@ def test_results_do_not_depend_on_flush_to_zero(isa: str) -> None:
         # The least value is so large that what rounds below it comes near float32's end.
         *((f"e2m8none_b-{bias}_nosub:{mode}", scale)
           for bias in (101, 102, 107) for mode in ROUNDINGS for scale in (1.0, 2.0**52)),
-        # Sums from 0 up, with products of half that range, of whole quanta or not.
+        # Sums from 0 up, with products of half that range, which are whole quanta or not.
         *((f"ufixed{bits}_f20_wrap:{mode}", scale)
           for bits in (21, 22, 23) for mode in ROUNDINGS for scale in (0.25, 2.0**-10)),
     ],

@@ -27,7 +27,7 @@ ROLE = 4
 
 
 class TierCase(NamedTuple):
-    """Operands of one format into one accumulator, and the tier that takes them with AVX-512; the
+    """Operands of one format into one accumulator, and the tier that takes them with AVX-512. The
     hardware tier needs AVX512-FP16."""
 
     left: str
@@ -73,7 +73,7 @@ CASES = [
     # (C), (A): products wider than the accumulator.
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m6"), "certified"),
     TierCase("fp6_e2m3", "fp6_e2m3", Accumulator("e5m4_sat"), "certified"),
-    # Products rounded: nothing to do, or much.
+    # Rounded products, of which rounding changes none or many.
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e6m9"), "certified"),
     TierCase("e5m2", "e5m2", Accumulator("e6m9", product="e4m3fn"), "certified"),
     TierCase("e4m3fn", "e5m2", Accumulator("e5m10", product="e6m5", chunk=9), "certified"),
@@ -87,7 +87,7 @@ CASES = [
     TierCase(
         "e5m2", "e5m2", Accumulator("e6m9", "stochastic", chunk=10, rng="philox"), "certified"
     ),
-    # Truncation composes whatever the width of the products.
+    # Truncation composes, however wide the products are.
     TierCase("fp32", "fp32", Accumulator("bf16", "toward_zero"), "certified"),
     TierCase("fp32", "fp32", Accumulator("bf16", "stochastic", random_bits=15), "certified"),
     TierCase("fp32", "fp32", Accumulator("e5m7", "nearest_away"), "certified"),
@@ -103,7 +103,7 @@ CASES = [
     TierCase("e5m2", "e5m2", Accumulator("e6m9", "toward_negative"), "certified"),
     TierCase("fp32", "fp32", Accumulator("e6m23", "toward_positive"), "certified"),
     TierCase("fp32", "fp32", Accumulator("e6m13", "stochastic", random_bits=9), "certified"),
-    # Products too wide for two roundings: sums made odd, with and without subnormal ones.
+    # Products too wide for two roundings: their sums are made odd, with and without subnormal ones.
     TierCase("fp32", "fp32", Accumulator("e5m10"), "certified"),
     TierCase("fp32", "fp32", Accumulator("e6m21"), "certified"),
     TierCase("fp32", "fp32", Accumulator("e5m7_sat", chunk=11), "certified"),
@@ -111,7 +111,7 @@ CASES = [
     TierCase("bf16", "bf16", Accumulator("e8m14"), "certified"),
     TierCase("fp16", "fp16", Accumulator("bf16"), "certified"),
     TierCase("fp16", "fp16", Accumulator("e5m12", product="e6m12"), "certified"),
-    # Products of any width rounded in one multiply-add: short ones, watched, and all others.
+    # Products of any width are rounded in one multiply-add: short ones, watched, and all others.
     TierCase("fp32", "fp32", Accumulator("e5m10", product="e4m3"), "certified"),
     TierCase("fp32", "fp32", Accumulator("e6m14", product="e5m3", chunk=9), "certified"),
     TierCase("fp32", "fp32", Accumulator("e5m10", product="e6m5"), "certified"),
@@ -121,7 +121,7 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("e6m9", product="e2m14"), "certified"),
     TierCase("fp32", "fp32", Accumulator("e6m9", "toward_zero", product="e4m3"), "certified"),
     TierCase("fp32", "fp32", Accumulator("e6m9", "stochastic", product="e4m3fn"), "certified"),
-    # No certificate: float32 lanes all the same.
+    # There is no certificate, but float32 lanes are used all the same.
     TierCase("fp32", "fp32", Accumulator("e5m7", "to_odd"), "float"),
     TierCase("fp32", "fp32", Accumulator("bf16", "to_odd"), "float"),
     TierCase("fp32", "fp32", Accumulator("fp32"), "float"),
@@ -133,7 +133,7 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "nearest_away"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "to_odd"), "float"),
     TierCase("fp32", "fp32", Accumulator("e4m3fn_nosub", "stochastic", random_bits=5), "float"),
-    # Fixed point: rounded to the grid by the addition, or whole quanta from the start.
+    # Fixed point: the addition rounds to the grid, or all values are whole quanta from the start.
     TierCase("e5m2", "e5m2", Accumulator("fixed16_f8"), "certified"),
     TierCase("fp32", "fp32", Accumulator("fixed22_f14", chunk=9, outer="e5m10"), "certified"),
     TierCase("fp32", "fp32", Accumulator("fixed10_f5_wrap", chunk=9), "certified"),
@@ -167,7 +167,7 @@ CASES = [
         Accumulator("e5m10", chunk=7, outer_rounding="toward_negative"),
         "hardware",
     ),
-    # Sums in double under a certificate: 22 and 23 bits, fixed point of any width.
+    # Sums made in double under a certificate: 22 and 23 bits, and fixed point of any width.
     TierCase("bf16", "bf16", Accumulator("e8m22"), "certified"),
     TierCase("e4m3fn", "e5m2", Accumulator("e5m22", chunk=9), "certified"),
     TierCase("e5m2", "e5m2", Accumulator("e6m23_sat", chunk=7, outer="e5m10"), "certified"),
@@ -180,7 +180,7 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("fixed24_f16", "toward_zero", chunk=9), "certified"),
     TierCase("fp32", "fp32", Accumulator("fixed24_f12", "to_odd"), "certified"),
     TierCase("fp32", "fp32", Accumulator("fixed24_f20_wrap", chunk=6), "certified"),
-    # Without a mantissa.
+    # Formats without a mantissa.
     TierCase("fp32", "fp32", Accumulator("e6m0"), "float"),
     TierCase("e5m2", "e5m2", Accumulator("e4m0_sat", chunk=9), "float"),
     TierCase("e5m2", "e5m2", Accumulator("e6m0_nosub"), "float"),
@@ -191,7 +191,7 @@ CASES = [
     TierCase("fp32", "fp32", Accumulator("e5m0", "stochastic"), "float"),
     TierCase("fp32", "fp32", Accumulator("e5m0", "nearest_away"), "float"),
     TierCase("e5m2", "e5m2", Accumulator("e5m0", "toward_positive"), "float"),
-    # What only double does.
+    # Sums that only the double tier makes.
     TierCase("fp32", "fp32", Accumulator("e8m0"), "double"),
     TierCase("fp32", "fp32", Accumulator("e8m0", "to_odd"), "double"),
     TierCase("fp32", "fp32", Accumulator("e6m23", "nearest_away"), "double"),
@@ -254,7 +254,8 @@ def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c.tier in ("hardware", "certified")], ids=ids)
 @pytest.mark.parametrize("poison", [float("inf"), float("nan"), "huge", "long"])
 def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: str) -> None:
-    """One value too many in one place: one panel is done again, and all others stay."""
+    """One value in one place breaks the certificate: one panel is done again, and all others
+    stay."""
     generator = torch.Generator().manual_seed(3)
     a = values((40, 80), case.left, generator, 0.5)
     b = values((80, 40), case.right, generator, 0.5)
@@ -262,7 +263,7 @@ def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: 
         a[13, 41:45] = lp.parse_format(case.left).max
         b[41:45, 21] = lp.parse_format(case.right).max
     elif poison == "long":
-        # Every product of one output the same: the sum grows past any bound.
+        # All products of one output are the same, so its sum grows past any bound.
         a[13] = lp.parse_format(case.left).max
         b[:, 21] = 1.0
     else:
@@ -280,7 +281,7 @@ def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: 
      "fixed16_f8:toward_zero", "fixed16_f8_wrap:toward_negative", "fixed24_f12:to_odd"],
 )  # fmt: skip
 def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While sums are made the processor rounds as the mode asks, afterwards as before."""
+    """The processor rounds as the mode asks while sums are made, and as before afterwards."""
     choose("avx2", monkeypatch)
     generator = torch.Generator().manual_seed(7)
     a = lp.quantize(torch.randn(21, 70, generator=generator), left)
@@ -296,7 +297,8 @@ def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.Mon
 def test_zeros_of_underflowed_sums_keep_their_sign(
     isa_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """e5m2 products below half of e5m10's smallest number, of either sign, and absent taps."""
+    """The terms are e5m2 products below half of e5m10's smallest number, of either sign, and absent
+    taps."""
     choose(isa_name, monkeypatch)
     tiny = 2.0**-16
     signs = torch.tensor([1.0, -1.0])
@@ -314,7 +316,7 @@ def test_zeros_of_underflowed_sums_keep_their_sign(
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_tier_matches_reference_on_convolutions(case: TierCase, isa: str) -> None:
-    """Padding and strides leave taps out: the masked variants."""
+    """Padding and strides leave taps out, so that the masked variants run."""
     generator = torch.Generator().manual_seed(6)
     x = values((2, 6, 7, 9), case.left, generator, 1.0)
     w = values((18, 3, 3, 3), case.right, generator, 1.0)

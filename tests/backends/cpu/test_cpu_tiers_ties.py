@@ -24,7 +24,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
 @pytest.mark.parametrize("chunk", [None, 8])
 def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isa: str) -> None:
-    """Products a trace above or below half a unit: float32 would find a tie where there is none."""
+    """Products lie a trace above or below half a unit, where float32 would find a tie that is
+    none."""
     fmt = lp.parse_format(name)
     generator = torch.Generator().manual_seed(7)
     half = 2.0 ** -(fmt.man_bits + 1)
@@ -40,7 +41,8 @@ def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isa: str) ->
 
 
 def test_products_that_saturate_bring_finer_sums(isa: str) -> None:
-    """Whole numbers, but the largest product value ends 11 places behind the point."""
+    """All values are whole numbers, but the largest product value ends 11 places behind the
+    point."""
     generator = torch.Generator().manual_seed(8)
     a, b = (torch.randint(-6, 7, s, generator=generator).float() for s in ((24, 40), (40, 33)))
     for fmt in ("e4m10_nosub", "e4m10", "e5m10", "e6m12"):
@@ -55,13 +57,13 @@ def test_products_that_saturate_bring_finer_sums(isa: str) -> None:
 def test_a_trace_beyond_a_products_tie_decides(
     product: str, acc: tuple[str, dict[str, str]], isa: str
 ) -> None:
-    """Products of 48 bits around the middle between two values, in every part of the range."""
+    """Products of 48 bits lie around the middle between two values, in every part of the range."""
     fmt = lp.parse_format(product)
     generator = torch.Generator().manual_seed(9)
     m, k, n = 26, 5, 33
     places = [fmt.emin - fmt.man_bits, fmt.emin - 1, fmt.emin, 0, math.frexp(fmt.max)[1] - 1]
     for place in (max(p, -60) for p in places):
-        # Odd multiples of half a last place, a whole binade and more of them.
+        # The values are odd multiples of half a last place: a whole binade of them, and more.
         tie = 2 * torch.randint(0, 2 ** min(fmt.man_bits, 9), (m, k), generator=generator) + 1
         tie = tie + 2 ** (fmt.man_bits + 1) * (tie < 2**9) * (fmt.man_bits < 10)
         near = [torch.randint(-1, 2, s, generator=generator).float() for s in ((m, k), (k, n))]
@@ -77,8 +79,8 @@ def test_a_trace_beyond_a_products_tie_decides(
 )
 @pytest.mark.parametrize("name", ["e5m10", "e6m9_sat", "e4m3fn", "e8m14", "e8m7_sat", "e3m19"])
 def test_a_trace_beyond_a_place_decides(name: str, mode: str, isa: str) -> None:
-    """Sums a trace beside a value, a middle or a draw's step, subnormal ones, those that cancel to
-    zero and those at the largest value."""
+    """Sums lie a trace beside a value, a middle or a draw's step: subnormal sums, sums that cancel
+    to zero and sums at the largest value."""
     fmt = lp.parse_format(name)
     generator = torch.Generator().manual_seed(10)
     m, k, n = 26, 6, 33
@@ -97,8 +99,9 @@ def test_a_trace_beyond_a_place_decides(name: str, mode: str, isa: str) -> None:
 
 @pytest.mark.parametrize("name", ["e6m9", "e5m4", "e4m7", "e6m9_chunk300"])
 def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> None:
-    """The largest value, then products around half of its last place, then others of both signs:
-    sums of some outputs are infinite from then on, of others later, of some never."""
+    """The sums take the largest value, then products around half of its last place, then others of
+    both signs. The sums of some outputs are infinite from then on, those of others later, and those
+    of some never."""
     acc = lp.accumulator(name)
     fmt = acc.fmt
     generator = torch.Generator().manual_seed(12)
@@ -110,7 +113,7 @@ def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> N
         return torch.tensor(choices)[torch.randint(len(choices), shape, generator=generator)]
 
     a = some((m, k), -1.0, 0.0, 1.0) * 2.0 ** (top - 3)
-    # No product is as large as the sums may be.
+    # Every product is smaller than the sums may be.
     steps = fmt.man_bits + 2
     a[:, 0] = 2.0 ** (top - 1)
     a[:, 1:steps] = 2.0 ** torch.arange(top - 1, top - steps, -1)
@@ -118,7 +121,7 @@ def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> N
     a[:, steps + 1 :][some((m,), 0.0, 0.0, 1.0) > 0] = 0.0
     b = some((k, n), -1.0, 1.0)
     b[: steps + 1] = some((1, n), -1.0, 1.0)
-    # Neither operand has the whole exponent.
+    # The exponent is divided between the two operands.
     a, b = a * 2.0 ** -(top // 2), b * 2.0 ** (top // 2)
     infinite = lp.matmul(a, b, acc, backend="reference").isinf().float().mean()
     assert 0.1 < infinite < 0.9
@@ -128,7 +131,8 @@ def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> N
 
 
 def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certified they would be float32's own subnormals, which take a hundred cycles each."""
+    """A certified kernel would make such sums float32's own subnormals, which take a hundred cycles
+    each."""
     choose("avx512", monkeypatch)
     generator = torch.Generator().manual_seed(11)
     a, b = (torch.randn(s, generator=generator) for s in ((24, 64), (64, 32)))
@@ -143,11 +147,11 @@ def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPat
 def test_22_bits_keep_the_even_end_of_a_bracket(
     scale: float, product: str | None, isa: str
 ) -> None:
-    """Sums of 23 to 25 bits: in the format, ties between two of its values, and sums just beside
-    either, in the binade's first and last places too."""
+    """Sums of 23 to 25 bits are values of the format, ties between two of its values, and sums just
+    beside either, in the binade's first and last places too."""
     generator = torch.Generator().manual_seed(12)
     m, k, n = 100, 9, 33
-    # Whole numbers of 23 bits, those beside a power of two among them.
+    # The values are whole numbers of 23 bits, among them those beside a power of two.
     start = 2**22 + torch.randint(0, 2**22, (m, 1), generator=generator)
     start[::5] = 2**23 - torch.randint(1, 4, (1,), generator=generator)
     start[1::5] = 2**22 + torch.randint(0, 3, (1,), generator=generator)
@@ -163,7 +167,7 @@ def test_22_bits_keep_the_even_end_of_a_bracket(
 @pytest.mark.parametrize("random_bits", [1, 3, 7, 8])
 @pytest.mark.parametrize("name", ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
 def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isa: str) -> None:
-    """Sums a 24-bit place beside each step of the draws, fields of the word in turn."""
+    """Sums lie a 24-bit place beside each step of the draws; the fields of the word take turns."""
     fmt = lp.parse_format(name)
     if random_bits > 22 - fmt.man_bits:
         pytest.skip("more bits than float32 has below the format's")

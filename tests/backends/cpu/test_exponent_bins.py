@@ -20,12 +20,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 SPAN = 4096
-#: Around a vector, a unit of either width, a span, what a unit's levels hold, a thread's piece.
+#: Lengths around a vector, a unit of either width, a span, what a unit's levels hold and a thread's
+#: piece.
 LENGTHS = (7, 9, 127, 129, 255, 257, 4095, 4097, 32639, 32641, 65279, 65281, 2**16 + 4097)
 
 
 def check(x: Tensor, fmt: str = "fp16") -> None:
-    """Counted alone and while it is rounded, by the reference too."""
+    """The counts of x alone and while it is rounded are the counts of the reference."""
     quantizer = Quantizer(parse_format(fmt))
     call = (x, quantizer.to_ints(), None, 0, SITE_QUANTIZE)
     want = torch.zeros(COUNTS + BINS, dtype=torch.int64)
@@ -37,7 +38,7 @@ def check(x: Tensor, fmt: str = "fp16") -> None:
 
 
 def with_fields(fields: np.ndarray, seed: int = 0) -> Tensor:
-    """Words of these exponent fields, of either sign, with any digits."""
+    """Words with these exponent fields, either sign and any digits."""
     random = np.random.default_rng(seed)
     digits = random.integers(0, 2**23, fields.shape, dtype=np.uint32)
     signs = random.integers(0, 2, fields.shape, dtype=np.uint32) << 31
@@ -46,7 +47,7 @@ def with_fields(fields: np.ndarray, seed: int = 0) -> Tensor:
 
 
 def drawn(low: int, high: int, count: int) -> np.ndarray:
-    """Fields of low .. high, both among them."""
+    """Random fields from low to high, with both ends among them."""
     fields = np.random.default_rng(count).integers(low, high + 1, count)
     fields[[0, -1]] = low, high
     return fields
@@ -59,14 +60,15 @@ def test_every_length_is_counted_whole(count, isa):
 
 @pytest.mark.parametrize("field", [0, 1, 31, 32, 127, 223, 224, 254, 255])
 def test_one_exponent_in_all_lanes_of_a_piece(field, isa):
-    """65536 of one bin carry through every level of the adders."""
+    """65536 values of one bin carry through every level of the adders."""
     check(with_fields(np.full(2**16 + 5, field)))
 
 
 @pytest.mark.parametrize("low", [1, 2, 100, 223, 224])
 @pytest.mark.parametrize("width", [31, 32, 33, 34])
 def test_windows_to_their_ends(low, width, isa):
-    """As many exponents as a lane has bits, and one more, up to the largest field."""
+    """The window holds as many exponents as a lane has bits, and one more, up to the largest
+    field."""
     check(with_fields(drawn(low, min(low + width - 1, 255), SPAN)))
 
 
@@ -78,7 +80,8 @@ def test_one_value_alone(value, isa):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e-40, 1e30, 0.0], ids=str)
 @pytest.mark.parametrize("every", [1000, 17, 16, 15, 2])
 def test_values_outside_of_the_window(every, value, isa):
-    """Few are counted where they are; many move the window, or end it until they are gone."""
+    """A few such values are counted where they are; many of them move the window, or end it until
+    they are gone."""
     x = with_fields(drawn(100, 115, 3 * SPAN))
     x[SPAN : 2 * SPAN : every] = value
     check(x)
@@ -96,7 +99,8 @@ def test_all_exponents_in_every_span(isa):
 
 @pytest.mark.parametrize("fmt", ["fp16", "fp32", "bf16", "e4m3fn", "e5m0", "e8m0", "e4m3fn_sat"])
 def test_ends_of_a_format_to_the_last_digit(fmt, isa):
-    """What vanishes and what overflows, beside it in either direction, in a span of their own."""
+    """Values that vanish, values that overflow and their neighbours in either direction have a span
+    of their own."""
     of = parse_format(fmt)
     ends = [of.min_subnormal / 2, of.min_subnormal, of.min_normal, of.max, of.max * 2, 2.0**-126]
     with np.errstate(over="ignore", under="ignore"):

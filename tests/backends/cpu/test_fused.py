@@ -1,4 +1,4 @@
-"""Quantizers that products apply themselves, against the same ones as passes of their own."""
+"""Quantizers that products apply themselves, against the same quantizers as separate passes."""
 
 import itertools
 
@@ -47,7 +47,7 @@ def triples() -> list[ops.Fused]:
 
 
 def check(op, operands, rest, acc, fused, backend="cpu"):
-    """op with its quantizers is op between passes of quantize."""
+    """The result of op with its quantizers is that of op between passes of quantize."""
     call = (*rest, acc, SEED, Role.FPROP)
     got = op(*operands, *call, backend, fused)
     passes = [

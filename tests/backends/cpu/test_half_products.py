@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
 )
 
-#: Products that never, may and must round; with fewer, as many and more bits than five.
+#: Products that never, may and must round: they have fewer bits than five, five, and more.
 PRODUCTS = [
     "e5m1",
     "e5m2_sat",
@@ -47,7 +47,7 @@ CASES = [
     TierCase(
         "e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_positive", product="e5m3"), "hardware"
     ),
-    # -0 matters where sums round down, and these products reach beyond half precision.
+    # -0 matters where sums round down, and some of these products lie beyond half precision.
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", "toward_negative", product="e4m3"), "double"),
     TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e3m2_sat"), "certified"),
 ]
@@ -77,7 +77,7 @@ def test_sums_match_reference(case: TierCase, isa: str) -> None:
             a = values((m, k), case.left, generator, spread)
             b = values((k, n), case.right, generator, spread)
             assert_matches(a, b, case.acc, f"{(m, k, n)} spread {spread}")
-            # Other scales of B from one block of k, or of rows, to the next.
+            # The scales of B change from one block of k, or of rows, to the next.
             a[:, k // 2 :] *= 2.0**-4
             assert_matches(a, lp.quantize(b * 2.0**3, case.right), case.acc, "other scales")
 

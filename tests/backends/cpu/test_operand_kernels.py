@@ -27,7 +27,8 @@ SEED = torch.tensor(987654321987654321)
 ROLE = 4
 INF, NAN = float("inf"), float("nan")
 
-#: What the units leave out: other modes, formats that end otherwise, cut sums, long runs, draws.
+#: Accumulators unlike those of the `UNITS`: other modes, formats that end otherwise, cut sums, long
+#: runs, draws.
 ODD = [
     Accumulator("e5m10", "toward_negative", block=8, aligned_bits=12, operands=("e5m2", "e4m3fn")),
     Accumulator("e4m3fn", "toward_positive", block=3, aligned_bits=9, operands="e5m2"),
@@ -36,7 +37,7 @@ ODD = [
     Accumulator("e4m3fn", block=7, aligned_bits=9, operands=("e5m2", "e4m3fn")),
     Accumulator("e8m0", block=5, aligned_bits=9, operands="e5m2"),
     Accumulator("fp32", "toward_zero", block=256, aligned_bits=40, operands="bf16"),
-    # A running sum that every block cuts, and that least_exponent does.
+    # A running sum that every block cuts, and that least_exponent cuts too.
     Accumulator("fp32", "toward_zero", block=8, aligned_bits=11, operands="e4m3fn"),
     Accumulator(
         "e8m13", "toward_zero", block=8, aligned_bits=13, operands="e4m3fn", least_exponent=6
@@ -64,8 +65,8 @@ KINDS = ("plain", "sparse", "wide", "tiny", "large", "cancelling", "special", "r
 
 
 def values(shape: tuple[int, ...], kind: str, fmt: FloatFormat, draw: torch.Generator) -> Tensor:
-    """Values of a format, "raw" of none, where blocks go wrong: zeros of both signs, binades far
-    apart, at either end of the format, pairs that cancel, infinities and NaN."""
+    """Values of a format ("raw": of none) where blocks go wrong: zeros of both signs, binades far
+    apart or at either end of the format, pairs that cancel, infinities and NaN."""
     x = torch.randn(shape, generator=draw)
     chance = torch.rand(shape, generator=draw)
     if kind in ("wide", "tiny", "large"):
@@ -92,7 +93,7 @@ def sides(acc: Accumulator) -> tuple[FloatFormat, FloatFormat]:
 
 
 def check_matmul(acc: Accumulator, sizes: tuple[int, int, int], kind: str, seed: int) -> None:
-    """With and without a start, in every kernel's bits."""
+    """Every kernel gives the reference's bits, with and without a start."""
     draw = torch.Generator().manual_seed(seed)
     m, k, n = sizes
     left, right = sides(acc)
@@ -187,7 +188,7 @@ E4M3 = replace(UNITS["h100_e4m3"].accumulator, block=4)
         (UNITS["a100_fp16"].accumulator, "certified"),
         (UNITS["h100_fp16_fp16"].accumulator, "certified"),
         (replace(E4M3, rounding="to_odd"), "double"),
-        # A block of zeros would cut what an absent one leaves.
+        # A block of zeros would cut the running sum that an absent block leaves alone.
         (replace(E4M3, aligned_bits=12), "double"),
     ],
     ids=str,

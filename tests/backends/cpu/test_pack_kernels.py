@@ -28,7 +28,7 @@ WIDTHS = [
 
 
 def codable(fmt: Format, count: int) -> Tensor:
-    """Values that have codes in fmt: hard ones rounded to it, those without a code left out."""
+    """Values that have codes in fmt: hard values rounded to it, without those that have no code."""
     x = quantized(torch.from_numpy(float32_values(fmt)), Quantizer(fmt, "toward_zero"))
     special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
     x = x[x.isfinite()] if special or fmt.man_bits == 0 else x
@@ -60,7 +60,8 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, isa: str) -> None:
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
 def test_refuses_what_the_reference_refuses(fmt: Format, isa: str) -> None:
-    """Every value without a code alone, and the first of several by its index."""
+    """Each value without a code is refused alone, and of several the first is reported by its
+    index."""
     ints = fmt.to_ints()
     good = codable(fmt, 1)
     for value in torch.from_numpy(float32_values(fmt, 3))[:40]:
@@ -76,7 +77,8 @@ def test_refuses_what_the_reference_refuses(fmt: Format, isa: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_large_tensors(threads: int) -> None:
-    """Several pieces (65536 values in pack.cpp); the first value without a code is reported."""
+    """The tensors have several pieces (65536 values in pack.cpp), and the first value without a
+    code is reported."""
     fmt = FloatFormat(3, 2)
     x = codable(fmt, 3 * 65536 + 5)
     before = torch.get_num_threads()

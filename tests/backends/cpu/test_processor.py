@@ -17,7 +17,7 @@ from tests.support.processor import ISAS, runs
 ROOT = Path(__file__).resolve().parents[3]
 NEEDS_MODULE = pytest.mark.skipif(not cpu.BACKEND.available(), reason=cpu.BACKEND.why_not())
 
-#: How other libraries, or the system, are asked for what the processor runs.
+#: The ways of asking other libraries, or the system, what the processor runs.
 _ASKED = re.compile(
     r"get_cpu_capab|get_capabilities|torch\.cpu\b|_is_(?:avx|amx|vnni)|__cpu_features__"
     r"|import (?:cpuinfo|archspec)|/proc/cpu"
@@ -50,7 +50,7 @@ def test_what_runs_is_all_up_to_the_best(monkeypatch: pytest.MonkeyPatch):
 
 
 class Kernels:
-    """What the module says of the instruction set on a processor that runs these."""
+    """A stand-in for the module: it answers for a processor that runs these instruction sets."""
 
     def __init__(self, *run: str) -> None:
         self.run = run
@@ -84,7 +84,7 @@ def test_another_error_of_the_kernels_is_no_skip(monkeypatch: pytest.MonkeyPatch
 @NEEDS_MODULE
 @pytest.mark.parametrize(("name", "passed"), [("avx2", 2), ("avx512", 3)])
 def test_on_a_processor_with_fewer_instructions(name: str, passed: int):
-    """csrc/tests/other_processor.cpp answers CPUID, to every library of the process."""
+    """csrc/tests/other_processor.cpp answers CPUID for every library of the process."""
     build = ROOT / "build" / str(sys.implementation.cache_tag)
     library = build / "liblpk_other_processor.so"
     if not library.exists():

@@ -48,8 +48,8 @@ def by_round_array(x: np.ndarray) -> np.ndarray:
     [("e4m3fn", by_ml_dtypes), ("bf16", by_torch), ("e5m2_sat", by_round_array)],
 )
 def test_every_float32(name: str, cast: Callable[[np.ndarray], np.ndarray]) -> None:
-    """All 2^32 patterns, 2^24 at a time: the positive ones against the oracle, of which the
-    negative ones (of the independent casts too) are the mirror image."""
+    """All 2^32 patterns are rounded, 2^24 at a time. The positive ones are compared with the
+    oracle; the negative ones, also of the independent casts, are their mirror image."""
     quantizer = Quantizer(name)
     for start in range(0, 2**31, BLOCK):
         x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
@@ -73,7 +73,8 @@ def test_every_float32(name: str, cast: Callable[[np.ndarray], np.ndarray]) -> N
     ids=["nearest_even", "stochastic", "stochastic of 8 bits"],
 )
 def test_more_than_2_31_elements(quantizer: Quantizer) -> None:
-    """bfloat16, 8 GiB in and out: both ends and around 2^31; the zeros between stay zeros."""
+    """The bfloat16 tensors are 8 GiB in and out. Both ends and the part around 2^31 are checked,
+    and the zeros between stay zeros."""
     count, window = 2**31 + 2**20, 1 << 16
     starts = (0, 2**31 - window // 2, count - window)
     x = torch.zeros(count, dtype=torch.bfloat16)

@@ -37,7 +37,8 @@ def quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Ten
 
 
 def expected(x: np.ndarray, quantizer: Quantizer, first: int = 0) -> np.ndarray:
-    """float32 of `round_array`; the elements of x have row-major positions ``first`` on."""
+    """The float32 result of `round_array`; the elements of x have the row-major positions from
+    ``first`` on."""
     bits = quantizer.random_bits or 32
     draws = None
     if quantizer.rounding == "stochastic":
@@ -73,7 +74,7 @@ def float32_values(fmt: Format, count: int = 60) -> np.ndarray:
     return generator.permutation(x)
 
 
-#: The ends of float32: normals below its own, no room above.
+#: Formats at the ends of float32: their normals lie below its own, or there is no room above.
 END_FORMATS = [
     FloatFormat(1, 3, specials="none", bias=128),
     FloatFormat(2, 3, bias=128),
@@ -101,7 +102,7 @@ def test_float32_matches_round_array(fmt: Format, isa: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "fp8_e4m3", "e3m2_nosub", "e5m0", "e4m7"])
 def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, isa: str) -> None:
-    """All 65536 patterns, into the same type and into float32."""
+    """All 65536 patterns are rounded into the same type and into float32."""
     fmt = parse_format(name)
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     for quantizer in quantizers(fmt):
@@ -129,7 +130,7 @@ CHOSEN = [
 def test_lengths_and_alignments(
     quantizer: Quantizer, stream_bytes: int, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0 to 70 elements from any start into any start; nothing beside them is written."""
+    """0 to 70 elements go from any start to any start, and nothing beside them is written."""
     monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
     generator = np.random.default_rng(3)
     x = torch.from_numpy(generator.normal(0, 3, 100).astype(np.float32))
@@ -149,7 +150,8 @@ def test_lengths_and_alignments(
 def test_large_tensors(
     quantizer: Quantizer, dtype: torch.dtype, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several pieces (65536 elements in quantize.cpp), any threads, both kinds of stores."""
+    """The tensors have several pieces (65536 elements in quantize.cpp), any number of threads, both
+    kinds of stores."""
     generator = np.random.default_rng(4)
     x = torch.from_numpy(generator.normal(0, 3, 3 * 65536 + 77).astype(np.float32)).to(dtype)
     want = expected(x.float().numpy(), quantizer)
@@ -192,7 +194,7 @@ SHAPES = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1), (1, 1, 300
 
 
 def tensor_values(shape: tuple[int, ...], kind: str) -> Tensor:
-    """Values over many binades; with inf and NaN, all equal, tiny, or none finite."""
+    """Values over many binades, with inf and NaN, all equal, tiny, or none of them finite."""
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(shape, generator=generator)
     if kind == "wide":
@@ -226,7 +228,8 @@ def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isa: 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("element", ["e7m0_b-1", "e2m1", "e4m3"])
 def test_blocks_of_float64_beyond_float32(element: str, axis: int, isa: str) -> None:
-    """The scale of a block is that of its largest value, also where no float32 holds it."""
+    """The scale of a block is that of its largest value, even where float32 does not hold that
+    value."""
     rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
     x = torch.tensor(rows, dtype=torch.float64)
     quantizer = Quantizer(BlockFormat(element, 4, axis=axis))
@@ -238,7 +241,8 @@ def test_blocks_of_float64_beyond_float32(element: str, axis: int, isa: str) -> 
 @pytest.mark.parametrize("fmt", TENSOR_FORMATS, ids=ids)
 @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
 def test_large_affine_and_block(fmt: AffineFormat | BlockFormat, rounding: str) -> None:
-    """Several pieces of work, one slice of them included, by any number of threads."""
+    """Any number of threads takes the pieces of the work, of which a single slice may have
+    several."""
     quantizer = Quantizer(fmt, rounding)
     x = tensor_values((3, 150, 401), "special")
     want = torch.empty(x.shape)

@@ -19,10 +19,10 @@ from tests.support.updates import (
 
 __all__ = ["isa"]
 
-# A group of lanes and a bit, several spans and a bit, a few elements, none.
+# A group of lanes and a little more, several spans and a little more, a few elements, none.
 SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
-# Where these may begin in tensors of which they are parts: anywhere in a word of draws, and before
-# a border of what a thread takes and of a row key.
+# Places where a tensor may begin in a larger one of which it is a part: anywhere in a word of
+# draws, and before a border of a thread's share and of a row key.
 ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
 
 all_formats = pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The cuda adapter: its reasons and its strides anywhere, its bits where a device is."""
+"""The cuda adapter: its reasons and its strides are tested anywhere, its bits where a device is."""
 
 from __future__ import annotations
 

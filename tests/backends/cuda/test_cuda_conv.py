@@ -1,4 +1,5 @@
-"""Convolutions of the cuda adapter: on the host by its kernels' own code, on a device where one is.
+"""Convolutions of the cuda adapter: on the host by its kernels' own code, on a device where there
+is one.
 
 On the host the kernels' index maps, tables, plans and arithmetic are those of the device; what only
 a device has (launches, barriers, its instructions) is not.
@@ -30,7 +31,7 @@ SEED = torch.tensor(-20240229)
 ROLE = 4
 REFERENCE = lp.backends.get("reference")
 ALL_ORDERS = [acc for acc in cases.ACCUMULATORS if acc.order != "native"]
-#: Of every family of kernels one.
+#: One accumulator for every family of kernels.
 KERNELS = [
     lp.Accumulator("fp32"),
     lp.Accumulator("e5m10"),
@@ -168,7 +169,7 @@ class TestOnHost:
 
 
 def random_case(number: int) -> tuple[str, ConvCase, lp.Accumulator, float]:
-    """One (pass, convolution, accumulator, scale) of those that a GPU is checked on."""
+    """One of the cases (pass, convolution, accumulator, scale) that a GPU is checked on."""
     source = np.random.default_rng(number)
 
     def some(low: int, high: int, count: int) -> tuple[int, ...]:

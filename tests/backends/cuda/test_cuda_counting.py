@@ -1,5 +1,5 @@
-"""Counting and given ranges on the cuda adapter: what it asks its kernels for anywhere, its bits
-where a device is.
+"""Counting and given ranges on the cuda adapter: the calls that it makes to its kernels are tested
+anywhere, its bits where a device is.
 
 Anywhere, the kernels of csrc/cpu stand in for those of csrc/cuda and read the same pointers.
 """
@@ -35,13 +35,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
 
 
 class CpuKernels:
-    """The functions of lpkernels._C that begin with ``cuda_count``, done by those of the CPU."""
+    """The functions of lpkernels._C that begin with ``cuda_count``, carried out by those of the
+    CPU."""
 
     def __init__(self) -> None:
         self.cpu = _build.load_extension()
 
     def cuda_count(self, *, sizes, x_strides, out_strides, out_type, **call) -> None:
-        # The kernels of the CPU take neighbours only.
+        # The kernels of the CPU take contiguous elements only.
         dense = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
         assert x_strides == out_strides == dense
         self.count(sizes=[1, math.prod(sizes), 1], out_type=out_type, **call)

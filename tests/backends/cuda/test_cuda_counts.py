@@ -26,7 +26,7 @@ class Ceiling(NamedTuple):
     #: The tile, before its two flags (tables, chunks).
     tile: str
     most: float
-    #: Instructions by which a product can be told, and how many of each a stage has.
+    #: Instructions that show a product, and how many of each a stage has.
     steps: dict[str, int]
 
 
@@ -59,7 +59,7 @@ CEILINGS = {
     "odd, split": Ceiling(rule("SplitRule", "OddSum", 1), 7.9, SPLIT | {"FFMA": 1024}),
     "odd, floor": Ceiling(rule("FloorRule", "OddSum", 1), 8.9, {"FFMA": 2048}),
     "stochastic": Ceiling("StochasticTile<", 7.2, {"FFMA": 512, "IDP": 512}),
-    # Two sums to a conversion, and one instruction for each on the way back.
+    # One conversion takes two sums, and each sum takes one instruction on the way back.
     "converted": Ceiling(
         "CertifiedTile<ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}
     ),
@@ -111,8 +111,8 @@ def flag(value: bool) -> str:
 
 
 def made(kernels: dict[str, Function], tile: str) -> Function:
-    """What makes a tile in the kernel that its tier shares with others: the part behind the
-    question whether the plan names the tier."""
+    """The code that makes a tile in the kernel that its tier shares with others: the part behind
+    the question whether the plan names the tier."""
     (name,) = [n for n in kernels if f", {tile} >" in n]
     tier = name.split(f", {tile} >")[0].rsplit("Made<", 1)[1]
     alone = name.count("Made<") == 1
@@ -126,21 +126,22 @@ def kernel_of(kernels: dict[str, Function], tile: str, tables: bool, chunks: boo
 
 
 def stage_loop(function: Function) -> Loop:
-    """The loop over stages: the longest without the loops inside it."""
+    """The loop over stages: the longest loop, without the loops inside it."""
     return max(loops(function), key=lambda loop: loop.count("FFMA", "HFMA2", "DFMA"))
 
 
 def main_loop(kernels: dict[str, Function], tile: str, tables: bool, chunks: bool) -> Loop:
-    """Without what ends a chunk."""
+    """The loop over stages without the code that ends a chunk."""
     function = kernel_of(kernels, tile, tables, chunks)
     found = stage_loop(function)
     return found if not chunks else ends_of(function).stage
 
 
 class Ends(NamedTuple):
-    """Instructions of a thread for the ends of a chunk: of 64 sums that wait in memory, that join
-    outer sums in float32 (none lies below the format's last place), and in double. stage: the
-    loop around them without them."""
+    """Instructions of a thread for the ends of a chunk in 64 sums: kept where these wait in memory,
+    closed where they join outer sums in float32 (none lies below the format's last place),
+    in_double where they join them in double. stage is the loop around these instructions, without
+    them."""
 
     kept: int
     closed: int
@@ -150,7 +151,8 @@ class Ends(NamedTuple):
 
 def ends_of(function: Function) -> Ends:
     main = stage_loop(function)
-    # One loop for each way of joining outer sums, a row of 8 of a thread at a time.
+    # There is one loop for each way of joining outer sums; it takes a thread's sums a row of 8 at a
+    # time.
     rows = [
         i
         for i in loops(function)
@@ -158,7 +160,7 @@ def ends_of(function: Function) -> Ends:
     ]
     (in_float,) = [i for i in rows if any(x.name == "LOP3.LUT.PAND" for x in i.body)]
     (in_double,) = [i for i in rows if i.count("DADD")]
-    # What most stages jump over.
+    # The code that most stages jump over.
     first, behind = next(
         (index, to)
         for index in range(main.first, in_float.first)
@@ -179,7 +181,7 @@ def ends_of(function: Function) -> Ends:
     )  # fmt: skip
 
 
-#: Of a chunk of an output in the kernel behind split sums.
+#: Instructions for a chunk of an output in the kernel behind split sums, at most.
 PARTS_CEILING = 24.0
 #: Chunks that the kernel behind split sums adds at a time.
 PARTS_AT_ONCE = 8
@@ -196,7 +198,8 @@ def parts_loops(kernels: dict[str, Function]) -> tuple[float, float]:
 
 
 def tensor_ceiling(tile: tuple[int, int]) -> float:
-    """Of a stage on tensor cores, packed: smaller tiles copy as much for half of the products."""
+    """Instructions of a product in a stage on tensor cores, packed, at most: smaller tiles copy as
+    much for half of the products."""
     return 0.075 if tile == (128, 128) else 0.085
 
 
@@ -222,8 +225,8 @@ def tensor_stage(kernels: dict[str, Function], of: Tensor) -> Loop:
 
 
 def tensor_kept(kernels: dict[str, Function], of: Tensor) -> float:
-    """Instructions that keep a sum of a chunk, which waits in memory: from the first to the last
-    store of the straight code with most of them, no branch between."""
+    """Instructions that keep a sum of a chunk, which waits in memory. They are counted from the
+    first to the last store in the straight code with the most stores, without a branch between."""
     found = []
     for stretch in sass.stretches(tensor_kernel(kernels, of)):
         found.append([n for n, x in enumerate(stretch) if x.name.startswith("STG")])
@@ -232,18 +235,19 @@ def tensor_kept(kernels: dict[str, Function], of: Tensor) -> float:
 
 
 class Steps(NamedTuple):
-    """Straight code of blocks aligned by their operands: for the largest exponent, and adding."""
+    """Straight code of blocks aligned by their operands: the code that finds the largest exponent
+    and the code that adds."""
 
     tile: str
-    #: Steps at a time, each of 2 x 2 outputs.
+    #: Steps that are taken at a time, each of 2 x 2 outputs.
     steps: int
-    #: Instructions a product, the two together.
+    #: Instructions of a product at most, in both codes together.
     most: float
-    #: The multiply-add that cuts.
+    #: The multiply-add that cuts a product.
     cut: str
 
 
-#: Those that take turns have one step at a time, behind a branch.
+#: Kernels whose operands take turns have one step at a time, behind a branch.
 OPERAND_BLOCKS = {
     "operands, float32": Steps("OperandTile<float, false>", 8, 7.1, "FFMA"),
     "operands, double": Steps("OperandTile<double, false>", 8, 8.2, "DFMA"),
@@ -252,7 +256,8 @@ OPERAND_BLOCKS = {
 
 
 def operand_steps(kernels: dict[str, Function], steps: Steps) -> tuple[Any, Any]:
-    """The shortest straight code that measures so many products, and that adds them."""
+    """The shortest straight code that measures so many products, and the shortest that adds
+    them."""
     (function,) = [f for n, f in kernels.items() if "operand_kernel" in n and steps.tile in n]
     products = 4 * steps.steps
 
@@ -268,7 +273,7 @@ def operand_steps(kernels: dict[str, Function], steps: Steps) -> tuple[Any, Any]
 def test_the_end_of_a_chunk_stays_below_its_ceiling(kernels, name: str, tables: bool):
     ends = ends_of(kernel_of(kernels, CEILINGS[name].tile, tables, chunks=True))
     double = name.startswith("double")
-    # Of each of 64 sums.
+    # The ceilings hold for each of 64 sums.
     assert ends.closed / 64 <= (32 if double else 24)
     assert ends.kept / 64 <= (10 if double else 8)
     assert ends.in_double / 64 <= (66 if double else 57)
@@ -286,7 +291,7 @@ def test_blocks_aligned_by_operands_stay_below_their_ceiling(kernels, name: str)
     measured, added = operand_steps(kernels, steps)
     products = 4 * steps.steps
     assert (len(measured) + len(added)) / products <= steps.most
-    # One multiply-add cuts a product, two additions take what cut it away and add the rest.
+    # One multiply-add cuts a product; one addition takes away what cut it, and one adds the rest.
     additions = sum(i.name.split(".")[0] in ("FADD", "DADD") for i in added)
     assert additions == 2 * products
 
@@ -306,7 +311,7 @@ def test_nothing_is_contracted_away(kernels, name: str, tables: bool, chunks: bo
     loop = main_loop(kernels, ceiling.tile, tables, chunks)
     for instruction, count in ceiling.steps.items():
         assert loop.count(instruction) >= count, instruction
-    # Tables cost at most eight lookups of each operand a stage, chunks some integers.
+    # Tables cost at most eight lookups of each operand in a stage, and chunks cost some integers.
     assert len(loop.body) / PRODUCTS <= ceiling.most + 0.5
 
 
@@ -322,8 +327,8 @@ def test_no_kernel_spills_or_uses_local_memory(kernels, tmp_path: Path):
 
 
 def conversions_of_nan(kernel: str) -> set[str]:
-    """Registers that hold whatever NaN a conversion to float32 makes of one that the code chose,
-    and go elsewhere than to a choice of the canonical one."""
+    """Registers that hold the converted form, in float32, of a NaN that the code chose, and that
+    are used elsewhere than in a choice of the canonical NaN."""
     nan = "0d7FF8000000000000"
     chosen = {nan, *re.findall(rf"\.f64\s+(%fd\d+), [^;]*{nan}", kernel)}
     pairs = re.findall(r"cvt\.rn\.f32\.f64\s+(%f\d+), (%fd\d+|\w+);", kernel)
@@ -343,7 +348,8 @@ def test_a_conversion_of_nan_is_found():
 
 
 def test_no_nan_is_what_a_conversion_makes_of_one():
-    """Which NaN that is the instruction set leaves open; the contract has one for all."""
+    """The instruction set leaves open which NaN a conversion makes; the contract has one NaN for
+    all."""
     kernels = sass.ptx(Path(str(_build.load_extension().__file__)).resolve())
     if not kernels:
         pytest.skip("lpkernels._C was built without PTX")
@@ -367,7 +373,8 @@ def test_native_chunks_run_on_tensor_cores(
 ):
     of = Tensor(bfloat16, tables, tile)
     stage = tensor_stage(kernels, of)
-    # 32 steps of a warp's 64 x 32 outputs, whose fragments are read once, four matrices at a time.
+    # The stage is 32 steps of a warp's 64 x 32 outputs; fragments are read once, four matrices at a
+    # time.
     assert stage.count("HMMA") == 32
     assert stage.count("LDSM") == 12
     assert stage.count("DADD", "DMUL", "DFMA") == 0
@@ -376,7 +383,7 @@ def test_native_chunks_run_on_tensor_cores(
         copied = 4 if tile == (128, 128) else 6
         assert stage.count("LDGSTS") == copied and stage.count("FADD") == 0
         assert len(stage.body) / TENSOR_PRODUCTS <= tensor_ceiling(tile)
-        # Whether a sum lies half way: one instruction, in each of the three ways that look.
+        # One instruction finds whether a sum lies half way, in each of the three ways that look.
         code = tensor_kernel(kernels, of).code
         assert sum(i.name == "LOP3.LUT.PAND" for i in code) == 3 * 64
 

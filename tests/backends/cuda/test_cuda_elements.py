@@ -1,5 +1,5 @@
-"""Scales and codes on the cuda adapter: what it asks its kernels for anywhere, its bits where a
-device is.
+"""Scales and codes on the cuda adapter: the calls that it makes to its kernels are tested anywhere,
+its bits where a device is.
 
 Anywhere, the kernels of csrc/cpu stand in for those of csrc/cuda and read the same pointers.
 """
@@ -41,7 +41,7 @@ SHAPES = [(1, 1, 1), (2, 70, 3), (3, 2, 66), (70, 3, 1), (4, 33), (5,)]
 
 
 class CpuKernels:
-    """The functions of lpkernels._C that begin with ``cuda_``, done by those of the CPU."""
+    """The functions of lpkernels._C that begin with ``cuda_``, carried out by those of the CPU."""
 
     def __init__(self) -> None:
         self.cpu = _build.load_extension()

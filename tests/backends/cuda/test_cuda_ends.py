@@ -25,7 +25,7 @@ REFERENCE = lp.backends.get("reference")
 SEED = torch.tensor(-3)
 
 FORMATS = ("e8m3", "e8m7", "e8m10", "e8m13", "e8m15", "e8m20", "e8m21")
-#: Sums from end to end, in chunks, stopped at max, cut and drawn.
+#: Sums over the whole range of a format: in chunks, stopped at max, cut and drawn.
 ACCUMULATORS = [
     acc
     for fmt in FORMATS
@@ -76,7 +76,8 @@ class TestOnHost:
 
     @pytest.mark.parametrize("fmt", FORMATS)
     def test_one_product_below_two_to_the_120(self, fmt: str):
-        """Exact in all of these, or rounded once; scaled by 2^-127, it would be NaN."""
+        """The product is exact in all of these formats or is rounded once; scaled by 2^-127, it
+        would be NaN."""
         a, b = torch.tensor([[129 * 2.0**60]]), torch.tensor([[129 * 2.0**44]])
         want = lp.quantize(torch.tensor([[129.0 * 129 * 2.0**104]]), fmt)
         for acc in (lp.Accumulator(fmt), lp.Accumulator(f"{fmt}_sat", chunk=2)):

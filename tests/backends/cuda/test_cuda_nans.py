@@ -1,6 +1,6 @@
 """NaNs of every kind as operands of the cuda adapter: none is taken for an absent tap, and every
-result is 0x7fc00000. On the host by the kernels' own code, on a device where one is.
-"""
+result is 0x7fc00000. The tests run on the host by the kernels' own code, and on a device where
+there is one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def of_bits(bits: list[int], as_integer: torch.dtype, as_float: torch.dtype) -> 
     return torch.tensor(signed, dtype=as_integer).view(as_float).float()
 
 
-#: Quiet and signalling ones of both signs, what processors make, and the absent tap's own.
+#: Quiet and signalling NaNs of both signs, those that processors make, and the absent tap's own.
 FLOAT32 = [
     NAN, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001, 0x7FBFFFFF, 0x7FA00000, ABSENT,
     ABSENT | 1 << 31, ABSENT & ~(1 << 22), ABSENT + 1,
@@ -50,7 +50,7 @@ def ints(quantizer: str | None) -> tuple[int, ...]:
 
 
 def with_nans(x: Tensor, nans: Tensor) -> Tensor:
-    """x with every one of them somewhere, the first place and the last among these."""
+    """A copy of x with every one of the NaNs somewhere, also in the first place and in the last."""
     x = x.contiguous().clone()
     at = torch.linspace(0, x.numel() - 1, len(nans)).long()
     x.view(-1).view(torch.int32)[at] = nans.view(torch.int32)
@@ -95,7 +95,7 @@ def check_convolution(
 
 
 def check_operands(nans: Tensor, quantizer: str | None, device: str) -> None:
-    """Matrices and frames hold the canonical NaN wherever there was one, and kAbsent outside."""
+    """Matrices and frames hold the canonical NaN wherever x has a NaN, and kAbsent outside of x."""
     x = with_nans(few_bits((2, 3, 4, 7)).float(), nans)
     there = x.to(device)
     for matrices in (there.view(6, 4, 7), there.view(6, 4, 7).mT):

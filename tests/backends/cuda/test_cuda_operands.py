@@ -1,6 +1,6 @@
-"""Blocks aligned by their operands, and sums that start elsewhere than at zero, in csrc/cuda: the
-kernels' own code on the host, thread by thread, against the reference; their machine code, counted.
-"""
+"""Blocks aligned by their operands, and sums that start elsewhere than at zero, in csrc/cuda. The
+kernels' own code runs on the host, thread by thread, against the reference, and the instructions of
+their machine code are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Products of the cuda adapter: what it asks its kernels for anywhere, its bits where a device is.
+"""Products of the cuda adapter: the calls that it makes to its kernels are tested anywhere, its
+bits where a device is.
 
 Anywhere, kernels of Python stand in for csrc/cuda, read the same pointers and lines, and do every
 sum by the exact reference, so that a wrong offset, key or size shows.
@@ -44,7 +45,8 @@ class Lines:
 
 
 class PythonKernels:
-    """The functions of lpkernels._C that begin with ``cuda_``, element by element on the host."""
+    """The functions of lpkernels._C that begin with ``cuda_``, carried out element by element on
+    the host."""
 
     def cuda_pack_operand(self, source, sizes, strides, to, facts, quantizer, stream) -> None:
         count, lanes, steps, padded = sizes
@@ -154,7 +156,7 @@ class PythonKernels:
 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The adapter's products run here, by `PythonKernels`."""
+    """The adapter's products run on the host, by `PythonKernels`."""
     for part in (_products, _quantize):
         monkeypatch.setattr(part, "module", PythonKernels)
         monkeypatch.setattr(part, "on_device", lambda x: contextlib.nullcontext())
@@ -237,13 +239,13 @@ NATIVE = [
 
 
 def sums_in_float32(acc: lp.Accumulator) -> lp.Accumulator:
-    """The same chunks in sequence: the same bits where chunks are exact in float32."""
+    """The same chunks in sequence have the same bits where chunks are exact in float32."""
     return lp.Accumulator("fp32", chunk=acc.chunk, outer=acc.outer, outer_rounding=acc.rounding)
 
 
 @pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
 class TestOnHost:
-    """The adapter with its kernels' own code, thread by thread."""
+    """The adapter runs its kernels' own code on the host, thread by thread."""
 
     @pytest.fixture(autouse=True)
     def kernels(self):
@@ -279,7 +281,7 @@ class TestOnHost:
 
 
 def random_case(number: int) -> dict[str, Any]:
-    """One (shape, strides, recipe) of the 500 that a GPU is checked on."""
+    """One of the 500 cases (shape, strides, recipe) that a GPU is checked on."""
     source = np.random.default_rng(number)
     m, n = (int(x) for x in source.integers(1, 300, 2))
     k = int(source.integers(0, 400))

@@ -30,8 +30,9 @@ RULES = (
 
 
 class Counted(NamedTuple):
-    """Instructions of a thread: for a product, for a sum that ends a chunk in float32, for one that
-    waits in memory. loop: that makes the products, without what ends a chunk."""
+    """Instructions of a thread: for a product, for a sum that ends a chunk in float32 (closed), and
+    for a sum that waits in memory (kept). loop is the loop that makes the products, without the
+    code that ends a chunk."""
 
     product: float
     closed: float
@@ -58,7 +59,7 @@ def counted(function: Function, shape: tuple[int, int]) -> Counted:
         return _direct(function, shape)
     main = max(loops(function), key=lambda loop: loop.count("FFMA"))
     stores = [i for i in range(main.first, main.last) if function.code[i].name.startswith("STG")]
-    # What most stages jump over.
+    # The code that most stages jump over.
     first, behind = next(
         (index, to)
         for index in range(main.first, stores[0])
@@ -77,7 +78,8 @@ def _direct(function: Function, shape: tuple[int, int]) -> Counted:
     sums = 4 if shape == (512, 1) else 1
     at_once = 4 if sums > 1 else 8
     found = loops(function)
-    # Of loops over steps that differ in how these are looked up the longest of those over several.
+    # The loops over steps differ in how steps are looked up; this is the longest of those that take
+    # several steps.
     steps = max(found, key=lambda loop: loop.count("FFMA"))
     around = [i for i in found if i.first < steps.first and steps.last < i.last]
     stage = min(around, key=lambda loop: loop.last - loop.first)
@@ -88,7 +90,7 @@ def _direct(function: Function, shape: tuple[int, int]) -> Counted:
         except ValueError:
             return None
 
-    # Each sum's splitting is straight code with the test of whether it may be split.
+    # The splitting of each sum is straight code that holds the test whether the sum may be split.
     splits, at = [], 0
     for stretch in stretches(function):
         names = [i.name.split(".")[0] for i in stretch]
@@ -109,8 +111,8 @@ def _direct(function: Function, shape: tuple[int, int]) -> Counted:
 
 
 def shaped_ceiling(rule: str, shape: tuple[int, int]) -> float:
-    """Of a product, packed: beside the rule's own the reads of a stage, which fewer products share
-    in smaller tiles, or of every element."""
+    """Instructions of a product at most, packed: those of the rule and, beside them, the reads of a
+    stage, which fewer products share in smaller tiles, or the reads of every element."""
     more = {64: 0.3, 32: 0.45, 16: 0.65, 1: 6.5 if shape == (512, 1) else 11.5}
     return CEILINGS[rule].most + more[min(shape)]
 
@@ -123,7 +125,7 @@ def test_smaller_tiles_stay_below_their_ceiling(kernels, rule: str, shape: tuple
         for looked_up in (False, True)
     )
     assert packed.product <= shaped_ceiling(rule, shape)
-    # Both ways of a lookup are counted, one of which runs.
+    # Both ways of a lookup are counted, but only one of them runs.
     lookups = {1: 16.5 if shape == (1, 32) else 6.5}.get(min(shape), 0.45)
     assert tables.product <= shaped_ceiling(rule, shape) + lookups
     for found in (packed, tables):
@@ -138,7 +140,7 @@ def test_nothing_is_contracted_away_in_smaller_tiles(
     kernels, rule: str, shape: tuple[int, int], tables: bool
 ):
     found = counted(shaped_kernel_of(kernels, rule, shape, tables), shape)
-    # As many of each instruction as products, in proportion to the square tile's.
+    # Each instruction occurs as often as the products ask, in proportion to the square tile's.
     products = round(len(found.loop.body) / found.product)
     for instruction, count in CEILINGS[rule].steps.items():
         assert found.loop.count(instruction) >= count * products // PRODUCTS, instruction

@@ -1,5 +1,6 @@
-"""Few outputs of long sums on CUDA: the tiles, the parts of their sums and what adds these, by the
-kernels' own code on the host, on a grid of shapes; every result has the cpu backend's bits."""
+"""Few outputs of long sums on CUDA: the tiles, the parts of their sums and the kernel that adds the
+parts. The kernels' own code runs on the host, on a grid of shapes; every result has the cpu
+backend's bits."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
 
 
 def values(rng: random.Random, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Of few bits: about 1, at the ends of small formats, or with infinity or NaN among them."""
+    """Values of few bits: about 1, at the ends of small formats, or with infinity or NaN among
+    them."""
     x = torch.randint(-7, 8, shape, generator=generator).float()
     kind = rng.choice(["few", "few", "large", "small", "spread", "special"])
     if kind == "large":
@@ -109,7 +111,7 @@ SHAPES = {
 
 
 # The tiers that have tiles of every shape (csrc/cuda/product/tier.h), each with a format and with
-# factors that ask for it: splitting in two steps and in three, the floor; proved and watched.
+# factors that ask for it: splitting in two steps and in three, and the floor; proved and watched.
 TIERS = (
     ("e6m9", 1, (0,)), ("e6m12", 5, (0,)), ("e4m9", 2, (0,)), ("e4m12", 6, (0,)),
     ("e4m9", 9, (-17,)), ("e4m9", 10, (-17, 0)),

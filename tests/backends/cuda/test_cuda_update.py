@@ -11,14 +11,14 @@ from tests.support.updates import FORMATS, STEPS, Formats, assert_same, copied, 
 from tests.support.updates import call_of as call
 
 SHAPES = ((7, 5), (1,), (0,), (300,))
-# Anywhere in a word of draws, and before a border of a row key.
+# Origins lie anywhere in a word of draws, and before a border of a row key.
 ORIGINS = (6, 3, 1, (1 << 34) - 7)
 PLACES = ["host", "device"]
 
 
 @pytest.fixture(params=PLACES)
 def device(request: pytest.FixtureRequest):
-    """Where the adapter runs; kernels are on the device or are run by the host."""
+    """The device of the adapter's tensors: the kernels run on the device, or the host runs them."""
     reason = cuda_host.reason() if request.param == "host" else BACKEND.why_not()
     if reason:
         pytest.skip(reason)

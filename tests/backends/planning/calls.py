@@ -13,7 +13,8 @@ E5M2 = as_quantizer("e5m2").to_ints()
 
 
 class Case(NamedTuple):
-    """sizes: of a matmul (a, b), of a convolution (x, w, stride, padding, dilation, groups)."""
+    """A call of an operator. sizes are (a, b) for a matmul, and (x, w, stride, padding, dilation,
+    groups) for a convolution."""
 
     op: str
     sizes: tuple[Any, ...]
@@ -48,7 +49,7 @@ def run(backend: Any, case: Case) -> None:
 
 
 def call(case: Case) -> Call:
-    """The same, by sizes."""
+    """The same call by sizes."""
     kept: dict[str, Any] = {
         "acc": case.acc.to_ints(), "quantizers": case.fused[:2], "bias": case.bias,
         "rounds": bool(case.fused.result),

@@ -1,4 +1,4 @@
-"""Microseconds of small calls, against numbers computed by hand."""
+"""Microseconds of small calls, compared with numbers computed by hand."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_phases_share_the_float32_of_their_call() -> None:
     y, w, x = (2, 24, 4, 4), (24, 16, 3, 3), (2, 16, 8, 8)
     call = Call("conv_dgrad", y, w, x, acc, (E5M2, E5M2), geometry=geometry)
     found = costs(call, "cuda", FAST).products
-    # One tap, two, two and four for each output of dy and pair of channels.
+    # There are one tap, two, two and four for each output of dy and pair of channels.
     macs = 2 * 24 * 4 * 4 * 16 * 9
     assert sum(one.shape.macs for one in found) == macs
     assert [one.shape.k for one in found] == [24, 48, 48, 96]
@@ -95,7 +95,8 @@ def test_tensor_cores_have_a_rate_of_their_own() -> None:
     acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
     (one,) = costs(matmul(128, 64, 128, acc), "cuda", FAST).products
     assert one.plan.kernel == "tensor cores, half"
-    # 128 products a clock and instruction are more than the 1280 of the tensor cores allow.
+    # The time is the longer of two: that of 128 products a clock and instruction, and that of the
+    # tensor cores' 1280 products a clock.
     assert one.microseconds == pytest.approx(
         max(128 * 128 * 64 * one.instructions / 128, 128 * 128 * 64 / 1280)
     )
@@ -110,7 +111,8 @@ def test_triton_takes_its_own_counts() -> None:
 
 
 def test_sums_that_are_shared_are_written_and_added() -> None:
-    """The busiest program's chunks, then the chunks of each sum one after another."""
+    """The time is that of the busiest program's chunks, then of the chunks of each sum one after
+    another."""
     acc = Accumulator("e6m9", chunk=64)
     device = FAST._replace(processors=132)
     (one,) = costs(matmul(8, 64 * 100, 512, acc), "triton", device).products
@@ -118,13 +120,15 @@ def test_sums_that_are_shared_are_written_and_added() -> None:
     rows, cols = one.plan.tile
     shared, outer = TRITON["fused, chunks, shared"], TRITON["outer"].product
     made = one.plan.waves * rows * cols * one.plan.chunks * (64 * shared.product + shared.closed)
-    # 8 x 512 outputs are 128 warps, fewer than processors: each waits 24 clocks for every addition.
+    # 8 x 512 outputs are 128 warps, fewer than there are processors: each waits 24 clocks for every
+    # addition.
     assert outer < 24
     assert one.microseconds == pytest.approx(made / 128 + 100 * 24)
     assert one.instructions == pytest.approx(shared.product + (shared.closed + outer) / 64)
     slow = device._replace(bandwidth=1e-9)
     (late,) = costs(matmul(8, 64 * 100, 512, acc), "triton", slow).products
-    # Both operands with their padding and the result; every sum of a chunk is written and read.
+    # Both operands with their padding and the result are moved; every sum of a chunk is written and
+    # read.
     moved = 4 * (sum(late.shape.packed) + 8 * 512) + 2 * 4 * 8 * 512 * 100
     assert late.microseconds == pytest.approx(moved / 1e-9)
 

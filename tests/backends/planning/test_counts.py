@@ -28,8 +28,8 @@ def lines(name: str) -> list[dict[str, Any]]:
 
 
 def test_cuda_has_the_recorded_counts() -> None:
-    """But for blocks aligned by their operands, whose time is not predicted: what the end of a
-    block takes is not counted."""
+    """The counts are equal but for blocks aligned by their operands. Their time is not predicted,
+    since the instructions at the end of a block are not counted."""
     recorded = {
         (r["kernel"], r["tables"], r["chunks"]): Count(
             r["instructions_per_product"],
@@ -59,7 +59,8 @@ def test_smaller_tiles_have_the_recorded_counts() -> None:
     assert shaped_counts() == recorded
 
 
-# What a product takes with tables and chunks of 64, in the units of a table of cuda_cuts.py.
+# The instructions of a product with tables and chunks of 64, in the units of a table of
+# cuda_cuts.py.
 @pytest.mark.parametrize(
     ("shapes", "kernel", "unit"),
     [(SHAPES, "two steps", 16), (TENSOR_SHAPES, "tensor cores, half", 256)],
@@ -83,7 +84,8 @@ def test_triton_has_the_last_recorded_counts() -> None:
 
 
 def held_in(recorded: dict[str, Count]) -> dict[str, Count]:
-    """Without kernels that are no more: of variants of "split" that came before "fused"."""
+    """The recorded counts without those of kernels that exist no more: variants of "split" from the
+    time before "fused"."""
     before = {"split, chunks", "split, rounded products", "split, image"}
     return {name: count for name, count in recorded.items() if name not in before}
 
@@ -114,7 +116,7 @@ def test_outer_sums_in_float64_have_counts_of_their_own() -> None:
     single, double = Accumulator("e6m9", chunk=64), Accumulator("e6m9", chunk=64, outer="fp32")
     fused = triton_count("fused", double, tables=False)
     assert fused == Count(TRITON["fused, chunks"].product, TRITON["fused, chunks, outer64"].closed)
-    # Programs that share chunks leave them to another kernel.
+    # Programs that share chunks leave the outer sums to another kernel.
     shared = [triton_count("fused", acc, tables=False, shared=True) for acc in (single, double)]
     assert shared == [TRITON["fused, chunks, shared"]] * 2
     assert outer_count(single) == TRITON["outer"].product

@@ -1,4 +1,5 @@
-"""The plan in Python is the one that csrc/cuda makes, compiled for the host, on drawn products."""
+"""The plan made in Python is the one that csrc/cuda, compiled for the host, makes for drawn
+products."""
 
 import random
 import shutil

@@ -20,10 +20,10 @@ def test_a_plan_covers_the_outputs_with_tiles() -> None:
     acc = Accumulator("e6m9", chunk=64)
     found = plan(shape(m=700, k=64), acc, 3)
     assert found.kernel == "two steps" and found.tile == (128, 32)
-    # ceil(700 / 128) tiles of rows, one of columns, of which a processor should hold two.
+    # There are ceil(700 / 128) tiles of rows and one of columns; a processor should hold two.
     assert (found.tiles, found.splits, found.waves, found.chunks) == (6, 1, 2, 0)
-    # The plan 256 bytes, a flag for each tile, and, where other operands ask for square tiles, a
-    # float for each of their outputs.
+    # The plan takes 256 bytes. A flag for each tile follows and, where other operands ask for
+    # square tiles, a float for each of their outputs.
     assert found.scratch == 256 + 256 + 6 * 128 * 128 * 4
 
 
@@ -77,7 +77,7 @@ def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
     assert found.scratch == 256 + 256
     chunks = plan(shape(m=9000, n=1, k=9, matrices=32), Accumulator("e6m9", chunk=64), 132)
     assert (chunks.tile, chunks.tiles, chunks.waves) == ((512, 1), 32 * 18, 6)
-    # A row of 32 outputs of three channels and more.
+    # A tile is a row of 32 outputs of three channels and more.
     wgrad = plan(shape(m=1, n=9, k=800, matrices=32), Accumulator("e6m9", chunk=64), 132)
     assert (wgrad.tile, wgrad.tiles, wgrad.splits) == ((1, 32), 9, 13)
 
@@ -85,9 +85,10 @@ def test_a_depthwise_layer_has_tiles_for_every_channel() -> None:
 def test_long_sums_of_few_outputs_are_split() -> None:
     acc = Accumulator("e6m9", chunk=64)
     found = plan(shape(m=16, n=144, k=131_072), acc, 132)
-    # Two tiles of 16 x 128, 2048 chunks in 256 parts of 8; a processor should hold four.
+    # Two tiles of 16 x 128 have 2048 chunks in 256 parts of 8; a processor should hold four.
     assert (found.tiles, found.splits, found.chunks, found.waves) == (2, 256, 8, 4)
-    # The plan, a count for each of 3 exact tiles, a flag for each part, the sums that wait.
+    # Scratch holds the plan, a count for each of 3 exact tiles, a flag for each part and the sums
+    # that wait.
     assert found.scratch == 256 + 256 + 2 * 256 + 16 * 144 * 2048 * 4
     # Two certified kernels and the last one.
     assert found.launches == 2 + 1
@@ -96,7 +97,7 @@ def test_long_sums_of_few_outputs_are_split() -> None:
 def test_what_waits_is_bounded() -> None:
     acc = Accumulator("e6m9", chunk=64)
     found = plan(shape(m=64, n=147, k=802_816), acc, 132)
-    # 12,544 chunks, of which 256 MiB hold 7,133: two passes of 6,272 chunks, 66 parts of 96.
+    # Of 12,544 chunks 256 MiB hold 7,133, so there are two passes of 6,272 chunks: 66 parts of 96.
     assert (found.tiles, found.splits, found.chunks, found.waves) == (2, 66, 96, 2)
     assert found.scratch <= 256 + 256 + 256 + 2**28
     assert found.launches == 2 * (2 + 1)
@@ -125,7 +126,7 @@ def test_nothing_is_split_that_fills_the_processors() -> None:
         ("fp32", 2),
         ("e6m9:toward_zero", 2),
         ("e6m9:stochastic", 2),
-        # Copies of the operands in 16 bits before.
+        # The operands are copied in 16 bits before.
         ("native_chunk64:outer=e6m9", 1 + 3),
         ("e6m9:to_odd", 1),
         ("e6m9:order=pairwise", 1),
@@ -175,5 +176,5 @@ def test_the_tier_is_that_of_the_devices_plan(
 def test_scratch_holds_the_operands_of_tensor_cores() -> None:
     acc = as_accumulator("native_chunk64:outer=e6m9")
     found = plan(shape(m=1, n=1, left=E4M3, right=E4M3, packed=(300, 10)), acc, 1)
-    # Two bytes an element, each operand to a multiple of 256.
+    # An element takes two bytes, and each operand is padded to a multiple of 256.
     assert found.scratch == 256 + 256 + 128 * 128 * 4 + 768 + 256

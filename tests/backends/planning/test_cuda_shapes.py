@@ -1,4 +1,4 @@
-"""The sizes that planning gives products are those that the cuda adapter asks its kernels for."""
+"""The sizes that planning gives products are those that the cuda adapter passes to its kernels."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.backends.planning.calls import CASES, Case, call, run
 
 @contextlib.contextmanager
 def asked() -> Iterator[list[dict[str, Any]]]:
-    """Inside, the adapter runs on the CPU and its products are noted, not made."""
+    """Inside this context the adapter runs on the CPU, and its products are noted, not made."""
     found: list[dict[str, Any]] = []
 
     def multiply(**kwargs: Any) -> None:
@@ -46,7 +46,8 @@ def test_products_have_the_sizes_of_the_adapter(case: Case) -> None:
         run(BACKEND, case)
     shapes = products(call(case), "cuda")
     assert [[s.matrices, s.m, s.n, s.k] for s in shapes] == [f["sizes"] for f in found]
-    # Of an operand's integers the third says whether taps are absent, the fourth its elements.
+    # The third of an operand's integers says whether taps are absent; the fourth is the number of
+    # its elements.
     operands = [[f["left"][2:4], f["right"][2:4]] for f in found]
     assert [s.packed for s in shapes] == [(a[1], b[1]) for a, b in operands]
     assert [s.absent for s in shapes] == [bool(a[0] or b[0]) for a, b in operands]

@@ -34,18 +34,18 @@ def test_few_outputs_take_smaller_ones() -> None:
 
 def test_programs_share_the_chunks_of_few_outputs() -> None:
     found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9", chunk=64), 132)
-    # Five programs would cover all outputs; each of the 515 makes 20 chunks at most of 2048.
+    # Five programs would cover all outputs; each of the 515 makes at most 20 of the 2048 chunks.
     assert (found.tile, found.tiles, found.splits) == ((16, 32), 5, 103)
     assert (found.waves, found.chunks) == (4, 20)
-    # A flag, and a float for each output of each tile and chunk.
+    # Scratch holds a flag for each tile, and a float for each output of each tile and chunk.
     assert found.scratch == 4 * 5 + 4 * 5 * 16 * 32 * 2048
 
 
 def test_scratch_is_bounded() -> None:
-    """More sums of chunks than fit are made and added in several passes."""
+    """Where the sums of chunks do not all fit, they are made and added in several passes."""
     acc = Accumulator("e6m9", chunk=64)
     found = plan(shape(m=64, n=576, k=200704), acc, 132)
-    # 490 MiB in one.
+    # A single pass would take 490 MiB.
     assert MOST / 2 < found.scratch < MOST + 4 * found.tiles
     assert found.launches == launches(4, 2, finishes=False)
     assert plan(shape(m=64, n=576, k=2**30), acc, 132).scratch < MOST + 4 * found.tiles
@@ -55,7 +55,8 @@ def test_what_fills_the_gpu_is_not_shared() -> None:
     acc = Accumulator("e6m9", chunk=64)
     assert plan(shape(m=4096, n=4096, k=4096), acc, 132).splits == 1
     assert plan(shape(m=16, n=512, k=131072), acc, 1).splits == 1
-    # One chunk, and chunks so short that memory costs more than the programs save.
+    # There is one chunk here, and below chunks so short that memory costs more than the programs
+    # save.
     assert plan(shape(m=16, n=144, k=64), acc, 132).splits == 1
     short = Accumulator("e6m9", chunk=1)
     assert plan(shape(m=1100, n=512, k=4096), short, 132).splits == 1
@@ -76,7 +77,7 @@ def test_a_share_is_whole(chunks: int, tiles: int, warps: int) -> None:
         found = share(chunks, 64, tile, tiles, processors)
         assert 1 <= found.splits <= max(found.held, 1)
         assert scratch(found, tile, tiles) <= MOST
-        # The busiest of its programs, times all of them, make every chunk.
+        # The chunks of the busiest program, times the number of programs, cover every chunk.
         assert found.longest(chunks) * found.splits >= chunks
         assert found.longest(chunks) <= chunks
 
@@ -84,7 +85,7 @@ def test_a_share_is_whole(chunks: int, tiles: int, warps: int) -> None:
 def test_passes_share_apart() -> None:
     found = Share(3, 4)
     assert found.passes(10) == 3
-    # Two of four chunks, two of four, one of two.
+    # The busiest program makes two of four chunks, again two of four, and one of two.
     assert found.longest(10) == 2 + 2 + 1
 
 
@@ -94,12 +95,12 @@ def test_tiles_that_share_leave_few_columns_over(n: int) -> None:
     tile = certified_tile(64, n, 1, 132, most, chunks=2048)
     covered = -(-n // tile.bn) * tile.bn
     assert covered <= -(-n // 32) * 32 * 9 / 8
-    # As many sums a thread as the largest tile has.
+    # A thread has as many sums as in the largest tile.
     assert tile.bm * tile.bn == 1024 * tile.warps
 
 
 def test_sums_of_chunks_in_float64_have_room() -> None:
-    """16 a thread, where those of float32 are 32."""
+    """A thread has 16 sums of float64, where it has 32 of float32."""
     place, most = (64, 576, 1, 132), Tile(8, 512, 4)
     assert certified_tile(*place, most, chunks=2048) == Tile(8, 128, 1)
     assert certified_tile(*place, most, chunks=2048, doubles=True) == Tile(8, 128, 2)

@@ -1,4 +1,4 @@
-"""Triton kernels compiled without a GPU, and what their machine code holds."""
+"""Triton kernels compiled without a GPU, and the contents of their machine code."""
 
 from __future__ import annotations
 

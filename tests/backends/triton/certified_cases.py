@@ -1,4 +1,4 @@
-"""The certified kernels, compiled as for large products of the accumulators they are for."""
+"""The certified kernels, compiled as for large products of the accumulators that they serve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class CertifiedCase(NamedTuple):
     acc: Accumulator
     #: Instructions a product and thread in the main loop on sm_90, at most.
     most: float
-    #: Floating-point additions, multiplications and multiply-adds among them, exactly.
+    #: Floating-point additions, multiplications and multiply-adds among these instructions,
+    #: exactly.
     arithmetic: float
     #: The right operand has absent taps and tables, as an image has.
     image: bool = False
@@ -37,14 +38,14 @@ class CertifiedCase(NamedTuple):
 
     @property
     def everywhere(self) -> bool:
-        """Whether other GPUs than NVIDIA's have it."""
+        """Whether GPUs other than NVIDIA's have the tier too."""
         if self.tier == _tiers.FIXED:
             return self.acc.rounding == "nearest_even"
         return self.tier not in (_tiers.HALF, _tiers.BRAIN, _tiers.DIRECTED)
 
     @property
     def tile(self) -> Tile:
-        """That of a large product on a GPU."""
+        """The tile of a large product on a GPU."""
         return stages.largest_tile(self.tier, self.roundings, swapped=False)
 
     @property
@@ -53,11 +54,12 @@ class CertifiedCase(NamedTuple):
 
     @property
     def products(self) -> float:
-        """Of one thread in one pass of the main loop."""
+        """Products of one thread in one pass of the main loop."""
         return self.tile.bm * self.tile.bn * STRIDE.value / (32 * self.tile.warps)
 
     def arguments(self, tile: Tile | None = None) -> dict[str, Any]:
-        """What `ahead_of_time.compiled` takes; tile: instead of the large one."""
+        """The arguments that `ahead_of_time.compiled` takes, with this tile in place of the large
+        one."""
         roundings, constants = roundings_of(self.acc.to_ints())
         tile = tile or self.tile
         table = torch.int64 if self.image else None
@@ -79,7 +81,7 @@ class CertifiedCase(NamedTuple):
         }  # fmt: skip
 
     def outer(self) -> dict[str, Any]:
-        """Of the kernel that adds the sums of its chunks."""
+        """The arguments of the kernel that adds the sums of its chunks."""
         arguments = self.arguments(outer_tile(self.tile)) | {"stages": 4}
         arguments |= {"PART_M": self.tile.bm, "PART_N": self.tile.bn}
         names = {parameter.name for parameter in stages.finish_kernel.params} | {"num_warps"}

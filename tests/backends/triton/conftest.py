@@ -1,4 +1,4 @@
-"""Where this backend runs here: a CUDA device, or Triton's interpreter on the CPU."""
+"""The place where this backend runs here: a CUDA device, or Triton's interpreter on the CPU."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def device() -> str:
-    """The device whose tensors the triton backend takes; skips, with the reason, where none."""
+    """The device whose tensors the triton backend takes; the test is skipped, with the reason,
+    where there is none."""
     reason = backends.status()["triton"]
     if reason != "available":
         pytest.skip(f"triton: {reason}")
@@ -32,7 +33,7 @@ def device() -> str:
 
 @pytest.fixture
 def compiler() -> None:
-    """Skips where kernels cannot be compiled: in the interpreter."""
+    """The test is skipped where kernels cannot be compiled: in the interpreter."""
     from lpkernels.backends.triton import _launch
 
     if _launch.interpreting():

@@ -1,4 +1,5 @@
-"""What decides the instructions of a kernel: launches with equal keys are compiled once."""
+"""The keys of launches: they hold what decides a kernel's instructions, and launches with equal
+keys are compiled once."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from lpkernels.backends.triton.rounding.rule import Rule
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.launches import Launch
 
-#: Of a launch, what is to be had once.
+#: A function that gives the parts of a launch, each of which some chosen launch must have.
 Parts = Callable[[Launch], set[tuple[Any, ...]]]
 #: Tiers whose rounding mode is compiled in.
 DIRECTED = (_tiers.DIRECTED, _tiers.FIXED, _tiers.CUT)
@@ -23,20 +24,21 @@ _NEAREST, _STOCHASTIC, _TO_ODD = (
 
 
 def rule_key(rule: Rule) -> tuple[Any, ...]:
-    """What of a rule decides the instructions that round, the draws aside."""
+    """The properties of a rule that decide the instructions that round, except for the draws."""
     mode = ROUNDINGS[rule.mode]
     if rule.fixed:
         wraps = rule.overflow == 3
         return ("fixed", mode, wraps, wraps and rule.signed)
     parity = rule.exponent_parity and rule.mode in (_NEAREST, _TO_ODD)
     tie = rule.tie_stays and rule.mode == _NEAREST and not parity
-    # Where nothing stops at max anyway it is the same code.
+    # Where nothing stops at max anyway, the code is the same.
     always = rule.always_overflows and mode.startswith(("toward", "to_"))
     return ("float", mode, rule.overflow, rule.subnormals, parity, tie, always)
 
 
 def draw_key(rule: Rule) -> tuple[Any, ...]:
-    """What of a rule decides the instructions that draw: the field of a draw, the generator."""
+    """The properties of a rule that decide the instructions that draw: the field of a draw, the
+    generator."""
     if rule.mode != _STOCHASTIC:
         return ()
     bits = rule.random_bits
@@ -44,7 +46,7 @@ def draw_key(rule: Rule) -> tuple[Any, ...]:
 
 
 def certified_key(tier: int, rule: Rule) -> tuple[Any, ...]:
-    """What of a rule decides the instructions of a certified kernel."""
+    """The properties of a rule that decide the instructions of a certified kernel."""
     if tier == _tiers.RANGE:
         return (tier, rule.overflow, rule.tie_stays)
     if tier == _tiers.FIXED:
@@ -55,12 +57,14 @@ def certified_key(tier: int, rule: Rule) -> tuple[Any, ...]:
 
 
 def float32_key(rule: Rule) -> tuple[Any, ...]:
-    """`rule_key` for float32, whose ties are found by their bits; and whether all 32 are drawn."""
+    """`rule_key` for float32, whose ties are found by their bits, and whether all 32 bits are
+    drawn."""
     return (*rule_key(rule)[:5], rule.random_bits == 32)
 
 
 def key(launch: Launch) -> tuple[Any, ...]:
-    """What decides the instructions of a launch; equal keys are compiled once."""
+    """The properties of a launch that decide its instructions; launches with equal keys are
+    compiled once."""
     told = {n: v for n, v in launch.told.items() if n not in ("R", "C", "N")}
     rules = launch.constant("R")
     if rules is None:
@@ -80,7 +84,7 @@ def key(launch: Launch) -> tuple[Any, ...]:
 
 
 def rules_of(launch: Launch) -> dict[str, Rule]:
-    """The rule or the four of a launch, by name."""
+    """The one rule or the four rules of a launch, by name."""
     rules = launch.constant("R")
     if rules is None:
         return {}
@@ -90,14 +94,16 @@ def rules_of(launch: Launch) -> dict[str, Rule]:
 
 
 def constants(launch: Launch) -> set[tuple[Any, ...]]:
-    """A kernel with its tier, each constant and option of it, and whether programs share chunks."""
+    """A kernel with its tier, with each of its constants and options, and with whether programs
+    share chunks."""
     tier, shared = launch.constant("TIER"), launch.argument("parts") is not None
     told = {(launch.name, n, v) for n, v in launch.told.items() if n not in ("R", "C", "N", "TIER")}
     return told | {(launch.name, tier), (launch.name, "shared", shared)}
 
 
 def features(launch: Launch) -> set[tuple[Any, ...]]:
-    """`constants`, those with each tier, and each mode and field of draws in each of its places."""
+    """`constants`, each of these with the tier, and each mode and field of draws in each place
+    where it occurs."""
     tier, rules = launch.constant("TIER"), rules_of(launch)
     found: set[tuple[Any, ...]] = {(tier, *constant) for constant in constants(launch)}
     for place, rule in rules.items():
@@ -119,7 +125,8 @@ def roundings(launch: Launch) -> set[tuple[Any, ...]]:
 
 
 def covering(launches: list[Launch], parts: Parts) -> list[Launch]:
-    """Some of them that have every part of all, always the one that has the most new ones."""
+    """Some of the launches, which together have every part that all have; each one chosen adds the
+    most new parts."""
     all_parts = [parts(launch) for launch in launches]
     chosen, missing = [], set().union(*all_parts)
     while missing:
@@ -138,7 +145,7 @@ def _outputs(launch: Launch) -> Any:
 
 
 def _types(value: Any) -> Any:
-    """Types of pointers, and what is absent; numbers are the same for all."""
+    """The types of pointers and the places of absent arguments; all numbers count as the same."""
     if isinstance(value, torch.Tensor):
         return str(value.dtype)
     if isinstance(value, tuple):

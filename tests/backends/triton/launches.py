@@ -1,4 +1,5 @@
-"""Launches recorded in place of being started, and what Triton compiles for them: without a GPU."""
+"""Launches that are recorded and not started, and the kernels that Triton compiles for them,
+without a GPU."""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ class Launch(NamedTuple):
         return self.told.get(name)
 
     def argument(self, name: str) -> Any:
-        """None where the kernel has none of that name."""
+        """The argument of this name, or None where the kernel has none."""
         names = self.kernel.arg_names
         return self.arguments[names.index(name)] if name in names else None
 
 
 class Recorder:
-    """In place of a kernel: takes launches and starts nothing."""
+    """A stand-in for a kernel, which takes launches and starts nothing."""
 
     def __init__(self, kernel: Any, calls: list[Launch]):
         self.kernel, self.calls = kernel, calls
@@ -71,7 +72,7 @@ def kernels() -> dict[str, list[ModuleType]]:
 
 @contextmanager
 def recorded(target: str = "sm_90") -> Iterator[list[Launch]]:
-    """Inside, kernels are recorded as they would be launched on a target."""
+    """Inside this context, kernels are recorded as they would be launched on a target."""
     calls: list[Launch] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.version, "hip", "6.0" if TARGETS[target].backend == "hip" else None)
@@ -82,7 +83,7 @@ def recorded(target: str = "sm_90") -> Iterator[list[Launch]]:
 
 
 def bound(launch: Launch, target: str) -> tuple[Any, ...]:
-    """The launch's backend, arguments and what they specialise the kernel to."""
+    """The launch's backend and arguments, and the values to which these specialise the kernel."""
     backend = make_backend(TARGETS[target])
     kernel = launch.kernel
     binder = create_function_from_signature(kernel.signature, kernel.params, backend)
@@ -90,7 +91,7 @@ def bound(launch: Launch, target: str) -> tuple[Any, ...]:
 
 
 def compiled_launch(launch: Launch, target: str) -> Any:
-    """What `triton.compile` makes of it."""
+    """The kernel that `triton.compile` makes of the launch."""
     backend, arguments, specialization, _ = bound(launch, target)
     options, signature, constants, attributes = launch.kernel._pack_args(
         backend, launch.told, arguments, specialization, None
@@ -100,7 +101,7 @@ def compiled_launch(launch: Launch, target: str) -> Any:
 
 
 def keys(launches: list[Launch]) -> list[str]:
-    """What Triton keeps compiled kernels under."""
+    """The keys under which Triton keeps compiled kernels."""
     found = [f"{launch.kernel} {bound(launch, 'sm_90')[2:]}" for launch in launches]
     launches.clear()
     return found

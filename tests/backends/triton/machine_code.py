@@ -1,4 +1,4 @@
-"""The innermost loop of a kernel's machine code, and what a product costs in it."""
+"""The innermost loop of a kernel's machine code, and the cost of a product in it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
 
 
 class Loop(NamedTuple):
-    """The loop with the most floating-point arithmetic of a kernel for an NVIDIA target."""
+    """The loop with the most floating-point arithmetic in a kernel for an NVIDIA target."""
 
-    #: Instructions by name without suffixes, one thread, one pass.
+    #: Instructions of one thread in one pass, by name without suffixes.
     counts: Counter[str]
     registers: int
     #: Bytes of stack of a thread.
     stack: int
-    #: Instructions of the loop around it, without the loops inside that; 0: there is none.
+    #: Instructions of the loop around it, without the loops inside that one; 0 if there is none.
     outside: int = 0
 
     @property
@@ -37,7 +37,7 @@ class Loop(NamedTuple):
 
 
 def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
-    """Of the kernel compiled as `ahead_of_time.compiled` does it."""
+    """The main loop of the kernel, which is compiled as `ahead_of_time.compiled` does it."""
     text, usage = machine_code(compiled(kernel, target, **arguments))
     return Loop(
         loop_of(text),
@@ -52,7 +52,7 @@ _Span = tuple[int, int]
 
 
 def machine_code(result: Any) -> tuple[str, str]:
-    """The disassembly of what `triton.compile` gave, and its use of registers and stack."""
+    """The disassembly of a kernel from `triton.compile`, and its use of registers and stack."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(result.asm["cubin"])
@@ -87,20 +87,21 @@ def _main_span(code: _Code, spans: list[_Span]) -> _Span | None:
 
 
 def innermost_loops(text: str) -> list[Counter[str]]:
-    """The instructions of every loop without one inside it."""
+    """The instructions of every loop that has none inside it."""
     code, spans = _loops(text)
     return [_within(code, span) for span in _innermost(spans)]
 
 
 def loop_of(text: str) -> Counter[str]:
-    """The instructions of the innermost loop with the most arithmetic of a disassembly."""
+    """The instructions of a disassembly's innermost loop with the most arithmetic."""
     code, spans = _loops(text)
     main = _main_span(code, spans)
     return Counter() if main is None else _within(code, main)
 
 
 def around(text: str) -> int:
-    """The instructions of the smallest loop around that one, without any loop inside it."""
+    """The number of instructions of the smallest loop around the main loop, without the loops
+    inside it."""
     code, spans = _loops(text)
     main = _main_span(code, spans)
     outer = [s for s in spans if main is not None and s[0] <= main[0] and main[1] < s[1]]

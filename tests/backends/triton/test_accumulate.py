@@ -1,4 +1,5 @@
-"""accumulate, one rounded addition for every element, against the reference, to the bit."""
+"""accumulate makes one rounded addition for every element; it is compared with the reference to the
+bit."""
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from tests.cases import ACCUMULATORS, hard_values, ids
 from tests.compare import assert_bit_equal
 
 SEED = torch.tensor(-77)
-# One addition each: accumulators with equal ones would repeat it.
+# Each addition occurs once: accumulators with equal ones would repeat it.
 ADDITIONS = {(a.outermost, a.outermost_rounding, a.random_bits, a.rng): a for a in ACCUMULATORS}
 
 
 def operands(acc: Accumulator) -> tuple[Tensor, Tensor]:
-    """Values of the format, and hard ones beside them, as matrices of 9 columns."""
+    """Values of the format, with hard ones beside them, as matrices of 9 columns."""
     with np.errstate(all="ignore"):
         hard = torch.from_numpy(hard_values(acc.outermost, 5).astype(np.float32))
     total = torch.empty_like(hard)
@@ -61,7 +62,7 @@ def test_strides_and_tiles_leave_no_trace(device: str, monkeypatch) -> None:
 
 
 def test_sums_of_torch_in_chunks(device: str) -> None:
-    """Order "native": with exact inner sums nothing but the outer additions shows."""
+    """The order is "native": with exact inner sums only the outer additions show."""
     acc = Accumulator("fp32", "stochastic", chunk=4, outer="e6m3", order="native")
     a, b, bias = (torch.randint(-3, 4, s).float() for s in ((5, 18), (18, 7), (7,)))
     plain = Accumulator("fp32", "stochastic", chunk=4, outer="e6m3")

@@ -1,4 +1,5 @@
-"""The backend in the registry: what it says it can, and its operations through the operators."""
+"""The backend in the registry: the calls that it says it takes, and its operations through the
+operators."""
 
 import pytest
 import torch
@@ -134,7 +135,7 @@ def test_a_compiled_function_has_no_breaks(device: str) -> None:
 
 
 def test_a_captured_graph_draws_from_its_seed(device: str) -> None:
-    """With the seed on the device: a replay after it has changed draws anew."""
+    """The seed is on the device, and a replay after it has changed draws anew."""
     if device != "cuda":
         pytest.skip("no CUDA device")
     x, seed = torch.randn(64, 64, device=device), torch.tensor(1, device=device)

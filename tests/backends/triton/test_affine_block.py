@@ -27,7 +27,7 @@ FORMATS = [
     AffineFormat(16, axis=1),
     BlockFormat("fp8_e4m3", 32, axis=0),
     BlockFormat(FloatFormat(1, 3, specials="none"), 1),
-    # Steps far above those of a mantissa: no 32-bit rule takes it.
+    # The steps lie far above those of a mantissa, so no 32-bit rule takes this format.
     BlockFormat(FloatFormat(4, 3, specials="none", bias=-112), 8),
 ]
 SHAPES = [(1, 1, 1), (2, 70, 3), (3, 2, 66), (2, 40, 1)]
@@ -45,7 +45,7 @@ def check(x: Tensor, quantizer: Quantizer, device: str, name: str = "result") ->
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=ids)
 def test_matches_reference(fmt: AffineFormat | BlockFormat, device: str) -> None:
-    """Every shape, every kind of values; formats take turns with the combinations."""
+    """Every shape meets every kind of values; formats take turns with the combinations."""
     combinations = list(enumerate(product(SHAPES, KINDS)))
     for i, (shape, kind) in combinations[FORMATS.index(fmt) % 2 :: 2]:
         x = tensor_values(shape, kind).to(DTYPES[i // 2 % len(DTYPES)])
@@ -55,7 +55,8 @@ def test_matches_reference(fmt: AffineFormat | BlockFormat, device: str) -> None
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=ids)
 def test_tiles_leave_no_trace(fmt: AffineFormat | BlockFormat, device: str, monkeypatch) -> None:
-    """Slices and blocks over many programs, and parts of a block one after the other."""
+    """Slices and blocks are spread over many programs, and parts of a block come one after the
+    other."""
     monkeypatch.setattr(affine, "_RANGE_TILE", 16)
     monkeypatch.setattr(affine, "_LINE_TILE", 8)
     monkeypatch.setattr(affine, "_COLUMNS", 4)
@@ -79,7 +80,7 @@ def test_any_strides_and_sizes(fmt: AffineFormat | BlockFormat, device: str) -> 
 
 @pytest.mark.parametrize("fmt", ["e4m3", "e7m0_b-1"])
 def test_float64_beyond_float32_shares_a_scale(fmt: str, device: str) -> None:
-    """Magnitudes that only float64 holds, large and tiny, in one block with ordinary ones."""
+    """A block holds magnitudes that only float64 has, large and tiny, beside ordinary ones."""
     values = [2.0**1000, 1.0, 2.0**100, -(2.0**80), 2.0**-1060, -0.0, 1e-320, -3.0]
     x = torch.tensor(values, dtype=torch.float64).repeat(2, 1)
     x[1, :4] = torch.tensor([2.0**-140, -(2.0**-300), 2.0**-149, 2.0**-600], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Blocks aligned by their operands, and sums that start elsewhere than at zero, against the
+"""Blocks aligned by their operands, and sums that start elsewhere than at zero, compared with the
 reference to the bit."""
 
 import pytest
@@ -32,7 +32,7 @@ _config = pytest.importorskip("lpkernels.backends.triton._config")
 pytestmark = pytest.mark.triton
 
 SEED = torch.tensor(-1234567890123456789)
-#: Absent taps, groups; phases of dgrad that leave positions out.
+#: Convolutions with absent taps, with groups, and with phases of dgrad that leave positions out.
 CASES = {
     "groups": ConvCase((2, 4, 5), (2, 2, 3), (1,), (1,), (1,), 2),
     "strides": ConvCase((1, 2, 5), (3, 2, 4), (2,), (2,), (1,)),
@@ -122,7 +122,7 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
     class Kernel:
         def __getitem__(self, grid):
             def launch(*args, **told):
-                # Without the facts of operands a kernel would run whatever they are.
+                # Without the facts of its operands a kernel would run whatever they hold.
                 made.append((told["SINGLE"], args[2] is not None))
                 return kernel[grid](*args, **told)
 
@@ -139,7 +139,7 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("exponent", [37, 38, 39, 40, 41, 60])
 def test_larger_operands_are_summed_in_float64(exponent: int, device: str) -> None:
-    # 2^(2 * 40 + ..) is where a certificate of 40 products ends.
+    # A certificate of 40 products ends at 2^(2 * 40 + ..).
     x = tensor((3, 40), "short", torch.Generator().manual_seed(9)) * 2.0**exponent
     check(x, x.T, FP8, device)
 

@@ -1,4 +1,5 @@
-"""Products by the certified kernels: bits of the reference, and which kernel made them."""
+"""Products by the certified kernels: their bits are the reference's, and flags tell which kernel
+made them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def floats(
 
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
-    """Of every tile of the products so far: whether it was left to the exact kernel."""
+    """The stages of every tile of the products so far: whether a tile was left to the exact
+    kernel."""
     left: list[Tensor] = []
     inner = _stages.launch
 
@@ -84,7 +86,7 @@ MODES = (
     "to_odd",
 )
 
-# Operands of few bits: every tier that an accumulator has, alone.
+# The operands have few bits; every tier that an accumulator has is tested alone.
 SERVED = [
     (Accumulator("e5m10"), _tiers.HALF),
     (Accumulator("e5m10", chunk=8, outer="e6m9"), _tiers.HALF),
@@ -219,7 +221,8 @@ def test_specials(acc: str, left: int, value: float, device: str, stages) -> Non
 
 @pytest.mark.parametrize(("name", "tier"), [("e5m10", _tiers.HALF), ("bf16", _tiers.BRAIN)])
 def test_halves_of_every_size(name: str, tier: int, device: str, stages, monkeypatch) -> None:
-    """Subnormal operands and sums, overflow, infinities less themselves, sums of nothing but -0."""
+    """There are subnormal operands and sums, overflow, infinities less themselves and sums of
+    nothing but -0."""
     only(monkeypatch, tier)
     fmt = parse_format(name)
     values = torch.tensor(fmt.values(), dtype=torch.float32)
@@ -266,7 +269,7 @@ def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, mo
 
 @pytest.mark.parametrize("k", [0, 1, 8, 23])
 def test_negative_zeros(k: int, device: str) -> None:
-    """Underflow to -0, which a product of +0 turns into +0 and one of -0 does not."""
+    """Sums underflow to -0, which a product of +0 turns into +0 and a product of -0 does not."""
     tiny = torch.full((3, k), -(2.0**-9))
     b = torch.full((k, 16), 2.0**-9)
     b[k // 2 :] = 0.0
@@ -280,7 +283,8 @@ def test_negative_zeros(k: int, device: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", ["e5m10", "e4m3", "bf16", "e6m0", "e5m1"])
 def test_underflow_in_every_mode(fmt: str, mode: str, device: str, stages, monkeypatch) -> None:
-    """Sums near the smallest subnormal value, products of 48 bits, zeros of both signs."""
+    """Sums lie near the smallest subnormal value, with products of 48 bits and zeros of both
+    signs."""
     only(monkeypatch, _tiers.DIRECTED)
     least = parse_format(fmt).emin - parse_format(fmt).man_bits
     low = least // 2 - 3
@@ -294,7 +298,7 @@ def test_underflow_in_every_mode(fmt: str, mode: str, device: str, stages, monke
 
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "toward_zero", "toward_positive"])
 def test_fixed_point_takes_any_operand(mode: str, device: str, stages, monkeypatch) -> None:
-    """Wide products, overflow of all sizes, infinities and NaN."""
+    """There are wide products, overflow of all sizes, infinities and NaN."""
     only(monkeypatch, _tiers.FIXED)
     a, b = floats((9, 25), 1, bits=24, low=-9, high=2), floats((25, 33), 2, bits=24, low=-9, high=2)
     a[3, 2], a[4, 5], a[5] = float("inf"), float("nan"), a[5] * 2.0**60
@@ -307,7 +311,7 @@ def test_fixed_point_takes_any_operand(mode: str, device: str, stages, monkeypat
 @pytest.mark.parametrize("mode", ["toward_zero", "nearest_away"])
 @pytest.mark.parametrize("fmt", ["fixed8_f4_wrap", "fixed20_f9_wrap", WRAPPED, UNSIGNED], ids=str)
 def test_wrapping_sums_keep_their_sign(fmt, mode: str, device: str, stages, monkeypatch) -> None:
-    """Halves and parts of a quantum on both sides of zero and of the ends."""
+    """Sums are halves and parts of a quantum on both sides of zero and of the ends."""
     only(monkeypatch, _tiers.FIXED)
     acc = Accumulator(fmt, mode)
     a = floats((15, 40), 1, bits=9, low=-4, high=2)
@@ -328,7 +332,7 @@ def test_directed_sums_that_overflow_are_left(device: str, stages) -> None:
 
 
 def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
-    """Not even to a sum of -0."""
+    """Absent taps add nothing even to a sum of -0."""
     a, b = torch.full((3, 11), -(2.0**-9)), torch.full((11, 16), 2.0**-9)
     a[1] = 2.0**-2
     inner = _stages.launch
@@ -366,10 +370,10 @@ BOUNDARIES = [
     ("fmt", "width", "span"), BOUNDARIES, ids=[f"{f}-{w}-{s}" for f, w, s in BOUNDARIES]
 )
 def test_around_the_certificate(fmt: FloatFormat, width: int, span: int, device: str) -> None:
-    """Sums with products of ``width`` bits that lie next to midpoints, whichever kernel serves."""
+    """Sums with products of ``width`` bits lie next to midpoints, whichever kernel makes them."""
     bits = width // 2
     a = floats((16, 19), width, bits=bits, low=0, high=span, zeros=0)
     b = floats((19, 48), span, bits=width - bits, low=-span, high=0, zeros=0.2)
-    # Large and small in turns: sums that end near ties.
+    # Large and small products take turns, so that sums end near ties.
     a[:, ::3] *= 2.0 ** (fmt.man_bits // 2)
     check(a, b, Accumulator(fmt), device)

@@ -75,7 +75,7 @@ def rounded(
 
 
 def float32_sums(man_bits: int) -> np.ndarray:
-    """Significands of 24 bits: random ones, and all that lie around random ties and values."""
+    """Significands of 24 bits: random ones, and all those around random ties and values."""
     rng = np.random.default_rng(man_bits)
     random = rng.integers(2**23, 2**24, 20_000)
     places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 2_000) << (23 - man_bits)
@@ -87,7 +87,7 @@ def float32_sums(man_bits: int) -> np.ndarray:
 
 
 def in_float32(x: np.ndarray) -> np.ndarray:
-    """Rounded to float32, every NaN the same."""
+    """The values rounded to float32, with every NaN the same."""
     with np.errstate(over="ignore"):
         y = x.astype(np.float32).astype(np.float64)
     y[np.isnan(y)] = np.nan

@@ -23,13 +23,13 @@ SEED = torch.tensor(987654321987654321)
 ROLE = 4
 PASSES = ("fprop", "dgrad", "wgrad")
 CHUNKED = Accumulator("e5m4", chunk=3, outer="e5m3")
-#: With draws of sums, products and chunks that end within a word.
+#: An accumulator with draws of sums and of products, and with chunks that end within a word.
 DRAWN = Accumulator(
     "e5m5", "stochastic", product="e4m4", product_rounding="stochastic", random_bits=5, chunk=6,
     outer="e5m3",
 )  # fmt: skip
 STRIDES = ConvCase((1, 2, 3, 5), (3, 2, 2, 3), (2, 2), (1, 1), (1, 1))
-#: Every kind of sum once; tests/backends/triton/test_matmul.py has all of them.
+#: Every kind of sum occurs once; tests/backends/triton/test_matmul.py has all of them.
 KINDS = [
     *(acc for acc in ACCUMULATORS[::4] if acc.in_sequence),
     Accumulator("e5m3", "stochastic", order="pairwise", chunk=7),
@@ -70,7 +70,7 @@ def tensors(case: ConvCase, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tens
 def arguments(
     name: str, case: ConvCase, acc: Accumulator, operands: tuple[Tensor, ...]
 ) -> tuple[Any, ...]:
-    """Of one pass, up to the role."""
+    """The arguments of one pass, up to the role."""
     x, w, dy, bias = operands
     first: dict[str, tuple[Any, ...]] = {
         "fprop": (x, w, bias),

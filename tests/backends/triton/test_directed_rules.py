@@ -1,4 +1,4 @@
-"""Multiply-adds that round in a direction, and what the certified kernels make of them."""
+"""Multiply-adds that round in a direction, and the sums that certified kernels make with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def multiply_add_kernel(a_ptr, b_ptr, c_ptr, y_ptr, MODE: tl.constexpr, BLOCK: t
 
 
 def triples() -> list[torch.Tensor]:
-    """a, b and c: any float32, sums that cancel, that meet float32's ends, and special ones."""
+    """Operands a, b and c: any float32, sums that cancel, sums that meet float32's ends, and
+    special values."""
     rng = np.random.default_rng(5)
     n = _BLOCK // 4
     anything = [

@@ -48,11 +48,11 @@ pytestmark = [
     pytest.mark.skipif(interpreting(), reason="Triton's interpreter compiles nothing"),
 ]
 
-#: Of each planner one; that of sm_80 is that of sm_90.
+#: One target for each planner: sm_80 has the same planner as sm_90.
 PLANNED = pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 EVERY = pytest.mark.parametrize("target", TARGETS)
-#: Instructions a product and thread in the main loop on sm_90, at most, chunks included; of drawn
-#: sums by the bits of a draw's field, four, two or one of which a word has.
+#: Instructions of a product and thread in the main loop on sm_90, at most, chunks included. Drawn
+#: sums are listed by the bits of a draw's field, of which a word has four, two or one.
 MOST = {
     "half": 1.2, "brain": 1.2, "plain": 1.6, "fused": 4.2, "split": 5.0, "floor": 7.0,
     "range": 9.5, "fused64": 4.6, "nearest64": 10.3,
@@ -68,8 +68,8 @@ MOST = {
 }  # fmt: skip
 #: Kernels that multiply and add in one operation, where it is exact or what is asked for.
 MULTIPLY_ADDS = ("certified_kernel", "finish_kernel", "native_kernel")
-#: More of them where taps are absent, where products are rounded, in float32 and in float64, and
-#: where programs that share chunks have half as many sums of float64.
+#: Further instructions: where taps are absent, where products are rounded (in float32 and in
+#: float64), and where programs that share chunks have half as many sums of float64.
 ABSENT, PRODUCTS, PRODUCTS64, SHARED64 = 1.6, 6.2, 10.0, 0.6
 
 
@@ -91,7 +91,7 @@ def test_every_kernel_is_listed(target: str) -> None:
 
 
 def test_whatever_is_launched_is_called_a_kernel() -> None:
-    """By which `launches.kernels` finds them."""
+    """Every function that the backend launches is a kernel that `launches.kernels` finds."""
     for module in modules():
         for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
@@ -104,7 +104,7 @@ def test_whatever_is_launched_is_called_a_kernel() -> None:
 
 
 def drawn(mode: str) -> list[dict[str, Any]]:
-    """Numbers of random bits of every field, both generators."""
+    """Options with numbers of random bits for every field, and both generators."""
     if mode != "stochastic":
         return [{}]
     return [{"random_bits": b, "rng": g} for b in (1, 8, 9, 16, 17, 24) for g in ("fast", "philox")]
@@ -119,7 +119,7 @@ def accumulators(product: Format | str | None = None) -> Iterator[Accumulator]:
 @PLANNED
 @pytest.mark.parametrize("product", [None, "e4m3"])
 def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, target: str) -> None:
-    """Of all accumulators: each tier with each rule that changes its instructions."""
+    """Over all accumulators, each tier is listed with each rule that changes its instructions."""
     chosen = set()
     for acc in accumulators(product):
         ints = acc.to_ints()
@@ -155,7 +155,8 @@ def test_every_tier_has_chunks_and_tables(target: str) -> None:
 
 @PLANNED
 def test_every_rule_is_listed_in_every_place(target: str) -> None:
-    """Of all formats and modes: alone, as that of sums, of products, of chunks, of the result."""
+    """Every rule of all formats and modes is listed alone, and as the rule of sums, of products, of
+    chunks and of the result."""
     chosen, fields = set(), set()
     for acc in accumulators():
         ints = acc.to_ints()
@@ -180,7 +181,7 @@ def test_every_rule_is_listed_in_every_place(target: str) -> None:
 
 @PLANNED
 def test_every_rounding_of_elements_is_listed(target: str) -> None:
-    """In float32: every rule, with a rule of its own near zero and without."""
+    """Every rule in float32 is listed, with a rule of its own near zero and without."""
     chosen = set()
     for fmt, mode in itertools.product(all_formats(), ROUNDINGS):
         for bits in (8, 16, 24, 32) if mode == "stochastic" else (8,):
@@ -201,7 +202,7 @@ def test_every_rounding_of_elements_is_listed(target: str) -> None:
 
 
 def usage(result: Any, *, loop: bool) -> dict[str, float]:
-    """Stack, registers and, if asked, instructions of the main loop of what was compiled."""
+    """Stack, registers and, if asked, instructions of the main loop of the compiled kernel."""
     if "amdgcn" in result.asm:
         text = result.asm["amdgcn"]
         found = re.search(r"\.private_segment_fixed_size:\s*(\d+)", text)
@@ -219,14 +220,16 @@ def usage(result: Any, *, loop: bool) -> dict[str, float]:
 
 
 def ceiling_of(launch: Launch) -> float | None:
-    """Of a kernel of products in sequence or in blocks aligned by their operands."""
+    """The most instructions of a product, for a kernel of products in sequence or in blocks aligned
+    by their operands."""
     rules = launch.constant("R")
     if launch.name == "exact_kernel":
         draws = [draw_key(rule) for rule in rules_of(launch).values() if draw_key(rule)]
         philox = any(generator for _, generator in draws)
         return MOST["exact, philox" if philox else "exact, drawn" if draws else "exact"]
     if launch.name == "by_operands_kernel":
-        # The loop that adds; that of the largest exponent is counted in test_ahead_of_time.py.
+        # This is the loop that adds; the loop of the largest exponent is counted in
+        # test_ahead_of_time.py.
         kind = "operands, float32" if launch.constant("SINGLE") else "operands"
         kind = "operands, in turns" if launch.constant("TAKES_TURNS") else kind
         absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
@@ -251,13 +254,13 @@ def ceiling_of(launch: Launch) -> float | None:
 
 
 def products_of(launch: Launch) -> float:
-    """Of one thread in one pass of the main loop."""
+    """Products of one thread in one pass of the main loop."""
     told = launch.told
     steps = 8 if launch.name == "certified_kernel" else 1
     return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
 
 
-#: Of what is launched on a target, what is compiled wherever the tests run.
+#: The parts of a target's launches that are compiled wherever the tests run.
 ALWAYS = {"sm_80": constants, "sm_90": features, "gfx942": constants}
 
 
@@ -279,7 +282,8 @@ def test_every_kernel_and_tier_is_compiled(target: str) -> None:
 
 
 def check(launches: list[Launch], target: str) -> None:
-    """No contraction, no flushing, no stack; on sm_90 a bound for what a product costs."""
+    """Kernels contract nothing, flush nothing and use no stack; on sm_90 a product's cost is
+    bounded."""
     wrong = []
     for launch in launches:
         result = compiled_launch(launch, target)

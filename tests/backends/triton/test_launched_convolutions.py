@@ -1,5 +1,5 @@
-"""The kernels of convolutions of sums in other orders: launches recorded, bound as Triton binds
-them, not started."""
+"""The kernels of convolutions of sums in other orders: their launches are recorded and bound as
+Triton binds them, but not started."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,5 @@
-"""The kernels of products: launches recorded, bound as Triton binds them, not started."""
+"""The kernels of products: their launches are recorded and bound as Triton binds them, but not
+started."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Launches of quantize for affine formats: bits are arguments of kernels, not their constants."""
+"""Launches of quantize for affine formats: bits are arguments of the kernels, not constants."""
 
 import pytest
 import torch

@@ -22,7 +22,8 @@ PLAIN = Accumulator("e5m4")
 SEED = torch.tensor(-1234567890123456789)
 ROLE = 4
 IN_SEQUENCE = [acc for acc in ACCUMULATORS if acc.in_sequence]
-#: With draws of sums and products, a chunk that ends within a word, another rounding outside.
+#: An accumulator with draws of sums and products, a chunk that ends within a word, and another
+#: rounding outside.
 DRAWN = Accumulator(
     "e5m5", "stochastic", product="e4m4", product_rounding="stochastic", random_bits=5, chunk=6,
     outer="e5m3",
@@ -30,7 +31,8 @@ DRAWN = Accumulator(
 
 
 def operand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Lanes of the last but one dimension in turn: moderate, apart by 2^80, huge, special."""
+    """Values whose lanes of the last but one dimension are, in turn, moderate, 2^80 apart, huge and
+    special."""
     x = torch.randn(shape, generator=generator)
     lanes = x.unsqueeze(0) if x.dim() == 1 else x
     wide = torch.randint(-40, 40, lanes.shape, generator=generator).float()

@@ -27,7 +27,7 @@ SEED = torch.tensor(987654321)
 ROLE = 4
 #: Sums of 64 products of its values are exact in float32 in any order.
 NARROW = "fp6_e2m3"
-#: Outer accumulators: rounded in float32, saturating, NaN beyond max, not in float32.
+#: Outer accumulators: rounded in float32, saturating, with NaN beyond max, and not in float32.
 OUTER = (
     {"outer": "e6m9"},
     {"outer": "e4m3_sat"},

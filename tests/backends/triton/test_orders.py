@@ -42,7 +42,7 @@ def check(a: Tensor, b: Tensor, bias: Tensor | None, acc: Accumulator, device: s
 @pytest.mark.parametrize("acc", ORDERED, ids=ids)
 def test_sums(acc: Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
-    # Rows of all kinds in one product.
+    # Rows of all kinds are in one product.
     kinds = ("cancelling", "special", "wide")
     a = torch.cat([tensor((2, 21), kind, generator) for kind in kinds])
     b = torch.cat([tensor((21, 3), kind, generator) for kind in kinds], 1)
@@ -59,7 +59,7 @@ def test_short_sums(acc: Accumulator, device: str) -> None:
 
 @pytest.mark.parametrize("acc", [TREES[1], OTHERS[2]], ids=ids)
 def test_batches(acc: Accumulator, device: str) -> None:
-    # More tiles than programs, where these take one after the other.
+    # There are more tiles than programs, which take the tiles one after the other.
     generator = torch.Generator().manual_seed(3)
     a, b = tensor((7, 2, 9), "wide", generator), tensor((7, 9, 3), "special", generator)
     check(a, b, None, acc, device)

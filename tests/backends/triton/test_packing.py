@@ -1,4 +1,5 @@
-"""pack and unpack against the reference: every format, every width, what has no code."""
+"""pack and unpack against the reference: every format, every width, and values that have no
+code."""
 
 import re
 
@@ -34,7 +35,7 @@ def rounded(x: Tensor, fmt: Format | BlockFormat, rounding: str = "nearest_even"
 
 
 def codable(fmt: Format) -> Tensor:
-    """Values that have codes in fmt: hard ones rounded to it, those without a code left out."""
+    """Values that have codes in fmt: hard values rounded to it, without those that have no code."""
     x = rounded(torch.from_numpy(float32_values(fmt, 5)), fmt, "toward_zero")
     special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
     return x[x.isfinite()] if special or fmt.man_bits == 0 else x
@@ -77,7 +78,8 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, device: str) -> None:
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS[::3], *END_FORMATS[::3]], ids=ids)
 def test_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatch) -> None:
-    """Values without a code alone, and the first of several by its index, over programs."""
+    """Each value without a code is refused alone, and of several the first is reported by its
+    index, across programs."""
     monkeypatch.setattr(packing, "_WORDS", 4)
     good = codable(fmt)[:1]
     for value in [*torch.from_numpy(float32_values(fmt, 2))[:4], torch.tensor(float("nan"))]:
@@ -87,7 +89,8 @@ def test_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatc
 @pytest.mark.parametrize("fmt", BLOCK_FORMATS, ids=ids)
 @pytest.mark.parametrize("elements", [8, 1024])
 def test_blocks_match_reference(fmt: BlockFormat, elements: int, device: str, monkeypatch) -> None:
-    """Short last blocks, blocks of NaN; and values that their block's scale leaves no code."""
+    """There are short last blocks, blocks of NaN, and values to which the scale of their block
+    leaves no code."""
     monkeypatch.setattr(block, "_ELEMENTS", elements)
     for shape in ((1, 1, 1), (2, 5, 33 if elements > 8 else 9), (0, 3, 2)):
         x = tensor_values(shape, "special")

@@ -1,4 +1,5 @@
-"""What planning says of products is what the triton adapter starts for them."""
+"""The plans that planning gives for products match the launches that the triton adapter starts for
+them."""
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_kernels_tiles_and_sizes_are_those_that_are_launched(
     started = [launch for launch in calls if launch.name in PRODUCTS]
     shapes = planning.products(call(case), "triton")
     found = [plans.plan(shape, case.acc, processors) for shape in shapes]
-    # The flags are made without a kernel of ours.
+    # The flags are made without a kernel of this package.
     assert sum(plan.launches - 1 for plan in found) == len(started)
     last = [launch for launch in started if launch.name == "exact_kernel"]
     sizes = [launch.arguments[9:12] for launch in last]
@@ -49,7 +50,7 @@ def test_kernels_tiles_and_sizes_are_those_that_are_launched(
 def tiles_of(
     started: list[Launch], sizes: tuple[int, int, int], kernel: str, acc: Accumulator
 ) -> list[tuple[int, int]]:
-    """Of the launches of one kernel for a product of these sizes."""
+    """The tiles in the launches of one kernel for a product of these sizes."""
     found = []
     for launch in started:
         certified = launch.name == "certified_kernel"
@@ -102,12 +103,12 @@ def test_splits_and_scratch_are_those_that_are_launched(
         assert plan.scratch == 4 * (flags.numel() + parts.numel())
         if plan.kernel != "wide":
             assert shared[0].grid == (plan.tiles, plan.splits)
-        # 16 sums of float64 a thread, 32 of float32.
+        # A thread has 16 sums of float64 or 32 of float32.
         for launch in shared:
             lanes = 32 * launch.told["num_warps"]
             most = 16 if launch.told["TIER"] >= triton_tiers.FUSED64 else 32
             assert launch.told["BM"] * launch.told["BN"] <= most * lanes
-        # Chunks of all passes, each made once by every tier, and a kernel that adds in each pass.
+        # Every tier makes the chunks of all passes once, and each pass has a kernel that adds.
         spans = {(launch.argument("begin"), launch.argument("end")) for launch in shared}
         assert sum(end - begin for begin, end in spans) == shared[-1].argument("end")
         assert plan.launches - 2 == len(spans) * (len(triton_tiers.tiers(case.acc.to_ints())) + 1)

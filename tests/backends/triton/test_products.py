@@ -1,4 +1,5 @@
-"""What products share: packing, facts, tables, tiles, flags, and which kernels get compiled."""
+"""The parts that products share: packing, facts, tables, tiles, flags, and which kernels get
+compiled."""
 
 import math
 from typing import Any
@@ -67,7 +68,7 @@ def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
     m, n, k = 5, 6, 21
     a, b = operand((m, k), generator), operand((k, n), generator)
     present = torch.rand(m, k, generator=generator) < 0.7
-    # Two chunks have no step at all, one of them the last.
+    # Two chunks have no step at all; one of them is the last.
     present[:, 6:12], present[:, -3:] = False, False
     products = (
         (widen(a[:, i, None].numpy()) * widen(b[i].numpy()), present[:, i, None].numpy())
@@ -91,14 +92,15 @@ def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
 
 
 def problem_of(left: Operand, right: Operand, sums: Sums, acc: Accumulator) -> Problem:
-    """One without draws and without a rounded result."""
+    """A problem without draws and without a rounded result."""
     ints = acc.to_ints()
     seed = _launch.seed_on(None, sums.out.device)
     return Problem(left, right, sums, *_roundings.roundings_of(ints), ints, seed, 0)
 
 
 def gathered(x: Tensor) -> Operand:
-    """A matrix as an operand whose lanes and steps are looked up, in memory from the end on."""
+    """A matrix as an operand whose lanes and steps are looked up; memory holds it from its end
+    on."""
     lanes, steps = x.shape
     batch = torch.full((1,), 7, dtype=torch.int64, device=x.device)
     values = torch.cat([x.new_zeros(7), x.flip(0, 1).flatten(), x.new_zeros(PAD)])
@@ -114,7 +116,7 @@ def test_only_flagged_tiles_are_computed(device: str) -> None:
     acc = Accumulator("e5m4")
     packed = (pack_operand(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
     out = torch.zeros(9, 40, device=device)
-    # Tiles of 4 x 16: three down, three across, down first.
+    # The tiles are 4 x 16: three down and three across, numbered down first.
     flags = torch.tensor([2, 3, 0, 1, 2, 3, 1, 0, 3], dtype=torch.int32, device=device)
     problem = problem_of(*packed, whole_sums(out, 5), acc)
     sequential.launch(problem, _config.Tile(8, 8, 4), Flags(flags, (4, 16), 3))

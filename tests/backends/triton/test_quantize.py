@@ -1,4 +1,5 @@
-"""quantize for float and fixed formats: those of float32 and those of float64, to the bit."""
+"""quantize for float and fixed formats, those rounded in float32 and those in float64, to the
+bit."""
 
 from itertools import product
 
@@ -36,7 +37,8 @@ def quantized(
 
 
 def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
-    """Every mode, the last one with a few numbers of bits, one of them of the other generator."""
+    """Quantizers of every mode; the last mode comes with a few numbers of bits, and once with the
+    other generator."""
     fast = [Quantizer(fmt, "stochastic", random_bits=bits) for bits in random_bits]
     philox = Quantizer(fmt, "stochastic", random_bits=random_bits[0], rng="philox")
     return [*(Quantizer(fmt, mode) for mode in DETERMINISTIC), *fast, philox]
@@ -44,7 +46,8 @@ def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
 def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
-    """Both ways of rounding: most float formats are rounded in float32, fixed ones in float64."""
+    """Both ways of rounding are tested: most float formats are rounded in float32, fixed ones in
+    float64."""
     monkeypatch.setattr(quantize, "_BLOCK", WIDE_TILE)
     x = float32_values(fmt, 12)
     for quantizer in quantizers(fmt, (32,)):
@@ -54,7 +57,8 @@ def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
 def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
-    """Rounded straight to the format, never to float32 first; into float32 and float64."""
+    """Values are rounded straight to the format, never to float32 first, into float32 and into
+    float64."""
     monkeypatch.setattr(quantize, "_BLOCK", WIDE_TILE)
     x = hard_values(fmt, 20)
     chosen = quantizers(fmt, (17,))
@@ -71,7 +75,8 @@ def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"])
 def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device: str, monkeypatch):
-    """All 65536 patterns, into the same type and into float32; one NaN alone."""
+    """All 65536 patterns are rounded into the same type and into float32; every NaN in a result has
+    the same bits."""
     monkeypatch.setattr(quantize, "_BLOCK", 1 << 16)
     fmt = parse_format(name)
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
@@ -111,7 +116,7 @@ def test_strides_and_tiles_leave_no_trace(rounding: str, device: str, monkeypatc
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", ["nearest_even", "to_odd", "stochastic"])
 def test_narrow_inputs_need_no_float64(mode: str, target: str, compiler) -> None:
-    """Nor flush subnormals, nor contract a product with a sum."""
+    """The kernels also flush no subnormals and contract no product with a sum."""
     quantizer = Quantizer("e4m3", mode, random_bits=8 if mode == "stochastic" else None)
     ints = quantizer.to_ints()
     rule, numbers = rule_of(ints[:-4], *ints[-4:-1])

@@ -1,4 +1,4 @@
-"""round_to, round_to_float and add_rounded against csrc/common, for every rule there is."""
+"""round_to, round_to_float and add_rounded against csrc/common, for every rule that exists."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_round_to(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> Non
 
 @pytest.mark.parametrize(("fmt", "mode"), RULES, ids=str)
 def test_float32_alone(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> None:
-    """Values that float32 holds, without float64 where the format allows it."""
+    """Values that float32 holds are rounded without float64 where the format allows it."""
     x = values(fmt).float()
     for bits in (1, 8, 24, 32) if mode == "stochastic" else (None,):
         quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()

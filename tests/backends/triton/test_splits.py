@@ -25,7 +25,8 @@ from tests.compare import assert_bit_equal
 # NumPy, in the interpreter, warns of infinities that are meant.
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
-#: One program and many, in one pass and several: some longer than `stages.AHEAD`, some not.
+#: One program and many share the chunks, in one pass and in several; some shares are longer than
+#: `stages.AHEAD`, some are not.
 SHARES = [Share(1, 18), Share(4, 18), Share(18, 18), Share(5, 7), Share(2, 9)]
 #: 70 steps are 18 chunks of 4, the last one shorter.
 SHAPE = (5, 70, 33)
@@ -33,7 +34,7 @@ SHAPE = (5, 70, 33)
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[Flags]:
-    """The flags of the products so far."""
+    """The list of the flags of all products so far."""
     found: list[Flags] = []
     inner = stages.launch
 
@@ -46,7 +47,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[Flags]:
 
 
 def force(monkeypatch: pytest.MonkeyPatch, share: Share) -> list[int]:
-    """Every product takes this share; the number of chunks of each so far."""
+    """Makes every product take this share, and returns the list of the numbers of chunks so far."""
     chunks: list[int] = []
 
     def shared(count: int, *_: object) -> Share:
@@ -135,7 +136,7 @@ def test_few_rows_or_columns(size: int, device: str, monkeypatch) -> None:
 def test_what_adds_has_tiles_of_its_own(
     outer: _config.Tile, device: str, left: list[Flags], monkeypatch
 ) -> None:
-    """Each of them lies somewhere inside one of the tiles in which the sums are made."""
+    """Each tile that adds lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
     monkeypatch.setattr(_products, "certified_tile", lambda *_, **__: _config.Tile(8, 64, 4))
     monkeypatch.setattr(stages, "outer_tile", lambda _: outer)
@@ -148,14 +149,14 @@ def test_what_adds_has_tiles_of_its_own(
 def test_tiles_that_fail_in_one_part_are_done_again(
     share: Share, device: str, left: list[Flags], monkeypatch
 ) -> None:
-    """Sums that overflow in one chunk of one row: in the first, a middle and the last part."""
+    """Sums overflow in one chunk of one row: in the first, a middle or the last part."""
     force(monkeypatch, share)
     tile = _config.Tile(4, 32, 1)
     for name in ("certified_tile", "exact_tile"):
         monkeypatch.setattr(_products, name, lambda *_, **__: tile)
     for first in (0, 20, 40):
         a, b = torch.full((9, 61), 2.0**-3), torch.ones(61, 40)
-        # 20 products that pass 2^15, which is half of what e5m9 holds.
+        # 20 products pass 2^15, which is half of what e5m9 holds.
         a[6, first : first + 20], b[first : first + 20, 36] = 31.0, 63.0
         check(a, b, Accumulator("e5m9", chunk=20), device)
         flags = left.pop()
@@ -165,7 +166,7 @@ def test_tiles_that_fail_in_one_part_are_done_again(
 def test_a_later_tier_makes_what_an_earlier_one_leaves(
     device: str, left: list[Flags], monkeypatch
 ) -> None:
-    """Products below float32's normals: float64 makes the parts."""
+    """The products lie below float32's normals, so float64 makes the parts."""
     force(monkeypatch, Share(3, 4))
     tiny = {"low": -100, "high": -80}
     a, b = floats((9, 45), 1, **tiny), floats((45, 33), 2, **tiny)
@@ -176,7 +177,8 @@ def test_a_later_tier_makes_what_an_earlier_one_leaves(
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_specials(value: float, device: str, monkeypatch) -> None:
-    """Native half precision sums them itself; the outer sums of the other accumulator do."""
+    """Native half precision sums special values itself; with the other accumulator the outer sums
+    add them."""
     force(monkeypatch, Share(2, 3))
     a, b = floats((9, 45), 1), floats((45, 33), 2)
     a[2, 3], a[4, 20], a[4, 21], b[44, 8] = value, value, -value, value
@@ -185,7 +187,7 @@ def test_specials(value: float, device: str, monkeypatch) -> None:
 
 
 def test_zeros_keep_their_sign(device: str, monkeypatch) -> None:
-    """Chunks that underflow to -0: sums from +0 on are +0, in every pass."""
+    """Chunks underflow to -0, but sums from +0 on are +0, in every pass."""
     acc = Accumulator("e4m3", chunk=2, outer_rounding="toward_negative")
     tiny, b = torch.full((3, 8), -(2.0**-9)), torch.full((8, 16), 2.0**-9)
     b[:, 5], b[4:, ::2] = -0.0, 0.0

@@ -61,7 +61,8 @@ def gradients(model: nn.Module, x: Tensor, backend: str, monkeypatch) -> list[Te
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_step_has_the_bits_of_the_reference(device: str, recipe, monkeypatch) -> None:
-    # torch's own operations between the layers run on the CPU in both: their sums may differ.
+    # torch's own operations between the layers run on the CPU for both backends, since their sums
+    # may differ elsewhere.
     model = model_of(recipe, "cpu")
     x = torch.randn(2, 2, 7, 6)
     if device != "cpu":
@@ -91,7 +92,8 @@ def random_layer(choice: random.Random, most: int) -> tuple[nn.Module, tuple[int
 
 @pytest.mark.parametrize("case", range(100))
 def test_layers_have_the_bits_of_the_reference(device: str, case: int, monkeypatch) -> None:
-    """Random layers, shapes and recipes: 100 and larger ones on a GPU, a few in the interpreter."""
+    """Random layers, shapes and recipes are tested: 100 and larger ones on a GPU, a few in the
+    interpreter."""
     if device == "cpu" and case >= 6:
         pytest.skip("the interpreter is slow: six cases there, a hundred on a GPU")
     choice = random.Random(case)
@@ -145,7 +147,8 @@ def test_other_layers_have_the_bits_of_the_reference(name: str, device: str, mon
 @pytest.mark.gpu
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -> None:
-    """A CUDA graph of a whole training step, its seed on the device, replays with new draws."""
+    """A CUDA graph of a whole training step, whose seed is on the device, replays with new
+    draws."""
     if device != "cuda":
         pytest.skip("no CUDA device")
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
@@ -176,7 +179,8 @@ def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -
 
 
 def test_a_compiled_step_has_no_breaks(device: str, monkeypatch) -> None:
-    """Forward and backward of a converted model, by torch's compiler where there is a GPU."""
+    """A converted model compiles without breaks, forward and backward, by torch's own compiler
+    where there is a GPU."""
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
     model, x = model_of("lba_m7e4", device), torch.randn(2, 2, 5, 5, device=device)
     by = "inductor" if device == "cuda" else "aot_eager"

@@ -6,7 +6,7 @@ import torch
 from tests.support.updates import FORMATS, STEPS, Formats, assert_same, run, tensors_of
 
 SHAPES = ((7, 5), (1,), (0,), (1030,))
-# Anywhere in a word of draws and in a block, and before a border of a row key.
+# Origins lie anywhere in a word of draws and in a block, and before a border of a row key.
 ORIGINS = (6, 1023, 1, (1 << 34) - 7)
 
 

@@ -1,5 +1,5 @@
-"""Calls of the backend that launch every kernel of elements in every way it is compiled: rounding,
-counting, codes, additions and updates."""
+"""Calls of the backend that launch every kernel of elements in every way in which it is compiled:
+rounding, counting, codes, additions and updates."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def slice_calls() -> Iterator[Call]:
 
 
 def counting_calls() -> Iterator[Call]:
-    """Counts alone and beside values, with a histogram and without, of every kind of format; given
-    ranges."""
+    """Calls that count alone and beside values, with a histogram and without, for every kind of
+    format, and calls with given ranges."""
     affine = [AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1)]
     blocks = [BlockFormat("e4m3"), BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096)]
     x, counts = torch.zeros(64, 4000), torch.zeros(260, dtype=torch.int64)
@@ -112,7 +112,7 @@ def accumulate_calls() -> Iterator[Call]:
 
 
 def update_calls() -> Iterator[Call]:
-    """Every step, and every way to round and to keep values."""
+    """Every kind of step, with every way to round and to keep values."""
     cases = [(step, FORMATS["fp32_master"], begins) for step in STEPS.values() for begins in (0, 1)]
     cases += [(STEPS["adamw"], formats, 0) for formats in FORMATS.values()]
     for step, formats, begins in cases:

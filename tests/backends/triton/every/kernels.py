@@ -2,9 +2,10 @@
 whose launches, taken together, make every branch of every kernel.
 
 `kernel_keys` says what decides a kernel's instructions. The four roundings of a product (of
-sums, of products, of outer sums, of the result) are code that shares nothing but registers, and so
-is how operands and outputs are addressed: each takes every value of its own, and every kernel of
-sums meets every address and every combination of rounded products and chunks.
+sums, of products, of outer sums, of the result) are code that shares nothing but registers, and the
+code that addresses operands and outputs is separate in the same way. So each of these parts takes
+every value of its own, and every kernel of sums meets every address and every combination of
+rounded products and chunks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.backends.triton.every.rules import Call
 from tests.backends.triton.kernel_keys import key
 from tests.backends.triton.launches import Launch, recorded
 
-#: Name -> its kernels, and what launches them, among others.
+#: Each name has its kernels and the calls that launch them, among other kernels.
 GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
     **{
         name: (("certified_kernel",), partial(products.tier_calls, t))
@@ -48,7 +49,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
 
 
 def launches(group: str, target: str) -> list[Launch]:
-    """Of one group all that are compiled apart on a target."""
+    """All launches of one group that are compiled separately on a target."""
     names, calls = GROUPS[group]
     found: dict[Any, Launch] = {}
     for call in calls():

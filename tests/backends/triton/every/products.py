@@ -1,4 +1,5 @@
-"""Calls of the backend that launch every kernel of products in every way it is compiled."""
+"""Calls of the backend that launch every kernel of products in every way in which it is
+compiled."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import FEW, SEED, Call, drawn, kinds, some_rules
 from tests.backends.triton.kernel_keys import certified_key
 
-#: A tile of the largest shape; rows and columns exchanged.
+#: The first shape gives a tile of the largest shape; the second has rows and columns exchanged.
 _SHAPE, _SWAPPED = (16, 64, 512), (512, 64, 16)
 
 
@@ -46,7 +47,8 @@ def _start(acc: Accumulator) -> Any:
 
 
 def _convolve(name: str, acc: Accumulator) -> Any:
-    """Padded and strided, 64 channels to 48 on 40 x 24: tiles of the largest shape."""
+    """A padded and strided convolution of 64 channels to 48 on 40 x 24, with tiles of the largest
+    shape."""
     x, w, dy = torch.zeros(2, 64, 40, 24), torch.zeros(48, 64, 3, 3), torch.zeros(2, 48, 20, 12)
     rest = ([2, 2], [1, 1], [1, 1], 1, acc.to_ints(), SEED, 1)
     operands = {
@@ -58,7 +60,7 @@ def _convolve(name: str, acc: Accumulator) -> Any:
 
 
 def _pointwise(acc: Accumulator) -> Any:
-    """1 x 1 without padding: tables, and no absent tap."""
+    """A 1 x 1 convolution without padding, which has tables and no absent tap."""
     x, w = torch.zeros(2, 16, 20, 20), torch.zeros(32, 16, 1, 1)
     return BACKEND.conv_fprop(x, w, None, [1, 1], [0, 0], [1, 1], 1, acc.to_ints(), SEED, 1)
 
@@ -69,7 +71,7 @@ def _shared(inner: Call) -> Any:
         return inner()
 
 
-#: Where operands and outputs lie.
+#: The layouts in which operands and outputs lie.
 _LAYOUTS: dict[str, Callable[[Accumulator], Any]] = {
     "swapped": partial(_matmul, shape=_SWAPPED),
     "fprop": partial(_convolve, "fprop"),
@@ -118,7 +120,7 @@ def exact_calls() -> Iterator[Call]:
 
 
 def _starts(**options: Any) -> Iterator[Call]:
-    """Sums that start at initial: in the inner sum and, drawn, in the outer one."""
+    """Sums that start at an initial value: in the inner sum and, with draws, in the outer one."""
     if options.get("order") != "pairwise":
         yield partial(_start, Accumulator("e5m4", **options))
     for draws in drawn():
@@ -147,11 +149,12 @@ def _of_tier(tier: int) -> list[Accumulator]:
 
 
 def tier_calls(tier: int) -> Iterator[Call]:
-    """A certified kernel: every rule that it has, every address, rounded products and chunks."""
+    """Calls of a certified kernel with every rule that it has, every address, rounded products and
+    chunks."""
     accs = _of_tier(tier)
     for acc in accs:
         yield partial(_matmul, acc)
-    # Where NVIDIA's GPUs have the tier for other formats, the last of them.
+    # Where NVIDIA's GPUs have the tier for other formats too, the last accumulator is one of these.
     for first in dict.fromkeys((accs[0], accs[-1])):
         yield from _variants(first, tier)
 

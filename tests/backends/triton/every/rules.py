@@ -42,7 +42,8 @@ def all_formats() -> Iterator[Format]:
 
 
 def kinds() -> list[Format]:
-    """The formats of `all_formats` that usual recipes have first, then what they leave out."""
+    """Formats of `all_formats`: first those that usual recipes have, then kinds that these leave
+    out."""
     first: list[Format] = [FloatFormat(5, 10), FloatFormat(6, 9), FixedFormat(16, 8)]
     few = [
         f for f in all_formats() if isinstance(f, FixedFormat) or (f.exp_bits == 5 and f.bias > 0)
@@ -51,7 +52,7 @@ def kinds() -> list[Format]:
 
 
 def some_rules(modes: tuple[str, ...] = ROUNDINGS) -> list[tuple[Format, str]]:
-    """A format and a mode for each `rule_key` there is."""
+    """A format and a mode for each `rule_key` that exists."""
     found: dict[Any, tuple[Format, str]] = {}
     for fmt, mode in itertools.product(kinds(), modes):
         rule = rule_of(fmt.to_ints(), ROUNDINGS.index(mode))[0]
