@@ -15,7 +15,7 @@ _PATIENCE_S = 300
 
 
 def _made_once(root: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """root/name, which `make` fills; another process may be at it or have done it."""
+    """root/name, which `make` fills; another process may be filling it or have filled it."""
     folder, done = root / name, root / f"{name}.done"
     try:
         folder.mkdir()
@@ -53,7 +53,7 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=[2, 4], ids=["two", "four"])
 def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder filled by so many processes that step on masters."""
+    """A folder filled by two or four processes that step on masters."""
 
     def make(folder: Path) -> None:
         alone.main(folder)

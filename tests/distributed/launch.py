@@ -10,7 +10,7 @@ PROCESSES = 2
 
 
 def environment() -> dict[str, str]:
-    """One thread a process; the package is this checkout."""
+    """The environment of the processes: one thread each, and the package of this checkout."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     wide = {"COLUMNS": "200", "NO_COLOR": "1"}
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **wide}
@@ -23,7 +23,7 @@ def torchrun(*arguments: object, processes: int = PROCESSES) -> list[str]:
 
 
 def launch(*arguments: object, status: int = 0, processes: int = PROCESSES) -> str:
-    """Runs them to the end and returns what they printed; they must end with this status."""
+    """Runs the processes to the end, which must be with `status`; returns what they printed."""
     command = torchrun(*arguments, processes=processes)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == status, done.stdout + done.stderr

@@ -31,7 +31,7 @@ _NARROW: dict[str, Any] = {
     "state": "e5m7:stochastic",
     "grad": "e5m2:stochastic",
 }
-# Shards are rows of matrices, and elements of biases, in which blocks of 8 would be cut.
+# Shards are rows of matrices and elements of biases; they would cut blocks of 8.
 _BLOCKS = {**_NARROW, "weight": "block4_axis0_e4m3", "state": "block4_e4m3:stochastic"}
 _FUSED: dict[str, Any] = {
     "weight": "e4m3fn:stochastic:bits=8",
@@ -44,9 +44,9 @@ _FUSED: dict[str, Any] = {
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}),
     "blocks": ("adam", {**_BLOCKS, "exceptions": {"*bias": {"state": "bf16"}}}),
-    # nothing is drawn, and no seed is sent
+    # This run draws nothing, and no seed is sent.
     "fp32": ("adam", {"weight": "fp32", "generator": torch.tensor(3)}),
-    # in one pass; shards begin anywhere in a word of draws
+    # This run steps in one pass; its shards begin anywhere in a word of draws.
     "fused": ("adamw", _FUSED),
     "fused-copies": ("momentum", {"weight": "bf16", "master": "fp16:stochastic", "fused": True}),
     "split": ("adamw", {"weight": "bf16:stochastic", "split": True}),
@@ -85,7 +85,7 @@ def main(folder: Path) -> None:
 
 
 def trained(folder: Path, way: str, processes: Processes) -> None:
-    """A run from the start, and one that goes on where one process stopped."""
+    """Trains a run from the start, and one that goes on where one process stopped."""
     Trainer(TRAINED, folder / way, workload=data(TRAINED), processes=processes).fit()
     resumed = folder / f"{way}-resumed"
     processes.on_first(lambda: shutil.copytree(folder / "stopped", resumed))
@@ -100,11 +100,11 @@ def network(processes: Processes) -> nn.Module:
 
 
 def run(name: str, processes: Processes, half: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Six steps, or the last three after `half`; the fourth is skipped and made again."""
+    """Makes six steps, or the last three after `half`; the fourth is skipped and made again."""
     model = network(processes)
     held = list(model.parameters())
     kind, formats = RUNS[name]
-    # every process would draw a seed of its own
+    # Left alone, every process would now draw a seed of its own.
     torch.manual_seed(processes.rank)
     names = model.named_parameters()
     optimizer = MasterWeights(OPTIMIZERS[kind](held), **formats, named_parameters=names)
@@ -148,7 +148,7 @@ def state(optimizer: MasterWeights, held: list[nn.Parameter]) -> dict[str, Any]:
 
 
 def refused(processes: Processes) -> str:
-    """What is said of blocks that lie in two shards."""
+    """The message that refuses blocks which lie in two shards."""
     model = network(processes)
     inner = torch.optim.Adam(model.parameters())
     try:
@@ -160,8 +160,8 @@ def refused(processes: Processes) -> str:
 
 
 def columns(processes: Processes) -> list[Any]:
-    """Of a parameter whose columns are sharded: what the fused pass says of it, and its weights
-    after a step of the general path."""
+    """What the fused pass says of a parameter whose columns are sharded, and the parameter's
+    weights after a step of the general path."""
     mesh = init_device_mesh("cpu", (processes.count,))
     p = nn.Parameter(distribute_tensor(torch.ones(4, 8), mesh, [Shard(1)]))
     p.grad = distribute_tensor(torch.arange(32.0).view(4, 8), mesh, [Shard(1)])

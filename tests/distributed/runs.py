@@ -16,11 +16,11 @@ from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workl
 from tests.experiments.scheduled import made, scheduled_layers
 from tests.experiments.tiny import tiny_workload
 
-#: Three batches of 256 test images at most, one more than two processes take at once.
+#: These test images make three batches of 256 at most, one more than two processes take at once.
 DATA_TEST = 520
 
-# FP8 operands, weights rounded stochastically to a fine grid. No batch norm: every image is on its
-# own.
+# Operands are FP8, and weights are rounded stochastically to a fine grid. There is no batch norm:
+# every image is on its own.
 PLAIN = RunConfig.of(
     name="plain",
     model="cnn2_plain",
@@ -37,24 +37,27 @@ PLAIN = RunConfig.of(
 
 
 def _aligned(layer: str, products: int) -> tuple[str, str, str, str]:
-    """Weight gradients in two chunks for a batch, one of each process, added in float32."""
+    """A layer whose weight gradients are summed in two chunks for a batch.
+
+    Each process has one of the chunks; the two are added in float32.
+    """
     return layer, "e6m9_chunk64", "e6m9_chunk64", f"e6m9_chunk{products}:outer=fp32"
 
 
-# 5 images a process; 6 x 6 positions in the first layer, 3 x 3 in the second.
+# Each process has 5 images; the first layer has 6 x 6 positions, the second 3 x 3.
 ALIGNED = PLAIN.replace(
     name="aligned",
     layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5)),
 )
-# Batch norm, a short last batch, and draws in the layers.
+# This run has batch norm, a short last batch, and draws in the layers.
 STOCHASTIC = PLAIN.replace(
     name="stochastic", model="cnn2", batch=8, acc="e6m5", acc_rounding="stochastic"
 )
 
 # Each process computes its share in two pieces and sends their gradients once.
 ACCUMULATED = PLAIN.replace(name="accumulated", accumulate=2)
-# A norm over the gradients of all processes: sums of squares in another order where these are
-# sharded.
+# The norm is over the gradients of all processes. Where the gradients are sharded, the sums of
+# squares have another order.
 CLIPPED = PLAIN.replace(name="clipped", clip=0.1)
 
 CONFIGS = (ALIGNED, PLAIN, STOCHASTIC, ACCUMULATED)
@@ -68,7 +71,7 @@ SCHEDULES = ("cpt:3-8/8,cycles=2", "plateau:3-8/8,patience=0,threshold=0.9,every
 def scheduled(
     schedule: str, folder: Path, processes: Processes = ALONE, steps: int = 12
 ) -> Trainer:
-    """The first `steps` of twelve steps under a schedule."""
+    """Trains the first `steps` of twelve steps under a schedule."""
     config = RunConfig.of(epochs=3, batch=10, threads=1, lr=0.2, schedule=schedule)
     with scheduled_layers():
         trainer = Trainer(config, folder, workload=made(), processes=processes)
@@ -76,7 +79,7 @@ def scheduled(
 
 
 def go_on_scheduled(folder: Path, processes: Processes = ALONE) -> Trainer:
-    """The rest of these steps."""
+    """Trains the rest of the twelve steps."""
     with scheduled_layers():
         trainer = Trainer.resume(folder, workload=made(), processes=processes)
     return _trained(trainer, 12)
@@ -95,7 +98,7 @@ def _trained(trainer: Trainer, steps: int) -> Trainer:
 
 
 class Stopped(Trainer):
-    """Gets ctrl-C in its last process, in the second step of the second epoch."""
+    """A trainer whose last process gets ctrl-C in the second step of the second epoch."""
 
     def _train(self, batch: Batch) -> None:
         last = self.processes.rank == self.processes.count - 1
@@ -115,7 +118,7 @@ def start_and_stop(config: RunConfig, folder: Path, processes: Processes = ALONE
 
 
 class Adversaries(nn.Module):
-    """Two halves that turns train one after the other, as a GAN's; called once a turn."""
+    """Two halves that turns train one after the other, as in a GAN; each turn calls it once."""
 
     def __init__(self) -> None:
         super().__init__()

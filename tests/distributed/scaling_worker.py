@@ -102,7 +102,7 @@ def plain(report: Report) -> list[Any]:
 
 
 def in_shards(processes: Processes, *, fused: bool) -> list[dict[str, Any]]:
-    """FSDP2, where a shard of the second process is infinite in the second step."""
+    """Steps under FSDP2, where a shard of the second process is infinite in the second step."""
     model = network()
     layer_scales(model, {"2": 5})
     model = sharded(model, processes, "cpu")

@@ -29,7 +29,7 @@ def test_commands_of_the_page_run(tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        # one of the processes speaks
+        # Only one of the processes speaks.
         assert done.stdout.count("records in results/") == 1
     (folder,) = (tmp_path / "results").iterdir()
     assert records.read_run(folder).finished

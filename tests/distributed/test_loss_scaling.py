@@ -54,7 +54,7 @@ def test_one_bad_shard_makes_all_skip(seen: Any, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["fsdp", "fsdp-fused"])
 def test_sharded_gradients_are_unscaled_once(seen: Any, way: str) -> None:
-    """A first step of one process with the processes' mean gradient, no scale anywhere."""
+    """One process makes the same first step from the mean gradient, with no scale anywhere."""
     model = network()
     (sum(model(batch(rank)).square().sum() for rank in (0, 1)) / 2).backward()
     torch.optim.Adam(model.parameters(), lr=0.1, eps=10.0).step()
@@ -74,7 +74,7 @@ def test_two_losses_add_up_in_the_buckets_of_ddp(seen: Any) -> None:
 
 @pytest.mark.parametrize("way", ["diagnosed", "diagnosed-fsdp"])
 def test_each_rank_counts_its_own_and_reduce_adds_them(seen: Any, way: str) -> None:
-    """Gradients apart, which DDP's buckets and FSDP2's shards give as means or sums."""
+    """A rank's own gradients are counted; DDP's buckets and FSDP2's shards give means or sums."""
     alone = []
     for rank in (0, 1):
         model = network()

@@ -1,4 +1,4 @@
-"""Masters on two and four processes, whole and sharded: one process's bits."""
+"""Masters on two and four processes, whole and sharded, have the bits of one process."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Two processes train what one trains: its bits where the arithmetic allows, always the same."""
+"""Two processes train to one's bits where the arithmetic allows, and always to the same bits."""
 
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def test_processes_have_the_schedule_of_one_and_after_a_stop(
     expected = trained_with(scheduled(text, tmp_path))
     assert len(expected) == 12 and len(set(expected)) > 2
     one, two = (seen(made[0], rank)["scheduled"][index] for rank in (0, 1))
-    # The best loss too: that of all processes, whose sum a checkpoint holds.
+    # The best loss is equal too: it is the loss of all processes, whose sum a checkpoint holds.
     assert one == two and one["whole"] == one["stopped"] == expected
     assert one["best"][0] == pytest.approx(one["best"][1])
     last = figures(made[0] / text[:3] / "whole")[-1]
@@ -223,5 +223,5 @@ def test_sharded_processes_hold_a_part_each(made: Made) -> None:
     one, two = (seen(made[0], rank)["fsdp-plain"] for rank in (0, 1))
     for name, here in one["held"].items():
         assert here + two["held"][name] == one["weights"][name].numel()
-    # two channels, one for each process
+    # This layer has two channels, one for each process.
     assert one["held"]["stem.weight"] == two["held"]["stem.weight"] == 9

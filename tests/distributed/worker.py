@@ -71,7 +71,7 @@ class Noting(Trainer):
 
 
 def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]:
-    """A run: its losses, random bits of its first step, and the end as this process sees it."""
+    """Makes a run; returns its losses, draws of its first step, and the end this process sees."""
     trainer = Noting(config, folder / config.name, workload=data(config), processes=processes)
     trainer.losses = []
     with trainer._draws(0, 0):
@@ -88,7 +88,7 @@ def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]
 
 
 def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
-    """Two turns a step under DDP: the end, and what sharded processes are told."""
+    """Trains two turns a step under DDP; returns the end, and what sharded processes are told."""
     trainer = Trainer(two_turns(), folder, workload=adversaries(), processes=processes)
     trainer.fit()
     sharded = Processes(processes.rank, processes.count, processes.local_rank, sharded=True)
@@ -100,8 +100,10 @@ def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
 
 
 def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str, Any]:
-    """The bits that this process saw in a run, and in one that stopped and went on; and, of a
-    plateau, the best loss of each."""
+    """The bits that this process saw in a run, and in one that stopped and went on.
+
+    If the schedule is a plateau, the best loss of each run is there too.
+    """
     whole = scheduled(schedule, folder / "whole", processes)
     stopped = scheduled(schedule, folder / "stopped", processes, steps=5)
     rest = go_on_scheduled(folder / "stopped", processes)
@@ -172,7 +174,7 @@ def users_batch(rank: int) -> tuple[Tensor, Tensor]:
 
 
 def running_ranges(processes: Processes) -> dict[str, Tensor]:
-    """Under DDP, after two steps in training: outputs and the buffers of a running range."""
+    """The outputs and the buffers of a running range after two steps in training under DDP."""
     model = ranged_model()
     network = spread(model, processes, "cpu")
     outputs = [network(ranged_batch(processes.rank, step)).detach() for step in (0, 1)]
@@ -185,7 +187,7 @@ def ranged_model() -> nn.Module:
 
 
 def ranged_batch(rank: int, step: int) -> Tensor:
-    """Without a finite value in one process at the last step."""
+    """A batch; that of one process at the last step has no finite value."""
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + rank))
     return torch.full_like(x, float("nan")) if (rank, step) == (1, 1) else x * (1 + rank)
 

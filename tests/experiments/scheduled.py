@@ -1,4 +1,4 @@
-"""A tiny workload whose layers have a precision to set; also "tests.experiments.scheduled:made"."""
+"""A tiny workload, "tests.experiments.scheduled:made", whose layers have a precision to set."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from lpkernels.experiments.workloads.workload import Workload
 
 
 class Rounded(nn.Module):
-    """A linear layer with affine operands of as many bits as it is told; notes them."""
+    """A linear layer whose affine operands have as many bits as it is told; it notes the bits."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Rounded(nn.Module):
 
 @contextmanager
 def scheduled_layers() -> Iterator[None]:
-    """Trainers made in the block keep these layers, which lpkernels would make its own."""
+    """Trainers made in the block keep these layers instead of converting them to lpkernels' own."""
     with patch("lpkernels.experiments.training.trainer.convert", lambda model, _: model):
         yield
 

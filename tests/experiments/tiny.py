@@ -31,5 +31,5 @@ def tiny_data(*, train: int = 30, test: int = 8) -> ImageData:
 
 
 def tiny_workload(config: WorkloadConfig, *, train: int = 30, test: int = 8) -> Workload:
-    """`tiny_data` with the settings of a run; also "tests.experiments.tiny:tiny_workload"."""
+    """`tiny_data` with the settings of a run, by name "tests.experiments.tiny:tiny_workload"."""
     return image_workload(tiny_data(train=train, test=test), config)

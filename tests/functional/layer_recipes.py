@@ -1,4 +1,4 @@
-"""Recipes for the tests of layers: a different format in every place, so none can stand in."""
+"""Recipes for the tests of layers: every place has a format that no other place has."""
 
 import lpkernels as lp
 
@@ -27,7 +27,7 @@ STOCHASTIC = lp.Recipe(
     wgrad=lp.Accumulator("e5m8", "stochastic", product="e6m5", product_rounding="stochastic"),
 )
 ACCUMULATORS_ONLY = lp.Recipe(fprop="e5m7", dgrad="e4m6", wgrad="e5m5")
-# Quantizers that products apply themselves beside such that they cannot.
+# Products apply some of these quantizers themselves; they cannot apply the others.
 MIXED = lp.Recipe(
     input="block4_e4m3",
     weight="fixed8_f4:toward_negative",

@@ -61,7 +61,7 @@ def composed(
     scale: float | None = None,
     seeds: tuple[Any, Any] = (None, None),
 ) -> torch.Tensor:
-    """Attention as a model writes it that calls its functions one by one."""
+    """Attention as written in a model that calls the functions one by one."""
     s = F.matmul(q, k.mT, recipe=recipe, generator=seeds[0])
     s = s * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:

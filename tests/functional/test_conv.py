@@ -224,7 +224,7 @@ def test_conv_does_not_depend_on_the_memory_format(backend: str) -> None:
 
 @pytest.mark.parametrize("order", ["sequential", "native"])
 def test_conv_results_have_row_major_strides_where_a_size_is_one(backend: str, order: str) -> None:
-    """torch's batch norm picks its kernel, and with it its last bits, by the strides."""
+    """The strides decide which kernel torch's batch norm picks, and so its last bits."""
     acc = lp.Accumulator(order=order, chunk=4, outer="e6m9")
     recipe = lp.Recipe(fprop=acc, dgrad=acc, wgrad=acc)
     x = torch.randn(2, 3, 1, 1, requires_grad=True)

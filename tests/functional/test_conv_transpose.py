@@ -71,7 +71,10 @@ def gradients(y: torch.Tensor, tensors: Operands) -> list[torch.Tensor]:
 
 
 def biased(y: np.ndarray, bias: np.ndarray, acc: lp.Accumulator, seed: int) -> np.ndarray:
-    """y (N, C, *) plus bias (C,), one addition in the outermost accumulator, keyed by position."""
+    """y (N, C, *) plus bias (C,): one addition in the outermost accumulator.
+
+    Its draws are keyed by position.
+    """
     rows = np.moveaxis(y, 1, -1)
     flat = np.ascontiguousarray(rows).reshape(-1, y.shape[1])
     bits = None

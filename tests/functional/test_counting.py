@@ -119,7 +119,7 @@ def test_a_zero_outside_of_the_range_is_both(backend):
 
 
 def test_stochastic_rounding_counts_its_own_draws():
-    """Half of the values between max and the next one overflow; the count is that of the result."""
+    """Half of the draws overflow, midway from max to the next value; the count is the result's."""
     x = torch.full((4000,), 61440.0)
     counts = zeros(4)
     y = lp.quantize(x, "e5m2", "stochastic", generator=torch.tensor(3), counts=counts)

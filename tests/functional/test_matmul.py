@@ -65,7 +65,8 @@ def longhand(rows: np.ndarray, cols: np.ndarray, shape, acc, role) -> np.ndarray
     """rows @ cols, summed over the leading dimensions in which shape is broadcast, as one sum.
 
     Every matrix of the result is made alone: its k runs over the matrices that share it, in
-    row-major order, and then over the summed axis. Keys need whole products, so they are stacked.
+    row-major order, and then over the summed axis. The keys of draws need a whole product, so the
+    matrices are stacked into one.
     """
     batch = np.broadcast_shapes(rows.shape[:-2], cols.shape[:-2])
     rows = np.broadcast_to(rows, (*batch, *rows.shape[-2:]))

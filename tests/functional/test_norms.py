@@ -20,7 +20,7 @@ recipes = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
 
 class Reference:
-    """The steps of a call by the reference, on tensors."""
+    """The steps of a call as the reference makes them, on tensors."""
 
     def __init__(self, recipe: lp.Recipe) -> None:
         self.recipe = recipe
@@ -79,7 +79,8 @@ def unchannelled(rows: torch.Tensor) -> torch.Tensor:
     return rows.reshape(6, 4, 5).transpose(0, 1)
 
 
-# Of x (4, 6, 5): the call, what shares a mean, its inverse, what shares a weight, its shape in x.
+# For x (4, 6, 5), each kind has the call, the rows that share a mean, the way back from them, the
+# rows that share a weight, and the shape of the weight in x.
 KINDS: dict[str, tuple[Any, Rows, Rows, Rows, tuple[int, ...]]] = {
     "layer": (
         lambda x, w, b, **o: F.layer_norm(x, (5,), w, b, 1e-3, **o),

@@ -30,7 +30,7 @@ def every_backend(backend, monkeypatch):
 
 
 def held(fmt: str, *shape: int) -> torch.Tensor:
-    """Values of fmt, both zeros among them, infinities and NaN where it has codes for them."""
+    """Values of fmt with both zeros, and with infinities and NaN where fmt has codes for them."""
     x = torch.randn(*shape) * 3
     parsed = lp.parse_format(fmt)
     specials = [0.0, -0.0]

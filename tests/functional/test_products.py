@@ -40,7 +40,7 @@ def close(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
 
 
 class Reference:
-    """The steps of one product of a call, by the reference."""
+    """The steps of one product of a call, as the reference makes them."""
 
     def __init__(self, recipe: lp.Recipe, seed: int = SEED) -> None:
         self.recipe, self.seed = recipe, seed
@@ -173,7 +173,7 @@ def test_baddbmm_scales_the_sums_before_it_adds(backend: str) -> None:
 
 
 def expected_bilinear(recipe: lp.Recipe, tensors: list[np.ndarray]) -> list[np.ndarray]:
-    """y and all gradients: x1 W is a linear layer without output, t x2 a product."""
+    """y and all gradients: t = x1 W is a linear layer without output quantizer, t x2 a product."""
     x1, x2, w, b = tensors
     (n, i), j, o = x1.shape, x2.shape[1], w.shape[0]
     first, second = Reference(recipe), Reference(recipe, derive_seed(SEED, 16))

@@ -90,7 +90,7 @@ def test_quantize_keeps_a_dtype_that_holds_the_format(dtype, fmt, result, backen
 
 
 def test_quantize_rounds_float64_once(backend):
-    # By way of float32 the sticky bit would be lost and the tie go to 1.
+    # Rounding by way of float32 would lose the sticky bit, and the tie would go to 1.
     x = torch.tensor([1 + 2**-11 + 2**-40], dtype=torch.float64)
     assert lp.quantize(x, "e5m10", backend=backend).item() == 1 + 2**-10
 

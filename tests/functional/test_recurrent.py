@@ -71,7 +71,7 @@ def seed_of(*path: int) -> torch.Tensor:
 
 
 class Steps:
-    """A layer of one direction as steps of `linear` and torch's own autograd of the cell."""
+    """A layer of one direction, made of steps of `linear` and torch's own autograd of the cell."""
 
     def __init__(self, kind: str, recipe: lp.Recipe, batch_sizes: torch.Tensor | None) -> None:
         self.cell, self.recipe = CELLS[kind], recipe
@@ -82,8 +82,10 @@ class Steps:
         return x, F.linear(x, w, b, recipe=self.recipe, generator=seed_of(1, *path))
 
     def run(self, x: torch.Tensor, hx: Any, w: Any, gs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """y, the last states, and the gradients of x, hx and the weights for those gs of y and
-        the last states."""
+        """y, the last states, and the gradients of x, hx and the weights.
+
+        gs are the gradients of y and of the last states.
+        """
         w_ih, w_hh, b_ih, b_hh, *w_hr = w
         rows = x.reshape(-1, IN).split(self.sizes)
         descending, zx = self.linear(torch.cat(rows[::-1]), w_ih, b_ih)
@@ -141,8 +143,8 @@ class Steps:
         return [leaves["p"][1] if w_hr else h, *([] if c is None else [c])], leaves
 
 
-# Each product of a step is that of `linear` with the step's seed, and the one sum of its gradient
-# that of `linear` with the seed of all steps; what both read must not draw.
+# Each product of a step is that of `linear` with the step's seed. The one sum of its gradient is
+# that of `linear` with the seed of all steps. Operands that both of them read must not draw.
 BY_STEP = lp.Recipe(
     weight="e5m2",
     bias="e5m4",

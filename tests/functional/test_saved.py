@@ -22,7 +22,7 @@ X = torch.randn(4, 6, 5, 5)
 
 @contextmanager
 def kept_bytes(*excluded: torch.Tensor) -> Iterator[dict[int, int]]:
-    """The bytes of every storage that is kept for backward inside, but for those of parameters."""
+    """The bytes of every storage that the block keeps for backward, except those of parameters."""
     found: dict[int, int] = {}
     held = []
     known = {t.untyped_storage().data_ptr() for t in excluded}
@@ -147,7 +147,7 @@ def test_layers_that_round_a_tensor_alike_share_its_codes() -> None:
         model = Branches(recipe)
         with kept_bytes(*model.parameters()) as found:
             model(x)
-        # Beside a seed and a rounded weight.
+        # A seed and a rounded weight are kept too; this leaves them out.
         sizes.append(sorted(n for n in found.values() if n > 25))
     assert sizes == [[x.numel()], [x.numel()] * 3]
 

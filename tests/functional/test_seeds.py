@@ -100,7 +100,7 @@ def test_seed_from_belongs_to_its_thread():
 
 
 def test_seed_from_reads_the_tensor_at_each_call():
-    # What a captured CUDA graph relies on: the seed is computed from the tensor by torch.
+    # A captured CUDA graph relies on this: torch computes the seed from the tensor.
     source = torch.tensor(1)
     with lp.seed_from(source):
         seed_for(True, None)

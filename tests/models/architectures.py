@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-# Read once, when transformers is imported.
+# transformers reads this once, when it is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
 
@@ -22,8 +22,11 @@ Batch = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Architecture:
-    """build() makes the model from torch's seed, batch() what it is called with, labels included;
-    products is the number of modules that multiply."""
+    """A model and a batch for it.
+
+    build() makes the model from torch's seed. batch() makes what the model is called with, labels
+    included. products is the number of modules that multiply.
+    """
 
     build: Callable[[], Any]
     batch: Callable[[], Batch]
@@ -44,7 +47,7 @@ def _images(size: int, count: int) -> Callable[[], Batch]:
 
 
 def _tokens(every_token_has_a_label: bool) -> Callable[[], Batch]:
-    """Four sequences; the last is shorter, its end is masked."""
+    """Four sequences, of which the last is shorter: its end is masked."""
 
     def batch() -> Batch:
         generator = torch.Generator().manual_seed(1)
@@ -123,7 +126,7 @@ def _gpt2(attention: str) -> Any:
 
 
 def _llama(attention: str) -> Any:
-    # Four heads share two of keys and values.
+    # Four heads of queries share two heads of keys and values.
     config = transformers.LlamaConfig(
         **_SIZES,
         num_attention_heads=4,

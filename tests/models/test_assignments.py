@@ -21,13 +21,13 @@ from lpkernels.techniques.loss_scaling import LossScaler
 from tests.models.architectures import ARCHITECTURES, Architecture
 from tests.models.test_models import RECIPES, each_architecture
 
-# Two modules of attention count as one product each, and are scores and values.
+# There are two modules of attention. Each counts as one product but makes two: scores and values.
 LAYERS = {"resnet": 0, "mobilenet_v2": 0}
 
 
 def traced(model: Any, architecture: Architecture) -> tuple[Op, ...]:
     with warnings.catch_warnings():
-        # An operation that is not known would be told in one.
+        # A warning would tell of an operation that is not known.
         warnings.simplefilter("error", UserWarning)
         return trace(model, lambda output, _: output.loss, (architecture.batch(), None))
 
@@ -37,10 +37,10 @@ def test_every_product_parameter_and_edge_is_traced(architecture: Architecture) 
     model = architecture.model()
     ops = traced(model, architecture)
     assert all(op.known for op in ops)
-    # Every parameter of the model, once, with its size.
+    # The operations have every parameter of the model once, with its size.
     sizes = {name: numel for op in ops for name, numel in op.full_params.items()}
     assert sizes == {name: p.numel() for name, p in model.named_parameters()}
-    # One end: everything leads to the loss, which is one number.
+    # There is one end: everything leads to the loss, which is one number.
     read = {name for op in ops for name in op.inputs}
     assert [op.name for op in ops if op.name not in read] == [ops[-1].name]
     assert (ops[-1].operation, ops[-1].numel) == ("nll_loss", 1)

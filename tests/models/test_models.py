@@ -61,7 +61,7 @@ def backward(model: nn.Module, batch: Batch) -> float:
 
 @contextmanager
 def outputs_of(model: nn.Module) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """What every module returned, in the order of the calls, where it is one tensor."""
+    """The outputs of modules in the order of the calls, where an output is one tensor."""
     found: list[tuple[str, torch.Tensor]] = []
     handles = []
     for name, module in model.named_modules():

@@ -45,7 +45,7 @@ ONES = [(torch.ones(4),)]
     ("curvatures", "expected"),
     [
         ((1.0, 3.0, 7.0, 2.0), 7.0),
-        # The dominant one is negative.
+        # The dominant curvature is negative.
         ((1.0, -9.0, 4.0, 2.0), 4.0),
         ((-1.0, -9.0, -4.0, -2.0), -1.0),
         ((0.0, 0.0, 0.0, 0.0), 0.0),
@@ -88,7 +88,7 @@ def test_sharpness_is_that_of_the_whole_hessian() -> None:
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    # Of smooth functions: the Hessian of ReLU is that of pieces.
+    # The functions are smooth: a network with ReLU has only the Hessian of its pieces.
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.BatchNorm1d(5), nn.Linear(5, 3))
     return lp.convert(model, lp.recipe("hfp8_sun2019"))
 

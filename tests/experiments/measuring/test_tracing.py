@@ -74,7 +74,7 @@ def test_operands_rounded_by_a_pass_of_their_own_are_known_too() -> None:
     assert calls["head", "fprop"].quantizers == (x, w)
     assert calls["head", "dgrad"].quantizers == (g, w)
     assert calls["head", "wgrad"].quantizers == (g, x)
-    # The gradient stands on the right.
+    # Here the gradient is the right operand.
     assert calls["stem", "wgrad"].quantizers == (x, g)
 
 
@@ -103,7 +103,7 @@ def test_torchs_own_products_are_none() -> None:
 
 
 class Watch(TorchDispatchMode):
-    """Notes how many elements tensors have that are not on the meta device."""
+    """Notes the number of elements of each tensor that is not on the meta device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Watch(TorchDispatchMode):
 def test_no_memory_is_taken() -> None:
     with Watch() as watch:
         traced("fp8_wang2018", Net, 1 << 20, 3, 64, 64)
-    # Seeds, and the integers of a recipe.
+    # Only seeds and the integers of a recipe take memory.
     assert max(watch.sizes, default=0) < 1000
 
 

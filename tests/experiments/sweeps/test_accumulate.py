@@ -71,7 +71,7 @@ def test_points_round_as_the_plan_was_asked_to() -> None:
     assert all(acc.aligned_bits == acc.fmt.man_bits for acc in accs)
     record = work.simulate(Point(4096, str(accs[0]), "e5m2"), side=8)
     assert 0 < record["vrr"] < 1
-    # From configuration to configuration by text, as training runs read their accumulators.
+    # Accumulators become text and are read from it again, as training runs read theirs.
     for _, fprop, _, wgrad in work.layer_accs(made, 1):
         assert lp.accumulator(fprop).block == lp.accumulator(wgrad).block == 1
 

@@ -98,7 +98,7 @@ def test_ctrl_c_stops_workers_where_they_are(tmp_path: Path) -> None:
     run_sweep(spec, tmp_path / "whole", jobs=1, train=toy.train)
 
     def interrupt() -> None:
-        # Both have a checkpoint to go on from; a cell takes longer than workers need to start.
+        # Both cells get a checkpoint to go on from: a cell takes longer than workers need to start.
         while len(list((tmp_path / "out").rglob(CHECKPOINT))) < 2:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)

@@ -10,13 +10,13 @@ from lpkernels.experiments.sweeps.sweep import run_sweep
 from tests.experiments.sweeps import toy
 
 _ROOM = "600k"
-# A checkpoint of 100 kB, and a copy of it while it is replaced: two workers and what is finished
-# leave no room for a third of the cells' records.
+# A checkpoint has 100 kB, and there is a copy of it while it is replaced. Two workers and what is
+# finished leave no room for a third of the cells' records.
 _BALLAST = 100_000
 
 
 def _mount(*arguments: object) -> str:
-    """Why it was not possible; empty if it was."""
+    """Runs `mount`; returns why it was not possible, or an empty string if it was."""
     try:
         command = ["mount", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True).stderr.strip()

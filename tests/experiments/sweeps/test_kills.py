@@ -85,7 +85,7 @@ def kill_some(folder: Path, seeds: int, kills: int, chance: random.Random) -> in
 
 
 def check_resumes(folder: Path, seeds: int, whole: Path) -> None:
-    """The same command once more ends with what a sweep has that nobody disturbed."""
+    """The same command, run once more, ends with the results of an undisturbed sweep."""
     assert start(folder, seeds, "again").wait() == 0
     results = read_results(folder)
     assert results.missing == 0 and {r.status for r in results.results} == {"finished"}
@@ -120,7 +120,7 @@ def test_two_sweeps_in_one_folder_run_no_cell_twice(tmp_path: Path) -> None:
 
 
 def start_noted(folder: Path, book: Path) -> "subprocess.Popen[bytes]":
-    """Another command in the same folder, at work when this returns."""
+    """Starts another command in the same folder, which is at work when this returns."""
     code = (
         "import sys; from functools import partial; from pathlib import Path\n"
         "from lpkernels.experiments.sweeps.sweep import run_sweep\n"

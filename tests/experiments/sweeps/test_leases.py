@@ -75,7 +75,7 @@ def test_a_lease_survives_a_folder_that_moves_and_one_that_goes(tmp_path: Path) 
 def test_silence_is_judged_by_the_observers_clock(tmp_path: Path, clock: Clock) -> None:
     path, watch = tmp_path / "lease", Watch()
     elsewhere(path)
-    # Unchanged for years, says the file's date; the observer has only just begun to look.
+    # By its date the file has not changed for years, but the observer has only just begun to look.
     os.utime(path, (0, 0))
     assert not watch.is_over(path)
     clock.now += 59
@@ -137,7 +137,8 @@ def test_who_is_surely_dead() -> None:
     if here.boot:
         assert dataclasses.replace(here, start="0").surely_dead()
         assert dataclasses.replace(here, pid=2**22 + 1).surely_dead()
-    # Of another machine, another start of this one or another container nothing is sure.
+    # Nothing is sure about a process of another machine, another start of this one or another
+    # container.
     for field in ("boot", "space"):
         assert not dataclasses.replace(here, **{field: "other"}, pid=2**22 + 1).surely_dead()
     assert not dataclasses.replace(here, boot="", space="", pid=2**22 + 1).surely_dead()

@@ -12,7 +12,7 @@ from scipy import stats
 
 from lpkernels.experiments.sweeps import paired
 
-# Accuracies of a test set of 360 examples: ties and equal differences are common.
+# These are accuracies of a test set of 360 examples: ties and equal differences are common.
 ACCURACIES = st.integers(0, 360).map(lambda right: right / 360)
 FIGURES = st.one_of(ACCURACIES, st.floats(-1e6, 1e6, allow_subnormal=False))
 PAIRS = st.lists(st.tuples(FIGURES, FIGURES), min_size=2, max_size=12)
@@ -25,7 +25,7 @@ QUICK = settings(max_examples=50, deadline=None)
 def test_the_paired_t_test_and_its_interval_are_those_of_scipy(pairs) -> None:
     values, reference = zip(*pairs, strict=True)
     found = paired.differences(values, reference)
-    # Where the differences hardly spread scipy warns of lost digits, and is right to.
+    # Where the differences hardly spread, scipy warns of lost digits and is right to do so.
     assume(np.ptp(found) > 1e-6 * max(map(abs, [*values, *reference])))
     expected = stats.ttest_rel(values, reference)
     assert paired.paired_p(found) == pytest.approx(expected.pvalue, rel=1e-6)
@@ -127,7 +127,7 @@ def test_intervals_cover_the_mean_as_often_as_their_docstrings_say(
 
 def test_holm_keeps_the_share_of_families_with_a_false_finding() -> None:
     cases, arms = 500, 4
-    # Differences to one reference share its figures, as those of a sweep do.
+    # All differences are to one reference and share its figures, as in a sweep.
     drawn = np.random.default_rng(0).normal(size=(cases, arms + 1, 5))
     families = [[paired.paired_p(list(arm - case[0])) or 0.0 for arm in case[1:]] for case in drawn]
     false = sum(min(paired.holm(family)) < 0.05 for family in families)

@@ -34,7 +34,7 @@ def claimed(places: Places, cell: str = "x") -> Claim:
 
 
 def dead(taken: Claim) -> None:
-    """As if the process that holds the claim had died, of which a lease file is left."""
+    """Leaves only a lease file, as if the process that holds the claim had died."""
     note = json.loads((taken.folder / LEASE).read_text())
     taken.lease.end()
     note["owner"]["start"] = "0"
@@ -49,7 +49,7 @@ def run_files(folder: Path, text: str) -> None:
 def test_a_cell_is_claimed_once(places: Places) -> None:
     first = claimed(places)
     assert claim(places) is None
-    # One who has not seen the claim meets the folder of it.
+    # A command that has not seen the claim meets the claim's folder.
     assert take(places, "x", [], Watch()) is None
     assert [p.name for p in places.work.iterdir()] == ["x.1"]
     first.release()
@@ -139,13 +139,13 @@ def test_a_worker_elsewhere_is_outlived_by_a_command_that_is_not_silent(
 def test_a_late_result_of_a_lost_lease_is_accepted_once(places: Places) -> None:
     slow = claimed(places)
     run_files(slow.folder, "slow")
-    # Silent for too long, says another's clock.
+    # By another command's clock, the lease has been silent for too long.
     watch, lease = Watch(), slow.folder / LEASE
     watch._seen[lease] = lease.read_bytes(), -1e9
     other = take(places, "x", [1], watch)
     assert other is not None
     assert slow.finish(RECORD)
-    # The other's folder is gone with the cell finished, and its result with it.
+    # The cell is finished, so the other command's folder is gone, and its result too.
     assert not other.folder.exists()
     other.folder.mkdir()
     assert not other.finish(RECORD)

@@ -21,7 +21,7 @@ def test_a_file_of_results_says_what_the_folder_does(tmp_path: Path) -> None:
     assert (header["kind"], header["schema"], header["cells"]) == ("sweep-results", 1, 120)
     assert header["metric"]["field"] == "test_accuracy" and len(header["sources"]) == 1
     assert len(lines) == 120 and lines[0]["axes"] == {"lr": 0.1}
-    # A megabyte is far for hundreds of cells.
+    # Even hundreds of cells are far from a megabyte.
     assert path.stat().st_size < 120 * 1000
 
 

@@ -1,4 +1,4 @@
-"""Which changes make other cells."""
+"""Which changes of the sources make other cells."""
 
 import importlib
 from pathlib import Path

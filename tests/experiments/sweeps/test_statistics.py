@@ -47,7 +47,7 @@ def test_an_arm_has_mean_error_and_interval() -> None:
 def test_a_difference_is_paired_by_seed() -> None:
     reference = [0.50, 0.61, 0.72, 0.80]
     shifts = [0.10, 0.13, 0.08, 0.12]
-    # In another order than the reference's: places in a list are no pairs.
+    # These runs have another order than the reference's: places in a list are no pairs.
     other = runs("a", [r + s for r, s in zip(reference, shifts, strict=True)])[::-1]
     found = summarise([*runs("base", reference), *other], FIELD, reference="base")
     difference = by_arm(found)["a"].difference
@@ -56,7 +56,7 @@ def test_a_difference_is_paired_by_seed() -> None:
     assert difference.mean == pytest.approx(0.1075)
     assert difference.interval == pytest.approx(paired.t_interval(shifts, 0.95))
     assert difference.bootstrap == pytest.approx(paired.bootstrap_interval(shifts, 0.95))
-    # One comparison: nothing to correct for.
+    # There is only one comparison, and so nothing to correct for.
     assert difference.p_holm == pytest.approx(paired.paired_p(shifts))
     assert by_arm(found)["base"].difference is None
 
@@ -118,7 +118,7 @@ def test_each_value_of_an_axis_is_compared_by_itself() -> None:
     differences = [summary.difference for summary in found if summary.difference]
     assert [difference.mean for difference in differences] == [0.25, 0.5, None]
     assert varied_axes(found) == ["width"]
-    # Two p values of two equal differences, 2^-1 each, make one family of two.
+    # Two equal differences give each p value, 2^-1; the two p values make one family.
     assert [difference.p_holm for difference in differences] == [1.0, 1.0, None]
 
 

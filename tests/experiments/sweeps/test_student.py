@@ -20,7 +20,7 @@ def test_two_sided_p_is_that_of_scipy_far_into_the_tails(dof: int) -> None:
 
 @pytest.mark.parametrize("t", [1e-12, 1e-8, 0.3, 7.0])
 def test_two_sided_p_of_one_and_two_degrees_is_the_closed_form(t: float) -> None:
-    # Near zero too, where scipy loses digits.
+    # This holds near zero too, where scipy loses digits.
     assert two_sided_p(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), rel=1e-13)
     assert two_sided_p(t, 2) == pytest.approx(1 - t / math.hypot(t, math.sqrt(2)), rel=1e-13)
 

@@ -158,7 +158,7 @@ def test_cells_of_other_sources_are_listed_and_not_mixed_in(
 
     own = run(toy.spec("a", seeds=2), tmp_path)
     monkeypatch.setattr(sources, "package_hash", lambda: "0" * 64)
-    # Where there is nothing of this version, the only other one is read.
+    # There are no results of this version, so those of the only other version are read.
     assert read_results(tmp_path) == own
     results = run(toy.spec("a", seeds=1), tmp_path)
     assert [r.cell[-8:] for r in results.results] == ["0" * 8]

@@ -63,7 +63,7 @@ def test_run_status_table_plot(spec: Path, tmp_path: Path) -> None:
     assert (tmp_path / "table.csv").read_text().count("\n") == 3
     assert exported.stat().st_size < 10_000
     assert read_results(exported) == read_results(out)
-    # Everything but the folder's own state comes from the file as well.
+    # The file, too, gives everything but the folder's own state.
     assert call("table", exported).output in table.output
     other = call("table", exported, "--reference", "affine4", "--metric", "train_loss")
     assert "train loss" in other.output

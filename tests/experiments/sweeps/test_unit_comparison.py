@@ -77,7 +77,7 @@ def test_both_sides_begin_alike_and_their_weights_are_compared(tmp_path: Path) -
 
 
 def test_units_with_the_same_sums_of_few_products_do_not_differ(tmp_path: Path) -> None:
-    # Nine products are one block in either.
+    # Nine products are one block in either unit.
     pair = Comparison("h100_e4m3", "ada_e4m3", RUN.replace(epochs=1, batch=30))
     begin(pair, tmp_path)
     found, _ = compare(pair, tmp_path)

@@ -20,9 +20,9 @@ from lpkernels.experiments.training.config import RunConfig
 def train(
     config: RunConfig, folder: Path, progress: Progress, *, seconds: float = 0.0, ballast: int = 0
 ) -> None:
-    """Epochs of `seconds` each, after each of which the run can go on from its checkpoint.
+    """Makes epochs of `seconds` each; after every epoch the run can go on from its checkpoint.
 
-    ballast: bytes of a checkpoint.
+    ballast is the number of bytes of a checkpoint.
     """
     epoch, state = 0, json.dumps(config.replace(name="run").to_dict(), sort_keys=True)
     checkpoint, path = folder / CHECKPOINT, folder / records.RECORDS
@@ -60,7 +60,7 @@ def record_of(epoch: int, figure: float | None) -> records.Record:
 
 
 def slow(seconds: float, ballast: int = 0) -> Train:
-    """Epochs that take time."""
+    """Makes epochs that take time."""
     return partial(train, seconds=seconds, ballast=ballast)
 
 
@@ -72,7 +72,7 @@ def noted(config: RunConfig, folder: Path, progress: Progress, *, book: Path) ->
 
 
 def fragile(config: RunConfig, folder: Path, progress: Progress, *, book: Path) -> None:
-    """Fails as its arm is called: "once", "always", "dies once" or "dies always"."""
+    """Fails as the name of its arm says: "once", "always", "dies once" or "dies always"."""
     times = book.read_text().count(f"{config.name}\n") if book.is_file() else 0
     with book.open("a") as file:
         file.write(f"{config.name}\n")
@@ -100,13 +100,13 @@ def full(config: RunConfig, folder: Path, progress: Progress) -> None:
 
 
 def spec(*arms: str, seeds: int = 2, epochs: int = 3, **axes: list[object]) -> SweepSpec:
-    """Arms that differ in a setting of no meaning here."""
+    """A sweep whose arms differ in a setting of no meaning here."""
     chosen = {arm: {"batch": 1 + number} for number, arm in enumerate(arms or ("a", "b"))}
     return SweepSpec(base={"epochs": epochs}, arms=chosen, axes=axes, seeds=seeds, name="toy")
 
 
 def figures(folder: Path) -> dict[str, list[records.Record]]:
-    """The epochs of every finished cell, times excepted."""
+    """The epochs of every finished cell without their times."""
     found = {}
     for name in sorted(Places(folder).finished()):
         run = records.read_run(folder / "cells" / name)

@@ -23,7 +23,7 @@ from tests.experiments.training.test_trainer import assert_same_bits, interrupt_
 
 # Four steps an epoch, the last of 6 images.
 BASE = RunConfig.of(model="cnn2", width=4, epochs=2, batch=8, threads=1, lr=0.1, loss_scale=256.0)
-# Its largest value is 1.75, so that results overflow.
+# The largest value of this low format is 1.75, so that results overflow.
 NARROW = "ratio=1,low=e2m2none_b3_sat"
 
 

@@ -33,7 +33,7 @@ def test_a_diagnosed_run_has_the_bits_of_one_that_is_not(tmp_path: Path) -> None
     for a, b in zip(plain.model.parameters(), seen.model.parameters(), strict=True):
         assert_bit_equal(a.detach(), b.detach())
     assert not (tmp_path / "a" / "diagnosis.jsonl").exists()
-    # Tests are not counted.
+    # The calls of a run's tests are not counted.
     assert {row.calls for row in report_in(tmp_path / "b").rows} == {seen.total_steps}
 
 

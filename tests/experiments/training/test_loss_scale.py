@@ -26,7 +26,7 @@ def trainer_in(folder: Path, **values: Any) -> Trainer:
 
 
 class Dividing(Part):
-    """The loss times a number, the gradients divided by it, each rounded once."""
+    """Multiplies the loss by a number and divides the gradients by it, each rounded once."""
 
     def __init__(self, scale: float) -> None:
         self.scale = scale

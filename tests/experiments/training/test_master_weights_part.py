@@ -36,7 +36,7 @@ def figures(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_float32_masters_train_to_the_bits_of_no_part(tmp_path: Path) -> None:
-    """The optimizer's own step makes the part; it rounds nothing."""
+    """The part is made by asking for the optimizer's own step; it rounds nothing."""
     one, two = trainer_in(tmp_path / "plain"), trainer_in(tmp_path / "part", opt_pass="general")
     one.fit()
     two.fit()
@@ -77,7 +77,7 @@ def test_a_master_too_narrow_stagnates(tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on_to_the_same_bits(
     scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in the middle of an epoch, whose counts go on too."""
+    """The run stops in the middle of an epoch, and the counts of that epoch go on too."""
     whole = trainer_in(tmp_path / "whole", **NARROW, loss_scale=scale, clip=1.0)
     whole.fit()
     stopped = trainer_in(tmp_path / "stopped", **NARROW, loss_scale=scale, clip=1.0)

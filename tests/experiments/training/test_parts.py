@@ -24,7 +24,7 @@ from tests.experiments.training.test_trainer import assert_same_bits, interrupt_
 BASE = RunConfig.of(model="cnn2", width=2, epochs=2, batch=8, threads=1)
 
 
-# What a user writes: ten lines, and no file of the trainer knows of them.
+# This is what a user writes: ten lines, and no file of the trainer knows of them.
 class Shrinking(Part):
     """Multiplies the weights by a factor after each update that ran."""
 
@@ -113,7 +113,7 @@ class Noting(Part):
 
 @dataclass(frozen=True)
 class FirstConfig(PartConfig):
-    """One of the two whose calls are noted."""
+    """The settings of the first of two parts whose calls are noted."""
 
     TITLE: ClassVar[str] = "First"
     NAME: ClassVar[str] = "zfirst"
@@ -127,7 +127,7 @@ class FirstConfig(PartConfig):
 
 @dataclass(frozen=True)
 class SecondConfig(PartConfig):
-    """The other, which takes the step."""
+    """The settings of the second of these parts, which takes the step."""
 
     TITLE: ClassVar[str] = "Second"
     NAME: ClassVar[str] = "asecond"
@@ -141,7 +141,7 @@ class SecondConfig(PartConfig):
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """The toys are known within a test alone."""
+    """The toys are registered only while a test runs."""
     before = dict(PARTS)
     for kind in (ShrinkingConfig, FirstConfig, SecondConfig):
         register(kind)

@@ -51,8 +51,8 @@ def test_tests_are_at_the_highest_and_the_last_epoch_has_two_more(tmp_path: Path
     trainer = trainer_in(tmp_path, "fall:8-3/8")
     run = trainer.fit()
     tested = [bits for bits, training in layer_of(trainer).seen if not training]
-    # A test of one batch in each epoch; then the bits of the last step, the four batches of
-    # recalibration, and the test after it.
+    # Each epoch has a test of one batch. Then come a test in the bits of the last step, the four
+    # batches of recalibration, and the test after it.
     assert tested == [8, 8, 8, 3, 8, 8, 8, 8, 8]
     last = run.epochs[-1]
     names = [f"test_{f}{n}" for f in ("loss", "accuracy") for n in ("_last_bits", "_recalibrated")]
@@ -108,7 +108,7 @@ def test_shuffled_bits_follow_the_seed_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_plateau_rises_by_the_mean_loss(tmp_path: Path) -> None:
-    # Nothing falls by half within three steps.
+    # No loss falls by half within three steps.
     text = "plateau:3-8/8,patience=0,threshold=0.5,every=3"
     trainer = trainer_in(tmp_path / "a", text)
     run = trainer.fit()

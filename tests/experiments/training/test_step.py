@@ -68,7 +68,7 @@ def test_clip_bounds_the_norm_after_unscaling() -> None:
 
 
 class Two(nn.Module):
-    """Two halves, each of which a turn of its own trains."""
+    """Two halves, each trained by a turn of its own."""
 
     def __init__(self) -> None:
         super().__init__()

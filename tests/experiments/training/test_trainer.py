@@ -14,8 +14,8 @@ from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
 
-# stochastic in the weights, so that the random state matters; four steps an epoch, the last one
-# short
+# The weights are rounded stochastically, so that the random state matters. An epoch has four steps,
+# and the last one is short.
 CONFIG = RunConfig.of(
     name="tiny",
     model="cnn2",
@@ -62,7 +62,7 @@ def assert_same_bits(a: Trainer, b: Trainer) -> None:
 
 
 def interrupt_at(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> None:
-    """Makes the call number `call` of `method` send SIGINT to this process first."""
+    """Makes call number `call` of `method` begin by sending SIGINT to this process."""
     original = getattr(trainer, method)
     calls = iter(range(call + 1))
 
@@ -164,8 +164,8 @@ def test_resume_drops_epochs_the_checkpoint_does_not_hold(
     interrupt_at(trainer, monkeypatch, "_train", STEPS)
     with pytest.raises(Interrupted):
         trainer.fit()
-    # as if the process had been killed between the record of epoch 2 and its checkpoint, and while
-    # writing another
+    # The records look as if the process had been killed between the record of epoch 2 and its
+    # checkpoint, and while it wrote another record.
     extra = dict(records.read_run(tmp_path).epochs[0], epoch=2)
     records.append_record(tmp_path / records.RECORDS, extra)
     with (tmp_path / records.RECORDS).open("a") as file:
@@ -224,7 +224,7 @@ def test_weights_stay_on_the_grid_of_the_weight_update(uninterrupted: Trainer) -
 def test_step_with_infinite_gradients_is_skipped_and_counted(
     data: Workload, tmp_path: Path
 ) -> None:
-    # the scaled gradients overflow e5m2 to infinity
+    # The scaled gradients overflow e5m2 to infinity.
     config = CONFIG.replace(loss_scale=2.0**40, edge="", epochs=1)
     trainer = Trainer(config, tmp_path, workload=data)
     before = [p.detach().clone() for p in trainer.model.parameters()]

@@ -19,7 +19,7 @@ def test_equal_sets_have_distance_0() -> None:
     x = vectors(0)
     assert distance(x, x) == pytest.approx(0, abs=1e-9)
     assert distance(x, x.flip(0)) == pytest.approx(0, abs=1e-9)
-    # Features that never change, as the corners of images: covariances without inverse.
+    # Features that never change, as in the corners of images, give covariances without inverse.
     x[:, 2:5] = 1
     assert distance(x, x) == pytest.approx(0, abs=1e-9)
 
@@ -30,18 +30,19 @@ def test_a_shift_has_the_square_of_its_length() -> None:
 
 
 def test_commuting_covariances_have_the_distance_of_their_deviations() -> None:
-    # Rows +-d_i e_i: mean 0 and covariance diag(d_i^2 / 3), so the distance is sum (d - d')^2 / 3.
+    # Rows +-d_i e_i have mean 0 and covariance diag(d_i^2 / 3), so the distance is
+    # sum (d - d')^2 / 3.
     one, two = torch.tensor([1.0, 2, 5]), torch.tensor([4.0, 2, 1])
     x, y = (torch.cat([torch.diag(d), -torch.diag(d)]) for d in (one, two))
     expected = float((one - two).square().sum() / 3)
     assert distance(x, y) == pytest.approx(expected, rel=1e-6)
-    # A rotation of both changes nothing.
+    # A rotation of both sets changes nothing.
     turn = torch.linalg.qr(vectors(2, 3, 3)).Q
     assert distance(x @ turn, y @ turn) == pytest.approx(expected, rel=1e-5)
 
 
 def test_covariances_that_do_not_commute() -> None:
-    # Of 2 x 2 matrices tr (AB)^(1/2) = (tr AB + 2 (det AB)^(1/2))^(1/2).
+    # For 2 x 2 matrices, tr (AB)^(1/2) = (tr AB + 2 (det AB)^(1/2))^(1/2).
     x, y = vectors(3, 50, 2), vectors(4, 50, 2) @ torch.tensor([[1.0, 0.5], [0, 2]])
     (m1, c1), (m2, c2) = (
         (z.double().mean(0), torch.cov(z.double().T, correction=0)) for z in (x, y)

@@ -20,7 +20,7 @@ def work() -> Workload:
 
 
 def gradients(work: Workload, model: nn.Module, turn: Turn, size: int = 9) -> set[str]:
-    """Takes a turn as the trainer does; the names of the parameters with gradients."""
+    """Takes a turn as the trainer does; returns the names of the parameters with gradients."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(fnmatch.fnmatchcase(name, g) for g in turn.parameters))
         parameter.grad = None
@@ -79,7 +79,7 @@ def test_noise_depends_on_seed_epoch_and_step(work: Workload) -> None:
 
 def test_scores(work: Workload) -> None:
     class Copies(nn.Module):
-        """Generates the images it is shown, and takes all for real."""
+        """Generates the images it is shown, and takes all images for real ones."""
 
         def forward(self, images: torch.Tensor, noise: torch.Tensor, use: str) -> tuple:
             return torch.full((len(images),), 30.0), torch.full((len(images),), 30.0), images

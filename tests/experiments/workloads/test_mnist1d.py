@@ -23,7 +23,7 @@ def test_4000_signals_to_train_and_1000_to_test() -> None:
 
 @pytest.fixture
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty signals instead of 5,000, which take a second."""
+    """Makes fifty signals instead of the 5,000, which take a second."""
     from mnist1d import data
 
     arguments = data.get_dataset_args()

@@ -31,7 +31,7 @@ TASKS = {
     "generation": Task("generation", (1, 8, 8), 5),
 }
 LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d | nn.Embedding | nn.LSTM
-# Every network for all that it is for.
+# Every network appears with every kind of task that it is for.
 MEMBERS = [
     (name, kind, norm)
     for name, kinds, norms in (
@@ -67,15 +67,16 @@ def inputs(task: Task) -> torch.Tensor:
 def test_resnet20_has_the_published_size() -> None:
     model = ResNet(3, 10, depth=20, width=16)
     weights = sum(p.numel() for p in model.parameters())
-    # 0.27 million (He et al. 2016, table 6), and two 1x1 shortcuts with batch norm on top of it
+    # The paper has 0.27 million (He et al. 2016, table 6); two 1x1 shortcuts with batch norm come
+    # on top of it.
     shortcuts = 16 * 32 + 32 * 64 + 2 * (32 + 64)
     assert weights - shortcuts == 269722
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
-# Weights of convolutions and of the linear layer, biases and norms of the published networks with
-# their 1000 classes (He et al. 2016, Sandler et al. 2018, Ma et al. 2018 as torchvision's models
-# count them); here the classes are 10 and, in ResNet-18, the stem is 3x3 in place of 7x7.
+# The published networks have weights of convolutions and of the linear layer, biases and norms, and
+# 1000 classes (He et al. 2016, Sandler et al. 2018, Ma et al. 2018 as torchvision's models
+# count them). Here there are 10 classes and, in ResNet-18, the stem is 3x3 in place of 7x7.
 @pytest.mark.parametrize(
     ("name", "published", "features", "stem"),
     [
@@ -95,7 +96,7 @@ def test_networks_have_the_published_sizes(
 def test_squeezenet_has_the_published_convolutions() -> None:
     model = build_model("squeezenet", Task("images", (3, 32, 32), 10))
     weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
-    # Iandola et al. 2016, table 1: 1,248,424 with 3,400 biases and a stem of 7x7, 1000 classes.
+    # Table 1 of Iandola et al. 2016 has 1,248,424 with 3,400 biases, a 7x7 stem and 1000 classes.
     biases = 96 + 1000 + sum(s + 2 * e for s, e in _FIRES)
     assert weights == 1_248_424 - biases - 96 * 3 * (49 - 9) - 990 * 512
 

@@ -50,7 +50,7 @@ def test_a_larger_train_size_keeps_what_a_smaller_one_does() -> None:
 def test_label_noise_draws_from_all_classes() -> None:
     choice = made(label_noise=0.5)
     wrong = choice.train_labels != TRAIN
-    # 120 labels are drawn, a quarter of them the right ones: 90, and 3 sigma are 14.
+    # 120 labels are drawn, and a quarter of them are right: 90 are wrong, and 3 sigma are 14.
     assert abs(int(wrong.sum()) - 90) < 15
     assert set(choice.train_labels[wrong].tolist()) == {0, 1, 2, 3}
     assert torch.equal(choice.test_labels, TEST)

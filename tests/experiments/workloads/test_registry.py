@@ -28,7 +28,7 @@ NAMES = [
 ]
 NAMES += ["wine"]
 
-# What the documentation shows: ten lines of a file beside the user's.
+# The documentation shows this: ten lines of a file beside the user's.
 OWN = """
 import torch
 from lpkernels.experiments.workloads.supervised import classification

@@ -31,7 +31,7 @@ def test_columns_are_normalised_by_the_rows_to_train_on(name: str) -> None:
 
 
 def test_each_third_row_of_a_class_is_for_the_test() -> None:
-    """iris has 50 rows of each class in order: rows 2, 5, ... of each."""
+    """iris has its classes in order, 50 rows each; rows 2, 5, ... of each are for the test."""
     from sklearn.datasets import load_iris
 
     data = torch.from_numpy(load_iris().data)

@@ -37,7 +37,7 @@ def test_train_and_test_share_no_character() -> None:
     train, test = examples()
     assert (train.shape, test.shape) == ((4913, 65), (544, 65))
     letters = vocabulary(text())
-    # Put back in order, they are the text.
+    # Put back in order, the two sets are the text.
     is_test = torch.arange(len(train) + len(test)) // 16 % 10 == 9
     both = torch.empty(len(is_test), 65, dtype=torch.int64)
     both[is_test], both[~is_test] = test, train
@@ -53,7 +53,7 @@ def test_each_character_is_followed_by_the_next() -> None:
 
 
 class Guess(nn.Module):
-    """Gives one of two characters the whole probability, half each."""
+    """Gives the right character and one other the whole probability, half each."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         right = one_hot(tokens.roll(-1, dims=1), 39).float()

@@ -19,13 +19,16 @@ SPACE = FormatSpace(
 
 
 def error_of(noise: float, low: str, high: str) -> float:
-    """Of a task with that much label noise: of rank two over tasks and configurations."""
+    """The error of a task with that much label noise.
+
+    Errors are of rank two over tasks and configurations.
+    """
     bits = [as_quantizer(name).fmt.man_bits for name in (low, high)]  # type: ignore[union-attr]
     return 0.1 + 0.4 * noise + (0.2 + noise) * 2.0 ** -bits[0] * 0.5 + 0.3 * 2.0 ** -bits[1]
 
 
 def train(config: RunConfig, folder: Path, progress: Progress) -> None:
-    """One epoch whose accuracy is the rest of `error_of`; 0.001 of it belongs to the seed."""
+    """Writes one epoch, whose accuracy is 1 - `error_of` - 0.001 * seed."""
     fields = config.flat()
     error = error_of(fields["label_noise"], fields["tensors"], fields["ends"])
     header = {"type": "header", "kind": "run", "schema": records.SCHEMA}
@@ -36,7 +39,7 @@ def train(config: RunConfig, folder: Path, progress: Progress) -> None:
 
 
 def diverging(config: RunConfig, folder: Path, progress: Progress) -> None:
-    """Without an accuracy in the lowest format."""
+    """Ends without an accuracy in the lowest format."""
     train(config, folder, progress)
     if "e3m1" in config.flat()["tensors"]:
         found = records.read_records(folder / records.RECORDS)
@@ -54,14 +57,14 @@ ENGINE = Engine(jobs=1, train=train)
 
 
 def spec(*noises: float, seeds: int = 1, space: FormatSpace = SPACE) -> FrontierSpec:
-    """A task for each share of wrong labels, "noise 0.1" or so."""
+    """A study with a task for each share of wrong labels, which is named "noise 0.1" or so."""
     tasks = {f"noise {noise}": {"label_noise": noise} for noise in noises}
     base = {"data": "iris", "epochs": 1, "batch": 32, "width": 4}
     return FrontierSpec(space, base, tasks, seeds, "synthetic")
 
 
 def truth(*noises: float) -> ErrorMatrix:
-    """The errors of such tasks in all configurations."""
+    """The errors of the tasks of `spec` in all configurations."""
     errors = [[error_of(noise, *map(str, c)) for c in SPACE] for noise in noises]
     return ErrorMatrix(SPACE, [f"noise {noise}" for noise in noises], np.array(errors))
 

@@ -82,7 +82,7 @@ def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -
     rows, columns = np.unravel_index(asked[:4], SPACE.shape)
     assert set(rows) == set(range(4)) and set(columns) == set(range(3))
     assert 4 <= len(asked) <= 6
-    # Asked again it measures nothing more.
+    # A study that is asked again measures nothing more.
     again = run_study(spec(0.5), tmp_path, n=6, engine=Engine(1, train=failing))
     np.testing.assert_array_equal(again.matrix.errors, found.matrix.errors)
 

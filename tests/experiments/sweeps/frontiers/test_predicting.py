@@ -21,7 +21,7 @@ TRUTH = truth(0.4).mean[0]
 
 
 def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
-    """Errors are a + b noise: of rank two."""
+    """Errors are a + b noise, so their rank is two."""
     found = run_study(spec(0.4), tmp_path, known=KNOWN, n=3, rank=2, engine=ENGINE)
     frontier = frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
     np.testing.assert_allclose(frontier.predicted, TRUTH, atol=1e-9)

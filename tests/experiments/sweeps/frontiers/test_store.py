@@ -1,4 +1,4 @@
-"""The folder of a study: what may join it, and what is none."""
+"""The folder of a study: what may join it, and which folders hold no study."""
 
 from dataclasses import replace
 from pathlib import Path
