@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-# The compiler lists torch's functions when it is imported: before `poisoned_empty` replaces some.
+# The compiler lists torch's functions when it is imported, so it is imported before
+# `poisoned_empty` replaces some.
 import torch._dynamo
 import torch.utils._device
 
-# So does `torch.device` as a context, when it is first entered.
+# `torch.device` as a context lists them as well, when it is first entered.
 torch.utils._device._device_constructors()
 
 #: Backends that take CPU tensors.
@@ -30,7 +31,8 @@ _MISSING_ORACLES = [name for name in _ORACLES if find_spec(name) is None]
 if "hypothesis" not in _MISSING_ORACLES:
     from hypothesis import settings
 
-    # A busy machine is no failure, and a run finds what the last one found.
+    # Without a deadline a busy machine is no failure, and a derandomized run finds what the last
+    # one found.
     settings.register_profile("lpkernels", deadline=None, derandomize=True)
     settings.load_profile("lpkernels")
 

@@ -16,7 +16,7 @@ from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from tests.cases import CONV_CASES, ConvCase, ids
 from tests.compare import assert_bit_equal
 
-#: As csrc/cuda/product/sums.h has it.
+#: csrc/cuda/product/sums.h has the same value.
 ABSENT = 0x7FC0DEAD
 CPU = torch.device("cpu")
 SEED = 20240229
@@ -27,7 +27,7 @@ ACCUMULATORS = [
     Accumulator("e4m3", "toward_negative", chunk=1),
 ]
 
-#: Where phases differ in their taps, reach no output or have none.
+#: Convolutions whose phases differ in their taps, reach no output or have no taps.
 PHASES: dict[str, ConvCase] = {
     "stride_beyond_kernel": ConvCase((2, 3, 9, 8), (5, 3, 1, 2), (2, 3), (0, 1), (1, 1)),
     "stride_4_dilation_2": ConvCase((1, 2, 11, 13), (3, 2, 3, 3), (4, 4), (3, 2), (2, 2)),
@@ -62,7 +62,7 @@ def operands(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def in_frame(image: np.ndarray, frame: Any) -> np.ndarray:
-    """What backends make of an image, element by element."""
+    """An image as backends lay it out, element by element."""
     channels, step = image.shape[1] // frame.parts, frame.line // frame.fold
     out = np.full(image.shape[0] * frame.parts * frame.image_step, ABSENT, np.int32)
     volume = image.reshape(*image.shape[:2], *(1,) * (5 - image.ndim), *image.shape[2:])
@@ -82,7 +82,7 @@ def run(
     product: Any, left: np.ndarray, right: np.ndarray, out: np.ndarray,
     acc: Accumulator, bias: np.ndarray | None,
 ) -> None:  # fmt: skip
-    """The sums of one product, chunk by chunk as `starts` says. left: (G, lanes, length)."""
+    """The sums of one product, chunk by chunk as `starts` says. left is (G, lanes, length)."""
     t = _conv_tables.Product(*(f.numpy() if isinstance(f, torch.Tensor) else f for f in product))
     steps = len(t.steps)
     positions = np.arange(steps) if t.positions is None else t.positions

@@ -56,7 +56,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
 
 
 def plain(name: str) -> nn.Module:
-    """torch.nn's layer, the same at each call."""
+    """torch.nn's layer of this name, the same at each call."""
     torch.manual_seed(7)
     return LAYERS[name][0]()
 
@@ -67,7 +67,7 @@ def converted(name: str, recipe: lp.Recipe) -> Any:
 
 
 def inputs(name: str, n: int = 5) -> tuple[torch.Tensor, ...]:
-    """The same at each call."""
+    """Inputs with n rows for the layer of this name, the same at each call."""
     torch.manual_seed(n)
     return LAYERS[name][1](n)
 
@@ -80,7 +80,7 @@ def first(y: Any) -> torch.Tensor:
 
 
 def leaves(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Copies that require a gradient, but for indices."""
+    """Copies of the tensors, which require a gradient unless they are indices."""
     return tuple(t.clone().requires_grad_(t.is_floating_point()) for t in tensors)
 
 

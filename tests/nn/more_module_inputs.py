@@ -85,7 +85,7 @@ def _embedding() -> list[ModuleInput]:
 
 
 def more_inputs(name: str) -> list[ModuleInput]:
-    """Of the class of this name; a lazy form has none of its own."""
+    """The further inputs of the class of this name; a lazy form has none of its own."""
     if name in ("LSTM", "GRU", "RNN"):
         return _recurrent(name)
     if name.startswith("ConvTranspose"):

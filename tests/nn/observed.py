@@ -41,7 +41,7 @@ class Calls(Visitor):
 
 
 class Computes(nn.Module):
-    """A parameter, and a function of the input and it."""
+    """A module that computes a function of its input and its one parameter."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()

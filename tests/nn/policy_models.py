@@ -82,8 +82,8 @@ MODELS: dict[str, Any] = {
     "gan": (Gan, torch.randn(4, 3)),
 }
 
-# Of each the layers with products in order, the modules whose forward is their own, and the norms
-# and softmax; "" is the model itself.
+# For each model these tables name the layers with products in order, the modules whose forward is
+# their own, and the norms and softmax; "" is the model itself.
 PRODUCTS = {
     "resnet": "stem blocks.0.conv1 blocks.0.conv2 blocks.1.conv1 blocks.1.conv2 fc".split(),
     "mlp": [""],

@@ -20,7 +20,7 @@ every_layer = pytest.mark.parametrize("name", LAYERS)
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
-    """torch compiles its recurrent layers only where this is allowed."""
+    """Resets the compiler and allows recurrent layers, which torch compiles only where allowed."""
     torch._dynamo.reset()
     counters.clear()
     with torch._dynamo.config.patch(allow_rnn=True):
@@ -37,7 +37,7 @@ def graphs() -> int:
 
 
 def other_formats(recipe: lp.Recipe) -> lp.Recipe:
-    """Of the same structure, with codes of fewer bits."""
+    """A recipe of the same structure, whose codes have fewer bits."""
     return replace(
         recipe,
         input=lp.Quantizer("e4m2", "stochastic"),
@@ -61,7 +61,7 @@ def test_layer_is_one_graph(name: str, dynamic: bool) -> None:
     for n in (9, 11) if dynamic else (5, 5):
         args = inputs(name, n)
         if dynamic and name in ("LSTM", "GRU", "RNN"):
-            # A graph has every step of a sequence; with sizes that are symbols each takes long.
+            # A graph has every step of a sequence, and each step takes long when sizes are symbols.
             args = (args[0][:, :1],)
         same(step(layer, run, *args), step(layer, layer, *args))
         layer.recipe = other_formats(STOCHASTIC)
@@ -109,7 +109,7 @@ def test_many_precisions_are_one_graph() -> None:
         recipe = lp.Recipe(input=f"e5m{bits}", weight=f"e4m{bits + 1}", fprop=f"e6m{bits + 3}")
         lp.set_recipe(model, {"2": replace(recipe, fprop=lp.Accumulator("e6m9")), "*": recipe})
         same(step(model, run, x), step(model, model, x))
-    # Codes of up to 8 bits, then such that take 16.
+    # One graph is for codes of up to 8 bits, the other for codes that take 16.
     assert graphs() == 2
 
 

@@ -243,7 +243,7 @@ def test_convert_switches_off_the_fused_path_of_a_transformer(include: str) -> N
     plain = run()
     lp.convert(encoder, DETERMINISTIC, include=include)
     assert not names and not torch.allclose(run(), plain, atol=1e-4)
-    # One product of each block, or the projection, scores, values and out_proj of each.
+    # Each block computes one product, or four: the projection, scores, values and out_proj.
     assert names.count("lpkernels::_matmul") == (2 if include == "*.linear1" else 8)
     lp.revert(encoder)
     assert encoder.use_nested_tensor

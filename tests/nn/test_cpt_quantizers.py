@@ -12,7 +12,8 @@ from tests.compare import assert_bit_equal
 from tests.nn.layer_cases import converted, inputs, plain
 
 VALUES = [-1.0, -0.4, 0.1, 0.7, 1.5]
-# Of VALUES, in the published quantizer: bits, codes, and what they stand for.
+# For each number of bits: the codes of VALUES in the published quantizer, and what the codes stand
+# for.
 VECTORS = [
     (2, [0, 1, 1, 2, 3], [-1, -0.166667, -0.166667, 0.666667, 1.5]),
     (3, [0, 2, 3, 5, 7], [-1, -0.285714, 0.071429, 0.785714, 1.5]),
@@ -58,7 +59,7 @@ def test_stochastic_is_unbiased_also_in_the_last_step(bits: int) -> None:
     ends = torch.tensor([0.0, 1.0])
     step, n = 1 / (2**bits - 1), 20000
     for place in (0.3, 0.9):
-        # In the middle of the range, in its first step and in its last.
+        # The values lie in the middle of the range, in its first step and in its last.
         for value in (0.5 + place * step, place * step, 1 - place * step):
             x = torch.cat([ends, torch.full((n,), value)])
             generator = torch.Generator().manual_seed(bits)
@@ -98,7 +99,7 @@ def test_one_rounded_error_feeds_both_products() -> None:
     y = layer(x)
     error = torch.randn_like(y)
     y.backward(error)
-    # What became of the error is found from the input's gradient.
+    # The input's gradient tells what became of the error.
     weight = lp.quantize(layer.weight.detach(), "affine8_axis0")
     found = torch.linalg.lstsq(weight.T.double(), x.grad.T.double()).solution.T
     step = step_of(error, 3)

@@ -44,7 +44,7 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
         return y
 
     got, want = step(layer, cast, *narrow), step(layer, layer, *wide)
-    # An input's gradient has its dtype.
+    # The gradient of an input has the dtype of that input.
     same([t.float() for t in got], [c.to(t.dtype).float() for t, c in zip(got, want, strict=True)])
 
 

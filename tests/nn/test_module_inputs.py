@@ -43,10 +43,10 @@ def module_inputs(name: str) -> list[ModuleInput]:
 
 
 def cases(most: int | None = None) -> Iterator[Any]:
-    """All that torch lists for each class and what it leaves out, or so many of the former."""
+    """All inputs of each class, torch's and those it leaves out, or the first `most` of torch's."""
     torch.manual_seed(0)
     for name in CLASSES:
-        # torch lists no inputs for LazyLinear: those of Linear without in_features.
+        # torch lists no inputs for LazyLinear, which takes those of Linear without in_features.
         listed = list(module_inputs("Linear" if name == "LazyLinear" else name))[:most]
         for i, case in enumerate(listed + ([] if most else more_inputs(name))):
             constructor = case.constructor_input
@@ -165,7 +165,7 @@ def test_converted_layer_is_the_one_built(case: Case) -> None:
     assert type(lp.revert(converted)) is type(plain)
 
 
-# What a layer has beside torch.nn's attributes; the last two only those with one input.
+# A layer has these attributes beside torch.nn's; only layers with one input have the last two.
 ATTRIBUTES = {"_recipe", "_tabled", "_formats", "_built", "_rest", "_tabled_rest"}
 
 
@@ -174,7 +174,7 @@ def test_layer_looks_like_torchs(case: Case) -> None:
     layer, plain = made(case, lp.nn, recipe="fp8_wang2018"), made(case, nn)
     assert isinstance(layer, getattr(nn, case.name))
     assert list(layer.state_dict()) == list(plain.state_dict())
-    # A layer with layers inside has a line of its own for the rest.
+    # A layer with layers inside shows its recipe on a line of its own.
     first, lines, rest = repr(plain).partition("(\n")
     with_recipe = f"{first}{lines}  recipe=fp8_wang2018\n{rest}"
     assert repr(layer) == (with_recipe if lines else repr(plain)[:-1] + ", recipe=fp8_wang2018)")
@@ -230,7 +230,7 @@ def test_converted_container_is_torchs_within_fp32(case: Case) -> None:
     with torch.no_grad(), Calls() as calls:
         got = layer.eval()(*args, **kwargs)
     torch.testing.assert_close(got, plain.eval()(*args, **kwargs), rtol=1e-4, atol=1e-5)
-    # Three products and out_proj of attention, two hidden layers.
+    # Each attention has three products and out_proj; there are two hidden layers beside them.
     blocks = sum(isinstance(m, nn.MultiheadAttention) for m in layer.modules())
     assert calls.names.count("matmul") >= 4 * blocks + 2
 
@@ -241,7 +241,7 @@ def test_class_has_torchs_signature_and_recipe(name: str) -> None:
     want = inspect.signature(torchs).parameters
     got = dict(inspect.signature(own).parameters)
     assert got.pop("recipe").default == "fp32"
-    if "bias" not in want:  # Norms have one to leave away from torch 2.13 on.
+    if "bias" not in want:  # torch's norms have it from 2.13 on.
         got.pop("bias", None)
     assert list(got) == list(want)
     assert [p.default for p in got.values()] == [p.default for p in want.values()]

@@ -261,7 +261,7 @@ def test_without_what_is_around_an_interrupt_leaves_no_mode():
 
 
 def test_layers_that_multiply_nothing_are_left_alone_unless_a_user_is_in_them():
-    """Whose hook may compute a product, which then is theirs."""
+    """A hook may compute a product, which then belongs to the layer of the hook."""
     plain, hooked = nn.BatchNorm1d(4), nn.ReLU()
     model = nn.Sequential(nn.Linear(4, 4), plain, hooked)
     hooked.register_forward_hook(lambda module, args, result: result @ result.T)

@@ -34,7 +34,7 @@ def test_results_and_gradients_are_those_of_autograd():
     for name, gradient in zip(names, found, strict=False):
         assert_bit_equal(seen.gradients[0][name], gradient)
     assert_bit_equal(seen.gradients[1]["result"], found[4])
-    # Nobody asked autograd for these.
+    # Nobody asked autograd for the gradients of the second layer's parameters.
     assert "weight" not in seen.gradients[1]
 
 
@@ -48,7 +48,7 @@ def test_a_shared_module_is_called_anew_and_its_weight_has_one_gradient():
 
 
 def test_gradients_go_to_the_step_they_belong_to():
-    """One observation of several steps, one of which has no backward pass."""
+    """One observation covers several steps, one of which has no backward pass."""
     layer, seen = nn.Linear(4, 2), Calls()
     with observe(layer, seen):
         for step in range(3):
@@ -149,7 +149,8 @@ def test_a_backward_pass_that_raises_leaves_no_gradient_for_the_next():
 
     layer, seen = nn.Linear(4, 2), Calls()
     with observe(layer, seen):
-        # What was computed last comes first in backward: the layer, before the weight is complete.
+        # Backward begins with what was computed last: here the layer, before the gradient of the
+        # weight is complete.
         raises = Raises.apply(layer.weight).sum()
         with pytest.raises(ZeroDivisionError):
             (raises + layer(X).sum()).backward()

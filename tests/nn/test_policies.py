@@ -211,7 +211,7 @@ def test_mixed_norms_read_and_write_16_bits_and_sum_in_fp32(name: str) -> None:
     norm, x = nn.LayerNorm(33), torch.randn(5, 33)
     nn.init.normal_(norm.weight)
     dy = torch.randn(5, 33)
-    # The statistics of rounded values, in float32.
+    # The expected statistics are those of the rounded values, in float32.
     xq, gq = (lp.quantize(t, fmt).detach().requires_grad_() for t in (x, dy))
     plain = F.layer_norm(xq, (33,), norm.weight, norm.bias)
     want = torch.autograd.grad(plain, (xq, norm.weight), gq)

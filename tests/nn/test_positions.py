@@ -81,7 +81,7 @@ def test_ends_are_the_first_and_last_layers_that_multiply(make: Any, names: list
     rules = {FIRST: bf16, LAST: bf16, "*": "fp8_wang2018"}
     model = lp.convert(make(), rules)
     assert [name for name, its in converted(model).items() if its == bf16] == names
-    # They are the same of a model that is converted already.
+    # FIRST and LAST mean the same layers in a model that is converted already.
     fp16 = lp.recipe("fp16_mixed")
     lp.convert(model, {**rules, FIRST: fp16, LAST: fp16})
     assert [name for name, its in converted(model).items() if its == fp16] == names
@@ -95,7 +95,7 @@ def test_an_end_that_cannot_be_emulated_is_refused_until_it_is_excluded() -> Non
     match = r"the key FIRST: lpkernels cannot emulate '0' \(Linear: its forward was replaced"
     with pytest.raises(ValueError, match=match):
         lp.convert(model, rules)
-    # Torch's own is what the norm has.
+    # The norm has torch's own arithmetic, so leaving it alone is only warned about.
     with pytest.warns(UserWarning, match="left 1 .* '1': its forward was replaced on the object"):
         lp.convert(model, rules, exclude="0")
     assert converted(model) == {"2": rest, "3": rest}

@@ -14,7 +14,8 @@ from lpkernels.arithmetic import Precision
 from tests.compare import assert_bit_equal
 from tests.nn.layer_cases import LAYERS, converted, inputs, same, step
 
-# All quantizers but output and bias, without a running range, which only some layers know.
+# AFFINE has all quantizers but output and bias. It has no running range, which only some layers
+# know.
 AFFINE = lp.Recipe(
     input="affine8",
     weight="affine8_axis0",

@@ -25,7 +25,7 @@ ENDS = [(-1.0, 2.0), (-3.0, 0.5), (0.25, 1.0)]
 
 
 def batch(low: float, high: float) -> torch.Tensor:
-    """(3, 5) with these ends."""
+    """A batch of the shape (3, 5) with these ends."""
     torch.manual_seed(2)
     x = torch.rand(3, 5) * (high - low) + low
     x[0, 0], x[2, 4] = low, high

@@ -43,8 +43,9 @@ def rows(model: nn.Module) -> list[tuple[Any, ...]]:
 
 
 def test_rows_have_the_sizes_of_the_products() -> None:
-    # conv: 2 x 4 x 3 positions, 2 of 6 taps meet one input; up: a dilation that is a multiple of
-    # the stride lets all 9 taps meet one output; head and the products: 2 x 11 rows of 4 or 6.
+    # conv has 2 x 4 x 3 positions, and 2 of its 6 taps meet one input. The dilation of up is a
+    # multiple of the stride, so all 9 taps meet one output. head and the products have 2 x 11 rows
+    # of 4 or 6.
     expected = [
         ("conv", "conv", (12, 6, 24), 1, 24 * 72),
         ("up", "conv_transpose", (54, 36, 24), 1, 24 * 216),
@@ -55,7 +56,7 @@ def test_rows_have_the_sizes_of_the_products() -> None:
     ]
     assert rows(Net()) == expected
     assert rows(lp.convert(Net(), lp.Recipe())) == expected
-    # Emulated attention is its two products, with lengths.
+    # Emulated attention is listed as its two products, with lengths.
     attention = [
         ("", "matmul", (6, 11, 11), 1, 2 * 11 * 11 * 6),
         ("", "matmul", (11, 6, 11), 1, 2 * 11 * 11 * 6),
@@ -154,7 +155,8 @@ def test_a_recurrent_layer_sums_its_weight_gradient_over_all_steps() -> None:
     for given, steps in ((x, 15), (packed, 11)):
         for recipe in ("fp32", SUMS):
             found = lp.nn.summary(lp.convert(layer, recipe), given).rows
-            # Of layers 0 and 1, whose inputs are as wide, the input and the state.
+            # The rows are the products of the input and of the state, for layers 0 and 1, whose
+            # inputs are equally wide.
             assert {row.lengths for row in found} == {(8, 12, steps), (4, 12, steps)}
             assert sum(row.macs for row in found) == steps * 4 * (8 * 12 + 4 * 12)
 

@@ -125,10 +125,11 @@ def test_set_recipe_refuses_a_key_behind_a_wider_one() -> None:
 
 def test_keys_that_overlap_without_one_being_lost_are_no_conflict() -> None:
     model = network()
-    # The second key says the same of layer 2; the last has all the others.
+    # The second key says of layer 2 what the first says; the last key has all other layers.
     lp.convert(model, {nn.Linear: FP8, "2": FP8, "*": BF16}, exclude=["0.*"])
     assert model[2].recipe == FP8
-    # Nothing but linear layers: a last key for the rest is no mistake, nor is a class left over.
+    # With nothing but linear layers, a last key for the rest is no mistake, and neither is a class
+    # that is left over.
     lp.convert(nn.Sequential(nn.Linear(4, 4)), {nn.Linear: FP8, "*": BF16})
     lp.convert(nn.Sequential(nn.Linear(4, 4)), {"*": FP8, nn.Linear: BF16})
     lp.convert(network(), FP8, include=[nn.Linear, nn.LayerNorm], exclude="0.1")
@@ -226,7 +227,7 @@ def test_a_class_that_cannot_be_derived_from_undoes_the_conversion() -> None:
     model = nn.Sequential(Scores(), lp.nn.Linear(4, 4, recipe=BF16), Sealed(4, 4))
     match = "the class Sealed cannot be derived from: Sealed is final. Nothing was converted"
     refused(model, match, lambda: lp.convert(model, FP8), TypeError)
-    # Excluded, it would still run inside Scores' mode unless it gets a class of its own.
+    # Even when excluded, it would run inside Scores' mode unless it gets a class of its own.
     refused(model, match, lambda: lp.convert(model, FP8, exclude="2"), TypeError)
     lp.convert(model, FP8, exclude="2", functions=False)
     assert type(model[2]) is Sealed and model[1].recipe == FP8

@@ -181,7 +181,7 @@ def test_stochastic_products_make_an_accumulator_stochastic():
                 operands="e4m3fn",
             ),
         ),
-        # What hopper_fp8 was, aligned by products.
+        # This is hopper_fp8 as it was, aligned by products.
         (
             "e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
             "aligned_bits=13",
@@ -225,7 +225,7 @@ def test_every_unit_is_a_recipe(unit):
     assert "Source:" in describe(unit.name)
     assert built.fprop == unit.accumulator
     left, right = built.dgrad.operands
-    # What is rounded fits the format that its exponents are bounded by.
+    # Each rounded operand fits the format that bounds its exponents.
     rounded = [built.grad_output.fmt, built.weight.fmt, built.input.fmt]
     bounds = [left, right, built.fprop.operands[0]]
     for fmt, bound in zip(rounded, bounds, strict=True):

@@ -40,7 +40,7 @@ def test_weights_within_the_bound_never_overflow_and_one_more_can(
         assert np.abs(weights).sum() == bound
         assert all(fits(end, p) for end in extremes(weights, n, signed))
         assert never_overflows(weights, p, n, signed_inputs=signed)
-    # Signed inputs reach further down than up, so it is negative weights that overflow first.
+    # Signed inputs reach further down than up, so negative weights overflow first.
     worst = np.array([bound + 1]) * (-1 if signed else 1)
     assert not all(fits(end, p) for end in extremes(worst, n, signed))
     assert not never_overflows(worst, p, n, signed_inputs=signed)
@@ -114,7 +114,7 @@ def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
         assert all(fits(end, bits) for end in ends)
         assert bits == 2 or not all(fits(end, bits - 1) for end in ends)
         assert never_overflows(row, bits, n, signed_inputs=signed)
-    # Sums of codes beyond int64.
+    # These sums of codes lie beyond int64.
     assert bits_without_overflow(np.array([2**62, 2**62]), 62).tolist() == 126
     assert bits_without_overflow(np.array([2**62, 2**62, 2**62]), 62).tolist() == 127
     with pytest.raises(TypeError, match="bits_without_overflow: weights must be integers"):

@@ -1,4 +1,4 @@
-"""The named positions of integers: at each stands what the packed value was made with."""
+"""The named positions of integers: each position holds what the packed value was made with."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_measure_and_masks_refuse_them_by_name() -> None:
 
 # --- sides of layers ---
 
-# Each product of it is one of the two pairs below: 2^-8 keeps its exponent in e5m2 alone.
+# The products below pair these two values with ones; 2^-8 keeps its exponent in e5m2 alone.
 TINY, TINIER = 2.0**-8, 2.0**-14
 
 
@@ -124,8 +124,8 @@ def pair(first: float, second: float) -> torch.Tensor:
     return torch.tensor([[first, second]])
 
 
-# A sum over (TINY, TINIER) with ones: on the left all of it, on the right, where 2^-8 counts as
-# 2^-6 and the cut lies at 2^-12, the first alone.
+# Sums of (TINY, TINIER) with ones. With the pair on the left the sum keeps both values. On the
+# right, where 2^-8 counts as 2^-6 and the cut lies at 2^-12, it keeps the first alone.
 LEFT, RIGHT = TINY + TINIER, TINY
 PAIRS = replace(MIXED, block=2, aligned_bits=6)
 
@@ -156,7 +156,7 @@ def layers(recipe: lp.Recipe) -> dict[str, torch.nn.Module]:
 
 @pytest.fixture
 def own_graphs():
-    """Nothing that was compiled elsewhere, and nothing left for others."""
+    """A test begins without graphs compiled elsewhere and leaves none for others."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -172,7 +172,7 @@ def test_layers_have_the_gradient_on_the_left(kind: str, compiled: bool) -> None
     call = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
     call(torch.ones(shape)).backward(pair(TINY, TINIER).reshape(shape))
     assert layer.weight.grad.item() == LEFT
-    # grad_output * 1 in wgrad's accumulator.
+    # The gradient of the bias is grad_output * 1 in wgrad's accumulator.
     assert layer.bias.grad.item() == LEFT
 
 
@@ -181,7 +181,7 @@ def test_a_bias_is_an_ordinary_addition() -> None:
     layer = lp.nn.Linear(1, 1, recipe=recipe_of(acc))
     torch.nn.init.constant_(layer.weight, 65504.0)
     torch.nn.init.constant_(layer.bias, 65504.0)
-    # Toward zero it stops at max, where a block would overflow.
+    # Toward zero the addition stops at max, where a block would overflow.
     assert layer(torch.ones(1, 1)).item() == 65504
     total = ops.add_bias(torch.ones(1, 2), torch.ones(2), 1, acc, None, Role.FPROP)
     assert total.tolist() == [[2, 2]]

@@ -121,7 +121,7 @@ def test_array_equals_scalar(rng, bits):
     row = source.integers(0, 2**41, (6, 1))
     col = source.integers(0, 2**41, (1, 5))
     k = source.integers(0, 2**40, (6, 5))
-    # Positions below 2^32 beside larger ones.
+    # The keys have positions below 2^32 beside larger ones.
     row[0], col[:, 0] = 3, 5
     k[:3] = np.arange(5)
     got = draws(-7, 2, row, col, k, bits, rng)
@@ -154,7 +154,7 @@ def test_draws_shapes():
 @pytest.mark.parametrize("rng", RNGS)
 @pytest.mark.parametrize("along", ["row", "col", "k", "site", "seed"])
 def test_every_key_changes_the_bits_evenly(rng, along):
-    """Neighbouring keys differ, and each of the 32 bits is one half of the time."""
+    """Neighbouring keys differ, and each of the 32 bits is set half of the time."""
     n = 4000
     index = np.arange(n)
     if along in ("row", "col", "k"):
@@ -168,7 +168,7 @@ def test_every_key_changes_the_bits_evenly(rng, along):
         words = np.array([draw(seed, 0, 0, 0, 0, 32, rng) for seed in range(n)], dtype=np.uint32)
     assert len(np.unique(words)) >= n - 4
     ones = [(words >> np.uint32(bit) & np.uint32(1)).sum() for bit in range(32)]
-    # 4.5 sigma for each of 32 bits.
+    # The bound is 4.5 sigma for each of the 32 bits.
     assert np.abs(np.array(ones) - n / 2).max() < 4.5 * np.sqrt(n) / 2
     assert_unbiased(int(sum(ones)), 32 * n, 0.5)
 

@@ -268,7 +268,7 @@ def test_stochastic_reaches_exactly_the_two_neighbours():
 
 
 def test_stochastic_sees_32_bits_below_the_step_and_no_more():
-    # The top draw carries a value of 2^-33 steps, and nothing below.
+    # The top draw rounds a value of 2^-33 steps up, and no smaller value.
     fmt, top = FloatFormat(4, 3), np.array([2**32 - 1] * 4, dtype=np.uint32)
     step = 2.0 ** (fmt.emin - fmt.man_bits)
     x = step * 2.0 ** np.array([-33.0, -34.0, -60.0, -800.0])

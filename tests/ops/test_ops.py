@@ -227,7 +227,7 @@ def test_opcheck_codes_of_a_table_have_a_fixed_size(fmt, bits):
 def test_opcheck_blocks_of_a_table_have_room_for_their_scales(backend):
     ints = quantizer("block4_axis1_e2m1")
     x = ops.quantize(torch.randn(3, 10), ints, None, 0, 4, backend)
-    # Room for elements of 6 bits in blocks of 2.
+    # The codes have room for elements of 6 bits in blocks of 2.
     codes = OP._pack_row(x, table_of(ints), 0, 6, 2, 1)
     assert codes.numel() == (30 * 6 + 3 * 5 * 8 + 7) // 8
     assert_bit_equal(OP._unpack_row(codes, table_of(ints), 0, [3, 10]), x)
@@ -296,7 +296,7 @@ def test_opcheck_seed():
 
 @pytest.mark.parametrize("case", CONV_CASES)
 def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
-    # With exact inner sums the order inside a chunk leaves no trace: all else must agree.
+    # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
     x, w, g, numbers = convolution(case)
     bias = torch.randint(-3, 4, (w.shape[0],)).float()
     options = {"rounding": "stochastic", "chunk": 5, "outer": "e6m3", "random_bits": 20}

@@ -1,4 +1,4 @@
-"""The warning of operands that hold what the formats of their accumulator lack."""
+"""The warning about operands with values that the formats of their accumulator lack."""
 
 import warnings
 
@@ -10,7 +10,7 @@ from lpkernels.ops import _outside
 
 E4M3 = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e4m3fn"
 MIXED = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
-# In e5m2 and not in e4m3fn, and the other way round.
+# SMALL is in e5m2 and not in e4m3fn; FINE is in e4m3fn and not in e5m2.
 SMALL, FINE = 2.0**-16, 1.125
 
 

@@ -6,13 +6,13 @@ Known differences, by design of one side or the other:
 - gfloat has no to_odd.
 - Without subnormals gfloat keeps more precision below min_normal instead of the two neighbours 0
   and min_normal: formats without subnormals are left out.
-- gfloat ties NaN and infinity to codes, here they are values of any format: a result beyond max
-  that gfloat cannot write (specials "none" with overflow "infinity" or "nan", "ieee" with "nan") is
-  compared with gfloat's infinity or maximum, translated; NaN inputs of formats without a NaN code
-  are left out.
+- gfloat ties NaN and infinity to codes, while here they are values of any format. A result beyond
+  max that gfloat cannot write (specials "none" with overflow "infinity" or "nan", "ieee" with
+  "nan") is compared with gfloat's infinity or maximum, translated. NaN inputs of formats without a
+  NaN code are left out.
 - gfloat adds the draw in float64, and its scalar form adds a half for nearest_away: a fraction that
   ends below 2^-53 can be rounded up there (-0.49999999999999994 goes to -1 in e1m1). Here every bit
-  counts, so these two take float32 values only.
+  counts, so the tests of draws and of the scalar form take float32 values only.
 - gfloat scales tiny values by a power of two that can make them zero, so that a directed mode no
   longer sees them: for formats whose steps exceed 1, float64 subnormals are left out.
 """

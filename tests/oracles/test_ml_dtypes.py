@@ -3,9 +3,11 @@
 Every float16 and bfloat16 pattern, random float32 patterns, and the hard values of each format.
 Known differences, by design of ml_dtypes:
 
-- float6 and float4 have no NaN: its casts make them a zero or an extreme value, here NaN stays NaN.
-- A float64 goes to its narrow types through float32 and is rounded twice, here once: ml_dtypes gets
-  float32 inputs only. numpy's own float16 and float32 casts take float64.
+- float6 and float4 have no NaN: the casts of ml_dtypes make a NaN a zero or an extreme value, while
+  here NaN stays NaN.
+- ml_dtypes takes a float64 to its narrow types through float32 and rounds it twice, while here it
+  is rounded once: ml_dtypes gets float32 inputs only. numpy's own float16 and float32 casts take
+  float64.
 """
 
 import ml_dtypes
@@ -47,7 +49,7 @@ def _float32_inputs(fmt: FloatFormat) -> np.ndarray:
 
 
 def _canonical(x: np.ndarray) -> np.ndarray:
-    """float64, every NaN the same."""
+    """The values as float64, with the same NaN for all NaNs."""
     return np.where(np.isnan(x), np.nan, x.astype(np.float64))
 
 

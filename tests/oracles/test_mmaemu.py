@@ -1,6 +1,6 @@
 """Chains of fp8 tensor cores against mmaemu, which has recordings of an H100 PCIe and an RTX 4060.
 
-Known differences: its NaN is 0x7fffffff, the hardware's, and here every NaN is 0x7fc00000.
+One known difference: mmaemu's NaN is 0x7fffffff, the hardware's, and here every NaN is 0x7fc00000.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ LENGTHS = (32, 64, 96, 256, 1000, 1024)
 
 
 def codes(rng: np.random.Generator, shape: tuple[int, int], fmt: str, every: bool) -> torch.Tensor:
-    """Values of normal(0, 1), or of every code but infinities and NaN."""
+    """Values of normal(0, 1), or, with `every`, of every code but infinities and NaN."""
     if not every:
         return torch.from_numpy(rng.standard_normal(shape)).to(TYPES[fmt])
     x = torch.from_numpy(rng.integers(0, 256, shape).astype(np.uint8)).view(TYPES[fmt])
@@ -34,7 +34,7 @@ def accumulator(preset: str, operands: tuple[str, str]) -> Accumulator:
 
 
 def chains(a: torch.Tensor, b: torch.Tensor, acc: Accumulator, c: np.ndarray) -> np.ndarray:
-    """Row i of a with row i of b, from c[i]."""
+    """Row i of a times row i of b, summed from c[i] on."""
     left, right = a.float().numpy()[:, None, :], b.float().numpy()[:, :, None]
     return twin.matmul(left, right, None, acc, initial=c[:, None, None])[:, 0, 0]
 
@@ -47,7 +47,8 @@ def test_chains_are_those_of_mmaemu(preset: str, operands: tuple[str, str], ever
     for length in LENGTHS:
         rng = np.random.default_rng(length)
         a, b = (codes(rng, (100, length), fmt, every) for fmt in operands)
-        # initial is rounded to e8m13 first, toward zero: the cut would take the same bits.
+        # initial is rounded to e8m13 first, toward zero, which takes the same bits as the cut
+        # would.
         for scale in (0.0, 1.0, 2.0**-30, 2.0**20):
             c = (rng.standard_normal(100) * scale).astype(np.float32)
             want = mmaemu.model.chain.dot(a, b, torch.from_numpy(c), preset=preset)

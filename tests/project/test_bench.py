@@ -90,7 +90,7 @@ PRODUCTS = [case for case in GPU_CASES if predicted.call_of(case) is not None]
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case.name)
 def test_the_sizes_of_a_predicted_case_are_those_of_its_tensors(case):
-    """As many elements as the operands of the case have, and the result that it makes."""
+    """The predicted call has the sizes of the case's operands and of the result that it makes."""
     small = gate_case(case)
     made = ops.build(small, "cpu", "reference").run()[0]
     assert predicted.call_of(small).result == tuple(made.shape)
@@ -100,7 +100,7 @@ def test_a_case_is_predicted_for_the_gpu_that_runs_it():
     case = next(c for c in GPU_CASES if c.op == "conv_wgrad")
     found = predicted.prediction(case, "cuda", "NVIDIA H100 80GB HBM3")
     assert found["device"] == "h100" and found["kernels"] == ["two steps"]
-    # One product of three launches, and three to pack.
+    # One product takes three launches, and packing takes three.
     assert found["launches_seconds"] == pytest.approx(6 * 2e-6)
     assert predicted.total(found) > found["seconds"] > 0
     assert predicted.prediction(case, "cuda", "NVIDIA A100-SXM4-40GB") is None
@@ -111,7 +111,7 @@ def test_a_case_is_predicted_for_the_gpu_that_runs_it():
 
 @needs_cpu_kernels
 def test_measured_stands_beside_predicted(monkeypatch):
-    """A fake H100: the measurement is the CPU's."""
+    """The H100 is a fake: the measurement is the CPU's."""
     monkeypatch.setattr(run, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(run, "build", lambda case, device, backend: ops.build(case, "cpu", "cpu"))
     monkeypatch.setattr(run.torch.cuda, "synchronize", lambda: None)
@@ -144,7 +144,7 @@ def test_interleave_takes_turns_until_the_budget_is_spent():
     calls: list[str] = []
     runs = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
     times = interleave(runs, 40.0, clock=lambda: float(next(ticks)))
-    # Two calls of each to begin with, untimed or to see how long one takes.
+    # Each is called twice to begin with, untimed or to see how long one call takes.
     assert calls[:4] == ["a", "a", "b", "b"]
     assert calls[4:] == ["a", "b"] * times["a"].samples
     assert times["a"].samples == times["b"].samples > 5
@@ -170,7 +170,7 @@ def test_summary_orders_its_figures():
 
 
 def test_rounds_are_compared_one_by_one():
-    """The medians are 3 and 4; twice as long as the other in two of three rounds."""
+    """The medians are 3 and 4, but one takes twice as long as the other in two of three rounds."""
     slow, quick = Summary.of([3.0, 2.0, 8.0], 1), Summary.of([9.0, 1.0, 4.0], 1)
     assert slow.ratio(quick) == 2.0
 

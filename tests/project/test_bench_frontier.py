@@ -53,7 +53,7 @@ def test_every_way_of_choosing_has_its_rows() -> None:
         "cold_start": [5], "in order": [3, 5],
     }  # fmt: skip
     assert all(row["tasks"] == len(NOISES) for row in rows)
-    # A rank-two matrix with little noise is predicted to about that noise, its mean is far off.
+    # A rank-two matrix with little noise is predicted to about that noise; its mean is far off.
     assert found["greedy"][1]["rmse"] < 0.005 < 0.05 < found["column_mean"][0]["rmse"]
     assert found["greedy"][1]["rmse_error"] > 0
     assert 0.0005 < found["greedy"][0]["noise"] < 0.003
@@ -77,7 +77,7 @@ def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
 
 
 def other_network() -> ErrorMatrix:
-    """The errors of two tasks with a network that is worse by the same everywhere."""
+    """The errors of two tasks with a network that is worse by the same amount everywhere."""
     one = matrix()
     return ErrorMatrix(SPACE, one.tasks[1:3], one.errors[1:3] + 0.05)
 
@@ -85,7 +85,7 @@ def other_network() -> ErrorMatrix:
 def test_what_is_transferred_is_held_against_the_truth() -> None:
     rows = frontier_transfer.study(matrix(), other_network(), MEMORY[1:3], counts=(3,), rank=2)
     found = {row["method"]: row for row in rows}
-    # The same frontier, all of it higher by 0.05.
+    # The frontier is the same, but all of it is higher by 0.05.
     assert found["the same task's row"]["rmse"] == pytest.approx(0.05)
     assert found["the same task's row"]["hypervolume"] == pytest.approx(1)
     assert found["D-optimal, known network"]["rmse"] < found["column mean, known network"]["rmse"]
@@ -170,7 +170,7 @@ def test_formats_with_the_same_bits_are_grouped(tmp_path: Path) -> None:
     frontier_coinciding.main([*map(str, options), "--out", str(out)])
     record = json.loads(out.read_text())
     assert record["groups"] == [["e6m7_sat", "e8m7_sat"], ["e8m9_sat"]]
-    # Nothing that is kept is below the least normal value of six exponent bits, 2^-30.
+    # No value that is kept lies below 2^-30, the least normal value of six exponent bits.
     assert all(cell["least"] > -30 for cell in record["cells"].values())
 
 
@@ -183,7 +183,8 @@ def test_the_study_of_the_repository_has_tasks_enough() -> None:
 
 
 def test_stopping_saves_epochs_and_counts_what_it_loses() -> None:
-    # Twelve configurations fall in four epochs to the errors of a task; the cheapest is the best.
+    # The errors of twelve configurations fall within four epochs to those of a task; the cheapest
+    # is the best.
     final = np.array([error_of(0.3, *map(str, c)) for c in SPACE])[::-1]
     errors = final[:, None] * np.array([4.0, 2.0, 1.5, 1.0])
     rows = frontier_stopping.averages(

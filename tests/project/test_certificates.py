@@ -59,7 +59,7 @@ def test_the_facts_of_a_value(value: float, found: Range, plain: bool) -> None:
 
 
 def test_tiles_are_counted_by_what_their_own_rows_hold() -> None:
-    # Of 300 rows the last 172 have values of 24 bits; 128, 128 and 44 make the tiles.
+    # The last 172 of 300 rows have values of 24 bits; the tiles have 128, 128 and 44 rows.
     a, b = torch.ones(300, 10), torch.full((10, 20), 2.0)
     a[128:] = 1 + 2.0**-23
     wide, narrow = "double, split", "two steps"
@@ -70,7 +70,7 @@ def test_tiles_are_counted_by_what_their_own_rows_hold() -> None:
     assert tally.macs["tensor"] == tally.macs["scaled"] == {wide: outputs * k}
     assert tally.macs["block"] == {narrow: 128 * 20 * k, wide: 172 * 20 * k}
     assert tally.tiles == {narrow: 1, wide: 2} and tally.faster == 1
-    # One chunk of 10 products ends once.
+    # The one chunk of 10 products ends once.
     cost = {
         kernel: cuda_count(kernel, ACC, tables=False).product
         + cuda_count(kernel, ACC, tables=False).closed / k
@@ -134,8 +134,7 @@ def test_parts_are_added_up() -> None:
 
 
 def reached(case: Case, at: Tensor) -> Tensor:
-    """Of the image that a pass gathers from: which outputs read one of the values marked by `at`,
-    laid out as the result."""
+    """Which outputs, laid out as the result, read a value that `at` marks in the gathered image."""
     x, w, stride, padding, dilation, groups = case.sizes
     if case.op == "conv_fprop":
         return torch.conv2d(at, torch.ones(w), None, stride, padding, dilation, groups)
@@ -146,7 +145,7 @@ def reached(case: Case, at: Tensor) -> Tensor:
 
 
 def lanes_of(case: Case, product: Any, of_outputs: Tensor) -> Tensor:
-    """(G, L) of a tensor laid out as the result: the lanes of a product's gathered operand."""
+    """The lanes (G, L) of a product's gathered operand, from a tensor laid out as the result."""
     w, groups = case.sizes[1], case.sizes[-1]
     if case.op == "conv_wgrad":
         return of_outputs.reshape(groups, w[0] // groups, -1)[:, 0, product.cols]
@@ -162,7 +161,7 @@ def test_a_block_of_a_convolution_holds_what_its_outputs_read(
     case = CASES[name]
     asked = call(case)._replace(quantizers=((), ()))
     draws = torch.Generator().manual_seed(3)
-    # Powers of two: 2^2, 2^1 and 1 in few places, 2^-1 in all others.
+    # The values are powers of two: 2^2, 2^1 and 1 in few places, 2^-1 in all others.
     levels = torch.randint(0, 40, asked.left, generator=draws).clamp(max=3)
     first = torch.exp2(2.0 - levels)
     second = torch.ones(asked.right)
@@ -186,7 +185,7 @@ def test_a_block_of_a_convolution_holds_what_its_outputs_read(
 
 
 def geometry_shapes(case: Case) -> tuple[tuple[int, ...], ...]:
-    """Of x, w and y."""
+    """The shapes of x, w and y."""
     asked = call(case)
     return {
         "conv_fprop": (asked.left, asked.right, asked.result),
@@ -206,7 +205,7 @@ def test_the_table_of_the_docs_is_the_records() -> None:
 
 
 def gains(sums: str, by: str, operands: str = "") -> dict[tuple[str, str], float]:
-    """Of all passes together, by network and operands."""
+    """The gain of all passes together, by network and operands."""
     return {
         (record["network"], record["operands"]): gain(whole(record["parts"], sums), by)
         for record in RECORDS

@@ -127,7 +127,7 @@ def test_results_do_not_depend_on_defaults(name: str, dtype: Any, device: Any, m
 
 
 def test_every_new_tensor_has_a_dtype_and_a_device():
-    """The experiments are processes of their own, whose defaults nobody changes."""
+    """Experiments are left out: they are processes of their own, whose defaults nobody changes."""
     package = Path(lp.__file__).parent
     lacking = []
     for path in sorted(package.rglob("*.py")):

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGE_IDS = [page.stem for page in PAGES]
 
-# A block whose fence reads ```python no-run is shown, not run; after ```python needs x it is run
-# where the package x is.
+# A block whose fence reads ```python no-run is shown, not run. A block after ```python needs x is
+# run where the package x is installed.
 BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"\n((?:    .*\n|\n)+)")
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -59,7 +59,7 @@ PAGES_WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 @pytest.fixture
 def registries() -> Iterator[None]:
-    """What a page registers goes with its test."""
+    """What a page registers is removed after its test."""
     kept = [(registry, dict(registry)) for registry in (PARTS, FAMILIES, settings._OWNERS)]
     yield
     for registry, before in kept:
@@ -97,7 +97,7 @@ COMMANDS = [(page, line) for page in PAGES for line in COMMAND.findall(page.read
     ("page", "line"), COMMANDS, ids=[f"{page.stem}: {line}" for page, line in COMMANDS]
 )
 def test_commands_of_a_page_have_valid_options(page: Path, line: str):
-    """Parsed and checked as on the command line, without running the command."""
+    """Each command is parsed and checked as on the command line, without being run."""
     import typer
 
     from lpkernels.cli import app

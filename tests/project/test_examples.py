@@ -1,4 +1,4 @@
-"""The examples run; shortened."""
+"""The examples run, in shortened form."""
 
 import re
 import runpy

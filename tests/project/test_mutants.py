@@ -14,7 +14,7 @@ TEST = "from toy import area\n\n\ndef test_area():\n    assert area(3, 5) == 15\
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The test of a module beside it, where a mutant is tried."""
+    """Writes a module to try a mutant in and a test beside it; gives the test's name."""
     pytest.importorskip("hypothesis")
     (tmp_path / "toy.py").write_text(CALCULATION)
     (tmp_path / "test_toy.py").write_text(TEST)
@@ -68,7 +68,7 @@ def test_mutants_are_of_behaviour() -> None:
     places = pytest.importorskip("mutants.places", reason="cosmic-ray is not installed")
     found, count = places.sample({"share.py": SOURCE}, 100, 0)
     lines = {(mutant.line, mutant.before, mutant.after) for mutant in found}
-    # 7, 2.0, the condition, `is`, `or`, `==`, and the division.
+    # The mutants change 7, 2.0, the condition, `is`, `or`, `==`, and the division.
     assert count == len(found) == 7
     assert sorted(line for line, *_ in lines) == [3, 6, 7, 7, 7, 7, 9]
     changed = "\n".join(after for _, _, after in lines)

@@ -50,7 +50,7 @@ def test_of_fp8_in_two_steps_of_fp16_all_is_recovered_that_fp8_can_show(name: st
 
 
 def products(bits: int, cut: str, block: int, man_bits: int, rounding: str, *more: object) -> Found:
-    """Blocks of neighbours that are aligned by products, in all of which 2^-9 counts as itself."""
+    """Findings on a unit with blocks of neighbours aligned by products; 2^-9 counts as itself."""
     chunk, outer = more or (0, "unseen")
     bounds, least = (None, None), None
     values = (bits, cut, False, bounds, least, block, 1, man_bits, rounding, True, chunk, 23, outer)
@@ -62,10 +62,10 @@ BY_PRODUCTS = {
         products(13, "toward_zero", 32, 13, "toward_zero", 128, "nearest_even"),
     "e8m13:toward_zero:block=16:aligned_bits=13":
         products(13, "toward_zero", 16, 13, "toward_zero"),
-    # Wider sums than alignment keeps, rounded when they are written.
+    # The sums are wider than what alignment keeps, and are rounded when they are written.
     "e8m15:nearest_even:block=32:aligned_bits=14":
         products(14, "toward_zero", 32, 15, "nearest_even"),
-    # Narrower ones.
+    # The sums are narrower than what alignment keeps.
     "e8m10_chunk64:toward_negative:outer=fp32:outer_rounding=toward_zero:block=8:aligned_bits=12":
         products(12, "toward_zero", 8, 10, "toward_negative", 64, "toward_zero"),
     "fp32:toward_zero:block=16:aligned_bits=25":
@@ -101,7 +101,7 @@ def test_a_bound_that_is_not_the_formats_own_is_seen():
 
 
 def test_blocks_that_are_added_to_the_sum_afterwards_are_told_apart():
-    # Chunks of a block each: the running sum is no part of the alignment.
+    # Each chunk is one block, so the running sum is no part of the alignment.
     apart = "e8m20_chunk16:toward_zero:outer=e8m13:block=16:aligned_bits=13:operands=e4m3fn"
     found = probe(unit_of(apart), E4M3)
     assert (found.aligned_bits, found.block, found.sum_is_aligned) == (13, 16, False)
@@ -122,7 +122,7 @@ def test_products_in_an_order_of_their_own_are_no_block():
 
 def test_a_unit_that_rounds_when_it_aligns_fits_no_accumulator():
     def unit(a: Tensor, b: Tensor) -> Tensor:
-        # To nearest, at the place 13 below the largest product.
+        # The unit rounds products to nearest, at the place 13 below the largest one.
         products = a[:1, :, None].double() * b[None, :, :1]
         place = torch.frexp(products.abs().amax())[1] - 14
         total = (products * 2.0**-place).round().sum() * 2.0**place

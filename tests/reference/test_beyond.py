@@ -11,8 +11,8 @@ from lpkernels.rounding import ROUNDINGS, overflows_array
 from tests.cases import ROUND_FORMATS, ids
 
 
-# Halfway from the largest value to the step after it, to the even one of the two: "fn" gives the
-# last code to NaN, so that the largest value has an even one.
+# Each tie is halfway from the largest value to the step after it, and goes to the even one of the
+# two. "fn" gives the last code to NaN, so that the largest value has an even code.
 @pytest.mark.parametrize(
     ("name", "tie", "leaves"),
     [

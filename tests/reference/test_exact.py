@@ -126,7 +126,7 @@ def test_accumulate_starts_a_chunk_at_every_multiple_of_its_length() -> None:
 
 
 def test_accumulate_adds_every_chunk_of_absent_taps_as_plus_zero() -> None:
-    # -0 in the outer accumulator, by underflow, plus a chunk that sums to +0.
+    # The outer accumulator holds -0, by underflow; a chunk that sums to +0 is added to it.
     options = {"chunk": 1, "outer": "e5m2"}
     assert same(accumulate([-Fraction(1, 2**30)], "fp32", **options), -0.0)
     assert same(accumulate([-Fraction(1, 2**30), None], "fp32", **options), 0.0)

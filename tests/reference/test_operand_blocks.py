@@ -56,7 +56,7 @@ def test_recorded_cases_come_out_to_the_bit(group: Group, way) -> None:
 
 
 def test_recordings_tell_the_alignments_apart() -> None:
-    # What aligns products by their own leading bits fits some cases and not others.
+    # An accumulator that aligns products by their own leading bits fits some cases and not others.
     group = next(g for g in GROUPS if g.unit == "h100_e4m3")
     acc = replace(group.accumulator, operands=None)
     got = twin.matmul(group.a[:, None, :], group.b[:, :, None], None, acc)[:, 0, 0]
@@ -142,7 +142,7 @@ def of_twin(pair, acc):
 
 
 def test_the_cut_is_toward_zero_of_each_by_itself() -> None:
-    # 2^-6 stays of 1.75 * 2^-6 either way.
+    # The cut leaves 2^-6 of 1.75 * 2^-6, whatever the sign.
     assert summed([(1, 1), (1.75, 2**-6)]) == 1 + 2**-6
     assert summed([(-1, 1), (-1.75, 2**-6)]) == -1 - 2**-6
     assert summed([(1, 1), (1, 2**-7), (1, 2**-7)]) == 1
@@ -153,7 +153,7 @@ def test_zero_products_have_no_say() -> None:
 
 
 def test_absent_taps_have_no_say_and_no_block() -> None:
-    # Of the running sum 1 + 2^-13 a block of absent taps leaves all; a zero that is there cuts it.
+    # A block of absent taps leaves the running sum 1 + 2^-13 whole; a zero that is there cuts it.
     start = 1 + 2**-13
     assert summed([None] * 8, initial=start) == start
     assert summed([None] * 4 + [(0, 1)], initial=start) == 1
@@ -166,7 +166,7 @@ def test_every_zero_is_positive(rounding: str) -> None:
     acc = replace(ONE, rounding=rounding)
     assert math.copysign(1, summed([(-0.0, 1), (-1, 0.0)], acc)) == 1
     assert math.copysign(1, summed([(-1, 1), (1, 1)], acc)) == 1
-    # Of -2^-8 in steps of 2^-4 most modes leave nothing.
+    # Most modes leave nothing of -2^-8 in steps of 2^-4.
     coarse = Accumulator("e3m2", rounding, block=4, aligned_bits=9, operands="fp16")
     got = summed([(-(2.0**-8), 1)], coarse)
     assert math.copysign(1, got) == (1 if got == 0 else -1)
@@ -206,11 +206,12 @@ def test_each_side_has_its_own_format() -> None:
 
 def test_interleaved_blocks_take_turns_in_pairs() -> None:
     acc = Accumulator("fp32", chunk=8, block=4, aligned_bits=4, operands="fp16", interleaved=2)
-    # The first block has positions 0, 1, 4, 5, the second 2, 3, 6, 7 with the first's sum.
+    # The first block has positions 0, 1, 4 and 5. The second block has 2, 3, 6 and 7, and starts
+    # with the sum of the first.
     assert summed([(8, 1), (-8, 1), (2**-3, 1)] + [None] * 5, acc) == 2**-3
     assert summed([(8, 1), None, None, None, (-8, 1), (2**-3, 1)], acc) == 0
     assert summed([(8, 1), None, (2**-3, 1), None, (-8, 1), None], acc) == 2**-3
-    # A short run: of three positions the second block has one.
+    # In this short run of three positions the second block has one.
     assert summed([(8, 1), (-8, 1), (2**-3, 1)], acc) == 2**-3
 
 
@@ -333,7 +334,7 @@ def test_convolutions_take_the_sides_of_their_products(case, acc: Accumulator) -
 def test_wgrad_of_a_convolution_has_the_gradient_on_the_left() -> None:
     acc = replace(CONVOLVED[0], block=2, aligned_bits=6)
     x, g = np.ones((1, 1, 2), np.float32), np.zeros((1, 1, 2), np.float32)
-    # As a product of g and x: 2^-8 counts as it is on the left, where formats reach 2^-14.
+    # The products are g times x: on the left, where formats reach 2^-14, 2^-8 counts as it is.
     g[0, 0] = 2**-8, 2**-14
     how = ((1,), (0,), (1,), 1)
     assert exact.conv_wgrad(x, g, (1, 1, 1), *how, acc).item() == 2**-8 + 2**-14

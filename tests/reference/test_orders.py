@@ -36,9 +36,10 @@ def accumulate(products: list, fmt: str, rounding: str = "nearest_even", **optio
         ([1024.0, 1.0, 1.0, 1.0], 1026.0),
         # A last odd node passes up unchanged: (((a b) (c d)) e).
         ([1024.0, 0.0, 0.0, 0.0, 3.0], 1028.0),
-        # ... and (a b) ((c d) (e f)) has no fourth pair: ((a b) (c d)) (e f).
+        # Three pairs leave the last one over, which passes up: the sum is ((a b) (c d)) (e f), and
+        # not (a b) ((c d) (e f)).
         ([1024.0, 0.0, 1.0, 0.0, 1.0, 0.0], 1024.0),
-        # Absent taps keep their place: 1024 meets nothing, then 1 + 1.
+        # Absent taps keep their place: 1024 is paired with an absent one, then meets 1 + 1.
         ([1024.0, None, 1.0, 1.0], 1026.0),
         ([None, None, 1024.0, 1.0, None, 1.0], 1024.0),
         # A product alone is rounded.
@@ -145,16 +146,17 @@ def test_compensated_starts_each_chunk_without_an_error() -> None:
     [
         ([], 0.0),
         ([None] * 5, 0.0),
-        # Cut at 2^-3 of the leading bit, each by itself, toward zero: 15/16 becomes 7/8.
+        # Each addend is cut by itself at 2^-3 of the leading bit, toward zero: beside 1, 15/16
+        # becomes 7/8.
         ([8.0, Fraction(15, 8)], 9.0),
         ([-8.0, -Fraction(15, 8)], -9.0),
         ([8.0, Fraction(7, 8), Fraction(7, 8)], 8.0),
-        # The block of four ends; then the sum's own leading bit decides.
+        # The block of four ends; from then on the sum's own leading bit decides.
         ([1.0, 0.0, 0.0, 0.0, Fraction(1, 8), Fraction(1, 16)], 1.125),
         # A tap that is absent counts as a place, not as an addend.
         ([1.0, None, None, None, Fraction(1, 8)], 1.125),
         ([8.0, None, None, Fraction(1, 2), Fraction(1, 2)], 8.0),
-        # Leading bits cancel; what was cut is lost.
+        # The leading bits cancel, but what was cut stays lost.
         ([8.0, -8.0, Fraction(3, 4)], 0.0),
         ([8.0, -8.0, Fraction(5, 4)], 1.0),
         ([INF, 1.0], INF),
@@ -176,7 +178,7 @@ def test_aligned_zero_sums_toward_negative(products: list, want: float) -> None:
 
 
 def test_a_block_without_taps_does_not_cut_the_sum() -> None:
-    # 1.125 has three places below its leading bit, the block keeps one.
+    # 1.125 has three places below its leading bit, of which a block would keep one.
     products = [Fraction(9, 8), None, None, None]
     acc = {"block": 1, "aligned_bits": 3}
     assert accumulate(products, "fp32", **acc) == 1.125
@@ -184,7 +186,8 @@ def test_a_block_without_taps_does_not_cut_the_sum() -> None:
 
 
 def test_aligned_block_rounds_its_exact_sum_once() -> None:
-    # 1 + 4 * 2^-11: each alone would be lost to e5m9, together they are a tie and a half.
+    # Of 1 + 4 * 2^-11 each small addend alone would be lost to e5m9; together they are a tie and a
+    # half.
     products = [1.0, *[Fraction(1, 2**11)] * 3]
     assert accumulate(products, "e5m9", block=4, aligned_bits=12) == 1 + 2.0**-9
     assert accumulate(products, "e5m9", block=2, aligned_bits=12) == 1.0

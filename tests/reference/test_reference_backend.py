@@ -97,7 +97,7 @@ def test_accumulate_makes_the_outer_additions_of_a_chunked_sum(rounding: str) ->
     inner = Accumulator("fp32", rounding)
     ints, total = acc.to_ints(), torch.zeros(4, 3)
     if rounding == "stochastic":
-        # Chunks of one exact product each: the inner sums draw nothing that matters.
+        # Each chunk is one exact product, so the inner sums draw nothing that matters.
         acc, ints = (Accumulator("fp32", rounding, chunk=1, outer="e5m3"),) * 2
         ints = acc.to_ints()
         a, b = a.bfloat16().float(), b.bfloat16().float()

@@ -33,7 +33,8 @@ def f32(values: object) -> np.ndarray:
         ("e5m2", [math.nan, math.inf], [0x7E, 0x7C]),
         ("fixed6_f2", [-0.25, 1.0, -8.0], [0b00111111, 0b00000001, 0b10]),
         ("ufixed4_f0", [15.0, 1.0], [0x1F]),
-        # Scale bytes 2^(127 - 127) and, for the short block, 2^(125 - 127); elements 1, 6 and 6.
+        # The scale bytes stand for 2^(127 - 127) and, in the short block, 2^(125 - 127); the
+        # elements are 1, 6 and 6.
         ("block2_e2m1", [1.0, 6.0, 1.5], [127, 0x72, 125, 0x07]),
         ("block2_e2m1", [math.nan, math.nan], [255, 0]),
         ("block2_e2m1", [0.0, -0.0], [0, 0x80]),

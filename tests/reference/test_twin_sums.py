@@ -83,14 +83,14 @@ def test_matmul_equals_exact_for_every_number_of_random_bits(
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("fmt", ["fp32", "e8m22", "e8m0", "e5m10"])
 def test_matmul_equals_exact_where_float64_alone_would_round_twice(fmt: str, rounding: str) -> None:
-    # A tie of the format between 1 and its neighbour, decided by a product 2^-80 below.
+    # A product 2^-80 below decides a tie of the format between 1 and its neighbour.
     man_bits = Accumulator(fmt).fmt.man_bits
     half = np.float32(2.0 ** (-man_bits - 1))
     b = np.array([[1, 1, 1, -1, 1]] * 3, dtype=np.float32).T
     a = np.array([[1, half, 0, 0, 0], [1, 0, half, 0, 0], [-1, 0, -half, 0, 0]], dtype=np.float32)
     a[:, 3] = a[:, 4] = 2.0**-40
     b[3], b[4] = [2.0**-40, -(2.0**-40), 0], [2.0**-41, 2.0**-41, 2.0**-41]
-    # One step: the tie and the sticky bit come in one product of 48 bits.
+    # Here one step decides: the tie and the sticky bit come in one product of 48 bits.
     c = np.array([[1, 1 + 2.0**-23]], dtype=np.float32)
     d = np.array([[1], [half * (1 + 2.0**-23)]], dtype=np.float32)
     acc = Accumulator(fmt, rounding, random_bits=24)

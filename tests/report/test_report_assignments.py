@@ -26,7 +26,7 @@ def test_a_row_for_each_group_and_what_all_come_to() -> None:
     rows = [line.strip(" │").split("│") for line in text.splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in row] for row in rows]
     assert cells[0] == ["0", "in", "in", "584", "0%", "9,344"]
-    # 6,736 elements of which the 1,024 of relu1.Y are held high.
+    # Of 6,736 elements the 1,024 of relu1.Y are held high.
     assert cells[1][:5] == ["1", "conv1", "relu1", "6,736", "85%"]
     assert len(cells) == 4
     assert "A chain" in text and "2 of 4 groups demoted" in text

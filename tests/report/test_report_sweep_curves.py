@@ -13,7 +13,7 @@ from lpkernels.report.sweep_curves import plot_against
 
 
 def results() -> list[Result]:
-    """fp32 without a cost, two ratios of one order, and an arm by itself; three seeds each."""
+    """Three seeds each of fp32 without a cost, two ratios of one order, and an arm by itself."""
     arms = {"fp32": (0.95, None), "ratio 0.4": (0.94, 0.4), "ratio 0.8": (0.9, 0.75)}
     arms |= {"uniform": (0.85, 0.9)}
     found = []
@@ -54,7 +54,7 @@ def test_means_are_over_the_means_of_the_field(
     assert list(lines["ratio"].get_xdata()) == pytest.approx([0.42, 0.77])
     assert list(lines["ratio"].get_ydata()) == pytest.approx([95.0, 91.0])
     assert list(lines["uniform"].get_xdata()) == pytest.approx([0.92])
-    # What is compared with lacks the field: a line across.
+    # The arm that others are compared with lacks the field, so it is a line across.
     assert lines["fp32"].get_color() == "black" and list(lines["fp32"].get_xdata()) == [0, 1]
     assert axes.get_xlabel() == "bit ratio"
 

@@ -18,7 +18,7 @@ Axes = tuple[tuple[str, Any], ...]
 
 
 def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
-    """fp32, an arm that is worse, one of which a run diverged without a figure and one failed."""
+    """fp32, a worse arm, and an arm with one run diverged without a figure and one failed."""
     found = []
     for axes in places or ((),):
         for seed in range(seeds):
@@ -44,7 +44,7 @@ def shown(results: list[Result], metric: Metric = ACCURACY, width: int = 100) ->
 
 
 def cells(table: str, start: str) -> list[str]:
-    """What stands in the row that starts so, and in the line below it."""
+    """The words of the row that starts with `start`, and of the line below it."""
     lines = table.splitlines()
     at = next(i for i, line in enumerate(lines) if line.strip().startswith(start))
     return " ".join(lines[at : at + 2]).split()
