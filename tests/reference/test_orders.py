@@ -186,7 +186,7 @@ def test_a_block_without_taps_does_not_cut_the_sum() -> None:
 
 
 def test_aligned_block_rounds_its_exact_sum_once() -> None:
-    # Of 1 + 4 * 2^-11 each small addend alone would be lost to e5m9; together they are a tie and a
+    # Of 1 + 3 * 2^-11 each small addend alone would be lost to e5m9; together they are a tie and a
     # half.
     products = [1.0, *[Fraction(1, 2**11)] * 3]
     assert accumulate(products, "e5m9", block=4, aligned_bits=12) == 1 + 2.0**-9
