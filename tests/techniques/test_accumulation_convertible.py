@@ -50,7 +50,7 @@ class Net(nn.Module):
 
 
 def check_recipes(model: nn.Module, made: AccumulatorPlan) -> None:
-    """Every row's product has the recipe of its module, wide enough for it."""
+    """Check that every row's product has a recipe in its module that is wide enough for it."""
     lp.convert(model, made)
     modules = dict(model.named_modules())
     for row in made.rows:

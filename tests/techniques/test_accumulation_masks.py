@@ -29,7 +29,8 @@ def gradients(layer: nn.Module, x: Tensor, g: Tensor) -> list[Tensor]:
 
 
 def lost(x: Tensor, w: Tensor, acc: lp.Accumulator, bits: int) -> Tensor:
-    """(R, K, O) of products whose own addition, or whose chunk's, has one of the bits."""
+    """The mask (R, K, O) of products that have one of the bits, in their own addition or their
+    chunk's."""
     found = events.matmul_events(x.numpy(), w.t().contiguous().numpy(), acc, bits=True)
     mask = torch.from_numpy(found.products) & bits != 0
     if found.chunks is not None:
@@ -108,7 +109,7 @@ def test_a_recursive_mask_reaches_back_to_the_start_of_the_sum():
     x = torch.zeros(1, 40)
     x[0, 10] = x[0, 20] = x[0, 30] = 20.0  # max is 30: the second addition overflows
     dx, _, _ = gradients(layer, x, torch.ones(1, 5))
-    # Position 30 overflows as well, so all up to it are lost.
+    # Position 30 overflows as well, so all positions up to it are lost.
     assert dx[0].nonzero().flatten().tolist() == list(range(31, 40))
     once = mask_gradients(layer, ["overflowed"])
     dx, _, _ = gradients(once, x, torch.ones(1, 5))
@@ -180,7 +181,7 @@ def test_groups_are_convolutions_of_their_own(rounding: str):
     for group in range(3):
         ours, outputs = slice(18 * group, 18 * group + 18), slice(3 * group, 3 * group + 3)
         left = taps[:, ours].contiguous()
-        # All outputs: their columns are numbered across the groups.
+        # The events are found for all outputs, as their columns are numbered across the groups.
         found = events.matmul_events(
             left.numpy(), w.t().contiguous().numpy(), recipe.fprop, seed=used, bits=True
         )

@@ -23,7 +23,7 @@ def operands(m: int, k: int, n: int, fmt: str = "e5m2", seed: int = 0):
 
 
 class Oracle:
-    """One sum at a time in exact rationals, every event looked at."""
+    """An oracle that adds one sum at a time in exact rationals and looks at every event."""
 
     def __init__(self, acc: lp.Accumulator, seed: int) -> None:
         self.acc, self.seed = acc, seed
@@ -43,7 +43,8 @@ class Oracle:
             )
             free = round_scalar(value, wide, mode, **of)
             least = fmt.min if isinstance(fmt, FixedFormat) else -fmt.max
-            # Beyond max in the same step: only there do the formats round alike.
+            # The value must be beyond max in the same step: only there do the two formats round
+            # alike.
             if abs(value) > fmt.max and not least <= free <= fmt.max:
                 self.overflowed = True
         return round_scalar(value, fmt, mode, **of)
@@ -129,7 +130,7 @@ def test_an_infinite_sum_has_no_variance():
 def test_swamped_chunks_are_counted_apart():
     a = torch.ones(1, 64)
     b = torch.ones(64, 1)
-    # Chunks of 4 are exact; the outer sum stops at 2^3: 8 + 4 = 12 is between 8 and 16 ... in e5m0.
+    # Chunks of 4 are exact; the outer sum in e5m0 stops at 2^3, as 8 + 4 = 12 is between 8 and 16.
     got = measure(a, b, lp.Accumulator("e5m4", chunk=4, outer="e5m0"))
     assert got.swamped == 0
     assert got.swamped_chunks is not None and 0 < got.swamped_chunks < 1
@@ -146,11 +147,11 @@ def test_trees_and_compensated_sums_lose_fewer_products():
 
 
 def test_events_of_a_tree_by_hand():
-    # e5m2: 8 + 1 = 9 is a tie and rounds to 8, so that 1 is lost; 8 + (1 + 1) is kept.
+    # In e5m2, 8 + 1 = 9 is a tie and rounds to 8, so that 1 is lost; 8 + (1 + 1) is kept.
     b = torch.ones(4, 1)
     tree = "e5m2:order=pairwise"
     assert measure(torch.tensor([[8.0, 1.0, 1.0, 1.0]]), b, tree).swamped == 1 / 4
-    # 64 + 64, then 1 + 1 = 2, which is lost with both of its products.
+    # The tree adds 64 + 64, then 1 + 1 = 2, which is lost with both of its products.
     assert measure(torch.tensor([[64.0, 64.0, 1.0, 1.0]]), b, tree).swamped == 1 / 2
     # Nothing is lost where products cancel.
     assert measure(torch.tensor([[3.0, -3.0, 64.0, 0.0]]), b, tree).swamped == 0
@@ -158,7 +159,7 @@ def test_events_of_a_tree_by_hand():
 
 
 def test_events_of_a_compensated_sum_by_hand():
-    # e5m2: 8 + 1 leaves 8 and the correction -1, with which the next 1 makes 10.
+    # In e5m2, 8 + 1 leaves 8 and the correction -1, with which the next 1 makes 10.
     ones = torch.tensor([[8.0, 1.0, 1.0]])
     got = measure(ones, torch.ones(3, 1), "e5m2:order=compensated")
     assert (got.swamped, got.overflowed) == (0, 0)
@@ -170,11 +171,11 @@ def test_events_of_a_compensated_sum_by_hand():
 def test_events_of_aligned_blocks_by_hand():
     b = torch.ones(4, 1)
     acc = "e5m3:toward_zero:block=2:aligned_bits=3"
-    # Of 1/2 beside 16, whose last place is 2, nothing is left.
+    # Nothing is left of 1/2 beside 16, whose last place is 2.
     assert measure(torch.tensor([[16.0, 0.5, 4.0, 4.0]]), b, acc).swamped == 1 / 4
     # The second block comes to 1 in a sum of 16 whose last place is 2: all of it is cut away.
     assert measure(torch.tensor([[16.0, 0.0, 0.5, 0.5]]), b, acc).swamped == 2 / 3
-    # 5 / 4 and -5 / 4 cancel, and are not lost.
+    # 5 / 4 and -5 / 4 cancel, and so they are not lost.
     kept = torch.tensor([[1.0, 0.0, 1.25, -1.25]])
     assert measure(kept, b, acc).swamped == 0
     wide = "e5m3:toward_zero:block=2:aligned_bits=8"

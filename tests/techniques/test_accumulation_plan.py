@@ -45,7 +45,8 @@ def test_zeros_ranges_and_growth_are_measured():
     w = torch.full((3, 8), 2.0**-10)
     fprop, wgrad = linear_rows(x, w)
     assert (fprop.nzr, fprop.product_bits, fprop.length) == (0.5, 0, 8)
-    # Every product is 0 or 2^-10, the sums 2^-8: four equal products, E[sum^2] = 4 E[sum p^2].
+    # Every product is 0 or 2^-10, and the sums are 2^-8: with four equal products, E[sum^2] = 4
+    # E[sum p^2].
     assert fprop.exponents == (-10, -8)
     assert fprop.growth == pytest.approx(4)
     assert any("not of mean zero" in note for note in fprop.notes)
@@ -87,7 +88,7 @@ def test_the_best_chunk_needs_the_fewest_bits():
     assert row.chunk_bits == min(every.values())
     assert every[int(math.log2(row.chunk))] == row.chunk_bits
     assert row.accumulator.chunk == row.chunk
-    # Nothing is gained on a sum this short.
+    # Chunks gain nothing on a sum this short.
     short = linear_rows(torch.randn(4, 16), torch.randn(3, 16), operand="e5m2", chunk="best")[0]
     assert short.accumulator.chunk is None
 
@@ -185,7 +186,7 @@ def test_notes_say_where_the_theory_is_wrong():
 
 
 class HalfSeen(nn.Module):
-    """One layer under no_grad, one beside the loss."""
+    """A model with one layer under no_grad and one beside the loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,8 +227,9 @@ def test_fixed_point_layers_say_in_how_many_bits_they_never_overflow(name: str, 
         layer.weight.copy_(weight)
         rows = plan(layer, torch.randn(shape), loss=mean_square, operand=recipe).rows
         assert [row.integer_bits is None for row in rows] == [row.gemm != "fprop" for row in rows]
-        # The worst inputs of every sum: all at one end where weights are positive, else at the
-        # other. In codes, as two passes over the positive and the negative weights.
+        # The worst inputs of every sum lie at one end where weights are positive and at the other
+        # end elsewhere. The sum is in codes, as two passes over the positive and the negative
+        # weights.
         low, high = (-32, 31) if operand == "fixed6_f4" else (0, 31)
         layer.bias.zero_()
         ends = []
@@ -273,7 +275,7 @@ def test_other_roundings_are_planned_and_converted(rounding: str):
     assert got.nmse < 1e-2
     lp.convert(model, made)
     model(x).sum().backward()
-    # The variance criterion does not see what these roundings do: each row says so.
+    # The variance criterion does not see what these roundings do, and each row says so.
     model = nn.Linear(512, 8)
     assert all("metric" in row.notes[0] for row in plan(model, x, **options).rows)
     chunked = plan(model, x, metric="nmse", chunk=64, **options).rows[0]

@@ -28,7 +28,7 @@ class Einsum(nn.Module):
 
 
 class Computes(nn.Module):
-    """A parameter and a function of it and the input."""
+    """A module that holds a parameter and computes a function of it and the input."""
 
     def __init__(self, function) -> None:
         super().__init__()

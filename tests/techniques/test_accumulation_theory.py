@@ -16,7 +16,8 @@ from lpkernels.techniques.accumulation import (
     vrr,
 )
 
-# m_acc, m_p, n, 1 - VRR; every step of the sum added in float64, seven digits.
+# The columns are m_acc, m_p, n and 1 - VRR; every step of the sum is added in float64, to seven
+# digits.
 THEOREM = [
     (3, 5, 64, 2.470859e-1),
     (4, 5, 64, 3.505378e-2),
@@ -54,7 +55,7 @@ LEMMA = [
     (8, 2**18, 0.563242),
     (10, 2**20, 0.682835),
 ]
-# log2 n: bits unchunked, chunk 64 by "level", chunk 64 by "total"; m_p = 5.
+# For each log2 n: bits unchunked, with chunk 64 by "level", and with chunk 64 by "total"; m_p = 5.
 MINIMUM = {
     6: (4, 4, 4),
     7: (5, 4, 5),
@@ -129,7 +130,7 @@ def test_the_loss_does_not_fall_with_every_bit():
 
 
 def test_long_sums_are_integrated():
-    # Added step by step this would be 2^30 terms.
+    # Added step by step, this sum would have 2^30 terms.
     assert 0 < vrr(22, 5, 2**30)[1] < 1e-12
 
 
@@ -137,7 +138,8 @@ def test_a_share_of_zero_products_shortens_the_sum():
     assert vrr(7, 5, 2048, nzr=0.5) == vrr(7, 5, 1024)
     assert vrr(7, 5, 2048, nzr=0.0) == vrr(7, 5, 2)
     assert min_mantissa_bits(2**17, 5, nzr=0.5) == 12
-    # Chunks of 64 of which half count, still 1024 of them, with six bits more than a product.
+    # Half the products of each chunk of 64 count; there are still 1024 chunks, with six bits more
+    # than a product.
     assert min_mantissa_bits(2**16, 5, chunk=64, nzr=0.5) == 7
 
 
@@ -145,8 +147,9 @@ def test_a_share_gives_the_nearest_whole_length():
     assert vrr(3, 5, 100, nzr=0.026) == vrr(3, 5, 3) != vrr(3, 5, 2)
 
 
-# In chunks of 48 of 150 products, of which the last has 6. Losses of m_acc bits by both levels:
-# 192 (l1 + l2 - l1 l2), l1 of 48 products of 5 bits, l2 of 4 sums of 5 + floor(log2 48) bits.
+# 150 products come in chunks of 48, and the last chunk has 6. With m_acc bits both levels lose 192
+# (l1 + l2 - l1 l2): l1 is the loss of 48 products of 5 bits, and l2 is that of 4 sums of 5 +
+# floor(log2 48) bits.
 @pytest.mark.parametrize(
     ("cutoff", "bits"),
     [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)],
@@ -189,11 +192,11 @@ def test_error_criterion():
     assert min_mantissa_bits(2**20, 5, metric="nmse", chunk=64) == 10
     assert min_mantissa_bits(2**12, 5, metric="nmse", rounding="stochastic") == 9
     assert min_mantissa_bits(2**12, 5, metric="nmse", rounding="aligned_truncation") == 9
-    # measured: 6.1e-3
+    # The measured value is 6.1e-3.
     assert nmse(6, 2**16, chunk=64) == pytest.approx(6.0e-3, rel=0.01)
     assert nmse(8, 2**12, rounding="stochastic") == 2 * nmse(8, 2**12)
     assert nmse(8, 2**12, rounding="aligned_truncation") == 0.055 * 2**12 / 4**8
-    # measured: 1.56e-3
+    # The measured value is 1.56e-3.
     chunked = nmse(7, 2**16, chunk=64, rounding="aligned_truncation")
     assert chunked == pytest.approx(1.62e-3, rel=0.01)
     assert nmse(np.array([3, 4]), 1).tolist() == [0.0, 0.0]

@@ -31,7 +31,7 @@ def grad(*size: int) -> Tensor:
 
 def test_lengths_of_linear_layers():
     model = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 7))
-    # Nobody asks for the gradient of the sample: the first layer has no dgrad.
+    # Nobody asks for the gradient of the sample, so the first layer has no dgrad.
     assert lengths(model, torch.randn(5, 3, 12)) == {"0": [12, 15], "2": [20, 7, 15]}
     assert lengths(model, grad(5, 12)) == {"0": [12, 20, 5], "2": [20, 7, 5]}
     assert lengths(nn.Linear(12, 20), torch.randn(12)) == {"Linear": [12, 1]}
@@ -151,7 +151,7 @@ def inputs_of(model: nn.Module) -> tuple[Tensor, ...]:
 
 def test_lengths_of_recurrent_layers():
     found = lengths(nn.LSTM(5, 7), grad(6, 3, 5), lambda y: mean_square(y[0]))
-    # Four gates of 7; the weight's gradient is one sum over 6 steps of 3 samples.
+    # There are four gates of 7; the weight's gradient is one sum over 6 steps of 3 samples.
     assert found == {"ih_l0": [5, 28, 18], "hh_l0": [7, 28, 18]}
 
 

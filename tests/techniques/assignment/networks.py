@@ -69,7 +69,7 @@ class Computes(nn.Module):
 
 
 def ops_of(function: Callable[..., Any], *inputs: Tensor, **modules: nn.Module) -> list[Op]:
-    """Without the loss, which is a sum."""
+    """The operations of the function, without those of the loss, which is a sum."""
     model = Computes(function, **modules)
     ops = trace(model, lambda y, target: y.sum(), (inputs, None))
     assert ops[-1].name == "loss.sum"

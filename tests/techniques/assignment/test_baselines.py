@@ -29,12 +29,12 @@ def test_operator_based_lowers_what_enters_inner_gemms():
 
 
 def test_what_the_last_group_reads_stays_high():
-    # Two linear layers after the input: the second is the last GEMM, the first is fed by the input.
+    # Linear layers follow the input: the first is fed by it, and the last one is the last GEMM.
     ops = [Op("in", False, (), {}, 2)]
     for i, name in enumerate(["a", "b", "c", "d"]):
         ops.append(Op(name, True, (ops[-1].name,), {"w": 10 ** (i + 1)}, 2))
     made = operator_based(ops)
-    # a is first, d last; d's input c stays high with its gradient, its weight does not.
+    # a is the first and d the last; d's input c stays high with its gradient, d's weight does not.
     assert made.low == {"b.Y", "b.w.P", "b.w.GP", "b.GY", "c.w.P", "c.w.GP"}
 
 

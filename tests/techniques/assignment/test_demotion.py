@@ -21,7 +21,7 @@ from lpkernels.techniques.assignment import (
 )
 from tests.techniques.assignment.networks import chain
 
-# As the paper's code counts the loss; the numbers of its rule are known for it.
+# The loss is counted as in the paper's code; the numbers of its rule are known for that count.
 GROUPS = group(chain(loss_numel=4))
 
 
@@ -91,11 +91,12 @@ def test_equal_groups_go_by_index(order: Any):
 
 
 def test_a_ratio_is_the_exact_value_of_the_float():
-    # 0.1 as a float is above a tenth: one of ten elements does not reach it. As a fraction it does.
+    # The float 0.1 is above a tenth, so one of ten elements does not reach it; it does reach the
+    # fraction.
     ten = tensors(*[1] * 10)
     assert len(demote(ten, 0.1).low_groups) == 2
     assert len(demote(ten, Fraction(1, 10)).low_groups) == 1
-    # 0.3 as a float is below three tenths.
+    # The float 0.3 is below three tenths.
     assert len(demote(ten, 0.3).low_groups) == 3
 
 
@@ -116,7 +117,7 @@ def test_random_order_is_the_seeds_own():
 
 def test_a_prefix_by_sensitivity_takes_the_cheapest_bits_first():
     groups = tensors(100, 10, 1000)
-    # 0.04, 0.5 and 0.02 a saved bit, over 8.
+    # In these groups a saved bit costs 0.04, 0.5 and 0.02, divided by 8.
     made = demote(groups, 0.95, order="sensitivity_prefix", scores={0: 4, 1: 5, 2: 20})
     assert made.low_groups == (2, 0)
 
@@ -128,10 +129,11 @@ def test_sensitivity_takes_the_cheapest_set():
     for need, low in saves.items():
         made = demote(groups, bits=most - need, order="sensitivity", scores=scores)
         assert made.low_groups == low
-    # 101 of 1110 elements: the first two have 110 and cost 9, the last alone costs 20.
+    # The ratio asks for 101 of 1110 elements: the first two groups have 110 and cost 9, the last
+    # alone costs 20.
     made = demote(groups, Fraction(101, 1110), order="sensitivity", scores=scores)
     assert made.low_groups == (0, 1)
-    # A hundredth of an element more than the first has.
+    # The ratio asks for a hundredth of an element more than the first group has.
     made = demote(groups, Fraction(10001, 111000), order="sensitivity", scores=scores)
     assert made.low_groups == (0, 1)
     assert demote(groups, 0, order="sensitivity", scores=dict.fromkeys(range(3), 0)).bits == most
@@ -183,7 +185,7 @@ def test_scores_are_kept_for_every_budget(tmp_path):
         o: [demote(GROUPS, r, order=o, scores=loaded).low_groups for r in (0.1, 0.5, 1)]
         for o in orders
     }
-    # Group 1 alone is enough for a half, and a billionth less than with group 2.
+    # Group 1 alone is enough for a half, and costs a billionth less than it does with group 2.
     assert made["sensitivity"] == [(2,), (1,), (2, 1, 0, 3)]
     assert made["sensitivity_prefix"] == [(2,), (2, 1), (2, 1, 0, 3)]
 
@@ -256,7 +258,7 @@ def test_the_ratio_is_reached_by_the_smallest_prefix(ops: list[Op], ratio: float
     low = [groups[index].numel for index in made.low_groups]
     assert made.low_numel == sum(low)
     assert made.low == {t.key for i in made.low_groups for t in groups[i].tensors}
-    # Exactly, in rational numbers.
+    # The comparison is exact, in rational numbers.
     assert sum(low) >= Fraction(ratio) * total
     if low:
         assert sum(low[:-1]) < Fraction(ratio) * total

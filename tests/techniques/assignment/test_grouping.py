@@ -49,8 +49,8 @@ def test_every_tensor_has_its_kind_and_size():
 
 
 def residual(shortcut: bool) -> list[Op]:
-    """A block whose shortcut is a convolution that runs after the others, or nothing; then a
-    convolution that reads it."""
+    """A block, then a convolution that reads it; the block's shortcut is a convolution that runs
+    after the others, or nothing."""
     ops = [
         Op("in", False, (), {}, 10),
         Op("conv_a", True, ("in",), {"w": 1}, 10),

@@ -28,10 +28,10 @@ RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def test_the_chain_by_hand():
-    # Kept are the input, conv1, relu1, conv2, relu2 (which the pool reads as well), pool and
+    # The chain keeps the input, conv1, relu1, conv2, relu2 (which the pool reads as well), pool and
     # log_softmax: 256 + 1024 + 1024 + 512 + 512 + 32 + 40 results, and the weights of the
     # convolutions, the scales of the norms and the matrix: 36 + 4 + 288 + 8 + 80; two bytes each.
-    # In float32: mean and deviation of 4 and of 8 channels, and the weight of the loss.
+    # The mean and deviation of 4 and of 8 channels and the weight of the loss stay in float32.
     ops = chain()
     ops[1] = Op("conv1", True, ("in",), {"weight": 36}, 1024, "conv2d")
     ops[2] = Op("bn1", False, ("conv1",), {"weight": 4, "bias": 4}, 1024, "batch_norm")
@@ -43,7 +43,7 @@ def test_the_chain_by_hand():
     kept = 256 + 1024 + 1024 + 512 + 512 + 32 + 40 + 36 + 4 + 288 + 8 + 80
     assert kept_memory(ops, demote(groups, 0.0)) == Memory(2 * kept, whole)
     assert kept_memory(ops, demote(groups, 1.0)) == Memory(kept, whole)
-    # Group 1: conv1, relu1, the scale of the first norm and the second convolution's weight.
+    # Group 1 holds conv1, relu1, the scale of the first norm and the second convolution's weight.
     first = 1024 + 1024 + 4 + 288
     assert kept_memory(ops, demote(groups, 0.6)) == Memory(2 * kept - first, whole)
     full = demote(groups, 0.0, formats=Formats.same("fp32"))
@@ -55,7 +55,7 @@ def test_codes_of_five_bits_fill_whole_bytes():
     ops = [Op("in", False, (), {}, 3), Op("fc", True, ("in",), {"weight": 9, "bias": 3}, 3)]
     ops.append(Op("relu", False, ("fc",), {}, 3, "relu"))
     made = demote(group(ops), 0.0, formats=Formats.same("e2m2none_sat"))
-    # 3 elements of 5 bits are 2 bytes; data need no weight backward.
+    # 3 elements of 5 bits take 2 bytes; the input is data, so backward needs no weight.
     assert kept_memory(ops, made) == Memory(2 + 2, 0)
 
 
@@ -123,7 +123,7 @@ def measured(name: str) -> list[tuple[int, int]]:
     return found
 
 
-# Many layers, each traced at every ratio.
+# These networks have many layers, and each is traced at every ratio.
 _SLOW = ("shufflenetv2", "mobilenetv2", "squeezenet")
 each_network = pytest.mark.parametrize(
     "name",

@@ -77,8 +77,8 @@ def test_a_prefix_by_cost_per_gain_is_an_upper_bound(items: list[Item], need: in
 
 
 def test_costs_are_compared_exactly():
-    # 0.1 + 0.2 is above 0.3 in floats; the exact sum of the two floats is above that of 0.3 too,
-    # by 2^-54, which a sum in floats of 10^6 more would lose.
+    # In floats, 0.1 + 0.2 is above 0.3. The exact sum of the two floats is above the float 0.3 too,
+    # by 2^-54, which a sum in floats that is larger by 10^6 would lose.
     items = items_of({0: 1, 1: 1, 2: 2, 3: 5}, {0: 0.1, 1: 0.2, 2: 0.3, 3: 1e6})
     found = cheapest(items, 7)
     assert found is not None

@@ -21,7 +21,7 @@ def test_what_is_held_high_is_in_no_prefix():
 
 
 def test_held_tensors_count_in_the_ratio_that_others_must_reach():
-    # The first group alone has 0.622 of all elements, of which 1024 are held.
+    # The first group alone has 0.622 of all elements, but 1024 of its elements are held.
     assert demote(GROUPS, 0.6).low_groups == (1,)
     made = demote(GROUPS, 0.6, pins=Pins(high="conv1.Y"))
     assert made.low_groups == (1, 2)

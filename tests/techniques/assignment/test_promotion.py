@@ -18,7 +18,7 @@ def test_the_papers_trace():
     promoter = Promoter(LOW, threshold=0.01)
     for _ in range(7):
         assert promoter.update({"bn1.Y": 0.0, "relu1.Y": 0.0}) == ()
-    # Step 7. The input is high already, whatever its ratio.
+    # This is step 7. The input is high already, whatever its ratio.
     measured = {"bn1.Y": 0.02, "relu1.Y": 0.009, "conv2.weight.P": 0.0, "conv1.Y": 0.01}
     assert promoter.update({**measured, "in.Y": 0.5}) == ("conv1.Y", "bn1.Y")
     now = promoter.assignment
@@ -29,10 +29,10 @@ def test_the_papers_trace():
         (7, "conv1.Y", "overflow", 0.01),
         (7, "bn1.Y", "overflow", 0.02),
     ]
-    # Later ratios of what is high never matter, and it never goes back.
+    # Later ratios of a tensor that is high never matter, and the tensor never goes back.
     assert promoter.update({**measured, "relu1.Y": 0.0}) == ()
     assert promoter.assignment.low == now.low
-    # The assignment that training started with is as it was.
+    # The assignment that training started with is unchanged.
     assert LOW.low_numel == 6736
 
 
@@ -77,7 +77,7 @@ def test_whole_groups_go_with_their_gradients_if_asked():
     assert promoter.assignment.low == frozenset()
     assert {p.key: p.trigger for p in promoter.promotions}["relu1.Y"] == "overflow"
     assert {p.trigger for p in promoter.promotions} == {"overflow", "group"}
-    # It says what was demoted at the start.
+    # The assignment says what was demoted at the start.
     assert promoter.assignment.low_groups == (1,)
 
 

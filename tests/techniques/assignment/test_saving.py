@@ -23,7 +23,7 @@ def test_an_assignment_comes_back(tmp_path: Path):
     promoted = MADE.promoted(["conv2.Y", "relu1.Y"])
     promoted.save(str(path))
     assert Assignment.load(path) == promoted
-    # A tensor is a line.
+    # Each tensor takes one line.
     assert len(path.read_text().splitlines()) == 7 + len(MADE.tensors)
 
 

@@ -38,16 +38,17 @@ def costs(model: nn.Module, loss: Loss, batch: Any, **options: Any) -> dict[str,
 
 
 def test_the_costs_of_a_line_by_hand():
-    # y = 1.0625 * 1.5 + 0.25 = 1.84375, and the loss 1.1 y = 2.028125. With 3 bits of mantissa,
-    # ties away, 1.0625 -> 1.125, 1.84375 -> 1.875, 2.028125 -> 2.0; with 9 the first two are there,
-    # and 2.028125 -> 2.02734375. With 2 bits 1.1 -> 1.0, with 9 1.1 -> 1.099609375.
+    # y = 1.0625 * 1.5 + 0.25 = 1.84375, and the loss 1.1 y = 2.028125. With 3 bits of mantissa and
+    # ties away, 1.0625 -> 1.125, 1.84375 -> 1.875 and 2.028125 -> 2.0. With 9 bits the first two
+    # are exact, and 2.028125 -> 2.02734375. With 2 bits 1.1 -> 1.0, and with 9 bits 1.1 ->
+    # 1.099609375.
     model = nn.Linear(1, 1)
     with torch.no_grad():
         model.weight.fill_(1.0625)
         model.bias.fill_(0.25)
     batch = (torch.full((1, 1), 1.5), torch.full((1, 1), 1.1))
     found = costs(model, lambda y, target: (y * target).sum(), batch, lr=0.125, loss_scale=1.0)
-    # Going against the gradients, 1.1 * 1.5 of the weight and 1.1 of the bias, the result moves by
+    # A step against the gradients, 1.1 * 1.5 of the weight and 1.1 of the bias, moves the result by
     speed = 1.1 * 1.5 * 1.5 + 1.1
     expected = {
         "weight.P": (1.1 * 1.5 * 0.0625) ** 2,
@@ -56,7 +57,8 @@ def test_the_costs_of_a_line_by_hand():
         "loss.mul.Y": (2.02734375 - 2.0) ** 2,
     }
     assert {key: found.pop(key) for key in expected} == pytest.approx(expected, rel=2e-3)
-    # Exact ones, what nothing is computed from, and a format that is as wide in low precision.
+    # The rest cost nothing: they are exact, or nothing is computed from them, or their format is as
+    # wide in low precision.
     assert set(found) == {
         "bias.P", "bias.GP", "weight.GP", "input.Y", "input.GY", "loss.mul.GY", "loss.sum.Y",
         "loss.sum.GY",
@@ -71,14 +73,14 @@ def test_the_gradient_of_a_parameter_costs_by_the_update_it_causes():
     model = nn.Linear(1, 1, bias=False)
     batch = (torch.full((1, 1), 1.1), None)
     found = costs(model, lambda y, _: y.sum(), batch, formats=formats, lr=0.5, loss_scale=8.0)
-    # 8 * 1.1 -> 8 with 2 bits of mantissa.
+    # With 2 bits of mantissa, 8 * 1.1 becomes 8.
     assert found.pop("weight.GP") == pytest.approx((0.5 * 1.1 * 0.1) ** 2, rel=1e-5)
     assert set(found.values()) == {0.0}
 
 
 def test_the_speed_of_a_result_is_its_derivative():
-    # y = v w with v = w = 1 and the loss 1.1 y: both gradients are 1.1, and against them y moves by
-    # 2.2 at first, though not so for long.
+    # y = v w with v = w = 1 and the loss 1.1 y: both gradients are 1.1. A step against them moves y
+    # by 2.2 at first, though not for long.
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     with torch.no_grad():
         for layer in model:
@@ -120,8 +122,8 @@ def batch_of(seed: int) -> tuple[Tensor, Tensor]:
 def real_change(
     model: nn.Sequential, groups: tuple[Group, ...], formats: Formats, *, later: bool
 ) -> list[float]:
-    """Of each group: the mean square of what its demotion does to the loss of batches that were not
-    scored, or, later, to the loss after a step of lr 0.1."""
+    """For each group, the mean square of what its demotion does to the loss of batches that were
+    not scored or, if `later`, to the loss after a step of lr 0.1."""
 
     def losses(low: frozenset[str]) -> Tensor:
         found = []
@@ -174,7 +176,7 @@ def test_scores_rank_groups_as_the_loss_really_changes(formats: Formats):
     real = real_change(model, groups, formats, later=formats is BACKWARD)
     guess = [found.scores[each.index] for each in groups]
     assert ranks_alike(guess, real) > 0.7
-    # They are of its size too, not only in its order.
+    # The scores have the size of the real changes too, not only their order.
     ratios = [a / b for a, b in zip(guess, real, strict=True) if b]
     assert all(1 / 20 < ratio < 20 for ratio in ratios), ratios
 

@@ -54,7 +54,7 @@ def test_multi_head_attention_is_its_products(crossed: bool):
         "layer.out_proj.weight": 64, "layer.out_proj.bias": 8,
     }  # fmt: skip
     assert found["values"].inputs == ("layer.softmax", f"layer.{projections[-1]}")
-    # One packed weight, whatever reads it.
+    # There is one packed weight, whatever reads it.
     assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
 
 

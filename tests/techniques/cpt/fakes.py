@@ -36,7 +36,7 @@ class Quantized(nn.Linear):
 
 
 class Summing(Quantized):
-    """Has an accumulator to set as well."""
+    """A layer that has an accumulator to set as well."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)
@@ -47,7 +47,7 @@ class Summing(Quantized):
 
 
 class Separate(nn.Module):
-    """Takes bits of inputs and weights apart, and formats not."""
+    """A module that takes the bits of inputs and weights apart, and takes no formats."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Separate(nn.Module):
 
 
 class Emulating(lp.nn.Linear):
-    """Says what it rounds, and refuses bits where it rounds nothing."""
+    """A layer that says what it rounds, and refuses bits where it rounds nothing."""
 
     def __init__(self, *sizes: int, recipe: Any) -> None:
         super().__init__(*sizes, recipe=recipe)
@@ -79,7 +79,7 @@ class Emulating(lp.nn.Linear):
 
 
 class Named:
-    """No module; remembers every call."""
+    """An object that is no module and remembers every call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int]] = []

@@ -13,7 +13,7 @@ from lpkernels.techniques.cpt import NoPrecisionPassed, precision_range_test
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.techniques.cpt.fakes import Quantized, small_model
 
-# Where accuracies end; they rise from 0.1.
+# The accuracies rise from 0.1 and end at these values.
 ENDS = {2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.801, 7: 0.801, 8: 0.801}
 
 
@@ -67,7 +67,7 @@ def test_none_that_passes_is_an_error_with_the_trace() -> None:
 
 
 class Counter:
-    """Something else with a state."""
+    """Another object that has a state."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -80,7 +80,8 @@ class Counter:
 
 
 class Noisy(Quantized):
-    """Has a buffer that no state_dict holds, and makes another in its first forward pass."""
+    """A layer that has a buffer that no state_dict holds, and makes another in its first forward
+    pass."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)
@@ -93,7 +94,7 @@ class Noisy(Quantized):
 
 
 class Training:
-    """A user's loop, that touches all there is."""
+    """A user's loop that touches all there is."""
 
     def __init__(self, optimizer: str = "adam") -> None:
         random.seed(0)
@@ -112,7 +113,7 @@ class Training:
 
     def __call__(self) -> float:
         x = torch.randn(8, 6) + random.random() + np.random.rand()  # noqa: NPY002
-        # In place and by new tensors.
+        # Gradients are cleared in place or replaced by new tensors.
         self.optimizer.zero_grad(set_to_none=self.counter.count % 3 == 2)
         loss = self.model(x).square().mean()
         loss.backward()

@@ -11,7 +11,7 @@ from tests.techniques.cpt.fakes import Quantized, small_model
 
 
 class Ranged(Quantized):
-    """Keeps the largest input of training since it was reset."""
+    """A layer that keeps the largest input of training since it was reset."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)

@@ -13,7 +13,7 @@ from lpkernels.techniques.cpt import NAMED, PROFILES, Schedule, bits_at, named_s
 # A slow machine is no failure.
 QUICK = settings(max_examples=50, deadline=None)
 
-# Of their code, one cycle; digits stand for bits.
+# One cycle of the papers' code; digits stand for bits.
 CYCLES = [
     (8, (3, 8), "cosine", "33456678"),
     (10, (3, 8), "cosine", "3334566788"),
@@ -88,7 +88,7 @@ def test_only_ties_differ_from_the_published_formula() -> None:
         (1, 2, (3, 8), 6),
         (1, 2, (2, 5), 4),
         (1, 2, (4, 5), 4),
-        # (1 - cos(pi / 3)) / 2 is 1/4: 3.5 and 4.5.
+        # (1 - cos(pi / 3)) / 2 is 1/4, so the ties are 3.5 and 4.5.
         (1, 3, (3, 5), 4),
         (2, 3, (3, 5), 4),
         (1, 3, (4, 6), 4),
@@ -174,7 +174,7 @@ def test_shuffled_bits_are_the_same_in_another_order() -> None:
     assert digits(b[:5]) == "88888"
     assert list(b) == [made.bits_at(t, 165) for t in range(165)]
     assert list(b) == list(made.replace(seed=0).plan(165)) != list(made.replace(seed=1).plan(165))
-    # Pinned: other versions of numpy must not change a run.
+    # The order is pinned: other versions of numpy must not change a run.
     assert digits(Schedule((3, 8), 2, shuffled=True, seed=1).plan(16)) == SHUFFLED
 
 

@@ -42,7 +42,7 @@ def test_a_user_loop_trains_with_skipped_steps() -> None:
     for step in range(8):
         optimizer.zero_grad()
         model(x).square().mean().backward()
-        # Every other update is skipped, as one that is not finite.
+        # Every other update is skipped, as an update that is not finite would be.
         if step % 2:
             optimizer.step()
         scheduler.step()
@@ -91,7 +91,7 @@ def test_weights_have_bits_of_their_own_where_a_target_takes_them() -> None:
 
 
 class Fixed(nn.Module):
-    """Takes one number of bits for all operands."""
+    """A module that takes one number of bits for all operands."""
 
     def set_precision(self, forward: int, backward: int) -> None:
         self.bits = int(forward), backward

@@ -14,7 +14,7 @@ FLOATS = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat"}
 
 
 class Refusing(Quantized):
-    """Takes up to 6 bits, and keeps what it was told in a tensor and a list."""
+    """A layer that takes up to 6 bits, and keeps what it was told in a tensor and a list."""
 
     MOST = 6
 
@@ -42,7 +42,7 @@ def test_a_width_that_a_target_refuses_changes_nothing() -> None:
 
 
 class Awkward(Quantized):
-    """Is made in a way of its own, and holds what cannot be copied."""
+    """A layer that is made in its own way, and holds what cannot be copied."""
 
     def __new__(cls, *sizes: int) -> "Awkward":
         if not sizes:

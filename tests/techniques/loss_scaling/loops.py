@@ -34,7 +34,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Equal values, in lists or tensors."""
+    """Whether two values are equal; they may be lists or tensors."""
     if isinstance(one, list):
         return len(one) == len(two) and all(same(a, b) for a, b in zip(one, two, strict=True))
     return torch.equal(one, two) if isinstance(one, Tensor) else one == two

@@ -54,7 +54,7 @@ def gradient(parameter: Tensor, number: int, step: int) -> Tensor:
 
 
 def train(optimizer: Optimizer, held: list[nn.Parameter], steps: Iterable[int]) -> None:
-    """Steps with the gradients of these numbers."""
+    """Take steps with the gradients of these numbers."""
     for step in steps:
         for number, parameter in enumerate(held):
             parameter.grad = gradient(parameter, number, step)
@@ -72,7 +72,7 @@ def wrapped(name: str, held: list[nn.Parameter], **formats: Any) -> MasterWeight
 
 
 def assert_same(one: Any, two: Any, name: str = "state") -> None:
-    """Nested states: the same keys, plain values and bits."""
+    """Check that nested states have the same keys, plain values and bits."""
     if isinstance(one, Tensor):
         assert_bit_equal(one, two, name)
     elif isinstance(one, dict):

@@ -27,7 +27,8 @@ def closure_of(
     scale: Callable[[Tensor], Tensor],
     factors: list[float] | None = None,
 ) -> Callable[[], Tensor]:
-    """The loss of a regression; evaluation i is multiplied by factors[i], the others by 1."""
+    """A closure that computes the loss of a regression; evaluation i is multiplied by factors[i],
+    and the others by 1."""
     left = list(factors or ())
 
     def closure() -> Tensor:
@@ -82,13 +83,13 @@ def test_evaluation_that_is_not_finite_undoes_the_step(
         assert scaler.last_step == StepRecord(ran=False, parameter="weight")
     scaler.update()
     assert scaler.get_scale() == (8.0 if skipped else 16.0)
-    # It goes on from there.
+    # The scaler goes on from there.
     scaler.step(optimizer, closure_of(model, optimizer, scaler.scale))
     assert scaler.last_step == StepRecord(ran=True)
 
 
 class Sharpness(torch.optim.Optimizer):
-    """Steps with the gradient of the point uphill of here, as SAM (Foret et al. 2020)."""
+    """An optimizer that uses the gradient at a point uphill of here, as SAM (Foret et al. 2020)."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, {"lr": lr})

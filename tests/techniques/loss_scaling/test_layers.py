@@ -23,7 +23,7 @@ def inputs(name: str) -> tuple[Tensor, ...]:
 
 
 def gradients(model: nn.Module, given: tuple[Tensor, ...]) -> list[Tensor]:
-    """Those of inputs and parameters, of a loss that is no sum."""
+    """The gradients of inputs and parameters, for a loss that is no sum."""
     leaves = [x for x in given if x.requires_grad] + list(model.parameters())
     for leaf in leaves:
         leaf.grad = None
@@ -78,10 +78,10 @@ def by_hand(model: nn.Linear, x: Tensor, dy: Tensor, exponent: int) -> list[Tens
 @pytest.mark.parametrize("order", ["convert first", "scale first"])
 @pytest.mark.parametrize("exponent", [0, 12, 20, 40, -3])
 def test_fp8_gradients_are_those_by_hand(order: str, exponent: int) -> None:
-    """At 0 the small gradients vanish in e5m2; at 40 they overflow."""
+    """With exponent 0 the small gradients vanish in e5m2; with exponent 40 they overflow."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3))
-    # Few significant bits, so that the sums are exact in any order.
+    # The values have few significant bits, so that the sums are exact in any order.
     x = torch.randint(-4, 5, (2, 4)).float().requires_grad_()
     with torch.no_grad():
         model[0].weight.copy_(torch.randint(-4, 5, (3, 4)).float())
@@ -107,7 +107,7 @@ def blocks() -> nn.Sequential:
 
 
 def seen(model: nn.Module, exponents: dict[str, int]) -> dict[str, float]:
-    """By how much the gradient of each linear layer's output is multiplied inside the layer."""
+    """The factor by which each linear layer's output gradient is multiplied inside the layer."""
     ratios: dict[str, float] = {}
     plain: dict[str, Tensor] = {}
 
@@ -115,7 +115,8 @@ def seen(model: nn.Module, exponents: dict[str, int]) -> dict[str, float]:
         def linear(x: Tensor) -> Tensor:
             y = nn.functional.linear(x, layers[name].weight, layers[name].bias)
             y.register_hook(lambda gradient: into.__setitem__(name, gradient))
-            # The gradient that the layer's products get, not that of what it returns.
+            # This is the gradient that the layer's products get, not the gradient of what the layer
+            # returns.
             return y.clone()
 
         return linear

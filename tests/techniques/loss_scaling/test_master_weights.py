@@ -19,7 +19,7 @@ from tests.techniques.loss_scaling.optimizers import (
     wrapped,
 )
 
-# The fused pass rounds where torch multiplies and adds at once.
+# The fused pass is off: it rounds where torch multiplies and adds at once.
 FP32 = {"weight": "fp32", "master": "fp32", "state": "fp32", "fused": False}
 STEPS = range(1, 6)
 
@@ -44,7 +44,7 @@ def test_float32_gives_the_bits_of_the_optimizer_alone(name: str) -> None:
 def test_float32_masters_beside_working_copies_are_the_optimizer_alone(
     name: str, dtype: torch.dtype
 ) -> None:
-    """Working copies in bf16, as emulated values or in the dtype: the masters do not see it."""
+    """The masters do not see working copies in bf16, as emulated values or in the dtype."""
     bare = [nn.Parameter(p.detach().bfloat16().float()) for p in parameters()]
     held = [nn.Parameter(p.detach().bfloat16().to(dtype)) for p in parameters()]
     alone, optimizer = OPTIMIZERS[name](bare), wrapped(name, held, weight="bf16", fused=False)
@@ -75,7 +75,7 @@ def test_channels_last_gives_the_bits_of_the_optimizer_alone() -> None:
     assert_bit_equal(held[0].detach(), bare[0].detach())
 
 
-# Elementwise, in the order of the class's docstring.
+# The step works elementwise, in the order of the class's docstring.
 def test_a_step_rounds_gradient_master_states_and_working_copy() -> None:
     (p,) = parameters(shapes=[(33,)])
     formats = {"weight": "e4m3fn", "master": "e6m9", "state": "e5m7", "grad": "e5m2"}
@@ -152,7 +152,7 @@ def test_exceptions_by_name() -> None:
         "e4m3fn",
         "e8m23",
     ]
-    # the first glob that matches holds
+    # the first glob that matches decides
     assert str(formats["0.bias"].grad) == "e5m2" and formats["1.bias"].grad is None
     assert str(formats["0.weight"].state) == "e8m3" and str(formats["1.weight"].state) == "e8m23"
     assert list(optimizer.stagnation()) == ["0.weight", "0.bias", "1.weight", "1.bias"]

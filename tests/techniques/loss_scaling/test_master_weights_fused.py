@@ -63,7 +63,7 @@ def test_float32_is_the_optimizer_alone_but_for_the_last_places(name: str) -> No
     train(alone, bare, STEPS)
     train(optimizer, held, STEPS)
     for p, q in zip(held, bare, strict=True):
-        # torch's foreach step differs as much from its own single-tensor one
+        # torch's foreach step differs by as much from torch's own single-tensor step
         torch.testing.assert_close(p, q, rtol=1e-6, atol=2e-7)
         for key, value in alone.state[q].items():
             if isinstance(value, Tensor):
@@ -72,7 +72,7 @@ def test_float32_is_the_optimizer_alone_but_for_the_last_places(name: str) -> No
 
 @recipes
 def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, Any]) -> None:
-    """Plain SGD with a power of two: the same bits, draws, counts and step numbers."""
+    """Plain SGD with a power of two gives the same bits, draws, counts and step numbers."""
     ends = []
     for fused in (True, False):
         held = parameters()
@@ -91,7 +91,7 @@ def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, 
 def test_the_draws_of_states_are_those_of_the_general_path(
     name: str, recipe: dict[str, Any]
 ) -> None:
-    """One step from the same state: what differs are values at the edge of two draws."""
+    """After one step from the same state, only values at the edge of two draws differ."""
     (p,) = parameters(shapes=[(4000,)])
     first = make(name, [p], True, recipe)
     train(first, [p], [1, 2, 3])
@@ -113,7 +113,7 @@ def test_the_draws_of_states_are_those_of_the_general_path(
 @recipes
 @pytest.mark.parametrize("name", ["nesterov", "adamw"])
 def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any]) -> None:
-    """The same keys, shapes and dtypes, and after a round trip the same bits."""
+    """The keys, shapes and dtypes are the same, and after a round trip so are the bits."""
     held = parameters()
     fused = make(name, held, True, recipe)
     train(fused, held, [1, 2])
@@ -148,14 +148,14 @@ def test_nothing_is_read(name: str) -> None:
         optimizer.grad_scale = torch.tensor(8.0)
         with Reads() as reads:
             optimizer.step()
-        # in the second step, whether the first one ran and began the states
+        # the second step reads whether the first one ran and began the states
         has_states = name not in ("sgd", "decay")
         assert reads.count == (has_states and step == 1)
 
 
 def test_parameters_of_any_kind_share_a_step() -> None:
-    """Dtypes, groups, exceptions, one without a gradient and one that only the general path takes,
-    as if each were alone."""
+    """Parameters that differ in dtype, group or exceptions, one without a gradient and one that
+    only the general path takes, step together as if each were alone."""
     shapes = [(9,), (9,), (9,), (9,), (3, 3, 2, 2)]
     dtypes = [torch.float32, torch.bfloat16, torch.float32, torch.float32, torch.float32]
 
@@ -180,7 +180,8 @@ def test_parameters_of_any_kind_share_a_step() -> None:
         for number, p in enumerate(together):
             p.grad = None if (step, number) == (1, 0) else gradient(p, number, step)
         one.step()
-        # the draws are keyed by the step: all of them in one step, one batch after the other
+        # the draws are keyed by the step: all parameters take part in one step, one batch
+        # after the other
         for q, p in zip(apart, together, strict=True):
             q.grad = p.grad
         other.step()

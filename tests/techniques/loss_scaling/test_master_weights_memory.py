@@ -52,7 +52,7 @@ def test_bytes_are_those_of_the_formats(case: str) -> None:
     bits = sum(row.bits for row in kept)
     assert bits == BITS[case] * N
     assert sum(row.bytes for row in kept) == pytest.approx(bits / 8, rel=0.02)
-    # nothing is kept that no row counts
+    # everything that is kept is counted by a row
     (state,) = optimizer.state.values()
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
     assert sum(t.untyped_storage().nbytes() for t in tensors) == sum(
@@ -115,7 +115,7 @@ def _tensor(value: Any) -> bool:
 @pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_transient_memory_is_about_what_is_reported(case: str) -> None:
-    """Of the largest parameter alone, with an optimizer that needs no memory of its own."""
+    """The largest parameter alone takes such memory; the optimizer needs none of its own."""
     formats = dict(CASES[case])
     if isinstance(formats.get("state"), dict):
         formats["state"] = "e5m2"
@@ -141,5 +141,5 @@ def test_the_fused_pass_needs_no_transient_memory() -> None:
         with Peak() as mode:
             optimizer.step()
     assert memory(optimizer)[-1].bytes == 0
-    # the number and the seed of the step
+    # only the number and the seed of the step take memory
     assert mode.peak < 1000

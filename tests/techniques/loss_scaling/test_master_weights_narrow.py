@@ -57,7 +57,7 @@ def test_fp16_weights_stay_where_they_are() -> None:
 )
 def test_masters_and_compensation_follow_every_update(formats: dict[str, Any]) -> None:
     value, optimizer, _ = fallen(**formats)
-    # specs of mixed precision: 0.18066406 after rounding to fp16
+    # the specs of mixed precision give 0.18066406 after rounding to fp16
     assert float(lp.quantize(torch.tensor(value), "fp16")) == 0.1806640625
     assert optimizer.stagnation()["0"].unchanged == 0
 
@@ -73,7 +73,8 @@ def test_a_stochastic_16_bit_master_follows_in_the_mean() -> None:
         p.grad = torch.full((64,), 2e-4)
         optimizer.step()
     (ended,) = masters(optimizer, [p])
-    # one update moves by 2^-10 with chance 0.2 or so: a variance of 2e-4 * 2^-10 * 4096 at most
+    # one update moves by 2^-10 with a chance of 0.2 or so, so the variance is 2e-4 * 2^-10 * 4096
+    # at most
     sigma = (2e-4 * 2.0**-10 * 4096) ** 0.5
     assert abs(float(ended.mean()) - (1 - 4096 * 2e-4)) < 3 * sigma / 8
     assert_bit_equal(ended, lp.quantize(ended, "e6m9"))
@@ -122,7 +123,7 @@ ROUNDINGS = (
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("fmt", ["bf16", "tf32", "e8m1", "e8m22"])
 def test_a_split_master_is_reassembled_exactly(fmt: str, rounding: str) -> None:
-    """Ties, subnormals, overflow, zeros and infinities, whatever the working copy is rounded by."""
+    """Ties, subnormals, overflow, zeros and infinities return, whatever rounds the working copy."""
     codes = torch.randint(-(2**31), 2**31 - 1, (500,), dtype=torch.int64).to(torch.int32)
     ties = torch.randint(-(2**15), 2**15, (100,)).to(torch.int32) * 65536 + 32768
     special = torch.tensor(
@@ -151,7 +152,7 @@ def test_a_split_master_keeps_16_bits_beside_bf16() -> None:
 
 
 def test_a_nan_master_stays_nan_in_a_split_one() -> None:
-    """Whatever its bits: the working copy has the one NaN that rounding makes."""
+    """This holds whatever its bits are: the working copy has the one NaN that rounding makes."""
     signed = torch.tensor([-1], dtype=torch.int32).view(torch.float32)
     p = nn.Parameter(torch.cat([signed, torch.ones(2)]))
     optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="bf16", split=True)
@@ -208,7 +209,7 @@ def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
 
 
 def test_a_parameter_draws_the_same_whatever_others_do() -> None:
-    """Its number counts, not how many gradients came before it."""
+    """A parameter's number counts, not how many gradients came before it."""
     torch.manual_seed(3)
     held = parameters()
     optimizer = wrapped("sgd", held, weight="e5m2:stochastic")

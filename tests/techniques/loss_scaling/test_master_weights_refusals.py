@@ -118,7 +118,7 @@ def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str 
     with pytest.raises(kind, match=error):
         MasterWeights(inner, **{"weight": "fp16", **formats})
     assert_same([p.detach() for p in held], before)
-    # it may be wrapped still
+    # the optimizer may still be wrapped
     MasterWeights(inner, weight="fp16")
 
 

@@ -39,7 +39,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(
     torch.save(saved, tmp_path / "checkpoint.pt")
     train(optimizer, held, [4, 5, 6])
 
-    # made from other weights and another seed
+    # the other optimizer is made from other weights and another seed
     torch.manual_seed(77)
     resumed = [nn.Parameter(torch.randn(7, 9))]
     other = wrapped(name, resumed, **recipe)
@@ -121,7 +121,7 @@ def test_masters_are_lent_and_given_back(dtype: torch.dtype) -> None:
         for p in held:
             assert p.dtype == torch.float32 and p.requires_grad
             assert_bit_equal(p.detach(), optimizer.state[p]["master"])
-            # whatever is done inside
+            # whatever is done inside has no effect after it
             p.data.fill_(7.0)
     assert_same(snapshot(optimizer, held), before)
     train(optimizer, held, [3])

@@ -25,10 +25,10 @@ NARROW = {
     "compensation": "e5m2:stochastic",
 }
 SPLIT = {"weight": "bf16:stochastic", "split": True, "state": "fp4_e2m1"}
-# No code for what a broken gradient makes.
+# The fixed formats have no code for what a broken gradient makes.
 FIXED = {"weight": "fp32", "master": "fixed18_f12"}
 KAHAN = {**FIXED, "compensation": "fixed16_f14"}
-# One pass, for the optimizers that have one.
+# These formats take one pass, with the optimizers that have one.
 FUSED = {"weight": "bf16", "master": "e6m9:stochastic", "state": "bf16:stochastic"}
 RECIPES = {
     "fused": FUSED,
@@ -80,7 +80,7 @@ def test_a_skipped_step_changes_nothing(name: str, recipe: dict[str, Any]) -> No
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 def test_skipped_steps_leave_no_trace_in_what_follows(name: str, recipe: dict[str, Any]) -> None:
-    """The first one too, before the optimizer has states."""
+    """This holds for a skipped first step too, before the optimizer has states."""
     ends = []
     for skips in (False, True):
         torch.manual_seed(0)
@@ -109,7 +109,7 @@ def test_a_step_with_the_flag_down_is_a_plain_step(name: str) -> None:
 
 
 def test_gradients_are_unscaled_in_float32() -> None:
-    """A gradient of 1e-8 in fp16, times 1024 and back: 1.0011718e-8."""
+    """A gradient of 1e-8 in fp16, times 1024 and back, is 1.0011718e-8."""
     p = nn.Parameter(torch.zeros(1, dtype=torch.float16))
     optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16")
     p.grad = torch.tensor([1e-8 * 1024], dtype=torch.float16)
@@ -120,7 +120,7 @@ def test_gradients_are_unscaled_in_float32() -> None:
 
 @pytest.mark.parametrize("unscales", [False, True])
 def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -> None:
-    """The trace of scales and weights that torch's scaler makes with plain SGD."""
+    """The trace of scales and weights is the one that torch's scaler makes with plain SGD."""
     infinite = [0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 0, 0]
     ends = []
     for wraps in (False, True):
@@ -146,7 +146,7 @@ def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -
 
 
 class Unread(torch.utils._python_dispatch.TorchDispatchMode):
-    """Counts reads of tensors into Python, and what may wait for a device."""
+    """A mode that counts reads of tensors into Python, and calls that may wait for a device."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -157,7 +157,7 @@ def test_last_step_keeps_no_gradient() -> None:
         gc.collect()
         assert alive() is None
         assert scaler.last_step == StepRecord(ran=False, parameter=want)
-    # Zeroed in place, it is not taken for a finite one.
+    # A broken gradient that is zeroed in place is not taken for a finite one.
     optimizer, scaler = SGD([weight], lr=0.1, fused=True), LossScaler()
     backward(scaler, [weight], INF)
     scaler.step(optimizer)
@@ -220,7 +220,7 @@ def test_losses_with_scales_of_their_own_add_up() -> None:
 def test_each_scale_answers_for_its_own_loss(
     gradients: tuple[float, float], scales: tuple[float, float]
 ) -> None:
-    """The last sum is infinite though its terms are not: nobody's scale shrinks."""
+    """The last sum is infinite though its terms are not, so nobody's scale shrinks."""
     weight = parameter(1.0)
     optimizer = SGD([weight], lr=1.0)
     one, two = LossScaler(init_scale=1.0), LossScaler(init_scale=1.0)
@@ -259,7 +259,7 @@ OPTIMIZERS = [
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
 def test_every_optimizer_of_torch_steps_and_skips(kind: Any) -> None:
-    """As without scaling, to the bit, and not at all where a gradient is not finite."""
+    """A step is as without scaling, to the bit; none is taken where a gradient is not finite."""
     torch.manual_seed(0)
     start, gradients = torch.randn(4, 3), torch.randn(3, 4, 3)
     ours, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())

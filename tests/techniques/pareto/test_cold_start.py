@@ -16,7 +16,7 @@ MEMORY = (np.arange(5, 10)[:, None] * 10.0 + np.arange(4)).ravel()
 
 
 class Task:
-    """Gives errors, and remembers for which configurations."""
+    """A task that gives errors, and remembers for which configurations it gave them."""
 
     def __init__(self, errors: np.ndarray) -> None:
         self.errors, self.asked = errors, list[int]()
@@ -76,7 +76,7 @@ def test_it_finds_most_of_the_frontier():
 
 
 def test_it_ends_when_no_band_reaches_the_frontier():
-    # Every configuration but the smallest is worse than that one, by far more than the bands.
+    # Every other configuration is worse than the smallest one, by far more than the bands.
     hopeless = np.linspace(0.1, 0.9, 20)
     found, task = start(hopeless, n=20)
     assert found.ended == "bands"

@@ -68,7 +68,7 @@ def test_propensities_weigh_by_their_inverse():
     mask = some_of(x.shape, 0.7)
     p = np.random.default_rng(2).uniform(0.2, 1, x.shape)
     by_weight = complete(x, mask, rank=2, lam=0.1, weights=1 / p).values
-    # What was not observed may have had no chance at all.
+    # A cell that was not observed may have had no chance at all.
     by_propensity = complete(x, mask, rank=2, lam=0.1, propensities=np.where(mask, p, 0)).values
     assert by_propensity == pytest.approx(by_weight, abs=1e-12)
     assert np.abs(by_weight - complete(x, mask, rank=2, lam=0.1).values).max() > 1e-3

@@ -30,7 +30,8 @@ X = torch.zeros(BATCH, 2, 4, 4)
 
 def test_tensors_are_counted_once():
     counts = count_tensors(Residual(), X)
-    # Convolution, norm (the ReLU writes into it) and sum; the flattened one is a view.
+    # It counts the convolution, the norm (the ReLU writes into it) and the sum; the flattened sum
+    # is a view.
     assert counts == {
         "params": 2 * 2 * 9 + 2 + 4 + 165,
         "activations": 3 * MAP,
@@ -41,7 +42,8 @@ def test_tensors_are_counted_once():
 
 def test_hooked_counts_the_output_of_every_module():
     counts = count_tensors(Residual(), X, count="hooked")
-    # Convolution, norm, both calls of the ReLU; the linear layer and the model return the output.
+    # It counts the convolution, the norm and both calls of the ReLU; the linear layer and the model
+    # return the output.
     assert counts["activations"] == 4 * MAP + BATCH * 5
 
 

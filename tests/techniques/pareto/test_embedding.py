@@ -60,7 +60,7 @@ def test_ridge_makes_the_embedding_of_the_task_shorter():
              for r in (0, 1e-9, 0.1, 1)]  # fmt: skip
     assert found[1] == pytest.approx(found[0])
     assert found[0] > found[2] > found[3] > 0
-    # One measurement for two dimensions: only a ridge says which is meant.
+    # With one measurement for two dimensions, only a ridge says which embedding is meant.
     assert np.isfinite(predict(Y, [0], NEW[:1], ridge=0.1)).all()
 
 

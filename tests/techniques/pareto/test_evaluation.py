@@ -29,7 +29,7 @@ def test_figures_of_one_comparison():
     truth, predicted = np.array([0.8, 0.4, 0.2, 0.6]), np.array([0.8, 0.9, 0.2, 0.5])
     found = compare(truth, predicted, memory, np.array([0, 2]))
     assert found["rmse"] == pytest.approx(np.sqrt((0.5**2 + 0.1**2) / 2))
-    # True: (.25, .8), (.5, .4), (1, .2). Predicted: (.25, .8), (1, .2).
+    # The true frontier is (.25, .8), (.5, .4), (1, .2); the predicted one is (.25, .8), (1, .2).
     assert found["hyperdiff"] == pytest.approx(0.25 * 0.2 + 0.5 * 0.6 - 0.75 * 0.2)
     assert found["hypervolume"] == pytest.approx(0.75 * 0.2 / (0.25 * 0.2 + 0.5 * 0.6))
     assert found["convergence"] == 0
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_records():
 
 
 def test_the_task_itself_is_not_learned_from(monkeypatch):
-    """What was not measured of a task changes nothing that is predicted of it."""
+    """The errors of a task that were not measured change nothing that is predicted of it."""
     seen: list[np.ndarray] = []
 
     def remembered(truth, predicted, memory, measured):

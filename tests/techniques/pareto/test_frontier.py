@@ -15,7 +15,7 @@ from lpkernels.techniques.pareto import (
     pareto_front,
 )
 
-# A to G of the spec: memory, error.
+# The points A to G of the spec, as memory and error.
 POINTS = np.array([(1, 0.9), (2, 0.5), (2, 0.6), (3, 0.5), (4, 0.2), (5, 0.25), (5, 0.1)])
 PREDICTED = np.array([(1, 0.8), (2, 0.5), (5, 0.25)])
 REFERENCE = (6, 1)
@@ -38,7 +38,7 @@ def test_distances_of_the_vector():
     front = POINTS[pareto_front(*POINTS.T)]
     scale = np.array([6, 1])
     assert convergence(front / scale, PREDICTED / scale) == pytest.approx(0.25 / 3)
-    # As given: the scale is the caller's.
+    # The points are taken as given: their scale is the caller's.
     assert convergence(front, PREDICTED) == pytest.approx((0.1 + 0 + 0.15) / 3)
     assert convergence(front, front) == 0
 
@@ -92,7 +92,7 @@ def test_the_best_below_a_cap_is_chosen():
     assert choose(*POINTS.T, 6) == 6
     assert choose(*POINTS.T, 4.5) == 4
     assert choose(*POINTS.T, 2) == 1
-    # Equal errors: the smaller, then the first.
+    # Of equal errors, the one of smaller memory is chosen, and then the first one.
     assert choose([3, 2, 2], [0.5, 0.5, 0.5], 9) == 1
 
 

@@ -50,7 +50,7 @@ def test_every_configuration_of_the_paper_makes_a_recipe() -> None:
 
 
 def test_every_tensor_of_a_perceptron_is_in_its_format() -> None:
-    """The input and the logits in the high one, all else in the low one, gradients as well."""
+    """The input and the logits have the high format; all else has the low one, gradients too."""
     model = lp.convert(network(), RECIPE.policy)
     optimizer = MasterWeights(
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **RECIPE.masters
@@ -70,7 +70,8 @@ def test_every_tensor_of_a_perceptron_is_in_its_format() -> None:
     for name in ("0", "1", "2", "3"):
         assert is_in(seen[name], "e4m2_sat"), name
     assert not is_in(seen["4"], "e4m2_sat") and is_in(seen["4"], "e6m9_sat")
-    # What the layer is given is the softmax's, in float32; what it computes with is rounded inside.
+    # The layer is given the softmax's gradient, in float32; the one it computes with is rounded
+    # inside.
     for name in ("1", "3"):
         assert is_in(seen[f"{name}'s gradient"], "e4m2_sat"), name
     scaler.step(optimizer)

@@ -21,7 +21,7 @@ def embeddings(rank: int, size: int, seed: int = 0) -> np.ndarray:
 
 
 def log_det(y: np.ndarray, shares: np.ndarray) -> float:
-    """In the basis in which y is orthonormal."""
+    """The log-determinant in the basis in which y is orthonormal."""
     y = np.linalg.qr(y.T)[0].T
     return float(np.linalg.slogdet((y * shares) @ y.T)[1])
 
@@ -86,7 +86,7 @@ def test_the_relaxation_keeps_to_the_budget():
     assert cost @ shares == pytest.approx(12)
     chosen = select(y, cost=cost, budget=12)
     assert log_det(y, shares) > chosen_log_det(y, chosen)
-    # More money than there is to buy.
+    # The budget is more than there is to buy.
     assert relaxed(y, cost=cost, budget=1000).tolist() == [1] * 30
 
 
@@ -101,7 +101,7 @@ def test_an_item_too_dear_for_what_is_left_is_skipped(method: str):
 
 
 def test_a_budget_leaves_room_for_every_dimension():
-    # The longest embedding costs all there is.
+    # The longest embedding costs the whole budget.
     y = np.array([[10.0, 1, 0, 0], [0, 0, 1, 2]])
     chosen = select(y, cost=[8.0, 2, 2, 3], budget=8)
     assert chosen_log_det(y, chosen) > -np.inf

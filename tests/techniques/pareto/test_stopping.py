@@ -11,9 +11,9 @@ FINISHED = [[0.5, 0.4, 0.3, 0.2], [0.7, 0.5, 0.4, 0.3], [0.4, 0.3, 0.25, 0.2]]
 
 def test_the_band_is_what_finished_runs_gained() -> None:
     assert final_error(FINISHED, [0.6]) == pytest.approx((0.3, 0.2, 0.4))
-    # From the second report on they gain .2, .2 and .1.
+    # From the second report on, the finished runs gain .2, .2 and .1.
     assert final_error(FINISHED, [0.9, 0.6]) == pytest.approx((0.4, 0.4, 0.5))
-    # The ends are taken outward to gains that occurred, however narrow the band.
+    # The ends of the band are moved outward to gains that occurred, however narrow the band is.
     assert final_error(FINISHED, [0.6], level=0.01)[1:] == pytest.approx((0.2, 0.4))
 
 
@@ -49,9 +49,9 @@ def with_three_finished() -> EarlyStop:
 
 def test_a_run_ends_when_its_band_cannot_reach_the_frontier() -> None:
     run = with_three_finished().start(3)
-    # Memory 25: the least error known with at most that is 0.2. At best this one gains 0.4.
+    # With memory of at most 25, the least error known is 0.2. At best this run gains 0.4.
     assert run.report(0.59)
-    # From the second report at best 0.2.
+    # From the second report on, it gains at best 0.2.
     assert not run.report(0.41)
     assert run.ended == "hopeless" and run.error == pytest.approx(0.41 - 0.2)
 
@@ -60,7 +60,7 @@ def test_less_memory_has_less_to_beat() -> None:
     stop = EarlyStop([10, 20, 30, 5], reports=4, least=3)
     for index, errors in enumerate(FINISHED):
         finish(stop, index, errors)
-    # Nothing is known with at most 5: any error is on the frontier.
+    # No error is known with memory of at most 5, so any error is on the frontier.
     finish(stop, 3, [0.99, 0.98, 0.97, 0.96])
 
 

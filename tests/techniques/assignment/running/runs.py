@@ -41,7 +41,7 @@ def gradients(assigned: Assigned, batch: tuple[Any, Any]) -> tuple[Tensor, dict[
 
 
 class Both(torch.autograd.Function):
-    """Rounded by one format forward, by another one backward."""
+    """The identity, rounded by one format forward and by another one backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Any, backward: Any) -> Tensor:

@@ -38,7 +38,7 @@ def made(ratio: float = 0.6) -> Assignment:
 
 
 def widened(assigned: Assigned, **elements: int) -> None:
-    """Weights by which so many elements of the results overflow that a ratio is what is asked."""
+    """Fill the norm's parameters, which decide how many of its results overflow."""
     norm = assigned.model.get_submodule("1")
     with torch.no_grad():
         for name, value in elements.items():
@@ -48,7 +48,7 @@ def widened(assigned: Assigned, **elements: int) -> None:
 def test_an_overflow_promotes_one_tensor_two_steps_later():
     model, batch = chain()
     assigned = assigned_of(model, batch, 0.6)
-    # Results of mean 20 and deviation 20; what is behind them reads the saturated ones.
+    # The results have mean 20 and deviation 20; the operations after them read the saturated ones.
     widened(assigned, weight=20, bias=20)
     before = assigned.assignment
     overflowing = norm_overflows(assigned, batch)
@@ -103,7 +103,7 @@ def test_two_of_two_hundred_promote_and_one_does_not():
             promoted = assigned.step()
         return promoted
 
-    # What the input holds saturates, so nothing behind it overflows.
+    # The values that the input holds saturate, so nothing behind it overflows.
     assert after(1) == ()
     assert after(2) == ("input.Y",)
 
@@ -178,7 +178,7 @@ def test_the_model_is_changed_by_the_optimizer_alone():
     assignment = made()
     with assign(model, F.cross_entropy, assignment) as assigned:
         assigned(*batch)
-        # Batch norm updates its statistics in training; all else is as it was.
+        # Batch norm updates its statistics in training; everything else is as it was.
         for name, value in model.state_dict().items():
             assert torch.equal(value, before[name]) != ("running" in name or "num" in name)
     assert [type(module) for module in model.modules()] == classes
@@ -199,7 +199,7 @@ def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
     plain = assigned.model(batch[0])
     assert not torch.equal(y, plain)
     torch.testing.assert_close(y, plain.detach(), rtol=0.2, atol=0.2)
-    # Any size, and nothing of it is counted.
+    # The batch may have any size, and none of its values are counted.
     assert assigned.output(torch.randn(7, 1, 8, 8)).shape == (7, 10)
     assigned.model.train()
     gradients(assigned, batch)

@@ -109,7 +109,8 @@ def test_a_tensor_that_is_not_rounded_is_found(key: str, monkeypatch: Any) -> No
     monkeypatch.setattr(Table, "rounded", skipping(key))
     departures = audit(assigned, batch).departures
     assert any(key in each and "was rounded 0 times" in each for each in departures)
-    # And from outside, whoever reads it or gets it sees it; but a ReLU of what is in the format is.
+    # The fault is seen from outside too, where the tensor is read or received. The exception is a
+    # ReLU: its result is in the format if its input is.
     if key != "2.Y":
         assert any(key in each and "is not in its format" in each for each in departures)
 

@@ -104,7 +104,7 @@ def test_what_a_compiled_step_keeps_are_codes_as_wide_as_high_precision(
     assert_bit_equal(loss.detach(), one[0])
     for p, q in zip(eager.model.parameters(), compiled.model.parameters(), strict=True):
         assert_bit_equal(q.grad, p.grad)
-    # Two bytes an element, and in float32 nothing larger than the statistics of a norm.
+    # An element takes two bytes, and nothing in float32 is larger than the statistics of a norm.
     assert sum(t.numel() for t in kept if t.dtype == torch.uint8) > 2 * 3000
     assert max(t.numel() for t in kept if t.is_floating_point()) == 8
 
@@ -125,7 +125,7 @@ def test_a_promotion_compiles_nothing_and_changes_the_formats():
         assert other[1] == one[1]
         overflowing.append(compiled.counts["1.Y"].overflow if compiled.counts else -1)
     assert compiled.promotions == eager.promotions != []
-    # Of the steps before; the third is the first in another format.
+    # The counts are those of the step before; the third step is the first in another format.
     assert overflowing[0] == -1
     assert overflowing[1] == overflowing[2] > overflowing[3] == 0
     assert counter.frame_count == 1
@@ -141,7 +141,7 @@ def test_inductor_compiles_it_too():
 
 
 def test_what_the_compiler_does_not_show_is_an_error():
-    # Dynamo (torch 2.13) tells a mode of no torch.relu_.
+    # Dynamo (torch 2.13) does not tell a mode of calls of torch.relu_.
     model = Computes(lambda m, x: torch.relu_(m.linear(x) + 1), linear=nn.Linear(6, 5))
     batch = (torch.randn(4, 6), torch.arange(4))
     run = assigned_of(model, batch, 0.6).compiled(*batch, backend="eager")

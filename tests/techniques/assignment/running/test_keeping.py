@@ -59,7 +59,7 @@ def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> 
     assert_bit_equal(one[0], other[0])
     for key, gradient in other[1].items():
         assert_bit_equal(one[1][key], gradient, key)
-    # Sixteen bits at most in place of 32, and but for statistics of norms nothing whole.
+    # An element takes sixteen bits at most in place of 32, and only statistics of norms stay whole.
     assert packed.memory().bytes < 0.5 * whole.memory().bytes
 
 
@@ -75,7 +75,7 @@ def test_the_chain_keeps_each_tensor_once_in_its_bits():
     keys = [*kept.split(), "loss.log_softmax.Y"]
     bits = sum(made.formats.bits(made.tensors[key], key in made.low) for key in keys)
     assert memory.packed == bits // 8
-    # Mean and deviation of each channel, and the number of examples.
+    # The mean and deviation of each channel and the number of examples are kept whole.
     assert memory.whole == 2 * (4 + 8) * 4 + 4
     assert memory.bits == 8 * memory.bytes
 

@@ -57,7 +57,7 @@ def test_the_loop_is_the_steps_written_out(name: str) -> None:
         assert result.promoted == other.step()
     for p, q in zip(assigned.model.parameters(), other.model.parameters(), strict=True):
         assert_bit_equal(p, q)
-    # 2^20 is above the largest gradient of e5m2 as the paper has it, 2^17 - 2^14.
+    # 2^20 is above 2^17 - 2^14, the largest gradient of e5m2 as the paper has it.
     skipped = [result.skipped for result in looped]
     assert skipped == ([False] * 8 if name == "none" else [True] * 4 + [False] * 3 + [True])
 

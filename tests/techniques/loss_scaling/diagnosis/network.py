@@ -10,7 +10,7 @@ from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
 
 
 class Net(nn.Module):
-    """A convolution, a norm, and two linear layers on one input; dropout draws."""
+    """A convolution, a norm, and two linear layers on one input, with dropout that makes draws."""
 
     def __init__(self) -> None:
         super().__init__()

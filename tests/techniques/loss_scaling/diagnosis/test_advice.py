@@ -8,7 +8,7 @@ from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow
 
 
 def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
-    """One number for each exponent."""
+    """A row with one number for each exponent."""
     of = Histogram.of(torch.tensor([2.0**e for e in exponents], dtype=torch.float64).numpy())
     return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of, 0, 0)
 
@@ -41,7 +41,7 @@ def test_layers_that_no_one_scale_fits() -> None:
 
 
 def test_a_layer_that_its_format_does_not_hold() -> None:
-    """Many small numbers that one large one keeps from being scaled."""
+    """One large number keeps many small numbers from being scaled."""
     of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
     wide = TensorRow("c", "grad_weight", "", parse_format("e4m3fn"), 1, of, of, 0, 0)
     scale = Report([row("b", "grad_output", 0), wide]).recommend().scale

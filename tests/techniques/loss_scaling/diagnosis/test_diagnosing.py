@@ -70,7 +70,7 @@ def test_results_are_counted_as_the_layer_has_them() -> None:
     with diagnose(model, "fp16") as report:
         model(torch.tensor([[1.0, 0.5], [2.0**-30, -(2.0**-31)], [1.5, 1.0]]))
     row = row_of(report, "Linear", "output")
-    # 49152, 2**-15 - 2**-16, and 81920, which overflows.
+    # The results are 49152, 2**-15 - 2**-16, and 81920, which overflows.
     assert row.histogram.to_pairs() == [[-16, 1], [15, 1], [16, 1]]
     assert (row.overflow, row.underflow) == (1, 0)
     assert row_of(report, "Linear", "input").underflow == 2
@@ -167,7 +167,7 @@ def test_shared_and_repeated_modules_add_up_under_the_first_name() -> None:
 
 
 class Products(nn.Module):
-    """Products of its own beside a layer."""
+    """A module that computes products of its own beside a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,8 @@ def test_a_tensor_in_several_rows_is_read_once(times_counted: Callable[[], int])
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with diagnose(model, "fp16") as report:
         model(torch.randn(3, 4)).mean().backward()
-    # Forward: an input, two weights, two results. Backward: the gradients of all but the input.
+    # Forward reads an input, two weights and two results; backward reads the gradients of all but
+    # the input.
     assert times_counted() == 5 + 4
     assert sum(row.calls for row in report.rows) == 11
     first, second = row_of(report, "0", "grad_output"), row_of(report, "1", "grad_input")

@@ -16,7 +16,7 @@ VALUES = np.array(
 
 
 def numbers(values: np.ndarray) -> np.ndarray:
-    """The finite ones that are not zero, as magnitudes."""
+    """The magnitudes of the finite values that are not zero."""
     found = np.abs(values[np.isfinite(values)].astype(np.float64))
     return found[found > 0]
 
@@ -25,7 +25,7 @@ def numbers(values: np.ndarray) -> np.ndarray:
 def test_below_and_above_count_magnitudes(exponent: int) -> None:
     of = Histogram.of(VALUES)
     expected = int((numbers(VALUES) < math.ldexp(1, exponent)).sum())
-    # Where float32's subnormals lie is not known below 2**-126.
+    # The histogram does not know where float32's subnormals lie below 2**-126.
     assert of.below(exponent) == (0 if exponent < -126 else expected)
     assert of.below(exponent) + of.above(exponent) == of.numbers == 9
 
@@ -55,7 +55,8 @@ def test_shifted_multiplies_by_a_power_of_two() -> None:
     values = VALUES[np.abs(VALUES) != TINY]
     moved = Histogram.of(values).shifted(-7)
     expected = Histogram.of(values * np.float32(2.0**-7)).counts.copy()
-    # 2**-126 becomes subnormal, and stays in the first bin of the normal numbers.
+    # 2**-126 becomes subnormal, but the shifted histogram keeps it in the first bin of normal
+    # numbers.
     expected[0] -= 1
     expected[1] += 1
     assert np.array_equal(moved.counts, expected)

@@ -29,7 +29,7 @@ def scalers() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", scalers())
 def test_gradients_are_shown_unscaled_too(name: str) -> None:
-    """Also of a scale that doubles after every step."""
+    """This also holds for a scale that doubles after every step."""
     model = net().eval()
     with diagnose(model, "fp16") as plain:
         for seed in range(3):

@@ -19,7 +19,7 @@ def fmt(name: str) -> FloatFormat:
 
 
 def powers(**counts: int) -> Histogram:
-    """e_24=3: three elements 2**-24; e3=1: one of 2**3."""
+    """A histogram by exponents: e_24=3 means three elements 2**-24, and e3=1 means one of 2**3."""
     values = [
         2.0 ** int(name[1:].replace("_", "-")) for name, n in counts.items() for _ in range(n)
     ]
@@ -60,14 +60,14 @@ LARGEST = [1.0, 65504.0, 65505.0, 3.0, 0.1, 2.0**-24, 448.0, 449.0, np.nextafter
 @pytest.mark.parametrize("name", ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])
 @pytest.mark.parametrize("largest", LARGEST)
 def test_static_exponent_is_the_largest_that_stays_below_max(largest: float, name: str) -> None:
-    """2**floor(log2(max / largest)), in exact arithmetic."""
+    """The scale is 2**floor(log2(max / largest)), in exact arithmetic."""
     exponent = rules.static_exponent(largest, fmt(name))
     top, most = Fraction(largest), Fraction(fmt(name).max)
     assert top * Fraction(2) ** exponent <= most < top * Fraction(2) ** (exponent + 1)
 
 
 def test_static_exponent_of_the_paper() -> None:
-    """The smallest fp16 number may be multiplied by 2**39; two binades of margin."""
+    """The smallest fp16 number may be multiplied by 2**39; a margin takes two binades off."""
     assert rules.static_exponent(2.0**-24, fmt("fp16")) == 39
     assert rules.static_exponent(2.0**-24, fmt("fp16"), margin=2) == 37
     assert rules.static_exponent(1.0, fmt("fp16")) == 15
@@ -86,7 +86,7 @@ def test_static_exponent_stays_a_scale() -> None:
 
 @pytest.mark.parametrize("largest", [1.0, 1.5, 1.999])
 def test_fitting_exponent_leaves_one_or_two_binades(largest: float) -> None:
-    """Of the largest gradient the histogram knows the binade."""
+    """The histogram knows only the binade of the largest gradient."""
     found = rules.fitting_exponent([(Histogram.of([largest, 1e-3]), fmt("fp16"))])
     assert found == 13
     assert rules.static_exponent(largest, fmt("fp16")) - found in (1, 2)
@@ -147,7 +147,7 @@ def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything() -> None:
 
 
 def test_narrowest_may_saturate_but_not_overflow() -> None:
-    """One of a million elements beyond the range."""
+    """One of a million elements is beyond the range."""
     histogram = Histogram.sum([Histogram.of(np.ones(1_000_000)), powers(e9=1)])
     fn, sat = fmt("e4m3fn"), fmt("e4m3fn_sat")
     assert rules.narrowest([histogram], [fn], scaled=False) is None
