@@ -87,7 +87,7 @@ def test_costs_are_compared_exactly():
 
 
 def test_the_prefix_may_be_dearer():
-    # 1 a unit, then 1.1: the first two gain 13 for 13.2; the second alone gains the 8 for 8.8.
+    # 1 a unit, then 1.1: the first two gain 13 for 13.8; the second alone gains the 8 for 8.8.
     items = items_of({0: 5, 1: 8}, {0: 5.0, 1: 8.8})
     found = cheapest(items, 8)
     assert found is not None
