@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.unit_probes import Inputs, Unit, probe
+from bench.unit_findings import Inputs
+from bench.unit_probes import Unit, probe
 from lpkernels import Accumulator, matmul, quantize
 from lpkernels.arithmetic import UNITS
 from lpkernels.backends import status

@@ -12,7 +12,8 @@ the unit does with s:
     L, s at k            s rounds otherwise where k lies in another chunk
     u, s                 u the last place of the result's format: the least exponent of a block
 
-An Accumulator follows from this. What a unit's results and formats cannot show stays unseen.
+bench.unit_findings makes an Accumulator of this. What a unit's results and formats cannot show
+stays unseen.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from lpkernels import Accumulator, FloatFormat
-from lpkernels.formats import FP16, parse_format
+from bench.unit_findings import FP32_BITS, Found, Inputs
 
 Unit: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 # A product: its position, its left factor and its right factor.
@@ -38,7 +38,6 @@ _SIDE = 128
 _FINEST = 33
 # How many positions are scanned for the end of a block, and for that of a chunk.
 _LONGEST_BLOCK, _LONGEST_CHUNK = 256, 1024
-_FP32_BITS = 23
 # What 1.5, -1.5 and 0.5 units become when they are rounded to units, by mode.
 _MODES = {
     (1.0, -1.0, 0.0): "toward_zero",
@@ -48,103 +47,6 @@ _MODES = {
     (2.0, -2.0, 1.0): "nearest_away",
     (1.0, -1.0, 1.0): "to_odd",
 }
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a unit multiplies, and whether its results are fp16 or float32."""
-
-    left: FloatFormat
-    right: FloatFormat
-    half: bool = False
-
-    @staticmethod
-    def of(left: str, right: str = "", *, half: bool = False) -> Inputs:
-        fmt = parse_format(left)
-        other = parse_format(right) if right else fmt
-        assert isinstance(fmt, FloatFormat) and isinstance(other, FloatFormat)
-        return Inputs(fmt, other, half)
-
-    @property
-    def result(self) -> FloatFormat:
-        return FP16 if self.half else FloatFormat(8, _FP32_BITS)
-
-    @property
-    def least(self) -> tuple[int, int]:
-        """The exponents of the smallest factors."""
-        return self.left.emin - self.left.man_bits, self.right.emin - self.right.man_bits
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the probes say of a unit.
-
-    aligned_bits: places below the largest exponent of a block that alignment keeps.
-    cut: how it drops the other places; "unknown" is none of an Accumulator's modes.
-    by_operands: whether exponents are those of the operands together, not of their product.
-    bounds: the least exponents of the left and the right operand's format, None where unseen.
-    least_exponent: that of a block; None: none is seen.
-    block: how many products are aligned together; 0: they are neither a run of neighbours nor pairs
-        in turns.
-    interleaved: how many blocks take turns in pairs of positions.
-    man_bits, rounding: the mantissa bits of a written sum, 23 also where nothing can show more; and
-        how it rounds to them, "unseen" where nothing is ever rounded.
-    sum_is_aligned: whether the running sum takes part in the alignment of the next block.
-    chunk: the products after which a sum is added to an outer one; 0: it never is.
-    outer_bits, outer_rounding: the same of the outer sum; 23 and "unseen" where there is none.
-    """
-
-    aligned_bits: int
-    cut: str
-    by_operands: bool
-    bounds: tuple[int | None, int | None]
-    least_exponent: int | None
-    block: int
-    interleaved: int
-    man_bits: int
-    rounding: str
-    sum_is_aligned: bool
-    chunk: int
-    outer_bits: int
-    outer_rounding: str
-
-    @property
-    def fits(self) -> bool:
-        """Whether an Accumulator sums like this."""
-        known = {self.rounding, self.outer_rounding}.isdisjoint({"unknown"})
-        return self.block > 0 and self.cut == "toward_zero" and self.sum_is_aligned and known
-
-    def accumulator(self, inputs: Inputs) -> Accumulator:
-        """The Accumulator that adds like the unit.
-
-        Raises: ValueError: there is none.
-        """
-        if not self.fits:
-            raise ValueError(f"no Accumulator sums like {self}")
-        rounding = "toward_zero" if self.rounding == "unseen" else self.rounding
-        more: dict[str, Any] = {}
-        if self.chunk:
-            outer_rounding = rounding if self.outer_rounding == "unseen" else self.outer_rounding
-            more |= {"chunk": self.chunk, "outer_rounding": outer_rounding}
-            more["outer"] = FP16 if inputs.half else FloatFormat(8, self.outer_bits)
-        if self.by_operands:
-            formats = zip((inputs.left, inputs.right), self.bounds, strict=True)
-            more["operands"] = tuple(_bounded(fmt, bound) for fmt, bound in formats)
-            more["least_exponent"] = self.least_exponent
-            more["interleaved"] = self.interleaved
-        return Accumulator(
-            FP16 if inputs.half else FloatFormat(8, self.man_bits), rounding, block=self.block,
-            aligned_bits=self.aligned_bits, **more,
-        )  # fmt: skip
-
-
-def _bounded(fmt: FloatFormat, bound: int | None) -> FloatFormat:
-    """fmt; or, where a bound was seen that is not fmt's own, an IEEE format whose bound is that or
-    lower."""
-    if bound is None or bound == fmt.emin:
-        return fmt
-    exponents = (FloatFormat(bits, fmt.man_bits) for bits in range(2, 9))
-    return next((each for each in exponents if each.emin <= bound), FloatFormat(8, fmt.man_bits))
 
 
 def probe(unit: Unit, inputs: Inputs) -> Found:
@@ -169,7 +71,7 @@ class _Probe:
     def found(self) -> Found:
         alignment = [self.cancelled(m, self.places) for m in (1.5, -1.5, 0.5)]
         chunk = self.chunk
-        outer_bits = self.outer_bits() if chunk else _FP32_BITS
+        outer_bits = self.outer_bits() if chunk else FP32_BITS
         return Found(
             self.places,
             _mode(alignment, self.large - self.places),
@@ -320,13 +222,13 @@ class _Probe:
     @cached_property
     def bits(self) -> int:
         """The most bits of 2^t L (1 + 2^-bits) that come out of the last block."""
-        for bits in range(1, _FP32_BITS + 1):
+        for bits in range(1, FP32_BITS + 1):
             doublings = max(0, bits - self.places)
             if doublings > self.doublings:
-                return _FP32_BITS
+                return FP32_BITS
             if self.multiplied(doublings, 1.0, bits) != 2.0**-bits:
                 return bits - 1
-        return _FP32_BITS
+        return FP32_BITS
 
     @cached_property
     def rounding(self) -> str:
@@ -380,7 +282,7 @@ class _Probe:
 
     def outer_bits(self) -> int:
         kept = [
-            j for j in range(1, _FP32_BITS + 1) if self._outer(1.0, j) == 2.0 ** (self.large - j)
+            j for j in range(1, FP32_BITS + 1) if self._outer(1.0, j) == 2.0 ** (self.large - j)
         ]
         return max(kept, default=0)
 

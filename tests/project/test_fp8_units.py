@@ -10,7 +10,7 @@ import torch
 import lpkernels as lp
 from bench import fp8_units, unit_probes
 from bench.fp8_units import GPUS, Candidate, candidates, disagreement, named, report
-from bench.unit_probes import Inputs
+from bench.unit_findings import Inputs
 from lpkernels.arithmetic import UNITS
 from lpkernels.formats import E4M3FN, E5M2
 

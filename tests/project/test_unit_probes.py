@@ -11,7 +11,8 @@ from torch import Tensor
 import lpkernels as lp
 from bench import unit_probes
 from bench.fp8_units import disagreement
-from bench.unit_probes import Found, Inputs, probe
+from bench.unit_findings import Found, Inputs
+from bench.unit_probes import probe
 from lpkernels.arithmetic import UNITS
 
 E4M3 = Inputs.of("e4m3fn")
