@@ -7,20 +7,29 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 # The GPU run builds for the GPU it finds; elsewhere one CUDA architecture shows that it compiles.
+# The demo needs no CUDA kernels: it takes the module that there is, or compiles one without them.
+# The stamp of the module names its architectures, so that no target takes a module that lacks some.
 GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
+SEMICOLON := ;
+COMPILED := $(subst -,$(SEMICOLON),$(patsubst $(VENV)/.has-native-%,%,$(lastword $(wildcard $(VENV)/.has-native-*))))
+ifeq ($(or $(MAKECMDGOALS),demo),demo)
+export LPKERNELS_CUDA ?= $(or $(COMPILED),0)
+else
 export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
+endif
+HAS_NATIVE := $(VENV)/.has-native-$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))
 
 .PHONY: demo test check bench prove mutants sanitize fuzz gpu
 .NOTPARALLEL:
 
-demo: $(VENV)/.has-lab $(VENV)/.has-native
+demo: $(VENV)/.has-lab $(HAS_NATIVE)
 	$(BIN)/lpkernels demo
 
 # Most tests are one thread of Python: two processes fill two cores, and one OpenMP thread in each keeps
 # them from fighting; the one that is done first takes tests of the other. Tests of the thread count set
 # it themselves. Where Triton is, its kernels run in its interpreter, which must be chosen before Triton
 # is imported: a run of its own.
-test: $(VENV)/.has-lab,dev $(VENV)/.has-native
+test: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
 	$(BIN)/ctest --test-dir $$build --output-on-failure
@@ -36,18 +45,18 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py tests/project/test_rooms.py \
 		-k "layers or links or crowded"
 
-bench: $(VENV)/.has-lab,dev $(VENV)/.has-native
+bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake --build $$build --target lpk_naive
 	$(BIN)/python -m bench.run
 
 # What is proved for every value, into proofs/results.jsonl, and the tests that take minutes.
-prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove $(VENV)/.has-native
+prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove $(HAS_NATIVE)
 	$(BIN)/python -m proofs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 # How many wrong lines the tests notice, into mutants/results.jsonl: half an hour.
-mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(VENV)/.has-native
+mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
 	$(BIN)/python -m mutants
 
 # The C++ tests under AddressSanitizer and UBSan: minutes, most of them the compiler's. Where the
@@ -82,8 +91,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) && $@ -m pip --version >/dev/null || { rm -rf $(VENV); \
 		echo "$(PYTHON) -m venv made no environment with pip: install your system's python3-venv package" >&2; exit 1; }
 
-$(VENV)/.has-native: $(NATIVE)
+$(HAS_NATIVE): $(NATIVE)
 	@echo "==> compiling what changed of the C++ module: [files done/files in all]"
+	rm -f $(VENV)/.has-native-*
 	$(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 
@@ -91,7 +101,7 @@ $(VENV)/.has-native: $(NATIVE)
 $(VENV)/.has-%: pyproject.toml constraints.txt setup.py | $(BIN)/python
 	@echo "==> installing what compiles the C++ module"
 	$(INSTALL) setuptools pybind11 cmake ninja
-	$(MAKE) --no-print-directory $(VENV)/.has-native
+	$(MAKE) --no-print-directory $(HAS_NATIVE)
 	@echo "==> installing what lpkernels[$*] needs: torch alone is a download of hundreds of megabytes"
 	$(INSTALL) --no-build-isolation -e '.[$*]'
 	touch $@

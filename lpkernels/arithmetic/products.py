@@ -1,4 +1,4 @@
-"""Sizes of matrix products and convolutions: of their results, and of the sums they are made of.
+"""Sizes of matrix products and convolutions: of their results and of the sums in them.
 
 Shapes are those of torch: x (..., M, K) @ w (..., K, N), and x (N, C_in, *) convolved with
 w (C_out, C_in / groups, *).
@@ -34,12 +34,12 @@ def period(stride: int, dilation: int) -> int:
 
 
 def longest_residue(taps: int, stride: int, dilation: int) -> int:
-    """Most taps of one dimension that meet in one position of the input's gradient."""
+    """How many taps of one dimension meet, at most, in one position of the input's gradient."""
     return -(-taps // period(stride, dilation))
 
 
 def matmul_lengths(x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> Lengths:
-    """Of y = x @ w: the gradient of an operand sums over the products that share it, too."""
+    """The lengths of y = x @ w. A gradient also sums over the products that share its operand."""
     batch = math.prod(y[:-2])
     over_x, over_w = (batch // max(1, math.prod(shape[:-2])) for shape in (x, w))
     return x[-1], y[-1] * over_x, y[-2] * over_w
@@ -52,7 +52,7 @@ def conv_lengths(
     dilation: Sequence[int],
     groups: int,
 ) -> Lengths:
-    """Of y (N, C_out, *), the convolution of some x with w."""
+    """The lengths of y (N, C_out, *), the convolution of some x with w."""
     taps = zip(w[2:], stride, dilation, strict=True)
     longest = math.prod(longest_residue(k, s, d) for k, s, d in taps)
     return math.prod(w[1:]), w[0] // groups * longest, y[0] * math.prod(y[2:])

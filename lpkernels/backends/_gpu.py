@@ -1,8 +1,8 @@
 """What the backends of GPUs share: which operations they have, and the passes of a convolution as
 products that gather one operand.
 
-docs/contract.md says what they sum in which order; `_conv_tables` where everything lies. An output
-without any tap is +0; so is all of a pass that sums over nothing.
+docs/contract.md says what the passes sum in which order, and `_conv_tables` says where everything
+lies. An output without any tap is +0, and so is every output of a pass that sums over nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _OPS = (
 
 
 class GpuBackend:
-    """A `Backend` but for what its kernels do; of a convolution they do `convolve`."""
+    """What a `Backend` has apart from its kernels. Of a convolution these make `convolve`."""
 
     fuses = True
     sums_native = True

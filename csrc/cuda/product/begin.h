@@ -8,8 +8,8 @@ namespace lpk::cuda {
 
 #if defined(__CUDACC__)
 // Gives all threads of a block the plan, in shared memory. Every block of the first kernel makes
-// the plan for itself, and the first block leaves it for the other kernels. This takes no longer
-// than the start of a kernel that would make the plan once.
+// the plan for itself, so that no kernel has to be started for it alone, and the first block leaves
+// it for the other kernels.
 __device__ __forceinline__ void begin_product(const Job& job, Plan* shared) {
   // The last thread does this: whether a thread is the first would stay in a register through all
   // tiles.
