@@ -18,9 +18,8 @@ import triton
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton._config import exact_tile
-from lpkernels.backends.triton._launch import ALL_REGISTERS, registers
+from lpkernels.backends.triton._parts import AHEAD
 from lpkernels.backends.triton.certified.certificate import STRIDE
-from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
 from lpkernels.backends.triton.certified.tiles import certified_kernel
 from lpkernels.backends.triton.exact.sequential import exact_kernel, options_of
 from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase
@@ -36,18 +35,17 @@ def _exact_loop(acc: Accumulator, target: str) -> tuple[Loop, float, list[int]]:
     """The loop of the kernel that makes any sums, with the products of a pass and the tile."""
     tile = exact_tile(4096, 4096, 1, 132)
     case = CertifiedCase("", 0, acc, 0, 0)
-    arguments = case.arguments(tile) | {"chunks": 15, "stages": 1}
-    names = {parameter.name for parameter in exact_kernel.params} | {"num_warps"}
-    arguments = {name: value for name, value in arguments.items() if name in names}
-    loop = main_loop(exact_kernel, target, options=options_of(case.roundings), **arguments)
+    options = options_of(case.roundings)
+    loop = main_loop(exact_kernel, target, options=options, **case.last(tile))
     return loop, tile.bm * tile.bn / (32 * tile.warps), [tile.bm, tile.bn]
 
 
 def _outer_loop(case: CertifiedCase, target: str) -> tuple[Loop, float, list[int]]:
     """The loop of the kernel that adds the sums of chunks, with the chunks of a pass and the
     tile."""
-    arguments = case._replace(shared=True).outer()
-    loop = main_loop(finish_kernel, target, options=registers(ALL_REGISTERS), **arguments)
+    arguments = case._replace(shared=True).last()
+    options = options_of(case.roundings)
+    loop = main_loop(exact_kernel, target, loads=AHEAD.value, options=options, **arguments)
     return loop, AHEAD.value, [arguments["BM"], arguments["BN"]]
 
 

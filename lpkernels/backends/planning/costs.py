@@ -20,8 +20,8 @@ _FLOAT, _HALF, _WARP = 4, 2, 32
 # Clocks that an outer sum takes for every chunk: four instructions that wait for each other, with a
 # share of what checks eight of them. The number is assumed.
 _CHAIN = 24
-# Kernels that pack two operands: cuda clears the facts of both at once, triton those of each apart.
-_PACKING = {"cuda": 3, "triton": 4}
+# Kernels that pack two operands: one clears the facts of both.
+_PACKING = 3
 
 
 class Cost(NamedTuple):
@@ -64,7 +64,7 @@ def costs(call: Call, backend: str, device: Device) -> Costs:
     found = [_cost(shape, acc, backend, device, fp32 * shape.macs / work) for shape in shapes]
     read = call.values - _elements(call.result)
     packing = _FLOAT * (read + sum(shapes[0].packed)) / device.bandwidth
-    return Costs(found, packing, _PACKING[backend])
+    return Costs(found, packing, _PACKING)
 
 
 def _elements(sizes: tuple[int, ...]) -> int:

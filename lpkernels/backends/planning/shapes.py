@@ -27,10 +27,9 @@ class Call(NamedTuple):
 
     op: matmul, conv_fprop, conv_dgrad or conv_wgrad. left, right: shapes of the operands, in the
     operator's order. result: the shape of what it returns. acc: ``Accumulator.to_ints()``.
-    quantizers: what operands were rounded to, as integers; () where that is not known. bias,
-    rounds: whether the product adds a bias and rounds its result. geometry: a convolution's stride,
-    padding and dilation. ones: the left operand is a row of ones. dense: the left operand's memory
-    is contiguous.
+    quantizers: what operands were rounded to, as integers; () where that is not known. geometry: a
+    convolution's stride, padding and dilation. ones: the left operand is a row of ones. dense: the
+    left operand's memory is contiguous.
     """
 
     op: str
@@ -39,8 +38,6 @@ class Call(NamedTuple):
     result: Sizes
     acc: Ints
     quantizers: tuple[Ints, Ints] = ((), ())
-    bias: bool = False
-    rounds: bool = False
     geometry: tuple[Sizes, Sizes, Sizes] = ((), (), ())
     groups: int = 1
     ones: bool = False
@@ -57,8 +54,8 @@ class Shape(NamedTuple):
 
     tables: operands lie where tables say. absent: taps may fall outside. length: positions of the
     contract's order, where steps leave some out; 0: each step is a position. swapped: rows and
-    columns changed places. finishes: a bias is added or the result is rounded. left, right: what is
-    known of the operands. packed: how many elements each has once it is packed.
+    columns changed places. left, right: what is known of the operands. packed: how many elements
+    each has once it is packed.
     """
 
     matrices: int
@@ -71,7 +68,6 @@ class Shape(NamedTuple):
     absent: bool = False
     length: int = 0
     swapped: bool = False
-    finishes: bool = False
     packed: tuple[int, int] = (0, 0)
 
     @property
@@ -134,8 +130,7 @@ def _matmul(call: Call, backend: str) -> list[Shape]:
     theirs = math.prod(call.right[:-2])
     left, right = _ranges(call)
     packed = (ours * k * _padded(m, backend), theirs * k * _padded(n, backend))
-    finishes = call.bias or call.rounds
-    return [Shape(matrices, m, n, k, left, right, finishes=finishes, packed=packed)]
+    return [Shape(matrices, m, n, k, left, right, packed=packed)]
 
 
 def _geometry(call: Call, x: Sizes, w: Sizes, y: Sizes) -> Geometry:
@@ -151,7 +146,7 @@ def _gathered(
     matrices, positions, channels, k = sizes
     shape = Shape(
         matrices, positions, channels, k, *ranges, tables=True, absent=True,
-        finishes=call.bias or call.rounds, packed=packed,
+        packed=packed,
     )  # fmt: skip
     return shape if backend == "cuda" else _turned(shape)._replace(swapped=True)
 
@@ -191,6 +186,6 @@ def _wgrad(call: Call, backend: str) -> list[Shape]:
     ours, theirs = _ranges(call)
     shape = Shape(
         g.groups, g.out_channels, g.in_channels * g.taps, g.batch * math.prod(g.output), theirs,
-        ours, tables=True, absent=image.extends(g.size), finishes=call.rounds, packed=packed,
+        ours, tables=True, absent=image.extends(g.size), packed=packed,
     )  # fmt: skip
     return [shape]

@@ -1,7 +1,7 @@
 """Products of the ``triton`` backend as lpkernels/backends/triton/_products.py makes them.
 
-`triton_tiles` gives the tiles, `triton_splits` shares chunks out, and every certified kernel of the
-accumulator is started in turn.
+`triton_tiles` gives the tiles, `triton_splits` shares chunks out, and the accumulator's certified
+kernels, two at most, are started before the last one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from lpkernels.backends.planning.triton_splits import WHOLE, Share, share
 from lpkernels.backends.planning.triton_tiles import (
     Tile,
     beside,
-    certified_tile,
+    certified_tiles,
     exact_tile,
     largest_tile,
+    outer_tile,
 )
 from lpkernels.formats import FixedFormat, FloatFormat
 
 EXACT = "wide"
-_FLAG = 4
+_MADE = 4
 # These are as in certificate.py: the logarithm of the steps between two looks at the sums, the
 # largest bound of sums, and a bound that nothing reaches.
 _STRIDE_LOG2, _ENOUGH, _ALWAYS = 3, 100, 4096
@@ -43,26 +44,25 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     place = (shape.m, shape.n, shape.matrices, processors)
     needs = beside(ints)
     chunk, chunks = _chunks(shape, acc)
-    most = [largest_tile(kind, needs, shape.swapped) for kind in kinds]
-    tiles = [
-        certified_tile(*place, tile, chunks, doubles=kind >= tiers.FUSED64)
-        for kind, tile in zip(kinds, most, strict=True)
-    ]
-    last = exact_tile(*place)
-    found = WHOLE
+    sharing = tiers.groups(kinds)
+    most = [largest_tile(max(group), needs, shape.swapped) for group in sharing]
+    tiles = certified_tiles(*place, most, chunks, sharing)
+    found, tile, name = WHOLE, exact_tile(*place), EXACT
     if kinds:
         found = share(chunks, chunk, tiles[0], _programs(shape, tiles[0]), processors)
-    holding = (i for i, kind in enumerate(kinds) if _holds(kind, acc, shape))
-    chosen = next(holding, len(kinds))
-    tile, name = (
-        (tiles[chosen], kernel_name(kinds[chosen], acc)) if chosen < len(kinds) else (last, EXACT)
-    )
+        # The last kernel's tile lies inside that of the kernel before.
+        last = outer_tile(tiles[0]) if found.held else tile
+        tile = Tile(min(last.bm, tiles[-1].bm), min(last.bn, tiles[-1].bn), last.warps)
+    kind = next((kind for kind in kinds if _holds(kind, acc, shape)), None)
+    if kind is not None:
+        of = next(i for i, group in enumerate(sharing) if kind in group)
+        tile, name = tiles[of], kernel_name(kind, acc)
     programs, exact = _programs(shape, tile), name == EXACT
     splits = 1 if exact else found.splits
     return Plan(
         name, (tile.bm, tile.bn), programs, splits, ceil_div(programs * splits, processors),
-        launches(len(kinds), found.passes(chunks) if found.held else 0, finishes=shape.finishes),
-        scratch(shape, [*tiles, last], kinds, found),
+        (len(sharing) + 1) * (found.passes(chunks) if found.held else 1),
+        scratch(shape, tiles, found),
         found.longest(chunks) if splits > 1 else 0,
     )  # fmt: skip
 
@@ -80,26 +80,14 @@ def _programs(shape: Shape, tile: Tile) -> int:
     return covering(shape.matrices, shape.m, shape.n, (tile.bm, tile.bn))
 
 
-def launches(kinds: int, passes: int, *, finishes: bool) -> int:
-    """Kernels of one product between packed operands and its result: one that makes flags, all
-    certified kernels, the finish and the exact kernel.
-
-    passes: how often the certified kernels and the finish, which then adds, are started where
-    programs share chunks; else 0.
-    """
-    if kinds == 0:
-        return 1
-    return 1 + (passes * (kinds + 1) if passes else kinds + finishes) + 1
-
-
-def scratch(shape: Shape, tiles: list[Tile], kinds: tuple[int, ...], found: Share) -> int:
-    """Bytes of the flags, one for each of the largest of these tiles, and of the sums of chunks
-    that programs share."""
-    if not kinds:
+def scratch(shape: Shape, tiles: list[Tile], found: Share) -> int:
+    """Bytes of what says which pieces of tiles are made, and of the sums of chunks that programs
+    share."""
+    if not tiles:
         return 0
-    flag = (max(tile.bm for tile in tiles), max(tile.bn for tile in tiles))
-    flags = _FLAG * covering(shape.matrices, shape.m, shape.n, flag)
-    return flags + triton_splits.scratch(found, tiles[0], _programs(shape, tiles[0]))
+    programs = [_programs(shape, tile) for tile in tiles]
+    made = _MADE * found.pieces * sum(programs)
+    return made + triton_splits.scratch(found, tiles[0], programs[0])
 
 
 def kernel_name(kind: int, acc: Accumulator) -> str:

@@ -37,12 +37,22 @@ class Share(NamedTuple):
         """How often sums are made and added."""
         return -(-chunks // self.held) if self.held else 1
 
+    @property
+    def each(self) -> int:
+        """How many chunks a program makes in a pass, at most."""
+        return -(-self.held // self.splits)
+
+    @property
+    def pieces(self) -> int:
+        """How many programs make chunks of one tile. The last pass may have fewer."""
+        return -(-self.held // self.each) if self.held else 1
+
     def longest(self, chunks: int) -> int:
         """How many chunks the busiest program of a tile makes in all passes."""
         if not self.held:
             return chunks
         whole, rest = divmod(chunks, self.held)
-        return whole * -(-self.held // self.splits) + -(-rest // self.splits)
+        return whole * self.each + min(rest, self.each)
 
 
 #: One program for each tile.

@@ -1,8 +1,8 @@
 """Which kernels make the sums of an Accumulator, fastest first: pure functions of its integers.
 
-A kernel of `certified.tiles` makes the tiles for which its certificate holds and leaves the others
-to the next kernel; `exact.sequential` makes any tile. Which kernel makes a tile depends on the
-values, and the device decides it.
+A tier makes the tiles for which its certificate holds and leaves the others to the next tier;
+`exact.sequential` makes any tile. Which tier makes a tile depends on the values, and the device
+decides it. `groups` says which tiers share a kernel.
 """
 
 from __future__ import annotations
@@ -61,6 +61,17 @@ def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int
     if nvidia and _directed(fmt, acc):
         return (DIRECTED,)
     return (CUT,) if _cuts(fmt, acc) else ()
+
+
+def groups(kinds: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The tiers that share a kernel, because they need about as many registers: those of float32
+    and those of float64. The sums of half precision have a kernel of their own, and all tiers
+    behind them share one, so that there are at most two."""
+    half = tuple(kind for kind in kinds if kind < PLAIN)
+    single = tuple(kind for kind in kinds if PLAIN <= kind < FUSED64)
+    double = tuple(kind for kind in kinds if kind >= FUSED64)
+    found = (half, single + double) if half else (single, double)
+    return tuple(group for group in found if group)
 
 
 def _halves(fmt: FloatFormat) -> tuple[int, ...]:

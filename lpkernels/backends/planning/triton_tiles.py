@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lpkernels.arithmetic import accumulator_from_ints
@@ -105,6 +106,24 @@ def certified_tile(
         warps = max(warps, most.bm * most.bn // (_WARP * 16))
     lanes = _WARP * (sums if chunks > 1 and not doubles else min(16, sums))
     return Tile(bm, bn, min(warps, max(1, bm * bn // lanes)))
+
+
+def certified_tiles(
+    m: int, n: int, matrices: int, processors: int, most: Sequence[Tile], chunks: int,
+    groups: Sequence[tuple[int, ...]],
+) -> list[Tile]:  # fmt: skip
+    """The tile of the kernel of each of `triton_tiers.groups`, inside that of the kernel before.
+
+    most: the `largest_tile` of each.
+    """
+    found: list[Tile] = []
+    for group, tile in zip(groups, most, strict=True):
+        doubles = max(group) >= tiers.FUSED64
+        own = certified_tile(m, n, matrices, processors, tile, chunks, doubles=doubles)
+        if found:
+            own = Tile(min(own.bm, found[-1].bm), min(own.bn, found[-1].bn), own.warps)
+        found.append(own)
+    return found
 
 
 def _narrowed(n: int, bn: int) -> int:

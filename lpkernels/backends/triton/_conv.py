@@ -20,6 +20,7 @@ from lpkernels.backends.triton.operands.conv import (
     image_operand,
     sums_of,
 )
+from lpkernels.backends.triton.operands.facts import new_facts
 from lpkernels.backends.triton.operands.images import framed
 from lpkernels.backends.triton.operands.matrices import pack_operand
 
@@ -28,8 +29,9 @@ Ints = tuple[int, ...]
 
 def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
     """`GpuBackend.convolve`."""
-    rows = _rows(work)
-    image = framed(work.image, work.frame, work.image_rule)
+    facts = new_facts(work.out.device)
+    rows = _rows(work, facts[0])
+    image = framed(work.image, work.frame, facts[1], work.image_rule)
     for product in work.products():
         begins = starts(product, acc[InAccumulator.CHUNK])
         sums = sums_of(product, work.out, work.bias, begins)
@@ -37,10 +39,10 @@ def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
         _run(*operands, sums, acc, seed, role, work.result_rule)
 
 
-def _rows(work: Pass) -> Operand:
+def _rows(work: Pass, facts: Tensor) -> Operand:
     if not work.are_channels:
-        return pack_operand(work.rows, work.rows.shape[:1], work.row_rule)
-    gradient = framed(work.rows, gradient_frame(work.geometry), work.row_rule)
+        return pack_operand(work.rows, work.rows.shape[:1], facts, work.row_rule)
+    gradient = framed(work.rows, gradient_frame(work.geometry), facts, work.row_rule)
     return gradient_operand(work.geometry, gradient.values, gradient.facts, work.row_rule)
 
 

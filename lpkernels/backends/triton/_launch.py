@@ -6,6 +6,7 @@ rules into the identity. They run on the tensors' own device, on torch's current
 
 from __future__ import annotations
 
+import functools
 import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -40,8 +41,8 @@ def interpreting() -> bool:
 
 def registers(most: int) -> dict[str, int]:
     """The option of a kernel that may have this many registers a thread, where NVIDIA's compiler
-    would rather spill some of its own choice; nothing elsewhere."""
-    return {} if torch.version.hip is not None else {"maxnreg": most}
+    would rather spill some of its own choice; nothing elsewhere, and for 0."""
+    return {} if torch.version.hip is not None or most == 0 else {"maxnreg": most}
 
 
 def on_device(x: Tensor) -> AbstractContextManager[Any]:
@@ -56,5 +57,11 @@ def seed_on(seed: Tensor | None, device: torch.device) -> Tensor:
     captured graph would draw the same bits at every replay.
     """
     if seed is None:
-        return torch.zeros(1, dtype=torch.int64, device=device)
+        return _undrawn(device)
     return seed.to(device, non_blocking=True).reshape(1)
+
+
+@functools.cache
+def _undrawn(device: torch.device) -> Tensor:
+    """The seed of all calls that draw nothing, made once for each device."""
+    return torch.zeros(1, dtype=torch.int64, device=device)

@@ -12,6 +12,7 @@ from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._layout import Sums
 from lpkernels.backends.triton._products import products
+from lpkernels.backends.triton.operands.facts import new_facts
 from lpkernels.backends.triton.operands.matrices import pack_operand
 
 
@@ -39,7 +40,9 @@ def matmul(
     sums = _sums(out, batch, m, n, a.shape[-1], bias)
     if initial is not None:
         sums = sums._replace(initial=initial.contiguous())
-    rows, cols = pack_operand(a, batch, fused.left), pack_operand(b.mT, batch, fused.right)
+    facts = new_facts(a.device)
+    rows = pack_operand(a, batch, facts[0], fused.left)
+    cols = pack_operand(b.mT, batch, facts[1], fused.right)
     left, right = (cols, rows) if sums.swapped else (rows, cols)
     products(left, right, sums, acc, seed, role, fused.result)
     return out

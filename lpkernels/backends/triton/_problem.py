@@ -15,14 +15,17 @@ from lpkernels.backends.triton._roundings import Constants, Roundings
 LONGEST = 2**31 - 1
 
 
-class Flags(NamedTuple):
-    """How far the certified kernels came: an int32 for each of their tiles, which are numbered as
-    `tile_corner` does and have this size, with powers of two as sides. ``stages`` or more means
-    that no certified kernel made the tile."""
+class Made(NamedTuple):
+    """Which outputs the certified kernels have made.
+
+    values: int32 for every piece of every tile, the pieces of a tile side by side: 1 + the tier
+    that made it, or 0. Tiles are numbered as `tile_corner` does and have this size, with powers of
+    two as sides; where programs share the chunks of a tile, each of them makes a piece.
+    """
 
     values: Tensor
     tile: tuple[int, int]
-    stages: int
+    pieces: int
 
 
 class Problem(NamedTuple):

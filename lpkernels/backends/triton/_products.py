@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends.planning.triton_splits import share
-from lpkernels.backends.planning.triton_tiers import FUSED64, tiers
-from lpkernels.backends.planning.triton_tiles import certified_tile
+from lpkernels.backends.planning.triton_tiers import groups, tiers
+from lpkernels.backends.planning.triton_tiles import certified_tiles
 from lpkernels.backends.triton import _native
 from lpkernels.backends.triton._config import Tile, exact_tile, largest
 from lpkernels.backends.triton._launch import seed_on
@@ -51,8 +51,8 @@ def products(
 
 
 def _running_sums(problem: Problem, last: Tile, there: int) -> None:
-    """Runs the certified kernels, each with its tile, and the kernel that makes what they leave,
-    with the tile ``last``. there: how many programs fill the device."""
+    """Runs the certified kernels, each with its tile, and the last kernel, with the tile ``last``
+    unless it adds the sums of chunks. there: how many programs fill the device."""
     sums = problem.sums
     matrices, m, n, _ = sums.sizes
     in_order = sums.positions is None and sums.starts is None
@@ -62,16 +62,15 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     if not kinds:
         return sequential.launch(problem, last)
     chunk, chunks = problem.chunks()
-    most = [largest(stages.largest_tile(kind, problem.roundings, sums.swapped)) for kind in kinds]
-    tiles = tuple(
-        certified_tile(m, n, matrices, there, tile, chunks, doubles=kind >= FUSED64)
-        for kind, tile in zip(kinds, most, strict=True)
-    )
+    sharing = groups(kinds)
+    most = [
+        largest(stages.largest_tile(max(group), problem.roundings, sums.swapped))
+        for group in sharing
+    ]
+    tiles = certified_tiles(m, n, matrices, there, most, chunks, sharing)
     programs = problem.programs(tiles[0].bm, tiles[0].bn)
     shared = share(chunks, chunk, tiles[0], programs, there)
-    # All sides are powers of two.
-    flag_tile = (max(t.bm for t in (last, *tiles)), max(t.bn for t in (last, *tiles)))
-    sequential.launch(problem, last, stages.launch(problem, kinds, tiles, last, flag_tile, shared))
+    stages.launch(problem, sharing, tuple(tiles), last, shared)
 
 
 @functools.cache

@@ -153,14 +153,13 @@ def sum_of(
     op = func._schema.name.partition("::")[2]
     if func.namespace != "lpkernels" or op not in _OPS:
         return None
-    first, second, third, *rest = args[: _OPS[op]]
-    acc, _, role, _, left, right, rounded = args[_OPS[op] :][:7]
+    first, second, _, *rest = args[: _OPS[op]]
+    acc, _, role, _, left, right = args[_OPS[op] :][:6]
     stride, padding, dilation, groups = rest or ((), (), (), 1)
     gemm = _NAMES.get(Role(role), Role(role).name.lower())
     call = lpkernels.backends.planning.Call(
         op=op[1:], left=tuple(first.shape), right=tuple(second.shape),
         result=tuple(result.shape), acc=tuple(acc), quantizers=(tuple(left), tuple(right)),
-        bias=isinstance(third, Tensor), rounds=bool(rounded),
         geometry=(tuple(stride), tuple(padding), tuple(dilation)), groups=groups,
         ones=gemm == "bias", dense=first.is_contiguous(),
     )  # fmt: skip

@@ -51,11 +51,9 @@ def test_products_have_the_sizes_of_the_adapter(case: Case) -> None:
     operands = [[f["left"][2:4], f["right"][2:4]] for f in found]
     assert [s.packed for s in shapes] == [(a[1], b[1]) for a, b in operands]
     assert [s.absent for s in shapes] == [bool(a[0] or b[0]) for a, b in operands]
-    # Bias, positions of steps; tables of lanes or steps.
+    # Positions of steps; tables of lanes or steps.
     assert [s.skips for s in shapes] == [bool(f["tensors"][2]) for f in found]
     assert [s.tables for s in shapes] == [bool(case.op != "matmul")] * len(found)
-    finishes = [bool(f["tensors"][1] or f["result"]) for f in found]
-    assert [s.finishes for s in shapes] == finishes
 
 
 def test_nothing_is_multiplied_where_nothing_comes_out() -> None:

@@ -1,16 +1,18 @@
 """Plans of the triton backend, without Triton: tile, tier, splits, launches, scratch."""
 
+import itertools
 import subprocess
 import sys
 
 import pytest
 
 from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
-from lpkernels.backends.planning import Shape
+from lpkernels.backends.planning import Shape, triton_tiers, triton_tiles
 from lpkernels.backends.planning.ranges import FLOAT32, Range, range_of
-from lpkernels.backends.planning.triton import launches, plan
+from lpkernels.backends.planning.triton import plan
 from lpkernels.backends.planning.triton_splits import MOST, Share, scratch, share
 from lpkernels.backends.planning.triton_tiles import Tile, certified_tile
+from lpkernels.rounding import ROUNDINGS
 
 E5M2, E4M3 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn"))
 
@@ -23,8 +25,8 @@ def test_large_products_take_the_largest_tile() -> None:
     found = plan(shape(), Accumulator("e6m9", chunk=64), 132)
     assert (found.kernel, found.tile) == ("fused", (8, 512))
     assert (found.tiles, found.waves) == (512 * 8, 32)
-    # A flag of four bytes for each 8 x 512 outputs: no tile is larger.
-    assert found.scratch == 4 * 512 * 8
+    # Four bytes for each tile of both certified kernels.
+    assert found.scratch == 2 * 4 * 512 * 8
 
 
 def test_few_outputs_take_smaller_ones() -> None:
@@ -37,8 +39,9 @@ def test_programs_share_the_chunks_of_few_outputs() -> None:
     # Five programs would cover all outputs; each of the 515 makes at most 20 of the 2048 chunks.
     assert (found.tile, found.tiles, found.splits) == ((16, 32), 5, 103)
     assert (found.waves, found.chunks) == (4, 20)
-    # Scratch holds a flag for each tile, and a float for each output of each tile and chunk.
-    assert found.scratch == 4 * 5 + 4 * 5 * 16 * 32 * 2048
+    # Scratch holds a number for each program of both certified kernels, and a float for each output
+    # of each tile and chunk.
+    assert found.scratch == 2 * 4 * 515 + 4 * 5 * 16 * 32 * 2048
 
 
 def test_scratch_is_bounded() -> None:
@@ -46,9 +49,9 @@ def test_scratch_is_bounded() -> None:
     acc = Accumulator("e6m9", chunk=64)
     found = plan(shape(m=64, n=576, k=200704), acc, 132)
     # A single pass would take 490 MiB.
-    assert MOST / 2 < found.scratch < MOST + 4 * found.tiles
-    assert found.launches == launches(4, 2, finishes=False)
-    assert plan(shape(m=64, n=576, k=2**30), acc, 132).scratch < MOST + 4 * found.tiles
+    assert MOST / 2 < found.scratch < MOST + 8 * found.tiles * found.splits
+    assert found.launches == 2 * 3
+    assert plan(shape(m=64, n=576, k=2**30), acc, 132).scratch < MOST + 2**20
 
 
 def test_what_fills_the_gpu_is_not_shared() -> None:
@@ -85,8 +88,10 @@ def test_a_share_is_whole(chunks: int, tiles: int, warps: int) -> None:
 def test_passes_share_apart() -> None:
     found = Share(3, 4)
     assert found.passes(10) == 3
-    # The busiest program makes two of four chunks, again two of four, and one of two.
-    assert found.longest(10) == 2 + 2 + 1
+    # The busiest program makes two of four chunks, again two of four, and both of the last two.
+    assert found.longest(10) == 2 + 2 + 2
+    # Four chunks in parts of two take two programs of three.
+    assert found.pieces == 2
 
 
 @pytest.mark.parametrize("n", [1, 9, 27, 64, 144, 147, 576, 1152, 4608, 10**6])
@@ -111,12 +116,45 @@ def test_sums_of_chunks_in_float64_have_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "passes", "finishes", "count"),
-    [(0, 0, True, 1), (1, 0, False, 3), (4, 0, False, 6), (4, 0, True, 7), (4, 1, True, 7),
-     (4, 1, False, 7), (4, 2, False, 12)],
+    ("acc", "launches"),
+    [
+        (Accumulator("e6m9"), 3),
+        (Accumulator("e6m9", chunk=64), 3),
+        (Accumulator("e5m10"), 3),
+        (Accumulator("bf16", chunk=64), 3),
+        (Accumulator("e4m3_sat"), 3),
+        (Accumulator("e8m22"), 2),
+        (Accumulator("e6m9", "stochastic"), 2),
+        (Accumulator("fixed16_f8"), 2),
+        (Accumulator("fixed16_f8", "stochastic"), 1),
+    ],
+    ids=str,
+)
+def test_a_product_starts_at_most_three_kernels(acc: Accumulator, launches: int) -> None:
+    assert plan(shape(m=4096, n=4096, k=64), acc, 132).launches == launches
+
+
+_FORMATS = (
+    "e6m9", "e5m10", "bf16", "fp32", "e6m12", "e4m3", "e4m3_sat", "e6m9_nosub", "e8m22", "e5m0",
+    "fixed16_f8", "fixed8_f4_wrap",
 )  # fmt: skip
-def test_every_tier_is_started(kinds: int, passes: int, finishes: bool, count: int) -> None:
-    assert launches(kinds, passes, finishes=finishes) == count
+
+
+def test_tiers_share_two_kernels_at_most() -> None:
+    """Each tier has one kernel, and the tiles of the second one lie inside those of the first."""
+    for fmt, rounding in itertools.product(_FORMATS, ROUNDINGS):
+        for chunk in (None, 64):
+            acc = Accumulator(fmt, rounding, chunk=chunk)
+            kinds = triton_tiers.tiers(acc.to_ints())
+            found = triton_tiers.groups(kinds)
+            assert len(found) <= 2
+            assert tuple(itertools.chain(*found)) == kinds
+            needs = triton_tiles.beside(acc.to_ints())
+            most = [triton_tiles.largest_tile(max(kinds), needs, False) for kinds in found]
+            for m, n in ((4096, 4096), (16, 144), (1, 9)):
+                tiles = triton_tiles.certified_tiles(m, n, 1, 132, most, 2048, found)
+                for first, second in itertools.pairwise(tiles):
+                    assert first.bm % second.bm == first.bn % second.bn == 0
 
 
 @pytest.mark.parametrize(

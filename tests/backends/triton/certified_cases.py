@@ -15,13 +15,14 @@ from lpkernels.backends.triton._roundings import Roundings, roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
 from lpkernels.backends.triton.certified import stages
 from lpkernels.backends.triton.certified.certificate import STRIDE
+from lpkernels.backends.triton.exact.sequential import exact_kernel
 from lpkernels.formats import FixedFormat
 
 __all__ = ["CERTIFIED_CASES", "CertifiedCase"]
 
 
 class CertifiedCase(NamedTuple):
-    """One variant of `certified.tiles.certified_kernel`."""
+    """One variant of `certified.tiles.certified_kernel`, with one tier alone."""
 
     name: str
     tier: int
@@ -71,25 +72,28 @@ class CertifiedCase(NamedTuple):
             "left": left, "left_step": 1024, "left_facts": torch.int32,
             "right": right, "right_step": 1024, "right_facts": torch.int32,
             "out": Outputs(torch.float32, *[torch.int64] * 7, None, None, None),
-            "flags": torch.int32, "stage": 0, "seed_ptr": torch.int64, "role": 0,
+            "before": None, "made": torch.int32, "pieces": 1, "again": 0,
+            "seed_ptr": torch.int64, "role": 0,
             "M": 960, "N": 960, "K": 960, "chunk": 64, "begin": 0, "end": 15, "share": 15,
             "parts": torch.float32 if self.shared else None, "part_step": 1 << 20, "C": constants,
-            "R": roundings, "TIER": self.tier,
+            "R": roundings, "TIERS": (self.tier,),
             "SINGLE": roundings.chunked and single_outer(self.acc.to_ints()), "SWAPPED": False,
             "LEFT_ABSENT": False, "RIGHT_ABSENT": self.image, "BM": tile.bm, "BN": tile.bn,
-            "FLAG_M": 16, "FLAG_N": 512, "num_warps": tile.warps,
+            "BEFORE_M": 1, "BEFORE_N": 1, "num_warps": tile.warps,
         }  # fmt: skip
 
-    def outer(self) -> dict[str, Any]:
-        """The arguments of the kernel that adds the sums of its chunks."""
-        arguments = self.arguments(outer_tile(self.tile)) | {"stages": 4}
-        arguments |= {"PART_M": self.tile.bm, "PART_N": self.tile.bn}
-        names = {parameter.name for parameter in stages.finish_kernel.params} | {"num_warps"}
+    def last(self, tile: Tile | None = None) -> dict[str, Any]:
+        """The arguments of the last kernel, which finishes what this one made where programs share
+        chunks. tile: its tile; by default the one that adds the sums of chunks."""
+        arguments = self.arguments(tile or outer_tile(self.tile))
+        arguments |= {"final": 1, "chunks": 15, "FINISHES": self.shared}
+        arguments |= {"MADE_M": self.tile.bm, "MADE_N": self.tile.bn}
+        names = {parameter.name for parameter in exact_kernel.params} | {"num_warps"}
         return {name: value for name, value in arguments.items() if name in names}
 
     @property
     def options(self) -> dict[str, int]:
-        return stages.options_of(self.tier, self.roundings, self.image, self.shared)
+        return stages.options_of((self.tier,), self.roundings, self.image, self.shared)
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")

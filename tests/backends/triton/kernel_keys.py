@@ -72,13 +72,15 @@ def key(launch: Launch) -> tuple[Any, ...]:
     elif isinstance(rules, Rule):
         found = (rule_key(rules), draw_key(rules), rules.random_bits == 32)
     else:
-        tier = launch.constant("TIER")
-        sums = certified_key(tier, rules.sum.value) if tier is not None else _rule(rules.sum)
-        if launch.name in ("native_kernel", "finish_kernel"):
+        tiers = launch.constant("TIERS")
+        sums = _rule(rules.sum)
+        if tiers is not None:
+            sums = tuple(certified_key(tier, rules.sum.value) for tier in tiers)
+        if launch.name == "native_kernel":
             sums = ()
         bias = isinstance(_outputs(launch).bias, torch.Tensor)
         outer = _rule(rules.outer) if rules.chunked or bias else ()
-        product = rules.product is not None if tier is not None else _rule(rules.product)
+        product = _rule(rules.product) if tiers is None else rules.product is not None
         found = (sums, product, outer, _rule(rules.result), rules.chunked)
     return (launch.name, found, tuple(sorted(told.items())), _types(launch.arguments))
 
@@ -94,33 +96,38 @@ def rules_of(launch: Launch) -> dict[str, Rule]:
 
 
 def constants(launch: Launch) -> set[tuple[Any, ...]]:
-    """A kernel with its tier, with each of its constants and options, and with whether programs
+    """A kernel with its tiers, with each of its constants and options, and with whether programs
     share chunks."""
-    tier, shared = launch.constant("TIER"), launch.argument("parts") is not None
-    told = {(launch.name, n, v) for n, v in launch.told.items() if n not in ("R", "C", "N", "TIER")}
-    return told | {(launch.name, tier), (launch.name, "shared", shared)}
+    shared = launch.argument("parts") is not None
+    told = {(launch.name, n, v) for n, v in launch.told.items() if n not in ("R", "C", "N")}
+    return told | {(launch.name, "shared", shared)}
 
 
 def features(launch: Launch) -> set[tuple[Any, ...]]:
-    """`constants`, each of these with the tier, and each mode and field of draws in each place
-    where it occurs."""
-    tier, rules = launch.constant("TIER"), rules_of(launch)
-    found: set[tuple[Any, ...]] = {(tier, *constant) for constant in constants(launch)}
+    """`constants`, each of these with the tiers, and with the first tier each mode and field of
+    draws in each place where it occurs."""
+    tiers, rules = launch.constant("TIERS"), rules_of(launch)
+    found: set[tuple[Any, ...]] = set()
     for place, rule in rules.items():
-        of_tier = tier is not None and place == "sum"
-        mode = None if of_tier and tier not in DIRECTED else ROUNDINGS[rule.mode]
+        of_tier = tiers is not None and place == "sum"
+        mode = None if of_tier and tiers[0] not in DIRECTED else ROUNDINGS[rule.mode]
         found |= {("mode", rule.fixed, mode), ("draw", *draw_key(rule)), ("place", place)}
     chunked = getattr(launch.constant("R"), "chunked", None)
-    return {(launch.name, tier, *feature) for feature in (*found, ("chunked", chunked))}
+    found |= {("chunked", chunked)}
+    told = {(launch.name, tiers, *constant) for constant in constants(launch)}
+    first = None if tiers is None else tiers[0]
+    return told | {(launch.name, first, *feature) for feature in found}
 
 
 def roundings(launch: Launch) -> set[tuple[Any, ...]]:
     """`features`, and each rounding."""
-    tier = launch.constant("TIER")
+    tiers = launch.constant("TIERS")
     found = features(launch)
     for place, rule in rules_of(launch).items():
-        of_tier = tier is not None and place == "sum"
-        found.add((launch.name, tier, *(certified_key(tier, rule) if of_tier else rule_key(rule))))
+        keys = [rule_key(rule)]
+        if tiers is not None and place == "sum":
+            keys = [certified_key(tier, rule) for tier in tiers]
+        found |= {(launch.name, tiers, *key) for key in keys}
     return found
 
 

@@ -36,11 +36,18 @@ class Loop(NamedTuple):
         return sum(self.counts[name] for name in _ARITHMETIC)
 
 
-def main_loop(kernel: Any, target: str = "sm_90", **arguments: Any) -> Loop:
-    """The main loop of the kernel, which is compiled as `ahead_of_time.compiled` does it."""
+def main_loop(
+    kernel: Any, target: str = "sm_90", loads: int | None = None, **arguments: Any
+) -> Loop:
+    """The main loop of the kernel, which is compiled as `ahead_of_time.compiled` does it. loads:
+    take the loop that adds what so many loads bring, without a product."""
     text, usage = machine_code(compiled(kernel, target, **arguments))
+    counts = loop_of(text)
+    if loads is not None:
+        found = (loop for loop in innermost_loops(text) if not loop["DMUL"])
+        (counts,) = (loop for loop in found if loop["LDG"] == loads)
     return Loop(
-        loop_of(text),
+        counts,
         int(re.search(r"REG:(\d+)", usage)[1]),
         int(re.search(r"STACK:(\d+)", usage)[1]),
         around(text),

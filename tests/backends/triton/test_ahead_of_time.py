@@ -6,12 +6,13 @@ import torch
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.backends.triton import BACKEND, _native
 from lpkernels.backends.triton._config import Tile, dot_tile
-from lpkernels.backends.triton._launch import ALL_REGISTERS, interpreting, registers
+from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._native import native_kernel
+from lpkernels.backends.triton._parts import AHEAD
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
-from lpkernels.backends.triton.certified.stages import AHEAD, finish_kernel
 from lpkernels.backends.triton.certified.tiles import certified_kernel
+from lpkernels.backends.triton.exact.sequential import exact_kernel, options_of
 from tests.backends.triton.ahead_of_time import COUNTED, compiled
 from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase
 from tests.backends.triton.launches import compiled_launch, recorded
@@ -45,7 +46,8 @@ def test_main_loop(case: CertifiedCase) -> None:
 )
 def test_the_loop_that_adds_the_sums_of_chunks(name: str, most: float) -> None:
     case = next(case for case in CERTIFIED_CASES if case.name == name)._replace(shared=True)
-    loop = main_loop(finish_kernel, options=registers(ALL_REGISTERS), **case.outer())
+    options = options_of(case.roundings)
+    loop = main_loop(exact_kernel, loads=AHEAD.value, options=options, **case.last())
     assert loop.stack == 0
     assert loop.instructions / AHEAD.value <= most
     assert loop.arithmetic / AHEAD.value == 8

@@ -17,8 +17,8 @@ from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton import _products
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._matmul import matmul
-from lpkernels.backends.triton._problem import Flags
-from lpkernels.backends.triton.certified import stages as _stages
+from lpkernels.backends.triton._problem import Made
+from lpkernels.backends.triton.certified import stages
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from tests.compare import assert_bit_equal
 
@@ -45,19 +45,18 @@ def floats(
 
 
 @pytest.fixture
-def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
-    """The stages of every tile of the products so far: whether a tile was left to the exact
-    kernel."""
-    left: list[Tensor] = []
-    inner = _stages.launch
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[int]]:
+    """The tiers that made the tiles of the products so far, and -1 where the exact kernel did."""
+    found: list[Tensor] = []
+    inner = stages.launch
 
-    def launch(*arguments: object) -> Flags:
-        flags = inner(*arguments)
-        left.append(flags.values >= flags.stages)
-        return flags
+    def launch(*arguments: object) -> Made:
+        by = inner(*arguments)
+        found.append(by.values)
+        return by
 
-    monkeypatch.setattr(_stages, "launch", launch)
-    return lambda: sorted(int(flag) for flags in left for flag in flags)
+    monkeypatch.setattr(stages, "launch", launch)
+    return lambda: {int(tier) - 1 for values in found for tier in values}
 
 
 def only(monkeypatch: pytest.MonkeyPatch, tier: int) -> None:
@@ -155,30 +154,38 @@ SERVED = [
 @pytest.mark.parametrize(
     ("acc", "tier"), SERVED, ids=[f"{acc}-{_tiers.NAMES[tier]}" for acc, tier in SERVED]
 )
-def test_served(acc: Accumulator, tier: int, device: str, stages, monkeypatch) -> None:
+def test_served(acc: Accumulator, tier: int, device: str, made, monkeypatch) -> None:
     only(monkeypatch, tier)
     m, k, n = SHAPE
     check(floats((m, k), 1), floats((k, n), 2), acc, device, floats((n,), 3, bits=20))
-    assert set(stages()) == {0}
+    assert made() == {tier}
 
 
-# 16 bits in a product, subnormals, more places than float32 has; products below float32's normals.
-LATER = {"wide": {"bits": 8, "low": -12}, "tiny": {"low": -100, "high": -80}}
+_TINY = {"low": -100, "high": -80}
+#: 16 and 24 bits in a product, more places than float32 has; products below float32's normals.
+LATER = {
+    "all of half precision": ("e5m10", {"bits": 8, "low": -12}, _tiers.HALF),
+    "second kernel": ("e6m9", {"bits": 8, "low": -12}, _tiers.FUSED64),
+    "second tier of it": ("e6m9", {"bits": 12, "low": -12}, _tiers.NEAREST),
+    "last of four tiers": ("e5m10", {"bits": 12, "low": -12}, _tiers.NEAREST),
+    "tiny": ("e6m12", _TINY, _tiers.NEAREST),
+    "none": ("bf16", {"bits": 12, "low": -12}, -1),
+}
 
 
 @pytest.mark.parametrize("name", LATER)
-def test_later_stages_take_over(name: str, device: str, stages) -> None:
-    a, b = floats((9, 15), 1, **LATER[name]), floats((15, 33), 2, **LATER[name])
-    check(a, b, Accumulator("e5m10"), device)
-    assert set(stages()) == {0}
+def test_later_tiers_take_over(name: str, device: str, made) -> None:
+    fmt, kind, tier = LATER[name]
+    check(floats((9, 15), 1, **kind), floats((15, 33), 2, **kind), Accumulator(fmt), device)
+    assert made() == {tier}
 
 
-def test_only_tiles_that_overflow_are_left(device: str, stages) -> None:
+def test_only_tiles_that_overflow_are_left(device: str, made) -> None:
     # 80 products of 2^9 pass 2^15, which is half of what e5m9 holds.
     a, b = torch.full((33, 80), 16.0), torch.full((80, 40), 32.0)
     a[16:] = 2.0**-3
     check(a, b, Accumulator("e5m9"), device)
-    assert set(stages()) == {0, 1}
+    assert made() == {_tiers.FUSED, -1}
 
 
 NOT_CERTIFIED = {
@@ -190,37 +197,37 @@ NOT_CERTIFIED = {
 
 
 @pytest.mark.parametrize("name", NOT_CERTIFIED)
-def test_left_to_the_exact_kernel(name: str, device: str, stages) -> None:
+def test_left_to_the_exact_kernel(name: str, device: str, made) -> None:
     acc, kind = NOT_CERTIFIED[name]
     check(floats((9, 15), 1, **kind), floats((15, 33), 2, **kind), acc, device)
-    assert set(stages()) == {1}
+    assert made() == {-1}
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize(
-    ("acc", "left"),
+    ("acc", "tier"),
     [
-        ("e6m9", 1),
-        ("e6m9:stochastic", 1),
-        ("fp32", 0),
-        ("e4m3_sat", 0),
-        ("e4m3fn_sat", 0),
-        ("e5m10", 0),
-        ("bf16", 0),
+        ("e6m9", -1),
+        ("e6m9:stochastic", -1),
+        ("fp32", _tiers.PLAIN),
+        ("e4m3_sat", _tiers.RANGE),
+        ("e4m3fn_sat", _tiers.RANGE),
+        ("e5m10", _tiers.HALF),
+        ("bf16", _tiers.BRAIN),
     ],
 )
-def test_specials(acc: str, left: int, value: float, device: str, stages) -> None:
+def test_specials(acc: str, tier: int, value: float, device: str, made) -> None:
     a, b = floats((9, 15), 1), floats((15, 33), 2)
     a[2, 3] = value
     a[4, 5], a[4, 6] = value, -value
     b[7, 8] = value
     rounding = acc.partition(":")[2] or "nearest_even"
     check(a, b, Accumulator(acc.partition(":")[0], rounding), device)
-    assert set(stages()) == {left}
+    assert made() == {tier}
 
 
 @pytest.mark.parametrize(("name", "tier"), [("e5m10", _tiers.HALF), ("bf16", _tiers.BRAIN)])
-def test_halves_of_every_size(name: str, tier: int, device: str, stages, monkeypatch) -> None:
+def test_halves_of_every_size(name: str, tier: int, device: str, made, monkeypatch) -> None:
     """There are subnormal operands and sums, overflow, infinities less themselves and sums of
     nothing but -0."""
     only(monkeypatch, tier)
@@ -237,24 +244,24 @@ def test_halves_of_every_size(name: str, tier: int, device: str, stages, monkeyp
         a[1::5] = lp.quantize(a[1::5], fmt, backend="reference")
         a[2, 0], a[3, -1] = float("inf"), float("nan")
         check(a, b, Accumulator(name), device)
-    assert set(stages()) == {0}
+    assert made() == {tier}
 
 
 def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, monkeypatch) -> None:
-    inner = _stages.launch
-    flagged = []
+    inner = stages.launch
+    left = []
 
     def mark(problem, *rest):
         right = problem.right
         right.values.view(torch.int32)[2 * right.step : 2 * right.step + 4] = ABSENT
-        flags = inner(problem._replace(right=right._replace(absent=True)), *rest)
-        flagged.append(int(flags.values.max()))
-        return flags
+        found = inner(problem._replace(right=right._replace(absent=True)), *rest)
+        left.append(int(found.values.min()) == 0)
+        return found
 
-    monkeypatch.setattr(_stages, "launch", mark)
+    monkeypatch.setattr(stages, "launch", mark)
     only(monkeypatch, _tiers.HALF)
     acc = Accumulator("e5m10").to_ints()
-    for exponent, special, left in ((-6, False, 0), (-13, False, 1), (-6, True, 1)):
+    for exponent, special, exact in ((-6, False, False), (-13, False, True), (-6, True, True)):
         a, b = floats((5, 4), 1, low=exponent), floats((4, 16), 2, low=exponent)
         if special:
             a[0, 2] = float("inf")
@@ -262,8 +269,8 @@ def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, mo
         want = backends.get("cpu").matmul(a, b, None, acc, None, 0)
         rest = [0, 1, 3]
         want[:, :4] = backends.get("cpu").matmul(a[:, rest], b[rest, :4], None, acc, None, 0)
-        assert flagged.pop() == left
-        if not left:
+        assert left.pop() == exact
+        if not exact:
             assert_bit_equal(got.cpu(), want)
 
 
@@ -282,7 +289,7 @@ def test_negative_zeros(k: int, device: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fmt", ["e5m10", "e4m3", "bf16", "e6m0", "e5m1"])
-def test_underflow_in_every_mode(fmt: str, mode: str, device: str, stages, monkeypatch) -> None:
+def test_underflow_in_every_mode(fmt: str, mode: str, device: str, made, monkeypatch) -> None:
     """Sums lie near the smallest subnormal value, with products of 48 bits and zeros of both
     signs."""
     only(monkeypatch, _tiers.DIRECTED)
@@ -293,11 +300,11 @@ def test_underflow_in_every_mode(fmt: str, mode: str, device: str, stages, monke
     a[2], b[:, 5] = a[2].abs(), -0.0
     b[5:, 7], b[6:, 8], b[3:, 9] = 0.0, -0.0, b[3:, 9].abs()
     check(a, b, Accumulator(fmt, mode, random_bits=7), device)
-    assert set(stages()) == {0}
+    assert made() == {_tiers.DIRECTED}
 
 
 @pytest.mark.parametrize("mode", ["nearest_even", "nearest_away", "toward_zero", "toward_positive"])
-def test_fixed_point_takes_any_operand(mode: str, device: str, stages, monkeypatch) -> None:
+def test_fixed_point_takes_any_operand(mode: str, device: str, made, monkeypatch) -> None:
     """There are wide products, overflow of all sizes, infinities and NaN."""
     only(monkeypatch, _tiers.FIXED)
     a, b = floats((9, 25), 1, bits=24, low=-9, high=2), floats((25, 33), 2, bits=24, low=-9, high=2)
@@ -305,12 +312,12 @@ def test_fixed_point_takes_any_operand(mode: str, device: str, stages, monkeypat
     a[6], b[:, 7] = a[6] * 2.0**120, b[:, 7] * 2.0**100
     for fmt in ("fixed16_f12", "fixed22_f20", "fixed12_f4"):
         check(a, b, Accumulator(fmt, mode), device)
-    assert set(stages()) == {0}
+    assert made() == {_tiers.FIXED}
 
 
 @pytest.mark.parametrize("mode", ["toward_zero", "nearest_away"])
 @pytest.mark.parametrize("fmt", ["fixed8_f4_wrap", "fixed20_f9_wrap", WRAPPED, UNSIGNED], ids=str)
-def test_wrapping_sums_keep_their_sign(fmt, mode: str, device: str, stages, monkeypatch) -> None:
+def test_wrapping_sums_keep_their_sign(fmt, mode: str, device: str, made, monkeypatch) -> None:
     """Sums are halves and parts of a quantum on both sides of zero and of the ends."""
     only(monkeypatch, _tiers.FIXED)
     acc = Accumulator(fmt, mode)
@@ -320,29 +327,29 @@ def test_wrapping_sums_keep_their_sign(fmt, mode: str, device: str, stages, monk
     b[:, 1::3] *= -1.0
     b[:, 2::3] *= 2.0 ** (acc.fmt.word_bits - 8)
     check(a, b, acc, device)
-    assert set(stages()) == {0}
+    assert made() == {_tiers.FIXED}
 
 
-def test_directed_sums_that_overflow_are_left(device: str, stages) -> None:
+def test_directed_sums_that_overflow_are_left(device: str, made) -> None:
     a, b = torch.full((17, 37), 16.0), torch.full((37, 16), 32.0)
     a[16:] = 2.0**-3
     for mode in ("nearest_away", "to_odd"):
         check(a, b, Accumulator("e5m9", mode), device)
-    assert set(stages()) == {0, 1}
+    assert made() == {_tiers.DIRECTED, -1}
 
 
 def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
     """Absent taps add nothing even to a sum of -0."""
     a, b = torch.full((3, 11), -(2.0**-9)), torch.full((11, 16), 2.0**-9)
     a[1] = 2.0**-2
-    inner = _stages.launch
+    inner = stages.launch
 
     def mark(problem, *rest):
         right = problem.right
         right.values.view(torch.int32)[9 * right.step : 9 * right.step + 4] = ABSENT
         return inner(problem._replace(right=right._replace(absent=True)), *rest)
 
-    monkeypatch.setattr(_stages, "launch", mark)
+    monkeypatch.setattr(stages, "launch", mark)
     rest = [k for k in range(11) if k != 9]
     served = [
         ("e4m3", "nearest_even", tier) for tier in (_tiers.FLOOR, _tiers.NEAREST, _tiers.RANGE)

@@ -190,7 +190,7 @@ def test_images_are_framed_and_their_facts_leave_out_what_is_absent(device: str)
 
     image = torch.tensor([[[1.0, -0.0, 2.5, 0.0]]], device=device)
     frame = _geometry.Frame((1, 1, 7), (0, 0, 2), 3, False, 1, 1)
-    got = _images.framed(image, frame, ())
+    got = _images.framed(image, frame, _facts.new_facts(image.device)[0], ())
     gone = _layout.ABSENT
     one, zero, half = 0x3F800000, 0, 0x40200000
     # Position p of the frame lies at p % 3 * 3 + p // 3: 0 3 6, 1 4 7, 2 5 8.

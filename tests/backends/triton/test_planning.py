@@ -22,7 +22,7 @@ from tests.backends.triton.launches import Launch, recorded  # noqa: E402
 not_interpreted = pytest.mark.skipif(
     _launch.interpreting(), reason="the interpreter's tiles are others"
 )
-PRODUCTS = ("certified_kernel", "exact_kernel", "finish_kernel")
+PRODUCTS = ("certified_kernel", "exact_kernel")
 
 
 @not_interpreted
@@ -38,13 +38,21 @@ def test_kernels_tiles_and_sizes_are_those_that_are_launched(
     started = [launch for launch in calls if launch.name in PRODUCTS]
     shapes = planning.products(call(case), "triton")
     found = [plans.plan(shape, case.acc, processors) for shape in shapes]
-    # The flags are made without a kernel of this package.
-    assert sum(plan.launches - 1 for plan in found) == len(started)
-    last = [launch for launch in started if launch.name == "exact_kernel"]
-    sizes = [launch.arguments[9:12] for launch in last]
+    assert sum(plan.launches for plan in found) == len(started)
+    last = [launch for launch in started if launch.name == "exact_kernel" and ends(launch)]
+    sizes = [sizes_of(launch) for launch in last]
     assert [(s.m, s.n, s.k) for s in shapes] == sizes
     for shape, plan in zip(shapes, found, strict=True):
         assert plan.tile in tiles_of(started, (shape.m, shape.n, shape.k), plan.kernel, case.acc)
+
+
+def ends(launch: Launch) -> bool:
+    """Whether a last kernel is that of the last pass over a product's chunks."""
+    return launch.argument("final") == 1
+
+
+def sizes_of(launch: Launch) -> tuple[int, ...]:
+    return tuple(launch.argument(name) for name in ("M", "N", "K"))
 
 
 def tiles_of(
@@ -53,11 +61,10 @@ def tiles_of(
     """The tiles in the launches of one kernel for a product of these sizes."""
     found = []
     for launch in started:
-        certified = launch.name == "certified_kernel"
-        first = 11 if certified else 9
-        name = plans.kernel_name(launch.told["TIER"], acc) if certified else "wide"
-        if launch.name != "finish_kernel" and launch.arguments[first : first + 3] == sizes:
-            found += [(launch.told["BM"], launch.told["BN"])] * (name == kernel)
+        tiers = launch.told.get("TIERS", ())
+        names = [plans.kernel_name(tier, acc) for tier in tiers] or ["wide"]
+        if sizes_of(launch) == sizes and kernel in names:
+            found.append((launch.told["BM"], launch.told["BN"]))
     return found
 
 
@@ -93,25 +100,27 @@ def test_splits_and_scratch_are_those_that_are_launched(
     for shape in shapes:
         plan = plans.plan(shape, case.acc, 132)
         sizes = (shape.m, shape.n, shape.k)
-        mine = [launch for launch in certified if launch.arguments[11:14] == sizes]
+        mine = [launch for launch in certified if sizes_of(launch) == sizes]
         shared = [launch for launch in mine if launch.argument("parts") is not None]
         if plan.kernel != "wide":
             assert (plan.splits > 1) == bool(shared)
         if not shared:
             continue
-        flags, parts = shared[0].argument("flags"), shared[0].argument("parts")
-        assert plan.scratch == 4 * (flags.numel() + parts.numel())
+        # Each kernel has its own account of what is made; all have the same sums of chunks.
+        groups = triton_tiers.groups(triton_tiers.tiers(case.acc.to_ints()))
+        made = [launch.argument("made").numel() for launch in shared[: len(groups)]]
+        assert plan.scratch == 4 * (sum(made) + shared[0].argument("parts").numel())
         if plan.kernel != "wide":
             assert shared[0].grid == (plan.tiles, plan.splits)
         # A thread has 16 sums of float64 or 32 of float32.
         for launch in shared:
             lanes = 32 * launch.told["num_warps"]
-            most = 16 if launch.told["TIER"] >= triton_tiers.FUSED64 else 32
+            most = 16 if max(launch.told["TIERS"]) >= triton_tiers.FUSED64 else 32
             assert launch.told["BM"] * launch.told["BN"] <= most * lanes
         # Every tier makes the chunks of all passes once, and each pass has a kernel that adds.
         spans = {(launch.argument("begin"), launch.argument("end")) for launch in shared}
         assert sum(end - begin for begin, end in spans) == shared[-1].argument("end")
-        assert plan.launches - 2 == len(spans) * (len(triton_tiers.tiers(case.acc.to_ints())) + 1)
+        assert plan.launches == len(spans) * (len(groups) + 1)
     assert any(launch.argument("parts") is not None for launch in certified)
 
 

@@ -1,4 +1,4 @@
-"""The parts that products share: packing, facts, tables, tiles, flags, and which kernels get
+"""The parts that products share: packing, facts, tables, tiles, what is made, and which kernels get
 compiled."""
 
 import math
@@ -24,7 +24,7 @@ pytest.importorskip("triton")
 from lpkernels.backends import _tables  # noqa: E402
 from lpkernels.backends.triton import _config, _launch, _matmul, _products, _roundings  # noqa: E402
 from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa: E402
-from lpkernels.backends.triton._problem import LONGEST, Flags, Problem  # noqa: E402
+from lpkernels.backends.triton._problem import LONGEST, Made, Problem  # noqa: E402
 from lpkernels.backends.triton.exact import sequential  # noqa: E402
 from lpkernels.backends.triton.operands import facts as _facts  # noqa: E402
 from lpkernels.backends.triton.operands.matrices import pack_operand  # noqa: E402
@@ -86,9 +86,15 @@ def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
     starts = torch.searchsorted(steps, torch.arange(0, k + acc.chunk, acc.chunk))
     out = torch.empty(m, n, device=device)
     sums = whole_sums(out, len(steps), positions=steps.to(device), starts=starts.to(device))
-    right = pack_operand(b[steps].mT.to(device), torch.Size(()), ())
+    right = packed_operand(b[steps].mT.to(device))
     _products.products(gathered(left[:, steps].to(device)), right, sums, acc.to_ints(), SEED, ROLE)
     assert_bit_equal(out, want)
+
+
+def packed_operand(
+    x: Tensor, rounding: tuple[int, ...] = (), batch: tuple[int, ...] = ()
+) -> Operand:
+    return pack_operand(x, torch.Size(batch), _facts.new_facts(x.device)[0], rounding)
 
 
 def problem_of(left: Operand, right: Operand, sums: Sums, acc: Accumulator) -> Problem:
@@ -107,19 +113,21 @@ def gathered(x: Tensor) -> Operand:
     last = torch.arange(lanes - 1, -1, -1, device=x.device) * steps
     return Operand(
         values, batch, last, torch.arange(steps - 1, -1, -1, device=x.device), 0,
-        _facts.new_facts(x.device), True,
+        _facts.new_facts(x.device)[0], True,
     )  # fmt: skip
 
 
-def test_only_flagged_tiles_are_computed(device: str) -> None:
+def test_only_tiles_with_a_piece_that_was_not_made_are_computed(device: str) -> None:
     a, b = torch.randn(9, 5), torch.randn(5, 40)
     acc = Accumulator("e5m4")
-    packed = (pack_operand(x.to(device), torch.Size(()), ()) for x in (a, b.mT))
+    operands = (packed_operand(x.to(device)) for x in (a, b.mT))
     out = torch.zeros(9, 40, device=device)
-    # The tiles are 4 x 16: three down and three across, numbered down first.
-    flags = torch.tensor([2, 3, 0, 1, 2, 3, 1, 0, 3], dtype=torch.int32, device=device)
-    problem = problem_of(*packed, whole_sums(out, 5), acc)
-    sequential.launch(problem, _config.Tile(8, 8, 4), Flags(flags, (4, 16), 3))
+    # The tiles are 4 x 16: three down and three across, numbered down first. Each has two pieces,
+    # and tiers 1 to 3 have made some of them.
+    pieces = [[2, 3], [0, 4], [2, 2], [3, 3], [2, 4], [4, 0], [3, 2], [2, 2], [0, 0]]
+    values = torch.tensor(pieces, dtype=torch.int32, device=device).flatten()
+    problem = problem_of(*operands, whole_sums(out, 5), acc)
+    sequential.launch(problem, _config.Tile(8, 8, 4), Made(values, (4, 16), 2))
     want = torch.zeros(9, 40)
     full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
     for rows, cols in (
@@ -184,7 +192,7 @@ def test_facts(values: list[float], device: str) -> None:
     x = torch.zeros(3, 5)
     x.view(-1)[: len(values)] = torch.tensor(values)
     for rounding, matrix in (((), x), (backend_quantizer("e5m2"), x)):
-        packed = pack_operand(matrix.to(device), torch.Size(()), rounding)
+        packed = packed_operand(matrix.to(device), rounding)
         held = packed.values.cpu()[: 5 * packed.step].view(5, packed.step)[:, :3]
         assert packed.facts.tolist() == facts_of(held.numpy())
 
@@ -197,7 +205,7 @@ def backend_quantizer(text: str) -> tuple[int, ...]:
 
 def test_packing_pads_with_zeros_and_does_not_repeat_matrices(device: str) -> None:
     x = torch.randn(2, 1, 5, 3).to(device)
-    packed = pack_operand(x, torch.Size((2, 4)), ())
+    packed = packed_operand(x, batch=(2, 4))
     width = _config.padded_lanes(5)
     assert packed.values.numel() == 2 * 3 * width + PAD
     assert packed.batch.tolist() == [0] * 4 + [3 * width] * 4

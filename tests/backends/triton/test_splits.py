@@ -12,10 +12,11 @@ from lpkernels import backends
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
+from lpkernels.backends.planning import triton_tiles
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.triton import _config, _products
 from lpkernels.backends.triton._matmul import matmul
-from lpkernels.backends.triton._problem import Flags
+from lpkernels.backends.triton._problem import Made
 from lpkernels.backends.triton.certified import stages
 from tests.backends.triton import test_conv
 from tests.backends.triton.test_certified import SEED, floats, only
@@ -26,19 +27,19 @@ from tests.compare import assert_bit_equal
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 #: One program and many share the chunks, in one pass and in several; some shares are longer than
-#: `stages.AHEAD`, some are not.
+#: `_parts.AHEAD`, some are not.
 SHARES = [Share(1, 18), Share(4, 18), Share(18, 18), Share(5, 7), Share(2, 9)]
 #: 70 steps are 18 chunks of 4, the last one shorter.
 SHAPE = (5, 70, 33)
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[Flags]:
-    """The list of the flags of all products so far."""
-    found: list[Flags] = []
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
+    """The list of what the certified kernels made of all products so far."""
+    found: list[Made] = []
     inner = stages.launch
 
-    def launch(*arguments: object) -> Flags:
+    def launch(*arguments: object) -> Made:
         found.append(inner(*arguments))
         return found[-1]
 
@@ -85,14 +86,14 @@ def check(
     ids=ids,
 )
 def test_shares_do_not_change_bits(
-    acc: Accumulator, share: Share, device: str, left: list[Flags], monkeypatch
+    acc: Accumulator, share: Share, device: str, made: list[Made], monkeypatch
 ) -> None:
     chunks = force(monkeypatch, share)
     m, k, n = SHAPE
     fused = Fused((), (), Quantizer("e5m6").to_ints())
     check(floats((m, k), 3), floats((k, n), 4), acc, device, floats((n,), 5, bits=20), fused)
     assert chunks == [18]
-    assert all(int(flags.values.max()) < flags.stages for flags in left)
+    assert all(int(found.values.min()) > 0 for found in made)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +115,13 @@ def test_shares_do_not_change_bits(
     ids=ids,
 )
 def test_every_tier_shares(
-    acc: Accumulator, tier: int, device: str, left: list[Flags], monkeypatch
+    acc: Accumulator, tier: int, device: str, made: list[Made], monkeypatch
 ) -> None:
     only(monkeypatch, tier)
     m, k, n = SHAPE
     force(monkeypatch, Share(2, 3))
     check(floats((m, k), 1), floats((k, n), 2), acc, device, floats((n,), 3, bits=20))
-    assert int(left[0].values.max()) == 0
+    assert int(made[0].values.min()) > 0
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 33])
@@ -134,45 +135,45 @@ def test_few_rows_or_columns(size: int, device: str, monkeypatch) -> None:
 
 @pytest.mark.parametrize("outer", [_config.Tile(1, 32, 1), _config.Tile(4, 16, 2)], ids=ids)
 def test_what_adds_has_tiles_of_its_own(
-    outer: _config.Tile, device: str, left: list[Flags], monkeypatch
+    outer: _config.Tile, device: str, made: list[Made], monkeypatch
 ) -> None:
     """Each tile that adds lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
-    monkeypatch.setattr(_products, "certified_tile", lambda *_, **__: _config.Tile(8, 64, 4))
+    made_in = _config.Tile(8, 64, 4)
+    monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: made_in)
     monkeypatch.setattr(stages, "outer_tile", lambda _: outer)
     a, b = floats((2, 11, 27), 1), floats((2, 27, 80), 2)
     check(a, b, Accumulator("e6m9", chunk=8), device, floats((80,), 3))
-    assert int(left[0].values.max()) == 0
+    assert int(made[0].values.min()) > 0
 
 
 @pytest.mark.parametrize("share", [Share(2, 99), Share(3, 3), Share(2, 1)], ids=ids)
 def test_tiles_that_fail_in_one_part_are_done_again(
-    share: Share, device: str, left: list[Flags], monkeypatch
+    share: Share, device: str, made: list[Made], monkeypatch
 ) -> None:
     """Sums overflow in one chunk of one row: in the first, a middle or the last part."""
     force(monkeypatch, share)
     tile = _config.Tile(4, 32, 1)
-    for name in ("certified_tile", "exact_tile"):
-        monkeypatch.setattr(_products, name, lambda *_, **__: tile)
+    monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: tile)
+    monkeypatch.setattr(_products, "exact_tile", lambda *_, **__: tile)
     for first in (0, 20, 40):
         a, b = torch.full((9, 61), 2.0**-3), torch.ones(61, 40)
         # 20 products pass 2^15, which is half of what e5m9 holds.
         a[6, first : first + 20], b[first : first + 20, 36] = 31.0, 63.0
         check(a, b, Accumulator("e5m9", chunk=20), device)
-        flags = left.pop()
-        assert set((flags.values >= flags.stages).tolist()) == {False, True}
+        assert set((made.pop().values > 0).tolist()) == {False, True}
 
 
 def test_a_later_tier_makes_what_an_earlier_one_leaves(
-    device: str, left: list[Flags], monkeypatch
+    device: str, made: list[Made], monkeypatch
 ) -> None:
     """The products lie below float32's normals, so float64 makes the parts."""
     force(monkeypatch, Share(3, 4))
     tiny = {"low": -100, "high": -80}
     a, b = floats((9, 45), 1, **tiny), floats((45, 33), 2, **tiny)
     check(a, b, Accumulator("e5m10", chunk=8), device)
-    (flags,) = left
-    assert 0 < int(flags.values.min()) <= int(flags.values.max()) < flags.stages
+    (found,) = made
+    assert set(found.values.tolist()) == {1 + _tiers.NEAREST}
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
@@ -223,9 +224,7 @@ def test_convolutions(passed: str, case: ConvCase, device: str, monkeypatch) -> 
             assert_bit_equal(got, test_conv.reference(passed, case, acc, tuple(operands)))
 
 
-def test_products_without_chunks_are_not_shared(
-    device: str, monkeypatch, left: list[Flags]
-) -> None:
+def test_products_without_chunks_are_not_shared(device: str, monkeypatch, made: list[Made]) -> None:
     chunks: Callable[[], list[int]] = force(monkeypatch, Share(1, 0))
     check(floats((5, 9), 1), floats((9, 8), 2), Accumulator("e6m9"), device)
     assert chunks == [1]

@@ -1,12 +1,10 @@
-"""The certified kernels one after the other, and what comes after the sums."""
+"""The certified kernels one after the other, and the last kernel behind them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends.planning import triton_tiers as _tiers
@@ -15,23 +13,11 @@ from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton._config import Tile, outer_tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
-from lpkernels.backends.triton._problem import Flags, Problem
+from lpkernels.backends.triton._problem import Made, Problem
 from lpkernels.backends.triton._roundings import Known, Roundings
-from lpkernels.backends.triton._tile import (
-    closed,
-    draw_keys,
-    finished,
-    outputs_of,
-    part_tile,
-    side_of,
-    store_tile,
-    tile_corner,
-    tile_number,
-    tile_of_program,
-)
+from lpkernels.backends.triton._tile import outputs_of, side_of
 from lpkernels.backends.triton.certified import tiles as _tiles
-from lpkernels.backends.triton.rounding.bits import double
-from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.exact import sequential
 from lpkernels.backends.triton.rounding.rule import NEAREST_EVEN, STOCHASTIC
 
 # Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; two, with
@@ -39,87 +25,28 @@ from lpkernels.backends.triton.rounding.rule import NEAREST_EVEN, STOCHASTIC
 REGISTERS = 168
 
 
-#: Chunks whose sums are loaded together, before the first of them is added.
-AHEAD = tl.constexpr(8)
-
-
-@triton.jit(do_not_specialize=["stages", "role", "M", "N", "begin", "end", "part_step"])
-def finish_kernel(
-    out,
-    flags,
-    stages,
-    seed_ptr,
-    role,
-    M,
-    N,
-    begin,
-    end,
-    parts,
-    part_step,
-    C,
-    R: tl.constexpr,
-    SINGLE: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    FLAG_M: tl.constexpr,
-    FLAG_N: tl.constexpr,
-    PART_M: tl.constexpr,
-    PART_N: tl.constexpr,
-):
-    """out[g][i][j] <- round(out[g][i][j] + parts + bias), rounded as the result, where the flag is
-    below ``stages``.
-
-    parts: what `certified_kernel` made of the chunks from begin to end, in tiles of PART_M x
-    PART_N. They are added in order, to the sums in out or, where begin is 0, to +0. With None, all
-    sums are in out. Grid: one program for BM x BN outputs of one matrix. This is a kernel of its
-    own because in the certified kernels it would take registers from their many sums.
-    """
-    g, i0, j0 = tile_corner(M, N, BM, BN)
-    if tl.load(flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)) >= stages:
-        return
-    g, i, j = tile_of_program(M, N, BM, BN)
-    row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
-    seed = derived_seed(seed_ptr, role)
-    rows = tl.load(out.batch + g) + tl.load(out.rows + i, mask=i < M, other=0)
-    cols = tl.load(out.cols + j, mask=j < N, other=0)
-    # Outputs outside are the first ones of the matrix: read, not written.
-    places = out.data + (rows[:, None] + cols[None, :])
-    if parts is None:
-        sums = tl.load(places)
-    else:
-        sums = tl.load(places, mask=tl.full([BM, BN], begin, tl.int32) > 0, other=0.0)
-        at = part_tile(parts, g, i0, j0, M, N, PART_M, PART_N, BM, BN)
-        step = tl.cast(part_step, tl.int64)
-        whole = begin + (end - begin) // AHEAD * AHEAD
-        for c0 in range(begin, whole, AHEAD):
-            for u in tl.static_range(AHEAD):
-                part = tl.load(at + u * step)
-                sums = closed(sums, part, c0 + u, seed, row, col, C, R, SINGLE)
-            at += AHEAD * step
-        for c in range(whole, end):
-            sums = closed(sums, tl.load(at), c, seed, row, col, C, R, SINGLE)
-            at += step
-    store_tile(finished(double(sums), out, seed, row, col, C, R), out, g, i, j, M, N)
-
-
 def options_of(
-    tier: int, roundings: Roundings, absent: bool, shared: bool = False
+    kinds: tuple[int, ...], roundings: Roundings, absent: bool, shared: bool = False
 ) -> dict[str, int]:
-    """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
+    """What the compiler is told beyond `EXACT` of a kernel with these tiers; without it a few
+    registers are spilled."""
+    return registers(max(_registers(tier, roundings, absent, shared) for tier in kinds))
+
+
+def _registers(tier: int, roundings: Roundings, absent: bool, shared: bool) -> int:
     total, rounded = roundings.sum, roundings.product is not None
     if roundings.chunked:
         many = rounded or tier == _tiers.RANGE or not _short(roundings.outer)
         many = many or (shared and tier >= _tiers.FUSED64)
-        if shared or many:
-            return registers(ALL_REGISTERS if many else REGISTERS)
-        return {}
+        if shared or many or tier < _tiers.PLAIN:
+            return ALL_REGISTERS if many else REGISTERS
+        return 0
     if tier >= _tiers.FUSED64 or (total.philox and total.random_bits > 8):
-        return {}
-    many = not _tiers.PLAIN <= tier <= _tiers.RANGE
-    many = many or (absent and tier in (_tiers.PLAIN, _tiers.FLOOR, _tiers.RANGE))
+        return 0
+    many = not _tiers.PLAIN < tier <= _tiers.RANGE
+    many = many or (absent and tier in (_tiers.FLOOR, _tiers.RANGE))
     many = many or (rounded and tier == _tiers.FLOOR)
-    return registers(ALL_REGISTERS if many else REGISTERS)
+    return ALL_REGISTERS if many else REGISTERS
 
 
 def _short(outer: Known) -> bool:
@@ -142,91 +69,82 @@ def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
 
 
 class Parts(NamedTuple):
-    """The chunks from begin to end of every sum, ``each`` of them by one program of a tile. values:
-    where their sums go, those of a chunk side by side in tiles; None: they are added at once."""
+    """The chunks from begin to end of every sum, ``each`` of them by one program of a tile, or
+    fewer by the last. values: where their sums go, those of a chunk side by side in tiles; None:
+    they are added at once."""
 
     begin: int
     end: int
     each: int
-    tile: Tile
     values: Tensor | None = None
-
-    def step(self, problem: Problem) -> int:
-        """How far the sums of a chunk lie behind those of the chunk before."""
-        return problem.programs(self.tile.bm, self.tile.bn) * self.tile.bm * self.tile.bn
 
 
 def launch(
     problem: Problem,
-    tiers: tuple[int, ...],
+    groups: tuple[tuple[int, ...], ...],
     tiles: tuple[Tile, ...],
-    last_tile: Tile,
-    flag_tile: tuple[int, int],
+    last: Tile,
     share: Share,
-) -> Flags:
-    """Launches the tiers, one after the other; each makes the sums that it can. Returns where sums
-    are left.
+) -> Made:
+    """Launches a kernel for each group of tiers, and the kernel that finishes what they make and
+    makes what they leave. Returns what the certified kernels made.
 
     Args:
-        tiers, tiles: of `triton_tiers.tiers`, with the tile of each: of the same outputs where
-            programs share chunks. last_tile: for bias and result. The sides of flag_tile are
-            multiples of those of all tiles.
+        groups, tiles: of `triton_tiers.groups`, with the tile of each inside the tile of the group
+            before; of the same outputs where programs share chunks. last: the tile of the last
+            kernel where it need not add the sums of chunks.
     """
     device, chunks = problem.sums.out.device, problem.chunks()[1]
-    values = torch.zeros(problem.programs(*flag_tile), dtype=torch.int32, device=device)
-    flags = Flags(values, flag_tile, len(tiers))
+    share = share._replace(held=min(share.held, chunks))
+    counts = [problem.programs(tile.bm, tile.bn) * share.pieces for tile in tiles]
+    found = [
+        Made(torch.empty(n, dtype=torch.int32, device=device), (tile.bm, tile.bn), share.pieces)
+        for n, tile in zip(counts, tiles, strict=True)
+    ]
+    if found[-1].values.numel() == 0:
+        return found[-1]
     bare = problem._replace(
         sums=problem.sums._replace(bias=None), roundings=problem.roundings._replace(result=None)
     )
-    if values.numel() == 0:
-        return flags
     if not share.held:
-        for stage, (tier, tile) in enumerate(zip(tiers, tiles, strict=True)):
-            _sum(bare, stage, tier, tile.warps, flags, Parts(0, chunks, chunks, tile))
-        if problem.sums.bias is not None or problem.roundings.result is not None:
-            _finish(problem, last_tile, flags, Parts(0, 0, 0, last_tile))
-        return flags
-    tile, part = tiles[0], Parts(0, 0, 0, tiles[0])
-    held = torch.empty(share.held * part.step(problem), dtype=torch.float32, device=device)
+        _sum(bare, groups, tiles, found, Parts(0, chunks, chunks))
+        sequential.launch(problem, last, found[-1])
+        return found[-1]
+    tile = tiles[0]
+    step = problem.programs(tile.bm, tile.bn) * tile.bm * tile.bn
+    held = torch.empty(share.held * step, dtype=torch.float32, device=device)
     for begin in range(0, chunks, share.held):
         end = min(begin + share.held, chunks)
-        part = Parts(begin, end, -(-(end - begin) // share.splits), tile, held)
-        for stage, (tier, own) in enumerate(zip(tiers, tiles, strict=True)):
-            _sum(bare, stage, tier, own.warps, flags, part)
-        _finish(problem if end == chunks else bare, outer_tile(tile), flags, part)
-    return flags
+        _sum(bare, groups, tiles, found, Parts(begin, end, share.each, held))
+        waiting = sequential.Waiting(begin, end, end == chunks, held, step)
+        sequential.launch(problem, outer_tile(tile), found[-1], waiting)
+    return found[-1]
 
 
-def _sum(problem: Problem, stage: int, tier: int, warps: int, flags: Flags, parts: Parts) -> None:
-    """Launches one of the tiers, with so many warps a program."""
+def _sum(
+    problem: Problem,
+    groups: tuple[tuple[int, ...], ...],
+    tiles: tuple[Tile, ...],
+    found: list[Made],
+    parts: Parts,
+) -> None:
+    """Launches the certified kernels, one after the other."""
     left, right, sums, roundings, constants, acc, seed, role = problem
     _, m, n, k = sums.sizes
-    tile = parts.tile
-    splits = -(-(parts.end - parts.begin) // parts.each) if parts.values is not None else 1
-    with on_device(sums.out):
-        _tiles.certified_kernel[(problem.programs(tile.bm, tile.bn), splits)](
-            side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
-            outputs_of(sums), flags.values, stage, seed, role, m, n, k, problem.chunks()[0],
-            parts.begin, parts.end, parts.each, parts.values, parts.step(problem), constants,
-            R=roundings, TIER=tier, SINGLE=roundings.chunked and single_outer(acc),
-            SWAPPED=sums.swapped, LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm,
-            BN=tile.bn, FLAG_M=flags.tile[0], FLAG_N=flags.tile[1], num_warps=warps, **EXACT,
-            **options_of(
-                tier, roundings, left.absent or right.absent, parts.values is not None
-            ),
-        )  # fmt: skip
-
-
-def _finish(problem: Problem, tile: Tile, flags: Flags, parts: Parts) -> None:
-    """Adds the sums of chunks and the bias, and rounds the result, where no sums are left."""
-    sums, roundings = problem.sums, problem.roundings
-    _, m, n, _ = sums.sizes
-    with on_device(sums.out):
-        finish_kernel[(problem.programs(tile.bm, tile.bn),)](
-            outputs_of(sums), flags.values, flags.stages, problem.seed, problem.role, m, n,
-            parts.begin, parts.end, parts.values, parts.step(problem), problem.constants,
-            R=roundings, SINGLE=parts.values is not None and single_outer(problem.acc),
-            SWAPPED=sums.swapped, BM=tile.bm, BN=tile.bn, FLAG_M=flags.tile[0],
-            FLAG_N=flags.tile[1], PART_M=parts.tile.bm, PART_N=parts.tile.bn,
-            num_warps=tile.warps, **EXACT, **registers(ALL_REGISTERS),
-        )  # fmt: skip
+    shared = parts.values is not None
+    splits = -(-(parts.end - parts.begin) // parts.each) if shared else 1
+    before, size = None, (1, 1)
+    for group, tile, made in zip(groups, tiles, found, strict=True):
+        programs = problem.programs(tile.bm, tile.bn)
+        with on_device(sums.out):
+            _tiles.certified_kernel[(programs, splits)](
+                side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
+                outputs_of(sums), before, made.values, made.pieces, int(parts.begin > 0), seed,
+                role, m, n, k, problem.chunks()[0], parts.begin, parts.end, parts.each,
+                parts.values, programs * tile.bm * tile.bn, constants, R=roundings, TIERS=group,
+                SINGLE=roundings.chunked and single_outer(acc), SWAPPED=sums.swapped,
+                LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
+                BEFORE_M=size[0], BEFORE_N=size[1], num_warps=tile.warps, **EXACT,
+                **options_of(group, roundings, left.absent or right.absent, shared),
+            )  # fmt: skip
+        before, size = made.values, made.tile

@@ -1,8 +1,8 @@
 """Certified kernels: few operations a product, for the tiles whose operands prove them exact.
 
-Each makes the tiles that are still open at its stage, and leaves to the next stage those for which
-the certificate does not hold or whose sums came near its bound (`certificate`). Nothing of this
-waits for the host.
+Each has a few tiers and makes the tiles that are still open by the first tier whose certificate
+holds. It leaves those for which none holds, or whose sums came near the bound, to the kernel behind
+it (`certificate`). Nothing of this waits for the host.
 """
 
 from __future__ import annotations
@@ -46,10 +46,21 @@ from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 _UNIT = tl.constexpr(UNIT)
 
+
+@triton.constexpr_function
+def count_of(tiers):
+    return len(tiers)
+
+
+@triton.constexpr_function
+def tier_of(tiers, t):
+    return tiers[t]
+
+
 #: Arguments that vary from call to call without another kernel.
 VARYING = [
-    "left_step", "right_step", "stage", "role", "M", "N", "K", "chunk", "begin", "end", "share",
-    "part_step",
+    "left_step", "right_step", "pieces", "again", "role", "M", "N", "K", "chunk", "begin", "end",
+    "share", "part_step",
 ]  # fmt: skip
 
 
@@ -176,8 +187,8 @@ def sums_of_span(
     return values_of(sums, C, R, TIER), looked_at(seen, sums, TIER)
 
 
-@triton.jit(do_not_specialize=VARYING)
-def certified_kernel(
+@triton.jit
+def made_by_tier(
     left,
     left_step,
     left_facts,
@@ -185,8 +196,6 @@ def certified_kernel(
     right_step,
     right_facts,
     out,
-    flags,
-    stage,
     seed_ptr,
     role,
     M,
@@ -207,58 +216,112 @@ def certified_kernel(
     RIGHT_ABSENT: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    FLAG_M: tl.constexpr,
-    FLAG_N: tl.constexpr,
+):
+    """Makes this program's piece if the tier's certificate holds, and returns 1 + TIER; or returns
+    0. The arguments are those of `certified_kernel`."""
+    g, i0, j0 = tile_corner(M, N, BM, BN)
+    made = tl.full([], 0, tl.int32)
+    HAS_ABSENT: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT
+    holds, limit = certified(left_facts, right_facts, C, R, TIER, HAS_ABSENT)
+    if holds:
+        left_start, rows = lane_offsets(left, g, i0, tl.arange(0, BM), M)
+        right_start, cols = lane_offsets(right, g, j0, tl.arange(0, BN)[None, :], N)
+        i, j = i0 + tl.arange(0, BM), j0 + tl.arange(0, BN)
+        row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
+        seed = derived_seed(seed_ptr, role)
+
+        seen = tl.zeros([BN], tl.int32 if TIER >= FUSED64 else tl.float32)
+        if R.chunked:
+            total = tl.zeros([BM, BN], tl.float32)
+            begin_here = begin + tl.program_id(1) * share
+            for c in range(begin_here, tl.minimum(begin_here + share, end)):
+                first, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
+                sums, seen = sums_of_span(
+                    first, last, seen, left, left_start, left_step, rows, right, right_start,
+                    right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT, RIGHT_ABSENT, BM, BN,
+                )  # fmt: skip
+                if parts is None:
+                    total = closed(total, sums, c, seed, row, col, C, R, SINGLE)
+                else:
+                    chunk_parts = parts + tl.cast(c - begin, tl.int64) * part_step
+                    tl.store(part_tile(chunk_parts, g, i0, j0, M, N, BM, BN, BM, BN), single(sums))
+        else:
+            total, seen = sums_of_span(
+                tl.full([], 0, tl.int64), tl.cast(K, tl.int64), seen, left, left_start, left_step,
+                rows, right, right_start, right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT,
+                RIGHT_ABSENT, BM, BN,
+            )  # fmt: skip
+        kept = True
+        if (TIER > PLAIN) and (TIER != RANGE) and (TIER != FIXED):
+            kept = not reached(seen, limit, C, TIER)
+        if kept:
+            if parts is None:
+                store_tile(total, out, g, i, j, M, N)
+            made += TIER + 1
+    return made
+
+
+@triton.jit(do_not_specialize=VARYING)
+def certified_kernel(
+    left,
+    left_step,
+    left_facts,
+    right,
+    right_step,
+    right_facts,
+    out,
+    before,
+    made,
+    pieces,
+    again,
+    seed_ptr,
+    role,
+    M,
+    N,
+    K,
+    chunk,
+    begin,
+    end,
+    share,
+    parts,
+    part_step,
+    C,
+    R: tl.constexpr,
+    TIERS: tl.constexpr,
+    SINGLE: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    LEFT_ABSENT: tl.constexpr,
+    RIGHT_ABSENT: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BEFORE_M: tl.constexpr,
+    BEFORE_N: tl.constexpr,
 ):
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
-    As `exact_kernel`, for the accumulators that `triton_tiers.tiers` gives TIER. Grid: one program
-    for BM x BN outputs of one matrix, which makes one chunk after the other with its sums in
-    registers. With parts the grid has a second dimension, with one program for each ``share`` of
-    the chunks from begin to end; their sums go to parts[chunk - begin], part_step apart, for
-    `finish_kernel`. flags: int32 for every FLAG_M x FLAG_N outputs; those that hold ``stage`` are
-    made here, or become stage + 1 if the certificate does not hold. SINGLE: of `closed`. No bias
-    and no rounding of the result.
+    As `exact_kernel`, for the accumulators to which `triton_tiers.tiers` gives all of TIERS. Grid:
+    one program for BM x BN outputs of one matrix, which makes one chunk after the other with its
+    sums in registers. With parts the grid has a second dimension, with one program for each
+    ``share`` of the chunks from begin to end; their sums go to parts[chunk - begin], part_step
+    apart, for `exact_kernel`. before, made: `Made.values` of the kernel before, in tiles of
+    BEFORE_M x BEFORE_N, or None, and of this one, with so many pieces. again: 1 where made holds
+    what an earlier pass over other chunks has left: what is not made stays so. SINGLE: of `closed`.
+    No bias and no rounding of the result.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
-    flag = flags + tile_number(g, i0, j0, M, N, FLAG_M, FLAG_N)
-    if tl.load(flag) != stage:
-        return
-    HAS_ABSENT: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT
-    holds, limit = certified(left_facts, right_facts, C, R, TIER, HAS_ABSENT)
-    if holds == 0:
-        tl.store(flag, stage + 1)
-        return
-    left_start, rows = lane_offsets(left, g, i0, tl.arange(0, BM), M)
-    right_start, cols = lane_offsets(right, g, j0, tl.arange(0, BN)[None, :], N)
-    i, j = i0 + tl.arange(0, BM), j0 + tl.arange(0, BN)
-    row, col = draw_keys(out, g, i, j, M, N, SWAPPED)
-    seed = derived_seed(seed_ptr, role)
-
-    seen = tl.zeros([BN], tl.int32 if TIER >= FUSED64 else tl.float32)
-    if R.chunked:
-        total = tl.zeros([BM, BN], tl.float32)
-        begin_here = begin + tl.program_id(1) * share
-        for c in range(begin_here, tl.minimum(begin_here + share, end)):
-            first, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
-            sums, seen = sums_of_span(
-                first, last, seen, left, left_start, left_step, rows, right, right_start,
-                right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT, RIGHT_ABSENT, BM, BN,
+    piece = tl.cast(tl.program_id(1), tl.int64)
+    mine = made + (tl.cast(tl.program_id(0), tl.int64) * pieces + piece)
+    by = tl.full([], 0, tl.int32)
+    if before is not None:
+        by = tl.load(before + tile_number(g, i0, j0, M, N, BEFORE_M, BEFORE_N) * pieces + piece)
+    could = tl.load(mine, mask=again != 0, other=1) != 0
+    if not could:
+        by = tl.full([], 0, tl.int32)
+    for t in tl.static_range(count_of(TIERS)):
+        if could and (by == 0):
+            by = made_by_tier(
+                left, left_step, left_facts, right, right_step, right_facts, out, seed_ptr, role,
+                M, N, K, chunk, begin, end, share, parts, part_step, C, R, tier_of(TIERS, t),
+                SINGLE, SWAPPED, LEFT_ABSENT, RIGHT_ABSENT, BM, BN,
             )  # fmt: skip
-            if parts is None:
-                total = closed(total, sums, c, seed, row, col, C, R, SINGLE)
-            else:
-                chunk_parts = parts + tl.cast(c - begin, tl.int64) * part_step
-                tl.store(part_tile(chunk_parts, g, i0, j0, M, N, BM, BN, BM, BN), single(sums))
-    else:
-        total, seen = sums_of_span(
-            tl.full([], 0, tl.int64), tl.cast(K, tl.int64), seen, left, left_start, left_step, rows,
-            right, right_start, right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT,
-            RIGHT_ABSENT, BM, BN,
-        )  # fmt: skip
-    if (TIER > PLAIN) and (TIER != RANGE) and (TIER != FIXED):
-        if reached(seen, limit, C, TIER):
-            tl.store(flag, stage + 1)
-            return
-    if parts is None:
-        store_tile(total, out, g, i, j, M, N)
+    tl.store(mine, by)

@@ -1,14 +1,22 @@
-"""The kernel of every product in sequence and in chunks: float64, all formats, all modes."""
+"""The last kernel of every product in sequence and in chunks: float64, all formats, all modes.
+
+Where certified kernels come before, it finishes what they made and makes what they left.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import ABSENT
-from lpkernels.backends.triton._problem import Flags, Problem
+from lpkernels.backends.triton._parts import finish_tile, least_made
+from lpkernels.backends.triton._problem import Made, Problem
 from lpkernels.backends.triton._roundings import Roundings
 from lpkernels.backends.triton._tile import (
     SITE_OUTER,
@@ -41,6 +49,7 @@ _ABSENT = tl.constexpr(ABSENT)
 
 #: Arguments that vary from call to call without another kernel.
 VARYING = ["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"]
+_FINISHING = ["pieces", "final", "begin", "end", "part_step"]
 
 
 @triton.jit
@@ -48,15 +57,16 @@ def is_absent(x):
     return bits_of(x) == _ABSENT
 
 
-@triton.jit(do_not_specialize=[*VARYING, "stages"])
+@triton.jit(do_not_specialize=[*VARYING, *_FINISHING])
 def exact_kernel(
     left,
     left_step,
     right,
     right_step,
     out,
-    flags,
-    stages,
+    made,
+    pieces,
+    final,
     seed_ptr,
     role,
     M,
@@ -64,26 +74,40 @@ def exact_kernel(
     K,
     chunk,
     chunks,
+    begin,
+    end,
+    parts,
+    part_step,
     C,
     R: tl.constexpr,
+    FINISHES: tl.constexpr,
+    SINGLE: tl.constexpr,
     SWAPPED: tl.constexpr,
     LEFT_ABSENT: tl.constexpr,
     RIGHT_ABSENT: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
-    FLAG_M: tl.constexpr,
-    FLAG_N: tl.constexpr,
+    MADE_M: tl.constexpr,
+    MADE_N: tl.constexpr,
 ):
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
     left, right: `Side`; out: `Outputs`; R, C: of `_roundings`. The sums of each chunk join an outer
     one; without chunks there is one of them. Grid: one program for BM x BN outputs of one matrix,
-    which holds their sums in registers from the first step to the last. With flags, int32 for every
-    FLAG_M x FLAG_N outputs of a matrix, only where they are ``stages`` or more.
+    which holds their sums in registers from the first step to the last. With `Made.values` and
+    their pieces, in tiles of MADE_M x MADE_N, only where some piece was not made and, as other
+    chunks may follow, where ``final`` is 1. What was made, FINISHES and SINGLE: of `finish_tile`.
     """
-    if flags is not None:
+    if made is not None:
         g, i, j = tile_corner(M, N, BM, BN)
-        if tl.load(flags + tile_number(g, i, j, M, N, FLAG_M, FLAG_N)) < stages:
+        if least_made(made, tile_number(g, i, j, M, N, MADE_M, MADE_N), pieces) != 0:
+            if FINISHES:
+                finish_tile(
+                    out, final, seed_ptr, role, M, N, begin, end, parts, part_step, C, R, SINGLE,
+                    SWAPPED, BM, BN, MADE_M, MADE_N,
+                )  # fmt: skip
+            return
+        if final == 0:
             return
     g, i, j = tile_of_program(M, N, BM, BN)
     left_at = lane_pointers(left, g, i, M)
@@ -145,27 +169,52 @@ def exact_kernel(
 REGISTERS = 128
 
 
-def options_of(roundings: Roundings) -> dict[str, int]:
+def options_of(roundings: Roundings, finishes: bool = False) -> dict[str, int]:
     """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
     many = roundings.product is not None or roundings.sum.philox
+    many = many or (finishes and roundings.outer.philox)
     return registers(ALL_REGISTERS if many else REGISTERS)
 
 
-def launch(problem: Problem, tile: Tile, flags: Flags | None = None) -> None:
-    """Every sum; with flags only those that the certified kernels left."""
-    left, right, sums, roundings, constants, _, seed, role = problem
+class Waiting(NamedTuple):
+    """The chunks from begin to end of every sum, whose sums wait in memory; final: whether no other
+    chunks follow. values: their sums, those of a chunk side by side in the tiles of `Made`, and
+    ``step`` behind those of the chunk before. None: nothing waits."""
+
+    begin: int = 0
+    end: int = 0
+    final: bool = True
+    values: Tensor | None = None
+    step: int = 0
+
+
+def launch(
+    problem: Problem, tile: Tile, made: Made | None = None, waiting: Waiting | None = None
+) -> None:
+    """Every sum; after certified kernels the end of what they made, and what they left.
+
+    waiting: what they left in memory.
+    """
+    left, right, sums, roundings, constants, acc, seed, role = problem
     _, m, n, k = sums.sizes
-    bm, bn, values, stages, flag = tile.bm, tile.bn, None, 0, (1, 1)
-    if flags is not None:
-        values, flag, stages = flags
-        bm, bn = min(bm, flag[0]), min(bn, flag[1])
+    waiting = waiting or Waiting()
+    bm, bn, values, pieces, size = tile.bm, tile.bn, None, 1, (1, 1)
+    shared = waiting.values is not None
+    if made is not None:
+        values, size, pieces = made
+        bm, bn = min(bm, size[0]), min(bn, size[1])
     programs = problem.programs(bm, bn)
     if programs == 0:
         return
+    finishes = made is not None and (
+        shared or sums.bias is not None or roundings.result is not None
+    )
     with on_device(sums.out):
         exact_kernel[(programs,)](
-            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), values, stages,
-            seed, role, m, n, k, *problem.chunks(), constants, R=roundings, SWAPPED=sums.swapped,
-            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=bm, BN=bn, FLAG_M=flag[0],
-            FLAG_N=flag[1], num_warps=tile.warps, **EXACT, **options_of(roundings),
+            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), values, pieces,
+            int(waiting.final), seed, role, m, n, k, *problem.chunks(), waiting.begin, waiting.end,
+            waiting.values, waiting.step, constants, R=roundings, FINISHES=finishes,
+            SINGLE=shared and single_outer(acc), SWAPPED=sums.swapped, LEFT_ABSENT=left.absent,
+            RIGHT_ABSENT=right.absent, BM=bm, BN=bn, MADE_M=size[0], MADE_N=size[1],
+            num_warps=tile.warps, **EXACT, **options_of(roundings, finishes),
         )  # fmt: skip

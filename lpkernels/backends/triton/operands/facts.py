@@ -32,8 +32,8 @@ _INFINITY = tl.constexpr(0x7F800000)
 
 
 def new_facts(device: torch.device) -> Tensor:
-    """The facts of no value at all."""
-    return torch.full((COUNT,), NONE.value, dtype=torch.int32, device=device)
+    """The facts of two operands without any value, (2, COUNT)."""
+    return torch.full((2, COUNT), NONE.value, dtype=torch.int32, device=device)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from lpkernels.backends._conv_geometry import Frame, three
 from lpkernels.backends.triton._config import operand_tile, power_of_two
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._layout import ABSENT, PAD
-from lpkernels.backends.triton.operands.facts import gather_facts, new_facts
+from lpkernels.backends.triton.operands.facts import gather_facts
 from lpkernels.backends.triton.operands.matrices import read_rule, rounded_operand
 
 _ABSENT = tl.constexpr(ABSENT)
@@ -76,15 +76,15 @@ class Framed(NamedTuple):
     quantizer: tuple[int, ...]
 
 
-def framed(image: Tensor, frame: Frame, quantizer: tuple[int, ...]) -> Framed:
-    """image (N, C, *spatial) float32, any strides, copied into its frame."""
+def framed(image: Tensor, frame: Frame, facts: Tensor, quantizer: tuple[int, ...]) -> Framed:
+    """image (N, C, *spatial) float32, any strides, copied into its frame; facts: of its operand."""
     images, channels = image.shape[:2]
     size = three(image.shape[2:], 1)
     # Memory behind the last lane may be read; its values go nowhere.
     values = torch.empty(
         images * frame.parts * frame.image_step + PAD, dtype=torch.float32, device=image.device
     )
-    facts, (rule, numbers) = new_facts(image.device), read_rule(quantizer)
+    rule, numbers = read_rule(quantizer)
     tc, tp = operand_tile(frame.width, frame.positions)
     tc = min(tc, power_of_two(frame.width))
     parts = images * frame.parts

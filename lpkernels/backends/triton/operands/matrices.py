@@ -14,7 +14,7 @@ from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import operand_tile, padded_lanes
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton._layout import PAD, Operand
-from lpkernels.backends.triton.operands.facts import gather_facts, new_facts
+from lpkernels.backends.triton.operands.facts import gather_facts
 from lpkernels.backends.triton.rounding.bits import double, narrow
 from lpkernels.backends.triton.rounding.round import round_to
 from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
@@ -77,10 +77,12 @@ def pack_operand_kernel(
     tl.store(out_ptr + to, x, mask=(lane < width) & (k < steps))
 
 
-def pack_operand(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Operand:
+def pack_operand(
+    x: Tensor, batch: torch.Size, facts: Tensor, quantizer: tuple[int, ...]
+) -> Operand:
     """The matrices of x, (..., lanes, K) float32 with any strides, broadcast to batch.
 
-    A matrix that repeats along the batch is packed once.
+    A matrix that repeats along the batch is packed once. facts: of this operand.
     """
     lanes, steps = x.shape[-2:]
     strides = x.expand(*batch, lanes, steps).stride()[: len(batch)]
@@ -88,7 +90,6 @@ def pack_operand(x: Tensor, batch: torch.Size, quantizer: tuple[int, ...]) -> Op
     count, width = math.prod(sizes), padded_lanes(lanes)
     # Memory behind the last lane may be read; its values go nowhere.
     values = torch.empty(count * steps * width + PAD, dtype=torch.float32, device=x.device)
-    facts = new_facts(x.device)
     sources = offsets(tuple(sizes), tuple(strides), x.device)
     rule, numbers = read_rule(quantizer)
     tk, tl_ = operand_tile(steps, width)

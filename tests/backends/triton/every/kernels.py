@@ -5,7 +5,7 @@ whose launches, taken together, make every branch of every kernel.
 sums, of products, of outer sums, of the result) are code that shares nothing but registers, and the
 code that addresses operands and outputs is separate in the same way. So each of these parts takes
 every value of its own, and every kernel of sums meets every address and every combination of
-rounded products and chunks.
+rounded products and chunks. A kernel with several tiers is in the group of the first of them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.backends.triton.launches import Launch, recorded
 #: Each name has its kernels and the calls that launch them, among other kernels.
 GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
     **{
-        name: (("certified_kernel",), partial(products.tier_calls, t))
-        for t, name in enumerate(_tiers.NAMES)
+        _tiers.NAMES[t]: (("certified_kernel",), partial(products.tier_calls, t))
+        for t in products.FIRST
     },
     "exact": (("exact_kernel", "pack_operand_kernel", "frame_kernel"), products.exact_calls),
-    "finish": (("finish_kernel",), products.finish_calls),
+    "finish": (("exact_kernel",), products.finish_calls),
     "pairwise": (("pairwise_kernel",), partial(products.order_calls, "pairwise")),
     "compensated": (("compensated_kernel",), partial(products.order_calls, "compensated")),
     "aligned": (("aligned_kernel",), partial(products.order_calls, "aligned")),
@@ -56,7 +56,9 @@ def launches(group: str, target: str) -> list[Launch]:
         with recorded(target) as made:
             call()
         for launch in made:
-            tier = launch.constant("TIER")
-            if launch.name in names and (tier is None or _tiers.NAMES[tier] == group):
+            tiers = launch.constant("TIERS")
+            other = tiers is not None and _tiers.NAMES[tiers[0]] != group
+            other = other or (group == "finish" and not launch.constant("FINISHES"))
+            if launch.name in names and not other:
                 found.setdefault(key(launch), launch)
     return list(found.values())

@@ -89,7 +89,7 @@ def _calls(accs: list[Accumulator], layouts: bool = True) -> Iterator[Call]:
 
 
 def exact_calls() -> Iterator[Call]:
-    """`exact.sequential`, `finish_kernel` and packing: every rule in each of its four places."""
+    """`exact.sequential` and packing: every rule in each of its four places."""
     rules = some_rules()
     results = [rule for rule in rules if rule[1] != "stochastic"]
     for i, (fmt, mode) in enumerate(rules):
@@ -128,8 +128,16 @@ def _starts(**options: Any) -> Iterator[Call]:
         yield partial(_start, Accumulator("e5m4", **options, **outer, **draws))
 
 
-def _of_tier(tier: int) -> list[Accumulator]:
-    """An accumulator for each `certified_key` of a tier, on the GPUs that have it."""
+#: The tiers that come first in some kernel.
+FIRST = (
+    _tiers.HALF, _tiers.BRAIN, _tiers.PLAIN, _tiers.FUSED, _tiers.SPLIT, _tiers.RANGE,
+    _tiers.DIRECTED, _tiers.FIXED, _tiers.FUSED64, _tiers.CUT,
+)  # fmt: skip
+
+
+def _of_tier(tier: int) -> dict[tuple[int, ...], list[Accumulator]]:
+    """By the tiers of each kernel in which this tier is the first, an accumulator for each
+    `certified_key` that they have together, on the GPUs that have them."""
     found: dict[Any, Accumulator] = {}
     formats = [FloatFormat(5, 10), FloatFormat(8, 7), FloatFormat(8, 23), FloatFormat(6, 9)]
     formats += [FloatFormat(6, 12), *kinds(), FloatFormat(5, 22, subnormals=False)]
@@ -143,19 +151,24 @@ def _of_tier(tier: int) -> list[Accumulator]:
         ints = acc.to_ints()
         rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
         for nvidia in (True, False):
-            if tier in _tiers.tiers(ints, nvidia=nvidia):
-                found.setdefault((certified_key(tier, rule), nvidia), acc)
-    return list(dict.fromkeys(found.values()))
+            for group in _tiers.groups(_tiers.tiers(ints, nvidia=nvidia)):
+                if group[0] == tier:
+                    keys = tuple(certified_key(kind, rule) for kind in group)
+                    found.setdefault((group, keys, nvidia), acc)
+    of: dict[tuple[int, ...], list[Accumulator]] = {}
+    for (group, *_), acc in found.items():
+        of.setdefault(group, []).append(acc)
+    return of
 
 
 def tier_calls(tier: int) -> Iterator[Call]:
-    """Calls of a certified kernel with every rule that it has, every address, rounded products and
-    chunks."""
-    accs = _of_tier(tier)
-    for acc in accs:
+    """Calls of the certified kernels that begin with a tier, with every rule that they have, every
+    address, rounded products and chunks."""
+    of = _of_tier(tier)
+    for acc in dict.fromkeys(itertools.chain(*of.values())):
         yield partial(_matmul, acc)
     # Where NVIDIA's GPUs have the tier for other formats too, the last accumulator is one of these.
-    for first in dict.fromkeys((accs[0], accs[-1])):
+    for first in dict.fromkeys(acc for accs in of.values() for acc in (accs[0], accs[-1])):
         yield from _variants(first, tier)
 
 
