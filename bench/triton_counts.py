@@ -51,7 +51,9 @@ def _outer_loop(case: CertifiedCase, target: str) -> tuple[Loop, float, list[int
 
 def _loops(target: str) -> Iterator[tuple[str, Accumulator, list[int], Loop, float]]:
     for case in CERTIFIED_CASES:
-        loop = main_loop(certified_kernel, target, options=case.options, **case.arguments())
+        loop = main_loop(
+            certified_kernel, target, place=case.place, options=case.options, **case.arguments()
+        )
         yield case.name, case.acc, [case.tile.bm, case.tile.bn], loop, case.products
     for rounding in ("nearest_even", "stochastic"):
         acc = Accumulator("e5m10", rounding)

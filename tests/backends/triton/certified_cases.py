@@ -21,8 +21,16 @@ from lpkernels.formats import FixedFormat
 __all__ = ["CERTIFIED_CASES", "CertifiedCase"]
 
 
+#: All tiers by the length of their loops, where they share a kernel.
+_LENGTHS = (
+    _tiers.HALF, _tiers.BRAIN, _tiers.PLAIN, _tiers.FUSED, _tiers.SPLIT, _tiers.FUSED64,
+    _tiers.FLOOR, _tiers.RANGE, _tiers.NEAREST, _tiers.DIRECTED, _tiers.FIXED, _tiers.CUT,
+)  # fmt: skip
+
+
 class CertifiedCase(NamedTuple):
-    """One variant of `certified.tiles.certified_kernel`, with one tier alone."""
+    """One tier in one variant of `certified.tiles.certified_kernel`, with all the tiers that share
+    the kernel."""
 
     name: str
     tier: int
@@ -45,9 +53,20 @@ class CertifiedCase(NamedTuple):
         return self.tier not in (_tiers.HALF, _tiers.BRAIN, _tiers.DIRECTED)
 
     @property
+    def tiers(self) -> tuple[int, ...]:
+        """The tiers of the kernel; of a tier that NVIDIA's GPUs need not have, it alone."""
+        groups = _tiers.groups(_tiers.tiers(self.acc.to_ints()))
+        return next((group for group in groups if self.tier in group), (self.tier,))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the tier's main loop is among those of the kernel, by their length."""
+        return sorted(self.tiers, key=_LENGTHS.index).index(self.tier), len(self.tiers)
+
+    @property
     def tile(self) -> Tile:
         """The tile of a large product on a GPU."""
-        return stages.largest_tile(self.tier, self.roundings, swapped=False)
+        return stages.largest_tile(max(self.tiers), self.roundings, swapped=False)
 
     @property
     def roundings(self) -> Roundings:
@@ -76,7 +95,7 @@ class CertifiedCase(NamedTuple):
             "seed_ptr": torch.int64, "role": 0,
             "M": 960, "N": 960, "K": 960, "chunk": 64, "begin": 0, "end": 15, "share": 15,
             "parts": torch.float32 if self.shared else None, "part_step": 1 << 20, "C": constants,
-            "R": roundings, "TIERS": (self.tier,),
+            "R": roundings, "TIERS": self.tiers,
             "SINGLE": roundings.chunked and single_outer(self.acc.to_ints()), "SWAPPED": False,
             "LEFT_ABSENT": False, "RIGHT_ABSENT": self.image, "BM": tile.bm, "BN": tile.bn,
             "BEFORE_M": 1, "BEFORE_N": 1, "num_warps": tile.warps,
@@ -93,7 +112,7 @@ class CertifiedCase(NamedTuple):
 
     @property
     def options(self) -> dict[str, int]:
-        return stages.options_of((self.tier,), self.roundings, self.image, self.shared)
+        return stages.options_of(self.tiers, self.roundings, self.image, self.shared)
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")
@@ -124,6 +143,7 @@ CERTIFIED_CASES = [
     ),
     CertifiedCase("split", _tiers.SPLIT, Accumulator("e6m12"), 4.6, 4),
     CertifiedCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.5, 3),
+    CertifiedCase("floor, chunks", _tiers.FLOOR, _CHUNKED, 6.5, 3),
     CertifiedCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.0, 3, image=True),
     CertifiedCase("range", _tiers.RANGE, Accumulator("e4m3_sat"), 9.0, 3),
     CertifiedCase("stochastic", _tiers.DIRECTED, _STOCHASTIC, 9.0, 1.38),
@@ -135,8 +155,10 @@ CERTIFIED_CASES = [
     CertifiedCase("to_odd", _tiers.DIRECTED, Accumulator("e6m9", "to_odd"), 7.0, 2.32),
     CertifiedCase("fixed", _tiers.FIXED, Accumulator("fixed16_f8"), 3.6, 1),
     CertifiedCase("fixed, wraps", _tiers.FIXED, _WRAPPED, 2.6, 1),
-    CertifiedCase("fused64", _tiers.FUSED64, Accumulator("e5m10"), 5.0, 3),
-    CertifiedCase("nearest64", _tiers.NEAREST, Accumulator("e5m10"), 9.5, 3),
+    CertifiedCase("fused64", _tiers.FUSED64, Accumulator("e6m9"), 5.0, 3),
+    CertifiedCase("fused64, chunks", _tiers.FUSED64, _CHUNKED, 5.0, 3),
+    CertifiedCase("nearest64", _tiers.NEAREST, Accumulator("e6m9"), 9.5, 3),
+    CertifiedCase("nearest64, chunks", _tiers.NEAREST, _CHUNKED, 10.0, 3),
     CertifiedCase("nearest_away", _tiers.DIRECTED, Accumulator("e6m9", "nearest_away"), 4.0, 1.32),
     CertifiedCase("fixed, nearest_away", _tiers.FIXED, _AWAY, 8.0, 3),
     CertifiedCase("fixed, wraps, toward_zero", _tiers.FIXED, _WRAPPED_CUT, 7.0, 2),

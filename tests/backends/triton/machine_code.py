@@ -37,20 +37,35 @@ class Loop(NamedTuple):
 
 
 def main_loop(
-    kernel: Any, target: str = "sm_90", loads: int | None = None, **arguments: Any
+    kernel: Any,
+    target: str = "sm_90",
+    *,
+    loads: int | None = None,
+    place: tuple[int, int] | None = None,
+    **arguments: Any,
 ) -> Loop:
-    """The main loop of the kernel, which is compiled as `ahead_of_time.compiled` does it. loads:
-    take the loop that adds what so many loads bring, without a product."""
+    """The main loop of the kernel, which is compiled as `ahead_of_time.compiled` does it.
+
+    loads: take the loop that adds what so many loads bring, without a product. place: take the
+    loop at the first number, counted from the shortest, of so many longest ones.
+    """
     text, usage = machine_code(compiled(kernel, target, **arguments))
-    counts = loop_of(text)
+    code, spans = _loops(text)
+    span = _main_span(code, spans)
     if loads is not None:
-        found = (loop for loop in innermost_loops(text) if not loop["DMUL"])
-        (counts,) = (loop for loop in found if loop["LDG"] == loads)
+        (span,) = (
+            span
+            for span in _innermost(spans)
+            if _within(code, span)["LDG"] == loads and not _within(code, span)["DMUL"]
+        )
+    if place is not None:
+        found = sorted(_innermost(spans), key=lambda span: _within(code, span).total())
+        span = found[len(found) - place[1] + place[0]]
     return Loop(
-        counts,
+        Counter() if span is None else _within(code, span),
         int(re.search(r"REG:(\d+)", usage)[1]),
         int(re.search(r"STACK:(\d+)", usage)[1]),
-        around(text),
+        _around(code, spans, span),
     )
 
 
@@ -110,7 +125,10 @@ def around(text: str) -> int:
     """The number of instructions of the smallest loop around the main loop, without the loops
     inside it."""
     code, spans = _loops(text)
-    main = _main_span(code, spans)
+    return _around(code, spans, _main_span(code, spans))
+
+
+def _around(code: _Code, spans: list[_Span], main: _Span | None) -> int:
     outer = [s for s in spans if main is not None and s[0] <= main[0] and main[1] < s[1]]
     if not outer:
         return 0

@@ -33,7 +33,7 @@ FUSED = next(case for case in CERTIFIED_CASES if case.name == "fused")
 @pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
 @CASES
 def test_main_loop(case: CertifiedCase) -> None:
-    loop = main_loop(certified_kernel, options=case.options, **case.arguments())
+    loop = main_loop(certified_kernel, place=case.place, options=case.options, **case.arguments())
     assert loop.stack == 0
     assert loop.instructions / case.products <= case.most
     # Nothing was contracted.
