@@ -33,9 +33,9 @@ test: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
 	$(BIN)/ctest --test-dir $$build --output-on-failure
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 	! $(BIN)/python -c 'import triton' 2>/dev/null || \
-		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/backends/triton
+		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 tests/backends/triton
 
 check: $(VENV)/.has-lab,dev
 	$(BIN)/ruff check .
