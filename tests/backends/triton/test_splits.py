@@ -176,6 +176,23 @@ def test_a_later_tier_makes_what_an_earlier_one_leaves(
     assert set(found.values.tolist()) == {1 + _tiers.NEAREST}
 
 
+@pytest.mark.parametrize("chunk", [0, 3, 5])
+def test_a_later_kernel_takes_over_in_any_pass(
+    chunk: int, device: str, made: list[Made], monkeypatch
+) -> None:
+    """Sums of one chunk of one output leave the bound of float32, but not that of float64."""
+    force(monkeypatch, Share(2, 2))
+    tile = _config.Tile(4, 32, 1)
+    monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: tile)
+    # Products have 14 bits and are integers: sums below 2^24 have no bit that float32 lacks.
+    a, b = (65.0 + 2.0 * (32.0 * torch.rand(shape)).floor() for shape in ((9, 240), (240, 40)))
+    here = slice(40 * chunk, 40 * chunk + 40)
+    a[6, here], b[here, 36] = 127.0 * 4, 127.0 * 8
+    check(a, b, Accumulator("e8m12", chunk=40), device)
+    (found,) = made
+    assert set(found.values.tolist()) == {1 + _tiers.SPLIT, 1 + _tiers.FUSED64}
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_specials(value: float, device: str, monkeypatch) -> None:
     """Native half precision sums special values itself; with the other accumulator the outer sums
