@@ -141,7 +141,7 @@ class TestOnDevice:
     @pytest.mark.parametrize("rounding", cases.ROUNDINGS)
     @pytest.mark.parametrize("fmt", cases.ROUND_FORMATS, ids=cases.ids)
     def test_counts_match_the_reference(self, fmt, rounding):
-        x = torch.from_numpy(float32_values(fmt, 30))
+        x = torch.tensor(float32_values(fmt, 30))
         for dtype in DTYPES:
             check(x.to(dtype), Quantizer(fmt, rounding), "cuda")
 

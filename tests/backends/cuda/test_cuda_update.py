@@ -13,7 +13,7 @@ from tests.support.updates import call_of as call
 SHAPES = ((7, 5), (1,), (0,), (300,))
 # Origins lie anywhere in a word of draws, and before a border of a row key.
 ORIGINS = (6, 3, 1, (1 << 34) - 7)
-PLACES = ["host", "device"]
+PLACES = ["host", pytest.param("device", marks=pytest.mark.cuda)]
 
 
 @pytest.fixture(params=PLACES)

@@ -1,0 +1,274 @@
+"""Every kernel of csrc/cuda that makes products is started: each shape of tile, each rounding, with
+operands that lie side by side and with tables.
+
+Which tile a product takes depends on its shape and on the device's processors. The planner says
+which, for every case and for GPUs of different sizes, and the tests in tests/backends/planning hold
+the planner to csrc/cuda.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import lpkernels as lp
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends.cuda import BACKEND
+from lpkernels.backends.planning import Shape, products
+from lpkernels.backends.planning.cuda import Plan, plan
+from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES
+from lpkernels.backends.planning.ranges import Range
+from lpkernels.rounding import ROUNDINGS
+from tests.backends.cuda.test_cuda_products import sums_in_float32
+from tests.backends.planning.calls import Case, call
+from tests.cases import ids
+from tests.compare import assert_bit_equal
+from tests.support.operand_cases import CONVOLVED, MODES, SHORT_MODES
+
+CPU = lp.backends.get("cpu")
+SEED, ROLE = torch.tensor(-77), 3
+#: The processors of an A100, of an H100 with PCIe and with SXM, and of a whole chip of an H100.
+PROCESSORS = (108, 114, 132, 144)
+
+
+def on_device(test: Any) -> Any:
+    reason = f"cuda: {BACKEND.why_not()}"
+    return pytest.mark.cuda(pytest.mark.skipif(not BACKEND.available(), reason=reason)(test))
+
+
+class Product(NamedTuple):
+    """M x K times K x N, which tiles of this shape make. Sums are split at the ends of chunks of
+    `CHUNK` where whole is not set, and are one sum where it is."""
+
+    tile: tuple[int, int]
+    m: int
+    n: int
+    k: int
+    whole: bool = False
+
+    def __str__(self) -> str:
+        return f"{'whole' if self.whole else 'split'} {self.tile[0]}x{self.tile[1]}"
+
+
+CHUNK = 8
+#: A tile is chosen where it has as many outputs as the product and as many chunks keep the
+#: processors busy; a whole sum takes it where the outputs keep them busy.
+TILED = (
+    Product((128, 128), 128, 128, 96 * CHUNK), Product((128, 64), 128, 64, 16 * CHUNK),
+    Product((64, 128), 64, 128, 96 * CHUNK), Product((128, 32), 128, 32, 160 * CHUNK),
+    Product((32, 128), 32, 128, 160 * CHUNK), Product((128, 16), 128, 16, 300 * CHUNK),
+    Product((16, 128), 16, 128, 300 * CHUNK), Product((512, 1), 512, 1, 160 * CHUNK),
+    Product((1, 32), 3, 40, 5 * CHUNK),
+    Product((128, 64), 1792, 64, 8, whole=True), Product((64, 128), 64, 9280, 8, whole=True),
+    Product((128, 32), 18560, 32, 8, whole=True), Product((32, 128), 32, 18560, 8, whole=True),
+    Product((128, 16), 36992, 16, 8, whole=True), Product((16, 128), 16, 36992, 8, whole=True),
+    Product((512, 1), 73856, 1, 8, whole=True), Product((1, 32), 1, 1000, 8, whole=True),
+)  # fmt: skip
+
+
+class Tier(NamedTuple):
+    """A tier with tiles of every shape: its name in the counts, a format of inner sums, and the
+    exponents by which steps in turn are scaled."""
+
+    name: str
+    fmt: str
+    exponents: tuple[int, ...]
+
+    def accumulator(self, product: Product) -> Accumulator:
+        return Accumulator(self.fmt, **({} if product.whole else {"chunk": CHUNK, "outer": "e6m9"}))
+
+    def operands(self, product: Product) -> tuple[Tensor, Tensor]:
+        """Products of ten bits, whose sums of eight have more bits than the format and stay below
+        2^8: e4m9 and e4m11 end there. The first product is larger than the sums let one expect."""
+        m, n, k = product.m, product.n, product.k
+        scale = torch.tensor([2.0 ** self.exponents[i % len(self.exponents)] for i in range(k)])
+        a = torch.randint(4, 8, (m, k)) * signs(m, 1)
+        b = torch.randint(64, 128, (k, n)) * signs(n) / 32
+        a[0, 0], b[0, 0] = 14.0, 127 / 32
+        return a * scale, b
+
+    def ranges(self) -> tuple[Range, Range]:
+        """What packing finds out about the operands."""
+        low, high = min(self.exponents), max(self.exponents)
+        return Range(3, low, 4 + high), Range(7, -5, 2)
+
+
+TIERS = (
+    Tier("two steps", "e6m9", (0, -2)), Tier("two steps, watched", "e4m9", (0, -2)),
+    Tier("split", "e6m11", (0, -2)), Tier("split, watched", "e4m11", (0, -2)),
+    Tier("floor", "e4m9", (-15, -17)), Tier("floor, watched", "e4m9", (0, -17)),
+)  # fmt: skip
+
+
+def signs(*shape: int) -> Tensor:
+    return 2.0 * torch.randint(0, 2, shape) - 1.0
+
+
+def as_convolution(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The image and the weight of a 1-d convolution of one tap whose positions are the rows of a
+    and whose channels are the columns of b: operands of this product that have tables."""
+    return a.T[None], b.T[:, :, None]
+
+
+def multiplied(
+    backend: Any, a: Tensor, b: Tensor, bias: Tensor | None, acc: Accumulator, *, tables: bool
+) -> Tensor:
+    if not tables:
+        return backend.matmul(a, b, bias, acc.to_ints(), SEED, ROLE)
+    geometry = ([1], [0], [1], 1)
+    x, w = as_convolution(a, b)
+    return backend.conv_fprop(x, w, bias, *geometry, acc.to_ints(), SEED, ROLE)
+
+
+def check(a: Tensor, b: Tensor, acc: Accumulator, *, tables: bool, name: str = "") -> None:
+    """The bits of the cuda backend are those of the cpu backend; native chunks must be exact."""
+    bias = torch.randn(b.shape[1])
+    got = multiplied(BACKEND, a.cuda(), b.cuda(), bias.cuda(), acc, tables=tables)
+    in_sequence = sums_in_float32(acc) if acc.order == "native" else acc
+    want = multiplied(CPU, a, b, bias, in_sequence, tables=tables)
+    assert_bit_equal(got, want, name)
+
+
+def planned(product: Product, acc: Accumulator, ranges: Any, processors: int, tables: bool) -> Plan:
+    m, n, k = product.m, product.n, product.k
+    case = Case("matmul", ((m, k), (k, n)), acc)
+    if tables:
+        case = Case("conv_fprop", ((1, k, m), (n, k, 1), (1,), (0,), (1,), 1), acc)
+    (shape,) = products(call(case), "cuda")
+    assert shape[:4] == Shape(1, m, n, k, *ranges)[:4]
+    return plan(shape._replace(left=ranges[0], right=ranges[1]), acc, processors)
+
+
+with_and_without_tables = pytest.mark.parametrize("tables", [False, True], ids=["side", "tables"])
+
+
+class TestTiles:
+    """Sums to nearest, whose kernels have tiles of every shape."""
+
+    @with_and_without_tables
+    @pytest.mark.parametrize("product", TILED, ids=ids)
+    def test_a_product_takes_its_tile_and_tier(self, product: Product, tables: bool):
+        for tier in TIERS:
+            for processors in PROCESSORS:
+                acc = tier.accumulator(product)
+                found = planned(product, acc, tier.ranges(), processors, tables)
+                assert (found.kernel, found.tile) == (tier.name, product.tile), processors
+                assert (found.splits == 1) == product.whole
+
+    def test_no_tile_is_left_out(self):
+        split = {product.tile for product in TILED if not product.whole}
+        assert split == {(tile.rows, tile.cols) for tile in SHAPES.shapes}
+        native = {product.tile for product in NATIVE}
+        assert native == {(tile.rows, tile.cols) for tile in TENSOR_SHAPES.shapes}
+
+    @on_device
+    @with_and_without_tables
+    @pytest.mark.parametrize("product", TILED, ids=ids)
+    def test_every_tier_has_the_cpus_bits(self, product: Product, tables: bool):
+        # Whole sums have many outputs: the simplest tier and the most intricate one do for them.
+        for tier in (TIERS[0], TIERS[-1]) if product.whole else TIERS:
+            operands = tier.operands(product)
+            check(*operands, tier.accumulator(product), tables=tables, name=tier.name)
+
+
+#: What packing finds out about integers from -7 to 7.
+SMALL = Range(3, 0, 3)
+#: Passes of depthwise convolutions, and the tiles that make them.
+DEPTHWISE = {
+    "conv_fprop": ((512, 1), ((1, 67, 32, 40), (67, 1, 3, 3), (1, 1), (1, 1), (1, 1), 67)),
+    "conv_dgrad": ((512, 1), ((1, 67, 32, 40), (67, 1, 3, 3), (1, 1), (1, 1), (1, 1), 67)),
+    "conv_wgrad": ((1, 32), ((2, 20, 12, 12), (20, 1, 3, 3), (1, 1), (1, 1), (1, 1), 20)),
+}
+DEPTHWISE_ACC = Accumulator("e6m9", chunk=64)
+
+
+@pytest.mark.parametrize("op", DEPTHWISE)
+class TestDepthwise:
+    def test_a_pass_takes_its_tile(self, op: str):
+        tile, sizes = DEPTHWISE[op]
+        (shape,) = products(call(Case(op, sizes, DEPTHWISE_ACC)), "cuda")
+        shape = shape._replace(left=SMALL, right=SMALL)
+        assert {plan(shape, DEPTHWISE_ACC, count).tile for count in PROCESSORS} == {tile}
+
+    @on_device
+    def test_a_pass_has_the_cpus_bits(self, op: str):
+        _, (x, w, *geometry) = DEPTHWISE[op]
+        image, weight = torch.randint(-7, 8, x).float(), torch.randint(-7, 8, w).float()
+        left, right, third = {
+            "conv_fprop": (image, weight, None),
+            "conv_dgrad": (image, weight, list(x)),
+            "conv_wgrad": (image, image.flip(0), list(w)),
+        }[op]
+        ends = (third, *map(list, geometry[:3]), geometry[3], DEPTHWISE_ACC.to_ints(), SEED, ROLE)
+        got = getattr(BACKEND, op)(left.cuda(), right.cuda(), *ends)
+        assert_bit_equal(got, getattr(CPU, op)(left, right, *ends))
+
+
+#: Native chunks by the tiles that make them on tensor cores.
+NATIVE = (
+    Product((128, 128), 5, 130, 5 * CHUNK), Product((128, 64), 128, 64, 160 * CHUNK),
+    Product((64, 128), 64, 128, 160 * CHUNK),
+)  # fmt: skip
+NATIVE_ACC = Accumulator("fp32", order="native", chunk=CHUNK, outer="e6m9")
+
+
+@with_and_without_tables
+@pytest.mark.parametrize("product", NATIVE, ids=ids)
+class TestTensorCores:
+    def test_a_product_takes_its_tile(self, product: Product, tables: bool):
+        for processors in PROCESSORS:
+            found = planned(product, NATIVE_ACC, (SMALL, SMALL), processors, tables)
+            assert (found.kernel, found.tile) == ("tensor cores, half", product.tile)
+
+    @on_device
+    def test_both_types_have_the_bits_of_sums_in_sequence(self, product: Product, tables: bool):
+        for scale in (1.0, 2.0**-60):
+            a = torch.randint(-7, 8, (product.m, product.k)) * scale
+            b = torch.randint(-7, 8, (product.k, product.n)) / scale
+            check(a, b, NATIVE_ACC, tables=tables, name=f"scaled by {scale}")
+
+
+_NEAREST = {"outer": "fp32", "outer_rounding": "nearest_even"}
+#: Sums whose kernels have one shape of tile: every rounding of each kind, with and without chunks.
+OTHERS = [
+    # In float32's own arithmetic.
+    *[
+        Accumulator("fp32", mode, **chunks)
+        for mode in ("nearest_even", "toward_zero", "toward_positive", "toward_negative")
+        for chunks in ({}, {"chunk": 8, **_NEAREST})
+    ],
+    # Cut, drawn, in double, and by the arithmetic of half precision.
+    *[
+        Accumulator(fmt, mode, **chunks)
+        for fmt, mode in (
+            ("e6m9", "toward_zero"), ("e6m9", "stochastic"), ("e8m22", "nearest_even"),
+            ("e5m10", "nearest_even"),
+        )
+        for chunks in ({}, {"chunk": 8, **_NEAREST})
+    ],
+    # Exact sums, of exact products and of rounded ones.
+    *[Accumulator("e5m6", mode, chunk=5, outer_rounding=mode) for mode in ROUNDINGS],
+    *[Accumulator("e5m6", mode, product="e4m3", chunk=5) for mode in ROUNDINGS],
+    # Other orders.
+    *[
+        Accumulator("e5m6", mode, **order)
+        for mode in ("nearest_even", "toward_negative")
+        for order in (
+            {"order": "pairwise"}, {"order": "compensated"}, {"block": 4, "aligned_bits": 9},
+        )
+    ],
+    # Blocks that their operands align: in float32, in double, and dealt out in turns.
+    SHORT_MODES[0], *CONVOLVED, MODES[0],
+]  # fmt: skip
+
+
+@on_device
+@with_and_without_tables
+@pytest.mark.parametrize("acc", OTHERS, ids=ids)
+def test_other_sums_have_the_cpus_bits(acc: Accumulator, tables: bool):
+    few = (torch.randint(-7, 8, (70, 41)) / 4, torch.randint(-7, 8, (41, 66)) / 4)
+    for a, b in (few, (torch.randn(70, 41), torch.randn(41, 66))):
+        check(a, b, acc, tables=tables)

@@ -1,0 +1,244 @@
+"""A CUDA graph can capture a product: the host only starts kernels on the stream that it is given,
+and asks what the device is; it waits for nothing and reads no value of a tensor.
+
+All of this is shown without a device. In csrc/cuda the text tells which functions of the CUDA
+runtime are called. The adapters run on tensors that have shapes and no values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lpkernels import _build
+from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.backends import Fused
+from lpkernels.backends import cuda as cuda_backend
+from tests.backends.planning.calls import output
+from tests.cases import ids
+
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+#: What csrc/cuda may name of the CUDA runtime: types, the error of a launch, what the device is.
+MAY_NAME = {
+    "cudaStream_t",
+    "cudaError_t", "cudaSuccess", "cudaGetLastError", "cudaGetErrorString",
+    "cudaGetDevice", "cudaDeviceGetAttribute", "cudaDeviceAttr",
+    "cudaDevAttrMultiProcessorCount", "cudaDevAttrSingleToDoublePrecisionPerfRatio",
+}  # fmt: skip
+#: Packing to codes, which is no part of a product, also clears memory on its stream.
+CLEARS = {"elementwise/codes.cu": {"cudaMemsetAsync"}}
+STREAMS = {"stream", "queue", "static_cast<cudaStream_t>(stream)"}
+
+
+def sources() -> dict[str, str]:
+    """The text of the host's and the device's code without its comments, by the path in csrc/cuda
+    or the name of a binding."""
+    cuda = {path.relative_to(CSRC / "cuda").as_posix(): path for path in CSRC.glob("cuda/*/*")}
+    bindings = {path.name: path for path in CSRC.glob("bindings_cuda*")}
+    found = {name: path.read_text(encoding="utf-8") for name, path in (cuda | bindings).items()}
+    return {
+        name: re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S) for name, text in found.items()
+    }
+
+
+def named(text: str) -> set[str]:
+    """The names of the CUDA runtime and of the driver."""
+    return set(re.findall(r"\b(?:cuda[A-Z]\w*|cu[A-Z][a-z]\w*)", text))
+
+
+def streams(text: str) -> list[str | None]:
+    """The stream of each launch; None where it has none and goes to the default stream."""
+    found: list[str | None] = []
+    for launch in re.findall(r"<<<(.*?)>>>", text, flags=re.S):
+        flat, depth = "", 0
+        for char in launch:
+            depth += (char in "(<{") - (char in ")>}")
+            flat += "\0" if char == "," and depth == 0 else char
+        parts = [part.strip() for part in flat.split("\0")]
+        found.append(parts[3] if len(parts) == 4 else None)
+    return found
+
+
+def test_the_host_starts_kernels_and_asks_what_the_device_is() -> None:
+    found = sources()
+    assert {"product/multiply.cu", "operands/pack_operands.cu", "bindings_cuda.cpp"} <= set(found)
+    for name, text in found.items():
+        assert named(text) <= MAY_NAME | CLEARS.get(name, set()), name
+    assert set().union(*map(named, found.values())) == MAY_NAME | CLEARS["elementwise/codes.cu"]
+
+
+def test_every_launch_goes_to_the_stream_that_was_given() -> None:
+    launches = {name: streams(text) for name, text in sources().items()}
+    assert sum(map(len, launches.values())) >= 20
+    for name, used in launches.items():
+        assert set(used) <= STREAMS, name
+
+
+def test_other_calls_are_found() -> None:
+    code = "cudaMalloc(&p, n); cuCtxSynchronize(); a<<<f(b, c), 3, 0, stream>>>(x); k<<<1, 2>>>();"
+    assert named(code) == {"cudaMalloc", "cuCtxSynchronize"}
+    assert streams(code) == ["stream", None]
+
+
+class Copies(TorchDispatchMode):
+    """Refuses whatever brings values from the host to a device, or back: a capture refuses it too,
+    or the graph keeps the values of the day."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        seen = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)]
+        if len({x.device.type for x in seen}) > 1:
+            raise RuntimeError(f"{func} moves values between the host and a device")
+        return out
+
+
+class Lists(TorchFunctionMode):
+    """Refuses tensors that are made of values in Python: making one copies them to its device."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.tensor, torch.as_tensor, torch.from_numpy):
+            raise RuntimeError(f"{func} moves values between the host and a device")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """torch's device "meta", whose tensors have shapes and no values; kernels start on no stream.
+    Nothing that an adapter does differs between this device and a GPU, but its streams."""
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
+    with Copies(), Lists():
+        yield torch.device("meta")
+
+
+def tensor(size: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Any:
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+READS = {
+    "item": lambda x: x.sum().item(),
+    "int": lambda x: int(x[0]),
+    "bool": lambda x: bool((x > 0).any()),
+    "tolist": lambda x: x.tolist(),
+    "cpu": lambda x: x.cpu(),
+    "to a device": lambda x: torch.ones(3).to(x.device),
+    "a list": lambda x: torch.tensor([1.0, 2.0], device=x.device),
+    "copied": lambda x: x.copy_(torch.ones(3)),
+    "nonzero": lambda x: x.nonzero(),
+    "a mask": lambda x: x[x > 0],
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_reads_and_copies_are_refused(read: str, device: torch.device) -> None:
+    with pytest.raises(Exception, match=r"moves values|meta"):
+        READS[read](tensor((3,), device))
+
+
+E5M2 = as_quantizer("e5m2").to_ints()
+FUSED = (Fused(), Fused(E5M2, E5M2, E5M2))
+#: Every order of sums, every way of rounding them; with draws and without.
+ACCUMULATORS = [
+    Accumulator("e6m9"),
+    Accumulator("e6m9", chunk=4, outer="fp32"),
+    Accumulator("fp32"),
+    Accumulator("e5m4", "stochastic"),
+    Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
+    Accumulator("e5m6", product="e4m3", product_rounding="stochastic"),
+    Accumulator("fixed16_f8", "toward_zero"),
+    Accumulator("e5m4", order="pairwise"),
+    Accumulator("e5m4", order="compensated", chunk=9),
+    Accumulator("fp32", block=4, aligned_bits=24),
+    Accumulator("e8m13", "toward_zero", block=4, aligned_bits=13, operands="e4m3fn"),
+    Accumulator("fp32", order="native", chunk=8, outer="e6m9"),
+]
+MATMULS = (((9, 40), (40, 20)), ((2, 3, 9, 40), (40, 20)), ((2, 1, 9, 40), (3, 40, 20)))
+#: A dense, a strided, a grouped and a depthwise convolution, with padding.
+CONVOLUTIONS = (
+    ((2, 9, 7, 7), (20, 9, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((2, 4, 9, 8), (6, 2, 3, 2), (2, 3), (1, 0), (1, 2), 2),
+    ((2, 6, 7), (6, 1, 3), (2,), (1,), (1,), 6),
+)
+
+
+def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
+    """Every product that a backend makes, of tensors on the device; the seed is there too."""
+    ints, role = acc.to_ints(), 4
+
+    def there(size: tuple[int, ...]) -> Tensor:
+        return tensor(size, device)
+
+    seed = tensor((), device, torch.int64)
+    for fused in FUSED:
+        for left, right in MATMULS:
+            a, b, bias = there(left), there(right), there(right[-1:])
+            backend.matmul(a, b, bias, ints, seed, role, fused)
+            backend.matmul(a.mT.contiguous().mT, b, None, ints, seed, role, fused)
+        start = there((9, 20))
+        backend.matmul(there((9, 40)), there((40, 20)), None, ints, seed, role, fused, start)
+        for size, weight, *geometry in CONVOLUTIONS:
+            x, w, dy = there(size), there(weight), there(output(size, weight, geometry))
+            call = (*map(list, geometry[:3]), geometry[3], ints, seed, role, fused)
+            backend.conv_fprop(x, w, there(weight[:1]), *call)
+            backend.conv_dgrad(dy, w, list(size), *call)
+            backend.conv_wgrad(x, dy, list(weight), *call)
+    if acc.order == "native":
+        backend.accumulate(there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
+
+
+@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
+def test_the_cuda_adapter_reads_no_value(
+    acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    class Module:
+        """lpkernels._C, whose kernels are counted and not started."""
+
+        @staticmethod
+        def cuda_scratch_bytes(**_: Any) -> int:
+            return 512
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda **_: started.append(name)
+
+    monkeypatch.setattr(_build, "load_extension", Module)
+    run_products(cuda_backend.BACKEND, acc, device)
+    # dgrad of the strided convolutions is a product for each phase that a tap meets.
+    assert started.count("cuda_multiply") >= len(FUSED) * (2 * len(MATMULS) + 1 + 9)
+    assert set(started) >= {"cuda_pack_operand", "cuda_frame", "cuda_multiply"}
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
+def test_the_triton_adapter_reads_no_value(
+    acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    from lpkernels.backends import triton as triton_backend
+    from lpkernels.backends.triton import _launch, _products
+    from tests.backends.triton.launches import recorded
+
+    if _launch.interpreting():
+        pytest.skip("the interpreter's tensors are the host's")
+    monkeypatch.setattr(_products, "processors", lambda _: 132)
+    with recorded() as launches:
+        run_products(triton_backend.BACKEND, acc, device)
+    names = [launch.name for launch in launches]
+    assert {"pack_operand_kernel", "frame_kernel"} <= set(names)
+    assert len(names) >= 3 * len(FUSED) * (2 * len(MATMULS) + 1 + 9)
