@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +18,9 @@ from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _NAME = "scaled_dot_product_attention"
+
+# (left, right, "scores" or "values") -> left @ right.
+Matmul = Callable[[Tensor, Tensor, str], Tensor]
 
 
 def scaled_dot_product_attention(
@@ -74,20 +79,35 @@ def scaled_dot_product_attention(
     mask = additive_mask(_NAME, "attn_mask", attn_mask, False)
     if is_causal:
         hidden = torch.ones(length, keys, dtype=torch.bool, device=query.device).triu(1)
-        mask = additive_mask(_NAME, "attn_mask", hidden, True)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
+        mask = hiding(hidden, torch.float32)
+    matmul = matmul_under(recipe, seeds.seed_for(recipe.is_stochastic, generator), backend)
     if not enable_gqa:
-        call = (mask, dropout_p, scale, recipe, seed, backend)
-        return attended(query, key, value, *call)[0]
+        return attended(query, key, value, mask, dropout_p, scale, matmul).result
     heads = key.shape[-3]
     query = query.unflatten(-3, (heads, -1))
     key, value = key.unsqueeze(-3), value.unsqueeze(-3)
     if mask is not None and mask.dim() > 2:
         shared = mask.shape[-3] == 1
         mask = mask.unsqueeze(-3) if shared else mask.unflatten(-3, (heads, -1))
-    call = (mask, dropout_p, scale, recipe, seed, backend)
-    return attended(query, key, value, *call)[0].flatten(-4, -3)
+    return attended(query, key, value, mask, dropout_p, scale, matmul).result.flatten(-4, -3)
+
+
+def matmul_under(recipe: Recipe, seed: Tensor | None, backend: str) -> Matmul:
+    """The products of attention under a recipe. They have the seeds 0 and 1 of this call's seed."""
+    of_part = {"scores": seed, "values": seeds.seed_of_product(seed, 1)}
+
+    def matmul(left: Tensor, right: Tensor, part: str) -> Tensor:
+        return product(_NAME, left, right, None, 1.0, recipe, of_part[part], backend)
+
+    return matmul
+
+
+class Attended(NamedTuple):
+    """What attention gives, and its weights before and after dropout."""
+
+    result: Tensor
+    softmax: Tensor
+    weights: Tensor
 
 
 def attended(
@@ -96,31 +116,29 @@ def attended(
     value: Tensor,
     mask: Tensor | None,
     dropout_p: float,
-    scale: float,
-    recipe: Recipe,
-    seed: Tensor | None,
-    backend: str,
-    empty_rows: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Attention and its weights p, of checked operands; mask is float32 and is added.
+    scale: float | None,
+    matmul: Matmul,
+    empty_rows: float | None = 0.0,
+) -> Attended:
+    """Attention of checked operands, its two products by ``matmul``: the one rule, which
+    ``lpkernels.nn.observing`` shares.
 
-    The weights of a query without any key are ``empty_rows``. The products have the seeds 0 and 1
-    of this call's seed.
+    Scores, softmax, dropout and values are stored. A bool mask is True where a key takes part; any
+    other is added. The weights of a query without any key are ``empty_rows``; None says that the
+    mask leaves every query a key, and spares what backward keeps for those without.
     """
-    first, second = seed, seeds.seed_of_product(seed, 1)
-    scores = product(_NAME, query, key.mT, None, 1.0, recipe, first, backend) * scale
-    if mask is None:
-        weights = stored(stored(scores, "scores").softmax(-1), "softmax")
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = matmul(query, key.mT, "scores") * scale
+    scores = stored(scores, "scores") if mask is None else masked(scores, mask)
+    if mask is None or empty_rows is None:
+        softmax = scores.softmax(-1)
     else:
-        scores = masked(scores, mask)
         # Where no key is left the softmax is 0 / 0, and its gradient NaN: it must not be taken.
         empty = (scores == -math.inf).all(-1, keepdim=True)
-        weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
-        weights = stored(weights, "softmax")
-    if dropout_p > 0:
-        weights = stored(F.dropout(weights, dropout_p), "dropout")
-    y = product(_NAME, weights, value, None, 1.0, recipe, second, backend)
-    return stored(y, "values"), weights
+        softmax = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
+    softmax = stored(softmax, "softmax")
+    weights = stored(F.dropout(softmax, dropout_p), "dropout") if dropout_p > 0 else softmax
+    return Attended(stored(matmul(weights, value, "values"), "values"), softmax, weights)
 
 
 def additive_mask(function: str, name: str, mask: Tensor | None, hides: bool) -> Tensor | None:
@@ -129,14 +147,19 @@ def additive_mask(function: str, name: str, mask: Tensor | None, hides: bool) ->
         return None
     _checks.tensor(function, name, mask)
     if mask.dtype == torch.bool:
-        zeros = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
-        return zeros.masked_fill(mask if hides else ~mask, -math.inf)
+        return hiding(mask if hides else ~mask, torch.float32)
     if not mask.dtype.is_floating_point:
         raise TypeError(
             f"{function}: {name} is {mask.dtype}; expected bool or a floating dtype; "
             f"{name}.bool() takes what is not 0 as True"
         )
     return mask.float()
+
+
+def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """The addend of scores that hides them where ``hidden`` is True."""
+    zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return zeros.masked_fill(hidden, -math.inf)
 
 
 def _check(

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.attention import additive_mask, attended
+from lpkernels.functional.attention import additive_mask, attended, matmul_under
 from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.storing import stored
@@ -125,10 +125,9 @@ def multi_head_attention_forward(
     sizes = (batch, num_heads, length, key.shape[0])
     mask = _mask(attn_mask, key_padding_mask, sizes, k.shape[1], batched)
     p = dropout_p if training else 0.0
-    scale = 1 / math.sqrt(q.shape[-1])
-    seed = seeds.seed_of_product(call.seed, _ATTENTION)
+    matmul = matmul_under(recipe, seeds.seed_of_product(call.seed, _ATTENTION), backend)
     empty = math.nan if need_weights else 0.0
-    y, shares = attended(q, k, v, mask, p, scale, recipe, seed, backend, empty)
+    y, _, shares = attended(q, k, v, mask, p, None, matmul, empty)
     y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * num_heads)
     y = stored(call.linear(_OUT, y, out_proj_weight, out_proj_bias), "out_proj")
     y = y if batched else y.squeeze(1)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 # (the result, the name of the operation within the call) -> what is computed with from there on.
@@ -37,7 +38,10 @@ def storing(stores: Stores) -> Iterator[None]:
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """scores + mask, stored as "scores": what the mask hides is no value of them."""
+    """scores + mask, or scores where a bool mask is True, stored as "scores": what the mask hides
+    is no value of them."""
+    if mask.dtype == torch.bool:
+        return stored(scores, "scores").masked_fill(~mask, -math.inf)
     if _local.stores is None:
         return scores + mask
     hidden = mask == -math.inf

@@ -162,7 +162,7 @@ int64_t spread_depth(int64_t taps, int64_t channels) {
 constexpr int64_t kSegmentChannels = 4;
 
 // The extent of the blocks of SegmentOperands. It has no channels where these operands are not to
-// be taken: where kernels are likely to ask for marks, or where half precision is faster.
+// be taken: where kernels are likely to read marks, or where half precision is faster.
 SegmentOperands::Extent segment_extent(const PositionPass& p, const Arithmetic& arithmetic) {
   const Accumulator acc = accumulator_from(arithmetic.accumulator);
   const bool nearest = acc.rounding == Rounding::kNearestEven &&
@@ -189,11 +189,11 @@ struct Work {
 
 // A group of a pass by segments.
 void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const float* bias,
-                  const SegmentOperands::Extent& extent, std::atomic<bool>* asked, Work* work) {
+                  const SegmentOperands::Extent& extent, std::atomic<bool>* marked, Work* work) {
   const Gather& g = pass.gather;
   const int64_t rows = batch * g.grid[0] * g.grid[1] * SegmentOperands::segments(g);
   const int64_t lanes = pass.lanes * kPanel;
-  Product& p = work->add(std::make_unique<SegmentOperands>(pass, group, asked), rows, lanes,
+  Product& p = work->add(std::make_unique<SegmentOperands>(pass, group), rows, lanes,
                          pass.channels * g.tap_count(), extent.channels * g.tap_count());
   if (bias != nullptr) {
     work->biases.emplace_back(new float[lanes]);
@@ -204,11 +204,13 @@ void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const 
   p.family = group;
   p.spread = true;
   p.block_rows = extent.rows;
+  p.marked = marked;
 }
 
-// One pass, for every group. `asked` is that of SegmentOperands; null: there are none.
+// One pass, for every group. `marked` becomes true where positions that SegmentOperands took on
+// padding on the left or right have to be done again; null: these operands are not taken.
 void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
-              const Arithmetic& arithmetic, std::atomic<bool>* asked, Work* work) {
+              const Arithmetic& arithmetic, std::atomic<bool>* marked, Work* work) {
   const int64_t positions = pass.rows(s.batch);
   if (positions == 0 || pass.lanes == 0) return;
   const int64_t taps = pass.gather.tap_count();
@@ -230,11 +232,11 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
     return;
   }
   const SegmentOperands::Extent by_segments =
-      asked == nullptr ? SegmentOperands::Extent{0, 0} : segment_extent(pass, arithmetic);
+      marked == nullptr ? SegmentOperands::Extent{0, 0} : segment_extent(pass, arithmetic);
   for (int64_t group = 0; group < s.groups; ++group) {
     const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
     if (by_segments.channels > 0) {
-      add_segments(pass, group, s.batch, group_bias, by_segments, asked, work);
+      add_segments(pass, group, s.batch, group_bias, by_segments, marked, work);
       continue;
     }
     const bool by_points = points(pass);
@@ -301,10 +303,10 @@ void run_positions(std::vector<PositionPass> passes, const ConvShape& s, const f
                    const Arithmetic& arithmetic, uint64_t seed, int threads) {
   find_reach(&passes);
   Work work;
-  std::atomic<bool> asked{false};
-  for (const PositionPass& pass : passes) add_pass(pass, s, bias, arithmetic, &asked, &work);
+  std::atomic<bool> marked{false};
+  for (const PositionPass& pass : passes) add_pass(pass, s, bias, arithmetic, &marked, &work);
   accumulate_products(work.products, arithmetic, seed, threads);
-  if (!asked) return;
+  if (!marked) return;
   Work again;
   std::vector<PositionPass> borders;
   for (const PositionPass& pass : passes) {

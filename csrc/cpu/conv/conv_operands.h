@@ -2,8 +2,6 @@
 // or as k (wgrad).
 #pragma once
 
-#include <atomic>
-
 #include "conv_window.h"
 #include "cpu/drivers/gemm.h"
 
@@ -159,9 +157,7 @@ class SpreadPositions : public PositionOperands {
 // run this way.
 class SegmentOperands : public PositionOperands {
  public:
-  // `asked` becomes true where positions on padding on the left or right have to be done again.
-  SegmentOperands(const PositionPass& pass, int64_t group, std::atomic<bool>* asked)
-      : PositionOperands(pass, group), asked_(asked) {}
+  using PositionOperands::PositionOperands;
   // How many channels and rows a block of the product has. There are no channels if the pass has no
   // segments, or if its windows are too large.
   struct Extent {
@@ -185,8 +181,6 @@ class SegmentOperands : public PositionOperands {
   void fill_window(int64_t first, int64_t count, int64_t channel, int64_t channels,
                    const Rounder& round) const;
   int64_t column(int64_t row) const;
-
-  std::atomic<bool>* asked_;
 };
 
 // Sums over the positions of dy: rows are (channel, tap) of the weight.

@@ -2,8 +2,8 @@
 // few channels, straight from a window. Nothing is packed but the weights.
 //
 // A kernel that needs no marks takes zeros for absent taps, so segments may lie on padding. One
-// that asks for marks can be told of whole segments only: the columns on padding are then left to
-// be done again in another way, which `asked` tells.
+// that reads marks can be told of whole segments only: the columns on padding are then left to be
+// done again in another way, which Product::marked tells.
 #include <algorithm>
 #include <cstring>
 
@@ -153,7 +153,6 @@ void SegmentOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lan
 bool SegmentOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
                                 uint8_t* absent) const {
   SegmentScratch& s = thread_scratch();
-  *asked_ = true;
   const int64_t taps = p_.gather.tap_count(), per_line = segments(p_.gather);
   s.pattern.resize(taps);
   const int64_t first = lines_of(row, rows, &s.lines);

@@ -158,35 +158,33 @@ class BlockMarks final : public Marks {
  public:
   BlockMarks(const WorkBlock& block, int64_t k, int64_t depth, Scratch* scratch)
       : block_(block), k_(k), depth_(depth), scratch_(scratch) {}
-  void take(int64_t row, int64_t rows) {
+  void take(int64_t row, int64_t count) {
     row_ = row;
-    count_ = rows;
-    rows_ = State::kUnknown;
+    count_ = count;
+    rows = nullptr;
+    rows_marked_ = false;
   }
-  bool rows() override {
-    if (rows_ == State::kUnknown) {
-      rows_ = state(block_.product->operands->mark_rows(block_.row + row_, count_, k_, depth_,
-                                                        scratch_->absent.data()));
+  void mark() override {
+    const Product& p = *block_.product;
+    if (!rows_marked_) {
+      if (p.marked != nullptr) *p.marked = true;
+      uint8_t* to = scratch_->absent.data();
+      rows = p.operands->mark_rows(block_.row + row_, count_, k_, depth_, to) ? to : nullptr;
+      rows_marked_ = true;
     }
-    return rows_ == State::kSome;
-  }
-  bool lanes() override {
-    if (lanes_ == State::kUnknown) {
-      lanes_ = state(block_.product->operands->mark_lanes(k_, depth_, block_.lane, block_.lanes,
-                                                          scratch_->lane_absent.data()));
+    if (!lanes_marked_) {
+      uint16_t* to = scratch_->lane_absent.data();
+      lanes = p.operands->mark_lanes(k_, depth_, block_.lane, block_.lanes, to) ? to : nullptr;
+      lanes_marked_ = true;
     }
-    return lanes_ == State::kSome;
   }
 
  private:
-  enum class State { kUnknown, kNone, kSome };
-  static State state(bool any) { return any ? State::kSome : State::kNone; }
-
   const WorkBlock& block_;
   int64_t k_, depth_;
   Scratch* scratch_;
   int64_t row_ = 0, count_ = 0;
-  State rows_ = State::kUnknown, lanes_ = State::kUnknown;
+  bool rows_marked_ = false, lanes_marked_ = false;
 };
 
 // Planes of state beside the running sum: Kahan's correction, or the waiting nodes of a tree, one a
@@ -245,8 +243,6 @@ void run_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& 
   tile.accumulator = arithmetic.accumulator;
   tile.length = p.position == nullptr ? p.length : p.position[p.length];
   tile.seed = seed;
-  tile.absent = scratch.absent.data();
-  tile.lane_absent = scratch.lane_absent.data();
   tile.row_id = scratch.row_id;
   tile.lane_id = scratch.lane_id;
   tile.lanes_are_rows = p.lanes_are_rows;

@@ -1,6 +1,7 @@
 // Emulated sums of products: the driver that every product and convolution shares.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -100,6 +101,8 @@ struct Product {
   // format: one for each row and lane, by these strides; null: +0.
   const float* initial = nullptr;
   int64_t initial_row = 0, initial_lane = 0;
+  // Becomes true where a kernel reads marks of absent taps; or null.
+  std::atomic<bool>* marked = nullptr;
 };
 
 // A unit of k with which blocks end where a chunk of the usual length does.

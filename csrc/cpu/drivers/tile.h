@@ -41,12 +41,15 @@ struct PackedFacts {
   void clear() { ranged = halved = false; }
 };
 
-// Which taps of a block are absent. They are marked only when a kernel asks, because zeros are
-// enough for some kernels. Both functions return whether any tap is absent.
+// The absent taps of a block. The driver marks them where a kernel that reads marks was chosen,
+// because zeros are enough for the others, and marking takes time.
 class Marks {
  public:
-  virtual bool rows() = 0;   // marks Tile::absent
-  virtual bool lanes() = 0;  // marks Tile::lane_absent
+  // Marks them, unless they are marked.
+  virtual void mark() = 0;
+  // Those that are marked: rows x depth and panels x depth; null where no tap is absent.
+  const uint8_t* rows = nullptr;
+  const uint16_t* lanes = nullptr;
 
  protected:
   ~Marks() = default;
@@ -82,11 +85,12 @@ struct TileOperands {
 };
 
 // Where a tap adds nothing: rows x depth, 1 for the whole row; panels x depth, a bit for each lane.
-// One of the operands is zero there. To be read through Tile::marked() only.
+// One of the operands is zero there. Null: no tap is absent, or the tile is not marked.
 struct TileTaps {
   const uint8_t* absent;
   const uint16_t* lane_absent;
-  Marks* marks;
+  Marks* marks;  // of the block, in which the tile's first row and lane are these
+  int64_t marks_row, marks_lane;
 };
 
 // The state between blocks of k: `inner` (the running sum, of the current chunk if there are
@@ -120,11 +124,12 @@ struct Tile : TileSteps, TileOperands, TileTaps, TileState, TileDraws {
   int64_t lanes;               // a multiple of kPanel; surplus lanes are computed and never stored
   const int64_t* accumulator;  // the integers of accumulate.h
 
-  // The same tile, with null where there are no marks.
+  // The same tile with its absent taps, for a kernel that reads marks.
   Tile marked() const {
+    marks->mark();
     Tile t = *this;
-    if (!marks->rows()) t.absent = nullptr;
-    if (!marks->lanes()) t.lane_absent = nullptr;
+    if (marks->rows != nullptr) t.absent = marks->rows + marks_row * depth;
+    if (marks->lanes != nullptr) t.lane_absent = marks->lanes + marks_lane / kPanel * depth;
     return t;
   }
   int64_t a_floats() const { return spread() ? a_count : rows * depth; }

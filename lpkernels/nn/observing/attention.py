@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.functional.storing import masked, stored
+from lpkernels.functional.attention import Matmul, attended, hiding
+from lpkernels.functional.storing import stored
 
-# (left, right, name) -> left @ right;  (x, w, b, name) -> x @ w.T + b.
-Matmul = Callable[[Tensor, Tensor, str], Tensor]
+# (x, w, b, name) -> x @ w.T + b.
 Linear = Callable[[Tensor, Tensor, Tensor | None, str], Tensor]
 
 
@@ -27,37 +27,19 @@ def dot_product_attention(
     enable_gqa: bool = False,
     *,
     matmul: Matmul,
-    empty_rows: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The output of torch's scaled_dot_product_attention, and the weights.
-
-    The weights of a query whose keys are all masked are ``empty_rows``.
-    """
+    """The output of torch's scaled_dot_product_attention, and the weights before dropout."""
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(repeats, dim=-3) for x in (key, value))
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = matmul(query, key.mT, "scores") * factor
-    if attn_mask is not None and attn_mask.dtype != torch.bool:
-        scores = masked(scores, attn_mask)
-    else:
-        scores = stored(scores, "scores")
+    mask = attn_mask
     if is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(~seen, -math.inf)
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, -math.inf)
-    if attn_mask is not None:
-        # The softmax of such a query would be 0 / 0, and its gradient NaN: it must not be taken.
-        empty = (scores == -math.inf).all(-1, keepdim=True)
-        weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
-    else:
-        weights = torch.softmax(scores, dim=-1)
-    weights = stored(weights, "softmax")
-    dropped = weights
-    if dropout_p > 0:
-        dropped = stored(torch.dropout(weights, dropout_p, True), "dropout")
-    return stored(matmul(dropped, value, "values"), "values"), weights
+        sizes = (query.shape[-2], key.shape[-2])
+        seen = torch.ones(sizes, dtype=torch.bool, device=query.device).tril()
+        hides = False if mask is not None and mask.dtype == torch.bool else -math.inf
+        mask = seen if mask is None else mask.masked_fill(~seen, hides)
+    empty = None if attn_mask is None else 0.0
+    return attended(query, key, value, mask, dropout_p, scale, matmul, empty)[:2]
 
 
 def multi_head_attention(
@@ -75,10 +57,9 @@ def multi_head_attention(
     (length, batch, width), heads = query.shape, of["num_heads"]
     # (L, N, E) -> (N, heads, L, E / heads)
     q, k, v = (x.reshape(len(x), batch, heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
-    y, weights = dot_product_attention(
-        q, k, v, _mask(of, batch, heads, q), of["dropout_p"] if of["training"] else 0.0,
-        matmul=matmul, empty_rows=math.nan if of["need_weights"] else 0.0,
-    )  # fmt: skip
+    mask, p = _mask(of, batch, heads, q), of["dropout_p"] if of["training"] else 0.0
+    empty = math.nan if of["need_weights"] else 0.0
+    y, weights, _ = attended(q, k, v, mask, p, None, matmul, empty)
     y = y.permute(2, 0, 1, 3).reshape(length, batch, width)
     y = stored(linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj"), "out_proj")
     if of["average_attn_weights"]:
@@ -122,8 +103,4 @@ def _mask(of: dict[str, Any], batch: int, heads: int, like: Tensor) -> Tensor | 
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(
-        mask, -math.inf
-    )
+    return hiding(mask, like.dtype) if mask.dtype == torch.bool else mask

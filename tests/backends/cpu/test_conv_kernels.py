@@ -245,6 +245,24 @@ def test_zeros_beside_padding_keep_their_sign(acc: Accumulator) -> None:
         check(case, acc, -x, torch.full(case.weight_shape, scale), -grad)
 
 
+#: Positions of lines as lanes, channels as rows, positions as rows, channels of groups as lanes.
+CHANNELS = {"segments": (3, 1), "channels": (20, 1), "positions": (40, 1), "spread": (6, 2)}
+
+
+@pytest.mark.parametrize("channels, groups", CHANNELS.values(), ids=CHANNELS)
+def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(
+    channels: int, groups: int
+) -> None:
+    """Every product of the first block underflows from below. The next block's certificate is one
+    of sums that are never -0, so where it goes on from -0 the exact tier must see the marks."""
+    case = ConvCase((1, 192 * groups, 4), (channels, 192, 3), (1,), (1,), (1,), groups)
+    first = (torch.arange(192 * groups) % 192 < 96)[:, None]
+    x = torch.where(first, -1.0, torch.tensor([0.0, 0.0, 1.0, 1.0])).expand(case.input_shape)
+    w = torch.where(first[:192], 2.0**-60, torch.tensor([1.0, -1.0, -1.0]))
+    w = w.expand(case.weight_shape)
+    check(case, Accumulator("e6m9"), x, w, torch.ones(output_shape(case)))
+
+
 def test_result_does_not_depend_on_the_batch() -> None:
     """An image is convolved alone and among others, where blocks of rows lie differently."""
     case = ConvCase((5, 3, 7, 6), (4, 3, 3, 3), (2, 1), (1, 1), (1, 1))

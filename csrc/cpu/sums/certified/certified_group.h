@@ -262,6 +262,8 @@ __attribute__((noinline)) inline Tile part_of(const Tile& t, int64_t row, int64_
   }
   if (t.absent != nullptr) part.absent += row * t.depth;
   if (t.lane_absent != nullptr) part.lane_absent += lane / kPanel * t.depth;
+  part.marks_row += row;
+  part.marks_lane += lane;
   part.b += lane * t.depth;
   part.inner += row * t.stride + lane;
   part.outer += row * t.stride + lane;

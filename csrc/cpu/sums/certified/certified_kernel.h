@@ -51,13 +51,7 @@ template <class S, class Rule, class Product = ExactProduct>
 bool run_certified(const CertifiedWork<S>& work, const Rule& rule, const Product& product = {}) {
   using Run = CertifiedRun<S, Rule, Product>;
   const Run run(work.acc, work.operands, work.shift, rule, product, work.watched);
-  Tile tile = work.tile;
-  if (rule.keeps_zeros()) {
-    tile = tile.marked();
-  } else {
-    tile.absent = nullptr;
-    tile.lane_absent = nullptr;
-  }
+  const Tile tile = rule.keeps_zeros() ? work.tile.marked() : work.tile;
   if (tile.spread()) {
     CertifiedGroups<Taps::kSpread, Run>(tile, run, work.exact).run();
     return true;
