@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,14 +81,14 @@ def scaled_dot_product_attention(
         mask = hiding(hidden, torch.float32)
     matmul = matmul_under(recipe, seeds.seed_for(recipe.is_stochastic, generator), backend)
     if not enable_gqa:
-        return attended(query, key, value, mask, dropout_p, scale, matmul).result
+        return attended(query, key, value, mask, dropout_p, scale, matmul)[0]
     heads = key.shape[-3]
     query = query.unflatten(-3, (heads, -1))
     key, value = key.unsqueeze(-3), value.unsqueeze(-3)
     if mask is not None and mask.dim() > 2:
         shared = mask.shape[-3] == 1
         mask = mask.unsqueeze(-3) if shared else mask.unflatten(-3, (heads, -1))
-    return attended(query, key, value, mask, dropout_p, scale, matmul).result.flatten(-4, -3)
+    return attended(query, key, value, mask, dropout_p, scale, matmul)[0].flatten(-4, -3)
 
 
 def matmul_under(recipe: Recipe, seed: Tensor | None, backend: str) -> Matmul:
@@ -102,14 +101,6 @@ def matmul_under(recipe: Recipe, seed: Tensor | None, backend: str) -> Matmul:
     return matmul
 
 
-class Attended(NamedTuple):
-    """What attention gives, and its weights before and after dropout."""
-
-    result: Tensor
-    softmax: Tensor
-    weights: Tensor
-
-
 def attended(
     query: Tensor,
     key: Tensor,
@@ -119,9 +110,9 @@ def attended(
     scale: float | None,
     matmul: Matmul,
     empty_rows: float | None = 0.0,
-) -> Attended:
-    """Attention of checked operands, its two products by ``matmul``: the one rule, which
-    ``lpkernels.nn.observing`` shares.
+) -> tuple[Tensor, Tensor]:
+    """Attention of checked operands and its weights; ``matmul`` makes its two products. It is the
+    one rule, which ``lpkernels.nn.observing`` shares.
 
     Scores, softmax, dropout and values are stored. A bool mask is True where a key takes part; any
     other is added. The weights of a query without any key are ``empty_rows``; None says that the
@@ -131,14 +122,15 @@ def attended(
     scores = matmul(query, key.mT, "scores") * scale
     scores = stored(scores, "scores") if mask is None else masked(scores, mask)
     if mask is None or empty_rows is None:
-        softmax = scores.softmax(-1)
+        weights = scores.softmax(-1)
     else:
         # Where no key is left the softmax is 0 / 0, and its gradient NaN: it must not be taken.
         empty = (scores == -math.inf).all(-1, keepdim=True)
-        softmax = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
-    softmax = stored(softmax, "softmax")
-    weights = stored(F.dropout(softmax, dropout_p), "dropout") if dropout_p > 0 else softmax
-    return Attended(stored(matmul(weights, value, "values"), "values"), softmax, weights)
+        weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
+    weights = stored(weights, "softmax")
+    if dropout_p > 0:
+        weights = stored(F.dropout(weights, dropout_p), "dropout")
+    return stored(matmul(weights, value, "values"), "values"), weights
 
 
 def additive_mask(function: str, name: str, mask: Tensor | None, hides: bool) -> Tensor | None:

@@ -127,7 +127,7 @@ def multi_head_attention_forward(
     p = dropout_p if training else 0.0
     matmul = matmul_under(recipe, seeds.seed_of_product(call.seed, _ATTENTION), backend)
     empty = math.nan if need_weights else 0.0
-    y, _, shares = attended(q, k, v, mask, p, None, matmul, empty)
+    y, shares = attended(q, k, v, mask, p, None, matmul, empty)
     y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * num_heads)
     y = stored(call.linear(_OUT, y, out_proj_weight, out_proj_bias), "out_proj")
     y = y if batched else y.squeeze(1)

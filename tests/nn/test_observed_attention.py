@@ -49,3 +49,20 @@ def test_multi_head_attention_gives_it_nan_only_with_its_weights(need_weights: b
     assert found[1].isnan().all() if need_weights else found.isfinite().all()
     if need_weights:
         torch.testing.assert_close(weights, of_torch, equal_nan=True)
+
+
+@pytest.mark.parametrize("average", [False, True], ids=["heads", "mean"])
+def test_multi_head_attention_tells_its_weights_after_dropout_as_torch_does(average: bool) -> None:
+    torch.manual_seed(2)
+    layer, x = nn.MultiheadAttention(8, 2, dropout=0.5), torch.randn(3, 2, 8)
+    call = inspect.signature(F.multi_head_attention_forward).bind(
+        x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.5,
+        layer.out_proj.weight, layer.out_proj.bias, average_attn_weights=average,
+    )  # fmt: skip
+    call.apply_defaults()
+    torch.manual_seed(3)
+    found, weights = multi_head_attention(call.arguments, linear=linear, matmul=matmul)
+    torch.manual_seed(3)
+    want, of_torch = layer(x, x, x, average_attn_weights=average)
+    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(weights, of_torch)

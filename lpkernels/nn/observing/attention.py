@@ -28,7 +28,7 @@ def dot_product_attention(
     *,
     matmul: Matmul,
 ) -> tuple[Tensor, Tensor]:
-    """The output of torch's scaled_dot_product_attention, and the weights before dropout."""
+    """The output of torch's scaled_dot_product_attention, and the weights."""
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(repeats, dim=-3) for x in (key, value))
@@ -39,7 +39,7 @@ def dot_product_attention(
         hides = False if mask is not None and mask.dtype == torch.bool else -math.inf
         mask = seen if mask is None else mask.masked_fill(~seen, hides)
     empty = None if attn_mask is None else 0.0
-    return attended(query, key, value, mask, dropout_p, scale, matmul, empty)[:2]
+    return attended(query, key, value, mask, dropout_p, scale, matmul, empty)
 
 
 def multi_head_attention(
@@ -59,7 +59,7 @@ def multi_head_attention(
     q, k, v = (x.reshape(len(x), batch, heads, -1).permute(1, 2, 0, 3) for x in (q, k, v))
     mask, p = _mask(of, batch, heads, q), of["dropout_p"] if of["training"] else 0.0
     empty = math.nan if of["need_weights"] else 0.0
-    y, weights, _ = attended(q, k, v, mask, p, None, matmul, empty)
+    y, weights = attended(q, k, v, mask, p, None, matmul, empty)
     y = y.permute(2, 0, 1, 3).reshape(length, batch, width)
     y = stored(linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj"), "out_proj")
     if of["average_attn_weights"]:

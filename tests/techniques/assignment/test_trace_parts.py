@@ -72,6 +72,12 @@ def test_weights_of_multi_head_attention_are_told_where_the_loss_needs_them():
     assert [op.numel for op in ops][2:] == [36, 36, 18]
 
 
+def test_weights_of_multi_head_attention_are_those_after_dropout():
+    layer = nn.MultiheadAttention(8, 2, dropout=0.5)
+    ops = ops_of(lambda m, x: m.layer(x, x, x)[1], torch.randn(3, 2, 8), layer=layer)
+    assert ops[-1].name == "layer.mean" and ops[-1].inputs == ("layer.dropout",)
+
+
 def test_cross_entropy_inside_the_model_is_two_ops_too():
     ops = ops_of(lambda m, x: F.cross_entropy(input=m.head(x), target=LABELS, reduction="none"),
                  X, head=nn.Linear(6, 3))  # fmt: skip

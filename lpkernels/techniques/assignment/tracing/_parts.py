@@ -110,7 +110,7 @@ def _multi_head(run: Run, reads: Reads, result: tuple[Tensor, Tensor | None]) ->
     steps = [*projections, *core, out]
     if weights is None:
         return Steps(steps, [out])
-    told = _step(run, "mean", weights.numel(), core[1:2])
+    told = _step(run, "mean", weights.numel(), core[-2:-1])
     return Steps([*steps, told], [out, told])
 
 
