@@ -53,7 +53,10 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=[2, 4], ids=["two", "four"])
 def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder filled by two or four processes that step on masters."""
+    """A folder filled by two or four processes that step on masters.
+
+    This takes 10 to 30 seconds: each of two to four processes imports torch, on two cores.
+    """
 
     def make(folder: Path) -> None:
         alone.main(folder)
@@ -64,6 +67,9 @@ def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two folders, filled by two launches of the same worker."""
+    """Two folders, filled by two launches of the same worker.
+
+    This takes half a minute, most of which four processes spend importing torch.
+    """
     root = _root(tmp_path_factory)
     return _made_once(root, "two-processes", _make), _made_once(root, "once-more", _make)

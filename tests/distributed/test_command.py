@@ -18,6 +18,7 @@ LINE = re.compile(r"^    (torchrun --standalone .*? train .*?)(?:\s+#.*)?$", re.
 
 
 def test_commands_of_the_page_run(tmp_path: Path) -> None:
+    # This takes 20 seconds, as each of two commands starts a launcher and two processes.
     lines = LINE.findall((ROOT / "docs" / "training.md").read_text())
     assert len(lines) == 2
     for line in lines:
@@ -36,6 +37,7 @@ def test_commands_of_the_page_run(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    # This takes 10 seconds, in which a launcher and two processes start, and are told to stop.
     out = tmp_path / "run"
     arguments = ["train", "--fsdp", "--out", out, "--epochs", "100000", *TINY]
     process = subprocess.Popen(

@@ -156,6 +156,7 @@ def test_model_is_one_graph(make: Any) -> None:
 
 
 def test_inductor_keeps_the_bits() -> None:
+    # This takes 10 seconds, most of which the C++ compiler that inductor starts takes.
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 4))
     lp.convert(model, STOCHASTIC)

@@ -34,6 +34,7 @@ def test_train_digits_fp8_learns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_train_on_two_processes_learns() -> None:
+    # This takes 10 seconds: a launcher and two processes import torch, and train for four epochs.
     example = EXAMPLES / "train_on_two_processes.py"
     printed = launch(example, "--epochs", "4", "--images", "500")
     accuracy = float(re.findall(r"accuracy (.*)%", printed)[-1])

@@ -2,7 +2,8 @@
 
 The planner's pure functions over all formats say which kernels there are; `every` says which are
 compiled. For sm_90 they have every kernel, tier, mode and constant among them, for the others every
-kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow all are compiled.
+kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow all are compiled. A group
+takes up to 20 seconds: it has up to 52 kernels, and LLVM takes seconds for each of the longest.
 """
 
 from __future__ import annotations

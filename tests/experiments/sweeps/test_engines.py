@@ -117,6 +117,7 @@ def test_ctrl_c_stops_workers_where_they_are(tmp_path: Path) -> None:
 
 
 def test_a_local_ray_cluster(tmp_path: Path, whole: dict[str, object]) -> None:
+    # This takes 20 seconds, most of which Ray takes to start its servers and its workers.
     pytest.importorskip("ray")
     results = run_sweep(SPEC, tmp_path / "out", jobs=2, engine="ray", train=toy.train)
     assert results.missing == 0

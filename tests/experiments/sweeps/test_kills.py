@@ -95,6 +95,7 @@ def check_resumes(folder: Path, seeds: int, whole: Path) -> None:
 
 
 def test_a_sweep_killed_at_five_moments_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    # This takes 15 seconds: after most kills a command and its two workers import torch anew.
     seeds = 20
     assert kill_some(tmp_path / "out", seeds, 5, random.Random(5)) >= 4
     check_resumes(tmp_path / "out", seeds, tmp_path / "whole")
