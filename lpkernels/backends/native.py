@@ -13,6 +13,8 @@ in torch.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,71 +25,79 @@ from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import Backend
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 
-__all__ = ["conv_dgrad", "conv_fprop", "conv_wgrad", "matmul"]
+__all__ = ["Adder", "Convolution", "conv_dgrad", "conv_fprop", "conv_wgrad", "matmul"]
 
 
-def matmul(
-    backend: Backend,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-) -> Tensor:
+class Adder(NamedTuple):
+    """What adds the chunks of a product: a backend, in the outer format of ``acc``.
+
+    ``acc`` (the integers of to_ints), ``seed`` and ``role`` are those of `Backend.accumulate`.
+    """
+
+    backend: Backend
+    acc: tuple[int, ...]
+    seed: Tensor | None
+    role: int
+
+    @property
+    def chunk(self) -> int:
+        chunk = accumulator_from_ints(self.acc).chunk
+        if chunk is None:
+            raise ValueError("native sums without chunks are torch's own function, no operator")
+        return chunk
+
+    def add(
+        self, total: Tensor, addend: Tensor, rows_cols: tuple[int, int], site: int, k: int
+    ) -> None:
+        """`Backend.accumulate` of addend to total, in place."""
+        call = (self.acc, self.seed, self.role, site, k)
+        self.backend.accumulate(total, addend, rows_cols, *call)
+
+
+class Convolution(NamedTuple):
+    """How a kernel goes over an image: a number for each spatial dimension, and the groups."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+
+
+def matmul(adder: Adder, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     """As `Backend.matmul`, for order "native" with chunks."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     total = a.new_zeros((*batch, a.shape[-2], b.shape[-1]))
     flat = total.view(-1, b.shape[-1])
-    _add_chunks(backend, flat, a, b, bias, (0, 0), acc, seed, role)
+    _add_chunks(adder, flat, a, b, bias, (0, 0))
     return total
 
 
 def conv_fprop(
-    backend: Backend,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
+    adder: Adder, x: Tensor, w: Tensor, bias: Tensor | None, conv: Convolution
 ) -> Tensor:
     """As `Backend.conv_fprop`, for order "native" with chunks."""
     kernel = list(w.shape[2:])
-    padded = F.pad(x, _pairs(padding, padding))
-    windows = _windows(padded, kernel, stride, dilation)
+    padded = F.pad(x, _pairs(conv.padding, conv.padding))
+    windows = _windows(padded, kernel, conv.stride, conv.dilation)
     spatial = windows.shape[2 : 2 + len(kernel)]
-    c_in, c_out = w.shape[1], w.shape[0] // groups
+    c_in, c_out = w.shape[1], w.shape[0] // conv.groups
     parts = []
-    for g in range(groups):
+    for g in range(conv.groups):
         columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
         weights = w[g * c_out : (g + 1) * c_out].reshape(c_out, -1).t()
         total = x.new_zeros((columns.shape[0], c_out))
         part_bias = None if bias is None else bias[g * c_out : (g + 1) * c_out]
-        _add_chunks(backend, total, columns, weights, part_bias, (0, g * c_out), acc, seed, role)
+        _add_chunks(adder, total, columns, weights, part_bias, (0, g * c_out))
         parts.append(total)
     return _channels_first(parts, x.shape[0], spatial)
 
 
 def conv_dgrad(
-    backend: Backend,
-    grad_output: Tensor,
-    w: Tensor,
-    input_shape: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
+    adder: Adder, grad_output: Tensor, w: Tensor, input_shape: list[int], conv: Convolution
 ) -> Tensor:
     """As `Backend.conv_dgrad`, for order "native" with chunks."""
     kernel = list(w.shape[2:])
+    stride, padding, dilation, groups = conv
     spread = _spread(grad_output, stride)
     # Input position p meets tap t at p + padding - t * dilation of the spread gradient.
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
@@ -101,71 +111,54 @@ def conv_dgrad(
         columns = _columns(mine.flip(tuple(range(-len(kernel), 0))), len(kernel))
         weights = w[g * c_out : (g + 1) * c_out].transpose(0, 1).reshape(c_in, -1).t()
         total = w.new_zeros((columns.shape[0], c_in))
-        _add_chunks(backend, total, columns, weights, None, (0, g * c_in), acc, seed, role)
+        _add_chunks(adder, total, columns, weights, None, (0, g * c_in))
         parts.append(total)
     return _channels_first(parts, input_shape[0], torch.Size(input_shape[2:]))
 
 
 def conv_wgrad(
-    backend: Backend,
-    x: Tensor,
-    grad_output: Tensor,
-    weight_shape: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
+    adder: Adder, x: Tensor, grad_output: Tensor, weight_shape: list[int], conv: Convolution
 ) -> Tensor:
     """As `Backend.conv_wgrad`, for order "native" with chunks."""
     kernel = list(weight_shape[2:])
-    padded = F.pad(x, _pairs(padding, padding))
-    windows = _windows(padded, kernel, stride, dilation, grad_output.shape[2:])
-    c_in, c_out = weight_shape[1], weight_shape[0] // groups
+    padded = F.pad(x, _pairs(conv.padding, conv.padding))
+    windows = _windows(padded, kernel, conv.stride, conv.dilation, grad_output.shape[2:])
+    c_in, c_out = weight_shape[1], weight_shape[0] // conv.groups
     total = x.new_zeros((weight_shape[0], c_in * math.prod(kernel)))
     rows = grad_output.movedim(1, 0).reshape(weight_shape[0], -1)
-    for g in range(groups):
+    for g in range(conv.groups):
         columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
         part = total[g * c_out : (g + 1) * c_out]
         mine = rows[g * c_out : (g + 1) * c_out]
-        _add_chunks(
-            backend, part, mine, columns, None, (g * c_out, g * columns.shape[1]), acc, seed, role
-        )
+        _add_chunks(adder, part, mine, columns, None, (g * c_out, g * columns.shape[1]))
     return total.view(weight_shape)
 
 
 def _add_chunks(
-    backend: Backend,
+    adder: Adder,
     total: Tensor,
     a: Tensor,
     b: Tensor,
     bias: Tensor | None,
     rows_cols: tuple[int, int],
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
 ) -> None:
     """total (rows, cols), zero on entry, becomes the chunked sum of a times b, plus bias."""
-    chunk = accumulator_from_ints(acc).chunk
-    if chunk is None:
-        raise ValueError("native sums without chunks are torch's own function, no operator")
+    chunk = adder.chunk
     with torch.no_grad(), torch.autocast(total.device.type, enabled=False):
         for index, start in enumerate(range(0, a.shape[-1], chunk)):
             part = torch.matmul(a[..., start : start + chunk], b[..., start : start + chunk, :])
             addend = part.reshape(total.shape)
-            backend.accumulate(total, addend, rows_cols, acc, seed, role, SITE_OUTER, index)
+            adder.add(total, addend, rows_cols, SITE_OUTER, index)
         if bias is not None:
             addend = bias.expand(total.shape)
-            backend.accumulate(total, addend, rows_cols, acc, seed, role, SITE_BIAS, 0)
+            adder.add(total, addend, rows_cols, SITE_BIAS, 0)
 
 
 def _windows(
     x: Tensor,
     kernel: list[int],
-    stride: list[int],
-    dilation: list[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
     count: torch.Size | None = None,
 ) -> Tensor:
     """The windows of x (N, C, *spatial) as a view (N, C, *positions, *taps)."""
@@ -186,7 +179,7 @@ def _columns(windows: Tensor, spatial: int) -> Tensor:
     return windows.movedim(1, 1 + spatial).reshape(rows, length)
 
 
-def _spread(grad_output: Tensor, stride: list[int]) -> Tensor:
+def _spread(grad_output: Tensor, stride: Sequence[int]) -> Tensor:
     """grad_output with stride - 1 zeros between its elements along each spatial axis."""
     sizes = [(n - 1) * s + 1 for n, s in zip(grad_output.shape[2:], stride, strict=True)]
     result = grad_output.new_zeros((*grad_output.shape[:2], *sizes))
@@ -207,6 +200,6 @@ def _channels_first(parts: list[Tensor], n: int, spatial: torch.Size) -> Tensor:
     return whole.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
 
 
-def _pairs(before: list[int], after: list[int]) -> list[int]:
+def _pairs(before: Sequence[int], after: Sequence[int]) -> list[int]:
     """F.pad's argument, which starts at the last axis."""
     return [amount for pair in reversed(list(zip(before, after, strict=True))) for amount in pair]

@@ -73,7 +73,9 @@ def _define_sum(
 
         def product(*operands: Any) -> Tensor:
             if native_order:
-                return getattr(native, op)(chosen, *operands, *call)
+                geometry = operands[3:]
+                conv = (native.Convolution(*geometry),) if geometry else ()
+                return getattr(native, op)(native.Adder(chosen, *call), *operands[:3], *conv)
             return getattr(chosen, op)(*operands, *call, **start)
 
         return _apart(product, operands, fused, backend)

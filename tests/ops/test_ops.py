@@ -323,9 +323,9 @@ def test_native_sums_ignore_autocast_and_record_nothing(backend):
 
 
 def test_native_without_chunks_has_no_operator():
-    acc = Accumulator("fp32", order="native").to_ints()
+    adder = native.Adder(None, Accumulator("fp32", order="native").to_ints(), None, 0)
     with pytest.raises(ValueError, match="native sums without chunks are torch's own function"):
-        native.matmul(None, torch.ones(2, 2), torch.ones(2, 2), None, acc, None, 0)
+        native.matmul(adder, torch.ones(2, 2), torch.ones(2, 2), None)
 
 
 @pytest.mark.parametrize(

@@ -68,4 +68,4 @@ def test_sums_of_torch_in_chunks(device: str) -> None:
     plain = Accumulator("fp32", "stochastic", chunk=4, outer="e6m3")
     want = _reference.BACKEND.matmul(a, b, bias, plain.to_ints(), SEED, 4)
     on = [x.to(device) for x in (a, b, bias)]
-    assert_bit_equal(native.matmul(BACKEND, *on, acc.to_ints(), SEED, 4), want)
+    assert_bit_equal(native.matmul(native.Adder(BACKEND, acc.to_ints(), SEED, 4), *on), want)
