@@ -21,6 +21,7 @@ from lpkernels.cli._options import (
     console,
     is_given,
     rounding_name,
+    show_table,
     stopped,
     valid,
 )
@@ -91,7 +92,7 @@ def demo(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--resume") from error
     work = runs[0].config.workload
-    console.print(summary(runs, title=f"{work.model} on {work.data}, seed {seed}"))
+    show_table(summary(runs, title=f"{work.model} on {work.data}, seed {seed}"))
     picture = plot_curves(
         runs, out / "curves.png", title="One network, one seed, three arithmetics"
     )
@@ -110,7 +111,7 @@ def show_formats(
     """
     from lpkernels.report.numbers import format_details, named_formats
 
-    console.print(format_details(lp_formats.parse_format(name)) if name else named_formats())
+    show_table(format_details(lp_formats.parse_format(name)) if name else named_formats())
 
 
 # A negative number looks like an option. Unknown options therefore count as values, which
@@ -134,7 +135,7 @@ def quantize(
 
     numbers = [_number(text) for text in values]
     rows = probe(numbers, lp_formats.parse_format(fmt), rounding, seed=seed)
-    console.print(probes(rows, title=f"{fmt}, {rounding}"))
+    show_table(probes(rows, title=f"{fmt}, {rounding}"))
 
 
 def _number(text: str) -> float:
@@ -170,7 +171,7 @@ def report(
         raise typer.BadParameter(
             f"no records.jsonl in {', '.join(map(str, paths))}", param_hint="PATHS"
         )
-    console.print(summary(runs))
+    show_table(summary(runs))
     if plot is not None:
         try:
             console.print(f"curves in {plot_curves(runs, plot)}")
@@ -251,10 +252,10 @@ def bench(
     backends.take_tiers()
     speed = measure(shape_from(shape), operands, as_accumulator(accumulator), repeats=repeats)
     tiers = backends.take_tiers()
-    console.print(speed_table(speed, shape, operands, accumulator, torch.get_num_threads()))
+    show_table(speed_table(speed, shape, operands, accumulator, torch.get_num_threads()))
     if explain:
-        console.print(tier_table(tiers))
-        console.print(choice_table())
+        show_table(tier_table(tiers))
+        show_table(choice_table())
 
 
 @app.command()
@@ -265,8 +266,8 @@ def doctor() -> None:
     """
     from lpkernels.report.doctor import backend_table, installation_table
 
-    console.print(installation_table())
-    console.print(backend_table())
+    show_table(installation_table())
+    show_table(backend_table())
 
 
 app.command()(accumulate)

@@ -6,12 +6,25 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from lpkernels.experiments.processes.torchrun import launched
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.rounding import ROUNDINGS
 
 console = Console()
+# More columns than any table has.
+_UNBOUNDED = 100_000
+
+
+def show_table(table: Table) -> None:
+    """Prints a table as wide as the console, or at its own width where the console would have to
+    break words: such rows go on in the next line of a terminal, and stay whole in a file."""
+    width = console.measure(table, options=console.options.update(max_width=_UNBOUNDED))
+    if width.minimum <= console.width:
+        console.print(table)
+    else:
+        Console(width=width.maximum).print(table, crop=False)
 
 
 def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.cli._options import Seed, check_one_process, console, stopped, valid
+from lpkernels.cli._options import Seed, check_one_process, console, show_table, stopped, valid
 from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats import parse_format
@@ -160,7 +160,7 @@ def _show_plan(study: work.Study[work.AccumulateConfig]) -> None:
     from lpkernels.report.accumulators import plan_notes, plan_table, plot_bits
 
     rows, config = study.of("plan"), study.config
-    console.print(plan_table(rows, title=f"{config.model}, {config.operand} operands"))
+    show_table(plan_table(rows, title=f"{config.model}, {config.operand} operands"))
     for note in plan_notes(rows):
         console.print(note, highlight=False, markup=False)
     plot_bits(rows, study.folder / "bits.png", title=config.model)
@@ -170,7 +170,7 @@ def _show_simulations(study: work.Study[work.AccumulateConfig]) -> None:
     from lpkernels.report.accumulators import plot_retention, simulation_table
 
     found = study.of("simulation")
-    console.print(simulation_table(found, title="Simulated sums, 64 x 64 each"))
+    show_table(simulation_table(found, title="Simulated sums, 64 x 64 each"))
     plot_retention(found, study.folder / "retention.png", title="Variance kept")
 
 
@@ -179,7 +179,7 @@ def _show_training(study: work.Study[work.AccumulateConfig], runs: list[Any]) ->
 
     config = study.config
     title = f"{config.model} on {config.data}, {config.operand} operands"
-    console.print(training_table(runs, title=title))
+    show_table(training_table(runs, title=title))
     plot_accuracy(runs, study.folder / "accuracy.png", title=title)
 
 
@@ -207,7 +207,7 @@ def bench_accumulate(
     except KeyboardInterrupt:
         stopped_early = True
         console.print("stopped; what was measured:")
-    console.print(speed_length_table(found, title=f"{name}, {operands} operands"))
+    show_table(speed_length_table(found, title=f"{name}, {operands} operands"))
     if stopped_early:
         # 128 + SIGINT, as shells report it
         raise typer.Exit(130)

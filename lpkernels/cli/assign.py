@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from lpkernels.cli._options import Seed, console, valid
+from lpkernels.cli._options import Seed, console, show_table, valid
 from lpkernels.techniques.assignment.asking import BASELINES, Request
 from lpkernels.techniques.assignment.demotion import Order
 
@@ -161,4 +161,4 @@ def _show(made: Any, scores: Any, title: str) -> None:
     from lpkernels.report.assignments import assignment_table
 
     by_group = None if scores is None else scores.scores
-    console.print(assignment_table(made, scores=by_group, title=title))
+    show_table(assignment_table(made, scores=by_group, title=title))

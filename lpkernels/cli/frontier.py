@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from lpkernels.cli._options import check_one_process, console, stopped, valid
+from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.frontiers.choosing import Frontier
@@ -176,7 +176,7 @@ def table(
     from lpkernels.report.frontiers import matrix_table
 
     found = _measured(folder)
-    console.print(matrix_table(found.matrix, title=found.spec.name))
+    show_table(matrix_table(found.matrix, title=found.spec.name))
     _show_lost(found)
     if export is not None:
         console.print(f"errors in {found.matrix.save(export)}")
@@ -192,7 +192,7 @@ def predict(folder: Folder, known: KnownFile = None, task: Task = "", rank: Rank
 
     found, each = _frontiers(folder, known, task, rank)
     for name, frontier in each.items():
-        console.print(frontier_table(frontier, found.spec.space, title=name))
+        show_table(frontier_table(frontier, found.spec.space, title=name))
     _show_lost(found)
 
 

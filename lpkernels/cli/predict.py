@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from lpkernels.arithmetic import Recipe, as_accumulator
-from lpkernels.cli._options import console
+from lpkernels.cli._options import console, show_table
 from lpkernels.recipes import recipe as named_recipe
 
 
@@ -39,14 +39,14 @@ def bench_predict(
         for record in (r for each in made for r in (*each.products, each.total)):
             append_record(out, record)
     for each in made:
-        console.print(prediction_table(each))
+        show_table(prediction_table(each))
     for each in found:
         if each.refused:
             console.print(
                 f"no prediction: {each.refused}", highlight=False, markup=False, soft_wrap=True
             )
     if made:
-        console.print(total_table(made))
+        show_table(total_table(made))
     if out is not None:
         console.print(f"records in {out}")
 

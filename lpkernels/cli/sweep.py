@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from lpkernels.cli._options import check_one_process, console, stopped
+from lpkernels.cli._options import check_one_process, console, show_table, stopped
 from lpkernels.cli._settings import wrong_option
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.reading import Results, read_results, read_status, write_results
@@ -127,7 +127,7 @@ def table(
     from lpkernels.report.sweeps import sweep_table, write_csv
 
     results, summaries, chosen = _summaries(sweep, reference, metric, sources)
-    console.print(sweep_table(summaries, chosen, title=results.spec.name))
+    show_table(sweep_table(summaries, chosen, title=results.spec.name))
     _show_failed(results)
     _show_others(results)
     if results.missing:

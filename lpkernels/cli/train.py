@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpkernels.cli._options import Out, console, is_given, stopped
+from lpkernels.cli._options import Out, console, is_given, show_table, stopped
 from lpkernels.cli._settings import with_settings, wrong_option
 from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
@@ -92,7 +92,7 @@ def _fit(trainer: "Trainer", out: Path) -> None:
         fsdp = " --fsdp" if processes.sharded else ""
         stopped(stop, f"{_command(processes)} train --resume --out {out}{fsdp}")
     if processes.first:
-        console.print(summary([run]))
+        show_table(summary([run]))
         _show_diagnosis(out)
         console.print(f"records in {out}")
 
@@ -106,7 +106,7 @@ def _show_diagnosis(out: Path) -> None:
     if not path.is_file():
         return
     found = Report.load(path)
-    console.print(diagnosis_table(found))
+    show_table(diagnosis_table(found))
     console.print(str(found.recommend()), highlight=False, soft_wrap=True)
     picture = plot_exponents(found, out / "diagnosis.png")
     console.print(f"diagnosis in {path}, picture in {picture}", soft_wrap=True)

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpkernels.arithmetic import UNITS
-from lpkernels.cli._options import Out, check_one_process, console, stopped, valid
+from lpkernels.cli._options import Out, check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import with_settings, wrong_option
 from lpkernels.experiments.settings import Section
 from lpkernels.experiments.sweeps import unit_comparison as work
@@ -55,7 +55,7 @@ def show(
     """
     from lpkernels.report.units import unit_details, unit_table
 
-    console.print(unit_details(UNITS[name]) if name else unit_table())
+    show_table(unit_details(UNITS[name]) if name else unit_table())
 
 
 Side = Annotated[
@@ -144,7 +144,7 @@ def _show(
     from lpkernels.report.units import difference_table, training_table
 
     title = f"{comparison.a} and {comparison.b}"
-    console.print(difference_table(found, title=f"Outputs in {title}, same weights"))
-    console.print(training_table(runs, title=f"Training in {title}, seed {comparison.run.seed}"))
+    show_table(difference_table(found, title=f"Outputs in {title}, same weights"))
+    show_table(training_table(runs, title=f"Training in {title}, seed {comparison.run.seed}"))
     picture = plot_curves(runs, out / "curves.png", title=title, accumulators=False)
     console.print(f"records in {out}, curves in {picture}", soft_wrap=True)

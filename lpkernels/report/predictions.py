@@ -21,9 +21,9 @@ def prediction_table(prediction: Prediction) -> Table:
         f"{total['batch']}, {total['recipe']}; predicted, not measured"
     )
     for column in ("layer", "pass", "kernel"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     for column in _RIGHT:
-        table.add_column(column, justify="right", overflow="fold")
+        table.add_column(column, justify="right")
     for row in prediction.products:
         times = f" ({row['times']} times)" if row["times"] > 1 else ""
         table.add_row(
@@ -41,8 +41,8 @@ def total_table(predictions: Sequence[Prediction]) -> Table:
     table = Table(title="One training step, predicted: products alone, launches and packing beside")
     table.add_column("backend")
     for column in (
-        "products", "us", "x fp32", "fp32 us", "launches", "us", "packing launches", "packing us",
-        "most scratch",
+        "products", "us", "x fp32", "fp32 us", "launches", "launch us", "packing launches",
+        "packing us", "most scratch",
     ):  # fmt: skip
         table.add_column(column, justify="right")
     for prediction in predictions:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lpkernels.cli._options import console
 from lpkernels.experiments.records import read_records
 from tests.support.commands import call, wide  # noqa: F401
 
@@ -20,6 +21,20 @@ def test_tables_and_records(tmp_path: Path) -> None:
     totals = [record for record in records if record["type"] == "prediction_total"]
     assert [record["backend"] for record in totals] == ["cuda", "triton"]
     assert {record["recipe"] for record in records} == {"fp8_wang2018"}
+
+
+@pytest.mark.parametrize("columns", ["80", "1000"])
+def test_no_word_of_a_table_is_broken(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    """A table that is wider than the console has its own width, no more."""
+    monkeypatch.setattr(console, "_width", int(columns))
+    lines = call(*TINY).output.splitlines()
+    heads = [line for line in lines if "GxMxNxK" in line]
+    assert len(heads) == 2
+    for head in heads:
+        for word in ("layer", "launches", "scratch", "share", "x fp32"):
+            assert f" {word} " in head
+        assert 100 < len(head) < 170
+    assert sum("blocks.0.qkv " in line and " KiB " in line for line in lines) >= 6
 
 
 def test_an_accumulator_replaces_the_sums_of_the_recipe(tmp_path: Path) -> None:
