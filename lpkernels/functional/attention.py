@@ -50,7 +50,8 @@ def scaled_dot_product_attention(
         query: (..., L, E), key: (..., S, E), value: (..., S, E_v), float32, float16 or bfloat16
             (widened exactly); leading dimensions broadcast.
         attn_mask: broadcasts to (..., L, S): bool, True where a key takes part, or floating, which
-            is added. A query without any key gets zeros, as in torch.
+            is added. A query without any key gets zeros, as in torch. Without a mask, a query whose
+            scores are all -inf, for which operands must be infinite, gets NaN; torch gives zeros.
         dropout_p: always in force, as in torch; its draws are torch's.
         is_causal: query i sees the keys 0..i; not together with attn_mask.
         scale: None is 1 / sqrt(E).

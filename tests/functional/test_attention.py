@@ -132,6 +132,14 @@ def test_query_without_a_key_gets_zeros_and_no_gradient() -> None:
     assert not got[0][:, :, 1].any() and not got[1][:, :, 1].any()
 
 
+def test_query_whose_scores_are_all_minus_infinity_gets_zeros_where_a_mask_is() -> None:
+    query, key = torch.tensor([[math.inf, 1.0]]), torch.tensor([[-1.0, 2.0], [-3.0, 0.0]])
+    all_keys = torch.ones(1, 2, dtype=torch.bool)
+    got = sdpa(query, key, key, all_keys, recipe=SUMS)
+    assert_bit_equal(got, torch.zeros(1, 2))
+    assert sdpa(query, key, key, recipe=SUMS).isnan().all()
+
+
 def test_gradient_of_an_additive_mask() -> None:
     mask = torch.randn(3, 4, 5, requires_grad=True)
     tensors = [*operands(), mask]
