@@ -1,4 +1,4 @@
-# Works on a bare machine with Python 3 and a C++ compiler: everything else comes from pip into .venv.
+# This works on a bare machine with Python 3 and a C++ compiler: everything else comes from pip into .venv.
 # A second run repeats only what an edit asks for: pip after one of the packaging files, ninja after
 # one of the C++ sources. The Python sources are used where they lie.
 PYTHON ?= python3
@@ -50,17 +50,18 @@ bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	$(BIN)/cmake --build $$build --target lpk_naive
 	$(BIN)/python -m bench.run
 
-# What is proved for every value, into proofs/results.jsonl, and the tests that take minutes.
+# This proves what holds for every value, writes it to proofs/results.jsonl, and runs the tests that
+# take minutes.
 prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove $(HAS_NATIVE)
 	$(BIN)/python -m proofs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
-# How many wrong lines the tests notice, into mutants/results.jsonl: half an hour.
+# This counts how many wrong lines the tests notice, into mutants/results.jsonl, in half an hour.
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
 	$(BIN)/python -m mutants
 
-# The C++ tests under AddressSanitizer and UBSan: minutes, most of them the compiler's. Where the
-# processor lacks AVX-512, its kernels are made to run without it.
+# This runs the C++ tests under AddressSanitizer and UBSan. It takes minutes, most of them for the
+# compiler. Where the processor lacks AVX-512, its kernels are made to run without it.
 sanitize: $(VENV)/.has-lab,dev
 	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DLPKERNELS_TESTS=ON -DLPKERNELS_SANITIZE=ON \
 		-DLPKERNELS_SOFTWARE_AVX512=$$(grep -q avx512_fp16 /proc/cpuinfo && echo OFF || echo ON) \
@@ -69,8 +70,9 @@ sanitize: $(VENV)/.has-lab,dev
 	$(BIN)/cmake --build build/sanitize --target lpk_test
 	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
 
-# libFuzzer on the C++ entry points, with both sanitizers, for FUZZ_SECONDS; LPKERNELS_ISA chooses the
-# kernels. What it finds is written to the current folder, what it learned to build/fuzz/corpus.
+# This runs libFuzzer on the C++ entry points, with both sanitizers, for FUZZ_SECONDS. LPKERNELS_ISA
+# chooses the kernels. What libFuzzer finds is written to the current folder, and what it learned to
+# build/fuzz/corpus.
 FUZZ_SECONDS ?= 1800
 fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
 	$(BIN)/cmake -G Ninja -S . -B build/fuzz -DLPKERNELS_SANITIZE=ON \

@@ -20,7 +20,7 @@ part() {
   "$@" 2>&1 | tee "$out/gpu-$name.log" || failed+=("$name")
 }
 
-# Whether a tool is there; says what is left out if not.
+# This says whether a tool is there, and what is left out if it is not.
 has() {
   command -v "$1" >/dev/null && return
   echo "== $1 is not on PATH: $2"
@@ -41,8 +41,8 @@ part device "$python" -c "$device"
 part tests "$python" -m pytest -q -m "(cuda or triton) and not slow" \
   --skip-missing-oracles tests
 
-# Few and small launches: the sanitizer makes each one slow. One format under every layout, dtype and number of random bits;
-# scales and codes; products of every family of kernels, with tables and without.
+# The sanitizer makes each launch slow, so there are few and small ones: one format under every layout, dtype and number of
+# random bits, scales and codes, and products of every family of kernels, with tables and without.
 small="strides or dtype or draws or seed_on or every_mode or codes_of_blocks or names_the_first"
 products=(
   "tests/backends/cuda/test_cuda_products.py::TestOnDevice::test_hard_values_match_the_cpu"
@@ -61,7 +61,7 @@ if has compute-sanitizer "no memory checks"; then
 fi
 
 # What the cases of the benchmark should take on an H100, from the counts of machine code (docs/predictions.md); the benchmark
-# below writes it beside what it measures. And what the main kernels keep busy.
+# below writes it beside what it measures. The profile says what the main kernels keep busy.
 part prediction "$python" -m bench.predicted
 if has ncu "no profile of the kernels"; then
   busy=sm__cycles_elapsed.avg,sm__inst_issued.avg.pct_of_peak_sustained_active
