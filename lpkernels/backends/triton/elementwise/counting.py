@@ -18,7 +18,7 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import COUNTS
 from lpkernels.backends._layout import axis_sizes, dense
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton.elementwise import affine, block
 from lpkernels.backends.triton.elementwise.affine import tile_places, value_on_line
 from lpkernels.backends.triton.elementwise.block import (
@@ -326,6 +326,7 @@ def _count_elements(call: _Call) -> None:
     count_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
         x, out, counts, x.numel(), numbers, endless, seed_for(rule, seed, x.device), role, site,
         R=rule, RU=endless_rule, BY=how, W=wanted, BLOCK=_BLOCK, **EXACT,
+        **registers(ALL_REGISTERS),
     )  # fmt: skip
 
 
@@ -351,4 +352,5 @@ def _count_lines(call: _Call, limits: Tensor) -> None:
         x, out, counts, limits, sizes[1], affine.top_code(quantizer), matrices, *places, numbers,
         seed_for(rule, seed, x.device), role, site, R=rule, W=wanted,
         SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
+        **registers(ALL_REGISTERS),
     )  # fmt: skip
