@@ -3,6 +3,7 @@ tensors a step."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,20 +85,27 @@ def through_codes(x: Tensor, flag: Tensor, table: Tensor, number: int, bits: int
     return ops.unpack(ops.encode(x, flag, row), row, x.shape)
 
 
-class KeepsCodes:
+@functools.cache
+def keeps_codes() -> Any:
     """A partitioner for torch.compile: what was `through_codes` is kept for backward as codes."""
+    # The compiler takes seconds to import.
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._inductor import custom_graph_pass
+    from torch.utils.checkpoint import CheckpointPolicy
 
-    def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
-        # The compiler takes seconds to import.
-        from torch._functorch.partitioners import min_cut_rematerialization_partition
-        from torch.utils.checkpoint import CheckpointPolicy
+    # Newer versions of the compiler take no partitioner of another class; older ones have none.
+    partitioner: Any = getattr(custom_graph_pass, "CustomPartitionerFn", object)
 
-        for node in graph.graph.nodes:
-            if ops.is_decoding(node.target):
-                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-                node.meta["ac_graph_id"] = 0
-        return min_cut_rematerialization_partition(graph, inputs, **options)
+    class KeepsCodes(partitioner):
+        def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
+            for node in graph.graph.nodes:
+                if ops.is_decoding(node.target):
+                    node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                    node.meta["ac_graph_id"] = 0
+            return min_cut_rematerialization_partition(graph, inputs, **options)
 
-    def uuid(self) -> str:
-        """What the compiler's cache knows it by."""
-        return "lpkernels.KeepsCodes.1"
+        def uuid(self) -> str:
+            """What the compiler's cache knows it by."""
+            return "lpkernels.KeepsCodes.1"
+
+    return KeepsCodes()

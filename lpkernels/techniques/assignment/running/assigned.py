@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
 
 from lpkernels.formats import FixedFormat, FloatFormat
-from lpkernels.functional.unchecked import KeepsCodes
+from lpkernels.functional.unchecked import keeps_codes
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.grouping import group
@@ -195,7 +195,7 @@ class Assigned:
             return value
 
         if packs:
-            extra = {"custom_partitioner_fn": KeepsCodes()}
+            extra = {"custom_partitioner_fn": keeps_codes()}
             options = options | {"options": extra | (options.get("options") or {})}
         graph = torch.compile(forward, fullgraph=True, **options)
         numel = plan.elements({n for n, p in self.model.named_parameters() if p.requires_grad})

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from lpkernels.functional.unchecked import KeepsCodes
+from lpkernels.functional.unchecked import keeps_codes
 from lpkernels.techniques.assignment import Assigned
 from lpkernels.techniques.assignment.running import assigned as module
 from lpkernels.techniques.assignment.running._traced import Traced
@@ -43,6 +43,10 @@ def functions(m: Any, x: Tensor) -> Tensor:
 
 
 NETWORKS: dict[str, Any] = {
+    "layers": lambda: (
+        nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5)),
+        (torch.randn(4, 6), torch.arange(4)),
+    ),
     "chain": lambda: (chain_model(), chain_batch()),
     "functions": lambda: (
         Computes(functions, first=nn.Linear(6, 5), head=nn.Linear(5, 5)),
@@ -85,7 +89,7 @@ def test_what_a_compiled_step_keeps_are_codes_as_wide_as_high_precision(
     room = compiled._room()
     assert set(room.values()) == {16}
     monkeypatch.setattr(module, "Traced", lambda *given: Traced(*given[:-1], room))
-    run = compiled.compiled(x, target, backend=codes_kept_by(KeepsCodes()))
+    run = compiled.compiled(x, target, backend=codes_kept_by(keeps_codes()))
     kept: list[Tensor] = []
 
     def keep(t: Tensor) -> Tensor:
@@ -131,10 +135,11 @@ def test_a_promotion_compiles_nothing_and_changes_the_formats():
     assert counter.frame_count == 1
 
 
-@pytest.mark.slow
-def test_inductor_compiles_it_too():
+@pytest.mark.parametrize("name", ["layers", pytest.param("chain", marks=pytest.mark.slow)])
+def test_inductor_compiles_it_too(name: str) -> None:
+    # This takes 15 seconds and more, most of which the C++ compiler that inductor starts takes.
     torch.manual_seed(1)
-    model, batch = chain_model(), chain_batch()
+    model, batch = NETWORKS[name]()
     eager, compiled = (assigned_of(model, batch, 1.0) for _ in range(2))
     one, other = (step(eager, eager, batch), step(compiled.compiled(*batch), compiled, batch))
     torch.testing.assert_close(other[0], one[0], rtol=0.1, atol=0.1)
