@@ -45,7 +45,7 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     needs = beside(ints)
     chunk, chunks = _chunks(shape, acc)
     sharing = tiers.groups(kinds)
-    most = [largest_tile(max(group), needs, shape.swapped) for group in sharing]
+    most = [largest_tile(group, needs, shape.swapped) for group in sharing]
     tiles = certified_tiles(*place, most, chunks, sharing)
     found, tile, name = WHOLE, exact_tile(*place), EXACT
     if kinds:

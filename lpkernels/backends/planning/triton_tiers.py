@@ -74,6 +74,11 @@ def groups(kinds: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(group for group in found if group)
 
 
+def both_types(group: tuple[int, ...]) -> bool:
+    """Whether the tiers of one of `groups` have sums of float32 and of float64."""
+    return min(group) < FUSED64 <= max(group)
+
+
 def _halves(fmt: FloatFormat) -> tuple[int, ...]:
     if fmt == FloatFormat(5, 10):
         return (HALF,)

@@ -155,19 +155,23 @@ def beside(acc: tuple[int, ...]) -> Beside:
     )
 
 
-def largest_tile(tier: int, needs: Beside, swapped: bool) -> Tile:
-    """A tile of as many of a tier's sums as have room in registers: 64 a thread, 128 of half
-    precision, 32 of float64 or with outer sums or words of draws beside them, and 16, 8 or 4 where
-    those take more."""
+def largest_tile(group: tuple[int, ...], needs: Beside, swapped: bool) -> Tile:
+    """A tile of as many sums of one of `triton_tiers.groups` as have room in registers: 64 a
+    thread, 128 of half precision, 32 of float64 or with outer sums or words of draws beside them,
+    and 16, 8 or 4 where those take more."""
     if needs.philox:
         return Tile(4, 256, 8) if needs.random_bits > 8 else Tile(8, 256, 4)
     if needs.random_bits > 16:
         return Tile(8, 256, 4)
     if needs.chunked and not needs.short:
         return Tile(4 if needs.outer_philox else 8, 256, 4)
-    if tier >= tiers.FUSED64 or needs.chunked or needs.random_bits:
+    doubles = max(group) >= tiers.FUSED64
+    if tiers.both_types(group) and not needs.chunked:
+        # Tiers of both types keep what each of them needs beside the sums.
+        return Tile(8, 256, 4)
+    if doubles or needs.chunked or needs.random_bits:
         return Tile(8, 512, 4)
-    if tier < tiers.PLAIN:
+    if max(group) < tiers.PLAIN:
         # Where rows and columns changed places, 128 sums a thread would have no room.
         return Tile(8 if swapped else 16, 512, 2)
     return Tile(16, 512, 4)

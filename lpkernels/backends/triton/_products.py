@@ -64,8 +64,7 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     chunk, chunks = problem.chunks()
     sharing = groups(kinds)
     most = [
-        largest(stages.largest_tile(max(group), problem.roundings, sums.swapped))
-        for group in sharing
+        largest(stages.largest_tile(group, problem.roundings, sums.swapped)) for group in sharing
     ]
     tiles = certified_tiles(m, n, matrices, there, most, chunks, sharing)
     programs = problem.programs(tiles[0].bm, tiles[0].bn)

@@ -150,7 +150,7 @@ def test_tiers_share_two_kernels_at_most() -> None:
             assert len(found) <= 2
             assert tuple(itertools.chain(*found)) == kinds
             needs = triton_tiles.beside(acc.to_ints())
-            most = [triton_tiles.largest_tile(max(kinds), needs, False) for kinds in found]
+            most = [triton_tiles.largest_tile(kinds, needs, False) for kinds in found]
             for m, n in ((4096, 4096), (16, 144), (1, 9)):
                 tiles = triton_tiles.certified_tiles(m, n, 1, 132, most, 2048, found)
                 for first, second in itertools.pairwise(tiles):

@@ -66,7 +66,7 @@ class CertifiedCase(NamedTuple):
     @property
     def tile(self) -> Tile:
         """The tile of a large product on a GPU."""
-        return stages.largest_tile(max(self.tiers), self.roundings, swapped=False)
+        return stages.largest_tile(self.tiers, self.roundings, swapped=False)
 
     @property
     def roundings(self) -> Roundings:

@@ -66,13 +66,17 @@ MOST = {
     "fixed nearest_even": 3.6, "fixed toward_zero": 8.0, "fixed nearest_away": 10.0,
     "fixed toward_positive": 3.6, "fixed toward_negative": 3.6, "fixed to_odd": 7.0,
     "exact": 145.0, "exact, drawn": 180.0, "exact, philox": 235.0,
-    "operands, float32": 8.5, "operands": 10.0, "operands, in turns": 14.2,
+    "operands, float32": 8.8, "operands": 10.2, "operands, in turns": 14.9,
 }  # fmt: skip
+# The steps of a pass of a certified kernel's main loop.
+_STEPS = 8
 #: Kernels that multiply and add in one operation, where it is exact or what is asked for.
 MULTIPLY_ADDS = ("certified_kernel", "native_kernel")
-#: Further instructions: where taps are absent, where products are rounded (in float32 and in
-#: float64), and where programs that share chunks have half as many sums of float64.
-ABSENT, PRODUCTS, PRODUCTS64, SHARED64 = 1.6, 6.2, 10.0, 0.9
+#: Further instructions: where taps are absent (in products in sequence, and in blocks aligned by
+#: their operands), where products are rounded (in float32 and in float64), where programs that
+#: share chunks have half as many sums of float64, and where a thread has 16 sums or fewer, or a
+#: program one warp, so that fewer sums share what is loaded.
+ABSENT, ABSENT_OPERANDS, PRODUCTS, PRODUCTS64, SHARED64, FEW = 1.6, 2.8, 6.2, 10.0, 0.9, 0.5
 
 
 @cache
@@ -250,7 +254,7 @@ def ceiling_of(launch: Launch) -> float | None:
         kind = "operands, float32" if launch.constant("SINGLE") else "operands"
         kind = "operands, in turns" if launch.constant("TAKES_TURNS") else kind
         absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
-        return MOST[kind] + ABSENT * absent
+        return MOST[kind] + ABSENT_OPERANDS * absent
     return None
 
 
@@ -265,9 +269,11 @@ def tier_ceiling(launch: Launch, tier: int) -> float:
     absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
     rounded = rules.product is not None
     shared = launch.argument("parts") is not None
+    sums = products_of(launch) / _STEPS
     return (
         MOST[kind]
         + ABSENT * absent
+        + FEW * (sums <= 16 or launch.told["num_warps"] == 1)
         + SHARED64 * (shared and tier >= _tiers.FUSED64)
         + (PRODUCTS64 if tier >= _tiers.FUSED64 else PRODUCTS) * rounded
     )
@@ -276,7 +282,7 @@ def tier_ceiling(launch: Launch, tier: int) -> float:
 def products_of(launch: Launch) -> float:
     """Products of one thread in one pass of the main loop."""
     told = launch.told
-    steps = 8 if launch.name == "certified_kernel" else 1
+    steps = _STEPS if launch.name == "certified_kernel" else 1
     return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
 
 

@@ -141,6 +141,7 @@ ACCUMULATORS = [
 @pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
 def test_the_largest_tile_is_that_of_the_kernels(acc: Accumulator, swapped: bool) -> None:
     ints = acc.to_ints()
-    for kind in range(len(triton_tiers.NAMES)):
-        planned = triton_tiles.largest_tile(kind, triton_tiles.beside(ints), swapped)
-        assert planned == stages.largest_tile(kind, roundings_of(ints)[0], swapped)
+    alone = [(kind,) for kind in range(len(triton_tiers.NAMES))]
+    for group in (*alone, *triton_tiers.groups(triton_tiers.tiers(ints))):
+        planned = triton_tiles.largest_tile(group, triton_tiles.beside(ints), swapped)
+        assert planned == stages.largest_tile(group, roundings_of(ints)[0], swapped)

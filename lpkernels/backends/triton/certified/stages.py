@@ -30,6 +30,8 @@ def options_of(
 ) -> dict[str, int]:
     """What the compiler is told beyond `EXACT` of a kernel with these tiers; without it a few
     registers are spilled."""
+    if _tiers.both_types(kinds):
+        return registers(ALL_REGISTERS)
     return registers(max(_registers(tier, roundings, absent, shared) for tier in kinds))
 
 
@@ -54,7 +56,7 @@ def _short(outer: Known) -> bool:
     return outer.mode == NEAREST_EVEN.value and not outer.exponent_parity and not outer.fixed
 
 
-def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
+def largest_tile(group: tuple[int, ...], roundings: Roundings, swapped: bool) -> Tile:
     """`triton_tiles.largest_tile` of what these roundings keep beside the sums."""
     total, outer = roundings.sum, roundings.outer
     draws = total.mode == STOCHASTIC.value
@@ -65,7 +67,7 @@ def largest_tile(tier: int, roundings: Roundings, swapped: bool) -> Tile:
         random_bits=total.random_bits if draws else 0,
         philox=total.philox,
     )
-    return triton_tiles.largest_tile(tier, needs, swapped)
+    return triton_tiles.largest_tile(group, needs, swapped)
 
 
 class Parts(NamedTuple):

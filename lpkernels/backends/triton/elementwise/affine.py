@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._layout import axis_sizes
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
 from lpkernels.backends.triton.elementwise.quantize import (
     element_lifts,
     load_double,
@@ -255,6 +255,7 @@ def quantize(
             x, target, ends, top_code(quantizer), matrices, *counts, numbers,
             seed_for(rule, seed, x.device), role, site, R=rule,
             SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
+            **registers(ALL_REGISTERS),
         )  # fmt: skip
     if target is not out:
         out.copy_(target)
