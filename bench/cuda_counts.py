@@ -5,7 +5,8 @@ wait.
 
 They are counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. The products
 of tensor cores are those of a stage. With tables, both ways of each lookup are counted, of which
-one runs. The command prints a table and writes results/cuda-sm_90-counts.jsonl anew.
+one runs. The command prints a table and adds the records that are not in
+results/cuda-sm_90-counts.jsonl yet; the last record of a kernel, tile and layout holds.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tests.backends.cuda.test_cuda_shaped_counts import (
     RULES,
     SHAPES,
     counted,
+    layouts,
     shaped_ceiling,
     shaped_kernel_of,
 )
@@ -99,7 +101,7 @@ def shaped_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]
     found = []
     for rule in RULES:
         for tile in SHAPES:
-            for tables in (False, True):
+            for tables in layouts(rule):
                 got = counted(shaped_kernel_of(kernels, rule, tile, tables), tile)
                 sums = [got.closed, got.kept]
                 most = shaped_ceiling(rule, tile)
@@ -141,12 +143,22 @@ def record(
     }
 
 
+def of(line: str) -> tuple[str, ...]:
+    """What a record, as a line, is of: the kernel, its tile and its layout."""
+    one = json.loads(line)
+    return tuple(str(one.get(name)) for name in ("kernel", "tile", "tables", "chunks"))
+
+
 def main() -> None:
     reason = _build.why_no_cuda()
     if reason:
         raise SystemExit(f"bench.cuda_counts: {reason}")
     found = records()
-    _RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found))
+    last = {of(line): line for line in _RESULTS.read_text().splitlines()}
+    with _RESULTS.open("a") as results:
+        for line in map(json.dumps, found):
+            if last.get(of(line)) != line:
+                results.write(line + "\n")
     for one in found:
         tile = "x".join(map(str, one.get("tile", ())))
         layout = ("tables" if one["tables"] else "packed", "chunks" if one["chunks"] else "")

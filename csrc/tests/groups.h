@@ -18,6 +18,7 @@ void test_cuda_orders();
 void test_cuda_count();
 void test_cuda_elements();
 void test_cuda_ends();
+void test_cuda_shapes();
 void test_cuda_tensor();
 // Tests of what csrc/cpu compiles for each instruction set.
 void test_quantize();

@@ -35,6 +35,7 @@ constexpr Group kGroups[] = {
     {"cuda_count", lpk_test::test_cuda_count},
     {"cuda_elements", lpk_test::test_cuda_elements},
     {"cuda_ends", lpk_test::test_cuda_ends},
+    {"cuda_shapes", lpk_test::test_cuda_shapes},
     {"cuda_tensor", lpk_test::test_cuda_tensor},
 };
 

@@ -151,18 +151,25 @@ void with_tables(const Job& job, const Visit& visit) {
 }
 
 // Each of these functions is in a file of its own. The first ones are for sums in chunks: to
-// nearest, proved and watched, by tiles of the shape of job.cut; then the other tiers to nearest.
+// nearest, proved and watched, by tiles of the shape of job.cut; then the other tiers to nearest,
+// by square tiles; then those of them that are made odd or in double, by tiles that are not square.
 void launch_nearest_chunks(const Job& job, cudaStream_t stream);
 void launch_shaped_64(const Job& job, cudaStream_t stream);
 void launch_shaped_32(const Job& job, cudaStream_t stream);
 void launch_shaped_16(const Job& job, cudaStream_t stream);
 void launch_direct(const Job& job, cudaStream_t stream);
 void launch_rare_chunks(const Job& job, cudaStream_t stream);
+void launch_rare_64(const Job& job, cudaStream_t stream);
+void launch_rare_32(const Job& job, cudaStream_t stream);
+void launch_rare_16(const Job& job, cudaStream_t stream);
+void launch_rare_direct(const Job& job, cudaStream_t stream);
 // These are for sums without chunks, to nearest: in float32 or half precision, and in double.
 void launch_nearest(const Job& job, cudaStream_t stream);
 void launch_double(const Job& job, cudaStream_t stream);
-// These are for one tier each, with and without chunks.
+// These are for one tier each, with and without chunks; the second one has the shapes that the
+// first one has not, for sums to nearest in chunks.
 void launch_float32(const Job& job, cudaStream_t stream);
+void launch_shaped_float32(const Job& job, cudaStream_t stream);
 void launch_truncated(const Job& job, cudaStream_t stream);
 void launch_stochastic(const Job& job, cudaStream_t stream);
 // These are for native chunks: the operands are copied first.

@@ -21,17 +21,28 @@ struct TileShapes {
   const TileShape* at;
   int count, split;
 };
-// Every kernel has the first shape; shapes.h has the others. Costs are in sixteenths of an
-// instruction.
+// Every kernel has the first shape; shapes.h has the others. These costs are those of the tiers
+// that plan.h's has_shapes names, in sixteenths of an instruction.
 constexpr TileShape kShapes[] = {{128, 128, 1, 61}, {128, 64, 1, 64}, {64, 128, 1, 64},
                                  {128, 32, 2, 69},  {32, 128, 2, 68}, {128, 16, 4, 72},
                                  {16, 128, 4, 72},  {512, 1, 6, 246}, {1, 32, 24, 494}};
+// The same shapes for float32's own sums. Costs are in 32nds.
+constexpr TileShape kFloatShapes[] = {{128, 128, 1, 58}, {128, 64, 1, 63}, {64, 128, 1, 63},
+                                      {128, 32, 2, 72},  {32, 128, 2, 71}, {128, 16, 4, 79},
+                                      {16, 128, 4, 78},  {512, 1, 6, 426}, {1, 32, 24, 876}};
+// The same shapes for sums made odd and in double. Costs are those of sums made odd, with the
+// floor, in eighths.
+constexpr TileShape kRareShapes[] = {{128, 128, 1, 74}, {128, 64, 1, 76}, {64, 128, 1, 76},
+                                     {128, 32, 2, 78},  {32, 128, 2, 78}, {128, 16, 4, 80},
+                                     {16, 128, 4, 80},  {512, 1, 5, 174}, {1, 32, 20, 293}};
 // The shapes on tensor cores, with costs in 256ths. Split sums wait for memory more than for tensor
 // cores.
 constexpr TileShape kTensorShapes[] = {{128, 128, 1, 104}, {128, 64, 2, 132}, {64, 128, 2, 133}};
 
 constexpr TileShapes kSquares = {kShapes, 1, 9};
 constexpr TileShapes kAllShapes = {kShapes, static_cast<int>(std::size(kShapes)), 9};
+constexpr TileShapes kAllFloatShapes = {kFloatShapes, static_cast<int>(std::size(kFloatShapes)), 9};
+constexpr TileShapes kAllRareShapes = {kRareShapes, static_cast<int>(std::size(kRareShapes)), 9};
 constexpr TileShapes kAllTensorShapes = {kTensorShapes, static_cast<int>(std::size(kTensorShapes)),
                                          22};
 

@@ -41,12 +41,26 @@ inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t
   return job;
 }
 
-// Tiles of every shape are for sums to nearest in chunks. The chunks must close in float32, and
-// their sums have at most 21 bits behind the point.
-inline bool may_shape(const Accumulator& acc) {
+// Tiles of every shape are for sums to nearest in chunks that close in float32.
+inline bool closes_in_float(const Accumulator& acc) {
   return acc.chunk > 0 && acc.rounding == Rounding::kNearestEven &&
-         acc.order == Order::kSequential && acc.fmt.man_bits <= 21 &&
          outer_way(acc) != OuterWay::kNone;
+}
+
+// Whether tiers in float32, proved and watched, may be asked for and have tiles of every shape.
+inline bool may_shape(const Accumulator& acc) {
+  return closes_in_float(acc) && acc.order == Order::kSequential && acc.fmt.man_bits <= 21;
+}
+
+// The shapes of the tiles of the other tiers that may be asked for, but for tensor cores. The tiers
+// that clip, convert or have arithmetic of 16 bits have square tiles alone. Where one of them may
+// be asked for, this holds for all tiers, because a product starts one kernel for them.
+inline const TileShapes& other_shapes(const Accumulator& acc) {
+  const Format& f = acc.fmt;
+  if (!closes_in_float(acc)) return kSquares;
+  if (hardware_format(f) == Hardware::kFloat) return kAllFloatShapes;
+  const bool clips = f.overflow == Overflow::kSaturate && f.man_bits <= kMostClipped;
+  return clips || hardware_format(f) != Hardware::kNone ? kSquares : kAllRareShapes;
 }
 
 // Makes a sum without chunks one chunk. An outer sum in the same format leaves this chunk as it is,
@@ -64,7 +78,8 @@ inline void begin_cuts(Job* job) {
     return cut_of(job->sums, job->acc.chunk > 0 ? job->chunks : 1, job->processors, job->most_parts,
                   shapes);
   };
-  // The kernels of sums without chunks have only square tiles.
+  // The kernels of sums without chunks have only square tiles, which the tiers that has_shapes
+  // names need most.
   const Accumulator one = as_one_chunk(job->sums, job->acc);
   const bool flags_zeros = hardware_format(job->acc.fmt) == Hardware::kNone;
   if (job->acc.chunk == 0 && flags_zeros && may_shape(one) && !is_square(cut(kAllShapes))) {
@@ -72,17 +87,17 @@ inline void begin_cuts(Job* job) {
     job->whole = true;
     begin_chunks(job);
   }
-  job->squares = cut(kSquares);
+  job->others = cut(other_shapes(job->acc));
   job->shaped = may_use_tensor_cores(job->acc) ? cut(kAllTensorShapes)
                 : may_shape(job->acc)          ? cut(kAllShapes)
-                                               : job->squares;
-  for (const Cut* one : {&job->squares, &job->shaped}) {
+                                               : job->others;
+  for (const Cut* one : {&job->others, &job->shaped}) {
     if (one->tiles * one->splits > INT32_MAX) {
       throw std::invalid_argument("the CUDA kernels make products of at most 2^31 - 1 tiles, got " +
                                   std::to_string(one->tiles * one->splits));
     }
   }
-  const bool splits = job->squares.splits > 1 || job->shaped.splits > 1;
+  const bool splits = job->others.splits > 1 || job->shaped.splits > 1;
   job->counted = splits ? tile_count(job->sums, exact_side(job->acc)) : 0;
 }
 
@@ -121,12 +136,13 @@ inline Scratch scratch_of(const Job& job) {
   const auto more = [](int64_t a, int64_t b) { return a > b ? a : b; };
   const bool tensor = may_use_tensor_cores(acc);
   // Tiles that are not square have outer sums in registers, except for tiles of tensor cores.
-  const int64_t sums = more(sums_of(job.squares, true), sums_of(job.shaped, tensor));
+  const int64_t sums = more(sums_of(job.others, is_square(job.others)),
+                            sums_of(job.shaped, tensor || is_square(job.shaped)));
   const int64_t half = tensor ? static_cast<int64_t>(sizeof(uint16_t)) : 0;
   Scratch places{};
   places.arrived = kLine;
   places.redo = behind(places.arrived, job.counted * static_cast<int64_t>(sizeof(uint32_t)));
-  places.outer = behind(places.redo, more(job.squares.tiles * job.squares.splits,
+  places.outer = behind(places.redo, more(job.others.tiles * job.others.splits,
                                           job.shaped.tiles * job.shaped.splits));
   places.left = behind(places.outer, sums * static_cast<int64_t>(sizeof(float)));
   places.right = behind(places.left, s.left.size * half);

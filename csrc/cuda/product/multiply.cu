@@ -53,6 +53,15 @@ void launch_ordered(const Job& job, cudaStream_t stream) {
   launch_aligned(job, stream);
 }
 
+// Starts the kernel of rare tiers with tiles of the shape of job.cut.
+void launch_rare(const Job& job, cudaStream_t stream) {
+  const int least = std::min(job.cut.rows, job.cut.cols);
+  if (is_square(job.cut)) return launch_rare_chunks(job, stream);
+  if (least == 1) return launch_rare_direct(job, stream);
+  if (least == 64) return launch_rare_64(job, stream);
+  return least == 32 ? launch_rare_32(job, stream) : launch_rare_16(job, stream);
+}
+
 // Starts those certified kernels of a pass whose tiers some plan may ask for with this accumulator.
 void launch_certified(Job* job, cudaStream_t stream) {
   const auto start = [&](const Cut& cut, const auto& launch) {
@@ -65,15 +74,18 @@ void launch_certified(Job* job, cudaStream_t stream) {
     if (job->pass == 0) start(job->shaped, launch_halves);
     start(job->shaped, launch_tensor);
   }
-  if (hardware_format(acc.fmt) == Hardware::kFloat) return start(job->squares, launch_float32);
-  if (acc.rounding == Rounding::kStochastic) return start(job->squares, launch_stochastic);
-  if (acc.rounding != Rounding::kNearestEven) return start(job->squares, launch_truncated);
+  const Cut& others = job->others;
+  const bool square = is_square(others);
+  if (hardware_format(acc.fmt) == Hardware::kFloat)
+    return start(others, square ? launch_float32 : launch_shaped_float32);
+  if (acc.rounding == Rounding::kStochastic) return start(others, launch_stochastic);
+  if (acc.rounding != Rounding::kNearestEven) return start(others, launch_truncated);
   if (acc.chunk == 0) {
-    if (has_float_tiers(acc)) start(job->squares, launch_nearest);
-    return start(job->squares, launch_double);
+    if (has_float_tiers(acc)) start(others, launch_nearest);
+    return start(others, launch_double);
   }
   if (has_float_tiers(acc)) start(job->shaped, launch_nearest_chunks);
-  start(job->squares, launch_rare_chunks);
+  start(others, launch_rare);
 }
 
 }  // namespace
@@ -92,7 +104,7 @@ void multiply(const MultiplyArgs& args, void* stream) {
   if (!job.acc.has_running_sum()) return launch_ordered(job, queue);
   if (job.plan == nullptr) return launch_exact(job, queue);
   job.plans = true;
-  const int32_t passes = std::max(job.squares.passes, job.shaped.passes);
+  const int32_t passes = std::max(job.others.passes, job.shaped.passes);
   for (job.pass = 0; job.pass < passes; ++job.pass) {
     launch_certified(&job, queue);
     launch_exact(last_job(job), queue);

@@ -67,6 +67,8 @@ LPK_HD bool products_stay(const Format& f, const Range& p) {
 LPK_HD bool rounds_twice_safely(int width, int q) {
   return width <= q && (2 * q <= 23 || (q == 12 && width <= 11));
 }
+// No format with more bits behind the point is ever safe, so none is ever clipped.
+constexpr int kMostClipped = 11;
 
 // Formats for which a processor has arithmetic of its own.
 enum class Hardware : int32_t { kNone, kFloat, kHalf, kBfloat16 };
@@ -365,7 +367,9 @@ LPK_HD Plan plan_for(const Job& job) {
   return plan;
 }
 
-// Whether the kernels of a tier have tiles of several shapes.
+// Whether a tier follows the cut that is made for sums to nearest in float32, proved and watched,
+// or for tensor cores. The accumulator says which shapes the tiles of the other tiers may have:
+// job.h.
 LPK_HD bool has_shapes(Tier tier) {
   return tier == Tier::kTwoStep || tier == Tier::kTwoStepWatched || tier == Tier::kSplit ||
          tier == Tier::kSplitWatched || tier == Tier::kFloor || tier == Tier::kFloorWatched ||
@@ -375,7 +379,7 @@ LPK_HD bool has_shapes(Tier tier) {
 LPK_HD bool is_square(const Cut& cut) { return cut.rows == kTile && cut.cols == kTile; }
 
 LPK_HD const Cut& planned_cut(const Job& job) {
-  return has_shapes(job.plan->tier) ? job.shaped : job.squares;
+  return has_shapes(job.plan->tier) ? job.shaped : job.others;
 }
 
 }  // namespace lpk::cuda

@@ -2,7 +2,8 @@
 // elements without shared memory. These tiles are for depthwise convolutions and for products of a
 // matrix and a vector.
 //
-// The rules are those of float_rules.h and the proof is plan.h's, as for certified_tile.h.
+// The rules are those of float_rules.h and double_rules.h, and the proof is plan.h's, as for
+// certified_tile.h.
 #pragma once
 
 #include "cuda/product/parts.h"
@@ -53,13 +54,15 @@ class Walk {
 
 template <class Rule, bool kTables, int kTileRows, int kTileCols>
 class DirectTile {
+  using Real = typename Rule::Real;
+
  public:
   using Map = DirectMap<kTileRows, kTileCols>;
   // Threads meet at the end of a stage, so stages are long and few.
   using Stage = StagesOf<64>;
   static constexpr bool kTakesTurns = false;
-  // A thread has 80 registers.
-  static constexpr int kBlocks = 768 / Map::kThreads;
+  // A thread has 80 registers, or 96 where sums are in double.
+  static constexpr int kBlocks = (sizeof(Real) == 8 ? 640 : 768) / Map::kThreads;
   struct Shared {
     int redo;
   };
@@ -70,12 +73,15 @@ class DirectTile {
         work_(work),
         at_(Map::place(job.sums, work.tile, thread)),
         rule_(job.acc.fmt, work.plan.shift),
-        scale_(float_power(work.plan.shift)),
+        scale_(power<Real>(work.plan.shift)),
         left_(job.sums.left, at_.matrix, job.sums.m,
               [&](int i) { return at_.row + Map::row(thread, i); }),
         right_(job.sums.right, at_.matrix, job.sums.n,
                [&](int j) { return at_.col + Map::col(thread, j); }) {
-    for (int n = 0; n < kEach; ++n) sum_[n] = outer_[n] = 0.0f;
+    for (int n = 0; n < kEach; ++n) {
+      sum_[n] = 0;
+      outer_[n] = 0.0f;
+    }
   }
 
   LPK_HD void begin(Shared* shared) const {
@@ -94,19 +100,21 @@ class DirectTile {
   }
 
   LPK_HD void close(Shared*, int chunk) {
-    const float unscale = 1 / scale_;
+    const Real unscale = 1 / scale_;
     if (job_.parts != nullptr) {
       const Parts parts(job_, chunk, at_, Map::kRows, Map::kCols);
       LPK_UNROLL
       for (int n = 0; n < kEach; ++n)
-        parts.keep(Map::row(thread_, n), Map::col(thread_, n), sum_[n] * unscale);
+        parts.keep(Map::row(thread_, n), Map::col(thread_, n),
+                   static_cast<float>(sum_[n] * unscale));
     } else {
       const OuterRule rule(job_.acc, work_.plan.closing);
       LPK_UNROLL
-      for (int n = 0; n < kEach; ++n) outer_[n] = rule.added(outer_[n], sum_[n] * unscale);
+      for (int n = 0; n < kEach; ++n)
+        outer_[n] = rule.added(outer_[n], static_cast<float>(sum_[n] * unscale));
     }
     LPK_UNROLL
-    for (int n = 0; n < kEach; ++n) sum_[n] = 0.0f;
+    for (int n = 0; n < kEach; ++n) sum_[n] = 0;
   }
 
   LPK_HD void finish(Shared* shared) const {
@@ -114,7 +122,7 @@ class DirectTile {
     if (job_.parts == nullptr) {
       const bool doubtful =
           store_tile<Map, kEach, 1>(job_.sums, at_, thread_, [&](int i, int) { return outer_[i]; });
-      redo |= Rule::kLosesZeros && doubtful;
+      redo |= (Rule::kLosesZeros || (Rule::kSigned && work_.plan.signs)) && doubtful;
     }
     if (redo) shared->redo = 1;
   }
@@ -138,8 +146,8 @@ class DirectTile {
     for (int e = 0; e < kSteps; ++e) {
       LPK_UNROLL
       for (int n = 0; n < kEach; ++n) {
-        const float x = mul_rn(a[e][n], scale_);
-        sum_[n] = rule_.step(x, b[e][0], sum_[n]);
+        const Real x = mul_rn(static_cast<Real>(a[e][n]), scale_);
+        sum_[n] = rule_.step(x, static_cast<Real>(b[e][0]), sum_[n]);
         if (Rule::kWatched) seen_ |= word_of(sum_[n]);
       }
     }
@@ -150,10 +158,11 @@ class DirectTile {
   const Work& work_;
   Place at_;
   Rule rule_;
-  float scale_;
+  Real scale_;
   Walk<kEach, kTables> left_;
   Walk<1, kTables> right_;
-  float sum_[kEach], outer_[kEach];
+  Real sum_[kEach];
+  float outer_[kEach];
   uint32_t seen_ = 0;
 };
 

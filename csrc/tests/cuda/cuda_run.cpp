@@ -143,6 +143,16 @@ void run_shapes(const Job& job) {
   });
 }
 
+// The same for tiers that always look elements up in tiles that are not square.
+template <class Rule>
+void run_rare_shapes(const Job& job) {
+  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
+  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
+    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
+    run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
+  });
+}
+
 template <bool kBfloat16>
 struct Half {
   template <bool kTables, bool kChunked>
@@ -157,7 +167,7 @@ void run_hardware(const Job& job) {
     return run_rule<HardwareRule<lpk::Rounding::kTowardPositive>>(job);
   if (job.acc.rounding == lpk::Rounding::kTowardNegative)
     return run_rule<HardwareRule<lpk::Rounding::kTowardNegative>>(job);
-  run_rule<HardwareRule<lpk::Rounding::kNearestEven>>(job);
+  run_shapes<HardwareRule<lpk::Rounding::kNearestEven>>(job);
 }
 
 template <bool kBfloat16>
@@ -194,7 +204,7 @@ void run_tier(const Job& job) {
     case Tier::kTwoStepClipped:
       return run_rule<TwoStepRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kTwoStepOdd:
-      return run_rule<TwoStepRule<OddSum, Limit::kWatched>>(job);
+      return run_rare_shapes<TwoStepRule<OddSum, Limit::kWatched>>(job);
     case Tier::kSplit:
       return run_shapes<SplitRule<NearestSum, Limit::kProved>>(job);
     case Tier::kSplitWatched:
@@ -202,7 +212,7 @@ void run_tier(const Job& job) {
     case Tier::kSplitClipped:
       return run_rule<SplitRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kSplitOdd:
-      return run_rule<SplitRule<OddSum, Limit::kWatched>>(job);
+      return run_rare_shapes<SplitRule<OddSum, Limit::kWatched>>(job);
     case Tier::kFloor:
       return run_shapes<FloorRule<NearestSum, Limit::kProved>>(job);
     case Tier::kFloorWatched:
@@ -210,15 +220,15 @@ void run_tier(const Job& job) {
     case Tier::kFloorClipped:
       return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kFloorOdd:
-      return run_rule<FloorRule<OddSum, Limit::kWatched>>(job);
+      return run_rare_shapes<FloorRule<OddSum, Limit::kWatched>>(job);
     case Tier::kTruncated:
       return run_rule<lpk::cuda::TruncationRule>(job);
     case Tier::kStochastic:
       return run_layouts<lpk::cuda::StochasticTile>(job);
     case Tier::kDoubleSplit:
-      return run_rule<lpk::cuda::DoubleSplitRule>(job);
+      return run_rare_shapes<lpk::cuda::DoubleSplitRule>(job);
     case Tier::kDoubleFloor:
-      return run_rule<lpk::cuda::DoubleFloorRule>(job);
+      return run_rare_shapes<lpk::cuda::DoubleFloorRule>(job);
     case Tier::kConverted:
       return run_rule<lpk::cuda::ConvertRule>(job);
     case Tier::kHardwareHalf:

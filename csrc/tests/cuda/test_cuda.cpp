@@ -93,9 +93,9 @@ void check_places() {
 }
 
 // A tile has every output once, and a stage has every element in its place.
-template <int kRows, int kCols>
+template <int kRows, int kCols, int kGroup>
 void check_shape() {
-  using Map = lpk::cuda::ShapedMap<kRows, kCols>;
+  using Map = lpk::cuda::ShapedMap<kRows, kCols, kGroup>;
   std::set<std::pair<int, int>> outputs, fetched;
   const int64_t size = kRows * kDepth;
   std::vector<float> values(static_cast<size_t>(size));
@@ -180,12 +180,18 @@ void test_cuda() {
     for (int64_t chunk : {0, 1, 3, 8, 9, 64, 200}) check_stages(length, chunk);
   }
   check_places();
-  check_shape<128, 64>();
-  check_shape<64, 128>();
-  check_shape<128, 32>();
-  check_shape<32, 128>();
-  check_shape<128, 16>();
-  check_shape<16, 128>();
+  check_shape<128, 64, 4>();
+  check_shape<128, 64, 2>();
+  check_shape<64, 128, 4>();
+  check_shape<64, 128, 2>();
+  check_shape<128, 32, 4>();
+  check_shape<128, 32, 2>();
+  check_shape<32, 128, 4>();
+  check_shape<32, 128, 2>();
+  check_shape<128, 16, 4>();
+  check_shape<128, 16, 2>();
+  check_shape<16, 128, 4>();
+  check_shape<16, 128, 2>();
   for (const Data data : kAllData) check_facts(data);
   test_exact_tiles();
 }

@@ -137,11 +137,11 @@ lpk::cuda::Cut check_run(CudaSums* sums, const std::string& where) {
   return ran.cut;
 }
 
-// Checks tiles of every shape.
-void check_shapes() {
+// Checks tiles of every shape, in float32 and in double.
+void check_shapes(const FormatInts& format, const CudaSums::Values& values, Tier tier) {
   Source source(13);
   std::set<std::pair<int, int>> shapes;
-  const AccumulatorSpec spec = AccumulatorSpec{"e6m9", float_ints(6, 9)}.chunked(8);
+  const AccumulatorSpec spec = AccumulatorSpec{"shapes", format}.chunked(8);
   for (const auto& [m, n] : {std::pair{128, 128},
                              {128, 60},
                              {60, 128},
@@ -150,11 +150,12 @@ void check_shapes() {
                              {500, 15},
                              {15, 500},
                              {1500, 1},
-                             {1, 30}}) {
+                             {1, 700}}) {
     for (const bool gathers : {false, true}) {
-      CudaSums sums({1, m, n, 21, gathers, false}, spec, numbers(3, -2, 2), numbers(3, -2, 2),
-                    source);
+      CudaSums sums({1, m, n, 21, gathers, false}, spec, values, values, source);
       sums.job.processors = 1;
+      sums.job.fast_doubles = true;
+      CHECK(lpk::cuda::plan_for(sums.job).tier == tier);
       const lpk::cuda::Cut cut = check_run(&sums, text("%d x %d", m, n));
       shapes.insert({cut.rows, cut.cols});
     }
@@ -225,7 +226,9 @@ void test_cuda_banks() {
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 128}, {0, 2, 4, 256}}) == 3);
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 0}, {0, 2, 2, 6}}) == 1);
   check_products();
-  check_shapes();
+  check_shapes(float_ints(6, 9), numbers(3, -2, 2), Tier::kTwoStep);
+  check_shapes(float_ints(8, 23), numbers(23, -3, 1), Tier::kHardwareFloat);
+  check_shapes(float_ints(8, 14), numbers(20, -3, 1), Tier::kDoubleSplit);
   check_kept<float>();
   check_kept<double>();
   check_packing();

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning.cuda_cuts import (
+    FLOAT_SHAPES,
     MOST_PARTS,
+    RARE_SHAPES,
     SHAPES,
     SQUARES,
     TENSOR_SHAPES,
@@ -21,6 +23,7 @@ from lpkernels.backends.planning.cuda_cuts import (
 )
 from lpkernels.backends.planning.cuda_tiers import (
     EXACT,
+    MOST_CLIPPED,
     ORDERED,
     closes_in_float,
     hardware,
@@ -43,18 +46,18 @@ EXACT_SIDES = (64, 32)
 
 
 class Cuts(NamedTuple):
-    """How the kernels of square tiles share a product out, and those of tiles of every shape."""
+    """How kernels share a product out: `shaped` is for those that `has_shapes` names."""
 
-    squares: Cut
+    others: Cut
     shaped: Cut
 
     def of(self, kernel: str) -> Cut:
-        return self.shaped if has_shapes(kernel) else self.squares
+        return self.shaped if has_shapes(kernel) else self.others
 
     @property
     def differ(self) -> bool:
         """Whether the tiles of `shaped` are not square."""
-        return (self.shaped.rows, self.shaped.cols) != SQUARE
+        return not _is_square(self.shaped)
 
     @property
     def passes(self) -> int:
@@ -73,7 +76,9 @@ def plan(shape: Shape, acc: Accumulator, processors: int, *, fast_doubles: bool 
         raise not_counted("cuda", kernel, acc)
     cuts = cuts_for(shape, acc, processors)
     cut = cuts.of(kernel)
-    held = beside(cut, shapes_of(acc))
+    chunked = acc.chunk is not None or cuts.differ
+    tiles = shapes_of(acc) if has_shapes(kernel) else other_shapes(acc, chunked=chunked)
+    held = beside(cut, tiles)
     waves = cut.passes * ceil_div(cut.tiles * cut.splits, processors * held) * held
     return Plan(
         kernel, (cut.rows, cut.cols), cut.tiles, cut.splits, waves,
@@ -84,18 +89,44 @@ def plan(shape: Shape, acc: Accumulator, processors: int, *, fast_doubles: bool 
 
 def cuts_for(shape: Shape, acc: Accumulator, processors: int) -> Cuts:
     sizes = (shape.matrices, shape.m, shape.n, shape.chunks(acc.chunk), processors)
-    return Cuts(cut_of(*sizes, SQUARES), cut_of(*sizes, shapes_of(acc)))
+    tiles = shapes_of(acc)
+    shaped = cut_of(*sizes, tiles)
+    # A sum without chunks becomes one chunk where that gives it tiles of another shape.
+    chunked = acc.chunk is not None or not _is_square(shaped)
+    others = cut_of(*sizes, other_shapes(acc, chunked=chunked))
+    return Cuts(others, others if tiles is SQUARES else shaped)
+
+
+def _is_square(cut: Cut) -> bool:
+    return (cut.rows, cut.cols) == SQUARE
 
 
 def shapes_of(acc: Accumulator) -> Tiles:
-    """The tiles of the kernels that have several."""
+    """The tiles of the kernels that `has_shapes` names; those of squares where there are none."""
     if may_use_tensor_cores(acc):
         return TENSOR_SHAPES
     return SHAPES if may_shape(acc) else SQUARES
 
 
+def other_shapes(acc: Accumulator, *, chunked: bool) -> Tiles:
+    """The tiles of the other kernels that may be asked for: `other_shapes` of
+    csrc/cuda/product/job.h. chunked: the kernels are those of sums in chunks.
+
+    The kernels that clip, or have arithmetic of 16 bits, have square tiles alone. Where one of them
+    may be asked for, this holds for all.
+    """
+    fmt = acc.fmt
+    nearest = inner_rounding(acc) == "nearest_even"
+    if not chunked or not nearest or not closes_in_float(acc) or not isinstance(fmt, FloatFormat):
+        return SQUARES
+    if hardware(fmt) == "float32":
+        return FLOAT_SHAPES
+    clips = fmt.overflow == "saturate" and fmt.man_bits <= MOST_CLIPPED
+    return SQUARES if clips or hardware(fmt) else RARE_SHAPES
+
+
 def may_shape(acc: Accumulator) -> bool:
-    """Whether kernels without tensor cores have tiles of every shape.
+    """Whether the kernels without tensor cores that `has_shapes` names have tiles of every shape.
 
     They do where sums are rounded to nearest, have at most 21 bits behind the point, and have
     chunks that end in float32. A sum without chunks is one chunk of a sum in the same format.
@@ -113,14 +144,14 @@ def may_shape(acc: Accumulator) -> bool:
 def launches(acc: Accumulator, cuts: Cuts) -> int:
     """Kernels of one product between packed operands and its result: in each pass the certified
     kernels and the last one, and before the first pass the copies that tensor cores take."""
-    shaped, squares = certified_kernels(acc, chunked=acc.chunk is not None or cuts.differ)
-    certified = cuts.shaped.passes * shaped + cuts.squares.passes * squares
+    shaped, others = certified_kernels(acc, chunked=acc.chunk is not None or cuts.differ)
+    certified = cuts.shaped.passes * shaped + cuts.others.passes * others
     return may_use_tensor_cores(acc) + certified + cuts.passes
 
 
 def certified_kernels(acc: Accumulator, *, chunked: bool) -> tuple[int, int]:
-    """How many certified kernels are started for an accumulator, whatever its operands: those with
-    tiles of every shape, and those with square tiles.
+    """How many certified kernels are started for an accumulator, whatever its operands: those that
+    `has_shapes` names, and the others.
 
     Tiers share a kernel where they need about as many registers. chunked: the kernels are those of
     sums in chunks.
@@ -138,12 +169,14 @@ def certified_kernels(acc: Accumulator, *, chunked: bool) -> tuple[int, int]:
 def scratch(shape: Shape, acc: Accumulator, cuts: Cuts) -> int:
     """Bytes beside operands and result: `scratch_of` of csrc/cuda/product/job.h."""
     tensor = may_use_tensor_cores(acc)
-    squares = _outer_sums(cuts.squares) if acc.chunk or (cuts.differ and not tensor) else 0
-    shaped = _outer_sums(cuts.shaped) if tensor else 0
+    chunked = acc.chunk is not None or cuts.differ
     # Tiles that are not square have outer sums in registers, except on tensor cores.
+    in_memory = (_is_square(cuts.others), tensor or _is_square(cuts.shaped))
     waiting = [
-        shape.outputs * cut.splits * cut.chunks if cut.splits > 1 else outer
-        for cut, outer in zip(cuts, (squares, shaped), strict=True)
+        shape.outputs * cut.splits * cut.chunks
+        if cut.splits > 1
+        else _outer_sums(cut) * (chunked and outer)
+        for cut, outer in zip(cuts, in_memory, strict=True)
     ]
     halves = _HALF if tensor else 0
     flags = max(cut.tiles * cut.splits for cut in cuts)

@@ -36,7 +36,8 @@ class Tiles(NamedTuple):
 
 #: The tile that every kernel has. Costs are in sixteenths of an instruction.
 SQUARES = Tiles((TileShape(128, 128, 1, 61),), 9)
-#: The tiles of sums to nearest in chunks that end in float32.
+#: The tiles of sums to nearest in chunks that end in float32; costs are those of the kernels that
+#: `has_shapes` of cuda_tiers.py names.
 SHAPES = Tiles(
     (
         *SQUARES.shapes,
@@ -48,6 +49,37 @@ SHAPES = Tiles(
         TileShape(16, 128, 4, 72),
         TileShape(512, 1, 6, 246),
         TileShape(1, 32, 24, 494),
+    ),
+    9,
+)
+#: The same tiles for float32's own sums. Costs are in 32nds of an instruction.
+FLOAT_SHAPES = Tiles(
+    (
+        TileShape(128, 128, 1, 58),
+        TileShape(128, 64, 1, 63),
+        TileShape(64, 128, 1, 63),
+        TileShape(128, 32, 2, 72),
+        TileShape(32, 128, 2, 71),
+        TileShape(128, 16, 4, 79),
+        TileShape(16, 128, 4, 78),
+        TileShape(512, 1, 6, 426),
+        TileShape(1, 32, 24, 876),
+    ),
+    9,
+)
+#: The same tiles for sums made odd and in double. Costs are those of sums made odd, with the
+#: floor, in eighths of an instruction.
+RARE_SHAPES = Tiles(
+    (
+        TileShape(128, 128, 1, 74),
+        TileShape(128, 64, 1, 76),
+        TileShape(64, 128, 1, 76),
+        TileShape(128, 32, 2, 78),
+        TileShape(32, 128, 2, 78),
+        TileShape(128, 16, 4, 80),
+        TileShape(16, 128, 4, 80),
+        TileShape(512, 1, 5, 174),
+        TileShape(1, 32, 20, 293),
     ),
     9,
 )

@@ -21,6 +21,9 @@ _HARDWARE = {
     FloatFormat(5, 10): "half precision",
     FloatFormat(8, 7): "bfloat16",
 }
+#: Formats of more bits behind the point are never clipped: kMostClipped of
+#: csrc/cuda/product/plan.h.
+MOST_CLIPPED = 11
 # kEnoughBound, kLeastBound and kMostBound of csrc/cuda/product/plan.h.
 _ENOUGH, _LEAST, _MOST = 40, -125, 127
 

@@ -6,12 +6,21 @@ from __future__ import annotations
 from lpkernels.backends.planning.counts import Count
 
 # By kernel and tile the fields of Count, without `in_double`, of sums in chunks: first of operands
-# packed side by side, then of operands found by tables.
+# packed side by side, then of operands found by tables. Kernels that always look elements up have
+# one count.
 _SHAPED = {
     ("tensor cores, half", 128, 64): ((0.077, 6.562, 4.46), (0.382, 8.562, 5.397)),
     ("tensor cores, half", 64, 128): ((0.077, 6.562, 4.476), (0.385, 8.562, 5.397)),
     ("tensor cores, bfloat16", 128, 64): ((0.074, 6.562, 4.286), (0.334, 8.562, 5.222)),
     ("tensor cores, bfloat16", 64, 128): ((0.074, 6.562, 4.429), (0.334, 8.562, 5.349)),
+    ("float32", 128, 64): ((1.582, 11.688, 8.281), (1.785, 11.688, 8.25)),
+    ("float32", 64, 128): ((1.578, 11.062, 8.156), (1.789, 11.062, 8.156)),
+    ("float32", 128, 32): ((1.719, 12.188, 8.875), (2.055, 12.188, 8.781)),
+    ("float32", 32, 128): ((1.703, 12.188, 8.438), (2.039, 12.188, 8.344)),
+    ("float32", 128, 16): ((1.887, 12.688, 8.469), (2.277, 12.625, 8.406)),
+    ("float32", 16, 128): ((1.859, 12.656, 8.438), (2.25, 12.656, 8.438)),
+    ("float32", 512, 1): ((7.125, 38.0, 28.25), (12.75, 35.75, 26.75)),
+    ("float32", 1, 32): ((9.125, 46.0, 47.0), (26.625, 47.0, 48.0)),
     ("two steps", 128, 64): ((3.59, 12.781, 8.438), (3.805, 12.656, 8.438)),
     ("two steps", 64, 128): ((3.59, 12.75, 8.375), (3.801, 12.75, 8.375)),
     ("two steps", 128, 32): ((3.754, 12.75, 9.125), (4.086, 12.812, 9.156)),
@@ -60,18 +69,59 @@ _SHAPED = {
     ("floor, watched", 16, 128): ((6.328, 10.938, 8.188), (6.723, 11.0, 8.281)),
     ("floor, watched", 512, 1): ((11.062, 17.5, 24.5), (17.0, 17.75, 24.25)),
     ("floor, watched", 1, 32): ((13.625, 27.0, 37.0), (31.5, 26.0, 36.0)),
+    ("odd, two steps", 128, 64): ((7.277, 12.562, 8.375),),
+    ("odd, two steps", 64, 128): ((7.285, 12.688, 8.375),),
+    ("odd, two steps", 128, 32): ((7.535, 12.781, 8.812),),
+    ("odd, two steps", 32, 128): ((7.523, 12.75, 8.375),),
+    ("odd, two steps", 128, 16): ((7.793, 12.625, 8.375),),
+    ("odd, two steps", 16, 128): ((7.75, 12.719, 8.375),),
+    ("odd, two steps", 512, 1): ((18.688, 36.0, 26.0),),
+    ("odd, two steps", 1, 32): ((34.125, 46.0, 51.0),),
+    ("odd, split", 128, 64): ((8.281, 12.594, 8.406),),
+    ("odd, split", 64, 128): ((8.289, 12.625, 8.312),),
+    ("odd, split", 128, 32): ((8.543, 12.781, 8.812),),
+    ("odd, split", 32, 128): ((8.535, 12.75, 8.375),),
+    ("odd, split", 128, 16): ((8.797, 12.594, 8.312),),
+    ("odd, split", 16, 128): ((8.754, 12.625, 8.281),),
+    ("odd, split", 512, 1): ((20.375, 36.25, 25.75),),
+    ("odd, split", 1, 32): ((35.25, 46.0, 51.0),),
+    ("odd, floor", 128, 64): ((9.27, 12.625, 8.438),),
+    ("odd, floor", 64, 128): ((9.277, 12.625, 8.312),),
+    ("odd, floor", 128, 32): ((9.531, 12.719, 8.75),),
+    ("odd, floor", 32, 128): ((9.52, 12.75, 8.375),),
+    ("odd, floor", 128, 16): ((9.785, 12.625, 8.375),),
+    ("odd, floor", 16, 128): ((9.742, 12.656, 8.344),),
+    ("odd, floor", 512, 1): ((21.188, 36.25, 25.75),),
+    ("odd, floor", 1, 32): ((35.875, 46.0, 51.0),),
+    ("double, split", 128, 64): ((5.422, 14.188, 10.0),),
+    ("double, split", 64, 128): ((5.426, 14.188, 9.875),),
+    ("double, split", 128, 32): ((5.73, 14.344, 9.969),),
+    ("double, split", 32, 128): ((5.734, 14.344, 10.0),),
+    ("double, split", 128, 16): ((5.961, 14.188, 10.562),),
+    ("double, split", 16, 128): ((5.852, 12.562, 9.375),),
+    ("double, split", 512, 1): ((18.562, 19.25, 25.25),),
+    ("double, split", 1, 32): ((36.5, 48.0, 53.0),),
+    ("double, floor", 128, 64): ((7.348, 14.188, 10.0),),
+    ("double, floor", 64, 128): ((7.379, 14.188, 9.875),),
+    ("double, floor", 128, 32): ((7.664, 14.344, 10.031),),
+    ("double, floor", 32, 128): ((7.656, 14.344, 10.0),),
+    ("double, floor", 128, 16): ((7.914, 14.188, 10.562),),
+    ("double, floor", 16, 128): ((7.68, 12.562, 9.375),),
+    ("double, floor", 512, 1): ((20.562, 19.25, 25.25),),
+    ("double, floor", 1, 32): ((37.0, 48.0, 53.0),),
 }  # fmt: skip
 
 
 def shaped_count(kernel: str, tile: tuple[int, int], *, tables: bool) -> Count:
     """The count of a kernel of csrc/cuda/tiles/shapes.h in the layout that a product has."""
-    return Count(*_SHAPED[(kernel, *tile)][tables])
+    layouts = _SHAPED[(kernel, *tile)]
+    return Count(*layouts[-1 if tables else 0])
 
 
 def shaped_counts() -> dict[tuple[str, int, int, bool], Count]:
-    """All counts, by kernel, rows, columns and whether operands have tables."""
+    """All counts, by kernel, rows, columns and whether elements are looked up by tables."""
     return {
-        (*key, tables): Count(*layouts[tables])
+        (*key, tables): Count(*count)
         for key, layouts in _SHAPED.items()
-        for tables in (False, True)
+        for tables, count in zip((False, True)[-len(layouts) :], layouts, strict=True)
     }

@@ -41,7 +41,8 @@ def on_device(test: Any) -> Any:
 
 class Product(NamedTuple):
     """M x K times K x N, which tiles of this shape make. Sums are split at the ends of chunks of
-    `CHUNK` where whole is not set, and are one sum where it is."""
+    `CHUNK` where whole is not set. Where it is, they are one sum, but for float32's own, which have
+    chunks then too."""
 
     tile: tuple[int, int]
     m: int
@@ -57,34 +58,41 @@ CHUNK = 8
 #: A tile is chosen where it has as many outputs as the product and as many chunks keep the
 #: processors busy; a whole sum takes it where the outputs keep them busy.
 TILED = (
-    Product((128, 128), 128, 128, 96 * CHUNK), Product((128, 64), 128, 64, 16 * CHUNK),
+    Product((128, 128), 128, 128, 96 * CHUNK), Product((128, 64), 128, 64, 48 * CHUNK),
     Product((64, 128), 64, 128, 96 * CHUNK), Product((128, 32), 128, 32, 160 * CHUNK),
     Product((32, 128), 32, 128, 160 * CHUNK), Product((128, 16), 128, 16, 300 * CHUNK),
-    Product((16, 128), 16, 128, 300 * CHUNK), Product((512, 1), 512, 1, 160 * CHUNK),
+    Product((16, 128), 16, 128, 300 * CHUNK), Product((512, 1), 512, 1, 300 * CHUNK),
     Product((1, 32), 3, 40, 5 * CHUNK),
-    Product((128, 64), 1792, 64, 8, whole=True), Product((64, 128), 64, 9280, 8, whole=True),
+    Product((128, 64), 9280, 64, 8, whole=True), Product((64, 128), 64, 9280, 8, whole=True),
     Product((128, 32), 18560, 32, 8, whole=True), Product((32, 128), 32, 18560, 8, whole=True),
     Product((128, 16), 36992, 16, 8, whole=True), Product((16, 128), 16, 36992, 8, whole=True),
-    Product((512, 1), 73856, 1, 8, whole=True), Product((1, 32), 1, 1000, 8, whole=True),
+    Product((512, 1), 240_000, 1, 8, whole=True), Product((1, 32), 1, 80_000, 8, whole=True),
 )  # fmt: skip
 
 
 class Tier(NamedTuple):
     """A tier with tiles of every shape: its name in the counts, a format of inner sums, and the
-    exponents by which steps in turn are scaled."""
+    exponents by which steps in turn are scaled. long: products have 26 bits, not ten."""
 
     name: str
     fmt: str
     exponents: tuple[int, ...]
+    long: bool = False
 
     def accumulator(self, product: Product) -> Accumulator:
-        return Accumulator(self.fmt, **({} if product.whole else {"chunk": CHUNK, "outer": "e6m9"}))
+        if product.whole and self.fmt != "fp32":
+            return Accumulator(self.fmt)
+        # A product that is whole has two chunks, which pay for no split.
+        return Accumulator(self.fmt, chunk=CHUNK // 2 if product.whole else CHUNK, outer="e6m9")
 
     def operands(self, product: Product) -> tuple[Tensor, Tensor]:
         """Products of ten bits, whose sums of eight have more bits than the format and stay below
         2^8: e4m9 and e4m11 end there. The first product is larger than the sums let one expect."""
         m, n, k = product.m, product.n, product.k
         scale = torch.tensor([2.0 ** self.exponents[i % len(self.exponents)] for i in range(k)])
+        if self.long:
+            left, right = (torch.randint(4096, 8192, size) for size in ((m, k), (k, n)))
+            return left * signs(m, 1) * scale, right * signs(n) / 2048
         a = torch.randint(4, 8, (m, k)) * signs(m, 1)
         b = torch.randint(64, 128, (k, n)) * signs(n) / 32
         a[0, 0], b[0, 0] = 14.0, 127 / 32
@@ -93,6 +101,8 @@ class Tier(NamedTuple):
     def ranges(self) -> tuple[Range, Range]:
         """What packing finds out about the operands."""
         low, high = min(self.exponents), max(self.exponents)
+        if self.long:
+            return Range(13, low, 13 + high), Range(13, -11, 2)
         return Range(3, low, 4 + high), Range(7, -5, 2)
 
 
@@ -101,6 +111,23 @@ TIERS = (
     Tier("split", "e6m11", (0, -2)), Tier("split, watched", "e4m11", (0, -2)),
     Tier("floor", "e4m9", (-15, -17)), Tier("floor, watched", "e4m9", (0, -17)),
 )  # fmt: skip
+#: Tiers whose tiles have costs of their own. The operands of those made odd lie further apart than
+#: doubles reach.
+RARE = (
+    Tier("odd, two steps", "e8m10", (0, -60), long=True),
+    Tier("odd, split", "e8m14", (0, -60), long=True),
+    Tier("odd, floor", "e6m9", (2, -40), long=True),
+    Tier("double, split", "e6m12", (0, -2), long=True),
+    Tier("double, floor", "e6m9", (-2, -32), long=True),
+)
+FLOAT32 = Tier("float32", "fp32", (0, -2), long=True)
+
+
+def tiers_of(product: Product) -> tuple[Tier, ...]:
+    """The tiers that make a product of `TILED` in its tiles: float32's own sums that are split have
+    no tiles of one row."""
+    row = not product.whole and product.tile[0] == 1
+    return (*TIERS, *RARE) if row else (*TIERS, *RARE, FLOAT32)
 
 
 def signs(*shape: int) -> Tensor:
@@ -151,7 +178,7 @@ class TestTiles:
     @with_and_without_tables
     @pytest.mark.parametrize("product", TILED, ids=ids)
     def test_a_product_takes_its_tile_and_tier(self, product: Product, tables: bool):
-        for tier in TIERS:
+        for tier in tiers_of(product):
             for processors in PROCESSORS:
                 acc = tier.accumulator(product)
                 found = planned(product, acc, tier.ranges(), processors, tables)
@@ -168,8 +195,10 @@ class TestTiles:
     @with_and_without_tables
     @pytest.mark.parametrize("product", TILED, ids=ids)
     def test_every_tier_has_the_cpus_bits(self, product: Product, tables: bool):
-        # Whole sums have many outputs: the simplest tier and the most intricate one do for them.
-        for tier in (TIERS[0], TIERS[-1]) if product.whole else TIERS:
+        # Whole sums have many outputs: of `TIERS` the simplest and the most intricate do.
+        some = (TIERS[0], TIERS[-1], *RARE, FLOAT32)
+        tiers = some if product.whole else tiers_of(product)
+        for tier in tiers:
             operands = tier.operands(product)
             check(*operands, tier.accumulator(product), tables=tables, name=tier.name)
 

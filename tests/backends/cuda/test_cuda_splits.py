@@ -30,6 +30,9 @@ ACCUMULATORS = [
     lp.Accumulator("e5m10", chunk=8, outer="fp32"),
     lp.Accumulator("bf16", chunk=16),
     lp.Accumulator("fp32", chunk=16, outer="e6m9"),
+    lp.Accumulator("fp32", chunk=8),
+    lp.Accumulator("e8m14", chunk=8, outer="e6m9"),
+    lp.Accumulator("e8m22", chunk=8, outer="fp32"),
     lp.Accumulator("e6m9", chunk=8, outer="e6m9_nosub"),
     lp.Accumulator("e6m9"),
     lp.Accumulator("e5m10"),
@@ -43,9 +46,11 @@ ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
 
 
 def values(rng: random.Random, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Values of few bits: about 1, at the ends of small formats, or with infinity or NaN among
-    them."""
+    """Values of few bits or of 24: about 1, at the ends of small formats, or with infinity or NaN
+    among them."""
     x = torch.randint(-7, 8, shape, generator=generator).float()
+    if rng.random() < 0.4:
+        x *= torch.rand(shape, generator=generator)
     kind = rng.choice(["few", "few", "large", "small", "spread", "special"])
     if kind == "large":
         return x * 2.0 ** rng.choice([5, 9, 14])
@@ -138,6 +143,41 @@ def test_tiles_have_the_shape_of_the_product(sizes: tuple[int, int], tile: tuple
         for chunk in (8, None):
             BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=chunk).to_ints(), None, 0)
             assert loaded.last_tile() == tile
+        loaded.set_processors(132)
+
+
+# The same for tiers whose tiles have costs of their own, by the bits of the operands: float32's own
+# sums, made odd and in double. The factors of those made odd lie further apart than doubles reach.
+OTHER_TIERS = (
+    ("fp32", 20, 24, (0,)), ("e8m10", 4, 24, (0, -60)), ("e8m14", 8, 24, (0, -60)),
+    ("e6m9", 12, 24, (2, -40)), ("e8m14", 13, 16, (0,)), ("e6m9", 14, 16, (0, -12)),
+)  # fmt: skip
+#: Float32's own sums of one row have tiles of 128 columns where these are few.
+OTHER_SHAPES = {**SHAPES, (1, 700): (1, 32)}
+del OTHER_SHAPES[(1, 30)]
+
+
+@pytest.mark.parametrize(("fmt", "tier", "bits", "exponents"), OTHER_TIERS)
+@pytest.mark.parametrize(("sizes", "tile"), OTHER_SHAPES.items())
+def test_tiles_of_other_tiers_have_the_shape_of_the_product(
+    sizes: tuple[int, int], tile: tuple[int, int], fmt: str, tier: int, bits: int,
+    exponents: tuple[int, ...],
+) -> None:  # fmt: skip
+    generator = torch.Generator().manual_seed(tier)
+    scale = torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(8)])
+    a, b = (
+        torch.randint(1 - 2**bits, 2**bits, shape, generator=generator) / 2.0**bits
+        for shape in ((sizes[0], 8), (8, sizes[1]))
+    )
+    # Now and then a zero of either sign.
+    a[torch.rand(a.shape, generator=generator) < 0.1] = -0.0
+    with cuda_host.on_host() as loaded:
+        loaded.set_processors(1)
+        for outer in ("e6m9", "fp32"):
+            acc = lp.Accumulator(fmt, chunk=8, outer=outer).to_ints()
+            got, want = (be.matmul(a * scale, b, None, acc, None, 0) for be in (BACKEND, CPU))
+            assert (loaded.last_tier()[0], loaded.last_tile()) == (tier, tile)
+            assert_bit_equal(got, want, f"{sizes} {fmt}")
         loaded.set_processors(132)
 
 

@@ -1,7 +1,8 @@
 // Reads products as lines of integers, writes for each the tier that csrc/cuda/product/plan.h
 // chooses (-1: no certified kernel may be asked for), the bytes of its scratch memory, and how its
-// sums are split by square tiles and by those of several shapes: rows, columns, tiles, splits,
-// passes, chunks of a split. tests/backends/planning/test_cuda_host.py says what the integers are.
+// sums are shared out by the tiers that has_shapes does not name and by those that it names: rows,
+// columns, tiles, splits, passes, chunks of a split. tests/backends/planning/test_cuda_host.py says
+// what the integers are.
 #include <cstdio>
 #include <vector>
 
@@ -51,7 +52,7 @@ int main() {
     begin_cuts(&job);
     std::printf("%d %ld", may ? static_cast<int>(plan_for(job).tier) : -1,
                 static_cast<long>(may ? scratch_size(job) : 0));
-    for (const Cut& cut : {job.squares, job.shaped}) {
+    for (const Cut& cut : {job.others, job.shaped}) {
       std::printf(" %d %d %ld %d %d %d", cut.rows, cut.cols, static_cast<long>(cut.tiles),
                   cut.splits, cut.passes, cut.chunks);
     }

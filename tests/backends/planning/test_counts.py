@@ -16,7 +16,13 @@ from lpkernels.backends.planning.counts import (
     outer_count,
     triton_count,
 )
-from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES, Tiles
+from lpkernels.backends.planning.cuda_cuts import (
+    FLOAT_SHAPES,
+    RARE_SHAPES,
+    SHAPES,
+    TENSOR_SHAPES,
+    Tiles,
+)
 from lpkernels.backends.planning.shaped_counts import shaped_count, shaped_counts
 
 ENDS = ("closed", "kept", "closed_in_double")
@@ -63,7 +69,12 @@ def test_smaller_tiles_have_the_recorded_counts() -> None:
 # cuda_cuts.py.
 @pytest.mark.parametrize(
     ("shapes", "kernel", "unit"),
-    [(SHAPES, "two steps", 16), (TENSOR_SHAPES, "tensor cores, half", 256)],
+    [
+        (SHAPES, "two steps", 16),
+        (FLOAT_SHAPES, "float32", 32),
+        (RARE_SHAPES, "odd, floor", 8),
+        (TENSOR_SHAPES, "tensor cores, half", 256),
+    ],
 )
 def test_tiles_are_chosen_by_their_counts(shapes: Tiles, kernel: str, unit: int) -> None:
     for rows, cols, _, cost in shapes.shapes:

@@ -10,9 +10,15 @@ import pytest
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import Shape, cuda
-from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES
+from lpkernels.backends.planning.cuda_cuts import (
+    FLOAT_SHAPES,
+    RARE_SHAPES,
+    SHAPES,
+    TENSOR_SHAPES,
+)
 from lpkernels.backends.planning.cuda_tiers import TENSOR, may_certify, tier
 from lpkernels.backends.planning.ranges import Range
+from lpkernels.formats import FP32
 from lpkernels.rounding import ROUNDINGS
 
 pytestmark = [
@@ -84,7 +90,7 @@ def test_tiers_cuts_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
     compiler = ["g++", "-std=c++17", "-O1", f"-I{headers}"]
     subprocess.run([*compiler, source, "-o", program], check=True)
     lines = "\n".join(line(*case) for case in cases)
-    tiles = set()
+    tiles, others = set(), set()
     done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
     for (acc, shape, processors), answer in zip(cases, done.stdout.splitlines(), strict=True):
         number, size, *rest = map(int, answer.split())
@@ -92,7 +98,13 @@ def test_tiers_cuts_and_scratch_are_those_of_csrc(tmp_path: Path) -> None:
         assert tier(acc, shape, fast_doubles=True) == want, (acc, shape)
         if may_certify(acc):
             cuts = cuda.cuts_for(shape, acc, processors)
-            assert [*cuts.squares, *cuts.shaped] == rest, (acc, shape)
+            assert [*cuts.others, *cuts.shaped] == rest, (acc, shape)
             assert cuda.scratch(shape, acc, cuts) == size, (acc, shape)
             tiles.add((cuts.shaped.rows, cuts.shaped.cols))
+            others.add((acc.fmt == FP32, cuts.others.rows, cuts.others.cols))
     assert tiles == {(s.rows, s.cols) for s in (*SHAPES.shapes, *TENSOR_SHAPES.shapes)}
+    assert others == {
+        (single, s.rows, s.cols)
+        for single, table in ((False, RARE_SHAPES), (True, FLOAT_SHAPES))
+        for s in table.shapes
+    }

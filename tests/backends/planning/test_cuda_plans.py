@@ -22,15 +22,17 @@ def test_a_plan_covers_the_outputs_with_tiles() -> None:
     assert found.kernel == "two steps" and found.tile == (128, 32)
     # There are ceil(700 / 128) tiles of rows and one of columns; a processor should hold two.
     assert (found.tiles, found.splits, found.waves, found.chunks) == (6, 1, 2, 0)
-    # The plan takes 256 bytes. A flag for each tile follows and, where other operands ask for
-    # square tiles, a float for each of their outputs.
-    assert found.scratch == 256 + 256 + 6 * 128 * 128 * 4
+    # The plan takes 256 bytes, and a flag for each tile follows.
+    assert found.scratch == 256 + 256
+    # Where other operands ask for square tiles, there is a float for each of their outputs, too.
+    clipped = plan(shape(m=700, k=64), Accumulator("e6m9_sat", chunk=64), 3)
+    assert clipped.scratch == 256 + 256 + 6 * 128 * 128 * 4
 
 
 TILES = {
     (16_896, 256): (128, 128), (25_088, 64): (128, 64), (64, 25_088): (64, 128),
     (99_999, 32): (128, 32), (24, 99_999): (32, 128), (99_999, 16): (128, 16),
-    (9, 99_999): (16, 128), (99_999, 1): (512, 1), (1, 99_999): (1, 32),
+    (9, 99_999): (16, 128), (200_000, 1): (512, 1), (1, 99_999): (1, 32),
 }  # fmt: skip
 
 
@@ -47,6 +49,36 @@ def test_tiles_have_the_shape_of_the_outputs(
     nosub = Accumulator("e6m9", chunk=64, outer="e6m9_nosub")
     for other in (Accumulator("e6m9", "toward_zero"), nosub):
         assert plan(shape(m=m, n=n, k=64), other, 132).tile == (128, 128)
+
+
+BF16 = range_of(as_quantizer("bf16").to_ints())
+#: Accumulators and operands of the kernels that have other costs, by the kernel.
+OTHERS = {
+    "float32": ("fp32_chunk64", FLOAT32),
+    "double, floor": ("e6m9_chunk64", BF16),
+    "odd, floor": ("e6m9_chunk64", FLOAT32),
+}
+
+
+@pytest.mark.parametrize(("kernel", "of"), OTHERS.items())
+@pytest.mark.parametrize(("outputs", "tile"), TILES.items())
+def test_tiles_of_other_kernels_have_the_shape_of_the_outputs(
+    outputs: tuple[int, int], tile: tuple[int, int], kernel: str, of: tuple[str, Range]
+) -> None:
+    (m, n), (name, operand) = outputs, of
+    found = plan(shape(m=m, n=n, k=64, left=operand, right=operand), as_accumulator(name), 132)
+    assert (found.kernel, found.tile, found.launches) == (kernel, tile, 2 + (kernel != "float32"))
+
+
+# Sums that may be clipped, or made by arithmetic of 16 bits, share a kernel of square tiles with
+# those in double.
+@pytest.mark.parametrize("name", ["e6m9_sat_chunk64", "e5m10_chunk64", "bf16_chunk64"])
+def test_kernels_that_clip_or_have_16_bits_keep_all_others_square(name: str) -> None:
+    acc = as_accumulator(name)
+    long = Range(12, -20, 8)
+    found = plan(shape(m=99_999, n=16, k=64, left=long, right=long), acc, 132)
+    assert found.tile == (128, 128) and found.kernel.startswith(("double", "odd"))
+    assert plan(shape(m=99_999, n=16, k=64), acc, 132).launches == 3
 
 
 def test_tiles_of_tensor_cores_are_128_or_64_wide() -> None:
@@ -176,5 +208,6 @@ def test_the_tier_is_that_of_the_devices_plan(
 def test_scratch_holds_the_operands_of_tensor_cores() -> None:
     acc = as_accumulator("native_chunk64:outer=e6m9")
     found = plan(shape(m=1, n=1, left=E4M3, right=E4M3, packed=(300, 10)), acc, 1)
-    # An element takes two bytes, and each operand is padded to a multiple of 256.
-    assert found.scratch == 256 + 256 + 128 * 128 * 4 + 768 + 256
+    # An element takes two bytes, and each operand is padded to a multiple of 256. Other operands
+    # might have sums that are split, which an exact tile counts.
+    assert found.scratch == 256 + 256 + 256 + 128 * 128 * 4 + 768 + 256

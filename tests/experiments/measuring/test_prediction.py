@@ -68,6 +68,29 @@ def test_todays_steps_against_float32(model: str, batch: int, cuda: float, trito
     assert found == pytest.approx([cuda, triton], rel=2e-3)
 
 
+# Each row has the format of operands, the sums and what a step of ResNet-18 and of ResNet-20 takes
+# on cuda. The figures are those of docs/predictions.md.
+OTHER_OPERANDS = [
+    (None, "e8m23_chunk64", 2.28, 3.41),
+    ("bf16", "e6m9_chunk64", 8.30, 10.2),
+    (None, "e6m9_chunk64", 10.2, 12.4),
+]
+
+
+@pytest.mark.parametrize(("fmt", "sums", "resnet18", "resnet20"), OTHER_OPERANDS)
+def test_steps_of_other_operands_against_float32(
+    fmt: str | None, sums: str, resnet18: float, resnet20: float
+) -> None:
+    operands = {"input": fmt, "weight": fmt, "grad_output": fmt}
+    recipe = lp.Recipe(**operands, fprop=sums, dgrad=sums, wgrad=sums)
+    for model, batch, ratio in (
+        ("resnet18-imagenet", 64, resnet18),
+        ("resnet20-cifar", 128, resnet20),
+    ):
+        found = next(iter(predicted(model, recipe, batch))).total["ratio"]
+        assert found == pytest.approx(ratio, rel=5e-3)
+
+
 def test_native_chunks_are_faster_than_float32() -> None:
     recipe = lp.recipe("fp8_wang2018")
     sums = lp.accumulator("native_chunk64:outer=e6m9")
