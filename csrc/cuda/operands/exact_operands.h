@@ -74,14 +74,8 @@ class ExactOperands {
  protected:
   LPK_HD int64_t row_of(int n) const { return at_.row + Map::row(thread_, n / kSide); }
   LPK_HD int64_t col_of(int n) const { return at_.col + Map::col(thread_, n % kSide); }
-  LPK_HD uint64_t row_id(int64_t row) const {
-    const Sums& s = job_.sums;
-    return row < s.m ? static_cast<uint64_t>(s.row_batch[at_.matrix] + s.row_keys[row]) : 0;
-  }
-  LPK_HD uint64_t col_id(int64_t col) const {
-    const Sums& s = job_.sums;
-    return col < s.n ? static_cast<uint64_t>(s.col_batch[at_.matrix] + s.col_keys[col]) : 0;
-  }
+  LPK_HD uint64_t row_id(int64_t row) const { return cuda::row_id(job_.sums, at_.matrix, row); }
+  LPK_HD uint64_t col_id(int64_t col) const { return cuda::col_id(job_.sums, at_.matrix, col); }
   // The position of a step in the contract's order.
   LPK_HD int64_t position(int64_t step) const {
     const int64_t* positions = job_.sums.positions;
@@ -99,14 +93,9 @@ class ExactOperands {
   }
 
   // outer + inner of output n, rounded, at the end of a chunk.
-  LPK_HD double closed_chunk(int n, double outer, double inner, int64_t chunk) const {
-    const Accumulator& acc = job_.acc;
-    const bool draws = acc.outer_rounding == Rounding::kStochastic;
-    const double threshold = draws
-                                 ? drawn_threshold(job_, kSiteOuter, row_id(row_of(n)),
-                                                   col_id(col_of(n)), static_cast<uint64_t>(chunk))
-                                 : 0.0;
-    return add_rounded<double>(outer, inner, acc.outer, acc.outer_rounding, threshold);
+  LPK_HD float closed_chunk(int n, double outer, double inner, int64_t chunk) const {
+    return closed_by(job_, job_.acc.outer_rounding, outer, inner, row_id(row_of(n)),
+                     col_id(col_of(n)), static_cast<uint64_t>(chunk));
   }
 
   // Stores output n, made from its sum, where there is such an output.

@@ -48,8 +48,7 @@ LPK_HD bool is_output(const Sums& s, const Place& at) { return at.row < s.m && a
 LPK_HD void finish_output(const Job& job, const Place& at) {
   const Sums& s = job.sums;
   float* out = s.out + s.batch[at.matrix] + s.rows[at.row] + s.cols[at.col];
-  *out = finished(job, *out, static_cast<uint64_t>(s.row_batch[at.matrix] + s.row_keys[at.row]),
-                  static_cast<uint64_t>(s.col_batch[at.matrix] + s.col_keys[at.col]));
+  *out = finished(job, *out, row_id(s, at.matrix, at.row), col_id(s, at.matrix, at.col));
 }
 
 LPK_HD bool finishes(const Job& job) { return job.sums.bias != nullptr || job.result.given; }

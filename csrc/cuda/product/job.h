@@ -10,13 +10,19 @@
 
 namespace lpk::cuda {
 
+// The accumulator of a job. Native chunks are float32 sums to nearest: the given rounding is that
+// of the outer sums alone.
+inline Accumulator job_accumulator(const int64_t* integers) {
+  Accumulator acc = accumulator_from(integers);
+  if (acc.order == Order::kNative) acc.rounding = Rounding::kNearestEven;
+  return acc;
+}
+
 // Throws std::invalid_argument for what no kernel can take.
 inline Job job_from(const MultiplyArgs& args) {
   Job job{};
   job.sums = args.sums;
-  job.acc = accumulator_from(args.accumulator);
-  // Native chunks are float32 sums to nearest: the given rounding is that of the outer sums alone.
-  if (job.acc.order == Order::kNative) job.acc.rounding = Rounding::kNearestEven;
+  job.acc = job_accumulator(args.accumulator);
   job.result = fused_rule(args.result);
   job.seed = args.draws.seed;
   job.device_seed = args.draws.device_seed;
@@ -34,7 +40,7 @@ inline Job job_from(const MultiplyArgs& args) {
 inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t processors) {
   Job job{};
   job.sums = sums;
-  job.acc = accumulator_from(accumulator);
+  job.acc = job_accumulator(accumulator);
   job.processors = processors;
   job.most_parts = kMostParts;
   begin_chunks(&job);

@@ -85,6 +85,26 @@ LPK_HD void close_rows(const Job& job, const Plan& plan, float* outer, int chunk
   }
 }
 
+// The same where outer sums are rounded as the sums of the chunks are, by kMode. The thread has
+// outputs of the tile at this place.
+template <Rounding kMode, class Map, int kCount, class Front>
+LPK_HD void close_rows_by(const Job& job, const Place& at, int thread, float* outer, int chunk,
+                          const Front& front) {
+  LPK_LOOP
+  for (int i = 0; i < kCount; ++i, outer += kCount * Map::kThreads) {
+    float row[kCount];
+    front(row);
+    const uint64_t row_key = row_id(job.sums, at.matrix, at.row + Map::row(thread, i));
+    LPK_UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      const uint64_t col_key = col_id(job.sums, at.matrix, at.col + Map::col(thread, j));
+      float* sum = outer + j * Map::kThreads;
+      *sum = closed_by(job, kMode, chunk == 0 ? 0.0 : *sum, row[j], row_key, col_key,
+                       static_cast<uint64_t>(chunk));
+    }
+  }
+}
+
 // Stores the outputs of a thread; value(i, j) is one of them. Returns whether an output is zero or
 // NaN.
 template <class Map, int kRowSide, int kColSide, class Value>
@@ -112,9 +132,19 @@ LPK_HD void report_piece(const Job& job, const Work& work, bool redo) {
   flag = redo || (job.pass > 0 && flag != 0) ? 1 : 0;
 }
 
-// The outer sum of one output after the chunks of this pass. Eight chunks are on their way while
-// eight are added.
-LPK_HD float outer_sum(const Job& job, float outer, const float* part, int64_t apart, int count) {
+// The outer sum of the output with these keys after the chunks of this pass, which begin with chunk
+// `first`. Eight chunks are on their way while eight are added.
+LPK_HD float outer_sum(const Job& job, float outer, const float* part, int64_t apart, int first,
+                       int count, uint64_t row, uint64_t col) {
+  const Rounding mode = job.acc.outer_rounding;
+  if (mode != Rounding::kNearestEven) {
+    LPK_LOOP
+    for (int c = 0; c < count; ++c) {
+      const auto chunk = static_cast<uint64_t>(first + c);
+      outer = closed_by(job, mode, outer, part[c * apart], row, col, chunk);
+    }
+    return outer;
+  }
   if (job.plan->closing == Closing::kInDouble) {
     LPK_LOOP
     for (int c = 0; c < count; ++c) outer = closed(job.acc, outer, part[c * apart]);
@@ -150,14 +180,14 @@ LPK_HD bool add_parts(const Job& job, const Place& at) {
   const int left = job.chunks - first;
   const int most = cut.splits * cut.chunks;
   const float* part = job.outer + (at.matrix * s.m + at.row) * s.n + at.col;
-  const float sum = outer_sum(job, job.pass == 0 ? 0.0f : *out, part, s.count * s.m * s.n,
-                              left < most ? left : most);
+  const uint64_t row = row_id(s, at.matrix, at.row), col = col_id(s, at.matrix, at.col);
+  const float sum = outer_sum(job, job.pass == 0 ? 0.0f : *out, part, s.count * s.m * s.n, first,
+                              left < most ? left : most, row, col);
   if (job.pass + 1 < cut.passes) {
     *out = sum;
     return false;
   }
-  *out = finished(job, sum, static_cast<uint64_t>(s.row_batch[at.matrix] + s.row_keys[at.row]),
-                  static_cast<uint64_t>(s.col_batch[at.matrix] + s.col_keys[at.col]));
+  *out = finished(job, sum, row, col);
   return !(sum < 0.0f || sum > 0.0f) && doubts_zeros(*job.plan);
 }
 

@@ -162,10 +162,12 @@ LPK_HD bool clips(const Accumulator& acc, const Certificate& c, const Range& p,
   return p.plain && least >= -126 && reach + 25 - f.man_bits <= 127;
 }
 
-// Whether chunks close in double, to nearest.
+// Whether certified kernels can close chunks: to nearest in formats that have a mantissa, or in any
+// format by the rounding of the sums themselves, if that is not to nearest.
 LPK_HD bool closes_chunks(const Accumulator& acc) {
-  return acc.chunk == 0 || (acc.outer_rounding == Rounding::kNearestEven &&
-                            acc.outer.kind == Kind::kFloat && acc.outer.man_bits > 0);
+  if (acc.chunk == 0) return true;
+  if (acc.outer_rounding != Rounding::kNearestEven) return acc.outer_rounding == acc.rounding;
+  return acc.outer.kind == Kind::kFloat && acc.outer.man_bits > 0;
 }
 
 // Whether a random word holds four draws, of steps whose positions are their own indices.

@@ -153,6 +153,14 @@ LPK_HD int64_t tile_at(const Sums& s, int64_t rows, int64_t cols, const Place& a
   return (at.matrix * ceil_div(s.m, rows) + at.row / rows) * ceil_div(s.n, cols) + at.col / cols;
 }
 
+// The row and the column of the draws of an output of a matrix; 0 where there is no such output.
+LPK_HD uint64_t row_id(const Sums& s, int64_t matrix, int64_t row) {
+  return row < s.m ? static_cast<uint64_t>(s.row_batch[matrix] + s.row_keys[row]) : 0;
+}
+LPK_HD uint64_t col_id(const Sums& s, int64_t matrix, int64_t col) {
+  return col < s.n ? static_cast<uint64_t>(s.col_batch[matrix] + s.col_keys[col]) : 0;
+}
+
 // Whether certified kernels must look up where elements or steps lie. They need not where the lanes
 // of both operands lie side by side.
 LPK_HD bool reads_tables(const Sums& s) {

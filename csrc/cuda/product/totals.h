@@ -19,6 +19,15 @@ LPK_HD double drawn_threshold(const Job& job, uint32_t site, uint64_t row, uint6
   return stochastic_threshold<double>(draw, acc.random_bits);
 }
 
+// outer <- round(outer + inner) by the accumulator's rounding of outer sums, which is `mode`, for
+// any outer format: the end of a chunk of the output with these keys.
+LPK_HD float closed_by(const Job& job, Rounding mode, double outer, double inner, uint64_t row,
+                       uint64_t col, uint64_t chunk) {
+  const double threshold =
+      mode == Rounding::kStochastic ? drawn_threshold(job, kSiteOuter, row, col, chunk) : 0.0;
+  return static_cast<float>(add_rounded<double>(outer, inner, job.acc.outer, mode, threshold));
+}
+
 // Where the sum that becomes the result starts, if it starts elsewhere than at +0. The draw of an
 // output with these keys is the one behind the draw of its bias.
 LPK_HD float first_sum(const Job& job, float initial, uint64_t row, uint64_t col) {

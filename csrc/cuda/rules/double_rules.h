@@ -10,6 +10,7 @@ namespace lpk::cuda {
 // instructions.
 struct DoubleRule {
   using Real = double;
+  static constexpr Rounding kMode = Rounding::kNearestEven;
   static constexpr bool kWatched = true;
   static constexpr bool kLosesZeros = false;
   static constexpr bool kSigned = false;

@@ -34,11 +34,13 @@ struct OddSum {
 
 enum class Limit { kProved, kWatched, kClipped };
 
-// Real: the type of the sums. kLosesZeros: a negative sum that becomes zero may lose its sign.
-// kSigned: sums may be -0 or NaN, so an absent tap may not be a product of zeros.
+// Real: the type of the sums. kMode: how they are rounded. kLosesZeros: a negative sum that becomes
+// zero may lose its sign. kSigned: sums may be -0 or NaN, so an absent tap may not be a product of
+// zeros.
 template <Limit kLimit>
 struct RuleOf {
   using Real = float;
+  static constexpr Rounding kMode = Rounding::kNearestEven;
   static constexpr bool kWatched = kLimit == Limit::kWatched;
   static constexpr bool kLosesZeros = false;
   static constexpr bool kSigned = false;
@@ -97,6 +99,7 @@ struct FloorRule : RuleOf<kLimit> {
 };
 
 struct TruncationRule : RuleOf<Limit::kWatched> {
+  static constexpr Rounding kMode = Rounding::kTowardZero;
   uint32_t keep;
 
   LPK_HD TruncationRule(const Format& f, int shift)
@@ -107,8 +110,9 @@ struct TruncationRule : RuleOf<Limit::kWatched> {
 };
 
 // The arithmetic of float32 itself, in the processor's four modes.
-template <Rounding kMode>
+template <Rounding kOf>
 struct HardwareRule : RuleOf<Limit::kProved> {
+  static constexpr Rounding kMode = kOf;
   static constexpr bool kSigned = true;
   static constexpr Beyond kBeyond =
       kMode == Rounding::kTowardNegative ? Beyond::kZero : Beyond::kNegativeZero;

@@ -16,9 +16,9 @@ LPK_HD void add_two(const Rule& rule, Real a, const Real* b, Real* sums) {
 }
 
 template <class Rule, bool kTables, bool kChunked>
-class CertifiedTile : public FloatSums<typename Rule::Real, kChunked> {
+class CertifiedTile : public FloatSums<typename Rule::Real, kChunked, Rule::kMode> {
   using Real = typename Rule::Real;
-  using Base = FloatSums<Real, kChunked>;
+  using Base = FloatSums<Real, kChunked, Rule::kMode>;
   using Base::job_;
   using Base::kSeen;
   using Base::kSide;

@@ -102,8 +102,8 @@ class ExactTile : public ExactOperands<kSide, 2> {
     leave(shared);
     LPK_LOOP
     for (int n = 0; n < kOutputs; ++n) {
-      shared->outer[n][thread_] = static_cast<float>(
-          this->closed_chunk(n, shared->outer[n][thread_], shared->inner[n][thread_], chunk));
+      shared->outer[n][thread_] =
+          this->closed_chunk(n, shared->outer[n][thread_], shared->inner[n][thread_], chunk);
     }
   }
 

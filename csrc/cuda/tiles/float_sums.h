@@ -13,8 +13,9 @@
 
 namespace lpk::cuda {
 
-// A thread's lanes lie in groups of kGroup neighbours: 16 bytes of shared memory each.
-template <class Real, bool kChunked, int kGroup = 16 / sizeof(Real)>
+// A thread's lanes lie in groups of kGroup neighbours: 16 bytes of shared memory each. kMode: how
+// the sums are rounded; outer sums are rounded in the same way, or to nearest.
+template <class Real, bool kChunked, Rounding kMode, int kGroup = 16 / sizeof(Real)>
 class FloatSums {
  public:
   using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
@@ -55,13 +56,18 @@ class FloatSums {
         return;
       }
       // The rows of a thread's sums come to the front one after another.
-      close_rows<kSide, Map::kThreads>(job_, work_.plan, outer_at(0), chunk,
-                                       [&](float (&row)[kSide]) {
-                                         LPK_UNROLL
-                                         for (int j = 0; j < kSide; ++j)
-                                           row[j] = static_cast<float>(sum_[0][j] * unscale);
-                                         move_up();
-                                       });
+      const auto front = [&](float (&row)[kSide]) {
+        LPK_UNROLL
+        for (int j = 0; j < kSide; ++j) row[j] = static_cast<float>(sum_[0][j] * unscale);
+        move_up();
+      };
+      if constexpr (kMode != Rounding::kNearestEven) {
+        if (job_.acc.outer_rounding != Rounding::kNearestEven) {
+          close_rows_by<kMode, Map, kSide>(job_, place(), thread_, outer_at(0), chunk, front);
+          return;
+        }
+      }
+      close_rows<kSide, Map::kThreads>(job_, work_.plan, outer_at(0), chunk, front);
     }
   }
 

@@ -60,8 +60,8 @@ class OrderedTile : public ExactOperands<kOrderedSide, 1> {
   template <class Shared>
   LPK_HD void close_sum(Shared* shared, int n, int64_t chunk) const {
     if (job_.acc.chunk == 0) return;
-    shared->outer[n][thread_] = static_cast<float>(
-        closed_chunk(n, shared->outer[n][thread_], shared->sum[n][thread_], chunk));
+    shared->outer[n][thread_] =
+        closed_chunk(n, shared->outer[n][thread_], shared->sum[n][thread_], chunk);
     shared->sum[n][thread_] = 0.0f;
   }
 

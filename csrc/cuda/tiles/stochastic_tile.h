@@ -48,8 +48,8 @@ struct DrawFields {
 };
 
 template <bool kTables, bool kChunked>
-class StochasticTile : public FloatSums<float, kChunked, 1> {
-  using Base = FloatSums<float, kChunked, 1>;
+class StochasticTile : public FloatSums<float, kChunked, Rounding::kStochastic, 1> {
+  using Base = FloatSums<float, kChunked, Rounding::kStochastic, 1>;
   using Base::job_;
   using Base::kSide;
   using Base::place;
@@ -81,14 +81,10 @@ class StochasticTile : public FloatSums<float, kChunked, 1> {
     const Place at = place();
     const uint64_t base = site_base(job.use_seed(), kSiteSum);
     for (int i = 0; i < kSide; ++i) {
-      const int64_t row = at.row + Map::row(thread, i);
-      const int64_t col = at.col + Map::col(thread, i);
-      const int64_t row_id = row < s.m ? s.row_batch[at.matrix] + s.row_keys[row] : 0;
-      const int64_t col_id = col < s.n ? s.col_batch[at.matrix] + s.col_keys[col] : 0;
-      const RowKey key = row_key(base, static_cast<uint64_t>(row_id), 0);
+      const RowKey key = row_key(base, row_id(s, at.matrix, at.row + Map::row(thread, i)), 0);
       add_[i] = key.add;
       flip_[i] = key.flip;
-      column_[i] = column_key(base, static_cast<uint64_t>(col_id));
+      column_[i] = column_key(base, col_id(s, at.matrix, at.col + Map::col(thread, i)));
     }
   }
 

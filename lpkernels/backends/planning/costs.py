@@ -101,6 +101,11 @@ def _cuda(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, 
         count = cuda_count(plan.kernel, acc, tables=shape.tables)
     else:
         count = shaped_count(plan.kernel, plan.tile, tables=shape.tables)
+    if acc.chunk is not None and acc.outermost_rounding != "nearest_even":
+        raise NotImplementedError(
+            f"cuda: {acc} rounds outer sums by {acc.outermost_rounding}; only ends of chunks that "
+            "are rounded to nearest_even are counted in bench/results"
+        )
     if not plan.chunks:
         return plan, count, 0.0
     added = PARTS.closed if closes_in_float(acc) else PARTS.in_double

@@ -54,8 +54,11 @@ def inner_rounding(acc: Accumulator) -> str:
 
 def _closes_chunks(acc: Accumulator) -> bool:
     outer = acc.outermost
-    nearest = acc.outermost_rounding == "nearest_even"
-    return acc.chunk is None or (nearest and isinstance(outer, FloatFormat) and outer.man_bits > 0)
+    if acc.chunk is None:
+        return True
+    if acc.outermost_rounding != "nearest_even":
+        return acc.outermost_rounding == inner_rounding(acc)
+    return isinstance(outer, FloatFormat) and outer.man_bits > 0
 
 
 def _draws_in_fours(acc: Accumulator) -> bool:

@@ -38,6 +38,7 @@ KERNELS = [
     lp.Accumulator("e6m9", chunk=5, outer="e5m7"),
     lp.Accumulator("e4m3fn_sat"),
     lp.Accumulator("e5m7", "toward_zero", chunk=16),
+    lp.Accumulator("e6m9", "stochastic", chunk=8),
     lp.Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
     lp.Accumulator("e5m5", "stochastic", product="e4m3", product_rounding="stochastic", chunk=7),
     lp.Accumulator("e5m6", "stochastic", order="pairwise"),

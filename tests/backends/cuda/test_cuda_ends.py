@@ -39,6 +39,8 @@ ACCUMULATORS = [
     )
 ] + [
     lp.Accumulator("e8m10", "stochastic", chunk=8, outer_rounding="nearest_even"),
+    lp.Accumulator("e8m10", "stochastic", chunk=8, outer="e4m5_sat"),
+    lp.Accumulator("e8m13", "toward_zero", chunk=3, outer="e8m9"),
     lp.Accumulator("e8m13", product="e8m10"),
     # Formats that begin, or end, far from 1.
     lp.Accumulator(lp.FloatFormat(3, 3, bias=-100)),

@@ -278,6 +278,13 @@ OTHERS = [
         )
         for chunks in ({}, {"chunk": 8, **_NEAREST})
     ],
+    # Chunks that end by the rounding of their sums.
+    *[
+        Accumulator(fmt, mode, chunk=8)
+        for fmt, mode in (
+            ("e6m9", "toward_zero"), ("e6m9", "stochastic"), ("fp32", "toward_negative"),
+        )
+    ],
     # Exact sums, of exact products and of rounded ones.
     *[Accumulator("e5m6", mode, chunk=5, outer_rounding=mode) for mode in ROUNDINGS],
     *[Accumulator("e5m6", mode, product="e4m3", chunk=5) for mode in ROUNDINGS],

@@ -41,6 +41,13 @@ ACCUMULATORS = [
     lp.Accumulator("e6m9_nosub"),
     lp.Accumulator("e6m9", "toward_zero", chunk=8, outer_rounding="nearest_even"),
     lp.Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
+    # Outer sums are rounded as the sums of the chunks are.
+    lp.Accumulator("e6m9", "toward_zero", chunk=8),
+    lp.Accumulator("e6m9", "stochastic", chunk=8),
+    lp.Accumulator("e5m10", "stochastic", chunk=16, outer="e4m3fn", random_bits=5),
+    lp.Accumulator("e6m9", "stochastic", chunk=8, outer="fixed12_f4"),
+    lp.Accumulator("fp32", "toward_negative", chunk=8, outer="e6m9"),
+    lp.Accumulator("fp32", "toward_positive", chunk=8, outer="e6m9_nosub"),
 ]
 ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
 

@@ -105,6 +105,14 @@ def test_what_was_not_counted_is_refused_with_its_reason() -> None:
         assert one.refused.startswith(f"{one.backend}: ") and "ordered kernel" in one.refused
 
 
+def test_drawn_ends_of_chunks_are_refused_on_cuda() -> None:
+    sums = lp.accumulator("e6m9_chunk64:stochastic")
+    recipe = dataclasses.replace(lp.recipe("fp8_wang2018"), fprop=sums, dgrad=sums, wgrad=sums)
+    cuda, triton = predicted("tiny-gpt", recipe, 2)
+    assert "rounds outer sums by stochastic" in cuda.refused and not cuda.products
+    assert not triton.refused and triton.products[0]["kernel"] == "stochastic"
+
+
 def test_a_step_without_emulated_products_is_refused() -> None:
     with pytest.raises(ValueError, match="no product of this step is emulated"):
         predicted("tiny-gpt", "fp32", 2)
