@@ -21,9 +21,9 @@ def prediction_table(prediction: Prediction) -> Table:
         f"{total['batch']}, {total['recipe']}; predicted, not measured"
     )
     for column in ("layer", "pass", "kernel"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for column in _RIGHT:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for row in prediction.products:
         times = f" ({row['times']} times)" if row["times"] > 1 else ""
         table.add_row(
