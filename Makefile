@@ -4,7 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# Python compiles a module to bytecode where it is first imported; to do so for every module that is
+# installed would take half a minute.
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 # The GPU run builds for the GPU it finds; elsewhere one CUDA architecture shows that it compiles.
 # The demo needs no CUDA kernels: it takes the module that there is, or compiles one without them.
@@ -32,7 +34,7 @@ demo: $(VENV)/.has-lab $(HAS_NATIVE)
 test: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
-	$(BIN)/ctest --test-dir $$build --output-on-failure
+	$(BIN)/ctest --test-dir $$build --output-on-failure --parallel 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 	! $(BIN)/python -c 'import triton' 2>/dev/null || \
 		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 tests/backends/triton

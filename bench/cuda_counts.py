@@ -27,7 +27,6 @@ from tests.backends.cuda.test_cuda_counts import (
     Tensor,
     ends_of,
     kernel_of,
-    kernels_of,
     operand_steps,
     parts_loops,
     stage_loop,
@@ -58,7 +57,10 @@ _TENSOR_END = 420
 def records() -> list[dict[str, object]]:
     library = Path(str(_build.load_extension().__file__)).resolve()
     with tempfile.TemporaryDirectory() as folder:
-        kernels = kernels_of(sass.cubins(library, "sm_90", Path(folder)))
+        return _records_of(sass.Kernels(sass.cubins(library, "sm_90", Path(folder))))
+
+
+def _records_of(kernels: sass.Kernels) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for name, ceiling in CEILINGS.items():
         for tables in (False, True):
@@ -81,7 +83,7 @@ def records() -> list[dict[str, object]]:
     return found
 
 
-def tensor_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]:
+def tensor_records(kernels: sass.Kernels) -> list[dict[str, object]]:
     found = []
     for bfloat16, name in enumerate(("tensor cores, half", "tensor cores, bfloat16")):
         for tile in TENSOR_TILES:
@@ -97,7 +99,7 @@ def tensor_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]
     return found
 
 
-def shaped_records(kernels: dict[str, sass.Function]) -> list[dict[str, object]]:
+def shaped_records(kernels: sass.Kernels) -> list[dict[str, object]]:
     found = []
     for rule in RULES:
         for tile in SHAPES:

@@ -1,5 +1,4 @@
-// Blocks of CUDA threads on the host, which do the phases of cuda/product/tiles.h thread after
-// thread; and the kernels of a product, as csrc/cuda starts them.
+// The kernels of a product on the host, as csrc/cuda starts them.
 #include "cuda_run.h"
 
 #include <algorithm>
@@ -9,62 +8,23 @@
 #include "cuda/product/done.h"
 #include "cuda/product/job.h"
 #include "cuda/product/parts.h"
-#include "cuda/rules/convert_rule.h"
-#include "cuda/rules/double_rules.h"
 #include "cuda/tiles/aligned_tile.h"
-#include "cuda/tiles/certified_tile.h"
 #include "cuda/tiles/compensated_tile.h"
 #include "cuda/tiles/exact_tile.h"
-#include "cuda/tiles/half_tile.h"
 #include "cuda/tiles/operand_tile.h"
-#include "cuda/tiles/shapes.h"
-#include "cuda/tiles/stochastic_tile.h"
-#include "cuda/tiles/tensor_tile.h"
+#include "cuda/tiles/tree_tile.h"
+#include "cuda_host_block.h"
 
 namespace lpk_test {
+
+Watch watch;
+
 namespace {
-
-using lpk::cuda::Limit;
-
-// What watch_shared writes down, and for which thread.
-struct Watch {
-  std::vector<SharedAccess> seen;
-  int64_t phase = 0;
-  int thread = 0;
-  const void* shared = nullptr;
-} watch;
 
 void see(const void* at, int bytes) {
   const auto place = reinterpret_cast<uintptr_t>(at) - reinterpret_cast<uintptr_t>(watch.shared);
   watch.seen.push_back({watch.phase, watch.thread, bytes, place});
 }
-
-// The threads take their turns forwards or backwards: phases must not depend on it.
-template <class Part>
-class HostBlock {
- public:
-  using Shared = typename Part::Shared;
-  HostBlock(std::vector<Part>* parts, Shared* shared, bool backwards)
-      : parts_(parts), shared_(shared), backwards_(backwards) {}
-  template <class Phase>
-  void each(const Phase& phase) {
-    const size_t count = parts_->size();
-    watch.shared = shared_;
-    ++watch.phase;
-    for (size_t i = 0; i < count; ++i) {
-      const size_t thread = backwards_ ? count - 1 - i : i;
-      watch.thread = static_cast<int>(thread);
-      phase((*parts_)[thread]);
-    }
-  }
-  void sync() { backwards_ = !backwards_; }
-  Shared* shared() { return shared_; }
-
- private:
-  std::vector<Part>* parts_;
-  Shared* shared_;
-  bool backwards_;
-};
 
 // Whether certified kernels did a tile of the exact kernel for good.
 bool done_before(const Job& job, int64_t side, int64_t tile) {
@@ -92,156 +52,6 @@ template <lpk::Rounding kMode>
 void run_exact_mode(const Job& job) {
   if (job.acc.has_product) return run_tiles<lpk::cuda::ExactTile<2, kMode, true>>(job);
   run_tiles<lpk::cuda::ExactTile<4, kMode, false>>(job);
-}
-
-// Runs all blocks of a certified kernel, the last one first: none may depend on another.
-template <class Tile>
-void run_reported(const Job& job) {
-  const auto shared = std::make_unique<typename Tile::Shared>();
-  const auto pieces = static_cast<int32_t>(job.cut.tiles * job.cut.splits);
-  for (int32_t number = pieces - 1; number >= 0; --number) {
-    const auto place = static_cast<int32_t>(number % lpk::cuda::kMostBlocks);
-    lpk::cuda::Work work{*job.plan, 0, 0, 0, 0, 0};
-    lpk::cuda::begin_work(job, number, place, &work);
-    std::vector<Tile> parts;
-    parts.reserve(Tile::Map::kThreads);
-    for (int t = 0; t < Tile::Map::kThreads; ++t) parts.emplace_back(job, work, t);
-    HostBlock<Tile> block(&parts, shared.get(), number % 2 == 0);
-    lpk::cuda::run_tile(typename Tile::Stage(job, work), block);
-    parts[0].report(shared.get());
-  }
-}
-
-template <template <bool, bool> class Tile>
-void run_layouts(const Job& job) {
-  const bool tables = lpk::cuda::reads_tables(job.sums);
-  if (tables && job.acc.chunk > 0) return run_reported<Tile<true, true>>(job);
-  if (tables) return run_reported<Tile<true, false>>(job);
-  if (job.acc.chunk > 0) return run_reported<Tile<false, true>>(job);
-  run_reported<Tile<false, false>>(job);
-}
-
-template <class Rule>
-struct Ruled {
-  template <bool kTables, bool kChunked>
-  using Tile = lpk::cuda::CertifiedTile<Rule, kTables, kChunked>;
-};
-template <class Rule>
-void run_rule(const Job& job) {
-  run_layouts<Ruled<Rule>::template Tile>(job);
-}
-
-// Runs a rule that has tiles of every shape.
-template <class Rule>
-void run_shapes(const Job& job) {
-  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
-  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
-    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
-    if (lpk::cuda::reads_tables(job.sums))
-      return run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
-    run_reported<lpk::cuda::TileOfShape<Rule, false, kRows, kCols>>(job);
-  });
-}
-
-// The same for tiers that always look elements up in tiles that are not square.
-template <class Rule>
-void run_rare_shapes(const Job& job) {
-  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
-  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
-    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
-    run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
-  });
-}
-
-template <bool kBfloat16>
-struct Half {
-  template <bool kTables, bool kChunked>
-  using Tile = lpk::cuda::HalfTile<kBfloat16, kTables, kChunked>;
-};
-
-void run_hardware(const Job& job) {
-  using lpk::cuda::HardwareRule;
-  if (job.acc.rounding == lpk::Rounding::kTowardZero)
-    return run_rule<HardwareRule<lpk::Rounding::kTowardZero>>(job);
-  if (job.acc.rounding == lpk::Rounding::kTowardPositive)
-    return run_rule<HardwareRule<lpk::Rounding::kTowardPositive>>(job);
-  if (job.acc.rounding == lpk::Rounding::kTowardNegative)
-    return run_rule<HardwareRule<lpk::Rounding::kTowardNegative>>(job);
-  run_shapes<HardwareRule<lpk::Rounding::kNearestEven>>(job);
-}
-
-template <bool kBfloat16>
-void to_halves(const lpk::cuda::Operand& from, uint16_t* to) {
-  for (int64_t i = 0; i < from.size; ++i) to[i] = lpk::cuda::half_value<kBfloat16>(from.values[i]);
-}
-
-template <bool kBfloat16>
-void run_tensor(const Job& job) {
-  using lpk::cuda::TensorTile;
-  to_halves<kBfloat16>(job.sums.left, job.left_halves);
-  to_halves<kBfloat16>(job.sums.right, job.right_halves);
-  lpk::cuda::with_tensor_shape(job.cut, [&](auto rows, auto cols) {
-    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
-    if (lpk::cuda::reads_tables(job.sums))
-      return run_reported<TensorTile<kBfloat16, true, kRows, kCols>>(job);
-    run_reported<TensorTile<kBfloat16, false, kRows, kCols>>(job);
-  });
-}
-
-void run_tier(const Job& job) {
-  using lpk::cuda::FloorRule;
-  using lpk::cuda::NearestSum;
-  using lpk::cuda::OddSum;
-  using lpk::cuda::SplitRule;
-  using lpk::cuda::TwoStepRule;
-  switch (job.plan->tier) {
-    case Tier::kExact:
-      return;
-    case Tier::kTwoStep:
-      return run_shapes<TwoStepRule<NearestSum, Limit::kProved>>(job);
-    case Tier::kTwoStepWatched:
-      return run_shapes<TwoStepRule<NearestSum, Limit::kWatched>>(job);
-    case Tier::kTwoStepClipped:
-      return run_rule<TwoStepRule<NearestSum, Limit::kClipped>>(job);
-    case Tier::kTwoStepOdd:
-      return run_rare_shapes<TwoStepRule<OddSum, Limit::kWatched>>(job);
-    case Tier::kSplit:
-      return run_shapes<SplitRule<NearestSum, Limit::kProved>>(job);
-    case Tier::kSplitWatched:
-      return run_shapes<SplitRule<NearestSum, Limit::kWatched>>(job);
-    case Tier::kSplitClipped:
-      return run_rule<SplitRule<NearestSum, Limit::kClipped>>(job);
-    case Tier::kSplitOdd:
-      return run_rare_shapes<SplitRule<OddSum, Limit::kWatched>>(job);
-    case Tier::kFloor:
-      return run_shapes<FloorRule<NearestSum, Limit::kProved>>(job);
-    case Tier::kFloorWatched:
-      return run_shapes<FloorRule<NearestSum, Limit::kWatched>>(job);
-    case Tier::kFloorClipped:
-      return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
-    case Tier::kFloorOdd:
-      return run_rare_shapes<FloorRule<OddSum, Limit::kWatched>>(job);
-    case Tier::kTruncated:
-      return run_rule<lpk::cuda::TruncationRule>(job);
-    case Tier::kStochastic:
-      return run_layouts<lpk::cuda::StochasticTile>(job);
-    case Tier::kDoubleSplit:
-      return run_rare_shapes<lpk::cuda::DoubleSplitRule>(job);
-    case Tier::kDoubleFloor:
-      return run_rare_shapes<lpk::cuda::DoubleFloorRule>(job);
-    case Tier::kConverted:
-      return run_rule<lpk::cuda::ConvertRule>(job);
-    case Tier::kHardwareHalf:
-      return run_layouts<Half<false>::Tile>(job);
-    case Tier::kHardwareBfloat16:
-      return run_layouts<Half<true>::Tile>(job);
-    case Tier::kHardwareFloat:
-      return run_hardware(job);
-    case Tier::kTensorHalf:
-      return run_tensor<false>(job);
-    case Tier::kTensorBfloat16:
-      return run_tensor<true>(job);
-  }
 }
 
 template <template <bool> class Tile>

@@ -16,7 +16,7 @@ from tests.backends.cuda.test_cuda_counts import (
     kernels,
     made,
 )
-from tests.support.sass import Function, Loop, fewest, loops, stretches, target_of
+from tests.support.sass import Function, Kernels, Loop, fewest, loops, stretches, target_of
 
 __all__ = ["cubins", "kernels"]
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
@@ -50,9 +50,7 @@ def is_direct(shape: tuple[int, int]) -> bool:
     return 1 in shape
 
 
-def shaped_kernel_of(
-    kernels: dict[str, Function], rule: str, shape: tuple[int, int], tables: bool
-) -> Function:
+def shaped_kernel_of(kernels: Kernels, rule: str, shape: tuple[int, int], tables: bool) -> Function:
     tile = "DirectTile" if is_direct(shape) else "ShapedTile"
     made_by = CEILINGS[rule].tile.removeprefix("CertifiedTile<")
     return made(kernels, f"{tile}<{made_by}, {flag(tables)}, {shape[0]}, {shape[1]}>")
