@@ -199,7 +199,8 @@ def triton_count(kernel: str, acc: Accumulator, *, tables: bool, shared: bool = 
     Raises: NotImplementedError: products are rounded, in a kernel that was not counted so.
     """
     rounded = acc.product is not None
-    if kernel.startswith("wide"):
+    if kernel == "exact":
+        # Its records have an older name.
         mode = "stochastic" if acc.rounding == "stochastic" else "nearest_even"
         if rounded or acc.chunk is not None or acc.rounding not in ("stochastic", "nearest_even"):
             raise not_counted("triton", kernel, acc)

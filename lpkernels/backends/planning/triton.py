@@ -25,7 +25,7 @@ from lpkernels.backends.planning.triton_tiles import (
 )
 from lpkernels.formats import FixedFormat, FloatFormat
 
-EXACT = "wide"
+EXACT = "exact"
 _MADE = 4
 # These are as in certificate.py: the logarithm of the steps between two looks at the sums, the
 # largest bound of sums, and a bound that nothing reaches.

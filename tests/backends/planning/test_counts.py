@@ -113,7 +113,7 @@ def test_a_layout_that_was_counted_is_taken() -> None:
     assert cuda_count("two steps", in_double, tables=False).closed == counted.in_double
     assert triton_count("fused", acc, tables=True) == TRITON["fused, chunks, image"]
     assert triton_count("fused", acc, tables=False) == TRITON["fused, chunks"]
-    assert triton_count("wide", Accumulator("e6m0"), tables=True) == TRITON["wide, nearest_even"]
+    assert triton_count("exact", Accumulator("e6m0"), tables=True) == TRITON["wide, nearest_even"]
 
 
 def test_a_variant_that_was_not_costs_what_it_costs_fused() -> None:
@@ -138,7 +138,7 @@ def test_what_was_never_counted_is_refused() -> None:
     acc = Accumulator("e6m12", product="e4m3")
     with pytest.raises(NotImplementedError, match="split, rounded products kernel, whose instruc"):
         triton_count("split", acc, tables=False)
-    with pytest.raises(NotImplementedError, match="takes its wide kernel"):
-        triton_count("wide", Accumulator("e6m0", chunk=8), tables=False)
+    with pytest.raises(NotImplementedError, match="takes its exact kernel"):
+        triton_count("exact", Accumulator("e6m0", chunk=8), tables=False)
     with pytest.raises(ValueError, match="tensor cores, half: there is no such kernel without"):
         cuda_count("tensor cores, half", Accumulator("fp32"), tables=False)

@@ -169,7 +169,7 @@ def test_tiers_share_two_kernels_at_most() -> None:
         ("e4m3_sat", E4M3, E4M3, "range"),
         ("e8m22", E4M3, E4M3, "fused64"),
         ("e6m9", Range(14, -28, 2), Range(14, -28, 2), "nearest64"),
-        ("e6m9", FLOAT32, FLOAT32, "wide"),
+        ("e6m9", FLOAT32, FLOAT32, "exact"),
         ("e6m9:stochastic", E5M2, E5M2, "stochastic"),
         ("e6m9:stochastic:philox", E5M2, E5M2, "stochastic, philox"),
         ("e6m9:toward_negative", E5M2, E5M2, "toward_positive"),
