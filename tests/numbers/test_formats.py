@@ -171,6 +171,13 @@ def test_fits_in_bfloat16():
     assert not FloatFormat(8, 8).fits_in(8, 7)
 
 
+def test_fits_in_looks_at_the_last_subnormal():
+    """Float16 ends at 2^-24."""
+    assert FloatFormat(5, 10, bias=15).fits_in(5, 10)
+    assert not FloatFormat(5, 10, bias=16).fits_in(5, 10)
+    assert not FloatFormat(5, 10, bias=17).fits_in(5, 10)
+
+
 @pytest.mark.parametrize("fmt", [*FIXED_FORMATS, *TENSOR_FORMATS], ids=ids)
 def test_other_formats_travel_as_float32(fmt):
     assert fmt.fits_in(8, 23)
