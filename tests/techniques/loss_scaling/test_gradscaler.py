@@ -1,6 +1,7 @@
 """What torch.amp.GradScaler does, LossScaler does: scales, weights, states, errors."""
 
 import copy
+import inspect
 import pickle
 import random
 from typing import Any, NamedTuple
@@ -30,6 +31,12 @@ def trace(scaler: Any, bad: list[bool], lr: float = 0.1) -> list[tuple[float, in
         state = scaler.state_dict()
         found.append((state["scale"], state["_growth_tracker"], weight.item()))
     return found
+
+
+def test_defaults_are_those_of_torch() -> None:
+    mine = inspect.signature(LossScaler).parameters
+    for name, torchs in inspect.signature(torch.amp.GradScaler).parameters.items():
+        assert name == "device" or mine[name].default == torchs.default
 
 
 def test_trace_of_twelve_steps() -> None:
