@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from lpkernels.formats._elsewhere import what_is_meant
 from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
 from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
 from lpkernels.formats._named import (
@@ -38,7 +39,6 @@ from lpkernels.formats._named import (
     parse_float_name,
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
-from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.integers import (
     AFFINE,
     BLOCK,
@@ -132,7 +132,7 @@ def _parse(name: str) -> Format:
         size, axis, element = match.groups()
         return BlockFormat(element, int(size), axis=-1 if axis is None else int(axis))
     raise ValueError(
-        f"parse_format: unknown format {name!r}{did_you_mean(name, list(NAMED))} Names are "
+        f"parse_format: unknown format {name!r}{what_is_meant(name, list(NAMED))} Names are "
         f"{', '.join(NAMED)}, or of the forms e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan], "
         "[u]fixed<word>_f<frac>[_wrap], affine<bits>[_sym][_axis<axis>], "
         "block<size>[_axis<axis>]_<element>"

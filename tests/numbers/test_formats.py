@@ -187,6 +187,15 @@ def test_other_formats_travel_as_float32(fmt):
 # --- names ---
 
 
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4"])
+def test_names_of_the_ocp_lead_to_blocks_of_32(name):
+    with pytest.raises(ValueError, match=f"unknown format '{name}'; it is 'block32_fp") as refused:
+        parse_format(name)
+    (here,) = re.findall(r"it is '(\w+)' here", str(refused.value))
+    element = getattr(formats, {"mxfp4": "FP4_E2M1"}.get(name, name[2:].upper()))
+    assert parse_format(here) == formats.BlockFormat(element, 32)
+
+
 @pytest.mark.parametrize("fmt", ALL_FORMATS, ids=ids)
 def test_name_ints_pickle_and_copy_round_trip(fmt):
     assert parse_format(str(fmt)) == fmt
@@ -357,6 +366,13 @@ def test_table_has_a_row_for_every_name():
         ),
         (lambda: parse_format("bf17"), ValueError, "unknown format 'bf17'; did you mean bf16"),
         (lambda: parse_format("xyzzy"), ValueError, r"unknown format 'xyzzy'\. Names are fp32"),
+        (lambda: parse_format("float16"), ValueError, r"'float16'; it is 'fp16' here\. Names are"),
+        (
+            lambda: parse_format("uint8"),
+            ValueError,
+            r"'uint8'; whole numbers are 'ufixed8_f0' here, and codes with a scale 'affine8'\.",
+        ),
+        (lambda: parse_format("int32"), ValueError, "unknown format 'int32'"),
         (lambda: parse_format("e4m3 "), ValueError, "unknown format 'e4m3 '; did you mean e4m3"),
         (lambda: parse_format("e4m3_b7_b8"), ValueError, "'e4m3_b7_b8' gives its bias twice"),
         (lambda: parse_format("e4m3_inf_sat"), ValueError, "gives its overflow twice"),

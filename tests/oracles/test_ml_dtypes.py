@@ -10,6 +10,8 @@ Known differences, by design of ml_dtypes:
   float64.
 """
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -34,6 +36,14 @@ CASTS = {
 WITHOUT_NAN = {"float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
 
 PATTERNS = np.arange(2**16, dtype=np.uint16)
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_its_names_lead_to_these_formats(name):
+    with pytest.raises(ValueError, match=f"unknown format '{name}'; it is") as refused:
+        formats.parse_format(name)
+    (here,) = re.findall(r"it is '(\w+)' here", str(refused.value))
+    assert formats.parse_format(here) == CASTS[name]
 
 
 def _float32_inputs(fmt: FloatFormat) -> np.ndarray:

@@ -37,6 +37,8 @@ def test_defaults_are_those_of_torch() -> None:
     mine = inspect.signature(LossScaler).parameters
     for name, torchs in inspect.signature(torch.amp.GradScaler).parameters.items():
         assert name == "device" or mine[name].default == torchs.default
+    # Every rank takes a step, or none does, unless the user asks for otherwise.
+    assert mine["reduce"].default is True
 
 
 def test_trace_of_twelve_steps() -> None:
