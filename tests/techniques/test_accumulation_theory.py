@@ -118,6 +118,33 @@ def test_minimum_bits_of_many_layers_at_once():
     assert bits.tolist() == expected
 
 
+@pytest.mark.parametrize("name", ["n", "m_p", "chunk", "nzr"])
+def test_one_array_makes_an_array_of_the_bits(name: str):
+    plain = {"n": 4096, "m_p": 5, "chunk": 64, "nzr": 1.0}
+    bits = min_mantissa_bits(**plain)
+    assert type(bits) is int
+    found = min_mantissa_bits(**plain | {name: np.full((2, 1), plain[name])})
+    assert found.dtype == np.int64 and found.tolist() == [[bits], [bits]]
+
+
+@pytest.mark.parametrize("name", ["m_acc", "m_p", "n", "nzr"])
+def test_one_array_makes_an_array_of_the_loss(name: str):
+    plain = {"m_acc": 8, "m_p": 5, "n": 4096, "nzr": 1.0}
+    many = plain | {name: np.full((2, 1), plain[name])}
+    assert type(log_variance_lost(**plain)) is float
+    assert log_variance_lost(**many).tolist() == [[log_variance_lost(**plain)]] * 2
+    assert [type(value) for value in vrr(**plain)] == [float, float]
+    assert vrr(**many)[1].tolist() == [[vrr(**plain)[1]]] * 2
+
+
+@pytest.mark.parametrize("name", ["m_acc", "n", "chunk", "nzr"])
+def test_one_array_makes_an_array_of_the_error(name: str):
+    plain = {"m_acc": 8, "n": 4096, "chunk": 64, "nzr": 1.0}
+    error = nmse(**plain)
+    assert type(error) is float
+    assert nmse(**plain | {name: np.full((2, 1), plain[name])}).tolist() == [[error], [error]]
+
+
 def test_the_bits_found_pass_and_one_fewer_does_not():
     assert log_variance_lost(8, 5, 4096) == pytest.approx(4.20414, rel=1e-5)
     assert log_variance_lost(9, 5, 4096) == pytest.approx(0.987836, rel=1e-5)
