@@ -74,7 +74,8 @@ sanitize: $(VENV)/.has-lab,dev
 
 # This runs libFuzzer on the C++ entry points, with both sanitizers, for FUZZ_SECONDS. LPKERNELS_ISA
 # chooses the kernels. What libFuzzer finds is written to the current folder, and what it learned to
-# build/fuzz/corpus.
+# build/fuzz/corpus. Memory grows with what it has learned: to 2 GiB in 39,000 inputs, which is all
+# that libFuzzer grants itself.
 FUZZ_SECONDS ?= 1800
 fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
 	$(BIN)/cmake -G Ninja -S . -B build/fuzz -DLPKERNELS_SANITIZE=ON \
@@ -84,7 +85,7 @@ fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
 	$(BIN)/cmake --build build/fuzz --target lpk_fuzz
 	mkdir -p build/fuzz/corpus
 	OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 build/fuzz/lpk_fuzz -max_len=4096 -len_control=10 \
-		-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus
+		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=8192 -print_final_stats=1 build/fuzz/corpus
 
 gpu:
 	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .
