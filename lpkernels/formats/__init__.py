@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from lpkernels.formats._elsewhere import what_is_meant
+from lpkernels.formats._elsewhere import name_here
 from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
 from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
 from lpkernels.formats._named import (
@@ -39,6 +39,7 @@ from lpkernels.formats._named import (
     parse_float_name,
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
+from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.integers import (
     AFFINE,
     BLOCK,
@@ -131,9 +132,10 @@ def _parse(name: str) -> Format:
     if match := _BLOCK_NAME.fullmatch(name):
         size, axis, element = match.groups()
         return BlockFormat(element, int(size), axis=-1 if axis is None else int(axis))
+    meant = name_here(name) or did_you_mean(name, list(NAMED))
     raise ValueError(
-        f"parse_format: unknown format {name!r}{what_is_meant(name, list(NAMED))} Names are "
-        f"{', '.join(NAMED)}, or of the forms e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan], "
+        f"parse_format: unknown format {name!r}{meant} Names are {', '.join(NAMED)}, or of "
+        "the forms e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan], "
         "[u]fixed<word>_f<frac>[_wrap], affine<bits>[_sym][_axis<axis>], "
         "block<size>[_axis<axis>]_<element>"
     )
@@ -148,9 +150,10 @@ def as_format(fmt: Format | str) -> Format:
         return parse_format(fmt)
     if isinstance(fmt, Format):
         return fmt
+    instead = "; for example 'e4m3fn' or FloatFormat(4, 3, specials='fn')"
     raise TypeError(
-        f"expected a format or its name, got {fmt!r} ({type(fmt).__name__}); for example "
-        "'e4m3fn' or FloatFormat(4, 3, specials='fn')"
+        f"expected a format or its name, got {fmt!r} ({type(fmt).__name__})"
+        f"{name_here(str(fmt)) or instead}"
     )
 
 

@@ -2,8 +2,6 @@
 
 import re
 
-from lpkernels.formats.checks import did_you_mean
-
 _NAMES = {
     "float": "fp32",
     "float32": "fp32",
@@ -29,8 +27,8 @@ _NAMES = {
 _INTEGER = re.compile(r"(u?)int([1-9]|1[0-6])")
 
 
-def what_is_meant(name: str, known: list[str]) -> str:
-    """What to write for a name that is no format's: the end of a sentence that says so."""
+def name_here(name: str) -> str:
+    """The end of a sentence about a name that is no format's: what to write here; "" if unknown."""
     lower = name.lower().removeprefix("torch.")
     if lower in _NAMES:
         return f"; it is {_NAMES[lower]!r} here."
@@ -38,4 +36,4 @@ def what_is_meant(name: str, known: list[str]) -> str:
         unsigned, bits = match.groups()
         fixed = f"{unsigned and 'u'}fixed{bits}_f0"
         return f"; whole numbers are {fixed!r} here, and codes with a scale 'affine{bits}'."
-    return did_you_mean(name, known)
+    return ""
