@@ -9,7 +9,6 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from lpkernels.formats._elsewhere import name_here
 from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
 from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
 from lpkernels.formats._named import (
@@ -40,6 +39,7 @@ from lpkernels.formats._named import (
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.elsewhere import name_here
 from lpkernels.formats.integers import (
     AFFINE,
     BLOCK,

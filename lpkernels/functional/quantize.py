@@ -20,6 +20,7 @@ from lpkernels.formats import (
     format_from_ints,
     parse_format,
 )
+from lpkernels.formats.elsewhere import name_here
 from lpkernels.formats.integers import AFFINE, KIND
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
@@ -193,9 +194,11 @@ def lowered(
         return _checks.constant(_format_ints, fmt) + mode, stochastic
     if isinstance(fmt, FloatFormat | FixedFormat | AffineFormat | BlockFormat):
         return fmt.to_ints() + mode, stochastic
+    here = name_here(str(fmt)) if isinstance(fmt, torch.dtype) else ""
+    example = '; for example "e5m2", lp.FloatFormat(5, 2) or lp.Quantizer("e5m2", "stochastic")'
     raise TypeError(
-        f"{function}: fmt must be a format, its name or a Quantizer, got {type(fmt).__name__}; "
-        'for example "e5m2", lp.FloatFormat(5, 2) or lp.Quantizer("e5m2", "stochastic")'
+        f"{function}: fmt must be a format, its name or a Quantizer, got {type(fmt).__name__}"
+        f"{here or example}"
     )
 
 

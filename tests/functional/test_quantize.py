@@ -315,6 +315,7 @@ def test_quantize_deterministic_modes_leave_generators_alone(backend):
         (lambda x: lp.quantize(x, "e5m2", "sideways"), ValueError, "sideways"),
         (lambda x: lp.quantize(x, "e5m2", 3), TypeError, "rounding must be a str, got int"),
         (lambda x: lp.quantize(x, "e99m2"), ValueError, "e99m2|exp_bits"),
+        (lambda x: lp.quantize(x, torch.float8_e4m3fn), TypeError, "dtype; it is 'fp8_e4m3' here"),
         (lambda x: lp.quantize(x, 8), TypeError, "fmt must be a format, its name or a Quantizer"),
         (
             lambda x: lp.quantize(x, "e5m2", "stochastic", random_bits=33),
