@@ -62,7 +62,7 @@ def tiles_of(
     found = []
     for launch in started:
         tiers = launch.told.get("TIERS", ())
-        names = [plans.kernel_name(tier, acc) for tier in tiers] or ["wide"]
+        names = [plans.kernel_name(tier, acc) for tier in tiers] or [plans.EXACT]
         if sizes_of(launch) == sizes and kernel in names:
             found.append((launch.told["BM"], launch.told["BN"]))
     return found
@@ -102,7 +102,7 @@ def test_splits_and_scratch_are_those_that_are_launched(
         sizes = (shape.m, shape.n, shape.k)
         mine = [launch for launch in certified if sizes_of(launch) == sizes]
         shared = [launch for launch in mine if launch.argument("parts") is not None]
-        if plan.kernel != "wide":
+        if plan.kernel != plans.EXACT:
             assert (plan.splits > 1) == bool(shared)
         if not shared:
             continue
@@ -110,7 +110,7 @@ def test_splits_and_scratch_are_those_that_are_launched(
         groups = triton_tiers.groups(triton_tiers.tiers(case.acc.to_ints()))
         made = [launch.argument("made").numel() for launch in shared[: len(groups)]]
         assert plan.scratch == 4 * (sum(made) + shared[0].argument("parts").numel())
-        if plan.kernel != "wide":
+        if plan.kernel != plans.EXACT:
             assert shared[0].grid == (plan.tiles, plan.splits)
         # A thread has 16 sums of float64 or 32 of float32.
         for launch in shared:
