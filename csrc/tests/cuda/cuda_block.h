@@ -1,12 +1,15 @@
 // Random products for the CUDA kernels, and what plain loops make of them.
 #pragma once
 
+#include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "cuda/operands/pack_map.h"
 #include "cuda/product/tiles.h"
 #include "tests/check.h"
+#include "tests/groups.h"
 #include "tests/sums.h"
 
 namespace lpk_test {
@@ -171,5 +174,23 @@ class CudaSums {
   std::vector<int64_t> positions_, starts_;
   int64_t length_ = problem_.k;
 };
+
+// Numbers of some significant bits and exponents.
+inline CudaSums::Values numbers(int bits, int low, int high) {
+  return [=](Source& source) {
+    const int most = (1 << bits) - 1;
+    const auto x = static_cast<float>(source.between(-most, most));
+    return std::ldexp(x, source.between(low, high) - bits);
+  };
+}
+// The same with now and then one of another kind.
+inline CudaSums::Values specials_in(CudaSums::Values plain) {
+  return [plain](Source& source) { return source.once_in(40) ? special(source) : plain(source); };
+}
+
+// Rows and columns of outputs that ask for each of the tiles of cut.h on one processor.
+constexpr std::pair<int, int> kSizesOfShapes[] = {{128, 128}, {128, 60}, {60, 128},
+                                                  {250, 30},  {30, 250}, {500, 15},
+                                                  {15, 500},  {1500, 1}, {1, 700}};
 
 }  // namespace lpk_test

@@ -85,6 +85,21 @@ void run_rule(const Job& job) {
   run_layouts<Ruled<Rule>::template Tile>(job);
 }
 
+// Runs a rule that has tiles of every shape. kPacked: some of them read operands that lie side by
+// side; without it, elements are looked up in all but the square ones.
+template <class Rule, bool kPacked>
+void run_shapes(const Job& job) {
+  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
+  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
+    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
+    if constexpr (kPacked) {
+      if (!lpk::cuda::reads_tables(job.sums))
+        return run_reported<lpk::cuda::TileOfShape<Rule, false, kRows, kCols>>(job);
+    }
+    run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
+  });
+}
+
 // Runs the certified kernel of the plan's tier.
 void run_tier(const Job& job);
 

@@ -8,16 +8,6 @@
 namespace lpk_test {
 namespace {
 
-// Runs a rule that has tiles of every shape, which look elements up unless they are square.
-template <class Rule>
-void run_rare_shapes(const Job& job) {
-  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
-  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
-    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
-    run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
-  });
-}
-
 template <bool kBfloat16>
 struct Half {
   template <bool kTables, bool kChunked>
@@ -75,23 +65,23 @@ void run_tier(const Job& job) {
     case Tier::kTwoStepClipped:
       return run_rule<TwoStepRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kTwoStepOdd:
-      return run_rare_shapes<TwoStepRule<OddSum, Limit::kWatched>>(job);
+      return run_shapes<TwoStepRule<OddSum, Limit::kWatched>, false>(job);
     case Tier::kSplitClipped:
       return run_rule<SplitRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kSplitOdd:
-      return run_rare_shapes<SplitRule<OddSum, Limit::kWatched>>(job);
+      return run_shapes<SplitRule<OddSum, Limit::kWatched>, false>(job);
     case Tier::kFloorClipped:
       return run_rule<FloorRule<NearestSum, Limit::kClipped>>(job);
     case Tier::kFloorOdd:
-      return run_rare_shapes<FloorRule<OddSum, Limit::kWatched>>(job);
+      return run_shapes<FloorRule<OddSum, Limit::kWatched>, false>(job);
     case Tier::kTruncated:
       return run_rule<lpk::cuda::TruncationRule>(job);
     case Tier::kStochastic:
       return run_layouts<lpk::cuda::StochasticTile>(job);
     case Tier::kDoubleSplit:
-      return run_rare_shapes<lpk::cuda::DoubleSplitRule>(job);
+      return run_shapes<lpk::cuda::DoubleSplitRule, false>(job);
     case Tier::kDoubleFloor:
-      return run_rare_shapes<lpk::cuda::DoubleFloorRule>(job);
+      return run_shapes<lpk::cuda::DoubleFloorRule, false>(job);
     case Tier::kConverted:
       return run_rule<lpk::cuda::ConvertRule>(job);
     case Tier::kHardwareHalf:

@@ -73,14 +73,6 @@ void check_banks(const Accesses& all, const std::string& where) {
   }
 }
 
-CudaSums::Values numbers(int bits, int low, int high) {
-  return [=](Source& source) {
-    const int most = (1 << bits) - 1;
-    return std::ldexp(static_cast<float>(source.between(-most, most)),
-                      source.between(low, high) - bits);
-  };
-}
-
 std::vector<AccumulatorSpec> specs() {
   const FormatInts e6m9 = float_ints(6, 9);
   using A = AccumulatorSpec;
@@ -142,15 +134,7 @@ void check_shapes(const FormatInts& format, const CudaSums::Values& values, Tier
   Source source(13);
   std::set<std::pair<int, int>> shapes;
   const AccumulatorSpec spec = AccumulatorSpec{"shapes", format}.chunked(8);
-  for (const auto& [m, n] : {std::pair{128, 128},
-                             {128, 60},
-                             {60, 128},
-                             {250, 30},
-                             {30, 250},
-                             {500, 15},
-                             {15, 500},
-                             {1500, 1},
-                             {1, 700}}) {
+  for (const auto& [m, n] : kSizesOfShapes) {
     for (const bool gathers : {false, true}) {
       CudaSums sums({1, m, n, 21, gathers, false}, spec, values, values, source);
       sums.job.processors = 1;

@@ -11,18 +11,6 @@
 namespace lpk_test {
 namespace {
 
-// Numbers of some significant bits and exponents; now and then one of another kind.
-CudaSums::Values numbers(int bits, int low, int high) {
-  return [=](Source& source) {
-    const int most = (1 << bits) - 1;
-    const auto x = static_cast<float>(source.between(-most, most));
-    return std::ldexp(x, source.between(low, high) - bits);
-  };
-}
-CudaSums::Values specials_in(CudaSums::Values plain) {
-  return [plain](Source& source) { return source.once_in(40) ? special(source) : plain(source); };
-}
-
 struct Operands {
   const char* name;
   CudaSums::Values left, right;

@@ -14,17 +14,6 @@
 namespace lpk_test {
 namespace {
 
-// Numbers of some significant bits and exponents.
-CudaSums::Values numbers(int bits, int low, int high) {
-  return [=](Source& source) {
-    const int most = (1 << bits) - 1;
-    return std::ldexp(static_cast<float>(source.between(-most, most)),
-                      source.between(low, high) - bits);
-  };
-}
-CudaSums::Values specials_in(CudaSums::Values plain) {
-  return [plain](Source& source) { return source.once_in(40) ? special(source) : plain(source); };
-}
 CudaSums::Values zeros_in(CudaSums::Values plain) {
   return [plain](Source& source) {
     if (!source.once_in(2)) return plain(source);
@@ -109,16 +98,7 @@ class Grid {
 void test_cuda_shapes() {
   Grid grid;
   for (const Asked& asked : tiers()) {
-    for (const auto& [m, n] : {std::pair{128, 128},
-                               {128, 60},
-                               {60, 128},
-                               {250, 30},
-                               {30, 250},
-                               {500, 15},
-                               {15, 500},
-                               {1500, 1},
-                               {1, 700}})
-      grid.run(asked, m, n);
+    for (const auto& [m, n] : kSizesOfShapes) grid.run(asked, m, n);
     grid.check_kept(asked.tier);
   }
 }
