@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
 from lpkernels.experiments.sweeps.leases import HELD, Note
 from lpkernels.experiments.sweeps.log import all_cells, specs_of
-from lpkernels.experiments.sweeps.places import LEASE, Places, read_cell
+from lpkernels.experiments.sweeps.places import LEASE, LOG, Places, read_cell
 from lpkernels.experiments.sweeps.results import Result
 from lpkernels.experiments.sweeps.sources import cell_name, config_digits, version_of
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
@@ -70,10 +70,9 @@ def read_results(path: str | Path, *, sources: str = "") -> Results:
         ValueError: they hold something else, or a cell's record is damaged; of several other
             versions none was chosen.
     """
-    path = Path(path)
-    if path.is_file() and path.name != Places(path.parent).log.name:
-        return _read_file(path)
-    places = Places(path.parent if path.is_file() else path)
+    places = _places(Path(path))
+    if places is None:
+        return _read_file(Path(path))
     specs = specs_of(places)
     cells = all_cells(specs)
     ended = places.finished() | places.given_up()
@@ -95,6 +94,20 @@ def read_results(path: str | Path, *, sources: str = "") -> Results:
         "cells": len(cells),
     }
     return Results(header, results, dict(others))
+
+
+def _places(path: Path) -> Places | None:
+    """The folder of a sweep, which its log names too; None for any other file."""
+    if not path.is_file():
+        return Places(path)
+    return Places(path.parent) if path.name == LOG else None
+
+
+def check_is_there(path: str | Path) -> None:
+    """Raises FileNotFoundError where `read_results` would find neither a folder nor a file."""
+    places = _places(Path(path))
+    if places is not None:
+        specs_of(places)
 
 
 def _names(cells: Sequence[Cell], ended: set[str], sources: str) -> dict[str, Cell]:
@@ -169,6 +182,13 @@ def _read_file(path: Path) -> Results:
             f"{path}: expected results that `lpkernels sweep table --export` wrote, schema "
             f"{SCHEMA}, got {header.get('kind')!r}, schema {header.get('schema')}"
         )
+    try:
+        SweepSpec.from_dict(header["spec"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: this version of lpkernels cannot read its specification; read it with the "
+            f"one that wrote it: {error}"
+        ) from error
     others = header.pop("others", {})
     results = []
     for record in found[1:]:
@@ -178,8 +198,14 @@ def _read_file(path: Path) -> Results:
 
 
 def read_status(folder: str | Path) -> Status:
-    """How far the sweep in a folder is; errors as in `read_results`."""
-    results, places = read_results(folder), Places(folder)
+    """How far the sweep in a folder is; errors as in `read_results`, and for a file of results."""
+    places = _places(Path(folder))
+    if places is None:
+        raise ValueError(
+            f"expected the folder of a sweep, got the file {str(folder)!r}; write the folder that "
+            f"`lpkernels sweep run` made, or `lpkernels sweep table {folder}` for results in a file"
+        )
+    results = read_results(folder)
     tries = places.tries()
     running, begun = [], []
     for cell in all_cells(specs_of(places)):

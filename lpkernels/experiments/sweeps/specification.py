@@ -149,7 +149,11 @@ def read_toml(path: str | Path, make: Callable[[Mapping[str, Any]], T]) -> T:
     if not path.is_file():
         raise FileNotFoundError(f"expected a specification (a TOML file) at {str(path)!r}")
     try:
-        return make(tomllib.loads(path.read_text(encoding="utf-8")))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected a specification in TOML: {error}") from error
+    try:
+        return make(tables)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from error
 

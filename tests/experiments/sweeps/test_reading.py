@@ -53,6 +53,24 @@ def test_what_is_no_sweep(tmp_path: Path) -> None:
         read_results(tmp_path)
 
 
+def test_the_status_of_a_file_says_what_to_write(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = write_results(run_sweep(toy.spec("a"), out, jobs=1, train=toy.train), tmp_path / "x")
+    with pytest.raises(ValueError, match=rf"got the file .*`lpkernels sweep table {path}` for"):
+        read_status(path)
+    assert read_status(out / "sweep.jsonl") == read_status(out)
+
+
+def test_a_specification_of_another_version_is_an_error_of_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = write_results(run_sweep(toy.spec("a"), out, jobs=1, train=toy.train), tmp_path / "x")
+    header, *lines = path.read_text().splitlines()
+    header = header.replace('"base": {', '"base": {"colour": 3, ')
+    path.write_text("\n".join([header, *lines]))
+    with pytest.raises(ValueError, match=rf"{path}: .* cannot read its specification; .*colour"):
+        read_results(path)
+
+
 def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
     def nothing(*arguments: object) -> None:
         raise KeyboardInterrupt
