@@ -28,13 +28,16 @@ def show_table(table: Table) -> None:
 
 
 def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
-    """An option's callback: its value must pass `check`, else the error names the option."""
+    """The callback of an option or argument: its value must pass `check`, else the error names it.
+
+    It runs before options that are missing are named: a file that is not there is named first.
+    """
 
     def callback(value: Any) -> Any:
         if value is not None and value != "":
             try:
                 check(value)
-            except (TypeError, ValueError) as error:
+            except (OSError, TypeError, ValueError) as error:
                 raise typer.BadParameter(str(error)) from error
         return value
 
@@ -52,7 +55,7 @@ def rounding_name(name: str) -> None:
         raise ValueError(f"expected one of {', '.join(ROUNDINGS)}, got {name!r}")
 
 
-Out = Annotated[Path, typer.Option(help="Folder for records and checkpoints.")]
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for records and checkpoints.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -21,12 +21,19 @@ from lpkernels.experiments.sweeps.frontiers.specification import (
     read_frontier_spec,
     settings_of,
 )
-from lpkernels.experiments.sweeps.frontiers.store import Measured, check_space, read_measured
+from lpkernels.experiments.sweeps.frontiers.store import (
+    Measured,
+    check_space,
+    read_measured,
+    read_study_spec,
+)
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
 from lpkernels.techniques.pareto.selection import METHODS
 
+# Text that is printed as it is, whatever the width of the terminal.
+_PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
 _NAMES = ("cap", "engine", "jobs", "known", "measure", "rank", "task", "truth")
 _PICTURES = ("frontier", "matrix", "singular-values", "choices")
 
@@ -50,10 +57,25 @@ def _picture(name: str) -> None:
         raise ValueError(f"expected one of {', '.join(_PICTURES)}, got {name!r}")
 
 
-Folder = Annotated[Path, typer.Argument(help="The folder of a study.")]
+def _are_there(paths: list[Path]) -> None:
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(
+                f"expected the folder of a study or a file of records at {str(path)!r}; `lpkernels "
+                "frontier run` makes a study"
+            )
+
+
+Folder = Annotated[
+    Path, typer.Argument(callback=valid(read_study_spec), help="The folder of a study.")
+]
 KnownFile = Annotated[
     Path | None,
-    typer.Option("--known", help="Errors of other tasks, a file of `lpkernels frontier table`."),
+    typer.Option(
+        "--known",
+        callback=valid(ErrorMatrix.load),
+        help="Errors of other tasks, a file of `lpkernels frontier table`.",
+    ),
 ]
 Task = Annotated[str, typer.Option(help="Only this task; default: all.")]
 Rank = Annotated[int, typer.Option(min=1, help="With --known: dimensions of the embeddings.")]
@@ -64,8 +86,15 @@ Cap = Annotated[
 
 @app.command()
 def run(
-    spec: Annotated[Path, typer.Argument(help="Tasks and configurations, a TOML file.")],
-    out: Annotated[Path, typer.Option(help="Folder of the study, made or continued.")],
+    spec: Annotated[
+        Path,
+        typer.Argument(
+            callback=valid(read_frontier_spec), help="Tasks and configurations, a TOML file."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder of the study, made or continued.")
+    ],
     known: KnownFile = None,
     measure: Annotated[
         int | None,
@@ -112,7 +141,7 @@ def run(
     check_one_process("frontier run")
     from lpkernels.experiments.sweeps.frontiers.measuring import Engine, run_study
 
-    others = _matrix(known, "--known")
+    others = _matrix(known)
     try:
         with _named_options():
             found = run_study(
@@ -129,7 +158,7 @@ def run(
     except Interrupted as stop:
         stopped(stop, _command())
     except OSError as error:
-        console.print(error.strerror or str(error), soft_wrap=True, highlight=False, markup=False)
+        console.print(error.strerror or str(error), **_PLAIN)
         raise typer.Exit(1) from error
     _show_lost(found)
     console.print(f"results in {out}; next: lpkernels frontier predict {out}", soft_wrap=True)
@@ -220,35 +249,36 @@ def choose(
         index = best(frontier, size)
     configuration = found.spec.space[index]
     recipe = TrainingRecipe(*configuration)
-    _show_choice(name, frontier, index, found)
-    console.print(str(recipe.policy), highlight=False, soft_wrap=True, markup=False)
+    where = f"{name}, at most {bytes_text(size)}"
+    console.print(f"choice for {where}: {_choice(frontier, index, found)}", **_PLAIN)
+    console.print(f"recipe: {recipe}", **_PLAIN)
     options = [
         f"--{field.replace('_', '-')} {value}"
         for field, value in settings_of(configuration).items()
         if value
     ]
-    console.print(f"lpkernels train {' '.join(options)}", highlight=False, soft_wrap=True)
+    console.print(f"lpkernels train {' '.join(options)}", **_PLAIN)
     if save is not None:
         console.print(f"recipe in {recipe.save(save)}")
 
 
-def _show_choice(name: str, frontier: Frontier, index: int, found: Measured) -> None:
+def _choice(frontier: Frontier, index: int, found: Measured) -> str:
+    """A configuration in words."""
     measured = frontier.measured[index] == frontier.measured[index]
     low, high = frontier.band.error_low[index], frontier.band.error_high[index]
     band = "measured" if measured else f"predicted, {low:.4f} .. {high:.4f}"
-    console.print(
-        f"{name}: {found.spec.space.name(index)}, {bytes_text(frontier.memory[index])}, error "
-        f"{frontier.predicted[index]:.4f} ({band})",
-        highlight=False,
-        soft_wrap=True,
-    )
+    size, error = bytes_text(frontier.memory[index]), frontier.predicted[index]
+    return f"{found.spec.space.name(index)}, {size}, error {error:.4f} ({band})"
 
 
 @app.command()
 def plot(
     sources: Annotated[
         list[Path],
-        typer.Argument(help="Folders of studies; for choices records of bench.frontier_study."),
+        typer.Argument(
+            callback=valid(_are_there),
+            help="Folders of studies; for choices records of bench.frontier_study.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
     what: Annotated[
@@ -258,7 +288,11 @@ def plot(
     task: Task = "",
     rank: Rank = 3,
     truth: Annotated[
-        Path | None, typer.Option(help="Errors in which the true frontiers are, where known.")
+        Path | None,
+        typer.Option(
+            callback=valid(ErrorMatrix.load),
+            help="Errors in which the true frontiers are, where known.",
+        ),
     ] = None,
     cap: Annotated[
         str, typer.Option(callback=valid(bytes_from), help="A memory cap to draw: 64KiB.")
@@ -278,7 +312,7 @@ def plot(
         with _named_options("--out"):
             picture = pictures.plot_counts(rows, out)
     elif what == "frontier":
-        each, true = _to_draw(sources, known, task, rank, _matrix(truth, "--truth"))
+        each, true = _to_draw(sources, known, task, rank, _matrix(truth))
         with _named_options("--out"):
             size = bytes_from(cap) if cap else None
             picture = pictures.plot_frontiers(each, out, truth=true, cap=size)
@@ -326,15 +360,14 @@ def _measured(folder: Path) -> Measured:
         return read_measured(folder)
 
 
-def _matrix(path: Path | None, option: str) -> ErrorMatrix | None:
-    with _named_options(option):
-        return None if path is None else ErrorMatrix.load(path)
+def _matrix(path: Path | None) -> ErrorMatrix | None:
+    return None if path is None else ErrorMatrix.load(path)
 
 
 def _frontiers(
     folder: Path, known: Path | None, task: str, rank: int
 ) -> tuple[Measured, dict[str, Frontier]]:
-    found, others = _measured(folder), _matrix(known, "--known")
+    found, others = _measured(folder), _matrix(known)
     with _named_options():
         if task:
             found.spec.config(task)
@@ -345,4 +378,4 @@ def _show_lost(found: Measured) -> None:
     if found.lost:
         console.print(f"{len(found.lost)} runs gave no error and count as missing:")
     for text in found.lost:
-        console.print(f"  {text}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"  {text}", **_PLAIN)

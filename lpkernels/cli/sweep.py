@@ -7,10 +7,16 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from lpkernels.cli._options import check_one_process, console, show_table, stopped
+from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
 from lpkernels.experiments.sweeps.engines import ENGINES
-from lpkernels.experiments.sweeps.reading import Results, read_results, read_status, write_results
+from lpkernels.experiments.sweeps.reading import (
+    Results,
+    check_is_there,
+    read_results,
+    read_status,
+    write_results,
+)
 from lpkernels.experiments.sweeps.specification import read_spec
 from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -24,7 +30,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Sweep = Annotated[Path, typer.Argument(help="The folder of a sweep, or a file of its results.")]
+Sweep = Annotated[
+    Path,
+    typer.Argument(
+        callback=valid(check_is_there), help="The folder of a sweep, or a file of its results."
+    ),
+]
 Reference = Annotated[
     str, typer.Option(help="The arm to compare with; default: what the specification says.")
 ]
@@ -38,8 +49,12 @@ Sources = Annotated[
 
 @app.command()
 def run(
-    spec: Annotated[Path, typer.Argument(help="The specification, a TOML file.")],
-    out: Annotated[Path, typer.Option(help="Folder of the sweep, made or continued.")],
+    spec: Annotated[
+        Path, typer.Argument(callback=valid(read_spec), help="The specification, a TOML file.")
+    ],
+    out: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder of the sweep, made or continued.")
+    ],
     jobs: Annotated[
         int | None,
         typer.Option(

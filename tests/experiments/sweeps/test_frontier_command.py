@@ -106,7 +106,9 @@ def test_choose_says_and_saves_a_recipe(spec: Path, known: Path, tmp_path: Path)
     assert result.exit_code == 0, result.output
     recipe = TrainingRecipe.load(saved)
     index = SPACE.index((recipe.low.fmt, recipe.high.fmt))
-    assert f"noisy: {SPACE.name(index)}" in result.output
+    choice, said, *_ = result.output.splitlines()
+    assert choice.startswith(f"choice for noisy, at most 1.00 MiB: {SPACE.name(index)}, ")
+    assert said == f"recipe: {recipe}"
     # The command that is printed trains in this configuration.
     line = next(line for line in result.output.splitlines() if line.startswith("lpkernels train"))
     given = re.findall(r"--([a-z-]+) (\S+)", line)
@@ -143,9 +145,17 @@ def test_wrong_options_are_named(spec: Path, known: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").glob("cells/*"))
 
 
+def test_a_missing_file_is_named_before_a_missing_option(tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    fails("'folder'", "expected the folder of a study at", "choose", none)
+    fails("'spec'", "expected a specification (a TOML file) at", "run", none)
+    fails("'sources'", "expected the folder of a study or a file of records", "plot", none)
+    fails("--known", "No such file", "plot", tmp_path, "--known", none)
+    fails("--truth", "No such file", "plot", tmp_path, "--truth", none)
+
+
 def test_wrong_folders_and_pictures_are_named(spec: Path, tmp_path: Path) -> None:
-    result = call("predict", tmp_path / "none")
-    assert result.exit_code == 2 and "expected the folder of a study" in result.output
+    fails("'folder'", "expected the folder of a study", "predict", tmp_path / "none")
     fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
 
 

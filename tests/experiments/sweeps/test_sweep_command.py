@@ -28,6 +28,10 @@ operands = "affine4"
 """
 
 
+#: The results of sweeps that the pages show.
+RECORDS = sorted((Path(__file__).parents[3] / "bench" / "results").glob("sweep-*.jsonl"))
+
+
 def call(*arguments: object) -> Any:
     return commands.call("sweep", *arguments)
 
@@ -75,6 +79,13 @@ def test_run_status_table_plot(spec: Path, tmp_path: Path) -> None:
     assert curve.stat().st_size > 1000
     wrong = call("plot", exported, "--against", "bits", "--out", curve)
     assert wrong.exit_code == 2 and "expected a field of the records" in wrong.output
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_published_results_are_shown(path: Path) -> None:
+    result = call("table", path)
+    assert result.exit_code == 0, result.output
+    assert read_results(path).spec.compare in result.output
 
 
 def test_a_cell_is_the_run_that_train_makes(spec: Path, tmp_path: Path) -> None:
@@ -145,9 +156,14 @@ def test_failed_cells_are_shown_and_the_exit_code_says_so(
             "expected one of processes, ray, dask",
         ),
         (["run", "WRONG", "--out", "x"], "unknown section 'part'"),
+        (["run", "none.toml"], "expected a specification (a TOML file) at 'none.toml'"),
+        (["run", "RESULTS"], "expected a specification in TOML"),
+        (["run", "SPEC", "--out", "SPEC"], "is a file"),
         (["status", "x"], "expected the folder of a sweep at 'x'"),
+        (["status", "RESULTS"], "write the folder that `lpkernels sweep run` made"),
         (["table", "SPEC"], "is not a JSON record"),
         (["plot", "x", "--out", "x.png"], "expected the folder of a sweep at 'x'"),
+        (["plot", "x"], "expected the folder of a sweep at 'x'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -161,7 +177,7 @@ def test_errors_are_messages(
     monkeypatch.chdir(tmp_path)
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(TOML)
-    paths = {"SPEC": str(spec), "WRONG": str(wrong)}
+    paths = {"SPEC": str(spec), "WRONG": str(wrong), "RESULTS": str(RECORDS[0])}
     result = call(*(paths.get(argument, argument) for argument in arguments))
     assert result.exit_code == 2, result.output
     assert message in result.output
