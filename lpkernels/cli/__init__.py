@@ -50,6 +50,29 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from lpkernels.report.doctor import versions
+
+        console.print(versions(), highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _before_commands(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the versions of lpkernels and torch, and the backends that run here.",
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
     """The entry point; a lacking package of the [lab] extra is a message, not a traceback."""
     try:

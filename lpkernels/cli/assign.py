@@ -6,6 +6,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from lpkernels.cli._options import Seed, console, show_table, valid
+from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.assignment.asking import BASELINES, Request
 from lpkernels.techniques.assignment.demotion import Order
 
@@ -75,8 +76,8 @@ def assign(
     made, scores, kept = _made(request, workload, batch, lr, seed, score)
     _show(made, scores, f"{model} on {data}, batches of {batch}")
     console.print(
-        f"kept for backward, as the trace predicts: {kept.bytes / 2**20:,.1f} MiB, of which "
-        f"{kept.packed / 2**20:,.1f} MiB are codes",
+        f"kept for backward, as the trace predicts: {bytes_text(kept.bytes)}, of which "
+        f"{bytes_text(kept.packed)} are codes",
         highlight=False,
     )
     if save is not None:

@@ -20,6 +20,13 @@ _TOOLS = {
 _VARIABLES = ("LPKERNELS_BACKEND", "LPKERNELS_ISA", "LPKERNELS_CUDA", "LPKERNELS_DEBUG")
 
 
+def versions() -> str:
+    """The version of lpkernels in a line of its own; torch's, and the available backends."""
+    status = lpkernels.backends.status()
+    backends = ", ".join(name for name in status if status[name] == "available")
+    return f"lpkernels {lpkernels.__version__}\ntorch {_version('torch')}, backends: {backends}"
+
+
 def backend_table() -> Table:
     """Every backend: available, or the reason it is not."""
     table = Table(title="Backends")

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import lpkernels
 from lpkernels.cli import main
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
 from lpkernels.experiments.training.config import RunConfig
@@ -46,6 +48,14 @@ def test_help_has_an_example(command: str) -> None:
 def test_help_lists_the_commands() -> None:
     result = call("--help")
     assert all(command in result.output for command in COMMANDS)
+
+
+def test_version_names_lpkernels_torch_and_backends() -> None:
+    result = call("--version")
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first == f"lpkernels {lpkernels.__version__}"
+    assert second.startswith(f"torch {torch.__version__}, backends: reference")
 
 
 def test_formats_lists_all_and_details_one() -> None:
