@@ -4,6 +4,8 @@
 choose, forward and backward, with the same bits on every backend.
 """
 
+from typing import TYPE_CHECKING
+
 from lpkernels import backends, formats, functional, nn, techniques
 from lpkernels.arithmetic import (
     NATIVE,
@@ -20,6 +22,7 @@ from lpkernels.formats import (
     FloatFormat,
     parse_format,
 )
+from lpkernels.formats.checks import did_you_mean
 from lpkernels.functional import count, matmul, pack, quantize, seed_from, unpack
 from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
@@ -60,3 +63,18 @@ __all__ = [
     "techniques",
     "unpack",
 ]
+
+# A type checker, which would take it for the promise of any attribute, does not see it.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Answers a name that is not here with the place where it is, or with names near it."""
+        homes = [
+            nn,
+            functional,
+            formats,
+            *(getattr(techniques, each) for each in techniques.__all__),
+        ]
+        places = [f"{home.__name__}.{name}" for home in homes if name in home.__all__]
+        where = f"; it is {' or '.join(places)}" if places else did_you_mean(name, __all__)
+        raise AttributeError(f"module 'lpkernels' has no attribute {name!r}{where}")

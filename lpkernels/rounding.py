@@ -31,6 +31,7 @@ from fractions import Fraction
 import numpy as np
 
 from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats.elsewhere import rounding_here
 
 #: The rounding modes; the position is the code that crosses the op boundary.
 ROUNDINGS = (
@@ -72,6 +73,7 @@ def check_rounding(rounding: object, owner: str = "rounding") -> str:
     if rounding not in ROUNDINGS:
         raise ValueError(
             f"{owner}: rounding must be one of {', '.join(ROUNDINGS)}; got {rounding!r}"
+            f"{rounding_here(rounding)}"
         )
     return rounding
 

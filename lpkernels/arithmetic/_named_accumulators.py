@@ -8,6 +8,7 @@ from lpkernels.arithmetic._text import parse_options
 from lpkernels.arithmetic._units import UNITS
 from lpkernels.formats import Format, as_format
 from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.elsewhere import name_here
 
 #: What torch itself does: fp32 sums in the hardware's own order.
 NATIVE = Accumulator("fp32", order="native")
@@ -72,14 +73,12 @@ def _named_or_parsed(name: str) -> Accumulator:
         sum_format = as_format("fp32" if native else fmt)
     except ValueError as error:
         known = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
+        named = ", ".join(n for n in NAMED_ACCUMULATORS if n not in UNITS)
+        meant = "." if name_here(fmt) else did_you_mean(name, known)
         raise ValueError(
-            f"accumulator: unknown name {name!r}{did_you_mean(name, known)} Names are "
-            f"{', '.join(n for n in NAMED_ACCUMULATORS if n not in UNITS)}, those of `lpkernels "
-            "units` (v100_fp16, h100_e4m3, ...), native[_chunk<n>...] or <format>[_chunk<n>]"
-            "[:<rounding>][:product=<format>][:product_rounding=<mode>][:outer=<format>]"
-            "[:outer_rounding=<mode>][:order=pairwise|compensated][:block=<n>:aligned_bits=<w>]"
-            "[:operands=<left>[,<right>]][:least_exponent=<L>][:interleaved=<m>]"
-            f"[:bits=<n>][:philox] ({error})"
+            f"accumulator: unknown name {name!r}{meant} Names are {named}, those of `lpkernels "
+            "units`, native, and <format>[_chunk<n>][:<rounding>], as e6m9_chunk64:toward_zero; "
+            f"help(lpkernels.Accumulator) has the other options ({error})"
         ) from error
     return Accumulator(
         sum_format,

@@ -1,16 +1,42 @@
 """Recipe: the arithmetic of a layer, forward and backward."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Concatenate, ParamSpec
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.formats import AffineFormat, Format
-from lpkernels.formats.checks import set_fields
+from lpkernels.formats.checks import did_you_mean, set_fields
+from lpkernels.formats.elsewhere import field_here
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 PRODUCTS = ("fprop", "dgrad", "wgrad")
+
+P = ParamSpec("P")
+
+
+def _names_fields(
+    make: Callable[Concatenate["Recipe", P], None],
+) -> Callable[Concatenate["Recipe", P], None]:
+    """The constructor, which answers a keyword that is no field with the field that is meant."""
+    known = list(inspect.signature(make).parameters)[1:]
+
+    @functools.wraps(make)
+    def checked(self: "Recipe", *args: P.args, **kwargs: P.kwargs) -> None:
+        for name in kwargs:
+            if name not in known:
+                meant = field_here(name) or did_you_mean(name, known)
+                raise TypeError(
+                    f"Recipe: has no field {name!r}{meant} Its fields are {', '.join(known)}"
+                )
+        make(self, *args, **kwargs)
+
+    return checked
 
 
 @dataclass(frozen=True, init=False)
@@ -45,6 +71,7 @@ class Recipe:
     wgrad: Accumulator
     input_range: RunningRange | None
 
+    @_names_fields
     def __init__(
         self,
         input: Quantizer | Format | str | None = None,

@@ -20,7 +20,6 @@ from lpkernels.cli._options import (
     check_one_process,
     console,
     is_given,
-    rounding_name,
     show_table,
     stopped,
     valid,
@@ -36,7 +35,7 @@ from lpkernels.cli.units import app as units_app
 from lpkernels.experiments.measuring.speed import measure, shape_from
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.recipes import recipe as named_recipe
-from lpkernels.rounding import ROUNDINGS
+from lpkernels.rounding import ROUNDINGS, check_rounding
 
 _INSTALL = 'pip install "lpkernels[lab]"'
 
@@ -88,7 +87,7 @@ def _benched(name: str) -> None:
 
 
 Rounding = Annotated[
-    str, typer.Option(callback=valid(rounding_name), help=f"One of {', '.join(ROUNDINGS)}.")
+    str, typer.Option(callback=valid(check_rounding), help=f"One of {', '.join(ROUNDINGS)}.")
 ]
 
 

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from lpkernels.experiments.processes.torchrun import launched
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.rounding import ROUNDINGS
 
 console = Console()
 # More columns than any table has.
@@ -50,12 +49,7 @@ def is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def rounding_name(name: str) -> None:
-    if name not in ROUNDINGS:
-        raise ValueError(f"expected one of {', '.join(ROUNDINGS)}, got {name!r}")
-
-
-Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for records and checkpoints.")]
+Out = Annotated[Path, typer.Option(help="Folder for records and checkpoints.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
 
 

@@ -95,6 +95,8 @@ Format = FloatFormat | FixedFormat | AffineFormat | BlockFormat
 _FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
 _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
 _BLOCK_NAME = re.compile(r"block(\d+)(?:_axis(-?\d+))?_(e\d.*|fp.*)")
+# A name of each kind.
+_EXAMPLES = ("bf16", "fp8_e4m3", "e5m10", "fixed8_f4", "affine8", "block32_fp8_e4m3")
 
 
 def parse_format(name: str) -> Format:
@@ -132,12 +134,12 @@ def _parse(name: str) -> Format:
     if match := _BLOCK_NAME.fullmatch(name):
         size, axis, element = match.groups()
         return BlockFormat(element, int(size), axis=-1 if axis is None else int(axis))
-    meant = name_here(name) or did_you_mean(name, list(NAMED))
+    meant = name_here(name) or did_you_mean(name.lower(), list(dict.fromkeys([*NAMED, *_EXAMPLES])))
+    if meant == ".":
+        meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
     raise ValueError(
-        f"parse_format: unknown format {name!r}{meant} Names are {', '.join(NAMED)}, or of "
-        "the forms e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan], "
-        "[u]fixed<word>_f<frac>[_wrap], affine<bits>[_sym][_axis<axis>], "
-        "block<size>[_axis<axis>]_<element>"
+        f"parse_format: unknown format {name!r}{meant} `lpkernels formats` lists names, and "
+        "docs/formats.md says how others are made"
     )
 
 

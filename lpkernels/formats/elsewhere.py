@@ -1,13 +1,20 @@
-"""What torch, ml_dtypes and the OCP specifications call formats that have other names here."""
+"""What formats, roundings and fields are called elsewhere: torch, ml_dtypes, papers, the OCP."""
 
 import re
 
+# Of several names any may be meant.
 _NAMES = {
     "float": "fp32",
     "float32": "fp32",
     "float16": "fp16",
     "half": "fp16",
     "bfloat16": "bf16",
+    "fp8": "fp8_e4m3 fp8_e5m2",
+    "float8": "fp8_e4m3 fp8_e5m2",
+    "fp6": "fp6_e3m2 fp6_e2m3",
+    "float6": "fp6_e3m2 fp6_e2m3",
+    "fp4": "fp4_e2m1",
+    "float4": "fp4_e2m1",
     "float8_e5m2": "fp8_e5m2",
     "float8_e4m3fn": "fp8_e4m3",
     "float8_e4m3": "e4m3",
@@ -23,6 +30,18 @@ _NAMES = {
     "mxfp4": "block32_fp4_e2m1",
     "mxfp4_e2m1": "block32_fp4_e2m1",
 }
+_ROUNDINGS = {
+    "sr": "stochastic",
+    "rne": "nearest_even",
+    "rna": "nearest_away",
+    "rtz": "toward_zero",
+}
+_FIELDS = {
+    "activation": "input",
+    "activations": "input",
+    "acc": "fprop dgrad wgrad",
+    "accumulator": "fprop dgrad wgrad",
+}
 # Of as many bits as AffineFormat may have.
 _INTEGER = re.compile(r"(u?)int([1-9]|1[0-6])")
 
@@ -31,9 +50,23 @@ def name_here(name: str) -> str:
     """The end of a sentence about a name that is no format's: what to write here; "" if unknown."""
     lower = name.lower().removeprefix("torch.")
     if lower in _NAMES:
-        return f"; it is {_NAMES[lower]!r} here."
+        return _here(_NAMES[lower])
     if match := _INTEGER.fullmatch(lower):
         unsigned, bits = match.groups()
         fixed = f"{unsigned and 'u'}fixed{bits}_f0"
         return f"; whole numbers are {fixed!r} here, and codes with a scale 'affine{bits}'."
     return ""
+
+
+def rounding_here(name: str) -> str:
+    """As `name_here`, for a name that is no rounding's."""
+    return _here(_ROUNDINGS.get(name.lower(), ""))
+
+
+def field_here(name: str) -> str:
+    """As `name_here`, for a name that is no field's of a recipe."""
+    return _here(_FIELDS.get(name, ""))
+
+
+def _here(names: str) -> str:
+    return f"; it is {' or '.join(map(repr, names.split()))} here." if names else ""

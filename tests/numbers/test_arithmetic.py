@@ -1,8 +1,9 @@
 """Quantizer, Accumulator, Recipe and the named ones: fields, text forms, integers."""
 
 import copy
+import inspect
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -270,6 +271,10 @@ def test_lba_keeps_twelve_bits():
 
 
 # --- Recipe ---
+
+
+def test_the_signature_of_a_recipe_names_its_fields():
+    assert list(inspect.signature(Recipe).parameters) == [field.name for field in fields(Recipe)]
 
 
 def test_recipe_takes_objects_and_names():

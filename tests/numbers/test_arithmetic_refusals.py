@@ -1,5 +1,7 @@
 """What quantizers, accumulators and recipes refuse, and what they say."""
 
+from dataclasses import replace
+
 import pytest
 
 from lpkernels.arithmetic import (
@@ -23,6 +25,8 @@ _BLOCK = {"block": 8, "aligned_bits": 20}
     ("call", "error", "message"),
     [
         (lambda: Quantizer("e5m2", "nearest"), ValueError, "use 'nearest_even' or 'nearest_away'"),
+        (lambda: Quantizer("e5m2", "sr"), ValueError, "got 'sr'; it is 'stochastic' here"),
+        (lambda: Quantizer("e5m2", "RNE"), ValueError, "got 'RNE'; it is 'nearest_even' here"),
         (
             lambda: Quantizer("e5m2", "even"),
             ValueError,
@@ -173,6 +177,11 @@ _BLOCK = {"block": 8, "aligned_bits": 20}
         (lambda: Accumulator("e6m9", rng="x"), ValueError, "Accumulator: rng must be 'fast' or"),
         (lambda: accumulator("e6m9_chunk0"), ValueError, "chunk must be at least 1, got 0"),
         (
+            lambda: accumulator("fp8"),
+            ValueError,
+            r"unknown name 'fp8'\. Names are .*unknown format 'fp8'; it is 'fp8_e4m3' or 'fp8",
+        ),
+        (
             lambda: accumulator("lba_m7e5"),
             ValueError,
             "unknown name 'lba_m7e5'; did you mean lba_m",
@@ -190,6 +199,9 @@ _BLOCK = {"block": 8, "aligned_bits": 20}
         ),
         (lambda: accumulator_from_ints((0,) * 8), ValueError, "expected the 35 integers"),
         (lambda: Recipe(input="e5m2:near"), ValueError, "Recipe: input: Quantizer: rounding must"),
+        (lambda: Recipe(activation="e5m2"), TypeError, "no field 'activation'; it is 'input' here"),
+        (lambda: Recipe(weights="e5m2"), TypeError, "no field 'weights'; did you mean weight"),
+        (lambda: replace(Recipe(), acc="e5m2"), TypeError, "'acc'; it is 'fprop' or 'dgrad' or"),
         (lambda: Recipe(weight=3), TypeError, "Recipe: weight: expected a Quantizer"),
         (lambda: Recipe(fprop=None), TypeError, "Recipe: fprop: expected an Accumulator.*'native'"),
         (

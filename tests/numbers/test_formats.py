@@ -197,6 +197,21 @@ def test_names_of_the_ocp_lead_to_blocks_of_32(name):
     assert parse_format(here) == formats.BlockFormat(element, 32)
 
 
+@pytest.mark.parametrize("name", ["fp8", "float8", "FP8", "fp6", "float6", "fp4", "float4"])
+def test_numbers_of_bits_lead_to_every_ocp_format_of_them(name):
+    with pytest.raises(ValueError, match=f"unknown format '{name}'; it is '.*' here") as refused:
+        parse_format(name)
+    bits = name[-1]
+    here = set(re.findall(r"'(fp\w+)'", str(refused.value).split("; it is ")[1]))
+    assert here == {each for each in formats.NAMED if each.startswith(f"fp{bits}_e")}
+
+
+def test_an_unknown_format_is_answered_without_the_grammar():
+    with pytest.raises(ValueError, match=r"docs/formats\.md says how others are made") as refused:
+        parse_format("e4m3x")
+    assert "<" not in str(refused.value)
+
+
 @pytest.mark.parametrize("fmt", ALL_FORMATS, ids=ids)
 def test_name_ints_pickle_and_copy_round_trip(fmt):
     assert parse_format(str(fmt)) == fmt
@@ -366,8 +381,10 @@ def test_table_has_a_row_for_every_name():
             r"smallest step of 2\^-24.*at least -22; use few",
         ),
         (lambda: parse_format("bf17"), ValueError, "unknown format 'bf17'; did you mean bf16"),
-        (lambda: parse_format("xyzzy"), ValueError, r"unknown format 'xyzzy'\. Names are fp32"),
-        (lambda: parse_format("float16"), ValueError, r"'float16'; it is 'fp16' here\. Names are"),
+        (lambda: parse_format("BF17"), ValueError, "unknown format 'BF17'; did you mean bf16"),
+        (lambda: parse_format("affin8"), ValueError, r"did you mean affine8\? `lpkernels formats`"),
+        (lambda: parse_format("xyzzy"), ValueError, "'xyzzy'; expected a name such as bf16, fp8_e"),
+        (lambda: parse_format("float16"), ValueError, r"'float16'; it is 'fp16' here\. `lpker"),
         (
             lambda: parse_format("uint8"),
             ValueError,

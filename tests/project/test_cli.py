@@ -100,7 +100,8 @@ def test_doctor_names_backends_and_versions() -> None:
     [
         (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
         (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
-        (["quantize", "1", "--rounding", "nearest"], "--rounding", "nearest_even, nearest_away"),
+        (["quantize", "1", "--rounding", "nearest"], "--rounding", "'nearest_even' or 'nearest_a"),
+        (["quantize", "1", "--rounding", "sr"], "--rounding", "it is 'stochastic' here"),
         (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),
         (["train", "--recipe", "fp7"], "--recipe", "fp7"),
         (["train", "--model", "vgg"], "--model", "got 'vgg'"),

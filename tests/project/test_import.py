@@ -50,6 +50,23 @@ def test_public_names_are_there_and_listed_once(package):
     assert len(package.__all__) == len(set(package.__all__))
 
 
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("quantise", r"; did you mean quantize, Quantizer\?"),
+        ("LossScaler", r"; it is lpkernels\.techniques\.loss_scaling\.LossScaler$"),
+        ("Linear", r"; it is lpkernels\.nn\.Linear$"),
+        ("xyzzy", r"\.$"),
+    ],
+)
+def test_a_name_that_is_not_here_is_answered_with_its_place(name, answer):
+    assert not hasattr(lpkernels, name)
+    with pytest.raises(
+        AttributeError, match=f"^module 'lpkernels' has no attribute '{name}'{answer}"
+    ):
+        getattr(lpkernels, name)
+
+
 def test_import_works_without_the_optional_packages():
     run(BLOCKED.format(names=HEAVY) + "import lpkernels")
 
