@@ -14,6 +14,29 @@ def new_figure(size: tuple[float, float]) -> Any:
     return figure
 
 
+def whole_numbers(axis: Any) -> None:
+    """Ticks at whole numbers alone, also on an axis that is shorter than 1."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+
+
+def plain_numbers(axis: Any) -> None:
+    """Labels as 0.25 and 2.073, where matplotlib would write a power of ten or an offset."""
+    from matplotlib.ticker import LogFormatter
+
+    class PlainLog(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            # LogFormatter leaves ticks that are too close without a label.
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    if axis.get_scale() == "log":
+        axis.set_major_formatter(PlainLog())
+        axis.set_minor_formatter(PlainLog())
+    else:
+        axis.get_major_formatter().set_useOffset(False)
+
+
 def save_figure(figure: Any, path: str | Path, title: str, *, dpi: int = 110) -> Path:
     """Writes the figure, and the folders above it; the same figure gives the same file.
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lpkernels.experiments.records import Run
+from lpkernels.report.figures import new_figure, plain_numbers, save_figure, whole_numbers
 
 
 def plot_curves(
@@ -18,14 +19,10 @@ def plot_curves(
     Raises: ValueError: no run has a finished epoch, or matplotlib does not write files with that
         ending.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     runs = [run for run in runs if run.epochs]
     if not runs:
         raise ValueError("plot_curves: expected at least one run with a finished epoch, got none")
-    figure = Figure(figsize=(9.5, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((9.5, 4.0))
     metric = runs[0].metric
     scale = 100 if metric.percent else 1
     accuracy, loss = figure.subplots(1, 2)
@@ -40,15 +37,10 @@ def plot_curves(
     loss.set(xlabel="epoch", ylabel="training loss", yscale="log")
     for axes in (accuracy, loss):
         axes.grid(alpha=0.3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        whole_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
     accuracy.legend(fontsize="small")
-    if title:
-        figure.suptitle(title)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # without the software's name and version the same records give the same file
-    figure.savefig(path, dpi=130, metadata={"Software": None} if path.suffix == ".png" else None)
-    return path
+    return save_figure(figure, path, title, dpi=130)
 
 
 def _label(run: Run) -> str:

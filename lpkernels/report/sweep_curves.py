@@ -10,7 +10,7 @@ from lpkernels.experiments.sweeps.groups import figure_of, grouped, place_of
 from lpkernels.experiments.sweeps.results import Result
 from lpkernels.experiments.sweeps.statistics import ArmSummary, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
-from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.figures import new_figure, plain_numbers, save_figure
 from lpkernels.report.sweep_marks import scale_of
 
 #: A number at the end of an arm's name; arms whose names differ in nothing else are joined.
@@ -67,6 +67,8 @@ def plot_against(
         xlabel=field.replace("_", " "),
         ylabel=f"{metric.label} (%)" if metric.percent else metric.label,
     )
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_numbers(axis)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize="small")

@@ -1,7 +1,9 @@
 """Tables and plots of records; tables of formats."""
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,6 +13,7 @@ from lpkernels import formats
 from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.training.config import RunConfig
+from lpkernels.report import plots
 from lpkernels.report.numbers import format_details, named_formats, probes
 from lpkernels.report.plots import plot_curves
 from lpkernels.report.tables import summary
@@ -57,6 +60,24 @@ def test_plot_curves_writes_the_same_picture_from_the_same_records(tmp_path: Pat
     first = plot_curves(runs, tmp_path / "deep" / "a.png", title="t").read_bytes()
     assert first.startswith(b"\x89PNG")
     assert plot_curves(runs, tmp_path / "b.png", title="t").read_bytes() == first
+
+
+def test_the_axes_of_one_epoch_have_plain_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, *_, **__: drawn.append(figure))
+    near = [make_run(str(i), [0.5 + i / 10**9], loss=2.5 + i / 1000) for i in range(2)]
+    plot_curves(near, tmp_path / "a.png")
+    drawn[0].canvas.draw()
+    for axes in drawn[0].axes:
+        low, high = axes.get_xlim()
+        epochs = axes.get_xticklabels()
+        assert [e.get_text() for e in epochs if low < e.get_position()[0] < high] == ["1"]
+        labels = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
+        written = [label.get_text() for label in labels if label.get_text()]
+        assert written and all(re.fullmatch(r"\d+(\.\d+)?", number) for number in written)
+        assert axes.yaxis.get_offset_text().get_text() == ""
 
 
 def test_plot_curves_refuses_runs_without_epochs_and_unknown_endings(tmp_path: Path) -> None:
