@@ -141,10 +141,12 @@ def _show(
     comparison: work.Comparison, found: list[work.Difference], runs: list[Any], out: Path
 ) -> None:
     from lpkernels.report.plots import plot_curves
-    from lpkernels.report.units import difference_table, training_table
+    from lpkernels.report.units import block_note, difference_table, training_table
 
     title = f"{comparison.a} and {comparison.b}"
     show_table(difference_table(found, title=f"Outputs in {title}, same weights"))
+    if comparison.blocks() and (note := block_note(comparison, work.longest_sum(comparison))):
+        console.print(note, highlight=False)
     show_table(training_table(runs, title=f"Training in {title}, seed {comparison.run.seed}"))
     picture = plot_curves(runs, out / "curves.png", title=title, accumulators=False)
     console.print(f"records in {out}, curves in {picture}", soft_wrap=True)

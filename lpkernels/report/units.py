@@ -6,7 +6,7 @@ from rich.table import Table
 
 from lpkernels.arithmetic import UNITS, Unit
 from lpkernels.experiments.records import Run
-from lpkernels.experiments.sweeps.unit_comparison import Difference
+from lpkernels.experiments.sweeps.unit_comparison import Comparison, Difference
 from lpkernels.report.tables import last_value, value_text
 
 
@@ -70,6 +70,19 @@ def difference_table(found: Sequence[Difference], *, title: str) -> Table:
             f"{each.predicted_otherwise} of {each.predictions} differ",
         )
     return table
+
+
+def block_note(comparison: Comparison, longest: int | None) -> str:
+    """Says that no sum is longer than a block, if so; longest: of the network's forward sums."""
+    blocks = comparison.blocks()
+    if longest is None or not blocks or longest > min(blocks.values()):
+        return ""
+    sizes = " and ".join(f"{block} in {name}" for name, block in blocks.items())
+    return (
+        f"no forward sum is longer than a block: the longest has {longest} products, a block "
+        f"{sizes}; so these outputs do not show how sums go on from block to block: choose a wider "
+        "network"
+    )
 
 
 def training_table(runs: Sequence[Run], *, title: str) -> Table:

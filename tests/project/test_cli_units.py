@@ -38,6 +38,7 @@ def test_a_comparison_shows_outputs_and_training_and_draws(tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     for words in ("untrained", "trained in fp32", "trained in h100_fp8", "24", "test accuracy"):
         assert words in result.output
+    assert "no forward sum is longer than a block: the longest has 9 products" in result.output
     assert (tmp_path / "curves.png").stat().st_size > 1000
     report = call("report", tmp_path)
     assert "h100_fp8" in report.output

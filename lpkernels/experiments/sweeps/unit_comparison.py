@@ -22,7 +22,7 @@ from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import Workload
-from lpkernels.nn import convert
+from lpkernels.nn import convert, summary
 from lpkernels.recipes import recipe
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ class Comparison:
                 f"b: {self.b} is the same arithmetic as {self.a}, to the bit; compare it with "
                 "another one (`lpkernels units` lists the tensor cores)"
             )
+
+    def blocks(self) -> dict[str, int]:
+        """The products in a block of forward sums, by the name of each side that has blocks."""
+        blocks = {name: recipe(name).fprop.block for name in (self.a, self.b)}
+        return {name: block for name, block in blocks.items() if block is not None}
 
     def sides(self) -> dict[str, RunConfig]:
         """The run of each side, called as its arithmetic is."""
@@ -177,6 +182,19 @@ def _network(workload: Workload, config: RunConfig) -> nn.Module:
         torch.manual_seed(stream_seed(config.seed, "init"))
         model = workload.model()
     return convert(model, layer_recipes(config.arithmetic)).to(config.device)
+
+
+def longest_sum(comparison: Comparison) -> int | None:
+    """The products in the longest sum of the network's forward pass; None where one operator is
+    several products, whose sums are not known."""
+    workload = find(comparison.run.workload)
+    network = _network(workload, comparison.sides()["b"])
+    inputs: list[Any] = []
+    handle = network.register_forward_pre_hook(lambda module, args: inputs.extend(args))
+    _outputs(network, workload, comparison.run)
+    handle.remove()
+    lengths = [row.lengths for row in summary(network, *inputs).rows]
+    return max((each[0] for each in lengths if each), default=None) if all(lengths) else None
 
 
 def _difference(

@@ -16,12 +16,14 @@ from lpkernels.experiments.sweeps.unit_comparison import (
     Difference,
     begin,
     compare,
+    longest_sum,
     read_comparison,
 )
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.workload import Workload
+from lpkernels.report.units import block_note
 
 RUN = RunConfig.of(
     data="tests.experiments.tiny:tiny_workload", model="cnn1", width=2, epochs=1, batch=15
@@ -74,6 +76,20 @@ def test_both_sides_begin_alike_and_their_weights_are_compared(tmp_path: Path) -
     header, *lines = read_records(tmp_path / RECORDS)
     assert (header["kind"], header["a"], header["b"]) == ("units", "fp32", "h100_fp8")
     assert [line["differ"] for line in lines] == [each.differ for each in found]
+
+
+def test_no_sum_longer_than_a_block_is_said() -> None:
+    assert longest_sum(PAIR) == 9
+    assert PAIR.blocks() == {"h100_fp8": 32}
+    assert "the longest has 9 products, a block 32 in h100_fp8;" in block_note(PAIR, 9)
+    both = Comparison("h100_e4m3", "ada_e4m3", RUN)
+    assert "a block 32 in h100_e4m3 and 16 in ada_e4m3;" in block_note(both, 16)
+
+
+def test_nothing_is_said_of_longer_or_unknown_sums_and_without_blocks() -> None:
+    both = Comparison("h100_e4m3", "ada_e4m3", RUN)
+    assert block_note(both, 17) == block_note(both, None) == ""
+    assert block_note(Comparison("fp32", "fp8_wang2018", RUN), 9) == ""
 
 
 def test_units_with_the_same_sums_of_few_products_do_not_differ(tmp_path: Path) -> None:
