@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic import _operands
+from lpkernels.arithmetic._text import PlainValues
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import (
     FP32,
@@ -31,7 +32,7 @@ MAX_ALIGNED_BITS = 40
 
 
 @dataclass(frozen=True, init=False)
-class Accumulator:
+class Accumulator(PlainValues):
     """How a sum of products is formed: ``acc = round(acc + p_k)`` for k in order, from +0.
 
     Each step rounds the exact sum once. With ``product``, each product is rounded to that format

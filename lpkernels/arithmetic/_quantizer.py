@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lpkernels.arithmetic._text import parse_options
+from lpkernels.arithmetic._text import PlainValues, checked_text, parse_options
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import Format, as_format, format_from_ints, parse_format
 from lpkernels.formats.checks import checked_int, set_fields
@@ -13,10 +13,10 @@ from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
 
 
 @dataclass(frozen=True, init=False)
-class Quantizer:
+class Quantizer(PlainValues):
     """Rounding of whole tensors: a format, a rounding mode, and the random bits of "stochastic".
 
-    Text form: ``<format>[:<rounding>][:bits=<random_bits>][:philox]``.
+    Text form: ``<format>[:<rounding>][:bits=<random_bits>][:philox]``, which :meth:`parse` reads.
 
     Args:
         fmt:         any format, or its name.
@@ -53,6 +53,14 @@ class Quantizer:
             rng=check_rng(rng, "Quantizer"),
         )
         object.__setattr__(self, "_ints", self._integers())
+
+    @staticmethod
+    def parse(text: str) -> "Quantizer":
+        """The Quantizer of a text form: ``Quantizer.parse(str(q)) == q``.
+
+        Raises:  TypeError: not a str.  ValueError: an unknown name, or text of another form.
+        """
+        return _parse_quantizer(checked_text("Quantizer.parse", text, "'<format>[:<rounding>]'"))
 
     @property
     def is_stochastic(self) -> bool:
@@ -105,7 +113,7 @@ def as_quantizer(quantizer: Quantizer | Format | str) -> Quantizer:
     if isinstance(quantizer, Format):
         return Quantizer(quantizer)
     if isinstance(quantizer, str):
-        return _parse_quantizer(quantizer)
+        return Quantizer.parse(quantizer)
     raise TypeError(
         f"expected a Quantizer, a format or text '<format>[:<rounding>]', got {quantizer!r} "
         f"({type(quantizer).__name__}); for example 'e5m2:stochastic'"

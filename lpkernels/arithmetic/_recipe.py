@@ -3,20 +3,31 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Concatenate, ParamSpec
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._text import (
+    PlainValues,
+    call_text,
+    check_field,
+    checked_text,
+    field_names,
+    parse_call,
+)
 from lpkernels.formats import AffineFormat, Format
-from lpkernels.formats.checks import did_you_mean, set_fields
-from lpkernels.formats.elsewhere import field_here
+from lpkernels.formats.checks import set_fields
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 
+_FORM = (
+    "Recipe(input='e5m2', weight='e5m2', fprop='e6m9_chunk64'), say; lp.recipe(name) is the recipe "
+    "of a name"
+)
 P = ParamSpec("P")
 
 
@@ -29,21 +40,19 @@ def _names_fields(
     @functools.wraps(make)
     def checked(self: "Recipe", *args: P.args, **kwargs: P.kwargs) -> None:
         for name in kwargs:
-            if name not in known:
-                meant = field_here(name) or did_you_mean(name, known)
-                raise TypeError(
-                    f"Recipe: has no field {name!r}{meant} Its fields are {', '.join(known)}"
-                )
+            check_field("Recipe", name, known, TypeError)
         make(self, *args, **kwargs)
 
     return checked
 
 
 @dataclass(frozen=True, init=False)
-class Recipe:
+class Recipe(PlainValues):
     """Which tensors of a layer are quantised, and how its three products are summed.
 
     Every field takes an object or its name; a quantizer of None leaves the tensor as it is.
+
+    Text form: ``Recipe(<field>='<text>', ...)`` without the fields that have their defaults.
 
     Args:
         input, weight, bias, output:        quantizers of the forward pass.
@@ -103,6 +112,16 @@ class Recipe:
         if self.input_range is not None:
             _check_range(self.input)
 
+    @staticmethod
+    def parse(text: str) -> "Recipe":
+        """The Recipe of a text form: ``Recipe.parse(str(recipe)) == recipe``.
+
+        Raises:  TypeError: not a str.  ValueError: text of another form, or an unknown name.
+        """
+        text = checked_text("Recipe.parse", text, "Recipe(<field>='<text>', ...)")
+        values: dict[str, Any] = dict(parse_call("Recipe", text, field_names(Recipe), _FORM))
+        return Recipe(**values)
+
     @property
     def is_torch(self) -> bool:
         """Whether it is torch's own arithmetic: no quantizer, and three native products."""
@@ -116,12 +135,8 @@ class Recipe:
         return any(part is not None and part.is_stochastic for part in parts)
 
     def __str__(self) -> str:
-        shown = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and value != NATIVE:
-                shown.append(f"{field.name}='{value}'")
-        return f"Recipe({', '.join(shown)})"
+        values = {name: getattr(self, name) for name in field_names(Recipe)}
+        return call_text("Recipe", {k: v for k, v in values.items() if v not in (None, NATIVE)})
 
 
 def _quantizer(name: str, value: Quantizer | Format | str | None) -> Quantizer | None:

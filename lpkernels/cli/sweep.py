@@ -17,6 +17,8 @@ from lpkernels.experiments.sweeps.reading import (
     read_status,
     write_results,
 )
+from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.results import without as without_arms
 from lpkernels.experiments.sweeps.specification import read_spec
 from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -44,6 +46,12 @@ Field = Annotated[
 ]
 Sources = Annotated[
     str, typer.Option(help="Version of the package that made the cells; default: this one's.")
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without", metavar="ARM", help="An arm that is left out; may be given several times."
+    ),
 ]
 
 
@@ -130,6 +138,7 @@ def table(
     reference: Reference = "",
     metric: Field = "",
     sources: Sources = "",
+    without: Without = None,
     export: Annotated[
         Path | None, typer.Option(help="Also write all results into this JSON lines file.")
     ] = None,
@@ -137,11 +146,13 @@ def table(
 ) -> None:
     """Show means over seeds, and differences to one arm, paired by seed, with their intervals.
 
+    An arm that is left out is not compared; --export writes it all the same.
+
     Example: `lpkernels sweep table results/sweep --export results.jsonl`
     """
     from lpkernels.report.sweeps import sweep_table, write_csv
 
-    results, summaries, chosen = _summaries(sweep, reference, metric, sources)
+    results, _, summaries, chosen = _summaries(sweep, reference, metric, sources, without)
     show_table(sweep_table(summaries, chosen, title=results.spec.name))
     _show_failed(results)
     _show_others(results)
@@ -167,6 +178,7 @@ def plot(
         ),
     ] = "",
     sources: Sources = "",
+    without: Without = None,
 ) -> None:
     """Draw every seed, the means, and the differences to one arm, as a picture.
 
@@ -175,8 +187,8 @@ def plot(
     from lpkernels.report.sweep_curves import plot_against
     from lpkernels.report.sweeps import plot_sweep
 
-    results, summaries, chosen = _summaries(sweep, reference, metric, sources)
-    given, title = (results.results, summaries, chosen), results.spec.name
+    results, shown, summaries, chosen = _summaries(sweep, reference, metric, sources, without)
+    given, title = (shown, summaries, chosen), results.spec.name
     if against:
         picture = _read(lambda: plot_against(*given, against, out, title=title))
     else:
@@ -196,16 +208,18 @@ def _read(read: Callable[[], T]) -> T:
 
 
 def _summaries(
-    sweep: Path, reference: str, field: str, sources: str
-) -> tuple[Results, list[ArmSummary], Metric]:
+    sweep: Path, reference: str, field: str, sources: str, without: list[str] | None
+) -> tuple[Results, list[Result], list[ArmSummary], Metric]:
+    """The sweep, the results without the arms that are left out, their summaries, the metric."""
     results = _read(lambda: read_results(sweep, sources=sources))
     metric = Metric(**results.header["metric"])
     if field and field != metric.field:
         shares = "accuracy" in field
         metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
     chosen = reference or results.spec.compare
-    found = _read(lambda: summarise(results.results, metric.field, reference=chosen))
-    return results, found, metric
+    shown = _read(lambda: without_arms(results.results, without or ()))
+    found = _read(lambda: summarise(shown, metric.field, reference=chosen))
+    return results, shown, found, metric
 
 
 def _show_failed(results: Results) -> int:

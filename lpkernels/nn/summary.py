@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from lpkernels.nn._classes import has_no_products
 from lpkernels.nn._product_sizes import SIZES, Sizes
 from lpkernels.nn.emulated import Emulated, recipe_name
 from lpkernels.nn.observing import Call, Visitor, trace
+from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import recipes
 
@@ -108,7 +109,9 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
 
     Args:
         model: any module, converted or not.
-        inputs, kwargs: what it is called with.
+        inputs, kwargs: what it is called with. One input alone may also be a tuple of arguments or
+            a dict of keyword arguments; a model whose only argument is itself a tuple, list or dict
+            takes it in a tuple of one.
 
     Returns:
         A `Summary`; ``print`` shows it as a table that ends with the share of the multiply-adds
@@ -118,8 +121,11 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
         TypeError: model is no Module.
     """
     check_model("summary", model)
+    given: Sequence[Any] = inputs
+    if len(inputs) == 1 and kwargs is None:
+        given, kwargs = arguments(inputs[0])
     found = _Rows(model)
-    trace(model, found, *inputs, kwargs=kwargs, depth="operators")
+    trace(model, found, *given, kwargs=kwargs, depth="operators")
     return Summary(tuple(found.rows()))
 
 

@@ -1,5 +1,6 @@
 """summary: the sizes of products, whose they are, and what of them is emulated."""
 
+from collections import UserDict
 from typing import Any
 
 import pytest
@@ -196,6 +197,41 @@ def test_table_names_layers_recipes_and_the_share() -> None:
 def test_a_model_without_products_has_a_share_of_0() -> None:
     found = lp.nn.summary(nn.ReLU(), X)
     assert found.rows == () and found.share == 0
+
+
+class TwoInputs(nn.Linear):
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(left) * right
+
+
+LEFT, RIGHT = torch.randn(5, 3), torch.randn(5, 4)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"left": LEFT, "right": RIGHT},
+        UserDict(left=LEFT, right=RIGHT),
+        (LEFT, RIGHT),
+        [LEFT, RIGHT],
+    ],
+    ids=["dict", "mapping", "tuple", "list"],
+)
+def test_one_input_holds_all_arguments_as_that_of_a_plan_does(given: Any) -> None:
+    model = TwoInputs(3, 4)
+    assert lp.nn.summary(model, given) == lp.nn.summary(model, LEFT, RIGHT)
+    lengths = [row.length for row in plan(model, given, loss=torch.sum, operand="e5m2").rows]
+    assert lengths == [3, 5]
+
+
+def test_a_model_that_takes_a_dict_gets_it_in_a_tuple() -> None:
+    class Features(nn.Linear):
+        def forward(self, batch: Any) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(batch["x"])
+
+    batch = {"x": torch.randn(5, 4)}
+    assert lp.nn.summary(Features(4, 3), (batch,)).macs == 60
+    assert lp.nn.summary(Features(4, 3), batch, kwargs={}).macs == 60
 
 
 def test_inputs_may_have_names() -> None:

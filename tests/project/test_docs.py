@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -103,7 +104,7 @@ def test_commands_of_a_page_have_valid_options(page: Path, line: str):
 
     from lpkernels.cli import app
 
-    name, *arguments = line.split()
+    name, *arguments = shlex.split(line)
     command = typer.main.get_command(app).commands[name]
     while hasattr(command, "commands"):
         context = command.make_context(name, arguments)

@@ -64,7 +64,7 @@ def test_a_precision_range_is_drawn(tmp_path: Path) -> None:
 
     def step() -> float:
         state["step"] += 1
-        return 0.1 * min(state["bits"], 4) * (state["step"] % 10)
+        return 0.02 * min(state["bits"], 4) * (state["step"] % 10)
 
     result = precision_range_test(
         step, lambda b: state.update(bits=b), candidates=(2, 4, 6), window=2, steps_per_level=9

@@ -1,5 +1,6 @@
 """The results of the cells of a sweep."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,3 +23,16 @@ class Result:
     values: dict[str, Any] = field(default_factory=dict)
     cell: str = ""
     error: str = ""
+
+
+def without(results: Sequence[Result], arms: Sequence[str]) -> list[Result]:
+    """The results of the other arms.
+
+    Raises: ValueError: there is no such arm.
+    """
+    known = list(dict.fromkeys(result.arm for result in results))
+    for arm in arms:
+        if arm not in known:
+            names = ", ".join(map(repr, known))
+            raise ValueError(f"without: expected one of the arms {names}, got {arm!r}")
+    return [result for result in results if result.arm not in arms]

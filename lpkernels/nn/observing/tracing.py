@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
 
 from lpkernels.nn.observing.observer import Depth, observe
 from lpkernels.nn.observing.visiting import Visitor
@@ -67,6 +68,15 @@ def _backward(value: Any, model: Module, given: list[Any]) -> None:
     if not bool(torch.isfinite(value.detach())):
         raise ValueError(f"the loss is {value.item()}; use inputs on which it is finite")
     torch.autograd.grad(value, leaves, allow_unused=True)
+
+
+def arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """A model's arguments: a mapping by name, a tuple or list in order, or one alone."""
+    if isinstance(given, Mapping):
+        return (), given
+    # A packed sequence is one argument, though torch made its class from tuple.
+    several = isinstance(given, tuple | list) and not isinstance(given, PackedSequence)
+    return (given if several else (given,)), {}
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from lpkernels.formats import FixedFormat, Format
 from lpkernels.functional import quantize
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import trace
+from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques.accumulation import _checks, theory
@@ -95,7 +96,7 @@ def plan(
             )
         return value
 
-    args, kwargs = _inputs(sample)
+    args, kwargs = arguments(sample)
     trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts")
     options: dict[str, Any] = {
         "criterion": criterion,
@@ -151,12 +152,6 @@ def _check_model(model: Any) -> None:
                 raise ValueError(
                     f"{where}: parameter {key!r} has no shape yet; run the model on a batch first"
                 )
-
-
-def _inputs(sample: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    if isinstance(sample, Mapping):
-        return (), sample
-    return (sample if isinstance(sample, tuple | list) else (sample,)), {}
 
 
 class _Measured:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from lpkernels.techniques._table import aligned
 from lpkernels.techniques.cpt import _checks
 from lpkernels.techniques.cpt.snapshot import Snapshot
 
@@ -29,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True)
 class PrecisionRange:
-    """The result of a precision range test.
+    """The result of a precision range test; ``str`` of it is a table.
 
     bits: (lowest, highest), as PrecisionScheduler takes them.
     trace: every candidate, ascending; threshold and window: by which it was judged.
@@ -39,6 +40,24 @@ class PrecisionRange:
     trace: tuple[Level, ...]
     threshold: float
     window: int
+
+    def __str__(self) -> str:
+        rows = [("bits", "first window", "last window", "rise", ""), *map(self._row, self.trace)]
+        low, high = self.bits
+        return "\n".join(
+            [
+                *aligned(rows, (4,)),
+                f"from {low} to {high} bits, by windows of {self.window} steps and a threshold of "
+                f"{self.threshold:g}",
+            ]
+        )
+
+    def _row(self, level: Level) -> tuple[str, ...]:
+        says = [] if level.passed else ["does not rise"]
+        bounds = zip(("lowest", "highest"), self.bits, strict=True)
+        says += [name for name, bits in bounds if bits == level.bits]
+        means = (level.first, level.last, level.last - level.first)
+        return (str(level.bits), *(f"{mean:.4f}" for mean in means), ", ".join(says))
 
 
 class NoPrecisionPassed(RuntimeError):
@@ -73,7 +92,9 @@ def precision_range_test(
     scheduler's next step() sets its own bits.
 
     Args:
-        step_fn: makes one training step and returns its accuracy, between 0 and 1.
+        step_fn: makes one training step and returns its accuracy, between 0 and 1. A loss becomes
+            such a number as ``math.exp(-loss)``: if it is a cross-entropy, that is the geometric
+            mean of the probabilities that the model gives to the right classes.
         set_bits: sets the precision.
         candidates: bits to try, ascending.
         window: steps over which accuracies are averaged.
@@ -84,7 +105,8 @@ def precision_range_test(
             it ended.
     Returns: the bounds and the trace of all candidates.
     Raises:
-        TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is NaN.
+        TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is not
+            between 0 and 1, at the step that returns it.
         NoPrecisionPassed: no candidate's accuracy rose.
     Reference: Fu et al. 2021, arXiv 2101.09868, describes a test of this kind and bounds found by
         it, not the numbers: window, steps and threshold are ours, and so is the rule for the
@@ -108,7 +130,7 @@ def precision_range_test(
             if mode == "within":
                 start.restore()
             set_bits(bits)
-            accuracy = tuple(float(step_fn()) for _ in range(steps_per_level))
+            accuracy = tuple(_accuracy(step_fn(), bits) for _ in range(steps_per_level))
             trace.append(_level(bits, accuracy, window, limit))
     finally:
         start.restore()
@@ -122,10 +144,18 @@ def _candidates(candidates: Iterable[int]) -> list[int]:
     return levels
 
 
+def _accuracy(value: float, bits: int) -> float:
+    accuracy = float(value)
+    if not 0 <= accuracy <= 1:
+        raise ValueError(
+            f"step_fn: expected accuracies between 0 and 1, got {accuracy:.6g} at {bits} bits; "
+            "divide percents by 100, and return math.exp(-loss) for a loss"
+        )
+    return accuracy
+
+
 def _level(bits: int, accuracy: tuple[float, ...], window: int, threshold: float) -> Level:
     first, last = fmean(accuracy[:window]), fmean(accuracy[-window:])
-    if first != first or last != last:
-        raise ValueError(f"step_fn: expected accuracies, got NaN at {bits} bits")
     return Level(bits, accuracy, first, last, last - first > threshold)
 
 

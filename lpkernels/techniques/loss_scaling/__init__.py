@@ -7,7 +7,7 @@ from lpkernels.techniques.loss_scaling._record import StepRecord
 from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, Report, diagnose
 from lpkernels.techniques.loss_scaling.layers import LayerScales, layer_scales
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
-from lpkernels.techniques.loss_scaling.masters.memory import MemoryRow, memory
+from lpkernels.techniques.loss_scaling.masters.memory import Memory, MemoryRow, memory
 from lpkernels.techniques.loss_scaling.masters.stagnation import Stagnation
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
@@ -16,6 +16,7 @@ __all__ = [
     "LayerScales",
     "LossScaler",
     "MasterWeights",
+    "Memory",
     "MemoryRow",
     "Report",
     "Stagnation",

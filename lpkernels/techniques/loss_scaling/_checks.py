@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 #: A bound of the scale: one number for all updates; {update: bound}, each from that update on; or a
@@ -14,6 +15,29 @@ Floor = float | Mapping[int, float] | Callable[[int], float] | None
 
 # Smaller scales have an inverse beyond float32.
 _LEAST = 2.0**-126
+
+
+# torch.amp.GradScaler's arguments after its device, in order.
+_GRADSCALERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+
+
+def no_positional(given: tuple[Any, ...]) -> None:
+    """Raises: TypeError: there are arguments without names; it says what to write for them."""
+    if not given:
+        return
+    numbers = [value for value in given if isinstance(value, Real)]
+    named = [f"{name}={value}" for name, value in zip(_GRADSCALERS, numbers, strict=False)]
+    write = f"LossScaler({', '.join(named)})"
+    if len(named) == 1:
+        write += f", or LossScaler(static={numbers[0]}) for a scale that stays"
+    device = isinstance(given[0], str | torch.device)
+    shown = ", ".join(
+        repr(value) if isinstance(value, Real | str) else type(value).__name__ for value in given
+    )
+    raise TypeError(
+        f"LossScaler: expected arguments by name, got {shown}; write {write}"
+        f"{'. No device is needed: the first loss has it' if device else ''}"
+    )
 
 
 def number(label: str, value: Any) -> float:

@@ -76,7 +76,7 @@ class LossScaler(ScaleSettings):
         reduce: False leaves every rank its own flag and scale.
         group: the ranks that step together; None: all of them.
     Raises:
-        TypeError: an argument of another type.
+        TypeError: an argument of another type, or without its name.
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
             outside floor and ceiling.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
@@ -88,7 +88,7 @@ class LossScaler(ScaleSettings):
 
     def __init__(
         self,
-        *,
+        *positional: Any,
         static: float | None = None,
         init_scale: float = 2.0**16,
         growth_factor: float = 2.0,
@@ -101,6 +101,7 @@ class LossScaler(ScaleSettings):
         reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
+        _checks.no_positional(positional)
         if static is not None and (floor is not None or ceiling is not None):
             raise ValueError(
                 f"LossScaler: a static scale has no floor and no ceiling, got static={static}, "

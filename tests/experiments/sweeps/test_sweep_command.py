@@ -71,6 +71,10 @@ def test_run_status_table_plot(spec: Path, tmp_path: Path) -> None:
     assert call("table", exported).output in table.output
     other = call("table", exported, "--reference", "affine4", "--metric", "train_loss")
     assert "train loss" in other.output
+    alone = call("table", exported, "--without", "affine4", "--export", tmp_path / "again.jsonl")
+    assert "affine4" not in alone.output and read_results(tmp_path / "again.jsonl").missing == 0
+    unknown = call("table", exported, "--without", "affine")
+    assert unknown.exit_code == 2 and "expected one of the arms 'fp32', 'affine4'" in unknown.output
     picture = tmp_path / "sweep.png"
     assert call("plot", exported, "--out", picture).exit_code == 0
     assert picture.stat().st_size > 1000

@@ -1,6 +1,7 @@
 """The precision range test: a synthetic one, and that nothing is changed by it."""
 
 import copy
+import math
 import random
 from typing import Any
 
@@ -243,9 +244,48 @@ def test_a_step_that_is_no_function_is_refused() -> None:
     assert made.asked == []
 
 
-def test_nan_is_no_accuracy() -> None:
-    with pytest.raises(ValueError, match="expected accuracies, got NaN at 2 bits"):
-        precision_range_test(lambda: float("nan"), lambda bits: None)
+@pytest.mark.parametrize(
+    ("value", "shown"), [(2.5, "2.5"), (-0.25, "-0.25"), (float("nan"), "nan")]
+)
+def test_a_loss_is_refused_at_its_first_step_and_told_how_it_becomes_an_accuracy(
+    value: float, shown: str
+) -> None:
+    calls: list[int] = []
+
+    def step() -> float:
+        calls.append(1)
+        return value
+
+    match = f"between 0 and 1, got {shown} at 2 bits; .* return math.exp.-loss. for a loss"
+    with pytest.raises(ValueError, match=match):
+        precision_range_test(step, lambda bits: None)
+    assert len(calls) == 1
+
+
+def test_a_loss_as_a_probability_gives_bounds() -> None:
+    made = Synthetic(ENDS)
+    found = precision_range_test(lambda: math.exp(-(1 - made())), made.set_bits)
+    assert found.bits == (3, 4)
+
+
+def test_the_result_prints_as_a_table() -> None:
+    made = Synthetic(ENDS)
+    found = precision_range_test(made, made.set_bits, candidates=(2, 3, 4, 5, 6))
+    assert str(found).splitlines() == [
+        "bits  first window  last window    rise",
+        "   2        0.1000       0.1000  0.0000  does not rise",
+        "   3        0.2020       0.5000  0.2980  lowest",
+        "   4        0.2785       0.8000  0.5215  highest",
+        "   5        0.2785       0.8000  0.5215",
+        "   6        0.2788       0.8010  0.5222",
+        "from 3 to 4 bits, by windows of 50 steps and a threshold of 0.01",
+    ]
+
+
+def test_one_candidate_may_be_both_bounds() -> None:
+    made = Synthetic(ENDS)
+    found = precision_range_test(made, made.set_bits, candidates=(3,))
+    assert "lowest, highest" in str(found)
 
 
 def test_a_module_with_extra_state_gets_it_back() -> None:
@@ -263,7 +303,7 @@ def test_a_module_with_extra_state_gets_it_back() -> None:
 
     def step() -> float:
         model.count.append(2)
-        return float(len(model.count))
+        return len(model.count) / 10
 
     precision_range_test(
         step, lambda bits: None, candidates=(2,), window=1, steps_per_level=2, restore=[model]

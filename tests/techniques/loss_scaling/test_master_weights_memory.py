@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import lpkernels as lp
 from lpkernels.techniques.loss_scaling import MasterWeights, MemoryRow, memory
 from tests.techniques.loss_scaling.optimizers import gradient
 
@@ -72,10 +73,43 @@ def test_rows_are_by_kind_and_format() -> None:
         torch.optim.SGD(held, lr=0.1), weight="bf16", exceptions={"1": {"master": "e6m9"}}
     )
     rows = {(row.what, row.fmt): row for row in memory(optimizer)}
-    assert rows["working copy", "e8m7"].values == 24
-    assert rows["master", "e8m23"] == MemoryRow("master", "e8m23", 8, 32, 256)
+    assert rows["working copy", "bf16"].values == 24
+    assert rows["master", "fp32"] == MemoryRow("master", "fp32", 8, 32, 256)
     assert rows["master", "e6m9"] == MemoryRow("master", "e6m9", 16, 32, 256)
     assert rows["counts", ""].bytes == 2 * 2 * 8
+
+
+def test_formats_have_the_names_that_they_were_given() -> None:
+    held = [nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(16))]
+    optimizer = MasterWeights(
+        torch.optim.Adam(held),
+        weight="fp8_e4m3:stochastic",
+        master=lp.FloatFormat(8, 7),
+        state={"exp_avg": "fp8_e5m2"},
+        exceptions={"1": {"weight": "dlfloat16", "state": {"exp_avg": "e5m2"}}},
+    )
+    for p in held:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert [row.fmt for row in memory(optimizer) if row.what == "working copy"] == [
+        "fp8_e4m3",
+        "dlfloat16",
+    ]
+    names = {row.fmt for row in memory(optimizer)}
+    # An object has its own name; a format that was named twice has its first name.
+    assert names == {"fp8_e4m3", "dlfloat16", "e8m7", "fp8_e5m2", "fp32", ""}
+
+
+def test_totals_are_of_what_is_kept_and_of_a_step() -> None:
+    found = memory(trained({"weight": "bf16", "master": "e6m9"}))
+    *kept, transient = found
+    assert found.kept.bytes == sum(row.bytes for row in kept)
+    assert found.in_step.bits == found.kept.bits + transient.bits
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["tensors", "format", "values", "bytes", "as", "codes"]
+    assert lines[1].split() == ["working", "copy", "bf16", "9,600", "38,400", "19,200"]
+    assert lines[-2].split()[0] == "kept" and lines[-1].startswith("in a step")
+    assert len(lines) == len(found) + 3
 
 
 class Peak(TorchDispatchMode):
@@ -127,7 +161,7 @@ def test_transient_memory_is_about_what_is_reported(case: str) -> None:
         with Peak() as mode:
             optimizer.step()
     reported = memory(optimizer)[-1]
-    assert (reported.what, reported.fmt) == ("transient", "e8m23")
+    assert (reported.what, reported.fmt) == ("transient", "fp32")
     assert 0.7 < mode.peak / reported.bytes <= 1
 
 

@@ -50,6 +50,35 @@ def test_wrong_arguments_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("cpu",), r"by name, got 'cpu'; write LossScaler\(\)\. No device is needed"),
+        (
+            (torch.device("cpu"),),
+            r"by name, got device; write LossScaler\(\)\. No device is needed",
+        ),
+        (
+            (1024,),
+            r"got 1024; write LossScaler\(init_scale=1024\), or LossScaler\(static=1024\) for a "
+            r"scale that stays$",
+        ),
+        (("cuda", 8.0), r"write LossScaler\(init_scale=8\.0\), or .*\(static=8\.0\).* No device"),
+        (
+            ("cuda", 8.0, 2.0, 0.5, 100, True),
+            r"write LossScaler\(init_scale=8\.0, growth_factor=2\.0, backoff_factor=0\.5, "
+            r"growth_interval=100, enabled=True\)\. No device",
+        ),
+        ((torch.optim.SGD([parameter()]),), r"by name, got SGD; write LossScaler\(\)$"),
+    ],
+)
+def test_arguments_of_gradscaler_without_names_are_told_their_names(
+    arguments: tuple[Any, ...], says: str
+) -> None:
+    with pytest.raises(TypeError, match=says):
+        LossScaler(*arguments)
+
+
+@pytest.mark.parametrize(
     ("state", "error", "says"),
     [
         ({}, RuntimeError, "The source state dict is empty"),

@@ -13,6 +13,7 @@ from torch.nn import Module
 
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.functional.unchecked import keeps_codes
+from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.grouping import group
@@ -30,7 +31,6 @@ from lpkernels.techniques.assignment.running.options import (
     promoter_of,
 )
 from lpkernels.techniques.assignment.tracing.calls import all_tensors
-from lpkernels.techniques.assignment.tracing.tracing import arguments
 
 
 def assign(

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from lpkernels.nn.observing.tracing import left_as_found
+from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.techniques.assignment.demotion import demote
 from lpkernels.techniques.assignment.grouping import Group, key_of
 from lpkernels.techniques.assignment.precisions import Formats
 from lpkernels.techniques.assignment.running.assigned import assign
 from lpkernels.techniques.assignment.running.trees import changed
-from lpkernels.techniques.assignment.tracing.tracing import arguments
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.nn.observing import EVERYTHING, observe
-from lpkernels.nn.observing.tracing import left_as_found
+from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.tracing._recording import Recorder
@@ -121,13 +121,6 @@ def as_pair(function: str, batch: Any) -> tuple[Any, Any]:
         )
     input, target = batch
     return input, target
-
-
-def arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """A model's arguments: a mapping by name, a tuple or list in order, or one alone."""
-    if isinstance(given, Mapping):
-        return (), given
-    return (given if isinstance(given, tuple | list) else (given,)), {}
 
 
 def _checked(value: Any) -> Tensor:

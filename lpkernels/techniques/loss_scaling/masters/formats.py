@@ -14,6 +14,7 @@ FormatLike: TypeAlias = Format | Quantizer | str
 StateLike: TypeAlias = FormatLike | Mapping[str, FormatLike]
 
 FLOAT32 = Quantizer(FP32)
+FLOAT32_NAME = "fp32"
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Formats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
     states: formats of the optimizer's states, by name; states of other names have `state`.
+    names: what the user calls formats; other formats have their own names.
     """
 
     weight: Quantizer
@@ -30,6 +32,7 @@ class Formats:
     grad: Quantizer | None = None
     compensation: Quantizer | None = None
     split: bool = False
+    names: Mapping[Format, str] = field(default_factory=dict, compare=False)
 
     @staticmethod
     def of(values: Mapping[str, Any], base: Formats | None = None, where: str = "") -> Formats:
@@ -38,26 +41,35 @@ class Formats:
         Raises: TypeError, ValueError: there is no such setting or format, or formats do not go
             together.
         """
-        known = [each.name for each in fields(Formats) if each.name != "states"]
+        known = [each.name for each in fields(Formats) if each.name not in ("states", "names")]
         strange = sorted(set(values) - set(known))
         if strange:
             raise ValueError(
                 f"MasterWeights: {where or 'expected'} {', '.join(known)}, got {', '.join(strange)}"
             )
         given: dict[str, Any] = {}
+        names = {} if base is None else dict(base.names)
+
+        def read(label: str, value: Any) -> Quantizer:
+            quantizer = _quantizer(label, value)
+            if isinstance(value, str):
+                names.setdefault(quantizer.fmt, value.partition(":")[0])
+            return quantizer
+
         for name, value in values.items():
             label = f"MasterWeights: {where + ' ' if where else ''}{name}"
             if name == "split":
                 given[name] = _flag(label, value)
             elif name == "state" and isinstance(value, Mapping):
-                states = {str(k): _quantizer(f"{label} {k}", v) for k, v in value.items()}
+                states = {str(k): read(f"{label} {k}", v) for k, v in value.items()}
                 given |= {"state": FLOAT32, "states": states}
             elif name in ("grad", "compensation") and value is None:
                 given[name] = None
             else:
-                given[name] = _quantizer(label, value)
+                given[name] = read(label, value)
                 if name == "state":
                     given["states"] = {}
+        given["names"] = names
         formats = Formats(**given) if base is None else replace(base, **given)
         formats._check(where)
         return formats
@@ -89,6 +101,10 @@ class Formats:
                 "its last bits: weight must be an e8m<1..22> such as bf16, of overflow infinity "
                 f"and with subnormals; got {self.weight}"
             )
+
+    def name_of(self, fmt: Format) -> str:
+        """The name by which the user gave the format first, else its own."""
+        return {FP32: FLOAT32_NAME, **self.names}.get(fmt, str(fmt))
 
     def of_state(self, name: str) -> Quantizer:
         """The format of the optimizer's state of this name."""

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FP32, Format
+from lpkernels.techniques._table import aligned
+from lpkernels.techniques.loss_scaling.masters.formats import FLOAT32_NAME
 from lpkernels.techniques.loss_scaling.masters.fused import Choice
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.rules import Rule
@@ -17,6 +19,7 @@ from lpkernels.techniques.loss_scaling.masters.states import OWN, kept_format
 from lpkernels.techniques.loss_scaling.masters.storage import code_bits, is_coded
 
 WORKING, TRANSIENT = "working copy", "transient"
+_HEAD = ("tensors", "format", "values", "bytes", "as codes")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class MemoryRow:
         "transient". The last is what a step unpacks of one parameter at a time and the codes that
         it makes, of the parameter for which both take most, without the optimizer's own
         intermediate results. The fused pass unpacks nothing.
-    fmt: the format of the tensors; "" for counts.
+    fmt: the format of the tensors, by the name that it was given first; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.
     bits: those of the formats' codes and scales, which hardware with these formats would keep.
@@ -40,48 +43,77 @@ class MemoryRow:
     bits: int
 
 
-def memory(optimizer: MasterWeights) -> list[MemoryRow]:
+class Memory(tuple[MemoryRow, ...]):
+    """The rows, the transient memory last; ``str`` of it is a table with both totals."""
+
+    @property
+    def kept(self) -> MemoryRow:
+        """The total of what is there between steps: all rows but the transient memory."""
+        return _total("kept", self[:-1])
+
+    @property
+    def in_step(self) -> MemoryRow:
+        """The total of all rows: what is there within a step."""
+        return _total("in a step", self)
+
+    def __str__(self) -> str:
+        rows = [
+            (row.what, row.fmt, f"{row.values:,}", f"{row.bytes:,}", f"{row.bits / 8:,.0f}")
+            for row in (*self, self.kept, self.in_step)
+        ]
+        return "\n".join(aligned([_HEAD, *rows], (0, 1)))
+
+
+def _total(what: str, rows: tuple[MemoryRow, ...]) -> MemoryRow:
+    sums = (sum(getattr(row, name) for row in rows) for name in ("values", "bytes", "bits"))
+    return MemoryRow(what, "", *sums)
+
+
+def memory(optimizer: MasterWeights) -> Memory:
     """A row for each kind of tensor and format, gradients aside, and the transient memory.
 
-    Reads one flag from the device, as the next step would.
+    A format has the name that the user gave it. Reads one flag from the device, as the next step
+    would.
     """
     optimizer._settle()
     rows: dict[tuple[str, str], MemoryRow] = {}
-    most = MemoryRow(TRANSIENT, str(FP32), 0, 0, 0)
+    most = MemoryRow(TRANSIENT, FLOAT32_NAME, 0, 0, 0)
     choice = Choice(optimizer._fused, optimizer.optimizer)
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
     for parameter, rule in optimizer.rules().items():
         mine = here(parameter)
         formats = rule.formats
-        _add(rows, WORKING, formats.weight.fmt, mine.numel(), mine, mine.shape)
+        weight = formats.weight.fmt
+        _add(rows, WORKING, weight, formats.name_of(weight), mine.numel(), mine, mine.shape)
         for name, value in optimizer.state[parameter].items():
             if not isinstance(value, Tensor):
                 continue
             kept, fmt = here(value), kept_format(name, value, rule)
             coded = fmt is not None and is_coded(fmt) and kept.dtype == torch.uint8
             shape = mine.shape if coded else kept.shape
-            _add(rows, name, fmt, shape.numel(), kept, shape)
+            called = "" if fmt is None else formats.name_of(fmt)
+            _add(rows, name, fmt, called, shape.numel(), kept, shape)
         if choice.takes(groups[parameter], parameter, rule):
             continue
         row = _unpacked(optimizer, parameter, rule)
         most = max(most, row, key=lambda each: each.bytes)
-    return [*rows.values(), most]
+    return Memory((*rows.values(), most))
 
 
 def _add(
     rows: dict[tuple[str, str], MemoryRow],
     what: str,
     fmt: Format | None,
+    called: str,
     values: int,
     kept: Tensor,
     shape: torch.Size,
 ) -> None:
     bytes_ = kept.numel() * kept.element_size()
     bits = 8 * bytes_ if fmt is None else code_bits(fmt, shape)
-    name = "" if fmt is None else str(fmt)
-    old = rows.get((what, name), MemoryRow(what, name, 0, 0, 0))
-    rows[what, name] = MemoryRow(
-        what, name, old.values + values, old.bytes + bytes_, old.bits + bits
+    old = rows.get((what, called), MemoryRow(what, called, 0, 0, 0))
+    rows[what, called] = MemoryRow(
+        what, called, old.values + values, old.bytes + bytes_, old.bits + bits
     )
 
 
@@ -117,4 +149,4 @@ def _unpacked(optimizer: MasterWeights, parameter: Tensor, rule: Rule) -> Memory
         for value in optimizer.state[parameter].values()
         if isinstance(value, Tensor) and (kept := here(value)).dtype != torch.float32
     )
-    return MemoryRow(TRANSIENT, str(FP32), values, 4 * values + codes, 32 * values + 8 * codes)
+    return MemoryRow(TRANSIENT, FLOAT32_NAME, values, 4 * values + codes, 32 * values + 8 * codes)
