@@ -15,7 +15,7 @@ def one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Te
     Those leading dimensions move, in order, in front of the summed axis and become one with it.
     Views where the strides allow it.
     """
-    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    batch = ops.broadcast_batch(left, right)
     dims = len(batch)
     padded = (1,) * (dims + 2 - len(target)) + tuple(target)
     summed = [i for i in range(dims) if padded[i] != batch[i]]

@@ -37,13 +37,15 @@ def packed_activations(on: bool) -> Iterator[None]:
     By default they pack: an activation in e5m2 is kept in one byte, in e2m1 in half a byte, and
     unpacked in backward, bit for bit. Results and gradients are the same with packing on or off.
     (Native sums are the exception: torch takes them in the order that suits the strides, which are
-    those of a contiguous tensor after unpacking.) Layers that round one tensor alike and without
-    random bits share its codes. Some operands are never packed: those in float32 and affine
-    formats; those that hold NaN or infinity in a format without a code for it (fixed formats and
-    those without special values, which under torch.compile are not packed at all); the gates and
-    the state of recurrent layers, which are float32's; a weight that is kept itself, without a
-    copy; tensors on a device without a kernel that packs; and any tensor while a CUDA graph is
-    captured, for which packing would wait. With packing off, a layer keeps its own input where its
+    those of a contiguous tensor after unpacking.) In the memory of the CPU, layers that round one
+    tensor alike and without random bits share its codes: each packs it, and keeps the codes of the
+    layer before if they are the same, byte for byte. On other devices, and under torch.compile,
+    each layer keeps its own. Some operands are never packed: those in float32 and affine formats;
+    those that hold NaN or infinity in a format without a code for it (fixed formats and those
+    without special values, which under torch.compile are not packed at all); the gates and the
+    state of recurrent layers, which are float32's; a weight that is kept itself, without a copy;
+    tensors on a device without a kernel that packs; and any tensor while a CUDA graph is captured,
+    for which packing would wait. With packing off, a layer keeps its own input where its
     products round it themselves. The block counts in forward, and belongs to the thread that
     entered it; what activation checkpointing computes again in backward must enter it itself.
 
@@ -84,20 +86,29 @@ def saved(
     if quantizer is None or not _packs(x, quantizer):
         return Saved(x, ints)
     fmt = _format(quantizer)
-    shares = not (quantizer.is_stochastic or torch.compiler.is_compiling())
-    # A tensor that is a leaf may be copied and stored, with all its attributes.
-    shares = shares and source.grad_fn is not None
-    key = (source._version, quantizer.to_ints()) if shares else None
-    kept = getattr(source, "_lpkernels_codes", None) if shares else None
-    if kept is not None and kept[0] == key:
-        return Saved(kept[1], (), fmt)
     rounded = ops.quantize(x, ints, None, Role.INPUT, SITE_QUANTIZE, backend) if ints else x
     codes = _codes(rounded, fmt)
     if codes is None:
         return Saved(x, ints)
-    if shares:
-        source._lpkernels_codes = (key, codes)  # type: ignore[attr-defined]
+    if not (quantizer.is_stochastic or torch.compiler.is_compiling()):
+        codes = _shared(codes, source)
     return Saved(codes, (), fmt)
+
+
+def _shared(codes: Tensor, source: Tensor) -> Tensor:
+    """The codes that another layer keeps of source, if they are codes, byte for byte; else codes.
+
+    Only the bytes tell: `.data` and NumPy change a tensor without changing its version. The host
+    does not wait for a device to compare them, so they are shared in the memory of the CPU alone.
+    """
+    # A tensor that is a leaf may be copied and stored, with all its attributes.
+    if source.grad_fn is None or not ops.is_plain(codes):
+        return codes
+    kept = getattr(source, "_lpkernels_codes", None)
+    if kept is not None and torch.equal(kept, codes):
+        return kept
+    source._lpkernels_codes = codes  # type: ignore[attr-defined]
+    return codes
 
 
 def _format(quantizer: Quantizer) -> Ints:

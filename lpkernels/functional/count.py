@@ -46,6 +46,7 @@ def count(
 
     Raises:
         TypeError, ValueError: as `quantize`; histogram with counts that have no bins.
+        NotImplementedError: inside torch.func.vmap, which maps no call that writes.
     """
     _checks.floating("count", x=x)
     quantizer, stochastic = lowered("count", fmt, rounding, random_bits)

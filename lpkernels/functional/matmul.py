@@ -14,7 +14,6 @@ from lpkernels.arithmetic import (
     Quantizer,
     Recipe,
     as_accumulator,
-    exchanged,
 )
 from lpkernels.functional import _checks
 from lpkernels.functional._batches import one_sum, result_shape
@@ -247,10 +246,9 @@ class _Matmul(torch.autograd.Function):
             grad_a = ops.matmul(left, right, None, ctx.acc, seed, Role.DGRAD, ctx.backend)
             grad_a = grad_a.reshape(ctx.shapes[0]).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
-            left, right = one_sum(a.float().mT, grad, ctx.shapes[1])
-            # The left factor of wgrad is grad, which stands on the right here.
-            acc = exchanged(ctx.acc)
-            grad_b = ops.matmul(left, right, None, acc, seed, Role.WGRAD, ctx.backend)
-            grad_b = grad_b.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
+            # A right operand is laid out as a linear layer's weight (N, K), which keys its draws.
+            left, right = one_sum(grad.mT, a.float(), ctx.shapes[1])
+            grad_b = ops.matmul(left, right, None, ctx.acc, seed, Role.WGRAD, ctx.backend)
+            grad_b = grad_b.mT.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
         grad_start = grad if ctx.needs_input_grad[2] else None
         return grad_a, grad_b, grad_start, None, None, None, None

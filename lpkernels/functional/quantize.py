@@ -91,6 +91,7 @@ def quantize(
         TypeError: integer or complex x, or an argument of the wrong type.
         ValueError: unknown format or rounding, impossible random_bits, an axis x does not have, a
             generator, out, counts or range that does not fit.
+        NotImplementedError: out or counts inside torch.func.vmap, which maps no call that writes.
     """
     _checks.floating("quantize", x=x)
     quantizer, stochastic = lowered("quantize", fmt, rounding, random_bits)

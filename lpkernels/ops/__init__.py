@@ -15,7 +15,7 @@ from lpkernels.ops._counting import (
     quantize_counting,
     quantize_counting_out,
 )
-from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed
+from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_plain
 from lpkernels.ops._packing import (
     encode,
     has_every_code,
@@ -66,6 +66,7 @@ __all__ = [
     "fuses",
     "has_every_code",
     "is_decoding",
+    "is_plain",
     "matmul",
     "matmul_initial",
     "pack",

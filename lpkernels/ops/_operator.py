@@ -45,6 +45,14 @@ def _refuse_gradient(ctx: Any, *grads: Tensor) -> Any:
     )
 
 
+def _refuse_vmap(*args: Any) -> Any:
+    raise NotImplementedError(
+        "lpkernels: vmap does not map what writes into a tensor that is there: count, counts=, "
+        "out= and a running range in training; call it outside of vmap, on the whole batch or in a "
+        "loop over its samples"
+    )
+
+
 def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> Callable[..., Any]:
     """Registers one operator for CPU and CUDA tensors and returns what calls it.
 
@@ -69,7 +77,9 @@ def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> C
     _lib.impl(name, kernel, "CPU")
     _lib.impl(name, kernel, "CUDA")
     torch.library.register_fake(f"lpkernels::{name}", lambda *args: fake(*args[:count]), lib=_lib)
-    if not overload._schema.is_mutable:
+    if overload._schema.is_mutable:
+        torch.library.register_vmap(f"lpkernels::{name}", _refuse_vmap, lib=_lib)
+    else:
         torch.library.register_autograd(f"lpkernels::{name}", _refuse_gradient, lib=_lib)
 
     def call(*args: Any) -> Any:

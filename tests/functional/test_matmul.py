@@ -99,9 +99,11 @@ def test_matmul_gradients_are_one_sum_each(shapes, acc, backend):
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     g = grad.numpy().reshape(*batch, left.shape[-2], right.shape[-1])
     want_a = longhand(g, right.swapaxes(-1, -2), left.shape, acc, Role.DGRAD)
-    want_b = longhand(left.swapaxes(-1, -2), g, right.shape, acc, Role.WGRAD)
+    # That of b is made as a linear layer makes the gradient of its weight (N, K).
+    weight = right.swapaxes(-1, -2).shape
+    want_b = longhand(g.swapaxes(-1, -2), left, weight, acc, Role.WGRAD).swapaxes(-1, -2)
     assert_bit_equal(a.grad, want_a.reshape(a.shape), "gradient of a")
-    assert_bit_equal(b.grad, want_b.reshape(b.shape), "gradient of b")
+    assert_bit_equal(b.grad, np.ascontiguousarray(want_b).reshape(b.shape), "gradient of b")
 
 
 @pytest.mark.parametrize("acc", ["fp32", "native"])

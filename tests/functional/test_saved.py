@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import lpkernels as lp
 from lpkernels.functional import _saved
@@ -135,9 +136,12 @@ class Branches(nn.Module):
         self.recipe = recipe
         self.layers = nn.ModuleList(lp.nn.Linear(5, 5, recipe=recipe) for _ in range(3))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def results(self, x: torch.Tensor) -> list[torch.Tensor]:
         x = x * 1
-        return sum(layer(x) for layer in self.layers)
+        return [layer(x) for layer in self.layers]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(self.results(x))
 
 
 def test_layers_that_round_a_tensor_alike_share_its_codes() -> None:
@@ -152,20 +156,92 @@ def test_layers_that_round_a_tensor_alike_share_its_codes() -> None:
     assert sizes == [[x.numel()], [x.numel()] * 3]
 
 
-def test_codes_are_of_the_tensor_as_it_is() -> None:
-    x = X[0].clone().requires_grad_() * 1
-    first, second = (lp.nn.Linear(5, 5, recipe=DETERMINISTIC) for _ in range(2))
-    first(x)
+def _in_place(x: torch.Tensor, values: torch.Tensor) -> None:
     with torch.no_grad():
-        x.mul_(2)
-    y = second(x)
-    (got,) = torch.autograd.grad(y.sum(), second.weight)
-    (want,) = torch.autograd.grad(second(x.detach()).sum(), second.weight)
-    assert_bit_equal(got, want)
-    second.recipe = FORMATS["fixed"]
+        x.copy_(values)
+
+
+def _through_data(x: torch.Tensor, values: torch.Tensor) -> None:
+    x.data.copy_(values)
+
+
+def _with_new_data(x: torch.Tensor, values: torch.Tensor) -> None:
+    x.data = values.clone()
+
+
+def _through_numpy(x: torch.Tensor, values: torch.Tensor) -> None:
+    x.detach().numpy()[...] = values.numpy()
+
+
+# Only the first changes the version of a tensor, too.
+CHANGES = (_in_place, _through_data, _with_new_data, _through_numpy)
+
+
+def weight_gradients(layer: nn.Module, x: torch.Tensor, inputs: int) -> list[torch.Tensor]:
+    y = layer(*[x] * inputs)
+    y = y if isinstance(y, torch.Tensor) else y[0]
+    return list(torch.autograd.grad(y.square().sum(), list(layer.parameters())))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", LAYERS)
+def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]) -> None:
+    (first, inputs), (second, _) = (LAYERS[kind](DETERMINISTIC) for _ in range(2))
+    x = inputs[0].clone().requires_grad_() * 1
+    first(*[x] * len(inputs))
+    changed = inputs[0] * 3
+    change(x, changed)
+    got = weight_gradients(second, x, len(inputs))
+    for a, c in zip(got, weight_gradients(second, changed, len(inputs)), strict=True):
+        assert_bit_equal(a, c)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_gradients_are_torchs_of_the_rounded_operands(
+    kind: str, change: Callable[..., None]
+) -> None:
+    """The sums of these integers are exact in any order, so torch's are the same to the bit."""
+    (first, _), (second, _) = (LAYERS[kind](lp.Recipe(input="e5m2")) for _ in range(2))
+    values = torch.randint(-9, 9, X.shape).float()
+    x = values.clone().requires_grad_() * 1
+    first(x)
+    change(x, values + 3)
     (got,) = torch.autograd.grad(second(x).sum(), second.weight)
-    (want,) = torch.autograd.grad(second(x.detach()).sum(), second.weight)
+    torchs = lp.revert(second)
+    (want,) = torch.autograd.grad(torchs(lp.quantize(values + 3, "e5m2")).sum(), torchs.weight)
     assert_bit_equal(got, want)
+
+
+@pytest.mark.parametrize("change", CHANGES[1:])
+def test_a_layer_keeps_what_it_read(change: Callable[..., None]) -> None:
+    """The layer that comes first does not see what its input becomes."""
+    first, second = (lp.nn.Linear(5, 5, recipe=DETERMINISTIC) for _ in range(2))
+    x = X[0].clone().requires_grad_() * 1
+    y = first(x)
+    change(x, X[0] * 3)
+    second(x)
+    (got,) = torch.autograd.grad(y.square().sum(), first.weight)
+    assert_bit_equal(got, weight_gradients(first, X[0], 1)[0])
+
+
+def test_layers_with_other_formats_do_not_share_codes() -> None:
+    x = X[0].clone().requires_grad_() * 1
+    layer = lp.nn.Linear(5, 5, recipe=DETERMINISTIC)
+    layer(x)
+    layer.recipe = FORMATS["fixed"]
+    got = weight_gradients(layer, x, 1)
+    for a, c in zip(got, weight_gradients(layer, X[0], 1), strict=True):
+        assert_bit_equal(a, c)
+
+
+def test_codes_that_the_host_cannot_read_are_not_shared() -> None:
+    """A fake tensor has no bytes, and a device would have to be waited for."""
+    with FakeTensorMode():
+        model = Branches(DETERMINISTIC)
+        x = torch.empty(6, 5, 5, requires_grad=True)
+        codes = [y.grad_fn.saved_tensors[0] for y in model.results(x)]
+    assert len({id(each) for each in codes}) == 3
 
 
 def test_inputs_of_a_model_get_no_attribute() -> None:

@@ -96,3 +96,38 @@ def test_vmap_decides_whether_samples_share_draws(randomness: str) -> None:
 def test_vmap_refuses_draws_unless_told() -> None:
     with pytest.raises(RuntimeError, match="randomness"):
         vmap(lambda x: lp.quantize(x, STOCHASTIC.input))(torch.ones(3, 4))
+
+
+WRITING: dict[str, Any] = {
+    "count": lambda x, counts, out: lp.count(x, "e5m2"),
+    "count into": lambda x, counts, out: lp.count(x, "e5m2", counts=counts),
+    "quantize": lambda x, counts, out: lp.quantize(x, "e5m2", counts=counts),
+    "quantize in a range": lambda x, counts, out: lp.quantize(
+        x, "affine4", range=(0, 1), counts=counts
+    ),
+    "out": lambda x, counts, out: lp.quantize(x, "e5m2", out=out),
+}
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "shared"])
+@pytest.mark.parametrize("call", WRITING.values(), ids=WRITING)
+def test_vmap_refuses_calls_that_write(call: Any, mapped: bool) -> None:
+    x = torch.randn(3, 4, 5)
+    shape = (3,) if mapped else ()
+    counts, out = torch.zeros(*shape, 4, dtype=torch.int64), torch.zeros(*shape, 4, 5)
+    places = 0 if mapped else None
+    with pytest.raises(
+        NotImplementedError, match="outside of vmap, on the whole batch or in a loop"
+    ):
+        vmap(call, (0, places, places))(x, counts, out)
+    assert not counts.any() and not out.any()
+
+
+def test_vmap_refuses_a_running_range_in_training() -> None:
+    recipe = lp.Recipe(input="affine4", input_range=lp.RunningRange(0.9))
+    layer = lp.nn.Linear(5, 2, recipe=recipe).requires_grad_(False)
+    x = torch.randn(3, 4, 5)
+    with pytest.raises(NotImplementedError, match="a running range in training"):
+        vmap(layer)(x)
+    assert not layer.input_range.any()
+    assert_bit_equal(vmap(layer.eval())(x), torch.stack([layer(each) for each in x]))

@@ -73,6 +73,20 @@ def test_a_step_has_the_bits_of_the_reference(device: str, recipe, monkeypatch) 
         assert_bit_equal(one, other)
 
 
+@pytest.mark.parametrize("shapes", [((2, 4, 3), (3, 5)), ((4, 3), (2, 3, 5))], ids=str)
+def test_gradients_of_a_product_have_the_bits_of_the_reference(device: str, shapes) -> None:
+    acc = lp.Accumulator("e5m4", "stochastic", chunk=2, outer="e6m6")
+    given = [torch.randn(shape) for shape in shapes]
+    results = []
+    for backend, place in (("triton", device), ("reference", "cpu")):
+        leaves = [x.to(place).requires_grad_() for x in given]
+        y = lp.matmul(*leaves, acc, generator=torch.tensor(5), backend=backend)
+        y.backward(y.detach())
+        results.append([y, *(x.grad for x in leaves)])
+    for got, want in zip(*results, strict=True):
+        assert_bit_equal(got, want)
+
+
 def random_layer(choice: random.Random, most: int) -> tuple[nn.Module, tuple[int, ...]]:
     """A linear layer or a convolution of one to three dimensions, and the shape of its input."""
     if choice.random() < 0.4:

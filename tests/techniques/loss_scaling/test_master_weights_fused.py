@@ -305,3 +305,22 @@ def test_the_masters_are_what_the_pass_wrote() -> None:
     for p, master in zip(held, masters(optimizer, held), strict=True):
         assert p.dtype == torch.float32
         assert torch.equal(p.detach(), master.bfloat16().float())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [(torch.float32, 0x7FC00000), (torch.bfloat16, 0x7FC0), (torch.float16, 0x7E00)],
+    ids=str,
+)
+def test_every_nan_has_the_same_bits(dtype: torch.dtype, bits: int) -> None:
+    p = nn.Parameter(torch.ones(40, dtype=dtype))
+    weight = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
+    optimizer = make("momentum", [p], True, {"weight": weight})
+    # A NaN with the sign and all bits set.
+    p.grad = torch.full((40,), -1, dtype=torch.int32).view(torch.float32).to(dtype)
+    optimizer.step()
+    integers = torch.int32 if dtype == torch.float32 else torch.int16
+    assert p.detach().view(integers).unique().tolist() == [bits]
+    (master,) = masters(optimizer, [p])
+    for kept in (master, optimizer.state[p]["momentum_buffer"]):
+        assert kept.view(torch.int32).unique().tolist() == [0x7FC00000]

@@ -165,6 +165,15 @@ def test_a_nan_master_stays_nan_in_a_split_one() -> None:
 # --- draws ---
 
 
+def drawn(x: torch.Tensor, fmt: str, step: int, parameter: int, purpose: int) -> torch.Tensor:
+    """x rounded as docs/contract.md says: steps and parameters count from 0, keys from 1."""
+    key = 12345
+    for each in (step + 1, parameter + 1, purpose):
+        key = derive_seed(key, each)
+    generator = torch.tensor(key - (key >> 63 << 64))
+    return lp.quantize(x, fmt, "stochastic", generator=generator)
+
+
 def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
     held = parameters(shapes=[(40,), (3, 5)])
     optimizer = MasterWeights(
@@ -177,20 +186,36 @@ def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
     )
     (_, before) = masters(optimizer, held)
     train(optimizer, held, [1])
-    # steps and parameters count from 0, keys from 1
-    own = derive_seed(derive_seed(12345, 1 + 1), 1 + 1)
-
-    def drawn(x: torch.Tensor, fmt: str, purpose: int) -> torch.Tensor:
-        key = derive_seed(own, purpose)
-        key -= (key >> 63) << 64
-        return lp.quantize(x, fmt, "stochastic", generator=torch.tensor(key))
-
-    momentum = drawn(gradient(held[1], 1, 1), "e5m9", 1)
-    master = drawn(before - momentum, "e5m7", 2)
+    momentum = drawn(gradient(held[1], 1, 1), "e5m9", 1, 1, 1)
+    master = drawn(before - momentum, "e5m7", 1, 1, 2)
     assert_bit_equal(masters(optimizer, held)[1], master)
-    assert_bit_equal(held[1].detach(), drawn(master, "e4m3fn", 3))
-    kept = drawn(momentum, "e5m3", 2**32 + zlib.crc32(b"momentum_buffer"))
+    assert_bit_equal(held[1].detach(), drawn(master, "e4m3fn", 1, 1, 3))
+    kept = drawn(momentum, "e5m3", 1, 1, 2**32 + zlib.crc32(b"momentum_buffer"))
     assert_bit_equal(optimizer.state[held[1]]["momentum_buffer"], lp.pack(kept, "e5m3"))
+
+
+def test_masters_are_made_in_step_0_and_a_skipped_step_does_not_count() -> None:
+    held = parameters(shapes=[(40,), (3, 5)])
+    given = held[1].detach().clone()
+    optimizer = MasterWeights(
+        torch.optim.SGD(held, lr=1.0),
+        weight="e4m3fn:stochastic",
+        master="e5m7:stochastic",
+        compensation="e5m3:stochastic",
+        generator=torch.tensor(12345),
+    )
+    before = drawn(given, "e5m7", 0, 1, 2)
+    assert_bit_equal(masters(optimizer, held)[1], before)
+    assert_bit_equal(held[1].detach(), drawn(before, "e4m3fn", 0, 1, 3))
+    optimizer.found_inf = torch.tensor(1.0)
+    train(optimizer, held, [1])
+    optimizer.found_inf = torch.tensor(0.0)
+    train(optimizer, held, [2])
+    wanted = before - gradient(held[1], 1, 2)
+    master = drawn(wanted, "e5m7", 1, 1, 2)
+    assert_bit_equal(masters(optimizer, held)[1], master)
+    lost = drawn(wanted - master, "e5m3", 1, 1, 4)
+    assert_bit_equal(optimizer.state[held[1]]["compensation"], lp.pack(lost, "e5m3"))
 
 
 def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
