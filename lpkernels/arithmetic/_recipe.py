@@ -1,10 +1,12 @@
 """Recipe: the arithmetic of a layer, forward and backward."""
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
+from lpkernels.arithmetic._ranks import Axis, axes
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.formats import AffineFormat, Format
 from lpkernels.formats.checks import set_fields
@@ -44,6 +46,9 @@ class Recipe:
     dgrad: Accumulator
     wgrad: Accumulator
     input_range: RunningRange | None
+    if TYPE_CHECKING:
+        # The quantizers whose formats have an axis, for `check_axes`.
+        axes: tuple[Axis, ...]
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class Recipe:
             wgrad=_accumulator("wgrad", wgrad),
             input_range=_running_range(input_range),
         )
+        object.__setattr__(self, "axes", axes([(n, getattr(self, n)) for n in QUANTIZERS]))
         if self.input_range is not None:
             _check_range(self.input)
 

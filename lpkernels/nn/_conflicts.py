@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 
 from torch.nn import Module
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Recipe, check_axes
 from lpkernels.formats.checks import did_you_mean
+from lpkernels.nn import _classes
 from lpkernels.nn._positions import Position
 from lpkernels.nn.selecting import Layer, Pattern, Selection, matches, named, show
 
@@ -74,6 +75,17 @@ def refuse_unsupported(
                 f"{function}: no layer matched {asked}: lpkernels cannot emulate {shown}. Nothing "
                 f"was converted{_inside(meant, by_module)}"
             )
+
+
+def refuse_axes(function: str, chosen: Sequence[tuple[Layer, Recipe]]) -> None:
+    """Refuses a recipe with a format along an axis that a tensor of its layer lacks.
+
+    Raises: ValueError: there is one; the layer and the tensor are named.
+    """
+    for layer, recipe in chosen:
+        if recipe.axes and not layer.why_not:
+            owner = f"{function}: {layer.names[0]!r}"
+            check_axes(recipe, *_classes.ranks(layer.module), owner=owner)
 
 
 def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> None:

@@ -14,7 +14,12 @@ from lpkernels.arithmetic import TORCH, Recipe, checked_formats
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from lpkernels.formats import Format
 from lpkernels.nn import _classes
-from lpkernels.nn._conflicts import refuse_conflicts, refuse_unknown_names, refuse_unsupported
+from lpkernels.nn._conflicts import (
+    refuse_axes,
+    refuse_conflicts,
+    refuse_unknown_names,
+    refuse_unsupported,
+)
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
 from lpkernels.nn._precision import changed
 from lpkernels.nn.calls import EmulatesCalls
@@ -116,7 +121,8 @@ def convert(
             mapping, they are excluded or get torch's own recipe; patterns that conflict: a name
             that is included and excluded as a whole, included without a recipe, or a key of the
             mapping behind a wider one; FIRST or LAST behind "*"; a graph that is traced already,
-            with products; an unknown name of a recipe or policy.
+            with products; a format along an axis that a layer's tensor lacks, where its rank is
+            known before a call; an unknown name of a recipe or policy.
         Nothing is converted then.
     """
     check_model("convert", model)
@@ -137,6 +143,7 @@ def convert(
     able, able_calling = _able(chosen), _able(chosen_calling)
     if not able and not able_calling:
         raise ValueError(nothing_matched("convert", wanted, found + calling))
+    refuse_axes("convert", chosen)
     _warn_of([layer for layer, _ in chosen + chosen_calling if layer.why_not])
     with _all_or_nothing(model):
         for module, its_recipe in able:
@@ -164,8 +171,8 @@ def set_recipe(model: M, recipe: Recipes) -> M:
         TypeError: model is no Module, a recipe or pattern of the wrong type.
         ValueError: no such layer matched; a key of the mapping is a glob that fits the name of no
             module, or a name behind a wider key, or FIRST or LAST behind "*"; a graph traced from a
-            converted model, whose recipe is fixed; an unknown name of a recipe or policy. No recipe
-            is changed then.
+            converted model, whose recipe is fixed; a format along an axis that a layer's tensor
+            lacks; an unknown name of a recipe or policy. No recipe is changed then.
     """
     check_model("set_recipe", model)
     wanted = selection("set_recipe", as_recipes(recipe))
@@ -173,11 +180,12 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     refuse_unknown_names("set_recipe", wanted, model)
     refuse_fixed_recipes("set_recipe", wanted, model)
     refuse_conflicts("set_recipe", wanted, found)
-    chosen = [(layer.module, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
+    chosen = [(layer, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
     if not chosen:
         raise ValueError(nothing_matched("set_recipe", wanted, found))
-    for module, its_recipe in chosen:
-        cast(Emulated, module).recipe = its_recipe
+    refuse_axes("set_recipe", chosen)
+    for layer, its_recipe in chosen:
+        cast(Emulated, layer.module).recipe = its_recipe
     return model
 
 

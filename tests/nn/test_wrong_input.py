@@ -150,6 +150,25 @@ def test_a_name_may_fit_modules_that_are_not_converted() -> None:
     assert model.stem.recipe == BF16 and type(model.head) is nn.Linear
 
 
+LACKING = {
+    "one recipe": (
+        lp.Recipe(bias="affine4_axis1"),
+        r"'stem': affine4_axis1 runs along axis 1, but",
+    ),
+    "last layer": ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, r"'head': block4_"),
+}
+
+
+@pytest.mark.parametrize(("recipe", "match"), LACKING.values(), ids=LACKING.keys())
+def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
+    recipe: Any, match: str
+) -> None:
+    model = Named()
+    refused(model, f"convert: {match}", lambda: lp.convert(model, recipe))
+    model = lp.convert(Named(), FP8)
+    refused(model, f"set_recipe: {match}", lambda: lp.set_recipe(model, recipe))
+
+
 @pytest.mark.parametrize(
     ("recipe", "options", "match"),
     [
