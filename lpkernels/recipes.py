@@ -12,6 +12,9 @@ from lpkernels.arithmetic import NATIVE, TORCH, UNITS, Accumulator, Recipe, Runn
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats.checks import did_you_mean
 
+#: Text that begins so names a policy of ``lpkernels.nn.policies``, the recipes of a whole model.
+POLICY = "policy:"
+
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
 
 
@@ -75,6 +78,12 @@ def _builder(name: str) -> Callable[[], Recipe]:
         raise TypeError(
             f"recipe: the name must be a str, got {name!r} ({type(name).__name__}); names are "
             f"{', '.join(_RECIPES)}"
+        )
+    if name.startswith(POLICY):
+        raise ValueError(
+            f"recipe: {name!r} is a policy, the recipes of a whole model; expected the recipe of a "
+            "layer. lp.convert and lp.set_recipe take a policy in place of a recipe, and "
+            "`lpkernels train` has --policy"
         )
     if name not in _RECIPES:
         near = did_you_mean(name, [*_RECIPES, *UNITS])

@@ -21,6 +21,7 @@ from lpkernels.arithmetic._named_accumulators import (
 )
 from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
+from lpkernels.arithmetic._ranks import Axis, Ranks, axes, check_axes
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, Recipe
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.arithmetic._units import UNITS, Unit
@@ -54,9 +55,11 @@ __all__ = [
     "UNITS",
     "Accumulator",
     "Adam",
+    "Axis",
     "Keyed",
     "Precision",
     "Quantizer",
+    "Ranks",
     "Recipe",
     "RunningRange",
     "Sgd",
@@ -68,7 +71,9 @@ __all__ = [
     "as_accumulator",
     "as_quantizer",
     "as_running_range",
+    "axes",
     "bits_without_overflow",
+    "check_axes",
     "checked_formats",
     "exchanged",
     "max_l1_norm",

@@ -4,11 +4,12 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
+from lpkernels.arithmetic._ranks import Axis, axes
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.arithmetic._text import (
     PlainValues,
@@ -79,6 +80,9 @@ class Recipe(PlainValues):
     dgrad: Accumulator
     wgrad: Accumulator
     input_range: RunningRange | None
+    if TYPE_CHECKING:
+        # The quantizers whose formats have an axis, for `check_axes`.
+        axes: tuple[Axis, ...]
 
     @_names_fields
     def __init__(
@@ -109,6 +113,7 @@ class Recipe(PlainValues):
             wgrad=_accumulator("wgrad", wgrad),
             input_range=_running_range(input_range),
         )
+        object.__setattr__(self, "axes", axes([(n, getattr(self, n)) for n in QUANTIZERS]))
         if self.input_range is not None:
             _check_range(self.input)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends._protocol import UpdateTensors
+from lpkernels.formats.checks import axis_error
 from lpkernels.formats.integers import AFFINE, KIND
 from lpkernels.formats.integers import axis as axis_of
 
@@ -35,14 +36,21 @@ def dense(x: Tensor) -> bool:
 
 
 def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
-    """(outer, length, inner) around the axis of a block or affine format; one line for others."""
+    """(outer, length, inner) around the axis of a block or affine format; one line for others.
+
+    Raises: ValueError: shape lacks the axis. Public functions check it before; compiled graphs that
+        read a format as they run cannot.
+    """
     axis = axis_of(fmt)
     if axis is None:
         # The whole tensor is one slice of an affine format.
         return [1, 1, math.prod(shape)] if fmt[KIND] == AFFINE else [1, math.prod(shape), 1]
     if not shape:
         return [1, 1, 1]
-    axis %= len(shape)
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        raise axis_error("rounding", "a format", axis, f"the tensor has shape {tuple(shape)}", rank)
+    axis %= rank
     return [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
 
 

@@ -43,6 +43,12 @@ def axis(fmt: Ints) -> int | None:
     return fmt[InAffine.AXIS] if fmt[KIND] == AFFINE and fmt[InAffine.HAS_AXIS] else None
 
 
+def counted_rank(kind: int, rank: int) -> int:
+    """The dimensions of a tensor along which a format of this kind can take its scales: all, and
+    one of a scalar, which is a vector of one element to a block format and nothing to slices."""
+    return max(rank, 1) if kind == BLOCK else rank
+
+
 def element(fmt: Ints) -> Ints:
     """The format of a block's elements; any other format itself."""
     return fmt[InBlock.ELEMENT] if fmt[KIND] == BLOCK else fmt

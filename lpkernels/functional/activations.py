@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._sums import dots, sums
 from lpkernels.functional.layer import RoundedBothWays, quantized, widened
@@ -16,6 +16,11 @@ from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x, which is not empty, with a row for each sum, the last dimension."""
+    return x.reshape(-1, x.shape[-1])
 
 
 class _Softmax(torch.autograd.Function):
@@ -26,7 +31,7 @@ class _Softmax(torch.autograd.Function):
         xq = quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, backend)
         moved = xq.movedim(dim, -1)
         e = torch.exp(moved - moved.amax(-1, keepdim=True))
-        total = sums(e.flatten(0, -2), recipe.fprop, seed, Role.FPROP, backend)
+        total = sums(_rows(e), recipe.fprop, seed, Role.FPROP, backend)
         y = e / total.reshape(*e.shape[:-1], 1)
         ctx.save_for_backward(y, seed)
         ctx.call = (dim, recipe, backend)
@@ -42,8 +47,7 @@ class _Softmax(torch.autograd.Function):
         dim, recipe, backend = ctx.call
         g = quantized(dy, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
         g = g.movedim(dim, -1)
-        rows = (g.flatten(0, -2), y.flatten(0, -2))
-        along = dots(*rows, recipe.dgrad, seed, Role.DGRAD, backend)
+        along = dots(_rows(g), _rows(y), recipe.dgrad, seed, Role.DGRAD, backend)
         dx = (y * (g - along.reshape(*y.shape[:-1], 1))).movedim(-1, dim)
         dx = quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
         return dx, None, None, None, None
@@ -84,11 +88,11 @@ def softmax(
     _checks.generator("softmax", generator)
     if not -max(input.dim(), 1) <= dim < max(input.dim(), 1):
         raise IndexError(f"softmax: dim={dim}, but input has shape {tuple(input.shape)}")
+    if recipe.axes:
+        check_axes(recipe, Ranks("softmax", input=input.dim(), output=input.dim()))
     seed = seeds.seed_for(recipe.is_stochastic, generator)
-    # At least two dimensions: a row for each sum.
-    x = widened(input).reshape(1, *input.shape) if input.dim() else widened(input).reshape(1, 1)
-    place = dim + 1 if dim >= 0 else dim
-    return apply(_Softmax, (x,), place, recipe, seed, backend).reshape(input.shape)
+    x = widened(input) if input.dim() else widened(input).reshape(1)
+    return apply(_Softmax, (x,), dim, recipe, seed, backend).reshape(input.shape)
 
 
 def gelu(
@@ -122,6 +126,8 @@ def gelu(
     _checks.operands("gelu", input=input)
     _checks.backend("gelu", backend)
     _checks.generator("gelu", generator)
+    if recipe.axes:
+        check_axes(recipe, Ranks("gelu", input=input.dim(), output=input.dim()))
     seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
     call = (seed, backend)
     kinds = (Role.INPUT, SITE_QUANTIZE, recipe.grad_input, Role.GRAD_INPUT)

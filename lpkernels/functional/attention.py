@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.products import product
 from lpkernels.functional.storing import masked, stored
@@ -57,7 +57,8 @@ def scaled_dot_product_attention(
         scale: None is 1 / sqrt(E).
         enable_gqa: query has, in dimension -3, a multiple of the heads of key and value; several
             queries share a head. The gradients of key and value are then one sum over the queries
-            that share them, then l.
+            that share them, then l. A format with an axis sees query as (..., heads of key, queries
+            that share one, L, E), and key and value with a dimension of size 1 there.
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
     Returns:
@@ -75,6 +76,11 @@ def scaled_dot_product_attention(
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
     _checks.backend(_NAME, backend)
     _checks.generator(_NAME, generator)
+    if recipe.axes:
+        # With enable_gqa the queries that share a head have a dimension of their own.
+        q, k, v = (x.dim() + enable_gqa for x in (query, key, value))
+        scores, values = max(q, k), max(q, k, v)
+        check_axes(recipe, Ranks(_NAME, q, k, None, scores), Ranks(_NAME, scores, v, None, values))
     length, keys = query.shape[-2], key.shape[-2]
     mask = additive_mask(_NAME, "attn_mask", attn_mask, False)
     if is_causal:

@@ -6,15 +6,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import emulated_layer, widened
+from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import ProductGeometry
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _INNER = LinearGeometry(final=False)
+
+
+class _OuterGeometry(ProductGeometry):
+    """y (n, O) = t (n, O, J) @ x2 (n, 1, J)^T + b (O,), whose columns are a single one."""
+
+    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+        y = super().fprop(x, w, None if b is None else b.unsqueeze(-1), how)
+        # As in LinearGeometry, no view.
+        return torch.ops.aten._unsafe_view(y, y.shape[:-1])
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        return super().dgrad(g.unsqueeze(-1), w, shape, how)
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        return super().wgrad(x, g.unsqueeze(-1), shape, how)
+
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        return g
 
 
 def _check_bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -38,6 +56,12 @@ def _check_bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None)
         )
 
 
+def ranks(bias: object) -> tuple[Ranks, Ranks]:
+    """Those of the two products."""
+    inner = Ranks("bilinear", 2, 2, None if bias is None else 1, 2)
+    return inner, Ranks("bilinear", 3, 3, output=2)
+
+
 def bilinear(
     x1: Tensor,
     x2: Tensor,
@@ -57,7 +81,8 @@ def bilinear(
     a product of two activations, as in ``bmm``: the recipe's `input` rounds t and its `weight`
     rounds x2; dgrad sums the gradient of t, over one term, and wgrad that of x2, over o. The
     gradient of t is the first product's output gradient. n runs over the leading dimensions in
-    row-major order, also in the sums of the gradients of weight and bias.
+    row-major order, also in the sums of the gradients of weight and bias. A format with an axis
+    sees x1 as (n, in1), x2 as (n, 1, in2) and y as (n, out).
 
     Args:
         x1: (..., in1_features), x2: (..., in2_features), float32, float16 or bfloat16 (widened
@@ -79,6 +104,8 @@ def bilinear(
     _check_bilinear(x1, x2, weight, bias)
     _checks.backend("bilinear", backend)
     _checks.generator("bilinear", generator)
+    if recipe.axes:
+        check_axes(recipe, *ranks(bias))
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     outs, ins1, ins2 = weight.shape
     left = widened(x1.reshape(-1, ins1))
@@ -86,7 +113,7 @@ def bilinear(
     matrix = widened(weight).transpose(1, 2).reshape(outs * ins2, ins1)
     t = emulated_layer(left, matrix, None, recipe, _INNER, seed, backend)
     t = t.reshape(-1, outs, ins2)
-    b = None if bias is None else widened(bias).unsqueeze(-1)
+    b = None if bias is None else widened(bias)
     second = seeds.seed_of_product(seed, 1)
-    y = emulated_layer(t, right, b, recipe, ProductGeometry(), second, backend)
+    y = emulated_layer(t, right, b, recipe, _OuterGeometry(), second, backend)
     return y.reshape(*x1.shape[:-1], outs)

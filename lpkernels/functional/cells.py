@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic import Ranks
+
 _aten = torch.ops.aten
 
 
@@ -40,6 +42,11 @@ class Cell(Protocol):
     def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step: ...
 
     def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients: ...
+
+
+def ranks(name: str, has_biases: bool) -> Ranks:
+    """Those of the tensors of the products, which take the rows of all steps as a matrix."""
+    return Ranks(name, 2, 2, 1 if has_biases else None, 2)
 
 
 class TanhCell:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
@@ -182,6 +182,11 @@ def symmetric_padding(
     return as_sizes(function, "padding", padding, dims, 0), [0] * (2 * dims)
 
 
+def ranks(name: str, dims: int, bias: object) -> Ranks:
+    """Those of a convolution's tensors; an image alone is rounded as a batch of one."""
+    return Ranks(name, dims + 2, dims + 2, None if bias is None else 1, dims + 2)
+
+
 def _conv(
     dims: int,
     x: Tensor,
@@ -202,6 +207,8 @@ def _conv(
     _check_operands(name, dims, x, weight, bias, groups)
     _checks.backend(name, backend)
     _checks.generator(name, generator)
+    if recipe.axes:
+        check_axes(recipe, ranks(name, dims, bias))
     strides = as_sizes(name, "stride", stride, dims, 1)
     dilations = as_sizes(name, "dilation", dilation, dims, 1)
     kernel = weight.shape[2:]

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.conv import Convolution, Size, as_sizes, check_dimensions
+from lpkernels.functional.conv import Convolution, Size, as_sizes, check_dimensions, ranks
 from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
@@ -126,6 +126,8 @@ def _conv_transpose(
     _check_operands(name, dims, x, weight, bias, groups)
     _checks.backend(name, backend)
     _checks.generator(name, generator)
+    if recipe.axes:
+        check_axes(recipe, ranks(name, dims, bias))
     geometry = ConvTransposeGeometry(
         as_sizes(name, "stride", stride, dims, 1),
         as_sizes(name, "padding", padding, dims, 0),

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, limits_of
-from lpkernels.functional.quantize import FormatLike, check_axis, lowered
+from lpkernels.functional.quantize import FormatLike, lowered
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 
@@ -50,7 +51,7 @@ def count(
     """
     _checks.floating("count", x=x)
     quantizer, stochastic = lowered("count", fmt, rounding, random_bits)
-    check_axis("count", x, quantizer)
+    _checks.axis("count", "x", x.shape, quantizer[InQuantizer.FORMAT])
     _checks.backend("count", backend)
     _checks.generator("count", generator)
     if counts is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import ops
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
 from lpkernels.functional.torch_calls import own
@@ -117,6 +117,9 @@ def linear(
     _check_linear(x, weight, bias)
     _checks.backend("linear", backend)
     _checks.generator("linear", generator)
+    if recipe.axes:
+        rank = max(x.dim(), 2)
+        check_axes(recipe, Ranks("linear", rank, 2, None if bias is None else 1, rank))
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     operands = (widened(x if x.dim() > 1 else x.unsqueeze(0)), widened(weight))
     b = None if bias is None else widened(bias)

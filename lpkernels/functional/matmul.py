@@ -15,6 +15,7 @@ from lpkernels.arithmetic import (
     Recipe,
     as_accumulator,
 )
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional import _checks
 from lpkernels.functional._batches import one_sum, result_shape
 from lpkernels.functional.layer import widened
@@ -94,6 +95,8 @@ def matmul(
     shape = result_shape(a, b)
     if initial is not None:
         _check_initial(initial, shape, a)
+    if quantizer is not None:
+        _checks.axis("matmul", "the result", shape, quantizer[InQuantizer.FORMAT])
     if out is not None:
         _checks.out("matmul", out, shape, (torch.float32,), a=a, b=b)
     seed = seed_for(stochastic or sums.is_stochastic, generator)

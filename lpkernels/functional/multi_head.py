@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.attention import additive_mask, attended, matmul_under
 from lpkernels.functional.layer import emulated_layer, widened
@@ -109,6 +109,8 @@ def multi_head_attention_forward(
         )
     _checks.backend(_NAME, backend)
     _checks.generator(_NAME, generator)
+    if recipe.axes:
+        check_axes(recipe, *ranks(in_proj_bias, out_proj_bias))
     call = _Call(recipe, seeds.seed_for(recipe.is_stochastic, generator), backend)
     weights = (q_proj_weight, k_proj_weight, v_proj_weight)
     if not use_separate_proj_weight:
@@ -136,6 +138,12 @@ def multi_head_attention_forward(
     shares = shares.unflatten(0, (batch, num_heads))
     shares = stored(shares.mean(1) if average_attn_weights else shares, "mean")
     return y, shares if batched else shares.squeeze(0)
+
+
+def ranks(*biases: Tensor | None) -> tuple[Ranks, Ranks]:
+    """Those of the projections, and of the products of two activations."""
+    bias = None if all(b is None for b in biases) else 1
+    return Ranks(_NAME, 3, 2, bias, 3), Ranks(_NAME, 3, 3, None, 3)
 
 
 def _check_sizes(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int) -> None:

@@ -14,10 +14,8 @@ from lpkernels.formats import (
     BlockFormat,
     FixedFormat,
     FloatFormat,
-    format_from_ints,
     parse_format,
 )
-from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
 
 __all__ = ["pack", "unpack"]
@@ -44,7 +42,7 @@ def pack(x: Tensor, fmt: PackableLike) -> Tensor:
     """
     _checks.floating("pack", x=x)
     packable = _lowered("pack", fmt)
-    _check_axis("pack", packable, x.shape)
+    _checks.axis("pack", "x", x.shape, packable)
     return ops.pack(x, packable)
 
 
@@ -72,7 +70,7 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
         )
     if isinstance(shape, int) or any(size < 0 for size in shape):
         raise ValueError(f"unpack: shape must be a sequence of sizes >= 0, got {shape!r}")
-    _check_axis("unpack", packable, shape)
+    _checks.axis("unpack", "the result", shape, packable)
     expected = ops.packed_bytes(packable, shape)
     if codes.numel() != expected:
         raise ValueError(
@@ -106,12 +104,3 @@ def _packable(function: str, fmt: object) -> tuple[int, ...]:
             f"got {type(fmt).__name__}; of a Quantizer pass .fmt"
         )
     return fmt.to_ints()
-
-
-def _check_axis(function: str, fmt: tuple[int, ...], shape: Sequence[int]) -> None:
-    axis, dims = axis_of(fmt), max(len(shape), 1)
-    if axis is not None and not -dims <= axis < dims:
-        raise ValueError(
-            f"{function}: {format_from_ints(fmt)} has blocks along axis {axis}, but the shape is "
-            f"{tuple(shape)}; the axis must be in {-dims}..{dims - 1}"
-        )

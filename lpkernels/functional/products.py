@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._batches import one_sum
 from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
@@ -90,6 +90,10 @@ def product(
     """alpha * left (..., M, K) @ right (..., K, N) + addend, checked operands, under a recipe."""
     _checks.backend(function, backend)
     _checks.generator(function, generator)
+    if recipe.axes:
+        bias = None if addend is None else addend.dim()
+        rank = max(left.dim(), right.dim())
+        check_axes(recipe, Ranks(function, left.dim(), right.dim(), bias, rank))
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     b = None if addend is None else widened(addend)
     operands = (widened(left), widened(right).mT)

@@ -17,12 +17,9 @@ from lpkernels.formats import (
     FixedFormat,
     FloatFormat,
     Format,
-    format_from_ints,
     parse_format,
 )
 from lpkernels.formats.elsewhere import name_here
-from lpkernels.formats.integers import AFFINE, KIND
-from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, limits_of
 from lpkernels.functional.recording import apply
@@ -95,7 +92,7 @@ def quantize(
     """
     _checks.floating("quantize", x=x)
     quantizer, stochastic = lowered("quantize", fmt, rounding, random_bits)
-    check_axis("quantize", x, quantizer)
+    _checks.axis("quantize", "x", x.shape, quantizer[InQuantizer.FORMAT])
     _checks.backend("quantize", backend)
     _checks.generator("quantize", generator)
     if out is not None:
@@ -239,15 +236,3 @@ def _check_no_mode(
         f"rounding={rounding!r}, random_bits={random_bits!r} as well; leave them away or pass a "
         "format"
     )
-
-
-def check_axis(function: str, x: Tensor, quantizer: tuple[int, ...]) -> None:
-    axis = axis_of(quantizer)
-    # A block format takes a scalar as a vector of one element; a slice of a scalar is nothing.
-    dims = x.dim() if quantizer[KIND] == AFFINE else max(x.dim(), 1)
-    if axis is not None and not -dims <= axis < dims:
-        fmt = format_from_ints(quantizer[InQuantizer.FORMAT])
-        raise ValueError(
-            f"{function}: {fmt} runs along axis {axis}, but x has shape {tuple(x.shape)}; the axis "
-            f"must be in {-dims}..{dims - 1}"
-        )

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._recurrence import Spec, Weights, recurrence
-from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
+from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, ranks
 from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.torch_calls import own
@@ -167,6 +167,8 @@ def _layers(
     _checks.operands(cell.name, input=input, h=hx[0], weight=weights[0])
     _checks.backend(cell.name, backend)
     _checks.generator(cell.name, generator)
+    if recipe.axes:
+        check_axes(recipe, ranks(cell.name, has_biases))
     directions = 2 if bidirectional else 1
     sizes = _sizes(cell, input, batch_first, batch_sizes)
     grouped = _grouped(cell, weights, has_biases, num_layers * directions)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import TORCH, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell
+from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, ranks
 from lpkernels.functional.linear import linear
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
@@ -123,6 +123,8 @@ def _step(
             f"w_ih {tuple(w_ih.shape)} and w_hh {tuple(w_hh.shape)}; expected (N, in), (N, H) "
             f"each, ({cell.gates} H, in), ({cell.gates} H, H)"
         )
+    if recipe.axes:
+        check_axes(recipe, ranks(name, not (b_ih is None and b_hh is None)))
     first = seeds.seed_for(recipe.is_stochastic, generator)
     second = seeds.seed_of_product(first, 1)
     zx = linear(input, w_ih, b_ih, recipe=recipe, generator=first, backend=backend)

@@ -5,8 +5,9 @@ of the same structure is another tensor, and the graph stays. The graph depends 
 alone, which consists of these facts: which tensors are rounded, and which of them products can
 round themselves (those to float and fixed formats without random bits); which quantizers draw
 random bits; which products are native; and the size of the codes kept for backward, which is 4, 8
-or 16 bits a value for a float format, that of element and blocks for a block format, or none. A
-recipe that takes turns with others has the structure that holds all of them.
+or 16 bits a value for a float format, that of element and blocks for a block format, or none; and
+the axes of formats that have one. A recipe that takes turns with others has the structure that
+holds all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ import torch
 from numpy.typing import NDArray
 
 from lpkernels import ops
-from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Quantizer, Recipe
+from lpkernels.arithmetic import (
+    PRODUCTS,
+    QUANTIZERS,
+    Accumulator,
+    Axis,
+    Quantizer,
+    Recipe,
+    axes,
+)
 from lpkernels.arithmetic.precisions import in_place_of
 from lpkernels.formats import Format
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InBlock, code_bits
@@ -48,6 +57,7 @@ class _Quantizer:
 
     row: Row
     is_stochastic: bool
+    fmt: Format
 
     def to_ints(self) -> Row:
         return self.row
@@ -80,18 +90,19 @@ def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> TabledRecipe:
     A quantizer of one of the formats may get any of the others later, and is ready for all.
     """
     made = object.__new__(TabledRecipe)
-    numbers, lengths, parts = _read(recipe, tuple(formats))
+    numbers, lengths, parts, its_axes = _read(recipe, tuple(formats))
     table = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     for index, (name, part, fuses, kept) in enumerate(parts):
         row = Row(table, index, fuses, *kept)
         object.__setattr__(made, name, _in_table(part, row) if lengths[index] else part)
     object.__setattr__(made, "input_range", recipe.input_range)
+    object.__setattr__(made, "axes", its_axes)
     return made
 
 
 def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
     if isinstance(part, Quantizer):
-        return _Quantizer(row, part.is_stochastic)
+        return _Quantizer(row, part.is_stochastic, part.fmt)
     order = "native" if part.order == "native" else "emulated"
     return _Accumulator(row, part.is_stochastic, order)
 
@@ -99,9 +110,10 @@ def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
 @lru_cache(maxsize=1024)
 def _read(
     recipe: Recipe, formats: tuple[Format, ...]
-) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, _Kept]]]:
-    """The table, with empty rows for what stays as it is, and each part with what its Row needs."""
-    rows, parts = [], []
+) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, _Kept]], tuple[Axis, ...]]:
+    """The table, with empty rows for what stays as it is; each part with what its Row needs; and
+    the axes of all that may stand in a row."""
+    rows, parts, quantizers = [], [], []
     for name in QUANTIZERS + PRODUCTS:
         part = getattr(recipe, name)
         ints: Ints = ()
@@ -110,12 +122,14 @@ def _read(
             ints = () if part.is_native else part.to_ints()
         elif part is not None:
             ints = part.to_ints()
+            quantizers += [(name, each) for each in _options(part, formats)]
             options = [each.to_ints() for each in _options(part, formats)]
             fuses = all(ops.fuses(each) for each in options)
             kept = _kept([each[:-_MODE] for each in options])
         rows.append([len(ints), *ints] + [0] * (ROW - 1 - len(ints)))
         parts.append((name, part, fuses, kept))
-    return np.array(rows, np.int64), [row[0] for row in rows], parts
+    its_axes = tuple(dict.fromkeys(axes(quantizers)))
+    return np.array(rows, np.int64), [row[0] for row in rows], parts, its_axes
 
 
 def _options(part: Quantizer, formats: tuple[Format, ...]) -> list[Quantizer]:

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
+from lpkernels.functional._checks import axis as check_axis
 from lpkernels.functional.seeds import seed_for
 from lpkernels.ops import Ints, UpdateTensors, update
 from lpkernels.rng import SITE_QUANTIZE, Role
 
 __all__ = [
     "UpdateTensors",
+    "check_axis",
     "packed",
     "rounded",
     "rounded_by_row",

@@ -16,7 +16,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from lpkernels import functional
-from lpkernels.arithmetic import TORCH
+from lpkernels.arithmetic import TORCH, Ranks
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn import (
     activations,
@@ -85,6 +85,9 @@ class _TransposedLinear(RunningInput):
     weight: Tensor
     bias: Tensor
 
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (Ranks("linear", weight=2, bias=1),)
+
     def forward(self, x: Tensor) -> Tensor:
         x, recipe = self._rounded(x)
         return own(functional.linear, x, self.weight.t(), self.bias, recipe=recipe)
@@ -118,6 +121,16 @@ def why_not(module: torch.nn.Module) -> str | None:
     if "forward" in vars(module):
         return _REPLACED
     return ""
+
+
+def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
+    """Those of a layer's tensors, emulated or not, that are known before a call."""
+    cls = plain_class(module)
+    if not issubclass(cls, Emulated):
+        plain = _torch_base(cls)
+        cls = _TransposedLinear if plain is None else _EMULATED[plain]
+    found: tuple[Ranks, ...] = cls._ranks(module)
+    return found
 
 
 def has_no_products(module: torch.nn.Module) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from torch.nn import Module
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Recipe, check_axes
+from lpkernels.formats.checks import did_you_mean
+from lpkernels.nn import _classes
 from lpkernels.nn._positions import Position
 from lpkernels.nn.selecting import Layer, Pattern, Selection, matches, named, show
 
@@ -15,6 +18,32 @@ _NAMED_MODULES = 3
 # Patterns that are read off the model; a function may be made for some of its layers alone.
 _SAYS_WHICH = (str, type, Position)
 _NO_PRODUCTS = "converted only where a pattern is its class"
+
+
+def refuse_unknown_names(function: str, chosen: Selection, model: Module) -> None:
+    """Refuses a name in include, in exclude or as a key of the mapping that fits no module of the
+    model, whether converted or not. Classes and functions may fit none.
+
+    Raises: ValueError: there is such a name; the names that are near it are given.
+    """
+    names = [name for its_names, _ in named(model) for name in its_names]
+    asked = [("include=", pattern) for pattern in chosen.include or []]
+    asked += [("exclude=", pattern) for pattern in chosen.exclude]
+    asked += [("the key ", pattern) for pattern, _ in chosen.rules]
+    for what, pattern in asked:
+        if not isinstance(pattern, str) or _fits(pattern, names):
+            continue
+        inside = f"*.{pattern}"
+        near = did_you_mean(pattern, [inside] if _fits(inside, names) else names)
+        raise ValueError(
+            f"{function}: {what}{pattern!r} fits the name of no module{near} A glob is compared "
+            f"with the full name, and the model has {_listed([repr(name) for name in names])}. "
+            "Nothing was changed"
+        )
+
+
+def _fits(pattern: str, names: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def refuse_unsupported(
@@ -46,6 +75,17 @@ def refuse_unsupported(
                 f"{function}: no layer matched {asked}: lpkernels cannot emulate {shown}. Nothing "
                 f"was converted{_inside(meant, by_module)}"
             )
+
+
+def refuse_axes(function: str, chosen: Sequence[tuple[Layer, Recipe]]) -> None:
+    """Refuses a recipe with a format along an axis that a tensor of its layer lacks.
+
+    Raises: ValueError: there is one; the layer and the tensor are named.
+    """
+    for layer, recipe in chosen:
+        if recipe.axes and not layer.why_not:
+            owner = f"{function}: {layer.names[0]!r}"
+            check_axes(recipe, *_classes.ranks(layer.module), owner=owner)
 
 
 def refuse_conflicts(function: str, chosen: Selection, found: list[Layer]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lpkernels.arithmetic import Recipe, with_precision
+from lpkernels.arithmetic import Recipe, check_axes, with_precision
 from lpkernels.arithmetic.precisions import Formats, checked_bits, checked_forward_bits
 
 
@@ -15,6 +15,9 @@ def changed(
     forward = checked_forward_bits(forward_bits)
     backward = checked_bits("backward_bits", backward_bits)
     try:
-        return with_precision(layer.recipe, forward, backward, formats)
+        new = with_precision(layer.recipe, forward, backward, formats)
     except ValueError as error:
         raise ValueError(f"set_precision: {owner} {error}") from error
+    if new.axes:
+        check_axes(new, *layer._ranks(), owner=f"set_precision: {owner}")
+    return new

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Quantizer, Recipe
+from lpkernels.arithmetic import Quantizer, Recipe, check_axes
 from lpkernels.arithmetic.precisions import Formats
 from lpkernels.functional.running import Average, rounded_input
 from lpkernels.functional.tabled import TabledRecipe, tabled
@@ -85,6 +85,11 @@ class RunningInput(Emulated):
         arithmetic: Any = self._arithmetic
         if rest is None:
             return input, arithmetic
+        if arithmetic.axes:
+            # Before the batch goes into the average.
+            rank = max(input.dim(), 2)
+            found = [r._replace(input=rank, output=rank) for r in self._ranks() if r.input is None]
+            check_axes(arithmetic, *found)
         kept = Average(getattr(self, RANGE), getattr(self, WEIGHT))
         its = (arithmetic.input, arithmetic.input_range)
         x = rounded_input(type(self).__name__, input, *its, kept, self.training)

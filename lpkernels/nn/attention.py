@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.functional.multi_head import ranks
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated
 
@@ -44,6 +45,9 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
         flags = (dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first)
         super().__init__(embed_dim, num_heads, *flags, device=device, dtype=dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return ranks(self.in_proj_bias, self.out_proj.bias)
 
     def forward(
         self,

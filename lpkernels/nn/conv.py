@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.functional.conv import ranks
 from lpkernels.functional.layer import widened
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
@@ -45,6 +46,11 @@ class _Conv(RunningInput):
         size = (in_channels, out_channels, kernel_size, stride, padding, dilation)
         super().__init__(*size, groups, bias, padding_mode, device, dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        layer: Any = self
+        dims = len(layer.kernel_size)
+        return (ranks(f"conv{dims}d", dims, layer.bias),)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         layer: Any = self

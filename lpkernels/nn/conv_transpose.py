@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.functional.conv import ranks
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
 from lpkernels.nn.conv import PaddingMode, Place, Size
@@ -41,6 +42,11 @@ class _ConvTranspose(RunningInput):
         size = (in_channels, out_channels, kernel_size, stride, padding, output_padding)
         super().__init__(*size, groups, bias, dilation, padding_mode, device, dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        layer: Any = self
+        dims = len(layer.kernel_size)
+        return (ranks(f"conv_transpose{dims}d", dims, layer.bias),)
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         layer: Any = self

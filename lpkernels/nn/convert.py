@@ -14,11 +14,17 @@ from lpkernels.arithmetic import TORCH, Recipe, checked_formats
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from lpkernels.formats import Format
 from lpkernels.nn import _classes
-from lpkernels.nn._conflicts import refuse_conflicts, refuse_unsupported
+from lpkernels.nn._conflicts import (
+    refuse_axes,
+    refuse_conflicts,
+    refuse_unknown_names,
+    refuse_unsupported,
+)
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
 from lpkernels.nn._precision import changed
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.policies import as_recipes
 from lpkernels.nn.selecting import (
     Layer,
     Patterns,
@@ -90,7 +96,9 @@ def convert(
         model: any module.
         recipe: a Recipe or its name for every layer, or a mapping {pattern: Recipe or name}: the
             first pattern that matches a layer gives its recipe, and a layer that none matches stays
-            as it is. ``lpkernels.policy(name)`` is such a mapping.
+            as it is. ``lpkernels.policy(name)`` is such a mapping, and the text "policy:<name>"
+            stands for it: "fp8_wang2018" has the first and the last layer in 8 bits too,
+            "policy:fp8_wang2018" treats them as the paper does.
         include: only these layers: a pattern or several; None is all.
         exclude: never these: a pattern or several.
         functions: whether products called as functions are emulated too.
@@ -99,7 +107,8 @@ def convert(
     model's own name is ""), a class, ``lpkernels.nn.FIRST`` or ``LAST``, the layer with products
     that the model registers first or last (whatever is selected), or a function of (name, module)
     that returns a bool. A layer registered under several names is one layer: it matches if one of
-    its names does. A pattern that matches no module of the model is no error.
+    its names does. A glob that fits the name of no module, converted or not, is an error; a class
+    or a function may match none.
 
     Returns:
         The model.
@@ -107,21 +116,25 @@ def convert(
     Raises:
         TypeError: model is no Module, functions no bool, a recipe or pattern of the wrong type, a
             class that cannot be derived from.
-        ValueError: nothing matched; a pattern of include or of the mapping that matches modules but
-            none that can be emulated, unless, in the mapping, they are excluded or get torch's own
-            recipe; patterns that conflict: a name that is included and excluded as a whole,
-            included without a recipe, or a key of the mapping behind a wider one; FIRST or LAST
-            behind "*"; a graph that is traced already, with products; an unknown recipe name.
+        ValueError: nothing matched; a glob that fits the name of no module; a pattern of include or
+            of the mapping that matches modules but none that can be emulated, unless, in the
+            mapping, they are excluded or get torch's own recipe; patterns that conflict: a name
+            that is included and excluded as a whole, included without a recipe, or a key of the
+            mapping behind a wider one; FIRST or LAST behind "*"; a graph that is traced already,
+            with products; a format along an axis that a layer's tensor lacks, where its rank is
+            known before a call; an unknown name of a recipe or policy.
         Nothing is converted then.
     """
     check_model("convert", model)
     if not isinstance(functions, bool):
         raise TypeError(f"convert: functions must be True or False, got {functions!r}")
+    recipe = as_recipes(recipe)
     wanted = selection("convert", recipe, include, exclude)
     found, calling = layers(model), callers(model) if functions else []
     followed = {layer.module for layer in calling}
     found = [layer for layer in found if layer.module not in followed]
     keys = isinstance(recipe, Mapping)
+    refuse_unknown_names("convert", wanted, model)
     refuse_frozen("convert", wanted, model, functions=functions)
     refuse_unsupported("convert", wanted, model, found + calling, keys=keys)
     refuse_conflicts("convert", wanted, found + calling)
@@ -130,6 +143,7 @@ def convert(
     able, able_calling = _able(chosen), _able(chosen_calling)
     if not able and not able_calling:
         raise ValueError(nothing_matched("convert", wanted, found + calling))
+    refuse_axes("convert", chosen)
     _warn_of([layer for layer, _ in chosen + chosen_calling if layer.why_not])
     with _all_or_nothing(model):
         for module, its_recipe in able:
@@ -155,20 +169,23 @@ def set_recipe(model: M, recipe: Recipes) -> M:
 
     Raises:
         TypeError: model is no Module, a recipe or pattern of the wrong type.
-        ValueError: no such layer matched; a name that is a key of the mapping stands behind a wider
-            one, or FIRST or LAST behind "*"; a graph traced from a converted model, whose recipe is
-            fixed; an unknown recipe name. No recipe is changed then.
+        ValueError: no such layer matched; a key of the mapping is a glob that fits the name of no
+            module, or a name behind a wider key, or FIRST or LAST behind "*"; a graph traced from a
+            converted model, whose recipe is fixed; a format along an axis that a layer's tensor
+            lacks; an unknown name of a recipe or policy. No recipe is changed then.
     """
     check_model("set_recipe", model)
-    wanted = selection("set_recipe", recipe)
+    wanted = selection("set_recipe", as_recipes(recipe))
     found = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
+    refuse_unknown_names("set_recipe", wanted, model)
     refuse_fixed_recipes("set_recipe", wanted, model)
     refuse_conflicts("set_recipe", wanted, found)
-    chosen = [(layer.module, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
+    chosen = [(layer, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
     if not chosen:
         raise ValueError(nothing_matched("set_recipe", wanted, found))
-    for module, its_recipe in chosen:
-        cast(Emulated, module).recipe = its_recipe
+    refuse_axes("set_recipe", chosen)
+    for layer, its_recipe in chosen:
+        cast(Emulated, layer.module).recipe = its_recipe
     return model
 
 

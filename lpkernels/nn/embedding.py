@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated
 
@@ -41,6 +41,9 @@ class Embedding(Emulated, torch.nn.Embedding):
         lookup = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         super().__init__(num_embeddings, embedding_dim, *lookup, _weight, _freeze, device, dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (Ranks("embedding", weight=2),)
 
     def forward(self, input: Tensor) -> Tensor:
         return own(

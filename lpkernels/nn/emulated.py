@@ -10,7 +10,9 @@ import torch
 from lpkernels.arithmetic import (
     Accumulator,
     Precision,
+    Ranks,
     Recipe,
+    check_axes,
     checked_formats,
     precision,
     with_accumulators,
@@ -58,8 +60,14 @@ class Emulated(Module):
     @recipe.setter
     def recipe(self, recipe: Recipe | str) -> None:
         its = as_recipe(recipe)
+        if its.axes:
+            check_axes(its, *self._ranks())
         self._built = {}
         self._compute_by(its)
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        """Those of the layer's tensors that are known before a call."""
+        return ()
 
     def _compute_by(self, recipe: Recipe, formats: Formats = ()) -> None:
         key = (recipe, formats)

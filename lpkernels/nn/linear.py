@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.functional.bilinear import ranks as bilinear_ranks
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
 from lpkernels.nn.emulated import Emulated
@@ -34,6 +35,9 @@ class Linear(RunningInput, torch.nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (Ranks("linear", weight=2, bias=None if self.bias is None else 1),)
 
     def forward(self, input: Tensor) -> Tensor:
         x, recipe = self._rounded(input)
@@ -82,6 +86,9 @@ class Bilinear(Emulated, torch.nn.Bilinear):
         sizes = (in1_features, in2_features, out_features)
         super().__init__(*sizes, bias=bias, device=device, dtype=dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return bilinear_ranks(self.bias)
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
         operands = (input1, input2, self.weight, self.bias)

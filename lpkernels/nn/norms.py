@@ -11,12 +11,20 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated
 
 Place = torch.device | str | None
 Sizes = int | list[int] | torch.Size
+
+
+def _affine_ranks(layer: Any, name: str, rank: int, input: int | None = None) -> tuple[Ranks, ...]:
+    """Those of a layer with a weight and a bias of this rank, or without one of them."""
+    # RMSNorm has no bias.
+    tensors = (layer.weight, getattr(layer, "bias", None))
+    weight, bias = (None if each is None else rank for each in tensors)
+    return (Ranks(name, input, weight, bias, input),)
 
 
 class _BatchNormCalls(TorchFunctionMode):
@@ -60,6 +68,9 @@ class _BatchNorm(Emulated):
         super().__init__(num_features, *flags, **more)
         self.recipe = recipe
 
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return _affine_ranks(self, "batch_norm", 1)
+
     def forward(self, input: Tensor) -> Tensor:
         with _BatchNormCalls(self._arithmetic):
             return super().forward(input)
@@ -80,10 +91,16 @@ class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
     Parameters, buffers, initial values and state_dict keys are torch.nn.BatchNorm2d's.
     """
 
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return _affine_ranks(self, "batch_norm", 1, 4)
+
 
 class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
     """``torch.nn.BatchNorm3d`` computed by ``lpkernels.functional.batch_norm``; else as
     ``BatchNorm2d``."""
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return _affine_ranks(self, "batch_norm", 1, 5)
 
 
 class LayerNorm(Emulated, torch.nn.LayerNorm):
@@ -107,6 +124,9 @@ class LayerNorm(Emulated, torch.nn.LayerNorm):
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return _affine_ranks(self, "layer_norm", len(self.normalized_shape))
 
     def forward(self, input: Tensor) -> Tensor:
         weights = (self.weight, self.bias)
@@ -134,6 +154,9 @@ class RMSNorm(Emulated, torch.nn.RMSNorm):
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return _affine_ranks(self, "rms_norm", len(self.normalized_shape))
 
     def forward(self, x: Tensor) -> Tensor:
         sizes = self.normalized_shape
@@ -164,6 +187,9 @@ class GroupNorm(Emulated, torch.nn.GroupNorm):
         more = {} if bias else {"bias": bias}
         super().__init__(num_groups, num_channels, eps, affine, device, dtype, **more)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return _affine_ranks(self, "group_norm", 1)
 
     def forward(self, input: Tensor) -> Tensor:
         weights = (self.weight, self.bias)

@@ -18,8 +18,8 @@ import torch
 from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.nn._positions import FIRST, LAST
-from lpkernels.nn.selecting import Pattern, checked, show
-from lpkernels.recipes import as_recipe, recipe
+from lpkernels.nn.selecting import Pattern, Recipes, checked, show
+from lpkernels.recipes import POLICY, as_recipe, recipe
 
 _QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 _PRODUCTS = ("fprop", "dgrad", "wgrad")
@@ -51,7 +51,7 @@ class Policy(UserDict[Pattern, Recipe]):
     those behind it. ``print`` shows a table: a line for each key, "-" where a tensor stays as it is
     and "native" where sums are torch's own, in float32.
 
-    A key that matches nothing in a model is no error.
+    In a model a glob must fit the name of some module; a class or a function may match nothing.
 
     Raises:
         TypeError: a key that is no pattern, a value that is no Recipe and no name of one.
@@ -111,6 +111,16 @@ def policy(name: str) -> Policy:
     Raises:  TypeError: not a str.  ValueError: no such policy.
     """
     return _builder(name)()
+
+
+def as_recipes(value: Recipes) -> Recipes:
+    """What ``convert`` takes, with the policy in the place of the text "policy:<name>".
+
+    Raises:  ValueError: no such policy.
+    """
+    if isinstance(value, str) and value.startswith(POLICY):
+        return policy(value.removeprefix(POLICY))
+    return value
 
 
 def describe(name: str) -> str:

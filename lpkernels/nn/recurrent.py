@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.functional.cells import ranks
 from lpkernels.nn.calls import Calls
 from lpkernels.nn.emulated import Emulated
 
@@ -27,6 +28,10 @@ class _Layers(_Recurrent):
     def __init__(self, *args: Any, recipe: Recipe | str = "fp32", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        layer: Any = self
+        return (ranks(layer.mode.lower(), layer.bias),)
 
 
 class LSTM(_Layers, torch.nn.LSTM):
@@ -70,9 +75,15 @@ class _GatedCell(_Recurrent):
 class LSTMCell(_GatedCell, torch.nn.LSTMCell):
     """``torch.nn.LSTMCell`` computed by ``lpkernels.functional.lstm_cell``; else as ``LSTM``."""
 
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (ranks("lstm_cell", self.bias),)
+
 
 class GRUCell(_GatedCell, torch.nn.GRUCell):
     """``torch.nn.GRUCell`` computed by ``lpkernels.functional.gru_cell``; else as ``LSTM``."""
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (ranks("gru_cell", self.bias),)
 
 
 class RNNCell(_Recurrent, torch.nn.RNNCell):
@@ -92,3 +103,6 @@ class RNNCell(_Recurrent, torch.nn.RNNCell):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, nonlinearity, device, dtype)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (ranks(f"rnn_{self.nonlinearity}_cell", self.bias),)

@@ -30,7 +30,7 @@ def _outer_length_inner(shape: tuple[int, ...], axis: int) -> tuple[int, int, in
     """Sizes before axis, along it and behind it; a 0-d tensor is one line of one."""
     if not shape:
         return 1, 1, 1
-    axis = axis % len(shape)
+    axis = range(len(shape))[axis]
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 

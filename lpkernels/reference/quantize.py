@@ -108,7 +108,7 @@ def _quantize_affine(
     axes = (
         tuple(range(x.ndim))
         if fmt.axis is None
-        else tuple(d for d in range(x.ndim) if d != fmt.axis % x.ndim)
+        else tuple(d for d in range(x.ndim) if d != range(x.ndim)[fmt.axis])
     )
     lo, hi = _ends(values, axes) if limits is None else _given_ends(limits, x.shape, axes)
     if fmt.symmetric:

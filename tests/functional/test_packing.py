@@ -143,7 +143,7 @@ def test_pack_refuses_a_float64_that_float32_rounds_into_the_format():
         (lambda x: lp.pack(x.int(), "e5m2"), TypeError, "got torch.int32"),
         (lambda x: lp.pack([1.0], "e5m2"), TypeError, "x must be a torch.Tensor, got list"),
         (lambda x: lp.pack(x, "e5"), ValueError, "e5"),
-        (lambda x: lp.pack(x, "block4_axis1_e2m1"), ValueError, r"axis 1, but the shape is \(4,\)"),
+        (lambda x: lp.pack(x, "block4_axis1_e2m1"), ValueError, r"axis 1, but x has shape \(4,\)"),
         (
             lambda x: lp.unpack(x, "e5m2", (4,)),
             TypeError,

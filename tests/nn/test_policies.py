@@ -95,7 +95,7 @@ def test_cpt_fu2021_gives_transposed_convolutions_the_axis_of_their_channels() -
 
 
 def test_ends_of_fp8_wang2018_are_the_trainers() -> None:
-    trainers = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"))
+    trainers = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), Gan().generator)
     policy = lp.policy("fp8_wang2018")
     assert isinstance(trainers, dict)
     assert (policy[FIRST], policy[LAST], policy["*"]) == tuple(
@@ -181,6 +181,21 @@ def test_policy_survives_copies_in_order() -> None:
         assert type(twin) is lp.nn.Policy and list(twin.items()) == list(policy.items())
 
 
+def test_the_text_of_a_policy_stands_for_it() -> None:
+    by_text, by_name = ResNet(), lp.convert(ResNet(), lp.policy("fp8_wang2018"))
+    want = converted(by_name)
+    assert converted(lp.convert(by_text, "policy:fp8_wang2018")) == want
+    lp.set_recipe(lp.set_recipe(by_text, "fp32"), "policy:fp8_wang2018")
+    assert converted(by_text) == want
+
+
+@pytest.mark.parametrize("change", [lp.convert, lp.set_recipe])
+def test_an_unknown_policy_in_text_lists_the_policies(change: Any) -> None:
+    match = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
+    with pytest.raises(ValueError, match=match):
+        change(lp.nn.Linear(2, 2), "policy:fp8_wang")
+
+
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
@@ -191,6 +206,11 @@ def test_policy_survives_copies_in_order() -> None:
         (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
         (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
         (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
+        (
+            lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"),
+            ValueError,
+            "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer",
+        ),
         (
             lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
             ValueError,

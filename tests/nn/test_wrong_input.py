@@ -94,10 +94,79 @@ def test_include_refuses_a_container_whose_fused_path_it_would_bypass() -> None:
     refused(model, match, lambda: lp.convert(model, FP8, include=cls))
 
 
-def test_patterns_that_match_no_module_of_this_model_are_no_error() -> None:
+def test_classes_and_functions_that_match_no_module_of_this_model_are_no_error() -> None:
     model = network()
-    lp.convert(model, {nn.Conv2d: BF16, "9": BF16, "*": FP8}, include=["2", nn.Conv3d, "head"])
+    rules = {nn.Conv2d: BF16, lambda name, module: False: BF16, "*": FP8}
+    lp.convert(model, rules, include=["2", nn.Conv3d], exclude=nn.Conv1d)
     assert model[2].recipe == FP8 and type(model[0][0]) is nn.Linear
+
+
+class Named(nn.Module):
+    """A network whose layers have names that are easily misspelt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList([nn.Linear(4, 4), nn.ReLU()])
+        self.head = nn.Linear(4, 4)
+
+
+MISSPELT = {
+    "exclude": (
+        FP8,
+        {"exclude": "heda"},
+        "exclude='heda' fits the name of no module; did you.*hea",
+    ),
+    "include": (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* did you mean head"),
+    "key": ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* did you mean stem"),
+    "key behind a wider one": ({"*": FP8, "heda": BF16}, {}, "the key 'heda' fits"),
+    "glob": ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* did you mean blocks"),
+    "inside": (FP8, {"exclude": "1"}, r"exclude='1' fits .* did you mean \*\.1\?"),
+    "policy": ({"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda' fits"),
+    "nothing near": (
+        FP8,
+        {"exclude": "xyz"},
+        r".* no module\. A glob .* has '', 'stem', 'blocks' a",
+    ),
+}
+
+
+@pytest.mark.parametrize(("recipe", "options", "match"), MISSPELT.values(), ids=MISSPELT.keys())
+def test_a_name_that_fits_no_module_is_refused(recipe: Any, options: Any, match: str) -> None:
+    model = Named()
+    refused(model, f"convert: {match}", lambda: lp.convert(model, recipe, **options))
+
+
+@pytest.mark.parametrize("rules", [{"heda": BF16, "*": FP8}, {"*": FP8, "heda": FP8}], ids=str)
+def test_set_recipe_refuses_a_name_that_fits_no_module(rules: Any) -> None:
+    model = lp.convert(Named(), DETERMINISTIC)
+    match = "set_recipe: the key 'heda' fits the name of no module; did you mean head"
+    refused(model, match, lambda: lp.set_recipe(model, rules))
+
+
+def test_a_name_may_fit_modules_that_are_not_converted() -> None:
+    model = lp.convert(Named(), {"head": BF16, "stem": FP8}, exclude=["blocks.1", "head"])
+    lp.set_recipe(model, {"head": BF16, "blocks.1": BF16, "*": BF16})
+    assert model.stem.recipe == BF16 and type(model.head) is nn.Linear
+
+
+LACKING = {
+    "one recipe": (
+        lp.Recipe(bias="affine4_axis1"),
+        r"'stem': affine4_axis1 runs along axis 1, but",
+    ),
+    "last layer": ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, r"'head': block4_"),
+}
+
+
+@pytest.mark.parametrize(("recipe", "match"), LACKING.values(), ids=LACKING.keys())
+def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
+    recipe: Any, match: str
+) -> None:
+    model = Named()
+    refused(model, f"convert: {match}", lambda: lp.convert(model, recipe))
+    model = lp.convert(Named(), FP8)
+    refused(model, f"set_recipe: {match}", lambda: lp.set_recipe(model, recipe))
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def _network(workload: Workload, config: RunConfig) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(config.seed, "init"))
         model = workload.model()
-    return convert(model, layer_recipes(config.arithmetic)).to(config.device)
+    return convert(model, layer_recipes(config.arithmetic, model)).to(config.device)
 
 
 def longest_sum(comparison: Comparison) -> int | None:

@@ -2,7 +2,10 @@
 
 import dataclasses
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar
+
+from torch.nn import Module
 
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import Section, one_of, setting, settings
@@ -65,13 +68,16 @@ class ArithmeticConfig(Section):
             )
 
 
-def layer_recipes(config: ArithmeticConfig) -> Recipe | dict[Any, Recipe]:
-    """What `convert` takes: one recipe, or with `edge` a mapping for `stem`, `head` and the rest.
+def layer_recipes(config: ArithmeticConfig, model: Module) -> Recipe | dict[Any, Recipe]:
+    """What `convert` of this model takes: one recipe, or with `edge` a mapping for `stem`, `head`
+    and the rest.
 
     With edge="e6m9" and fp8_wang2018 this is the exception of Wang et al. 2018 (arXiv 1812.08011):
     the images enter the first layer in 16 bits, because 8 bits have too few levels for them, and
     the operands of the last layer have 16 bits, because softmax is sensitive to its input; the
     accumulators stay those of the other layers. A layer named in `layer_accs` has its own.
+
+    Raises: ValueError: `edge` for a model without a `stem` or a `head`.
     """
     if config.policy:
         return dict(named_policy(config.policy))
@@ -86,10 +92,17 @@ def layer_recipes(config: ArithmeticConfig) -> Recipe | dict[Any, Recipe]:
         fprop, dgrad, wgrad = (as_accumulator(name) for name in sums)
         base = edges.get(layer.rpartition(".")[2], body)
         recipes[layer] = dataclasses.replace(base, fprop=fprop, dgrad=dgrad, wgrad=wgrad)
+    names = [name for name, _ in model.named_modules()]
     for name, recipe in edges.items():
-        recipes.setdefault(name, recipe)
         # A network within the model, as a GAN's, has a first and a last layer too.
-        recipes[f"*.{name}"] = recipe
+        globs = [g for g in (name, f"*.{name}") if any(fnmatchcase(each, g) for each in names)]
+        if not globs:
+            raise ValueError(
+                f"edge: the model has no layer {name!r}; its first layer must be named 'stem' and "
+                "its last 'head'. Leave edge away, or give a policy instead"
+            )
+        for glob in globs:
+            recipes.setdefault(glob, recipe)
     return {**recipes, "*": body}
 
 

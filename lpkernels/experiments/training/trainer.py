@@ -134,7 +134,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "init"))
             model = self.workload.model()
-        model = convert(model, layer_recipes(config.arithmetic)).to(self.device)
+        model = convert(model, layer_recipes(config.arithmetic, model)).to(self.device)
         model = sharded(model, processes, self.device)
         optimizer = build_optimizer(
             config.optimizer, model.parameters(), device=self.device, sharded=processes.sharded

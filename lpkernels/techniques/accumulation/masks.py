@@ -26,7 +26,7 @@ from torch.nn import Module
 from torch.nn import functional as F
 
 from lpkernels import nn
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import Recipe, check_axes
 from lpkernels.functional import packed_activations, seeds
 from lpkernels.functional.conv import ConvGeometry, symmetric_padding
 from lpkernels.functional.layer import EmulatedLayer, quantized, widened
@@ -142,6 +142,9 @@ class _Masked(Emulated):
         if recipe.input_range is not None:
             input, recipe = layer._rounded(input)
         batch = input if input.dim() > self._dims else input.unsqueeze(0)
+        if recipe.axes:
+            rank = batch.dim()
+            check_axes(recipe, *[r._replace(input=rank, output=rank) for r in self._ranks()])
         seed = seeds.seed_for(recipe.is_stochastic, None)
         bias = None if layer.bias is None else widened(layer.bias)
         x, *products = self._products(widened(batch))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+from torch import nn
 
 import lpkernels as lp
 from lpkernels.experiments.settings import Section, claim, setting, settings, text_of
@@ -16,6 +17,8 @@ from lpkernels.experiments.training.parts.weight_update import WeightUpdateConfi
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find
 
+# First and last layer have the names of the bundled networks'.
+NETWORK = nn.ModuleDict({"stem": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
 EVERYTHING = RunConfig.of(
     name="a",
     recipe="fp8_wang2018",
@@ -128,7 +131,7 @@ def test_config_refuses(values: dict[str, Any], error: type[Exception], match: s
 
 def test_a_policy_is_the_arithmetic_of_the_whole_model() -> None:
     config = ArithmeticConfig(policy="hfp8_sun2019")
-    assert layer_recipes(config) == dict(lp.policy("hfp8_sun2019"))
+    assert layer_recipes(config, NETWORK) == dict(lp.policy("hfp8_sun2019"))
     assert body_recipe(config) == lp.recipe("hfp8_sun2019")
     assert all("*" in lp.policy(name) for name in lp.policies())
 
@@ -190,7 +193,7 @@ def test_operands_and_grads_replace_what_enters_the_products() -> None:
 
 
 def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
-    recipes = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"))
+    recipes = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), NETWORK)
     assert isinstance(recipes, dict)
     body, stem, head = recipes["*"], recipes["stem"], recipes["head"]
     assert body == lp.recipe("fp8_wang2018")
@@ -203,27 +206,32 @@ def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
 
 def test_a_running_range_goes_where_the_input_has_another_format() -> None:
     config = ArithmeticConfig(recipe="cpt_fu2021", operands="affine4", edge="bf16")
-    recipes = layer_recipes(config)
+    recipes = layer_recipes(config, NETWORK)
     assert isinstance(recipes, dict)
     assert str(recipes["*"].input_range) == "running:0.9"
     assert recipes["head"].input_range is recipes["stem"].input_range is None
-    body = layer_recipes(ArithmeticConfig(recipe="cpt_fu2021", operands="e4m3"))
+    body = layer_recipes(ArithmeticConfig(recipe="cpt_fu2021", operands="e4m3"), NETWORK)
     assert isinstance(body, lp.Recipe) and body.input_range is None
 
 
 def test_edge_leaves_an_unquantised_recipe_alone() -> None:
-    recipes = layer_recipes(ArithmeticConfig(recipe="fp32", edge="e6m9"))
+    recipes = layer_recipes(ArithmeticConfig(recipe="fp32", edge="e6m9"), NETWORK)
     assert isinstance(recipes, dict)
     assert set(recipes.values()) == {lp.recipe("fp32")}
+
+
+def test_edge_refuses_a_model_whose_ends_have_other_names() -> None:
+    with pytest.raises(
+        ValueError, match=r"edge: the model has no layer 'stem'; .* or give a policy"
+    ):
+        layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), nn.Linear(2, 2))
 
 
 def test_edge_reaches_the_ends_of_networks_within_a_model() -> None:
     model = find(WorkloadConfig(data="gan")).model()
     config = ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9")
-    recipes = layer_recipes(
-        dataclasses.replace(config, layer_accs=(("generator.stem", "e6m9", "e6m9", "e6m9"),))
-    )
-    lp.convert(model, recipes)
+    config = dataclasses.replace(config, layer_accs=(("generator.stem", "e6m9", "e6m9", "e6m9"),))
+    lp.convert(model, layer_recipes(config, model))
     e6m9 = lp.parse_format("e6m9")
     for network in (model.generator, model.discriminator):
         assert network.stem.recipe.input.fmt == e6m9

@@ -103,6 +103,8 @@ def test_the_step_of_the_wrapped_optimizer_is_refused() -> None:
         ({"exceptions": {"0": {"state": {"square": "bf16"}}}}, ValueError, "SGD has no state squ"),
         ({"master": "block4_axis1_e4m3"}, ValueError, "parameter '1' has shape (13,), but mas"),
         ({"weight": "affine8_axis1"}, ValueError, "parameter '1' has shape (13,), but weight="),
+        ({"grad": "affine8_axis-2"}, ValueError, "parameter '1' has shape (13,), but grad=aff"),
+        ({"compensation": "block4_axis1_e4m3"}, ValueError, "has shape (13,), but compensation="),
         ({"named_parameters": ["a"]}, TypeError, "named_parameters must be pairs (name, "),
         ({"named_parameters": {}}, ValueError, None),
     ],

@@ -9,10 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.functional.unchecked import rounded, rows_of
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.functional.unchecked import check_axis, rounded, rows_of
 from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.running._plan import Planned
 
 # What `lp.quantize` counts: overflow, underflow, zeros, nonfinite.
@@ -100,9 +103,21 @@ class Table:
         for key, elements in numel.items() if self.counting else ():
             self._numel[self.rows[key]] += elements
 
+    def check_parameters(self, model: Module) -> None:
+        """Raises: ValueError: a parameter lacks the axis of its format or of its gradient's."""
+        for name, parameter in model.named_parameters():
+            for key in (key_of(name, "weight"), key_of(name, "grad_weight")):
+                if key in self.rows:
+                    self._check_axis(key, parameter)
+
+    def _check_axis(self, key: str, x: Tensor) -> None:
+        ints, _ = self._lowered[self.rows[key]]
+        check_axis("assign", key, x.shape, ints[InQuantizer.FORMAT])
+
     def rounded(self, x: Tensor, key: str, *, in_place: bool = False) -> Tensor:
         """x in its format, float32 where x's dtype does not hold it; in_place: in x's memory."""
         row = self.rows[key]
+        self._check_axis(key, x)
         x = x.detach()
         counts = None
         if self.counting:

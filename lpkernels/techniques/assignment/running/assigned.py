@@ -102,6 +102,7 @@ class Assigned:
         self.model, self.loss = model, loss
         self.fan_out, self.packs = fan_out, pack
         self._table = Table(assignment, counts)
+        self._table.check_parameters(model)
         self._plans: dict[Any, Plan] = {}
         self._meter = Meter()
         self._flag: Tensor | None = None

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import BlockFormat, FloatFormat
+from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat
+from lpkernels.formats.integers import KIND, counted_rank
 from lpkernels.techniques.loss_scaling.masters.formats import Formats
 
 Names: TypeAlias = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
@@ -153,13 +154,16 @@ def check_parameter(parameter: Tensor, rule: Rule) -> None:
             "make it float32, or choose a narrower format"
         )
     kept = {"master": formats.master, "state": formats.state, **formats.states}
-    for name, quantizer in {**kept, "weight": formats.weight}.items():
-        axis = getattr(quantizer.fmt, "axis", None)
-        dims = max(parameter.dim(), 1)
-        if axis is not None and not -dims <= axis < dims:
+    passing = {"weight": formats.weight, "grad": formats.grad, "compensation": formats.compensation}
+    for name, quantizer in {**kept, **passing}.items():
+        its = None if quantizer is None else quantizer.fmt
+        if not isinstance(its, AffineFormat | BlockFormat) or its.axis is None:
+            continue
+        rank = counted_rank(its.to_ints()[KIND], parameter.dim())
+        if not -rank <= its.axis < rank:
             raise ValueError(
-                f"{label} has shape {tuple(parameter.shape)}, but {name}={quantizer.fmt} runs "
-                f"along axis {axis}; except it, exceptions={{{rule.name!r}: {{{name!r}: ...}}}}"
+                f"{label} has shape {tuple(parameter.shape)}, but {name}={its} runs along axis "
+                f"{its.axis}; except it, exceptions={{{rule.name!r}: {{{name!r}: ...}}}}"
             )
     check_blocks(parameter, rule, kept)
 

@@ -1,0 +1,70 @@
+"""The axes of a recipe's formats, and whether the tensors of a layer have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from lpkernels.formats.checks import axis_error
+from lpkernels.formats.integers import KIND, counted_rank
+from lpkernels.formats.integers import axis as axis_of
+
+if TYPE_CHECKING:
+    from lpkernels.arithmetic._quantizer import Quantizer
+    from lpkernels.arithmetic._recipe import Recipe
+
+_RANK_OF = {"grad_input": "input", "grad_output": "output", "grad_weight": "weight"}
+
+
+class Axis(NamedTuple):
+    """A quantizer of a recipe, the kind of its format, and the axis along which that runs."""
+
+    quantizer: str
+    kind: int
+    axis: int
+
+
+class Ranks(NamedTuple):
+    """How many dimensions the tensors have that a kind of layer rounds.
+
+    None stands for a tensor that is not there, or whose rank only a call tells. A gradient has the
+    rank of its tensor.
+    """
+
+    layer: str
+    input: int | None = None
+    weight: int | None = None
+    bias: int | None = None
+    output: int | None = None
+
+
+def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]:
+    """The axes of those of the quantizers, each with its name, whose formats have one."""
+    found = []
+    for name, quantizer in quantizers:
+        if quantizer is not None:
+            fmt = quantizer.to_ints()
+            axis = axis_of(fmt)
+            if axis is not None:
+                found.append(Axis(name, fmt[KIND], axis))
+    return tuple(found)
+
+
+def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
+    """Checks that every tensor has the axis along which the recipe rounds it.
+
+    Args:
+        ranks: of the tensors of a layer; several where its products differ.
+        owner: begins the error; "" is the kind of the layer.
+
+    Raises:  ValueError: a tensor lacks an axis.
+    """
+    for name, kind, axis in recipe.axes:
+        for each in ranks:
+            rank = getattr(each, _RANK_OF.get(name, name))
+            if rank is None:
+                continue
+            rank = counted_rank(kind, rank)
+            if not -rank <= axis < rank:
+                has = f"{each.layer}'s {name} has {rank} dimension{'' if rank == 1 else 's'}"
+                raise axis_error(owner or each.layer, getattr(recipe, name).fmt, axis, has, rank)
