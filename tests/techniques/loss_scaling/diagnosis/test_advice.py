@@ -24,7 +24,8 @@ def test_a_scale_that_fits() -> None:
     assert (scale.worst.magnitude, scale.worst_unscaled.magnitude) == (0, 1)
     assert (scale.layers, scale.left) == ({}, ())
     assert str(found).startswith(
-        "loss scale for gradients in e5m10: 8.58993e+09; 4 is enough\n"
+        "loss scale for gradients in e5m10: 8589934592 is the largest safe one, 4 the smallest "
+        "that loses at most 1% of sum |g|\n"
         "  underflow: 0.00% of the gradients, and of the worst tensor 0.00% of its magnitude\n"
         "  without a scale: 66.67%, and 100.00%\n"
     )
@@ -69,7 +70,7 @@ def test_another_format_is_asked_for() -> None:
 def test_no_gradient_no_scale() -> None:
     found = Report([row("a", "input", 0)]).recommend()
     assert found.scale is None
-    assert str(found).startswith("no loss scale: of no gradient was a format counted")
+    assert str(found).startswith("no loss scale: no gradient with a format holds a number")
 
 
 def test_the_narrowest_format_of_each_kind() -> None:
