@@ -165,7 +165,8 @@ class Recommendation:
             else str(self.scale)
         )
         narrow = "narrowest formats by range, and the magnitude that the worst tensor loses:"
-        return "\n".join([scale, narrow, *(f"  {advice}" for advice in self.formats)])
+        formats = [narrow, *(f"  {advice}" for advice in self.formats)] if self.formats else []
+        return "\n".join([scale, *formats])
 
 
 def scale_advice(
