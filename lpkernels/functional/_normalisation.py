@@ -22,6 +22,7 @@ from lpkernels.functional import seeds
 from lpkernels.functional._sums import dots, sums
 from lpkernels.functional.layer import quantized
 from lpkernels.functional.recording import apply, first_order
+from lpkernels.functional.storing import seeing
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
@@ -120,7 +121,7 @@ class _Normalise(torch.autograd.Function):
         if b is not None:
             y = y + how.spread(quantized(b, recipe.bias, seed, Role.BIAS, *call), x)
         ctx.save_for_backward(xhat, scale, wq, seed)
-        ctx.how, ctx.recipe, ctx.backend = how, recipe, backend
+        ctx.how, ctx.recipe, ctx.backend, ctx.sees = how, recipe, backend, seeing()
         ctx.b_shape = None if b is None else b.shape
         ctx.mark_non_differentiable(mean, var)
         y = quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)

@@ -22,6 +22,7 @@ from lpkernels.functional.cells import Cell
 from lpkernels.functional.layer import Sum, bias_gradient, quantized
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.storing import new_product
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 _LINEAR = LinearGeometry()
@@ -144,6 +145,7 @@ def recurrence(
     if is_recorded(zx, h, c, *weights):
         y, last, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
         return y, last, None if c is None else last_c
+    new_product()
     outputs, h, c, _, _ = _steps(zx, h, c, weights, spec, seed)
     return torch.cat(outputs), h, c
 
@@ -161,6 +163,7 @@ class _Recurrence(torch.autograd.Function):
         spec: Spec,
         seed: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.sees = new_product()
         steps = _steps(zx, h, c, Weights(hh, hh_bias, hr), spec, seed)
         outputs, last, last_c, kept, (of_hh, of_hr) = steps
         ctx.spec, ctx.has_seed, ctx.has_bias = spec, seed is not None, hh_bias is not None

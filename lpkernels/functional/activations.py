@@ -13,6 +13,7 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional._sums import dots, sums
 from lpkernels.functional.layer import RoundedBothWays, quantized, widened
 from lpkernels.functional.recording import apply, first_order
+from lpkernels.functional.storing import seeing
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
@@ -34,7 +35,7 @@ class _Softmax(torch.autograd.Function):
         total = sums(_rows(e), recipe.fprop, seed, Role.FPROP, backend)
         y = e / total.reshape(*e.shape[:-1], 1)
         ctx.save_for_backward(y, seed)
-        ctx.call = (dim, recipe, backend)
+        ctx.call, ctx.sees = (dim, recipe, backend), seeing()
         result = y.movedim(-1, dim)
         if recipe.output is None:
             return result.clone()

@@ -27,6 +27,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.storing import new_product, seeing, seen
 from lpkernels.ops import NOT_FUSED, Fused, Ints
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
@@ -113,6 +114,7 @@ def quantized(
     x: Tensor, quantizer: Quantizer | None, seed: Tensor | None, role: Role, site: int, backend: str
 ) -> Tensor:
     """``x`` itself where the recipe has no quantizer for it, else a new tensor."""
+    seen(x, quantizer, role)
     return x if quantizer is None else ops.quantize(x, quantizer, seed, role, site, backend)
 
 
@@ -140,6 +142,7 @@ def _operand(
     quantizer."""
     ints = _fused(quantizer, *products)
     if ints:
+        seen(x, quantizer, role)
         return x, ints
     return quantized(x, quantizer, seed, role, SITE_QUANTIZE, backend), ()
 
@@ -155,7 +158,8 @@ def _made(
     site: int = SITE_QUANTIZE,
 ) -> Tensor:
     """A product of the geometry, rounded: by the sum itself if it can, else after it."""
-    result = _fused(quantizer, call[0]) if geometry.rounds else ()
+    # A sum that rounds its result leaves nothing to be seen before it is rounded.
+    result = _fused(quantizer, call[0]) if geometry.rounds and seeing() is None else ()
     y = product(*operands, Sum(*call, Fused(*ints, result)))
     return y if result else quantized(y, quantizer, call[1], role, site, call[3])
 
@@ -219,6 +223,7 @@ def emulated_layer(
     call = (x, w, b, recipe, geometry, seed, backend)
     if is_recorded(x, w, b):
         return EmulatedLayer.apply(*call)
+    new_product()
     return _forward(*call)[0]
 
 
@@ -234,6 +239,7 @@ class EmulatedLayer(torch.autograd.Function):
         seed: Tensor | None,
         backend: str,
     ) -> Tensor:
+        ctx.sees = new_product()
         y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
@@ -295,6 +301,7 @@ class RoundedBothWays(torch.autograd.Function):
         backend: str,
     ) -> Tensor:
         ctx.save_for_backward(seed)
+        ctx.sees = seeing()
         ctx.backward_call = (backward, backward_role, backend)
         return x.clone() if forward is None else quantized(x, forward, seed, role, site, backend)
 

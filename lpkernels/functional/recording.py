@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+from lpkernels.functional.storing import seen_again
 
 
 def is_exporting() -> bool:
@@ -77,7 +80,9 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
                 "lpkernels: emulated arithmetic has no second derivative; take gradients without "
                 "create_graph=True"
             )
-        with torch.no_grad():
+        # A Function that rounds keeps what sees its tensors.
+        sees = None if torch.compiler.is_compiling() else getattr(ctx, "sees", None)
+        with torch.no_grad(), nullcontext() if sees is None else seen_again(sees):
             return backward(ctx, *grads)
 
     return checked

@@ -8,14 +8,16 @@ with observe(model, Largest()):
     loss(model(x)).backward()
 """
 
-from lpkernels.nn.observing.functions import EVERYTHING, PRODUCTS
+from lpkernels.nn.observing.functions import EVERYTHING, LAYERS, PRODUCTS, WITHOUT_PRODUCTS
 from lpkernels.nn.observing.observer import Depth, observe
 from lpkernels.nn.observing.tracing import trace
 from lpkernels.nn.observing.visiting import Call, Run, Visitor, tensors
 
 __all__ = [
     "EVERYTHING",
+    "LAYERS",
     "PRODUCTS",
+    "WITHOUT_PRODUCTS",
     "Call",
     "Depth",
     "Run",

@@ -1,4 +1,4 @@
-"""The functions of torch that compute products: their names, and those of their arguments."""
+"""The functions of torch that layers compute: their names, and those of their arguments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+from torch import nn
 from torch.nn import functional as F
 
 _CONV = "input weight bias stride padding dilation groups"
@@ -47,6 +48,30 @@ _OTHERS = (
 PRODUCTS = frozenset({*_NAMES, _MULTI_HEAD, *_OTHERS} - {"rmatmul"})
 """The names of all functions that compute products."""
 
+#: Functions without products that are emulated as the layers of these classes, and nowhere else.
+WITHOUT_PRODUCTS: dict[str, tuple[type[nn.Module], ...]] = {
+    "embedding": (nn.Embedding,),
+    "batch_norm": (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+    "layer_norm": (nn.LayerNorm,),
+    "group_norm": (nn.GroupNorm,),
+    "rms_norm": (nn.RMSNorm,),
+    "softmax": (nn.Softmax,),
+    "gelu": (nn.GELU,),
+}
+LAYERS = PRODUCTS | WITHOUT_PRODUCTS.keys()
+"""The names of all functions that layers of `lpkernels.nn` compute."""
+
+_ARGUMENTS: dict[str, str] = {
+    **_NAMES,
+    "embedding": "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
+    "batch_norm": "input running_mean running_var weight bias training momentum eps",
+    "layer_norm": "input normalized_shape weight bias eps",
+    "group_norm": "input num_groups weight bias eps",
+    "rms_norm": "input normalized_shape weight eps",
+    "softmax": "input dim",
+    "gelu": "input approximate",
+}
+
 
 class _Everything:
     def __contains__(self, name: object) -> bool:
@@ -84,7 +109,9 @@ def arguments_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
 
 
 def _argument_names(name: str) -> Sequence[str]:
-    return _multi_head_names() if name == _MULTI_HEAD else _NAMES.get(name, "").split()
+    if name == _MULTI_HEAD:
+        return _multi_head_names()
+    return _ARGUMENTS.get(name, "").split()
 
 
 @functools.cache

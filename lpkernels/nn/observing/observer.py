@@ -20,7 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpkernels.functional.torch_calls import watching
 from lpkernels.nn._product_sizes import SIZES
-from lpkernels.nn.observing.functions import PRODUCTS, arguments_of, name_of, operation_of
+from lpkernels.nn.observing.functions import (
+    LAYERS,
+    PRODUCTS,
+    WITHOUT_PRODUCTS,
+    arguments_of,
+    name_of,
+    operation_of,
+)
 from lpkernels.nn.observing.gradients import GradientHooks
 from lpkernels.nn.observing.parts import PARTS, in_parts
 from lpkernels.nn.observing.reporting import Reporter
@@ -57,8 +64,8 @@ def observe(
             a function of ``lpkernels.functional`` that a model calls itself is seen only at depth
             "operators".
         visitor: its methods are called in the order of the calls.
-        operations: the names of the operations to tell of; None means all products, `EVERYTHING`
-            all operations.
+        operations: the names of the operations to tell of; None means all products, `LAYERS` what
+            layers compute besides, `EVERYTHING` all operations.
         depth: "functions": as the model calls them. "parts": attention and recurrent layers that
             are torch's own as their products: "in_proj", "scores", "values", "out_proj"; "ih_l0",
             and "hh_l0" as one product of all steps, told after the layer. "operators": what torch
@@ -88,10 +95,11 @@ def observe(
         return
     modules = list(model.named_modules())
     _check_visible(modules)
-    if operations is None:
+    if operations is None or operations is LAYERS:
         # In many a model half of the modules are such; each would have two hooks to put on, to call
         # and to take off.
-        modules = [(name, module) for name, module in modules if not _is_without_products(module)]
+        told = () if operations is None else tuple(sum(WITHOUT_PRODUCTS.values(), ()))
+        modules = [x for x in modules if isinstance(x[1], told) or not _is_without_products(x[1])]
     mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
     try:
         if around:
@@ -101,8 +109,7 @@ def observe(
             with watching(mode), reporter.runs.watched(modules, mode):
                 yield
     finally:
-        if hooks is not None:
-            hooks.close()
+        reporter.close()
 
 
 def _check_without_gradients(hooks: GradientHooks | None) -> None:

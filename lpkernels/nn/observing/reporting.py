@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count
 from typing import Any
 
 import torch
@@ -11,8 +12,11 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
+from lpkernels.arithmetic import Quantizer
+from lpkernels.functional.storing import Sees, rounding_seen
 from lpkernels.nn.observing.gradients import GradientHooks, unseen
 from lpkernels.nn.observing.visiting import Call, Run, Visitor
+from lpkernels.rng import Role
 
 
 class Runs:
@@ -74,6 +78,9 @@ class Runs:
         ]
 
 
+_FORWARD = (Role.INPUT, Role.WEIGHT, Role.BIAS, Role.OUTPUT)
+
+
 class Reporter:
     """Tells a visitor of calls, in their order."""
 
@@ -81,6 +88,13 @@ class Reporter:
         self.runs = Runs()
         self._visitor, self._hooks = visitor, hooks
         self._told = 0
+        self._sees_rounding = type(visitor).rounding is not Visitor.rounding
+
+    def close(self) -> None:
+        """Nothing is told any more, also where backward comes later."""
+        self._sees_rounding = False
+        if self._hooks is not None:
+            self._hooks.close()
 
     def report(
         self,
@@ -98,10 +112,28 @@ class Reporter:
         with unseen():
             self._visitor.before(call, arguments)
         hooks = self._hooks
-        result = compute() if hooks is None else hooks.computed(call, arguments, compute)
+        with rounding_seen(self._opens(call)) if self._sees_rounding else nullcontext():
+            result = compute() if hooks is None else hooks.computed(call, arguments, compute)
         with unseen():
             self._visitor.after(call, result)
         return result
+
+    def _opens(self, call: Call) -> Callable[[], Sees]:
+        numbers = count()
+
+        def opens() -> Sees:
+            product = next(numbers)
+
+            def sees(x: Tensor, quantizer: Quantizer, role: Role) -> None:
+                # Checkpointing computes forward again in backward.
+                again = role in _FORWARD and _is_in_backward()
+                if self._sees_rounding and not again:
+                    with unseen():
+                        self._visitor.rounding(call, product, role.name.lower(), quantizer, x)
+
+            return sees
+
+        return opens
 
     def report_steps(
         self,

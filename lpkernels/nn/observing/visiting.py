@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
+from lpkernels.arithmetic import Quantizer
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -88,6 +90,17 @@ class Visitor:
             An argument's gradient is the whole of that tensor, over all its uses, as torch.autograd
             gives it, and comes with that of the result, before it or after it; an operation that
             changes its argument in place has the gradient of the value that entered.
+        """
+
+    def rounding(
+        self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
+    ) -> None:
+        """A quantizer of the recipe is about to round x, in the emulated call or in its backward
+        pass, which may come after all calls.
+
+        kind: "input", "weight", "bias", "output", "grad_output", "grad_input" or "grad_weight".
+        product: which of the call's layers or products x belongs to: attention and recurrent layers
+            have several, numbered from 1 in the order of the forward pass; 0 where there is none.
         """
 
 

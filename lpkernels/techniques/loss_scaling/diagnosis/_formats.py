@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from lpkernels.arithmetic import Quantizer, as_quantizer
+from lpkernels.arithmetic import TORCH, Quantizer, Recipe, as_quantizer
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import Run
@@ -13,9 +13,11 @@ from lpkernels.nn.observing import Run
 #: Formats by kind; one format for all kinds; or "recipe", for the formats of each layer's recipe.
 AskedFormats = Format | Quantizer | str | Mapping[str, Any]
 
-FORWARD = ("input", "weight", "output")
+FORWARD = ("input", "weight", "bias", "output")
 BACKWARD = ("grad_output", "grad_input", "grad_weight")
 KINDS = FORWARD + BACKWARD
+#: The kinds that a format can be asked for; biases are counted only where a recipe rounds them.
+ASKED = tuple(kind for kind in KINDS if kind != "bias")
 RECIPE = "recipe"
 
 
@@ -44,33 +46,29 @@ def check_formats(asked: AskedFormats) -> None:
 class Formats:
     """Which format each tensor has, as `diagnose` is asked.
 
+    by_kind: the formats by kind; tensors without one are not counted. None: those of the recipes.
+
     Raises: TypeError, ValueError: an unknown kind, or a format without exponents.
     """
 
     def __init__(self, asked: AskedFormats) -> None:
-        self._by_kind: dict[str, FloatFormat] | None = None
+        self.by_kind: dict[str, FloatFormat] | None = None
         if isinstance(asked, Mapping):
-            unknown = [kind for kind in asked if kind not in KINDS]
+            unknown = [kind for kind in asked if kind not in ASKED]
             if unknown or not asked:
                 raise ValueError(
-                    f"diagnose: fmt: expected formats by {', '.join(KINDS)}; got "
+                    f"diagnose: fmt: expected formats by {', '.join(ASKED)}; got "
                     f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
                 )
             given = {kind: fmt for kind, fmt in asked.items() if fmt is not None}
-            self._by_kind = {k: float_format(f"diagnose: fmt: {k}", f) for k, f in given.items()}
+            self.by_kind = {k: float_format(f"diagnose: fmt: {k}", f) for k, f in given.items()}
         elif asked != RECIPE:
-            self._by_kind = dict.fromkeys(KINDS, float_format("diagnose: fmt", asked))
+            self.by_kind = dict.fromkeys(ASKED, float_format("diagnose: fmt", asked))
 
-    def of(self, run: Run) -> Mapping[str, Format]:
-        """The formats by kind of what `run` computes; tensors without one are not counted."""
-        if self._by_kind is not None:
-            return self._by_kind
-        inner: Run | None = run
-        while inner is not None and not isinstance(inner.module, Emulated):
-            inner = inner.outer
-        if inner is None:
-            return {}
-        assert isinstance(inner.module, Emulated)
-        recipe = inner.module.recipe
-        given = {kind: getattr(recipe, kind) for kind in KINDS}
-        return {kind: quantizer.fmt for kind, quantizer in given.items() if quantizer is not None}
+
+def recipe_of(run: Run) -> Recipe:
+    """The recipe of what `run` computes; torch's own outside of converted modules."""
+    inner: Run | None = run
+    while inner is not None and not isinstance(inner.module, Emulated):
+        inner = inner.outer
+    return TORCH if inner is None else cast(Emulated, inner.module).recipe

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from lpkernels.arithmetic import Quantizer, Recipe
 from lpkernels.formats import FloatFormat, Format
-from lpkernels.nn.observing import Call, Run, Visitor, tensors
+from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor, tensors
 from lpkernels.techniques.loss_scaling._gradients import values
 from lpkernels.techniques.loss_scaling.diagnosis._counters import Counters
 from lpkernels.techniques.loss_scaling.diagnosis._counting import Vectors, counting
-from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, Formats
+from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, recipe_of
 from lpkernels.techniques.loss_scaling.diagnosis._operands import operands
 
 
@@ -28,14 +30,17 @@ class Key:
         products of its own computes in its forward has that module's name and the function's
         ("block.matmul").
     kind: one of `_formats.KINDS`.
-    tensor: torch's name of the argument, where a function has several of a kind ("query"); else "".
+    tensor: torch's name of the argument, where a function has several of a kind ("query"), or the
+        product in the call, from the second on, where a recipe rounds the tensor ("2"); else "".
     format: the one that the tensor is compared with.
+    rounded: the format in which the layer's recipe rounds the tensor; None: it does not.
     """
 
     layer: str
     kind: str
     tensor: str
     format: Format
+    rounded: Format | None
 
     @property
     def float_format(self) -> FloatFormat | None:
@@ -114,16 +119,6 @@ class _Tensors:
         return made
 
 
-@dataclass(eq=False)
-class _Called:
-    """A call whose gradients may come: the rows that its tensors' gradients belong to, and what is
-    known of each tensor that may come again."""
-
-    layer: str
-    formats: Mapping[str, Format]
-    of: dict[str, tuple[_Row, _Seen | None]] = field(default_factory=dict)
-
-
 class Watcher(Visitor):
     """Counts what it is shown, into counters.
 
@@ -133,17 +128,15 @@ class Watcher(Visitor):
 
     def __init__(
         self,
-        formats: Formats,
         forward: Counters[Key],
         backward: Counters[Key],
         new_pass: Callable[[torch.device], None],
     ) -> None:
-        self._formats, self._new_pass = formats, new_pass
+        self._new_pass = new_pass
         self._counters = {False: forward, True: backward}
         # In the order of their first calls.
-        self._rows: dict[tuple[str, str, str, Format], _Row] = {}
+        self._rows: dict[Key, _Row] = {}
         self._layers: WeakKeyDictionary[Run, dict[str, int]] = WeakKeyDictionary()
-        self._called: WeakKeyDictionary[Call, _Called] = WeakKeyDictionary()
         self._tensors = _Tensors()
         self._vectors = Vectors()
         self._passes: dict[torch.device, int] = {}
@@ -155,59 +148,25 @@ class Watcher(Visitor):
             row.calls = 0
         return found
 
-    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        called = self._called[call] = _Called(self._layer(call), self._formats.of(call.run))
-        given = {n: x for n, x in tensors(arguments).items() if x.is_floating_point()}
-        shapes = tuple([(name, x.dim()) for name, x in given.items()])
-        for name, kind, shown in operands(call.operation, shapes):
-            self._enter(called, name, kind, shown, given[name])
-
-    def after(self, call: Call, result: Any) -> None:
-        found = tensors({"result": result})
-        # Other results, such as the last state of a recurrent layer, are parts of the first, or
-        # weights.
-        name = next(iter(found), "")
-        if name and found[name].is_floating_point():
-            self._enter(self._called[call], name, "output", "", found[name])
-
-    def _enter(self, called: _Called, name: str, kind: str, shown: str, x: Tensor) -> None:
-        formats = called.formats
-        seen = None
-        if not isinstance(x, Parameter):
-            seen = self._tensors.seen(x, 0 if x.is_inference() else x._version)
-        of_gradient = formats.get(f"grad_{kind}")
-        if of_gradient is not None and x.requires_grad:
-            called.of[name] = self._row(called.layer, f"grad_{kind}", shown, of_gradient), seen
-        fmt = formats.get(kind)
-        if fmt is not None:
-            row = self._row(called.layer, kind, shown, fmt)
-            self._add(row, None if seen is None else seen.values, x)
-
-    def wants_gradient(self, call: Call, of: str) -> bool:
-        called = self._called[call]
-        if of == "result" or of.startswith("result."):
-            # The tensor is entered after this.
-            return "grad_output" in called.formats
-        return of in called.of
-
-    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
-        called = self._called.get(call)
-        if called is None or of not in called.of:
-            return
-        this = torch._C._current_graph_task_id()
-        if self._passes.get(gradient.device) != this:
-            self._passes[gradient.device] = this
-            self._new_pass(gradient.device)
-        row, seen = called.of[of]
-        self._add(row, None if seen is None else seen.gradients(this), gradient)
-
-    def _row(self, layer: str, kind: str, shown: str, fmt: Format) -> _Row:
-        at = (layer, kind, shown, fmt)
-        found = self._rows.get(at)
+    def _row(self, key: Key) -> _Row:
+        found = self._rows.get(key)
         if found is None:
-            counters = self._counters[kind in BACKWARD]
-            found = self._rows[at] = _Row(Key(*at), counters)
+            found = self._rows[key] = _Row(key, self._counters[key.kind in BACKWARD])
         return found
+
+    def _seen(self, x: Tensor) -> _Seen | None:
+        """What is known of x; None for a weight, which no other row gets."""
+        if isinstance(x, Parameter):
+            return None
+        return self._tensors.seen(x, 0 if x.is_inference() else x._version)
+
+    def _in_pass(self, device: torch.device) -> int:
+        """The backward pass that runs; tells of it if it is a new one."""
+        this = torch._C._current_graph_task_id()
+        if self._passes.get(device) != this:
+            self._passes[device] = this
+            self._new_pass(device)
+        return this
 
     def _add(self, row: _Row, known: dict[FloatFormat | None, Tensor] | None, x: Tensor) -> None:
         """Counts x in a row.
@@ -240,3 +199,104 @@ class Watcher(Visitor):
         count = given[kind] = given.get(kind, 0) + 1
         kind = kind if count == 1 else f"{kind}_{count}"
         return ".".join(filter(None, (name, kind)))
+
+
+class RecipeWatcher(Watcher):
+    """Counts what the quantizers of recipes round, each tensor as its quantizer gets it."""
+
+    def __init__(self, *counting: Any) -> None:
+        super().__init__(*counting)
+        self._names: WeakKeyDictionary[Call, str] = WeakKeyDictionary()
+        # The layers in the order of their first calls; backward meets them in another.
+        self._places: dict[str, int] = {}
+
+    def take_calls(self) -> dict[Key, int]:
+        found = super().take_calls().items()
+        return dict(sorted(found, key=lambda x: (self._places[x[0].layer], x[0].tensor)))
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        name = self._names[call] = self._layer(call)
+        self._places.setdefault(name, len(self._places))
+        module = call.run.module
+        if isinstance(module, Emulated) and hasattr(module, "input_range"):
+            # A layer with a running range rounds its input before it makes this call.
+            assert module.recipe.input is not None
+            self.rounding(call, 0, "input", module.recipe.input, arguments["input"])
+
+    def rounding(
+        self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
+    ) -> None:
+        shown = str(product) if product > 1 else ""
+        row = self._row(Key(self._names[call], kind, shown, quantizer.fmt, quantizer.fmt))
+        if kind in BACKWARD:
+            self._in_pass(x.device)
+        seen = self._seen(x)
+        self._add(row, None if seen is None else seen.values, x)
+
+
+@dataclass(eq=False)
+class _Called:
+    """A call whose gradients may come: the rows that its tensors' gradients belong to, and what is
+    known of each tensor that may come again."""
+
+    layer: str
+    recipe: Recipe
+    of: dict[str, tuple[_Row, _Seen | None]] = field(default_factory=dict)
+
+
+class FormatWatcher(Watcher):
+    """Counts the arguments and results of layers, and their gradients, in formats by kind."""
+
+    def __init__(self, formats: Mapping[str, Format], *counting: Any) -> None:
+        super().__init__(*counting)
+        self._formats = formats
+        self._called: WeakKeyDictionary[Call, _Called] = WeakKeyDictionary()
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        classes = WITHOUT_PRODUCTS.get(call.operation)
+        if classes is not None and not isinstance(call.run.module, classes):
+            return
+        called = self._called[call] = _Called(self._layer(call), recipe_of(call.run))
+        given = {n: x for n, x in tensors(arguments).items() if x.is_floating_point()}
+        shapes = tuple([(name, x.dim()) for name, x in given.items()])
+        for name, kind, shown in operands(call.operation, shapes):
+            self._enter(called, name, kind, shown, given[name])
+
+    def after(self, call: Call, result: Any) -> None:
+        called = self._called.get(call)
+        found = tensors({"result": result})
+        # Other results, such as the last state of a recurrent layer, are parts of the first, or
+        # weights.
+        name = next(iter(found), "")
+        if called is not None and name and found[name].is_floating_point():
+            self._enter(called, name, "output", "", found[name])
+
+    def _enter(self, called: _Called, name: str, kind: str, shown: str, x: Tensor) -> None:
+        seen, of_gradient = self._seen(x), f"grad_{kind}"
+        if of_gradient in self._formats and x.requires_grad:
+            called.of[name] = self._row_of(called, of_gradient, shown), seen
+        if kind in self._formats:
+            row = self._row_of(called, kind, shown)
+            self._add(row, None if seen is None else seen.values, x)
+
+    def _row_of(self, called: _Called, kind: str, shown: str) -> _Row:
+        quantizer = getattr(called.recipe, kind)
+        rounded = None if quantizer is None else quantizer.fmt
+        return self._row(Key(called.layer, kind, shown, self._formats[kind], rounded))
+
+    def wants_gradient(self, call: Call, of: str) -> bool:
+        called = self._called.get(call)
+        if called is None:
+            return False
+        if of == "result" or of.startswith("result."):
+            # The tensor is entered after this.
+            return "grad_output" in self._formats
+        return of in called.of
+
+    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+        called = self._called.get(call)
+        if called is None or of not in called.of:
+            return
+        this = self._in_pass(gradient.device)
+        row, seen = called.of[of]
+        self._add(row, None if seen is None else seen.gradients(this), gradient)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lpkernels.formats import FloatFormat
-from lpkernels.techniques.loss_scaling.diagnosis._formats import KINDS
+from lpkernels.techniques.loss_scaling.diagnosis._formats import FORWARD, KINDS
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
 from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, held
 from lpkernels.techniques.loss_scaling.diagnosis.rules import (
@@ -21,26 +22,67 @@ from lpkernels.techniques.loss_scaling.diagnosis.rules import (
     worst,
 )
 
+# The binades by which a scale is lowered where nothing that was seen says how far.
+_DOWN = 8
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Gradients that a diagnosis at the present scale cannot see.
+
+    empty: how many tensors hold no number, where another loses more than the threshold to
+        underflow: what was rounded to zero there may have had numbers behind it.
+    infinite: how many tensors hold infinities or NaN, as more than the threshold of their elements
+        that are not zero: something before them overflowed.
+    tensors: how many gradient tensors have a format.
+    scale: where to diagnose again. It is the largest safe scale for the gradients that were seen,
+        so that these come through; where that is not below a scale at which something overflowed,
+        it is that scale less 8 binades. None: it is not above the present scale, so that no scale
+        shows the tensors that are empty.
+    """
+
+    empty: int
+    infinite: int
+    tensors: int
+    scale: float | None
+
+    def __str__(self) -> str:
+        what = [f"{self.empty} of {self.tensors} tensors hold no number"] if self.empty else []
+        if self.infinite:
+            what.append(f"{self.infinite} of {self.tensors} tensors hold infinities or NaN")
+        again = (
+            "; no larger scale is safe for the others"
+            if self.scale is None
+            else f", or again at a scale of {_exact(self.scale)}"
+        )
+        return f"{' and '.join(what)}: diagnose the model before convert{again}"
+
 
 @dataclass(frozen=True)
 class ScaleAdvice:
     """A static scale of the loss, for the gradients that a format holds.
 
     formats: the formats of these gradients.
-    scale: 2 ** floor(log2(max / largest gradient)) less the margin; LossScaler(static=scale).
-    least: the smallest scale at which no tensor loses more than the threshold; None: there is none
-        up to `scale`, so that no one scale fits, and `layers` says what does.
+    scale: the largest safe scale, at which no tensor leaves its format: 2 ** floor(log2(max /
+        largest gradient)) less the margin; LossScaler(static=scale). Where some gradients are
+        unseen, the scale at which to diagnose again.
+    least: the smallest scale at which no tensor loses more than `threshold` of sum |g|, over its
+        elements; None: there is none up to `scale`, so that no one scale fits, and `layers` says
+        what does, or some gradients are unseen.
+    threshold: 0.01 is 1%.
     underflow, overflow: the parts of all gradients (finite, not zero) that are lost at `scale`.
     underflow_unscaled, overflow_unscaled: the same at a scale of 1.
     worst, worst_unscaled: the losses of the tensor that loses most of its magnitude.
     layers: {layer: exponent} for `layer_scales`, on top of `scale`, where no one scale fits.
     left: layers that lose more than the threshold even with a scale of their own: the format is too
         narrow for them.
+    unseen: the gradients that were not seen; None: all were.
     """
 
     formats: tuple[FloatFormat, ...]
     scale: float
     least: float | None
+    threshold: float
     underflow: float
     overflow: float
     underflow_unscaled: float
@@ -49,6 +91,7 @@ class ScaleAdvice:
     worst_unscaled: Lost
     layers: Mapping[str, int]
     left: tuple[str, ...]
+    unseen: Unseen | None = None
 
     @property
     def fits(self) -> bool:
@@ -56,9 +99,12 @@ class ScaleAdvice:
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.formats))
-        some = "" if self.least in (None, self.scale) else f"; {self.least:g} is enough"
+        if self.unseen is not None:
+            return f"no loss scale and no formats for gradients in {names}: {self.unseen}"
+        least = "none" if self.least is None else f"{_exact(self.least)} the smallest"
         lines = [
-            f"loss scale for gradients in {names}: {self.scale:g}{some}",
+            f"loss scale for gradients in {names}: {_exact(self.scale)} is the largest safe one, "
+            f"{least} that loses at most {100 * self.threshold:.3g}% of sum |g|",
             f"  underflow: {self.underflow:.2%} of the gradients, and of the worst tensor "
             f"{self.worst.magnitude:.2%} of its magnitude",
             f"  without a scale: {self.underflow_unscaled:.2%}, and "
@@ -77,6 +123,10 @@ class ScaleAdvice:
         if self.left:
             lines.append(f"  {names} is too narrow for {', '.join(self.left)}, whatever the scale")
         return "\n".join(lines)
+
+
+def _exact(scale: float) -> str:
+    return f"{scale:.17g}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +152,7 @@ class FormatAdvice:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """scale: None if no gradient that was seen has a format. formats: for the kinds that were
+    """scale: None if no gradient with a format holds a number. formats: for the kinds that were
     seen."""
 
     scale: ScaleAdvice | None
@@ -110,19 +160,21 @@ class Recommendation:
 
     def __str__(self) -> str:
         scale = (
-            "no loss scale: of no gradient was a format counted"
+            "no loss scale: no gradient with a format holds a number"
             if self.scale is None
             else str(self.scale)
         )
         narrow = "narrowest formats by range, and the magnitude that the worst tensor loses:"
-        return "\n".join([scale, narrow, *(f"  {advice}" for advice in self.formats)])
+        formats = [narrow, *(f"  {advice}" for advice in self.formats)] if self.formats else []
+        return "\n".join([scale, *formats])
 
 
 def scale_advice(
     rows: Sequence[TensorRow], fmt: FloatFormat | None, margin: int, threshold: float
 ) -> ScaleAdvice | None:
     """The scale for the gradients among the rows, in their own formats or in `fmt`."""
-    found = list(held([row for row in rows if row.is_gradient], fmt))
+    gradients = [row for row in rows if row.is_gradient and (fmt or row.float_format)]
+    found = list(held(gradients, fmt))
     if not found:
         return None
     everything = [each for _, each in found]
@@ -130,21 +182,47 @@ def scale_advice(
     for row, each in found:
         layers.setdefault(row.layer, []).append(each)
     scale = fitting_exponent(everything, margin=margin)
-    least = enough(everything, scale, threshold=threshold)
-    own = layer_exponents(layers, scale, margin=margin, threshold=threshold)
-    at = {name: scale + own.get(name, 0) for name in layers}
-    left = [n for n, of in layers.items() if worst(of, at[n]).magnitude > threshold]
+    unseen = _unseen(gradients, scale, threshold)
+    least, own, left = None, {}, []
+    if unseen is None:
+        least = enough(everything, scale, threshold=threshold)
+        own = layer_exponents(layers, scale, margin=margin, threshold=threshold)
+        at = {name: scale + own.get(name, 0) for name in layers}
+        left = [n for n, of in layers.items() if worst(of, at[n]).magnitude > threshold]
+    elif unseen.scale is not None:
+        scale = math.frexp(unseen.scale)[1] - 1
     return ScaleAdvice(
         tuple(dict.fromkeys(its for _, its in everything)),
         2.0**scale,
         None if least is None else 2.0**least,
+        threshold,
         *together(everything, scale),
         *together(everything),
         worst(everything, scale),
         worst(everything),
         own,
         tuple(left),
+        unseen,
     )
+
+
+def _unseen(gradients: Sequence[TensorRow], safe: int, threshold: float) -> Unseen | None:
+    """What gradients with a format do not show; None where they show all.
+
+    safe: the exponent of the largest safe scale of those that are seen.
+    """
+    infinite = sum(row.infinite > threshold for row in gradients)
+    underflows = any(row.lost_to_zero > threshold for row in gradients)
+    empty = sum(row.is_zero for row in gradients) if underflows else 0
+    if not (empty or infinite):
+        return None
+    now = max(row.scale_exponent for row in gradients if row.histogram.numbers)
+    again: int | None = safe
+    if infinite and safe >= now:
+        again = now - _DOWN
+    elif not infinite and safe <= now:
+        again = None
+    return Unseen(empty, infinite, len(gradients), None if again is None else 2.0**again)
 
 
 def format_advice(
@@ -152,10 +230,15 @@ def format_advice(
     candidates: Sequence[FloatFormat],
     margin: int,
     threshold: float,
+    *,
+    gradients: bool,
 ) -> tuple[FormatAdvice, ...]:
-    """The narrowest format for every kind among the rows, with a loss scale for gradients."""
+    """The narrowest format for every kind among the rows, with a loss scale for gradients.
+
+    gradients: whether the gradients were seen, so that a format can be named for them.
+    """
     advice = []
-    for kind in KINDS:
+    for kind in KINDS if gradients else FORWARD:
         found: list[Histogram] = [row.unscaled for row in rows if row.kind == kind]
         found = [histogram for histogram in found if histogram.numbers]
         if found:

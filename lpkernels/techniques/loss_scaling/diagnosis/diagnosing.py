@@ -12,13 +12,18 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
-from lpkernels.nn.observing import observe
+from lpkernels.nn.observing import LAYERS, observe
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.loss_scaling.diagnosis._counters import Counters
 from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS
 from lpkernels.techniques.loss_scaling.diagnosis._formats import RECIPE, AskedFormats, Formats
 from lpkernels.techniques.loss_scaling.diagnosis._scales import SeenScale
-from lpkernels.techniques.loss_scaling.diagnosis._watching import Key, Watcher
+from lpkernels.techniques.loss_scaling.diagnosis._watching import (
+    FormatWatcher,
+    Key,
+    RecipeWatcher,
+    Watcher,
+)
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Counts, Histogram
 from lpkernels.techniques.loss_scaling.diagnosis.report import Report, merged
 from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
@@ -39,21 +44,25 @@ def diagnose(
         print(report)
         print(report.recommend())
 
-    Inside the block the inputs, weights and outputs of every product that the model computes are
-    counted as they are before they are rounded, and the gradients of each as backward reaches them:
-    this gives the exponents of the elements, and how many over- and underflow in the format.
-    Biases, masks and tensors that are not floating point are left out. Calls of a shared or
-    repeated module are added up under its first name. A tensor that several layers take is in the
-    row of each, but is read once; so is a result that is the next layer's input (the same tensor
-    object, not changed in place since), and so is its gradient. The block may hold any number of
-    steps, forward passes without a backward pass, accumulated gradients and no_grad. It may be
-    entered again, and adds up.
+    Inside the block the tensors of every layer that `convert` knows, and of every product that the
+    model computes, are counted: this gives the exponents of the elements, and how many over- and
+    underflow in the format. Calls of a shared or repeated module are added up under its first name.
+    A tensor that several layers take is in the row of each, but is read once; so is a result that
+    is the next layer's input (the same tensor object, not changed in place since). The block may
+    hold any number of steps, forward passes without a backward pass, accumulated gradients and
+    no_grad. It may be entered again, and adds up.
+
+    With formats of your own, inputs, weights and outputs are counted, and their gradients as
+    backward reaches them; biases, masks and tensors that are not floating point are left out. By
+    the recipes, every tensor is counted as its quantizer gets it, before it is rounded, also inside
+    attention and recurrent layers, whose products after the first are numbered. What overflows
+    inside a sum is not seen.
 
     The diagnosis changes nothing: results, gradients, buffers, random draws and hooks are those of
     a loop without it, also after an error. Counts stay on the device of the tensors, and each
     device is read once when the report is looked at. Stochastic formats are counted as if they
-    rounded to nearest even. Under `layer_scales` the gradient of an output is seen before its
-    layer's scale.
+    rounded to nearest even. Under `layer_scales` a quantizer gets gradients times its layer's
+    scale; with formats of your own the gradient of an output is seen before that scale.
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
@@ -95,14 +104,19 @@ class Diagnosis(Report):
         self._seen: Counters[Key] = Counters()
         self._unscaled: Counters[Key] = Counters()
         self._exponents: dict[torch.device, Tensor] = {}
-        self._watcher = Watcher(Formats(fmt), self._forward, self._backward, self._new_pass)
+        counting = (self._forward, self._backward, self._new_pass)
+        formats = Formats(fmt).by_kind
+        self._watcher: Watcher = (
+            RecipeWatcher(*counting) if formats is None else FormatWatcher(formats, *counting)
+        )
         self._open: ExitStack | None = None
 
     def __enter__(self) -> Diagnosis:
         if self._open is not None:
             raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
         with ExitStack() as stack:
-            stack.enter_context(observe(self._model, self._watcher, around=False))
+            seen = observe(self._model, self._watcher, operations=LAYERS, around=False)
+            stack.enter_context(seen)
             self._open = stack.pop_all()
         return self
 
@@ -153,7 +167,7 @@ class Diagnosis(Report):
         if key.float_format is None:
             overflow = underflow = 0
         where = (key.layer, key.kind, key.tensor, key.format)
-        return TensorRow(*where, calls, seen, own, overflow, underflow)
+        return TensorRow(*where, calls, seen, own, overflow, underflow, key.rounded)
 
     def reduce(self, group: dist.ProcessGroup | None = None) -> Report:
         """The report of all ranks together, on each of them; all ranks must make this call. Without

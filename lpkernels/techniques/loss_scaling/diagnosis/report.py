@@ -20,7 +20,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
 from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
 from lpkernels.techniques.loss_scaling.diagnosis.rules import MARGIN, THRESHOLD
 
-KIND, SCHEMA = "diagnosis", 1
+KIND, SCHEMA = "diagnosis", 2
 #: Formats that hardware has, and some between, by width.
 CANDIDATES = (
     "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
@@ -61,6 +61,11 @@ class Report:
     ) -> Recommendation:
         """A static scale of the loss, and the narrowest formats, from the histograms alone.
 
+        A model that rounds its gradients shows them as they come through at the present scale.
+        Where a gradient holds no number behind one that underflows, or infinities or NaN, neither a
+        scale nor formats follow: `scale.unseen` says how many do, and `scale.scale` is the scale to
+        diagnose at again. The model before `convert` needs one diagnosis.
+
         Args:
             fmt: the format of all gradients, in place of those that they were counted for.
             candidates: float formats. For every kind the narrowest of them is looked for.
@@ -80,9 +85,11 @@ class Report:
             raise ValueError("recommend: candidates: expected at least one format, got none")
         rows = self._found()
         of = None if fmt is None else float_format("recommend: fmt", fmt)
+        scale = scale_advice(rows, of, margin, threshold)
+        seen = scale is None or scale.unseen is None
         return Recommendation(
-            scale_advice(rows, of, margin, threshold),
-            format_advice(rows, formats, margin, threshold),
+            scale,
+            format_advice(rows, formats, margin, threshold, gradients=seen),
         )
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -137,11 +144,10 @@ def merged(rows: Iterable[TensorRow]) -> list[TensorRow]:
     found: dict[tuple[Any, ...], list[TensorRow]] = {}
     for row in rows:
         found.setdefault((row.layer, row.kind, row.tensor, row.format), []).append(row)
-    layers: dict[str, int] = {}
-    for layer, kind, *_ in found:
-        if kind not in BACKWARD:
-            layers.setdefault(layer, len(layers))
-    order = sorted(found, key=lambda k: (layers.get(k[0], len(layers)), KINDS.index(k[1])))
+    # A layer that is new in a later part of the rows may have gradients before its values.
+    first = [key[0] for key in sorted(found, key=lambda key: key[1] in BACKWARD)]
+    layers = {layer: place for place, layer in enumerate(dict.fromkeys(first))}
+    order = sorted(found, key=lambda key: (layers[key[0]], KINDS.index(key[1])))
     return [_added(found[key]) for key in order]
 
 
@@ -161,4 +167,5 @@ def _added(rows: list[TensorRow]) -> TensorRow:
         Histogram.sum(row.unscaled for row in rows) if scaled else seen,
         sum(row.overflow for row in rows),
         sum(row.underflow for row in rows),
+        next((row.rounded for row in rows if row.rounded), None),
     )

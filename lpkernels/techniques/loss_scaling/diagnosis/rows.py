@@ -9,7 +9,7 @@ from typing import Any
 from lpkernels.formats import FloatFormat, Format, parse_format
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rules import Held, smallest_exponent
+from lpkernels.techniques.loss_scaling.diagnosis.rules import Held, lost_below, smallest_exponent
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,16 +17,18 @@ class TensorRow:
     """What was counted of one tensor of one layer, over all its calls.
 
     layer, kind, tensor: whose row it is. layer: the layer's name. kind: "input", "weight" (a
-        product of two activations has the left one as input and the right one as weight), "output",
-        or one of these after "grad_". tensor: the name of the argument where there are several of a
-        kind.
+        product of two activations has the left one as input and the right one as weight), "bias",
+        "output", or one of these but bias after "grad_". tensor: the name of the argument where
+        there are several of a kind, or the number of the product, from the second on.
     format: the one that the recipe, or the caller, gives the tensor.
     calls: how many tensors were counted.
-    histogram: of the elements as the layer has them, before they are rounded: gradients times the
-        loss scale, if there is one.
+    histogram: of the elements as the quantizer gets them, before they are rounded, or, in a format
+        of the caller's, as the layer takes and gives them: gradients times the loss scale, if there
+        is one.
     unscaled: the histogram of the gradients without the loss scale; the same where there is none.
     overflow, underflow: how many elements the format rounds, to nearest even, beyond its largest
         value or to zero; 0 where the format has no range of its own.
+    rounded: the format in which the layer's recipe rounds this tensor; None: it does not.
     """
 
     layer: str
@@ -38,6 +40,7 @@ class TensorRow:
     unscaled: Histogram
     overflow: int
     underflow: int
+    rounded: Format | None = None
 
     @property
     def is_gradient(self) -> bool:
@@ -52,6 +55,30 @@ class TensorRow:
     @property
     def name(self) -> str:
         return f"{self.kind} {self.tensor}".rstrip()
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it has elements, and all of them are zero."""
+        return 0 < self.histogram.elements == self.histogram.zeros
+
+    @property
+    def scale_exponent(self) -> int:
+        """The exponent of the loss scale, as the largest number shows it; 0 without a number."""
+        seen, own = self.histogram.exponents, self.unscaled.exponents
+        return 0 if seen is None or own is None else seen[1] - own[1]
+
+    @property
+    def lost_to_zero(self) -> float:
+        """The part of sum |x| below the smallest value of the format in which it is rounded."""
+        if not isinstance(self.rounded, FloatFormat) or not self.histogram.numbers:
+            return 0.0
+        return lost_below(self.histogram, self.rounded)
+
+    @property
+    def infinite(self) -> float:
+        """The part of the elements, but for zeros, that is infinite or NaN."""
+        of = self.histogram
+        return of.nonfinite / max(1, of.numbers + of.nonfinite)
 
     @property
     def zeros(self) -> float:
@@ -82,6 +109,7 @@ class TensorRow:
             "kind": self.kind,
             "tensor": self.tensor,
             "format": str(self.format),
+            "rounded": None if self.rounded is None else str(self.rounded),
             "calls": self.calls,
             "elements": of.elements,
             "zeros": of.zeros,
@@ -99,7 +127,7 @@ class TensorRow:
         """The row of `to_dict`."""
         special = (plain["zeros"], plain["nonfinite"])
         seen = Histogram.from_pairs(plain["exponents"], *special)
-        own = plain["unscaled"]
+        own, rounded = plain["unscaled"], plain["rounded"]
         return cls(
             plain["layer"],
             plain["kind"],
@@ -110,6 +138,7 @@ class TensorRow:
             seen if own is None else Histogram.from_pairs(own, *special),
             plain["overflow"],
             plain["underflow"],
+            None if rounded is None else parse_format(rounded),
         )
 
 

@@ -58,6 +58,12 @@ def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> Lost:
     return Lost(under / numbers, over / numbers, gone / histogram.magnitude())
 
 
+def lost_below(histogram: Histogram, fmt: FloatFormat) -> float:
+    """The part of the magnitude that lies below the smallest value of `fmt`."""
+    whole = histogram.magnitude()
+    return histogram.magnitude(None, smallest_exponent(fmt)) / whole if whole else 0.0
+
+
 def smallest_exponent(fmt: FloatFormat) -> int:
     """The exponent of the smallest value of a format."""
     return fmt.emin - fmt.man_bits if fmt.subnormals else fmt.emin

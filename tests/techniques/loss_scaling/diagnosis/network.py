@@ -48,3 +48,58 @@ def train(model: nn.Module, steps: int = 2, scale: float = 1e-4) -> list[Tensor]
 def row_of(report: Report, layer: str, kind: str) -> TensorRow:
     (found,) = (row for row in report.rows if (row.layer, row.kind) == (layer, kind))
     return found
+
+
+def deep(gain: float) -> nn.Module:
+    """Twelve layers, behind each of which the gradients are about `gain` times as large."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(32, 32) for _ in range(12)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, gain)
+        nn.init.ones_(layer.bias)
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+
+
+class Block(nn.Module):
+    """A block of a transformer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norms[0](x)
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        x = x + self.attention(y, y, y, attn_mask=hidden, need_weights=False)[0]
+        return x + self.mlp(self.norms[1](x))
+
+
+class GPT(nn.Module):
+    """Two blocks behind small embeddings, whose gradients the first norms make large."""
+
+    def __init__(self, tokens: int = 16, width: int = 16, context: int = 8) -> None:
+        super().__init__()
+        self.tok, self.pos = nn.Embedding(tokens, width), nn.Embedding(context, width)
+        for each in (self.tok, self.pos):
+            nn.init.normal_(each.weight, std=0.005)
+        self.blocks = nn.Sequential(Block(width), Block(width))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, tokens)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tok(tokens) + self.pos(torch.arange(tokens.shape[1]))
+        return self.head(self.norm(self.blocks(x)))
+
+
+def gpt() -> nn.Module:
+    torch.manual_seed(0)
+    return GPT()
+
+
+def gpt_loss(model: nn.Module) -> Tensor:
+    """Of the next token, in one batch of text."""
+    text = torch.randint(0, 16, (8, 9), generator=torch.Generator().manual_seed(1))
+    return nn.functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())

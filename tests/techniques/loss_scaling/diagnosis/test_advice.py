@@ -1,5 +1,8 @@
 """What a report recommends, for rows whose numbers are known."""
 
+from typing import Any
+
+import pytest
 import torch
 
 from lpkernels.formats import parse_format
@@ -24,7 +27,8 @@ def test_a_scale_that_fits() -> None:
     assert (scale.worst.magnitude, scale.worst_unscaled.magnitude) == (0, 1)
     assert (scale.layers, scale.left) == ({}, ())
     assert str(found).startswith(
-        "loss scale for gradients in e5m10: 8.58993e+09; 4 is enough\n"
+        "loss scale for gradients in e5m10: 8589934592 is the largest safe one, 4 the smallest "
+        "that loses at most 1% of sum |g|\n"
         "  underflow: 0.00% of the gradients, and of the worst tensor 0.00% of its magnitude\n"
         "  without a scale: 66.67%, and 100.00%\n"
     )
@@ -69,7 +73,7 @@ def test_another_format_is_asked_for() -> None:
 def test_no_gradient_no_scale() -> None:
     found = Report([row("a", "input", 0)]).recommend()
     assert found.scale is None
-    assert str(found).startswith("no loss scale: of no gradient was a format counted")
+    assert str(found).startswith("no loss scale: no gradient with a format holds a number")
 
 
 def test_the_narrowest_format_of_each_kind() -> None:
@@ -81,3 +85,56 @@ def test_the_narrowest_format_of_each_kind() -> None:
     ]
     none = Report([row("a", "input", 30)]).recommend(candidates=["fp16"]).formats
     assert [str(each) for each in none] == ["input: none of the candidates"]
+
+
+def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: int = 0) -> Any:
+    """A row of a gradient that the model rounds to e4m3: (exponent, count), zeros, infinities."""
+    of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), parse_format("e4m3")
+    return TensorRow(layer, "grad_output", "", fmt, 1, of, of, 0, 0, fmt)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (
+            [rounded("a", (-12, 4)), rounded("b", zeros=4)],
+            "1 of 2 tensors hold no number: diagnose the model before convert, or again at a scale "
+            "of 131072",
+        ),
+        (
+            [rounded("a", (6, 1), (-12, 10**6)), rounded("b", zeros=4)],
+            "1 of 2 tensors hold no number: diagnose the model before convert; no larger scale is "
+            "safe for the others",
+        ),
+        (
+            [rounded("a", (11, 4)), rounded("b", nonfinite=4)],
+            "1 of 2 tensors hold infinities or NaN: diagnose the model before convert, or again at "
+            "a scale of 0.015625",
+        ),
+        (
+            [rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)],
+            "1 of 2 tensors hold infinities or NaN: diagnose the model before convert, or again at "
+            "a scale of 0.00390625",
+        ),
+    ],
+    ids=["zeros", "zeros at the largest safe scale", "overflow", "infinities from elsewhere"],
+)
+def test_gradients_that_did_not_come_through(rows: list[TensorRow], text: str) -> None:
+    found = Report(rows).recommend()
+    assert found.scale is not None and not found.scale.fits and found.formats == ()
+    assert text in str(found)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [rounded("a", (0, 4)), rounded("b", zeros=4)],
+        [row("a", "grad_output", -30), rounded("b", zeros=4)],
+        [rounded("a", (0, 4)), rounded("b", (0, 1000), nonfinite=4)],
+    ],
+    ids=["nothing underflows", "the model does not round", "few infinities"],
+)
+def test_zeros_that_no_underflow_explains_keep_no_advice_back(rows: list[TensorRow]) -> None:
+    """A layer that is new or dead has such gradients; a dynamic scale overflows in few steps."""
+    scale = Report(rows).recommend().scale
+    assert scale is not None and scale.unseen is None

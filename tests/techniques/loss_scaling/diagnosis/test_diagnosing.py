@@ -44,8 +44,10 @@ def test_counts_are_those_of_the_tensors(fmt: str) -> None:
     with diagnose(model, fmt) as report, observe(model, seen):
         train(model)
     layers = ["conv", "left", "right"]
+    # The norm, which is no product, is counted too.
+    counted = [*["conv"] * 5, *["norm"] * 6, *["left"] * 6, *["right"] * 6]
     kinds = ["input", "weight", "output", "grad_output", "grad_input", "grad_weight"]
-    assert [row.layer for row in report.rows] == ["conv"] * 5 + ["left"] * 6 + ["right"] * 6
+    assert [row.layer for row in report.rows] == counted
     assert [row.kind for row in report.rows if row.layer == "left"] == kinds
     for number, layer in enumerate(layers):
         calls = [number, number + 3]
