@@ -24,6 +24,8 @@ def table(assignment: Assignment) -> str:
         f"low-precision ratio {assignment.ratio:.4f}, {assignment.bits:,} bits {of} in high "
         f"precision, bit ratio {assignment.bit_ratio:.4f}"
     )
+    if assignment.unknown:
+        lines.append(f"without what is computed inside {', '.join(assignment.unknown)}")
     return "\n".join(lines)
 
 
