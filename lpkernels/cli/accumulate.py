@@ -12,6 +12,7 @@ from lpkernels.cli._options import Seed, check_one_process, console, show_table,
 from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats import parse_format
+from lpkernels.techniques.accumulation.planning import HEADROOM
 from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
 
 
@@ -72,8 +73,17 @@ def accumulate(
             help="Of the sums: nearest_even, stochastic or aligned_truncation (tensor cores).",
         ),
     ] = "nearest_even",
+    headroom: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Exponent bits beyond those that the batch needs, for training to go on."
+        ),
+    ] = HEADROOM,
     exp_bits: Annotated[
-        int, typer.Option(min=0, max=8, help="Exponent bits of the accumulators, 0: as measured.")
+        int,
+        typer.Option(
+            min=0, max=8, help="Exponent bits of the accumulators; 0: as measured, with headroom."
+        ),
     ] = 0,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Simulate sums of the planned lengths as well.")
@@ -157,7 +167,8 @@ def _command(given: dict[str, Any]) -> str:
 
 
 def _show_plan(study: work.Study[work.AccumulateConfig]) -> None:
-    from lpkernels.report.accumulators import plan_notes, plan_table, plot_bits
+    from lpkernels.report.accumulators import plan_table, plot_bits
+    from lpkernels.techniques.accumulation.tables import plan_notes
 
     rows, config = study.of("plan"), study.config
     show_table(plan_table(rows, title=f"{config.model}, {config.operand} operands"))

@@ -6,70 +6,36 @@ from statistics import mean, stdev
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.table import Table
 
 from lpkernels.experiments.records import Record, Run
 from lpkernels.experiments.sweeps.accumulate import NARROWER, run_name
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.techniques.accumulation import nmse, vrr
+from lpkernels.techniques.accumulation.tables import COLUMNS, FIXED, WORDS, plan_cells
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
-_COLUMNS = (
-    "length: products in a sum; m_p: mantissa bits of a product; nzr: share of the products that "
-    "is not zero; one sum: mantissa bits needed, without the hidden one; chunks: the same / the "
-    "chunk's length; exponents: powers of two from typical products to the largest sum"
-)
 _GEMMS = ("fprop", "dgrad", "wgrad")
 _COLOURS = {"fprop": "tab:blue", "dgrad": "tab:orange", "wgrad": "tab:green"}
 _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 
 def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
-    """A row for every GEMM of every layer; the notes stand below the table, by number. "4/64" are
-    the mantissa bits with chunks, and their length. Layers with fixed-point operands have the bits
-    of a fixed-point accumulator that they never overflow.
+    """A row for every GEMM of every layer, with the cells of `plan_cells`; the notes stand below
+    the table, by number.
     """
     # Narrow enough for 80 columns: long names of layers are folded, numbers never cut.
-    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=_COLUMNS)
+    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=COLUMNS)
     table.caption_justify = "left"
-    table.add_column("layer", overflow="fold")
-    table.add_column("gemm", no_wrap=True)
-    for column in ("length", "m_p", "nzr", "one sum", "chunks", "exponents"):
-        table.add_column(column, justify="right", no_wrap=column != "one sum")
-    table.add_column("accumulator", no_wrap=True)
-    fixed = any(row.get("integer_bits") for row in rows)
-    if fixed:
-        table.add_column("never overflows in", justify="right")
-    table.add_column("notes")
-    numbers = {note: i for i, note in enumerate(_notes(rows), start=1)}
-    layer = ""
-    for row in rows:
-        low_high = row["exponents"]
-        chunks = f"{row['chunk_bits']}/{row['chunk']}" if row["chunk"] < row["length"] else "-"
-        table.add_row(
-            "" if row["layer"] == layer else row["layer"],
-            row["gemm"],
-            str(row["length"]),
-            str(row["product_bits"]),
-            f"{row['nzr']:.0%}",
-            str(row["man_bits"]),
-            chunks,
-            "-" if low_high is None else f"{low_high[0]}..{low_high[1]}",
-            row["accumulator"],
-            *([f"{row['integer_bits']} bits" if row["integer_bits"] else ""] if fixed else []),
-            " ".join(str(numbers[note]) for note in row["notes"]),
-        )
-        layer = row["layer"]
+    head, *cells = plan_cells(rows)
+    for name in head:
+        folds = name in ("layer", "one sum", FIXED, "notes")
+        justify: JustifyMethod = "left" if name in WORDS else "right"
+        table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold")
+    for row in cells:
+        table.add_row(*row)
     return table
-
-
-def plan_notes(rows: Sequence[Record]) -> list[str]:
-    """The numbered notes of the table."""
-    return [f"{i}: {note}" for i, note in enumerate(_notes(rows), start=1)]
-
-
-def _notes(rows: Sequence[Record]) -> list[str]:
-    return list(dict.fromkeys(note for row in rows for note in row["notes"]))
 
 
 def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:

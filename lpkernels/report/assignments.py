@@ -44,9 +44,11 @@ def assignment_table(
 def _caption(assignment: Assignment) -> str:
     low = len(assignment.low_groups)
     demoted = f"{low} of {len(assignment.groups)} groups demoted: " if low else ""
+    without = f", without what is computed inside {', '.join(assignment.unknown)}"
     return (
         f"{demoted}low-precision ratio {assignment.ratio:.4f}, bit ratio "
         f"{assignment.bit_ratio:.4f}, {assignment.bits:,} of {assignment.high_bits:,} bits"
+        f"{without if assignment.unknown else ''}"
     )
 
 

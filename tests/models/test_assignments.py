@@ -13,6 +13,7 @@ from lpkernels.techniques.assignment import (
     audit,
     demote,
     group,
+    kept_memory,
     operator_based,
     trace,
     train_with_assignment,
@@ -88,3 +89,16 @@ def test_models_train_under_an_assignment(architecture: Architecture, converted:
     scaler = LossScaler(init_scale=1.0)
     found = list(train_with_assignment(assigned, optimizer, [batch] * 2, scaler=scaler))
     assert all(result.loss.isfinite() and not result.skipped for result in found)
+
+
+@pytest.mark.parametrize("converted", [False, True], ids=["plain", "converted"])
+@each_architecture
+def test_what_a_step_keeps_is_predicted(architecture: Architecture, converted: bool) -> None:
+    model = architecture.model()
+    if converted:
+        lp.convert(model, RECIPES["fp8"])
+    ops = traced(model, architecture)
+    made = demote(group(ops), 0.6)
+    with assign(model, lambda output, _: output.loss, made, promote=None) as assigned:
+        assigned(architecture.batch(), None).backward()
+        assert kept_memory(ops, made) == assigned.memory()

@@ -121,6 +121,7 @@ def test_doctor_names_backends_and_versions() -> None:
         (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
         (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
         (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits must be"),
+        (["accumulate", "--exp-bits", "6", "--headroom", "2"], "exp_bits", "leave one of the two"),
         (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected a positive number"),
         (["accumulate", "--model", "tiny-gpt", "--train"], "--train", "no data for 'tiny-gpt'"),
         (["schedule", "cpt:8-3"], "text", "write (3, 8)"),
@@ -289,6 +290,15 @@ def test_accumulate_plans_simulates_and_trains(tmp_path: Path) -> None:
     other = call(*ACCUMULATE, "--resume", "--out", tmp_path)
     assert other.exit_code == 2
     assert "another question" in other.output
+
+
+def test_accumulate_gives_exponents_the_headroom_it_is_asked_for(tmp_path: Path) -> None:
+    printed = [
+        call(*ACCUMULATE, *options, "--out", tmp_path).output
+        for options in ([], ["--headroom", "2"], ["--headroom", "0"])
+    ]
+    for output, more in zip(printed, ("+1", "+2", "+0"), strict=True):
+        assert re.search(rf"fprop .* -?\d+\.\.-?\d+ \{more} e", output)
 
 
 def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:

@@ -25,3 +25,9 @@ def plan_row(layer: str, length: int, chunk: int) -> dict[str, Any]:
 def test_a_chunk_of_the_whole_length_is_shown_as_none() -> None:
     table = plan_table([plan_row("long", 65, 64), plan_row("whole", 64, 64)])
     assert list(table.columns[6].cells) == ["7/64", "-"]
+
+
+def test_headroom_stands_behind_the_exponents_where_records_tell_it() -> None:
+    told = {**plan_row("new", 64, 64), "exponents": [-5, 2], "headroom": 1}
+    older = {**plan_row("older", 64, 64), "exponents": [-5, 2]}
+    assert list(plan_table([told, older]).columns[7].cells) == ["-5..2 +1", "-5..2"]

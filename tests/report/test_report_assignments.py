@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,11 @@ def test_pictures_are_the_same_each_time(ratio: float, tmp_path: Path) -> None:
 def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="doc"):
         plot_assignment(demote(GROUPS, 0.6), tmp_path / "a.doc")
+
+
+def test_operations_that_are_not_known_are_named() -> None:
+    ops = chain()
+    ops[2] = replace(ops[2], known=False)
+    console = Console(record=True, width=120)
+    console.print(assignment_table(demote(group(ops), 0.6)))
+    assert "without what is computed inside bn1" in " ".join(console.export_text().split())

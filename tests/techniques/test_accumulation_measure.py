@@ -311,3 +311,29 @@ X = torch.ones(3, 4)
 def test_wrong_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_measurement_prints_as_a_table():
+    a, b = torch.ones(2, 16), torch.ones(16, 2)
+    head, line = str(measure(a, b, "e5m2")).splitlines()
+    assert head.split() == [
+        "accumulator", "length", "sums", "m_p", "vrr", "nmse", "swamped", "overflowed",
+    ]  # fmt: skip
+    # The sum grows to 8, to which 1 adds nothing: 1 + (8^2 - 16^2) / 16 and 8^2 / 16.
+    assert line.split() == [
+        "e5m2", "16", "4", "0", "-11.0000", "+-", "0.0000", "4.00e+00", "+-", "0e+00", "50.00%",
+        "0.00%",
+    ]  # fmt: skip
+
+
+def test_measurements_print_a_row_each_and_the_columns_that_say_something():
+    a, b = torch.randn(8, 64), torch.randn(64, 8)
+    found = knee(a, b, range(4, 7), "e6m9_chunk16")
+    assert [each.accumulator for each in found] == [f"e6m{m}_chunk16" for m in (4, 5, 6)]
+    head, *lines = str(found).splitlines()
+    assert "swamped chunks" in head
+    assert "of sums" not in head
+    assert [line.split()[0] for line in lines] == [each.accumulator for each in found]
+    assert "swamped" not in str(measure(a, b, "native"))
+    head, line = str(measure(a, b, "e6m9", counted=2 * 64 * 8)).splitlines()
+    assert (head[-7:], line.split()[-1]) == ("of sums", "16")

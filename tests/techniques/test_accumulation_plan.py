@@ -50,7 +50,8 @@ def test_zeros_ranges_and_growth_are_measured():
     assert fprop.exponents == (-10, -8)
     assert fprop.growth == pytest.approx(4)
     assert any("not of mean zero" in note for note in fprop.notes)
-    assert str(fprop.format).startswith("e5")
+    # Five exponent bits reach down to 2^-14, four to 2^-6; and one is headroom.
+    assert (fprop.format.exp_bits, fprop.headroom) == (6, 1)
     assert (wgrad.length, wgrad.exponents) == (4, (0, 2))
 
 
@@ -116,6 +117,24 @@ def test_the_recipes_convert_the_model():
     narrow = made.narrowed(2)["5"].fprop
     assert narrow.fmt.man_bits == max(1, recipe.fprop.fmt.man_bits - 2)
     assert made.rows[0].to_dict()["format"] == str(made.rows[0].format)
+
+
+def test_a_plan_prints_as_a_table_of_its_rows():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
+    made = plan(model, torch.randn(32, 64), loss=mean_square, operand="e5m2")
+    assert str(made) == repr(made)
+    head, *lines = str(made).splitlines()
+    assert head.split() == [
+        "layer", "gemm", "length", "m_p", "nzr", "one", "sum", "chunks", "exponents",
+        "accumulator", "notes",
+    ]  # fmt: skip
+    for row, line in zip(made.rows, lines, strict=False):
+        low, high = row.exponents
+        assert f"{low}..{high} +1  {row.accumulator}" in line
+        assert line.split()[0] == (row.layer if row.gemm == "fprop" else row.gemm)
+    notes = dict.fromkeys(note for row in made.rows for note in row.notes)
+    assert lines[len(made.rows) :] == [f"{i}: {note}" for i, note in enumerate(notes, start=1)]
 
 
 def test_names_with_glob_characters_are_matched_literally():

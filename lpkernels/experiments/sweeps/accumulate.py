@@ -24,6 +24,7 @@ from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import quantize
 from lpkernels.techniques.accumulation import AccumulatorPlan, accumulator_of, measure, plan, vrr
+from lpkernels.techniques.accumulation.planning import HEADROOM
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,7 @@ class AccumulateConfig:
 
     model: a bundled name, "resnet<depth>" or "cnn<depth>" on `data`, or "module:function", where
         the function returns (model, sample, loss), sample and loss as `plan` takes them.
-    operand, criterion, metric, rounding, exp_bits: as in `plan`.
+    operand, criterion, metric, rounding, headroom, exp_bits: as in `plan`; exp_bits 0: measured.
     chunk: its length, 0 none, -1 the best.
     batch: images or tokens sequences of the sample.  loss_scale: the loss is multiplied by it.
     longest: the sums that are simulated have at most that many products.
@@ -57,6 +58,7 @@ class AccumulateConfig:
     criterion: str = "level"
     metric: str = "vrr"
     rounding: str = "nearest_even"
+    headroom: int = HEADROOM
     exp_bits: int = 0
     batch: int = 8
     loss_scale: float = 1024.0
@@ -122,6 +124,7 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
         loss=lambda y: work.loss(y) * config.loss_scale,
         operand=config.operand,
         chunk="best" if config.chunk < 0 else config.chunk or None,
+        headroom=config.headroom,
         exp_bits=config.exp_bits or None,
         criterion=config.criterion,
         metric=config.metric,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +16,13 @@ from lpkernels.formats import FloatFormat
 from lpkernels.techniques.accumulation import theory
 from lpkernels.techniques.accumulation._statistics import Statistics
 from lpkernels.techniques.accumulation._sums import accumulator_of, with_format
+from lpkernels.techniques.accumulation.tables import plan_text
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
 # The best chunk length is chosen among these.
 _CHUNKS = (16, 32, 64, 128, 256, 512, 1024)
 _MOST_BITS = 23
+_MOST_EXPONENT_BITS = 8
 # If a sum grows so much more than one of independent products, the row says so.
 _GROWTH = 4.0
 # If the operand format flushes this share of the gradients to zero, the row says so.
@@ -46,7 +48,8 @@ class PlanRow:
     layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
     length: products of its longest sum.
     product_bits, nzr, growth: measured; see `_statistics.Statistics`.
-    exponents: (low, high) that the accumulator's exponents must cover; None: every product is 0.
+    exponents: (low, high) that the accumulator's exponents must cover on this batch; None: every
+        product is 0.
     man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the
         mantissa bits of inner and outer sums with it.
     format, accumulator: what is recommended; with chunks if the plan was asked for them.
@@ -71,6 +74,14 @@ class PlanRow:
     notes: tuple[str, ...] = ()
     integer_bits: int | None = None
 
+    @property
+    def headroom(self) -> int | None:
+        """Exponent bits of the format beyond the fewest that cover `exponents`; below 0 where fewer
+        were asked for (`exp_bits`), None where every product is 0."""
+        if self.exponents is None:
+            return None
+        return self.format.exp_bits - _fewest_exponent_bits(self.exponents)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""
         plain = {**vars(self), "format": str(self.format), "accumulator": str(self.accumulator)}
@@ -78,12 +89,15 @@ class PlanRow:
             **plain,
             "notes": list(self.notes),
             "exponents": self.exponents and [*self.exponents],
+            "headroom": self.headroom,
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AccumulatorPlan(Mapping[Any, Recipe]):
     """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
+
+    ``print`` shows the rows as a table.
 
     ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators and the
     operand formats the plan was made for. A module of several products (attention, recurrent
@@ -95,7 +109,10 @@ class AccumulatorPlan(Mapping[Any, Recipe]):
 
     rows: tuple[PlanRow, ...]
     operands: Recipe
-    modules: Mapping[str, str] = field(repr=False)
+    modules: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return plan_text(self.to_dicts())
 
     def __getitem__(self, pattern: Any) -> Recipe:
         return self.recipes[pattern]
@@ -138,7 +155,7 @@ def plan_rows(
     sums: dict[tuple[str, str], list[tuple[int, Statistics]]],
     flushed: Mapping[str, float],
     chunk: int | str | None,
-    exp_bits: int | None,
+    exponent: Callable[[tuple[int, int] | None], int],
     options: dict[str, Any],
 ) -> list[PlanRow]:
     """One row for every GEMM that ran; the mantissa bits of all rows are computed at once."""
@@ -164,7 +181,7 @@ def plan_rows(
     for i, (key, length, found) in enumerate(calls):
         bits = (int(single[i]), chunks[best[i]], int(chunked[best[i], i]))
         lost = 0.0 if key[1] == "fprop" else flushed.get(key[0], 0.0)
-        row = _row(key, length, found, bits, chunk, exp_bits, options, lost)
+        row = _row(key, length, found, bits, chunk, exponent, options, lost)
         rows[key] = _widest(rows[key], row) if key in rows else row
     return list(rows.values())
 
@@ -175,7 +192,7 @@ def _row(
     found: Statistics,
     bits: tuple[int, int, int],
     asked: int | str | None,
-    exp_bits: int | None,
+    exponent: Callable[[tuple[int, int] | None], int],
     options: dict[str, Any],
     flushed: float,
 ) -> PlanRow:
@@ -192,7 +209,7 @@ def _row(
             "the sums: scale the loss"
         )
     exponents = None if found.low is None or found.high is None else (found.low, found.high)
-    fmt = FloatFormat(exp_bits or _exponent_bits(exponents), min(needed, _MOST_BITS))
+    fmt = FloatFormat(exponent(exponents), min(needed, _MOST_BITS))
     acc = accumulator_of(fmt, options["rounding"], chunk=chunk if in_chunks else None)
     return PlanRow(
         *key, length, found.product_bits, found.nzr, found.growth, exponents, single, chunk, inner,
@@ -200,16 +217,21 @@ def _row(
     )  # fmt: skip
 
 
-def _exponent_bits(exponents: tuple[int, int] | None) -> int:
-    """The fewest of an IEEE format that covers the range; 8 where nothing is known."""
+def exponent_bits(exponents: tuple[int, int] | None, *, given: int | None, headroom: int) -> int:
+    """Of an accumulator: those given, else `headroom` more than the range needs, at most 8."""
+    return given or min(_MOST_EXPONENT_BITS, _fewest_exponent_bits(exponents) + headroom)
+
+
+def _fewest_exponent_bits(exponents: tuple[int, int] | None) -> int:
+    """Those of an IEEE format that covers the range; 8 where nothing is known."""
     if exponents is None:
-        return 8
+        return _MOST_EXPONENT_BITS
     low, high = exponents
-    for bits in range(2, 8):
+    for bits in range(2, _MOST_EXPONENT_BITS):
         half = 2 ** (bits - 1)
         if 2 - half <= low and high <= half - 1:
             return bits
-    return 8
+    return _MOST_EXPONENT_BITS
 
 
 def _notes(length: int, found: Statistics, bits: int, in_chunks: bool) -> list[str]:

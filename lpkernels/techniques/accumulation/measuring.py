@@ -14,6 +14,7 @@ from lpkernels.formats import FloatFormat, Format
 from lpkernels.functional.matmul import matmul
 from lpkernels.techniques.accumulation._events import shares
 from lpkernels.techniques.accumulation._statistics import mantissa_bits, product_bits
+from lpkernels.techniques.accumulation.tables import measured_text
 
 # One piece of the exact sums has so many products, which bounds the float64 copies of the operands.
 _PIECE = 1 << 22
@@ -21,9 +22,9 @@ _PIECE = 1 << 22
 COUNTED = 1 << 26
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measurement:
-    """Sums of products in an accumulator, held against the exact ones.
+    """Sums of products in an accumulator, held against the exact ones. ``print`` shows a table.
 
     accumulator: its name.  length, sums: products of a sum, and how many sums there are.
     product_bits: mantissa bits of an exact product of the operands' values.
@@ -39,8 +40,8 @@ class Measurement:
         its block left the sum as it was; in a tree, that the addend which held it left no trace in
         the next node. lpkernels/reference/events.py has the exact rule.
     swamped_chunks: the same share for the nonzero sums of chunks that are added to the outer
-    accumulator. overflowed: share of the sums in which some product, partial sum or result was
-    beyond the
+        accumulator; None without chunks.
+    overflowed: share of the sums in which some product, partial sum or result was beyond the
         format's largest value, whatever the format then makes of it.
     counted: the number of sums over which the three shares are taken: all sums, or evenly spaced
         rows of them. The shares are None in the hardware's own order ("native"), whose additions
@@ -60,9 +61,19 @@ class Measurement:
     overflowed: float | None
     counted: int
 
+    def __repr__(self) -> str:
+        return measured_text([self.to_dict()])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""
         return asdict(self)
+
+
+class Measurements(list[Measurement]):
+    """Several measurements; ``print`` shows a row for each."""
+
+    def __repr__(self) -> str:
+        return measured_text([each.to_dict() for each in self])
 
 
 def measure(
@@ -122,7 +133,7 @@ def knee(
     counted: int | None = COUNTED,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
-) -> list[Measurement]:
+) -> Measurements:
     """:func:`measure` for one accumulator at several mantissa widths: where variance is lost.
 
     Args:
@@ -138,10 +149,10 @@ def knee(
     if not isinstance(acc.fmt, FloatFormat) or acc.order == "native":
         raise ValueError(f"knee: acc must be a sequential sum in a float format, got {acc}")
     widths = [with_mantissa(acc, bits) for bits in man_bits]
-    return [
+    return Measurements(
         measure(a, b, width, counted=counted, generator=generator, backend=backend)
         for width in widths
-    ]
+    )
 
 
 def with_mantissa(acc: Accumulator, man_bits: int) -> Accumulator:

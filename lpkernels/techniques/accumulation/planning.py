@@ -23,8 +23,18 @@ from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques.accumulation import _checks, theory
 from lpkernels.techniques.accumulation._geometry import GEMMS
 from lpkernels.techniques.accumulation._products import Product, Products
-from lpkernels.techniques.accumulation._rows import UNSEEN, AccumulatorPlan, plan_rows, with_note
+from lpkernels.techniques.accumulation._rows import (
+    UNSEEN,
+    AccumulatorPlan,
+    exponent_bits,
+    plan_rows,
+    with_note,
+)
 from lpkernels.techniques.accumulation._statistics import Statistics, integer_bits, statistics
+
+#: Exponent bits beyond those that one batch needs: training goes on to larger values and smaller
+#: gradients.
+HEADROOM = 1
 
 
 def plan(
@@ -34,6 +44,7 @@ def plan(
     loss: Callable[[Any], Tensor],
     operand: Format | Quantizer | Recipe | str,
     chunk: int | str | None = None,
+    headroom: int = HEADROOM,
     exp_bits: int | None = None,
     criterion: str = "level",
     cutoff: float = theory.CUTOFF,
@@ -50,7 +61,8 @@ def plan(
     products, the share that is not zero and the range of exponents. These give the format: mantissa
     bits by :func:`min_mantissa_bits`, and the fewest exponent bits (IEEE bias, at least 2) whose
     largest value no partial sum of this batch exceeds in any order, and whose normal numbers reach
-    down to a product of typical size in the smallest hundredth of the sums.
+    down to a product of typical size in the smallest hundredth of the sums. One batch does not show
+    what training will reach, so `headroom` exponent bits are added.
 
     The model and torch's random state are left as found (`lpkernels.nn.observing.trace`). A layer
     that is called several times has the widest of its formats. The products of one module that
@@ -66,6 +78,8 @@ def plan(
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
             bits; where several do, the one that loses least.
+        headroom: exponent bits beyond those that this batch needs, up to 8 in all; without effect
+            where exp_bits is given.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
         criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the rounding is also
             that of the accumulators, which :func:`accumulator_of` makes.
@@ -76,12 +90,12 @@ def plan(
         (`PlanRow.integer_bits`).
 
     Raises:
-        TypeError, ValueError: arguments of the wrong kind; a loss that is no scalar or has no
-            gradient; a layer that is emulated already or not initialised; operands that are not
-            finite, or overflow in their format.
+        TypeError, ValueError: arguments of the wrong kind; another headroom than the default beside
+            exp_bits; a loss that is no scalar or has no gradient; a layer that is emulated already
+            or not initialised; operands that are not finite, or overflow in their format.
         NotImplementedError: an operation that cannot be traced, by name.
     """
-    _check(chunk, exp_bits, criterion, metric, rounding)
+    _check(chunk, headroom, exp_bits, criterion, metric, rounding)
     _check_model(model)
     quantizers = _operands(operand)
     measured = _Measured(quantizers)
@@ -105,7 +119,8 @@ def plan(
         "eps": eps,
     }
     options["rounding"] = rounding
-    rows = plan_rows(measured.sums, measured.flushed, chunk, exp_bits, options)
+    exponent = partial(exponent_bits, given=exp_bits, headroom=headroom)
+    rows = plan_rows(measured.sums, measured.flushed, chunk, exponent, options)
     rows = [with_note(row, UNSEEN) if row.layer in measured.waiting else row for row in rows]
     rows = [
         replace(row, integer_bits=measured.integer_bits.get(row.layer))
@@ -116,7 +131,9 @@ def plan(
     return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
 
 
-def _check(chunk: Any, exp_bits: Any, criterion: str, metric: str, rounding: str) -> None:
+def _check(
+    chunk: Any, headroom: Any, exp_bits: Any, criterion: str, metric: str, rounding: str
+) -> None:
     if chunk is not None and chunk != "best":
         if isinstance(chunk, bool) or not isinstance(chunk, int):
             raise TypeError(f'plan: chunk must be a length, "best" or None, got {chunk!r}')
@@ -124,6 +141,13 @@ def _check(chunk: Any, exp_bits: Any, criterion: str, metric: str, rounding: str
             raise ValueError(f"plan: chunk must be at least 1, got {chunk}")
     if exp_bits is not None and (type(exp_bits) is not int or not 2 <= exp_bits <= 8):
         raise ValueError(f"plan: exp_bits must be an int in 2..8 or None, got {exp_bits!r}")
+    if type(headroom) is not int or headroom < 0:
+        raise ValueError(f"plan: headroom must be an int of at least 0, got {headroom!r}")
+    if exp_bits is not None and headroom != HEADROOM:
+        raise ValueError(
+            f"plan: headroom={headroom} adds to exponent bits that are measured, and "
+            f"exp_bits={exp_bits} gives them; leave one of the two out"
+        )
     _checks.choice("plan", "criterion", criterion, theory.CRITERIA)
     _checks.choice("plan", "metric", metric, theory.METRICS)
     _checks.choice("plan", "rounding", rounding, tuple(theory.NMSE_CONSTANTS))

@@ -10,7 +10,7 @@ from lpkernels.techniques.assignment.curve import Point, curve
 from lpkernels.techniques.assignment.demotion import demote
 from lpkernels.techniques.assignment.grouping import Group, TensorSpec, group
 from lpkernels.techniques.assignment.keeping import kept_memory
-from lpkernels.techniques.assignment.ops import Op
+from lpkernels.techniques.assignment.ops import Kept, Op
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
@@ -36,6 +36,7 @@ __all__ = [
     "Count",
     "Formats",
     "Group",
+    "Kept",
     "Memory",
     "Op",
     "Pins",

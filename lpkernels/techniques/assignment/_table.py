@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lpkernels.techniques._table import aligned
 from lpkernels.techniques.assignment.grouping import Group
 
 if TYPE_CHECKING:
@@ -17,19 +18,14 @@ _LEFT = (1, 2)
 def table(assignment: Assignment) -> str:
     """Group by group: its first and last result, elements, the share that is low, and bits."""
     rows = [_HEAD, *(_row(assignment, group) for group in assignment.groups)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i in _LEFT else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = aligned(rows, _LEFT)
     of = f"of {assignment.high_bits:,}" if assignment.high_bits else "of none"
     lines.append(
         f"low-precision ratio {assignment.ratio:.4f}, {assignment.bits:,} bits {of} in high "
         f"precision, bit ratio {assignment.bit_ratio:.4f}"
     )
+    if assignment.unknown:
+        lines.append(f"without what is computed inside {', '.join(assignment.unknown)}")
     return "\n".join(lines)
 
 

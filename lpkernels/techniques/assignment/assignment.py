@@ -43,6 +43,13 @@ class Assignment:
         return {tensor.key: tensor for group in self.groups for tensor in group.tensors}
 
     @cached_property
+    def unknown(self) -> tuple[str, ...]:
+        """The operations that are not known, such as recurrent layers. What they compute inside is
+        no tensor here, so `ratio` and every number of bits leave it out."""
+        results = (t for t in self.tensors.values() if t.kind == "activation" and not t.known)
+        return tuple(result.key.removesuffix(".Y") for result in results)
+
+    @cached_property
     def held(self) -> Held:
         """The keys of the tensors that stay in their precision."""
         return held(self.groups, self.pins)

@@ -7,6 +7,21 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A memory that operations keep for backward.
+
+    keys: of the tensor whose values it holds; of several where its values are in the formats of all
+        of them, as zeros are; () if it holds those of no tensor of an assignment.
+    number: its own; operations that keep the same memory have the same number.
+    size: its elements; without keys its bytes.
+    """
+
+    keys: tuple[str, ...]
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
 class Op:
     """One operation, whose result is one tensor.
 
@@ -20,6 +35,8 @@ class Op:
     numel: elements of its result, the batch counted; 1 of a scalar loss.
     operation: what it computes, as `trace` names it ("conv2d", "relu"); `amp_like` reads it.
     known: False: nobody knows what it computes, so its tensors stay in high precision.
+    keeps: what backward reads of it, which `kept_memory` counts; None: nobody knows. It depends on
+        how the operation is computed, so Ops are equal whatever they keep.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
     """
@@ -31,6 +48,7 @@ class Op:
     numel: int = 0
     operation: str = ""
     known: bool = True
+    keeps: tuple[Kept, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -298,3 +298,15 @@ def test_every_group_is_low_or_high_as_a_whole_but_what_is_pinned(ops: list[Op],
 def test_other_formats_have_other_bits():
     made = demote(GROUPS, 1.0, formats=Formats.same("fp32", "bf16"))
     assert (made.high_bits, made.bits, made.bit_ratio) == (32 * 10836, 16 * 10836, 1.0)
+
+
+def test_operations_that_are_not_known_are_named_beside_the_ratio() -> None:
+    ops = [
+        Op("in", False, (), {}, 4),
+        Op("gru", False, ("in",), {"weight": 6}, 4, "gru", known=False),
+        Op("fc", True, ("gru",), {"weight": 8}, 2),
+    ]
+    made = demote(group(ops), 0.5)
+    assert made.unknown == ("gru",)
+    assert str(made).splitlines()[-1] == "without what is computed inside gru"
+    assert demote(group(ops[:1]), 0.5).unknown == ()

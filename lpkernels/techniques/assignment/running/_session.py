@@ -16,11 +16,11 @@ from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.running._nodes import Branch, Rounded, RoundedInPlace
-from lpkernels.techniques.assignment.running._parts import in_parts
 from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_results
 from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running.keeping import Keeper
 from lpkernels.techniques.assignment.running.trees import changed
+from lpkernels.techniques.assignment.tracing.in_parts import in_parts
 
 # What reads a tensor's attribute, and gives other values than the parameter's.
 _APART = frozenset("grad grad_fn".split())

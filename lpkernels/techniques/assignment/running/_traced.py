@@ -19,10 +19,10 @@ from lpkernels.functional.recording import first_order
 from lpkernels.functional.unchecked import rounded_by_row, through_codes
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.operations import canonical
-from lpkernels.techniques.assignment.running._parts import cross_entropy
 from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_results
 from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running.trees import changed
+from lpkernels.techniques.assignment.tracing.in_parts import cross_entropy
 
 # A row's number, whether it draws random bits, and the bits of its codes (0 where none are made).
 Way = tuple[int, bool, int]

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
 from lpkernels.functional.unchecked import packed, unpacked
-from lpkernels.techniques.assignment.running._compact import Indices, Mask, compact
+from lpkernels.techniques.assignment.tracing.compact import Indices, Mask, compact
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,17 @@ class Memory:
     packed: codes of tensors of the assignment. whole: all else that operations keep (statistics of
     norms, masks, indices, results that are no tensor of the assignment), each memory once.
     The parameters themselves, buffers and the network's inputs are there anyway, and not counted.
+    unknown: of a prediction, the operations of which nobody knows what they keep; they are not
+    counted.
     """
 
     packed: int = 0
     whole: int = 0
+    unknown: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        told = f"{self.packed:,} bytes of codes and {self.whole:,} others"
+        return told + (f", without {', '.join(self.unknown)}" if self.unknown else "")
 
     @property
     def bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor
 from lpkernels.techniques.assignment.operations import KNOWN, SAME_VALUES, canonical
+from lpkernels.techniques.assignment.tracing._keeping import Saved
 from lpkernels.techniques.assignment.tracing._parts import PARTS, Reads, give
 from lpkernels.techniques.assignment.tracing.calls import Made, Met, Place, all_tensors
 from lpkernels.techniques.assignment.tracing.flow import Flow, Maker, Parameter, Step, memory
@@ -36,13 +37,21 @@ _SIZED_BY_VALUES = frozenset("nonzero argwhere unique unique_consecutive".split(
 class Recorder(Visitor):
     """steps: the operations so far, in order, whether the loss depends on them or not.
     calls: all calls of functions so far, whether they are operations or not.
+    saved: what autograd saves in them; None where nobody asks.
     """
 
-    def __init__(self, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        there: Iterable[Tensor] | None = None,
+    ) -> None:
         self.steps: list[Step] = []
         self.calls: list[Met] = []
         self._flow = Flow()
-        self._entered: dict[int, tuple[list[Tensor], list[int], Reads]] = {}
+        self.saved = None if there is None else Saved(self._flow, self._maker, there)
+        self._entered: dict[int, tuple[list[Tensor], list[int], Reads, int]] = {}
         self._parameters = {
             id(p): Parameter(name, p.numel(), number)
             for number, (name, p) in enumerate(model.named_parameters())
@@ -86,10 +95,12 @@ class Recorder(Visitor):
         self.calls.append(Met(call.operation, call.function, list(makers.values())))
         reads = Reads(dict(arguments), {n: m for n, m in makers.items() if m is not None})
         kept = list(found.values())
-        self._entered[call.number] = (kept, [x._version for x in kept], reads)
+        mark = 0 if self.saved is None else self.saved.mark()
+        self._entered[call.number] = (kept, [x._version for x in kept], reads, mark)
 
     def after(self, call: Call, result: Any) -> None:
-        entered, versions, reads = self._entered.pop(call.number)
+        entered, versions, reads, mark = self._entered.pop(call.number)
+        saved = [] if self.saved is None else self.saved.since(mark)
         name = canonical(call.operation)
         self._refuse_values(call, name, entered, result)
         if _takes_no_values(name) or not any(self._flow.depends(x) for x in entered):
@@ -104,6 +115,7 @@ class Recorder(Visitor):
             self._record(call, name, reads, result, floats)
             if len(self.steps) > before:
                 self._place(result, entered, floats)
+                self._note_kept(call, self.steps[before:], reads.arguments, saved)
 
     def _place(self, result: Any, entered: list[Tensor], made: list[Tensor]) -> None:
         """Where the call that was met last has its new values."""
@@ -117,6 +129,15 @@ class Recorder(Visitor):
                     met.made.append(Made(step, place, index))
             if met.made:
                 return
+
+    def _note_kept(
+        self, call: Call, steps: list[Step], arguments: Mapping[str, Any], saved: list[Tensor]
+    ) -> None:
+        parts = self.calls[-1].parts
+        if self.saved is not None and parts is None:
+            self.saved.note(call, steps, arguments, saved)
+        elif self.saved is not None and parts is not None:
+            self.saved.note_parts(call, parts, arguments)
 
     def _maker(self, x: Tensor) -> Maker | None:
         # Parameters may share one storage, of which each is a part.

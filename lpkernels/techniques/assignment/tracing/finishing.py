@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from lpkernels.techniques.assignment.ops import Op
-from lpkernels.techniques.assignment.tracing.flow import Step
+from lpkernels.techniques.assignment.grouping import key_of
+from lpkernels.techniques.assignment.ops import Kept, Op
+from lpkernels.techniques.assignment.tracing.flow import Maker, Parameter, Step
 
 
 def named(steps: Sequence[Step], ends: Iterable[Step]) -> dict[Step, str]:
@@ -19,7 +20,7 @@ def finished(names: Mapping[Step, str]) -> tuple[tuple[Op, ...], list[str]]:
     ops = tuple(
         Op(
             names[step], step.is_gemm, tuple(names[each] for each in step.inputs), _params(step),
-            step.numel, step.operation, step.known,
+            step.numel, step.operation, step.known, _keeps(step, names),
         )
         for step in names
     )  # fmt: skip
@@ -34,6 +35,23 @@ def _params(step: Step) -> dict[str, int]:
         p.name if "." in p.name else f".{p.name}": p.numel
         for p in sorted(step.params, key=lambda p: p.number)
     }
+
+
+def _keeps(step: Step, names: Mapping[Step, str]) -> tuple[Kept, ...] | None:
+    if step.keeps is None:
+        return None
+    return tuple(
+        Kept(tuple(_key(maker, names) for maker in keep.makers), keep.number, keep.size)
+        for keep in step.keeps
+        # Nobody rounds or keeps what the loss does not need.
+        if all(isinstance(maker, Parameter) or maker in names for maker in keep.makers)
+    )
+
+
+def _key(maker: Maker, names: Mapping[Step, str]) -> str:
+    if isinstance(maker, Parameter):
+        return key_of(maker.name, "weight")
+    return key_of(names[maker], "activation")
 
 
 def _needed(steps: Sequence[Step], ends: Iterable[Step]) -> list[Step]:

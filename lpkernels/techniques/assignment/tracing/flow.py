@@ -21,6 +21,7 @@ class Step:
     run: the module that called it; None: it is an input of the network.
     part: its name within the call, where that is several.
     params: those it reads.
+    keeps: what its call keeps for backward; None: nobody looked.
     """
 
     run: Run | None
@@ -31,6 +32,16 @@ class Step:
     numel: int
     inputs: list[Step] = field(default_factory=list)
     params: list[Parameter] = field(default_factory=list)
+    keeps: list[Keep] | None = None
+
+
+@dataclass(frozen=True)
+class Keep:
+    """A memory that is kept for backward, as `ops.Kept` tells it, with makers for keys."""
+
+    makers: tuple[Maker, ...]
+    number: int
+    size: int
 
 
 @dataclass(frozen=True)

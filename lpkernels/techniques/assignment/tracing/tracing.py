@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.ops import Op
 from lpkernels.techniques.assignment.tracing._recording import Recorder
+from lpkernels.techniques.assignment.tracing.calls import all_tensors
 from lpkernels.techniques.assignment.tracing.finishing import finished, named
 from lpkernels.techniques.assignment.tracing.flow import Step
 
@@ -43,12 +45,14 @@ def trace(
       inputs, such as tokens, are no Op, for nothing rounds them.
     - Parameters have the names of `named_parameters`. Labels, buffers and constants are no tensors
       of an assignment.
+    - `Op.keeps` is what autograd saved in the operation. Attention and cross_entropy are computed a
+      second time for that, one operation after the other.
     - An operation that is not known, such as a recurrent layer, whose steps are in one call, is
       held in high precision; one warning names all of them.
 
     The trace observes functions (`lpkernels.nn.observing`, depth "functions"). A converted model
-    calls the same ones there as the plain model, under the names of its modules, so both have the
-    same Ops (but that transformers' Conv1D calls addmm, and linear once it is converted); and what
+    calls the same ones there as the plain model, under the names of its modules, so both have equal
+    Ops (but that transformers' Conv1D calls addmm, and linear once it is converted); and what
     rounds results in training can meet the same calls. The others see less or more than that, with
     torch 2.13 and transformers 5.23: torch.fx takes none of ResNet, MobileNetV2, ViT, BERT, GPT-2
     and LLaMA, and no emulated layer; torch.export takes four of these six and, of an emulated
@@ -69,7 +73,7 @@ def trace(
         ValueError: a loss that is no scalar, or does not depend on what the model computes.
         NotImplementedError: control flow by values, TorchScript, a compiled module; it says where.
     """
-    names = followed(model, loss, batch)[1]
+    names = followed(model, loss, batch, keeps=True)[1]
     ops, unknown = finished(names)
     if unknown:
         warnings.warn(
@@ -86,16 +90,20 @@ def followed(
     batch: tuple[Any, Any],
     *,
     grad: bool = True,
+    keeps: bool = False,
 ) -> tuple[Recorder, dict[Step, str]]:
     """One run as `trace` describes it: all that was met, and the names of the steps.
 
     Without a loss the model runs alone, and its steps are those that its output depends on.
+    keeps: whether the steps say what they keep for backward.
     """
     check_model("trace", model)
     given, target = as_pair("trace", batch)
     args, kwargs = arguments(given)
-    recorder = Recorder(model, args, kwargs)
+    there = all_tensors({"": [*model.buffers(), *args, *kwargs.values(), target]}).values()
+    recorder = Recorder(model, args, kwargs, there if keeps else None)
     with (
+        nullcontext() if recorder.saved is None else recorder.saved.watching(),
         left_as_found(model, [*args, *kwargs.values()]),
         torch.set_grad_enabled(grad),
         observe(model, recorder, operations=EVERYTHING),

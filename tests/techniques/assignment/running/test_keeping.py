@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Formats, assign, demote, group, trace
-from lpkernels.techniques.assignment.running import _compact
+from lpkernels.techniques.assignment.tracing.compact import compact
 from tests.compare import assert_bit_equal
 from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
 from tests.techniques.assignment.running.runs import assigned_of, gradients
@@ -159,7 +159,7 @@ COMPACT: dict[str, tuple[str, Tensor]] = {
 @pytest.mark.parametrize("name", COMPACT)
 def test_what_is_compact_is_the_same(name: str) -> None:
     operation, x = COMPACT[name]
-    found = _compact.compact(operation, x)
+    found = compact(operation, x)
     assert found is not None
     assert found.nbytes <= max(1, x.nbytes // 4)
     assert_bit_equal(found.tensor(), x)
@@ -176,4 +176,4 @@ def test_what_is_compact_is_the_same(name: str) -> None:
     ids=["three values", "no dropout", "a large index", "no pool"],
 )
 def test_what_needs_its_bits_keeps_them(operation: str, x: Tensor) -> None:
-    assert _compact.compact(operation, x) is None
+    assert compact(operation, x) is None

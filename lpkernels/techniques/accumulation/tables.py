@@ -1,0 +1,99 @@
+"""Plans and measurements as text: the cells of their tables, and what stands below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lpkernels.techniques._table import aligned
+
+#: The columns of a plan that hold words; the others hold numbers.
+WORDS = ("layer", "gemm", "accumulator", "notes")
+#: What the columns of a plan say.
+COLUMNS = (
+    "length: products in a sum; m_p: mantissa bits of a product; nzr: share of the products that "
+    "is not zero; one sum: mantissa bits needed, without the hidden one; chunks: the same / the "
+    "chunk's length; exponents: powers of two from typical products to the largest sum, and how "
+    "many exponent bits more than these need the accumulator has"
+)
+_PLAN = ("layer", "gemm", "length", "m_p", "nzr", "one sum", "chunks", "exponents", "accumulator")
+#: The column of a plan with fixed-point operands.
+FIXED = "never overflows in"
+_SHARES = ("swamped", "swamped_chunks", "overflowed")
+
+
+def plan_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The table of a plan's rows, as records hold them, its head first.
+
+    A layer's name stands in its first row. "4/64" are the mantissa bits with chunks, and their
+    length. Fixed-point operands have the bits of a fixed-point accumulator that they never
+    overflow. Notes stand by number.
+    """
+    fixed = any(row.get("integer_bits") for row in rows)
+    numbers = {note: str(i) for i, note in enumerate(_notes(rows), start=1)}
+    cells = [(*_PLAN, *([FIXED] if fixed else []), "notes")]
+    layer = None
+    for row in rows:
+        integer = [f"{row['integer_bits']} bits" if row["integer_bits"] else ""] if fixed else []
+        cells.append(
+            (
+                "" if row["layer"] == layer else row["layer"],
+                row["gemm"],
+                str(row["length"]),
+                str(row["product_bits"]),
+                f"{row['nzr']:.0%}",
+                str(row["man_bits"]),
+                f"{row['chunk_bits']}/{row['chunk']}" if row["chunk"] < row["length"] else "-",
+                _exponents(row),
+                row["accumulator"],
+                *integer,
+                " ".join(numbers[note] for note in row["notes"]),
+            )
+        )
+        layer = row["layer"]
+    return cells
+
+
+def plan_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The notes of the table, numbered."""
+    return [f"{i}: {note}" for i, note in enumerate(_notes(rows), start=1)]
+
+
+def plan_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table with its notes."""
+    cells = plan_cells(rows)
+    left = [i for i, name in enumerate(cells[0]) if name in WORDS]
+    return "\n".join([*aligned(cells, left), *plan_notes(rows)])
+
+
+def measured_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each measurement; a column stands where some row has something to say there."""
+    columns = {
+        "accumulator": [each["accumulator"] for each in found],
+        "length": [str(each["length"]) for each in found],
+        "sums": [str(each["sums"]) for each in found],
+        "m_p": [str(each["product_bits"]) for each in found],
+        "vrr": [f"{each['vrr']:.4f} +- {each['vrr_error']:.4f}" for each in found],
+        "nmse": [f"{each['nmse']:.2e} +- {each['nmse_error']:.0e}" for each in found],
+        **{name.replace("_", " "): [_share(each[name]) for each in found] for name in _SHARES},
+        "of sums": ["" if e["counted"] in (0, e["sums"]) else str(e["counted"]) for e in found],
+    }
+    told = [(name, *cells) for name, cells in columns.items() if any(cells)]
+    return "\n".join(aligned(list(zip(*told, strict=True)), (0,)))
+
+
+def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(note for row in rows for note in row["notes"]))
+
+
+def _exponents(row: Mapping[str, Any]) -> str:
+    if row["exponents"] is None:
+        return "-"
+    low, high = row["exponents"]
+    # Records of older plans do not say.
+    more = row.get("headroom")
+    return f"{low}..{high}" + ("" if more is None else f" {more:+}")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"

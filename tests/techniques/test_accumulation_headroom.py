@@ -1,0 +1,141 @@
+"""Headroom: exponent bits beyond those of one batch, with which planned networks train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, max_pool2d
+
+import lpkernels as lp
+from lpkernels.techniques.accumulation import plan
+from lpkernels.techniques.loss_scaling import LossScaler
+
+SCALE = 1024
+
+
+def block(c_in: int, c_out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(c_in, c_out, 3, padding=1), nn.GroupNorm(2, c_out), nn.SiLU())
+
+
+class UNet(nn.Module):
+    """Two steps down and two up, joined at each size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.middle = block(1, 8), block(8, 16), block(16, 32)
+        self.wider1, self.up1 = nn.ConvTranspose2d(32, 16, 2, 2), block(32, 16)
+        self.wider2, self.up2 = nn.ConvTranspose2d(16, 8, 2, 2), block(16, 8)
+        self.head = nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.down1(x)
+        b = self.down2(max_pool2d(a, 2))
+        y = self.middle(max_pool2d(b, 2))
+        y = self.up1(torch.cat([self.wider1(y), b], 1))
+        return self.head(self.up2(torch.cat([self.wider2(y), a], 1)))
+
+
+class ViT(nn.Module):
+    """Patches of 4 x 4, places, two layers of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.places = nn.Conv2d(1, 16, 4, 4), nn.Parameter(torch.randn(4, 16) * 0.02)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patch(x).flatten(2).transpose(1, 2) + self.places
+        return self.head(self.encoder(tokens).mean(1))
+
+
+def segmentation() -> tuple[nn.Module, Tensor, Tensor]:
+    x = torch.rand(4, 1, 8, 8)
+    return UNet(), x, (x[:, 0] > 0.5).long()
+
+
+def classification() -> tuple[nn.Module, Tensor, Tensor]:
+    return ViT(), torch.rand(8, 1, 8, 8), torch.arange(8) % 4
+
+
+def skipped_steps(build: Callable[[], Any], **options: int) -> tuple[list[int], list[float]]:
+    """Of 20 steps of the planned and converted network those with gradients that are not finite,
+    and the losses."""
+    torch.manual_seed(0)
+    model, x, labels = build()
+    made = plan(
+        model, x, loss=lambda y: cross_entropy(y, labels) * SCALE, operand="e5m2", **options
+    )
+    lp.convert(model, made)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = LossScaler(static=SCALE)
+    skipped, losses = [], []
+    for step in range(20):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        if not scaler.last_step.ran:
+            skipped.append(step)
+    return skipped, losses
+
+
+@pytest.mark.parametrize("build", [segmentation, classification], ids=["U-Net", "ViT"])
+def test_a_planned_network_trains_under_the_scale_it_was_planned_with(build) -> None:
+    skipped, losses = skipped_steps(build)
+    assert skipped == []
+    assert losses[-1] < 0.9 * losses[0]
+    # Exponents that fit the first batch do not fit the steps after it.
+    assert skipped_steps(build, headroom=0)[0]
+
+
+def exponents(x: Tensor, **options: Any) -> list[tuple[int, int | None]]:
+    made = plan(nn.Linear(8, 3), x, loss=lambda y: y.sum(), operand="e5m2", **options)
+    return [(row.format.exp_bits, row.headroom) for row in made.rows]
+
+
+def test_headroom_is_added_to_the_measured_bits_up_to_eight() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 8)
+    fitted = [bits for bits, _ in exponents(x, headroom=0)]
+    assert exponents(x) == exponents(x, headroom=1) == [(bits + 1, 1) for bits in fitted]
+    assert exponents(x, headroom=20) == [(8, 8 - bits) for bits in fitted]
+
+
+def test_headroom_changes_nothing_else() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(64, 3), torch.randn(40, 64)
+    rows = [
+        plan(model, x, loss=lambda y: y.sum(), operand="e5m2", chunk=16, headroom=n).rows
+        for n in (0, 2)
+    ]
+    for fitted, wide in zip(*rows, strict=True):
+        assert wide.exponents == fitted.exponents
+        assert wide.format.man_bits == fitted.format.man_bits
+        assert wide.accumulator.chunk == fitted.accumulator.chunk
+
+
+def test_given_exponent_bits_have_no_headroom() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 8)
+    fitted = [bits for bits, _ in exponents(x, headroom=0)]
+    assert exponents(x, exp_bits=3) == [(3, 3 - bits) for bits in fitted]
+    with pytest.raises(ValueError, match=r"headroom=2 adds to .* exp_bits=6 gives them"):
+        exponents(x, exp_bits=6, headroom=2)
+
+
+@pytest.mark.parametrize("headroom", [-1, 1.0, True, None])
+def test_headroom_is_a_number_of_bits(headroom: Any) -> None:
+    with pytest.raises(ValueError, match="headroom must be an int of at least 0"):
+        exponents(torch.ones(4, 8), headroom=headroom)
+
+
+def test_where_nothing_was_measured_there_is_no_headroom() -> None:
+    assert exponents(torch.zeros(4, 8))[0] == (8, None)
