@@ -32,7 +32,8 @@ for _name, _format in formats.NAMED.items():
     if _format not in NAMED_FORMATS.values():
         NAMED_FORMATS[_name] = _format
 
-#: The corners of FloatFormat: no mantissa, one exponent bit, every overflow, odd biases.
+#: The corners of FloatFormat: no mantissa, one exponent bit, every overflow, odd biases, all values
+#: below float32's smallest normal number, and all near its largest.
 ODD_FLOAT_FORMATS: list[FloatFormat] = [
     FloatFormat(4, 0),
     FloatFormat(8, 0, overflow="saturate"),
@@ -51,6 +52,8 @@ ODD_FLOAT_FORMATS: list[FloatFormat] = [
     FloatFormat(8, 1, subnormals=False),
     FloatFormat(8, 22, bias=128),
     FloatFormat(5, 23),
+    FloatFormat(3, 5, bias=142),
+    FloatFormat(2, 4, bias=-117),
 ]
 FLOAT_FORMATS: list[FloatFormat] = [*NAMED_FORMATS.values(), *ODD_FLOAT_FORMATS]
 
@@ -64,7 +67,7 @@ FIXED_FORMATS: list[FixedFormat] = [
     FixedFormat(1, 0, signed=False, overflow="wrap"),
     FixedFormat(24, 10),
     FixedFormat(24, 140, overflow="wrap"),
-    FixedFormat(16, 149),
+    FixedFormat(24, 149),
     FixedFormat(2, -126),
 ]
 

@@ -2,7 +2,7 @@
 // When the bytes end, everything that is asked for is 0.
 #pragma once
 
-#include "tests/specs.h"
+#include "tests/sums.h"
 #include "tests/values.h"
 
 namespace lpk_fuzz {
@@ -31,17 +31,44 @@ const T& one_of(const std::vector<T>& list, Input& in) {
   return list[static_cast<size_t>(in.below(static_cast<int>(list.size())))];
 }
 
-// The formats of the tests, and any IEEE format with each overflow, with and without subnormals.
+// A number of least .. most: in half of the cases one of the four at either end.
+inline int at_ends(int least, int most, Input& in) {
+  const int further = std::min(in.below(in.once_in(2) ? 256 : 4), most - least);
+  return in.once_in(2) ? least + further : most - further;
+}
+
+// Any float format of which float32 holds all values: a bias that leaves exponents of 127 and a
+// last place of 2^-149 at most.
+inline FormatInts any_float(Input& in) {
+  using lpk::Specials;
+  const int exp_bits = 1 + in.below(8), man_bits = in.below(24), top = (1 << exp_bits) - 1;
+  lpk_test::FloatOptions options;
+  options.specials = static_cast<Specials>(in.below(3));
+  options.overflow = static_cast<lpk::Overflow>(in.below(3));
+  options.subnormals = !in.once_in(4);
+  if (exp_bits == 8 && man_bits == 23) options.specials = Specials::kIeee;
+  if (exp_bits == 1 && (options.specials == Specials::kIeee || man_bits == 0))
+    options.specials = Specials::kNone;
+  const bool fn = options.specials == Specials::kFn;
+  if (fn && options.overflow == lpk::Overflow::kInfinity) options.overflow = lpk::Overflow::kNan;
+  const bool top_lost = options.specials == Specials::kIeee || (fn && man_bits == 0);
+  options.bias = at_ends(top - top_lost - 127, 150 - man_bits, in);
+  return lpk_test::float_ints(exp_bits, man_bits, options);
+}
+
+inline FormatInts any_fixed(Input& in) {
+  const int word_bits = 1 + in.below(24);
+  const int frac_bits = at_ends(std::max(word_bits - 128, -127), 149, in);
+  return lpk_test::fixed_ints(word_bits, frac_bits, in.once_in(2), in.once_in(2));
+}
+
+// The formats of the tests, and any that lpkernels has.
 inline FormatInts any_format(Input& in) {
   static const std::vector<lpk_test::NamedFormat> kLists[] = {
       lpk_test::narrow_float_formats(), lpk_test::wide_float_formats(), lpk_test::fixed_formats()};
-  const int list = in.below(4);
+  const int list = in.below(6);
   if (list < 3) return one_of(kLists[list], in).ints;
-  lpk_test::FloatOptions options;
-  options.overflow = static_cast<lpk::Overflow>(in.below(3));
-  options.subnormals = !in.once_in(4);
-  const int exp_bits = 2 + in.below(7);
-  return lpk_test::float_ints(exp_bits, in.below(24), options);
+  return list == 3 ? any_fixed(in) : any_float(in);
 }
 
 inline Rounding any_rounding(Input& in) { return lpk_test::kRoundings[in.below(7)]; }
@@ -64,8 +91,15 @@ inline AccumulatorSpec any_accumulator(Input& in) {
   if (order == 0) spec = spec.ordered(lpk::Order::kPairwise);
   if (order == 1 && spec.rounding != Rounding::kStochastic)
     spec = spec.ordered(lpk::Order::kCompensated);
-  if (order == 2) spec = spec.aligned(1 + in.below(40), 1 + in.below(30));
+  if (order == 2 || order == 3) spec = spec.aligned(1 + in.below(40), 1 + in.below(30));
+  if (order == 3 && spec.fmt[0] == 0 && !spec.has_product)
+    spec = spec.of_operands(any_float(in), any_float(in));
   return spec.drawing(1 + in.below(24), in.once_in(2) ? lpk::Rng::kPhilox : lpk::Rng::kFast);
+}
+
+// What operands are multiplied by: nothing, or what takes products into the format of the sums.
+inline int any_exponent(const AccumulatorSpec& spec, Input& in) {
+  return in.once_in(2) ? lpk_test::fitting_exponent(spec.fmt) - in.below(16) : 0;
 }
 
 }  // namespace lpk_fuzz

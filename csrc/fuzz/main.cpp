@@ -36,8 +36,9 @@ void run_matmul(Input& in) {
   if (size == 1) shape.k += 260;
   const auto layout = [&] { return static_cast<Layout>(in.below(3)); };
   const Layout left = layout(), right = layout();
-  const lpk_test::MatmulCase c{shape,         any_data(in),  left,           right,
-                               in.once_in(2), in.once_in(2), any_threads(in)};
+  const lpk_test::MatmulCase c{shape,           any_data(in),          left,
+                               right,           in.once_in(2),         in.once_in(2),
+                               any_threads(in), any_exponent(spec, in)};
   lpk_test::check_matmul(spec, c, in.source());
 }
 
@@ -59,7 +60,8 @@ void run_conv(Input& in) {
     conv.input.v[d] = least + in.below(d == 2 ? 12 : 4);
   }
   const bool last = in.once_in(2);
-  lpk_test::ConvCheck check(conv, spec, any_data(in), last, any_threads(in), in.source());
+  const int exponent = any_exponent(spec, in);
+  lpk_test::ConvCheck check(conv, spec, any_data(in), last, any_threads(in), in.source(), exponent);
   if (pass == 0) check.fprop();
   if (pass == 1) check.dgrad();
   if (pass == 2) check.wgrad();

@@ -74,9 +74,11 @@ struct Volume {
 
 class ConvCheck {
  public:
+  // Operands are multiplied by 2^exponent.
   ConvCheck(const Conv& conv, const AccumulatorSpec& spec, Data data, bool last, int threads,
-            Source source)
+            Source source, int exponent = 0)
       : source_(source),
+        exponent_(exponent),
         c_(conv),
         spec_(spec),
         sum_(spec, kSeed),
@@ -156,7 +158,8 @@ class ConvCheck {
 
  private:
   Volume tensor(int64_t outer, int64_t channels, const Triple& size) {
-    return {operands(data_, source_, outer * channels * size.volume()), channels, size, last_};
+    const int64_t count = outer * channels * size.volume();
+    return {operands(data_, source_, count, exponent_), channels, size, last_};
   }
 
   // `other` times the input that tap `kernel` of output position `at` reads. The product is absent
@@ -184,6 +187,7 @@ class ConvCheck {
   static constexpr uint64_t kSeed = 0x2545F4914F6CDD1D;
 
   Source source_;
+  int exponent_;
   const Conv& c_;
   const AccumulatorSpec& spec_;
   PlainSum sum_;

@@ -36,6 +36,7 @@ struct MatmulCase {
   bool bias;
   bool shared_b;  // one B for every entry of the batch
   int threads;
+  int exponent = 0;  // operands are multiplied by 2^exponent
 };
 
 inline void check_matmul(const AccumulatorSpec& spec, const MatmulCase& c, Source source) {
@@ -43,8 +44,9 @@ inline void check_matmul(const AccumulatorSpec& spec, const MatmulCase& c, Sourc
   const auto [batch, m, k, n] = c.shape;
   const Strides as = strides_of(c.a_layout, m, k);
   const Strides bs = strides_of(c.b_layout, k, n);
-  const std::vector<float> a = operands(c.data, source, batch * as.size);
-  const std::vector<float> b = operands(c.data, source, (c.shared_b ? 1 : batch) * bs.size);
+  const std::vector<float> a = operands(c.data, source, batch * as.size, c.exponent);
+  const std::vector<float> b =
+      operands(c.data, source, (c.shared_b ? 1 : batch) * bs.size, c.exponent);
   const std::vector<float> bias = operands(c.data, source, n);
   std::vector<float> got(static_cast<size_t>(batch * m * n), 12345.0f);
   std::vector<int64_t> a_offset, b_offset;

@@ -252,10 +252,17 @@ inline float operand(Data data, Source& source) {
   return 0;
 }
 
-inline std::vector<float> operands(Data data, Source& source, int64_t count) {
+// Operands of this kind times 2^exponent.
+inline std::vector<float> operands(Data data, Source& source, int64_t count, int exponent = 0) {
   std::vector<float> result(static_cast<size_t>(count));
-  for (float& x : result) x = operand(data, source);
+  for (float& x : result) x = std::ldexp(operand(data, source), exponent);
   return result;
+}
+
+// Products of operands of about 2 to this power are as large as the largest values of a format.
+inline int fitting_exponent(const FormatInts& ints) {
+  const lpk::Format f = lpk::number_format(ints.data());
+  return std::ilogb(f.max - f.lowest) / 2;
 }
 
 }  // namespace lpk_test

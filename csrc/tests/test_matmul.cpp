@@ -174,9 +174,45 @@ void check_operands(const AccumulatorSpec& spec, Data data) {
   check_matmul(spec, {{1, 1, 517, 1}, data, rows, rows, false, false, 1});
 }
 
+// Formats at the ends of float32, with products that lie in them.
+void check_ends() {
+  const Rounding zero = Rounding::kTowardZero, down = Rounding::kTowardNegative;
+  const auto ieee = [](int exp_bits, int man_bits, int bias) {
+    return float_ints(exp_bits, man_bits, {Specials::kIeee, Overflow::kInfinity, true, bias});
+  };
+  const FormatInts e2m1 = float_ints(2, 1), e2m2_b64 = ieee(2, 2, 64);
+  const FormatInts e3m5_b142 = ieee(3, 5, 142), e2m4_bneg117 = ieee(2, 4, -117);
+  using A = AccumulatorSpec;
+  const struct {
+    AccumulatorSpec spec;
+    int exponent;
+  } ends[] = {
+      {A{"fixed24_f149", fixed_ints(24, 149)}, -66},
+      {A{"fixed20_f140 toward_zero", fixed_ints(20, 140), zero}.chunked(7), -64},
+      {A{"ufixed12_f128_wrap", fixed_ints(12, 128, true, false)}, -62},
+      {A{"e3m5_b142", e3m5_b142}, -70},
+      {A{"e3m5_b142 toward_negative", e3m5_b142, down}, -70},
+      {A{"e6m9, product e3m5_b142", float_ints(6, 9)}.with_product(e3m5_b142), -70},
+      {A{"e2m4_bneg117", e2m4_bneg117}, 58},
+      {A{"e2m4_bneg117, blocks of 4 by e2m1", e2m4_bneg117}.aligned(4, 13).of_operands(e2m1, e2m1),
+       0},
+      {A{"e8m2_b142 toward_zero, blocks of 2 by e2m2_b64", ieee(8, 2, 142), zero}
+           .aligned(2, 13)
+           .of_operands(e2m2_b64, e2m2_b64),
+       -63},
+  };
+  for (const auto& [spec, exponent] : ends) {
+    for (const Data data : {Data::kPlain, Data::kShort}) {
+      check_matmul(
+          spec, {{1, 13, 40, 37}, data, Layout::kRows, Layout::kRows, false, false, 1, exponent});
+    }
+  }
+}
+
 }  // namespace
 
 void test_matmul() {
+  check_ends();
   for (const AccumulatorSpec& spec : operand_accumulators()) {
     for (const Data data : kAllData) check_operands(spec, data);
   }

@@ -80,7 +80,7 @@ def assert_agrees(fmt, x, rounding, gfloat_mode, **draws):
     if not has_nan_code(fmt):
         x = x[~np.isnan(x)]
     if fmt.min_subnormal > 1:
-        x = x[(np.abs(x) >= 2.0**-1000) | (x == 0) | np.isnan(x)]
+        x = x[(np.abs(x) >= 2.0**-1074 * fmt.min_subnormal) | (x == 0) | np.isnan(x)]
     saturates = fmt.overflow == "saturate" or fmt.specials == "none"
     bits = {"srbits": draws["draws"], "srnumbits": draws["random_bits"]} if draws else {}
     with np.errstate(invalid="ignore", over="ignore"):

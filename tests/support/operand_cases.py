@@ -44,13 +44,16 @@ MODES = [
     )
 ]  # fmt: skip
 
-#: Every mode, in cases that float32 can compute.
+#: Every mode, in cases that float32 can compute, and one that it cannot.
 SHORT_MODES = [
     Accumulator(
         "e5m4", mode, block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"), random_bits=9,
         least_exponent=least,
     )
     for mode, least in zip(ROUNDINGS, (None, -14, 0, None, -200, -3, None), strict=True)
+] + [
+    # Sums of it count with exponents for which float32 has no room.
+    Accumulator("e2m5_b-117", "toward_positive", block=4, aligned_bits=13, operands="e5m2")
 ]  # fmt: skip
 
 #: For passes of convolutions: one accumulator for each kernel.

@@ -60,8 +60,8 @@ constexpr int kSingleLeast = -126;
 constexpr int kSingleHighest = 103;
 
 // Whether float32 is enough if operands are not too large: a block adds to less than 2^24 units,
-// blocks have exponents above the least one, a sum starts at zero, and the roundings of sums make
-// sums less than 4 times as large.
+// the exponents that blocks have at least are neither too small nor large, a sum starts at zero,
+// and the roundings of sums make sums less than 4 times as large.
 LPK_HD bool single_fits(const Job& job) {
   const Accumulator& acc = job.acc;
   if (acc.interleaved > 1 || acc.aligned_bits > 20) return false;
@@ -69,7 +69,8 @@ LPK_HD bool single_fits(const Job& job) {
   const double products = acc.left_min_normal * acc.right_min_normal;
   const double least = products < acc.fmt.min_normal ? products : acc.fmt.min_normal;
   const double lowest = power_of_two(kSingleLeast);
-  if (acc.least_binade > 1.0 || (least < lowest && acc.least_binade < lowest)) return false;
+  if (acc.least_binade > 1.0 || acc.fmt.min_normal > 1.0) return false;
+  if (least < lowest && acc.least_binade < lowest) return false;
   if (acc.chunk == 0 && job.sums.initial != nullptr) return false;
   const bool grows = acc.rounding != Rounding::kTowardZero;
   return !grows || job.span <= int64_t{1} << acc.fmt.man_bits;

@@ -238,6 +238,43 @@ def test_tier_matches_reference(case: TierCase, isa: str) -> None:
             assert_matches(a, b, case.acc, f"{(m, k, n)} spread {spread}")
 
 
+def short(shape: tuple[int, ...], exponent: int, generator: torch.Generator) -> Tensor:
+    """Values of few bits times 2^exponent."""
+    size = torch.randint(4, 8, shape, generator=generator)
+    sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
+    return size * sign * 2.0 ** (exponent - 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "exponents"),
+    [
+        ("fixed24_f149", (-63, -65)),
+        ("fixed20_f140_chunk7:toward_zero", (-60, -64)),
+        ("ufixed12_f128_wrap", (-10, -112)),
+        ("e4m3_b144_chunk8:outer=fp32", (-70, -70)),
+        ("e3m5_b142:toward_negative", (-68, -70)),
+        ("e4m2none_b147_sat:stochastic", (-100, -38)),
+    ],
+)
+def test_sums_at_the_ends_of_float32(name: str, exponents: tuple[int, int], isa: str) -> None:
+    """No certificate scales sums by a power of two that float32 lacks."""
+    generator = torch.Generator().manual_seed(8)
+    a, b = (
+        short(shape, exponent, generator)
+        for shape, exponent in zip(((13, 40), (40, 37)), exponents, strict=True)
+    )
+    assert_matches(a, b, lp.accumulator(name), name)
+
+
+def test_products_finer_than_float32_are_no_whole_quanta(isa: str) -> None:
+    """The last places of one operand's elements are below float32's smallest normal number."""
+    generator = torch.Generator().manual_seed(9)
+    a = short((13, 40), 30, generator)
+    b = (1 + torch.rand((40, 37), generator=generator)) * 2.0**-118
+    acc = Accumulator("fixed20_f100", "toward_zero")
+    assert_matches(a, b, acc, "finer")
+
+
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
     isa_name = "avx512fp16" if case.tier == "hardware" else "avx512"

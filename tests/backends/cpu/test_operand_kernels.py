@@ -119,6 +119,25 @@ def test_matmul_matches_reference(acc: Accumulator, kind: str, isa: str) -> None
         check_matmul(acc, sizes, kind, seed)
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("e2m4_b-117:block=4:aligned_bits=13:operands=e2m1", 0.0),
+        ("e8m2_b142:toward_zero:block=2:aligned_bits=13:operands=e2m2_b64", -63.0),
+    ],
+)
+def test_sums_at_the_ends_of_float32(name: str, size: float, isa: str) -> None:
+    """The least exponent of the sums' format is above those that float32 has room for, or below
+    its own."""
+    acc, draw = lp.accumulator(name), torch.Generator().manual_seed(7)
+    a, b = (
+        torch.randint(-7, 8, shape, generator=draw) * 2.0 ** (size - 2)
+        for shape in ((5, 40), (40, 33))
+    )
+    how = (a, b, None, acc.to_ints(), SEED, ROLE)
+    assert_bit_equal(cpu.BACKEND.matmul(*how), _reference.BACKEND.matmul(*how), name)
+
+
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_every_unit_matches_reference(unit) -> None:
     if unit.accumulator.operands is None:

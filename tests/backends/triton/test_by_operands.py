@@ -166,6 +166,8 @@ def test_which_sums_fit_into_float32() -> None:
     assert not fits(Accumulator("fp16", **block, operands="bf16", least_exponent=-127))
     assert not fits(Accumulator("fp16", **block, operands="fp16", least_exponent=1))
     assert not fits(Accumulator("e8m0_b140", **block, operands="fp16"))
+    assert fits(Accumulator("e2m6_b1", **block, operands="fp16"))
+    assert not fits(Accumulator("e2m6_b0", **block, operands="fp16"))
     # Sums that start anywhere, or whose roundings add up.
     assert not fits(FP8, initial=torch.zeros(1))
     promoted = UNIT_ACCUMULATORS["hopper_fp8"]

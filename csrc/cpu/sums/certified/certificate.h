@@ -93,7 +93,10 @@ inline int lowest_bit(const float* x, int64_t count) {
     last_bits = last_bits == 0 ? kInfinity : last_bits;
     least = last_bits < least ? last_bits : least;
   }
-  return least == kInfinity ? 0 : static_cast<int>(least >> 23) - 127;
+  // It may be subnormal.
+  float lowest;
+  std::memcpy(&lowest, &least, sizeof lowest);
+  return least == kInfinity ? 0 : std::ilogb(lowest);
 }
 
 // What is known about the addends of a sum, which are products of the operands, or rounded
@@ -244,7 +247,8 @@ inline Certificate certify(const Precision& in, const Format& f, Rounding mode, 
   const bool overflows = overflow < std::min({bound, in.enough, scalable});
   bound = std::min({bound, in.enough, overflow, scalable});
   // A bound that single products exceed would only be found broken, so there is no certificate.
-  if (bound < p.highest || factor.highest + 1 - bound > -in.emin) return kNone;
+  // 2^(1 - bound) must be a number of the precision, and so must a scaled operand.
+  if (bound < std::max(p.highest, in.emin) || factor.highest + 1 - bound > -in.emin) return kNone;
   return {true, odd, floor, bound, overflows, highest_sum(f, p, state, terms) > bound};
 }
 

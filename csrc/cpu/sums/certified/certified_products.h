@@ -32,8 +32,9 @@ inline ProductCertificate certify_products(const Accumulator& acc, const AddendR
   const bool watched = overflows && !saturates;
   const int shift = watched ? 1 - (full_binade ? top + 1 : top) : 0;
   const int large = 25 - f.man_bits;  // M is below 2^large |p|
-  // Exact factors; M normal, and finite unless infinities are watched; values of the format.
-  if (factor.lowest + shift < -126 || factor.highest + shift > 127) return kNone;
+  // 2^shift a float; exact factors; M normal, and finite unless infinities are watched; values of
+  // the format.
+  if (shift > 127 || factor.lowest + shift < -126 || factor.highest + shift > 127) return kNone;
   if (b.highest + std::max(shift, 0) + large > 127 || f.emin + shift < -126) return kNone;
   if (!watched && p.highest + shift + large > 127) return kNone;
   if (f.emin + shift + large > 126 || f.emin - f.man_bits + shift < -149) return kNone;

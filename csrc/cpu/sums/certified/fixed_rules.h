@@ -39,8 +39,9 @@ inline GridCertificate certify_grid(const Precision& in, const Format& f, Roundi
   const int shift = -std::ilogb(f.quantum);
   const bool on_grid = p.lowest + shift >= 0;
   const bool wraps = f.overflow == Overflow::kWrap;
-  // A scaled stays exact and finite; no product is tiny.
-  if (factor.lowest + shift < in.emin || factor.highest + shift > -in.emin) return kNone;
+  // 2^shift is a number; A scaled stays exact and finite; no product is tiny.
+  if (shift > 1 - in.emin || factor.lowest + shift < in.emin || factor.highest + shift > -in.emin)
+    return kNone;
   if (!on_grid && (mode == Rounding::kNearestAway || mode == Rounding::kStochastic)) return kNone;
   const bool one_sided = wraps && f.lowest == 0;
   if (std::ilogb(f.modulus) > in.digits - 2 - one_sided && (wraps || !on_grid)) return kNone;

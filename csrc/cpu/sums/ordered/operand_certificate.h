@@ -77,6 +77,8 @@ inline OperandCertificate certify_operands(const Precision& in, const Tile& t,
   const int highest = (in.digits == 24 ? 127 : 1023) - 2 * in.digits + w;
   if (ea.lowest + eb.lowest < lowest || std::max(ea.highest + eb.highest, least) > highest)
     return kNone;
+  // A running sum counts with the format's least exponent or more, which float32 must hold as well.
+  if (f.emin < in.emin || f.emin > highest) return kNone;
   // To nearest, half a unit of the format's last place is looked at.
   if (acc.rounding == Rounding::kNearestEven && last - 1 < in.emin) return kNone;
   const int bound = std::min(overflow_exponent(f), highest);

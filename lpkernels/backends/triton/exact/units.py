@@ -63,18 +63,18 @@ def rise(k: int) -> int:
 def single_fits(acc: Accumulator, sums: Sums) -> bool:
     """Whether float32 suffices for an Accumulator with operands, if these are not too large.
 
-    A block adds to less than 2^24 units; least exponents leave room for the places behind them; a
-    sum starts at zero, and its roundings do not add up.
+    A block adds to less than 2^24 units; least exponents leave room for the places behind them and
+    for sums above them; a sum starts at zero, and its roundings do not add up.
     """
     assert acc.operands is not None and isinstance(acc.fmt, FloatFormat)
     block, places = acc.block or 1, acc.aligned_bits or 0
     if (block + 1) << (places + 2) > 1 << 24:
         return False
+    if max(acc.fmt.emin, acc.least_exponent or 0) > 0:
+        return False
     if acc.least_exponent is None or acc.least_exponent < _SINGLE_LEAST:
         if min(acc.fmt.emin, sum(fmt.emin for fmt in acc.operands)) < _SINGLE_LEAST:
             return False
-    elif acc.least_exponent > 0:
-        return False
     if acc.chunk is None and sums.initial is not None:
         return False
     # Each block's rounding adds a relative 2^-man_bits at most.
