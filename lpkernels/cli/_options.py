@@ -1,6 +1,8 @@
 """What the commands share: the console, options, and what a stopped run says."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -64,6 +66,29 @@ def check_one_process(command: str) -> None:
             f"{command} runs in one process, but torchrun started {count}; of the commands that "
             "train, only `lpkernels train` shares its work"
         )
+
+
+# What to do about an error of the system, by its number.
+_ADVICE = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "choose a folder that can be written",
+    errno.EPERM: "choose a folder that can be written",
+    errno.ENOTDIR: "choose a folder that is not below a file",
+}
+
+
+@contextmanager
+def system_errors(again: str) -> Iterator[None]:
+    """What the system refuses ends the command with one sentence; `again` says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+        console.print(f"{what}{advice}; {again}", soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(1) from error
 
 
 def stopped(stop: Interrupted, command: str) -> NoReturn:

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lpkernels.experiments.processes.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
 from lpkernels.experiments.records import RECORDS, Record
-from lpkernels.experiments.sweeps.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
-from lpkernels.experiments.training.checkpoints import CHECKPOINT
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 
 LOG = "sweep.jsonl"
 CELL = "cell.json"
@@ -132,8 +132,9 @@ class Claim:
         write_cell(self.folder, record)
         if not self._settle(self.places.cells):
             return False
-        with contextlib.suppress(OSError):
-            (self.places.cells / self.cell / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, PREVIOUS):
+            with contextlib.suppress(OSError):
+                (self.places.cells / self.cell / name).unlink(missing_ok=True)
         if (self.places.failed / self.cell).is_dir():
             # It was given up on while this try was still at work.
             self.places.remove(self.places.failed / self.cell)
@@ -281,7 +282,8 @@ def _bad_ends(last: Path, outlived: bool) -> list[str]:
 
 
 def _inherit(former: Sequence[Path], folder: Path) -> None:
-    """Copies the last checkpoint of former tries, up to one that an error ended."""
+    """Copies the last checkpoint of former tries, and the one before it, up to one that an error
+    ended."""
     for other in reversed(former):
         note = Note.read(other / LEASE)
         if note is not None and note.state == FAILED:
@@ -292,6 +294,8 @@ def _inherit(former: Sequence[Path], folder: Path) -> None:
         try:
             shutil.copyfile(other / CHECKPOINT, copied)
             shutil.copyfile(other / RECORDS, folder / RECORDS)
+            if (other / PREVIOUS).is_file():
+                shutil.copyfile(other / PREVIOUS, folder / PREVIOUS)
         except FileNotFoundError:
             copied.unlink(missing_ok=True)
             continue

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lpkernels.experiments.processes.leases import Lease, Watch
 from lpkernels.experiments.records import RECORDS
-from lpkernels.experiments.sweeps.leases import Lease, Watch
 from lpkernels.experiments.sweeps.places import CELL, LEASE, Claim, Places, read_cell, take
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 
