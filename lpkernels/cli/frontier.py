@@ -22,7 +22,7 @@ from lpkernels.experiments.sweeps.frontiers.specification import (
     settings_of,
 )
 from lpkernels.experiments.sweeps.frontiers.store import Measured, check_space, read_measured
-from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
 from lpkernels.techniques.pareto.selection import METHODS
@@ -63,6 +63,7 @@ Cap = Annotated[
 
 
 @app.command()
+@sigterm_as_ctrl_c()
 def run(
     spec: Annotated[Path, typer.Argument(help="Tasks and configurations, a TOML file.")],
     out: Annotated[Path, typer.Option(help="Folder of the study, made or continued.")],

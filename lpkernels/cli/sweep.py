@@ -13,7 +13,7 @@ from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.reading import Results, read_results, read_status, write_results
 from lpkernels.experiments.sweeps.specification import read_spec
 from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
-from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.experiments.workloads.workload import Metric
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ Sources = Annotated[
 
 
 @app.command()
+@sigterm_as_ctrl_c()
 def run(
     spec: Annotated[Path, typer.Argument(help="The specification, a TOML file.")],
     out: Annotated[Path, typer.Option(help="Folder of the sweep, made or continued.")],
