@@ -7,14 +7,39 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from lpkernels.experiments.processes.torchrun import launched
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.rounding import ROUNDINGS
 
-console = Console()
+# The control characters that a terminal would obey: all but the ends of lines and tabs.
+_CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
+del _CONTROLS[ord("\n")], _CONTROLS[ord("\t")]
+
+
+class PlainConsole(Console):
+    """A console on which brackets, colons and control characters in names are text and no orders:
+    names come from files that somebody else may have written."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        plain = {"markup": False, "emoji": False}
+        return super().render_str(text.translate(_CONTROLS), **{**options, **plain})
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(segment.text.translate(_CONTROLS), segment.style)
+
+
+console = PlainConsole()
 # More columns than any table has.
 _UNBOUNDED = 100_000
 
@@ -26,7 +51,7 @@ def show_table(table: Table) -> None:
     if width.minimum <= console.width:
         console.print(table)
     else:
-        Console(width=width.maximum).print(table, crop=False)
+        PlainConsole(width=width.maximum).print(table, crop=False)
 
 
 def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:

@@ -55,7 +55,7 @@ def shown(console: "Console | None", places: Places, cells: Collection[str]) -> 
     columns = (
         TextColumn("{task.percentage:>3.0f}%"),
         BarColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(),
     )
     over = threading.Event()

@@ -149,3 +149,12 @@ def test_a_folder_alone_does_not_choose_what_is_imported(
     assert "the run was started with 'theirs:make', got 'others:make'" in said
     assert not (tmp_path / "imported").exists()
     assert call("train", "--resume", "--out", out, *own).exit_code == 0
+
+
+def test_brackets_and_escape_sequences_of_a_name_are_text(tmp_path: Path) -> None:
+    name, plots = "[/] [red]\x1b[31m:smile:", ("--plot", tmp_path / "a.png")
+    assert call("train", "--out", tmp_path, "--name", name, *TINY).exit_code == 0
+    result = call("report", tmp_path, *plots)
+    assert result.exit_code == 0, result.output
+    assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in result.output
+    assert "\x1b" not in result.output
