@@ -47,6 +47,16 @@ def one_of(*names: str) -> Callable[[str], None]:
     return check
 
 
+def at_most(most: int) -> Callable[[int], None]:
+    """A check that the value is not above `most`."""
+
+    def check(value: int) -> None:
+        if value > most:
+            raise ValueError(f"expected at most {most}, got {value}")
+
+    return check
+
+
 def positive(value: float) -> None:
     """A check that the value is a positive finite number."""
     if not 0 < value < math.inf:
