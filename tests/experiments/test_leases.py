@@ -232,3 +232,17 @@ def test_a_folder_that_was_taken_over_is_noticed(tmp_path: Path) -> None:
         held.lease.path.unlink()
         with pytest.raises(FileNotFoundError, match="another process has taken it over: this one"):
             held.check()
+
+
+def test_a_lease_of_wrong_types_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.lease"
+    foreign(path)
+    right = json.loads(path.read_text())
+    assert Note.parse(json.dumps(right).encode()) is not None
+    wrong = {"seconds": "60", "state": 3, "done": [], "token": None, "owner": {"pid": 1}, "run": 1}
+    for name, value in [*wrong.items(), ("seconds", 1e308), ("seconds", -1), ("other", 1)]:
+        path.write_text(json.dumps({**right, name: value}))
+        assert Note.read(path) is None, name
+        assert not Watch().is_over(path), "it is watched for a minute as any other"
+    for text in ("", "[]", "7", "null", '"a"'):
+        assert Note.parse(text.encode()) is None

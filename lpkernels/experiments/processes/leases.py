@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,8 @@ _SIZE = 640
 # Progress is not written more often: others look at it about as often.
 _SHOWN_EVERY = 0.5
 
+# No lease is longer.
+_DAY = 86_400
 # The end of the names of leases on a folder.
 _SUFFIX = ".lease"
 # Two that came at the same moment try again after at most so many seconds.
@@ -120,9 +122,11 @@ class Note:
         try:
             values = json.loads(data)
             values.pop("count")
-            return Note(**{**values, "owner": Owner(**values["owner"])})
+            note = Note(**{**values, "owner": Owner(**values["owner"])})
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
+        sound = _has_types(note) and _has_types(note.owner) and 0 < note.seconds <= _DAY
+        return note if sound else None
 
     @staticmethod
     def read(path: Path) -> "Note | None":
@@ -131,6 +135,11 @@ class Note:
             return Note.parse(path.read_bytes())
         except OSError:
             return None
+
+
+def _has_types(record: Owner | Note) -> bool:
+    kinds = {f.name: (int, float) if f.type is float else f.type for f in fields(record)}
+    return all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())  # type: ignore[arg-type]
 
 
 class Lease:

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -30,10 +31,17 @@ CELL = "cell.json"
 LEASE = "lease.json"
 #: The traceback of a try that failed.
 ERROR = "error.txt"
+# What the record of a cell holds at least.
+_NEEDED = {"status": str, "values": dict, "cell": str, "error": str}
 # How tries before this one ended badly.
 _BEFORE = "before.json"
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
+# Names that a sweep gives: a cell's, a try's, those of leases and of folders that are being made.
+_CELL = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}")
+_TRY = re.compile(rf"({_CELL.pattern})\.(\d{{1,9}})")
+_UNIQUE = re.compile(r"\.?[0-9a-f]{32}")
+_WORK = re.compile(f"{_TRY.pattern}|{_UNIQUE.pattern}")
 # The errors of a rename onto a folder that is there and not empty; they depend on the system.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
@@ -53,19 +61,28 @@ class Places:
 
     def finished(self) -> set[str]:
         """The names of finished cells, of any version."""
-        return _names(self.cells)
+        return {name for name in _names(self.cells) if _CELL.fullmatch(name)}
 
     def given_up(self) -> set[str]:
         """The names of cells that failed, of any version."""
-        return _names(self.failed) - self.finished()
+        return {name for name in _names(self.failed) if _CELL.fullmatch(name)} - self.finished()
 
     def tries(self) -> dict[str, list[int]]:
         """The numbers of the tries at cells that lie in `work`, ascending."""
         found: dict[str, list[int]] = {}
-        for name in _names(self.work):
-            cell, _, number = name.rpartition(".")
-            found.setdefault(cell, []).append(int(number))
+        for match in filter(None, map(_TRY.fullmatch, _names(self.work))):
+            found.setdefault(match[1], []).append(int(match[2]))
         return {cell: sorted(numbers) for cell, numbers in found.items()}
+
+    def strangers(self) -> list[str]:
+        """The names of what lies in these folders and is no sweep's; nobody looks into it."""
+        own = {self.cells: _CELL, self.failed: _CELL, self.work: _WORK, self.runs: _UNIQUE}
+        return sorted(
+            f"{folder.name}/{name}"
+            for folder, pattern in own.items()
+            for name in _names(folder)
+            if not pattern.fullmatch(name)
+        )
 
     def at(self, cell: str, number: int) -> Path:
         """The folder of a try."""
@@ -97,19 +114,19 @@ class Places:
             if (self.cells / cell).is_dir():
                 for number in numbers:
                     self.remove(self.at(cell, number))
-        for folder in self.work.glob(".*"):
+        for folder in (self.work / name for name in _names(self.work) if _UNIQUE.fullmatch(name)):
             # An empty one may be about to become a try.
             held = (folder / LEASE).exists() and not watch.is_over(folder / LEASE)
             if not held and any(folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
-        for lease in self.runs.iterdir():
+        for lease in (self.runs / name for name in _names(self.runs) if _UNIQUE.fullmatch(name)):
             if watch.is_over(lease):
                 lease.unlink(missing_ok=True)
 
 
 def _names(folder: Path) -> set[str]:
     try:
-        return {name for name in os.listdir(folder) if not name.startswith(".")}  # noqa: PTH208
+        return set(os.listdir(folder))  # noqa: PTH208 (names, and no files)
     except FileNotFoundError:
         return set()
 
@@ -334,4 +351,9 @@ def read_cell(folder: Path) -> Record:
         ) from error
     if not isinstance(record, dict) or record.get("kind") != "cell":
         raise ValueError(f"{path}: expected the record of a cell")
+    for name, kind in _NEEDED.items():
+        if not isinstance(record.get(name), kind):
+            raise ValueError(
+                f"{path}: expected {name!r} to be a {kind.__name__}, got {record.get(name)!r}"
+            )
     return record
