@@ -191,9 +191,7 @@ def test_what_killed_commands_left_is_swept_up(places: Places) -> None:
 
 def test_a_damaged_cell_is_an_error_that_says_which(places: Places) -> None:
     (places.cells / X).mkdir()
-    with pytest.raises(
-        ValueError, match="expected the record of a cell .* remove the folder"
-    ):
+    with pytest.raises(ValueError, match=r"expected the record of a cell .* remove the folder"):
         read_cell(places.cells / X)
     (places.cells / X / CELL).write_text('{"kind": "run"}')
     with pytest.raises(ValueError, match="expected the record of a cell"):
