@@ -1,17 +1,44 @@
 """What the commands share: the console, options, and what a stopped run says."""
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from lpkernels.experiments.processes.torchrun import launched
 from lpkernels.experiments.training.interrupts import Interrupted
 
-console = Console()
+# The control characters that a terminal would obey: all but the ends of lines and tabs.
+_CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
+del _CONTROLS[ord("\n")], _CONTROLS[ord("\t")]
+
+
+class PlainConsole(Console):
+    """A console on which brackets, colons and control characters in names are text and no orders:
+    names come from files that somebody else may have written."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        plain = {"markup": False, "emoji": False}
+        return super().render_str(text.translate(_CONTROLS), **{**options, **plain})
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(segment.text.translate(_CONTROLS), segment.style)
+
+
+console = PlainConsole()
 # More columns than any table has.
 _UNBOUNDED = 100_000
 
@@ -23,7 +50,7 @@ def show_table(table: Table) -> None:
     if width.minimum <= console.width:
         console.print(table)
     else:
-        Console(width=width.maximum).print(table, crop=False)
+        PlainConsole(width=width.maximum).print(table, crop=False)
 
 
 def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
@@ -61,6 +88,29 @@ def check_one_process(command: str) -> None:
             f"{command} runs in one process, but torchrun started {count}; of the commands that "
             "train, only `lpkernels train` shares its work"
         )
+
+
+# What to do about an error of the system, by its number.
+_ADVICE = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "choose a folder that can be written",
+    errno.EPERM: "choose a folder that can be written",
+    errno.ENOTDIR: "choose a folder that is not below a file",
+}
+
+
+@contextmanager
+def system_errors(again: str) -> Iterator[None]:
+    """What the system refuses ends the command with one sentence; `again` says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+        console.print(f"{what}{advice}; {again}", soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(1) from error
 
 
 def stopped(stop: Interrupted, command: str) -> NoReturn:

@@ -14,6 +14,7 @@ from lpkernels.experiments.settings import (
     check_of,
     is_option,
     least_of,
+    name_of,
     settings,
     text_of,
 )
@@ -55,7 +56,9 @@ def options_of(section: type[Section]) -> list[inspect.Parameter]:
             continue
         check, least = check_of(field), least_of(field)
         whole = least is not None and float(least).is_integer()
+        name = name_of(field)
         option = typer.Option(
+            *((name, f"--{field.name.replace('_', '-')}") if name else ()),
             callback=None if check is None else valid(check),
             help=text_of(field),
             min=int(least) if whole and least is not None else least,

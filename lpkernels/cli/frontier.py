@@ -27,7 +27,7 @@ from lpkernels.experiments.sweeps.frontiers.store import (
     read_measured,
     read_study_spec,
 )
-from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
 from lpkernels.techniques.pareto.selection import METHODS
@@ -85,6 +85,7 @@ Cap = Annotated[
 
 
 @app.command()
+@sigterm_as_ctrl_c()
 def run(
     spec: Annotated[
         Path,

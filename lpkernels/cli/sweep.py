@@ -21,7 +21,7 @@ from lpkernels.experiments.sweeps.results import Result
 from lpkernels.experiments.sweeps.results import without as without_arms
 from lpkernels.experiments.sweeps.specification import read_spec
 from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
-from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.experiments.workloads.workload import Metric
 
 app = typer.Typer(
@@ -56,6 +56,7 @@ Without = Annotated[
 
 
 @app.command()
+@sigterm_as_ctrl_c()
 def run(
     spec: Annotated[
         Path, typer.Argument(callback=valid(read_spec), help="The specification, a TOML file.")

@@ -1,5 +1,8 @@
 """`lpkernels train`: one network, one recipe; under torchrun several processes."""
 
+import contextlib
+import shlex
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -7,14 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpkernels.cli._options import Out, console, is_given, show_table, stopped
+from lpkernels.cli._options import Out, console, is_given, show_table, stopped, system_errors
 from lpkernels.cli._settings import with_settings, wrong_option
+from lpkernels.experiments.processes.leases import Held, hold
 from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
-from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 
 if TYPE_CHECKING:
-    from lpkernels.experiments.training.trainer import Trainer
+    from lpkernels.experiments.training.trainer import OnProgress, Trainer
+
+# How often a run looks whether its folder is still its own.
+_LOOK_EVERY = 0.5
 
 
 @with_settings(sections())
@@ -44,11 +51,16 @@ def train(
     Example: `lpkernels train --recipe fp8_wang2018 --loss-scale 1024 --epochs 5 --out results/a`
     """
     given = {name for name in values if is_given(context, name)}
-    with ExitStack() as stack:
+    again = f"what was saved goes on with: lpkernels train --resume --out {shlex.quote(str(out))}"
+    with system_errors(again), ExitStack() as stack:
         with _wrong_options(values):
             processes = stack.enter_context(joined(sharded=fsdp))
+            if processes.count == 1:
+                # torchrun ends the survivors of a dead process so, who would wait for it.
+                stack.enter_context(sigterm_as_ctrl_c())
+            held = stack.enter_context(_held(out, processes, make=not resume))
             trainer = _trainer(out, resume, values, given, processes)
-        _fit(trainer, out)
+        _fit(trainer, out, held)
 
 
 @contextmanager
@@ -57,6 +69,33 @@ def _wrong_options(values: dict[str, Any]) -> Iterator[None]:
         yield
     except (FileExistsError, FileNotFoundError, ValueError) as error:
         raise wrong_option(error, values) from error
+
+
+@contextmanager
+def _held(out: Path, processes: Processes, *, make: bool) -> Iterator[Held | None]:
+    """All: the folder of a run, held by the first process for all; a folder made for a run that
+    then cannot begin is removed again."""
+    made = [path for path in (out, *out.parents) if not path.exists()] if make else []
+
+    def held() -> Held | None:
+        if out.is_file():
+            raise ValueError(f"out: expected a folder, but {out} is a file")
+        if make:
+            out.mkdir(parents=True, exist_ok=True)
+        return hold(out, console.print) if out.is_dir() else None
+
+    with ExitStack() as stack:
+        own: list[Held] = []
+        processes.on_first(lambda: own.extend(filter(None, [held()])))
+        for each in own:
+            stack.enter_context(each)
+        try:
+            yield own[0] if own else None
+        finally:
+            stack.close()
+            with contextlib.suppress(OSError):
+                for path in made if processes.first else ():
+                    path.rmdir()
 
 
 def _trainer(
@@ -69,6 +108,11 @@ def _trainer(
         _check_device(values["device"])
         return Trainer(RunConfig.of(**values), out, processes=processes)
     own = processes.on_first(lambda: read_config(out))
+    if ":" in own.workload.data and "data" not in given:
+        raise ValueError(
+            f"data: this run trains {own.workload.data}, code that the folder alone must not "
+            f"choose; give --data {own.workload.data} again"
+        )
     _check_options(own, {name: values[name] for name in given})
     return Trainer.resume(out, processes=processes)
 
@@ -80,12 +124,14 @@ def _check_device(name: str) -> None:
         raise typer.BadParameter(str(error), param_hint="--device") from error
 
 
-def _fit(trainer: "Trainer", out: Path) -> None:
+def _fit(trainer: "Trainer", out: Path, held: Held | None) -> None:
     from lpkernels.report.tables import summary
 
     processes = trainer.processes
+    for notice in trainer.notices:
+        console.print(notice, soft_wrap=True, highlight=False, markup=False)
     try:
-        run = trainer.fit(console=console)
+        run = trainer.fit(console=console, on_progress=_checks(held))
     except Interrupted as stop:
         if not processes.first:
             raise typer.Exit(130) from stop
@@ -95,6 +141,21 @@ def _fit(trainer: "Trainer", out: Path) -> None:
         show_table(summary([run]))
         _show_diagnosis(out)
         console.print(f"records in {out}")
+
+
+def _checks(held: Held | None) -> "OnProgress | None":
+    """What looks now and then, after a step, whether the folder is still this process's."""
+    if held is None:
+        return None
+    looked = time.monotonic()
+
+    def check(done: int, total: int) -> None:
+        nonlocal looked
+        if time.monotonic() - looked > _LOOK_EVERY:
+            looked = time.monotonic()
+            held.check()
+
+    return check
 
 
 def _show_diagnosis(out: Path) -> None:

@@ -95,19 +95,42 @@ def machine(config: RunConfig, processes: Processes) -> Record:
     return {"environment": environment(config.device), "processes": how}
 
 
-def append_record(path: Path, record: Record) -> None:
-    """Adds one line to `path` and flushes it; values that are not finite become null."""
+def line_of(record: Record) -> str:
+    """The line of a record in its file; values that are not finite become null."""
+    return json.dumps(_plain(record), allow_nan=False) + "\n"
+
+
+def append_line(path: Path, line: str) -> None:
+    """Adds a line to `path` and flushes it."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(_plain(record), allow_nan=False) + "\n")
+        file.write(line)
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Adds the line of `record` to `path` and flushes it."""
+    append_line(path, line_of(record))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Replaces the file at once: a reader sees the old lines or the new ones."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(lines), encoding="utf-8")
+    temporary.replace(path)
+
+
+def begins_with(path: Path, lines: Iterable[str]) -> bool:
+    """Whether the file is there and begins with `lines`."""
+    whole = "".join(lines).encode()
+    try:
+        with path.open("rb") as file:
+            return file.read(len(whole)) == whole
+    except OSError:
+        return False
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:
-    """Replaces the file at once: a reader sees the old lines or the new ones."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(
-        "".join(json.dumps(_plain(r), allow_nan=False) + "\n" for r in records), encoding="utf-8"
-    )
-    temporary.replace(path)
+    """As `write_lines`, with the lines of `records`."""
+    write_lines(path, map(line_of, records))
 
 
 def write_part(path: Path, lines: list[Record], config: RunConfig, processes: Processes) -> None:

@@ -21,7 +21,7 @@ def setting(
     *,
     least: float | None = None,
     check: Callable[[Any], object] | None = None,
-    option: bool = True,
+    option: bool | str = True,
 ) -> Any:
     """A field of a configuration.
 
@@ -30,7 +30,8 @@ def setting(
         text: what it means, one or two sentences; the help of its option.
         least: the smallest value allowed.
         check: raises ValueError or TypeError for a value that is none; not called for "" and None.
-        option: whether the command line has an option of this name.
+        option: whether the command line has an option of this name; another name for it, where
+            torchrun would take this one for its own.
     """
     metadata = {_TEXT: text, _LEAST: least, _CHECK: check, _OPTION: option}
     return dataclasses.field(default=default, metadata=metadata)
@@ -42,6 +43,16 @@ def one_of(*names: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         if value not in names:
             raise ValueError(f"expected one of {', '.join(names)}, got {value!r}")
+
+    return check
+
+
+def at_most(most: int) -> Callable[[int], None]:
+    """A check that the value is not above `most`."""
+
+    def check(value: int) -> None:
+        if value > most:
+            raise ValueError(f"expected at most {most}, got {value}")
 
     return check
 
@@ -143,6 +154,12 @@ def check_of(field: "dataclasses.Field[Any]") -> Callable[[Any], object] | None:
 def is_option(field: "dataclasses.Field[Any]") -> bool:
     """Whether the command line has an option for a setting."""
     return bool(field.metadata[_OPTION])
+
+
+def name_of(field: "dataclasses.Field[Any]") -> str:
+    """The other name of a setting's option; "" where there is none."""
+    option = field.metadata[_OPTION]
+    return option if isinstance(option, str) else ""
 
 
 def plain(value: Any) -> Any:

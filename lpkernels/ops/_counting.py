@@ -11,6 +11,7 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats.integers import KIND
+from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_plain, without_grad
 from lpkernels.ops._quantize import METHODS, quantized_like, write_into
 from lpkernels.ops._rows import Ints
@@ -23,8 +24,8 @@ def _rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     return out
 
 
-def _round_into(x: Tensor, out: Tensor, *call: Any) -> None:
-    write_into(out, x, lambda target: _run(x, target, *call))
+def _round_into(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
+    write_into(out, x, quantizer, lambda target: _run(x, target, quantizer, *call))
 
 
 def _run(
@@ -38,13 +39,15 @@ def _run(
     site: int,
     backend: str,
 ) -> None:
+    quantizer = _checks.quantizer("quantize", quantizer, x, seed, role, site)
+    _checks.counting(x, quantizer, counts, limits)
     chosen = backends.select(backend, METHODS[quantizer[KIND]], x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
     if x.dim() == 0:
         x, out = x.view(1), None if out is None else out.view(1)
-    chosen.quantize_counting(x, tuple(quantizer), seed, role, site, out, counts, limits)
+    chosen.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
     if counts is not None:
         torch.autograd.graph.increment_version(counts)
 

@@ -67,9 +67,12 @@ def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> C
     count = len(arguments)
     described = [i for i, each in enumerate(arguments) if each.name in DESCRIPTIONS]
     places = [i for i, each in enumerate(arguments) if "Tensor" in str(each.type)]
+    needed = [i for i in places if str(arguments[i].type) == "Tensor"]
 
-    # The dispatcher leaves out a table that is None.
+    # The dispatcher leaves out a table that is None, and hands over a missing tensor as None.
     def kernel(*args: Any) -> Any:
+        if any(args[i] is None for i in needed):
+            raise ValueError(f"lpkernels::{name}: expected a tensor, got None")
         if len(args) > count and args[count] is not None:
             return impl(*with_rows(args[:count], described, args[count]))
         return impl(*args[:count])

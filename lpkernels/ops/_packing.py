@@ -12,6 +12,7 @@ from lpkernels import backends
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import SPECIALS, format_from_ints
 from lpkernels.formats.integers import BLOCK, FIXED, KIND, InBlock, InFloat, code_bits
+from lpkernels.ops import _checks
 from lpkernels.ops._operator import Packable, as_ints, define
 from lpkernels.ops._rows import Ints, Row, row_ints
 
@@ -64,21 +65,24 @@ def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
+    fmt = _checks.packable(fmt, x.dim())
     chosen = backends.select("auto", "pack", x.device)
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
         lost = (values.double() != x) & ~x.isnan()
         if lost.any():
-            name, value = format_from_ints(tuple(fmt)).name, x[lost][0].item()
+            name, value = format_from_ints(fmt).name, x[lost][0].item()
             raise ValueError(
                 f"pack: {name} has no code for {value!r}; round x with lp.quantize first"
             )
-    return chosen.pack(values, tuple(fmt))
+    return chosen.pack(values, fmt)
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
+    fmt = _checks.packable(fmt, len(shape))
+    _checks.codes(codes, packed_bytes(fmt, shape), shape)
     chosen = backends.select("auto", "unpack", codes.device)
-    return chosen.unpack(codes, tuple(fmt), list(shape))
+    return chosen.unpack(codes, fmt, list(shape))
 
 
 def _pack_row_fake(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
-from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused, native
+from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import rounded
@@ -32,38 +33,41 @@ def _apart(
     return rounded(result, fused.result, *call) if fused.result else result
 
 
-def _suffix(acc: Sequence[int]) -> str:
-    """What `Backend.unsupported` wants behind the name of a product; the integers of to_ints."""
-    if len(acc) > InAccumulator.PLAIN:
-        return "_operands"
-    return "" if has_running_sum(tuple(acc)) else "_ordered"
-
-
 def _define_sum(
-    op: str, operands: str, shape: Callable[..., Sequence[int]], *, starts: bool = False
+    op: str,
+    operands: str,
+    check: Callable[..., None],
+    shape: Callable[..., Sequence[int]],
+    *,
+    starts: bool = False,
 ) -> Any:
-    """An operator on two tensors and more that ends in (acc, seed, role, backend, *Fused); shape
-    gives that of its result. starts: the third tensor is the backend's `initial`."""
+    """An operator on two tensors and more that ends in (acc, seed, role, backend, *Fused); check
+    refuses operands, shape gives that of the result. starts: the third tensor is the backend's
+    `initial`."""
 
     def fake(*args: Any) -> Tensor:
         return args[0].new_empty(shape(*args))
 
     def impl(*args: Any) -> Tensor:
         first, second, *more, acc, seed, role, backend, left, right, result = args
+        made = _checks.sums(acc)
+        _checks.product(op, made, first, second, seed, role)
+        check(op, first, second, *more)
         operands = list(map(without_grad, (first, second, *more)))
         start = {"initial": operands[2]} if starts else {}
         if starts:
             operands[2] = None
-        call = (tuple(acc), seed, role)
-        native_order = acc[InAccumulator.ORDER] == NATIVE
+        call = (made.acc, seed, role)
+        native_order = made.native
         # torch sums native chunks, unless the backend does; the additions that the contract covers
         # are always the backend's.
-        needed = "accumulate" if native_order else op + _suffix(acc)
+        needed = "accumulate" if native_order else op + made.suffix
         chosen = backends.select(backend, needed, first.device)
         native_order = native_order and not chosen.sums_native
         look_once(op, call[0], operands[:2], (tuple(left), tuple(right)))
         fused = NOT_FUSED
         if left or right or result:
+            _checks.fused(op, left, right, result)
             fused = Fused(tuple(left), tuple(right), tuple(result))
         if chosen.fuses and not native_order:
             return getattr(chosen, op)(*operands, *call, fused, **start)
@@ -109,18 +113,31 @@ def _given_shape(first: Tensor, second: Tensor, shape: Sequence[int], *_: Any) -
 
 
 _GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
-_matmul = _define_sum("matmul", "Tensor a, Tensor b, Tensor? bias", _matmul_shape)
+_matmul = _define_sum("matmul", "Tensor a, Tensor b, Tensor? bias", _checks.matmul, _matmul_shape)
 _matmul_initial = _define_sum(
-    "matmul", "Tensor a, Tensor b, Tensor initial", _matmul_shape, starts=True
+    "matmul",
+    "Tensor a, Tensor b, Tensor initial",
+    _checks.matmul_initial,
+    _matmul_shape,
+    starts=True,
 )
 _conv_fprop = _define_sum(
-    "conv_fprop", f"Tensor x, Tensor w, Tensor? bias, {_GEOMETRY}", _conv_shape
+    "conv_fprop",
+    f"Tensor x, Tensor w, Tensor? bias, {_GEOMETRY}",
+    _checks.conv_fprop,
+    _conv_shape,
 )
 _conv_dgrad = _define_sum(
-    "conv_dgrad", f"Tensor grad_output, Tensor w, SymInt[] input_shape, {_GEOMETRY}", _given_shape
+    "conv_dgrad",
+    f"Tensor grad_output, Tensor w, SymInt[] input_shape, {_GEOMETRY}",
+    _checks.conv_dgrad,
+    _given_shape,
 )
 _conv_wgrad = _define_sum(
-    "conv_wgrad", f"Tensor x, Tensor grad_output, SymInt[] weight_shape, {_GEOMETRY}", _given_shape
+    "conv_wgrad",
+    f"Tensor x, Tensor grad_output, SymInt[] weight_shape, {_GEOMETRY}",
+    _checks.conv_wgrad,
+    _given_shape,
 )
 
 
@@ -138,6 +155,9 @@ def _add_bias_impl(
     backend: str,
     result: Ints,
 ) -> Tensor:
+    made = _checks.sums(acc)
+    _checks.add_bias(total, bias, channels, made, seed, role)
+    _checks.fused("add_bias", result)
     chosen = backends.select(backend, "accumulate", total.device)
     out = _like_total(total)
     if total.numel() == 0:
@@ -149,7 +169,7 @@ def _add_bias_impl(
     if addend.dim() > 1:
         addend = addend.expand(moved.shape).reshape(rows.shape)
     # This addition has no operands, and every backend makes it.
-    plain = tuple(acc)[: InAccumulator.PLAIN]
+    plain = made.acc[: InAccumulator.PLAIN]
     chosen.accumulate(rows, addend, (0, 0), plain, seed, role, SITE_BIAS, 0)
     out.copy_(sums.movedim(-1, channels))
     return rounded(out, tuple(result), None, role, SITE_QUANTIZE, backend) if result else out

@@ -13,6 +13,7 @@ from lpkernels.arithmetic import Quantizer, quantizer_from_ints
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import FloatFormat
 from lpkernels.formats.integers import KIND, takes_scales
+from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._rows import Ints, Row
 from lpkernels.rng import SITE_QUANTIZE
@@ -42,8 +43,9 @@ def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     return out
 
 
-def write_into(out: Tensor, x: Tensor, write: Callable[[Tensor], None]) -> None:
-    """write(out), where out may share memory with x, of which write makes what it writes."""
+def write_into(out: Tensor, x: Tensor, quantizer: Ints, write: Callable[[Tensor], None]) -> None:
+    """Writes x, rounded, to out by `write(out)`; out may be x itself or share memory with it."""
+    _checks.written(x, out, result_dtype(x.dtype, quantizer))
     if may_overlap(x, out):
         # Values, and what a scale is taken from, are read while out is written.
         target = torch.empty_like(out)
@@ -71,6 +73,7 @@ def _round_into(
     site: int,
     backend: str,
 ) -> None:
+    quantizer = _checks.quantizer("quantize", quantizer, x, seed, role, site)
     chosen = backends.select(backend, METHODS[quantizer[KIND]], x.device)
     if x.numel() == 0:
         return
@@ -78,7 +81,7 @@ def _round_into(
     if x.dim() == 0:
         # A scalar is a vector of one element, which has an axis for formats that need one.
         x, out = x.view(1), out.view(1)
-    chosen.quantize(x, tuple(quantizer), seed, role, site, out)
+    chosen.quantize(x, quantizer, seed, role, site, out)
 
 
 # The names of the operations that backends answer for, by the kind of the format.
@@ -92,7 +95,9 @@ _quantize_out = define(
     "_quantize_out(Tensor x, Tensor(a!) out, int[] quantizer, Tensor? seed, int role, int site,"
     " str backend) -> ()",
     lambda x, out, quantizer, *call: None,
-    lambda x, out, *call: write_into(out, x, lambda target: _round_into(target, x, *call)),
+    lambda x, out, quantizer, *call: write_into(
+        out, x, quantizer, lambda target: _round_into(target, x, quantizer, *call)
+    ),
 )
 
 

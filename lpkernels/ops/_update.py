@@ -11,6 +11,7 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Step, UpdateRounding
 from lpkernels.backends import UpdateTensors
+from lpkernels.ops import _checks
 from lpkernels.ops._operator import define
 
 
@@ -34,8 +35,10 @@ def _update_impl(
 ) -> None:
     if not weights:
         return
-    chosen = backends.select(backend, "update", weights[0].device)
     tensors = UpdateTensors(gradients, weights, masters, first, second, steps, counts)
+    shared = (seed, found, scale)
+    _checks.update(tensors, shared, (positions, origins), rounding, numbers)
+    chosen = backends.select(backend, "update", weights[0].device)
     call = (positions, origins, tuple(rounding), tuple(numbers), begins)
     chosen.update(tensors, seed, found, scale, *call)
     # Backends write through pointers, so autograd learns of the change only here.

@@ -6,6 +6,7 @@ import platform
 import shutil
 
 from rich.table import Table
+from rich.text import Text
 
 import lpkernels
 from lpkernels.experiments.measuring import machine
@@ -33,7 +34,7 @@ def backend_table() -> Table:
     table.add_column("backend")
     table.add_column("status")
     for name, status in lpkernels.backends.status().items():
-        table.add_row(name, f"[green]{status}[/]" if status == "available" else status)
+        table.add_row(name, Text(status, style="green" if status == "available" else ""))
     return table
 
 

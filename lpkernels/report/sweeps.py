@@ -68,22 +68,29 @@ def sweep_table(summaries: Sequence[ArmSummary], metric: Metric, *, title: str =
 
 def write_csv(summaries: Sequence[ArmSummary], path: str | Path) -> Path:
     """A line for each summary, with all axes: numbers as they are, none times 100; empty where
-    there is none. The p value is the corrected one.
+    there is none. The p value is the corrected one. A name that a spreadsheet would take for a
+    formula has an apostrophe before it.
     """
     axes = list(dict.fromkeys(name for summary in summaries for name, _ in summary.axes))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["arm", *axes, *_COUNTS, *_FIGURES, *_DIFFERENCES])
+        writer.writerow(["arm", *map(_harmless, axes), *_COUNTS, *_FIGURES, *_DIFFERENCES])
         for summary in summaries:
             values = dict(summary.axes)
             places = [values.get(name) for name in axes]
             counts = [getattr(summary, name) for name in _COUNTS]
             figures = [summary.mean, summary.error, *_ends(summary.interval), summary.level]
             difference = _difference_values(summary.difference)
-            writer.writerow([summary.arm, *places, *counts, *figures, *difference])
+            row = [summary.arm, *places, *counts, *figures, *difference]
+            writer.writerow(map(_harmless, row))
     return path
+
+
+def _harmless(value: Any) -> Any:
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value
 
 
 def _difference_values(found: Difference | None) -> list[Any]:

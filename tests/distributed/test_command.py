@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
+from lpkernels.cli import app
 from lpkernels.experiments import records
 from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed.launch import ROOT, environment, torchrun
@@ -66,3 +68,22 @@ def _wait_for_an_epoch(folder: Path, process: "subprocess.Popen[str]") -> None:
             return
         time.sleep(0.05)
     pytest.fail(f"no epoch in {folder}")
+
+
+def test_torchrun_takes_no_option_of_train_for_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    from torch.distributed.run import get_args_parser
+
+    taken = []
+    for parameter in typer.main.get_command(app).commands["train"].params:
+        for name in parameter.opts:
+            value = [] if parameter.is_flag else ["1"]
+            command = ["--nproc-per-node", "2", "-m", "lpkernels", "train", name, *value]
+            try:
+                rest = get_args_parser().parse_args(command).training_script_args
+            except SystemExit:
+                rest = []
+            if rest != ["train", name, *value]:
+                taken.append(name)
+    # The masters' format has another name too, --masters.
+    assert taken == ["--master"]
+    assert "ambiguous option: --master" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Tables, files and pictures of sweeps."""
 
 import csv
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.statistics import summarise
+from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 from lpkernels.report.sweeps import plot_sweep, sweep_table, write_csv
 
@@ -164,3 +165,16 @@ def test_a_picture_of_no_figures_is_refused(tmp_path: Path) -> None:
     failed = [Result("a", (), 0, "failed")]
     with pytest.raises(ValueError, match="at least one result with a finite test_accuracy, got no"):
         plot_sweep(failed, summarise(failed, "test_accuracy"), ACCURACY, tmp_path / "a.png")
+
+
+def test_names_that_a_spreadsheet_would_compute_are_quoted(tmp_path: Path) -> None:
+    def named(summary: ArmSummary, arm: str) -> ArmSummary:
+        return dataclasses.replace(summary, arm=arm, axes=(("@axis", -1), ("lr", "+1")))
+
+    arms = ("=1+1", "+a", "-a", "@a", "a=1")
+    (first, *_) = summarise(sweep(), "test_accuracy")
+    path = write_csv([named(first, arm) for arm in arms], tmp_path / "a.csv")
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["arm"] for row in rows] == ["'=1+1", "'+a", "'-a", "'@a", "a=1"]
+    assert rows[0]["'@axis"] == "-1" and rows[0]["lr"] == "'+1"

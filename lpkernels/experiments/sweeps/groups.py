@@ -1,7 +1,6 @@
 """The results of a sweep by arm and by the values of its axes, and their figures."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ Place = tuple[tuple[str, str], ...]
 #: A place and an arm: what seeds are repetitions of.
 Cell = tuple[Place, str]
 
+_LARGEST = 1e150
 _STATUSES = ("finished", "diverged", "failed")
 
 
@@ -51,7 +51,8 @@ def place_of(axes: Axes) -> Place:
 
 
 def figure_of(result: Result, field: str) -> float | None:
-    """The figure of a result; None where it has none, or one that is not finite.
+    """The figure of a result; None where it has none, or one that is not finite or so large that
+    its square is not.
 
     Raises: ValueError: the field does not hold a number.
     """
@@ -60,4 +61,4 @@ def figure_of(result: Result, field: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected numbers in field {field!r}, got {value!r} in {result.arm!r}")
-    return float(value) if math.isfinite(value) else None
+    return float(value) if abs(value) < _LARGEST else None

@@ -38,6 +38,8 @@ def read_specs(places: Places) -> list[SweepSpec]:
             record = json.loads(line)
         except ValueError:
             continue
+        if not isinstance(record, dict):
+            continue
         if record.get("kind") != KIND or record.get("schema") != SCHEMA:
             raise ValueError(
                 f"{places.log}: expected the header of a sweep, schema {SCHEMA}, got "

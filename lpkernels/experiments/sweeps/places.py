@@ -15,25 +15,33 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lpkernels.experiments.processes.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
 from lpkernels.experiments.records import RECORDS, Record
-from lpkernels.experiments.sweeps.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
-from lpkernels.experiments.training.checkpoints import CHECKPOINT
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 
 LOG = "sweep.jsonl"
 CELL = "cell.json"
 LEASE = "lease.json"
 #: The traceback of a try that failed.
 ERROR = "error.txt"
+# What the record of a cell holds at least.
+_NEEDED = {"status": str, "values": dict, "cell": str, "error": str}
 # How tries before this one ended badly.
 _BEFORE = "before.json"
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
+# Names that a sweep gives: a cell's, a try's, those of leases and of folders that are being made.
+_CELL = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}")
+_TRY = re.compile(rf"({_CELL.pattern})\.(\d{{1,9}})")
+_UNIQUE = re.compile(r"\.?[0-9a-f]{32}")
+_WORK = re.compile(f"{_TRY.pattern}|{_UNIQUE.pattern}")
 # The errors of a rename onto a folder that is there and not empty; they depend on the system.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
@@ -53,19 +61,28 @@ class Places:
 
     def finished(self) -> set[str]:
         """The names of finished cells, of any version."""
-        return _names(self.cells)
+        return {name for name in _names(self.cells) if _CELL.fullmatch(name)}
 
     def given_up(self) -> set[str]:
         """The names of cells that failed, of any version."""
-        return _names(self.failed) - self.finished()
+        return {name for name in _names(self.failed) if _CELL.fullmatch(name)} - self.finished()
 
     def tries(self) -> dict[str, list[int]]:
         """The numbers of the tries at cells that lie in `work`, ascending."""
         found: dict[str, list[int]] = {}
-        for name in _names(self.work):
-            cell, _, number = name.rpartition(".")
-            found.setdefault(cell, []).append(int(number))
+        for match in filter(None, map(_TRY.fullmatch, _names(self.work))):
+            found.setdefault(match[1], []).append(int(match[2]))
         return {cell: sorted(numbers) for cell, numbers in found.items()}
+
+    def strangers(self) -> list[str]:
+        """The names of what lies in these folders and is no sweep's; nobody looks into it."""
+        own = {self.cells: _CELL, self.failed: _CELL, self.work: _WORK, self.runs: _UNIQUE}
+        return sorted(
+            f"{folder.name}/{name}"
+            for folder, pattern in own.items()
+            for name in _names(folder)
+            if not pattern.fullmatch(name)
+        )
 
     def at(self, cell: str, number: int) -> Path:
         """The folder of a try."""
@@ -97,19 +114,19 @@ class Places:
             if (self.cells / cell).is_dir():
                 for number in numbers:
                     self.remove(self.at(cell, number))
-        for folder in self.work.glob(".*"):
+        for folder in (self.work / name for name in _names(self.work) if _UNIQUE.fullmatch(name)):
             # An empty one may be about to become a try.
             held = (folder / LEASE).exists() and not watch.is_over(folder / LEASE)
             if not held and any(folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
-        for lease in self.runs.iterdir():
+        for lease in (self.runs / name for name in _names(self.runs) if _UNIQUE.fullmatch(name)):
             if watch.is_over(lease):
                 lease.unlink(missing_ok=True)
 
 
 def _names(folder: Path) -> set[str]:
     try:
-        return {name for name in os.listdir(folder) if not name.startswith(".")}  # noqa: PTH208
+        return set(os.listdir(folder))  # noqa: PTH208 (names, and no files)
     except FileNotFoundError:
         return set()
 
@@ -132,8 +149,9 @@ class Claim:
         write_cell(self.folder, record)
         if not self._settle(self.places.cells):
             return False
-        with contextlib.suppress(OSError):
-            (self.places.cells / self.cell / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, PREVIOUS):
+            with contextlib.suppress(OSError):
+                (self.places.cells / self.cell / name).unlink(missing_ok=True)
         if (self.places.failed / self.cell).is_dir():
             # It was given up on while this try was still at work.
             self.places.remove(self.places.failed / self.cell)
@@ -281,7 +299,8 @@ def _bad_ends(last: Path, outlived: bool) -> list[str]:
 
 
 def _inherit(former: Sequence[Path], folder: Path) -> None:
-    """Copies the last checkpoint of former tries, up to one that an error ended."""
+    """Copies the last checkpoint of former tries, and the one before it, up to one that an error
+    ended."""
     for other in reversed(former):
         note = Note.read(other / LEASE)
         if note is not None and note.state == FAILED:
@@ -292,6 +311,8 @@ def _inherit(former: Sequence[Path], folder: Path) -> None:
         try:
             shutil.copyfile(other / CHECKPOINT, copied)
             shutil.copyfile(other / RECORDS, folder / RECORDS)
+            if (other / PREVIOUS).is_file():
+                shutil.copyfile(other / PREVIOUS, folder / PREVIOUS)
         except FileNotFoundError:
             copied.unlink(missing_ok=True)
             continue
@@ -330,4 +351,9 @@ def read_cell(folder: Path) -> Record:
         ) from error
     if not isinstance(record, dict) or record.get("kind") != "cell":
         raise ValueError(f"{path}: expected the record of a cell")
+    for name, kind in _NEEDED.items():
+        if not isinstance(record.get(name), kind):
+            raise ValueError(
+                f"{path}: expected {name!r} to be a {kind.__name__}, got {record.get(name)!r}"
+            )
     return record

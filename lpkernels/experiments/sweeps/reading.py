@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lpkernels.experiments.processes.leases import HELD, Note
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
-from lpkernels.experiments.sweeps.leases import HELD, Note
 from lpkernels.experiments.sweeps.log import all_cells, specs_of
 from lpkernels.experiments.sweeps.places import LEASE, LOG, Places, read_cell
 from lpkernels.experiments.sweeps.results import Result

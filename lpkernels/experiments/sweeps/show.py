@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from lpkernels.experiments.sweeps.leases import HELD, Note
+from lpkernels.experiments.processes.leases import HELD, Note
 from lpkernels.experiments.sweeps.places import LEASE, Places
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def shown(console: "Console | None", places: Places, cells: Collection[str]) -> 
     columns = (
         TextColumn("{task.percentage:>3.0f}%"),
         BarColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(),
     )
     over = threading.Event()

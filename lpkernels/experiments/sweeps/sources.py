@@ -1,9 +1,10 @@
 """Which version of the package makes a result: a hash of the sources that can change one."""
 
 import hashlib
-import importlib.util
 import json
+import sys
 from functools import cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import lpkernels
@@ -57,16 +58,27 @@ def sources_hash(config: RunConfig) -> str:
 @cache
 def _module_hash(module: str) -> str:
     """Raises ValueError where the module has no source."""
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"data: module {module!r} cannot be found: {error}") from error
+    found = _found(module)
     if found is None or not found.origin or not Path(found.origin).is_file():
         raise ValueError(
             f"data: module {module!r} cannot be found; put its folder on PYTHONPATH, also where "
             "workers run"
         )
     return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+
+
+def _found(module: str) -> ModuleSpec | None:
+    """Where a module would be imported from. Nothing is imported, and so no code of the folders on
+    the path runs: importlib.util.find_spec would import the packages that the module lies in."""
+    parts, found, path = module.split("."), None, None
+    for number in range(1, len(parts) + 1):
+        name = ".".join(parts[:number])
+        specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+        found = next((spec for spec in specs if spec is not None), None)
+        if found is None:
+            return None
+        path = found.submodule_search_locations
+    return found
 
 
 # 64 bits of a hash: two of a million configurations are the same by chance once in 10^7 sweeps.

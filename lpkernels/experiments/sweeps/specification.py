@@ -4,6 +4,7 @@ A cell is one training run: an arm, a value of each axis, and a seed.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ _OWN = {
     "seed": "give seeds = [...] beside [base]",
     "name": "a run is called after its arm",
 }
+# A sweep of more cells, each a folder, is a slip.
+_MOST_CELLS = 100_000
 _KEYS = ("name", "seeds", "compare", "base", "arms", "axes")
 
 
@@ -86,6 +89,7 @@ class SweepSpec:
             (under two names or not).
         """
         found: dict[RunConfig, Cell] = {}
+        _check_count(len(self.arms), *map(len, self.axes.values()), len(_seeds(self.seeds)))
         points = [tuple(zip(self.axes, v, strict=True)) for v in _products(self.axes)]
         for seed, point, arm in itertools.product(_seeds(self.seeds), points, self.arms):
             values = {**self.base, **self.arms[arm], **dict(point)}
@@ -265,7 +269,18 @@ def _unnested(axes: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"[axes]: {error}") from error
 
 
+def _check_count(*counts: int) -> None:
+    """Raises ValueError where the product of arms, values and seeds is too large."""
+    if math.prod(counts) > _MOST_CELLS:
+        raise ValueError(
+            f"expected at most {_MOST_CELLS:,} cells, got {math.prod(counts):,}: arms by values of "
+            "the axes by seeds"
+        )
+
+
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, int):
+        _check_count(seeds)
     found = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if isinstance(seeds, bool) or not found or any(type(seed) is not int for seed in found):
         raise ValueError(f"seeds: expected a positive number or a list of numbers, got {seeds!r}")

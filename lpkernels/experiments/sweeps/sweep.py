@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lpkernels.experiments.processes.leases import SECONDS, Lease, Watch
 from lpkernels.experiments.records import Run, read_run
 from lpkernels.experiments.sweeps.engines import check_engine, processors, run_workers
-from lpkernels.experiments.sweeps.leases import SECONDS, Lease, Watch
 from lpkernels.experiments.sweeps.log import join, read_specs
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import Results, read_results

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.training.arithmetic import layer_recipes
-from lpkernels.experiments.training.checkpoints import CHECKPOINT
+from lpkernels.experiments.training.checkpoints import has_checkpoint
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
@@ -171,7 +171,7 @@ def compare(
 
 
 def _trainer(config: RunConfig, folder: Path, workload: Workload) -> Trainer:
-    if (folder / CHECKPOINT).is_file():
+    if has_checkpoint(folder):
         return Trainer.resume(folder, workload=workload)
     return Trainer(config, folder, workload=workload)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lpkernels.experiments import records
-from lpkernels.experiments.sweeps.leases import Owner, Watch
+from lpkernels.experiments.processes.leases import Owner, Watch
 from lpkernels.experiments.sweeps.places import Claim, Places, take
 from lpkernels.experiments.sweeps.sources import cell_name, sources_hash
 from lpkernels.experiments.sweeps.specification import Cell
@@ -68,10 +68,6 @@ class End(NamedTuple):
     text: str = ""
 
 
-# What torch.save says when the system lets it write no more.
-_TORCH_FULL = ("PytorchStreamWriter", "unexpected pos")
-
-
 class _Superseded(Exception):
     """Another try finished the cell."""
 
@@ -79,15 +75,15 @@ class _Superseded(Exception):
 def train_cell(
     config: RunConfig, folder: Path, on_progress: Progress, *, console: "Console | None" = None
 ) -> None:
-    """Trains a run in `folder`, from the checkpoint in it if it can be read."""
+    """Trains a run in `folder`, from a checkpoint in it if one is whole."""
     from lpkernels.experiments.training.trainer import Trainer
 
     workload = _workload(config.workload)
     try:
         trainer = Trainer.resume(folder, workload=workload)
     except Exception:
-        # There is no checkpoint, or the end of a worker or a machine spoilt it. The run starts
-        # again, to the same bits.
+        # There is none, or the end of a worker or a machine spoilt it. The run starts again, to the
+        # same bits.
         trainer = Trainer(config, folder, workload=workload, overwrite=True)
     trainer.fit(console=console, on_progress=on_progress)
 
@@ -243,14 +239,9 @@ def _last_line(error: BaseException) -> str:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether `error`, or one that led to it, says that there is no room to write.
-
-    torch.save hides the system's error in one of its own.
-    """
+    """Whether `error`, or one that led to it, says that there is no room to write."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if isinstance(error, RuntimeError) and any(words in str(error) for words in _TORCH_FULL):
             return True
         error = error.__cause__ or error.__context__
     return False

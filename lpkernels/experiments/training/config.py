@@ -13,6 +13,7 @@ import torch
 
 from lpkernels.experiments.settings import (
     Section,
+    at_most,
     claim,
     positive,
     section_from,
@@ -77,6 +78,7 @@ class RunConfig(Section):
         2,
         "CPU threads of each process, 0 leaves torch's choice. torch's float32 sums depend on it.",
         least=0,
+        check=at_most(1024),
     )
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     arithmetic: ArithmeticConfig = field(default_factory=ArithmeticConfig)

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -39,3 +41,25 @@ class InterruptRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Inside the block SIGTERM, which Slurm and Kubernetes send, does what ctrl-C does there.
+
+    For the main thread alone, which gets the signals. Processes that are started inside the block
+    have the system's default again.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):
+            # A shell may have made its background processes ignore ctrl-C.
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

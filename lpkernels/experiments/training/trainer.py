@@ -27,7 +27,14 @@ from lpkernels.experiments.processes.replicas import (
 )
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.arithmetic import body_recipe, layer_recipes
-from lpkernels.experiments.training.checkpoints import CHECKPOINT, read_checkpoint, write_checkpoint
+from lpkernels.experiments.training.checkpoints import (
+    CHECKPOINT,
+    PREVIOUS,
+    has_checkpoint,
+    previous,
+    read_checkpoint,
+    write_checkpoint,
+)
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
@@ -83,7 +90,7 @@ class Trainer:
 
     Args:
         config: what to train.
-        folder: where records.jsonl and checkpoint.pt go; made if absent.
+        folder: where records.jsonl, checkpoint.pt and the checkpoint before it go; made if absent.
         workload: data, model, loss and metric; found by config.workload if None.
         overwrite: start again where an earlier run's checkpoint lies; else that is a
             FileExistsError.
@@ -102,9 +109,10 @@ class Trainer:
         processes: Processes = ALONE,
     ) -> None:
         self.config, self.processes = config, processes
+        self._lines: list[str] = []  # the records', which a checkpoint holds too
         self.folder = Path(folder)
         self.checkpoint = self.folder / CHECKPOINT
-        if processes.on_first(self.checkpoint.exists) and not overwrite:
+        if processes.on_first(lambda: has_checkpoint(self.folder)) and not overwrite:
             raise FileExistsError(
                 f"{self.folder} holds a run already; resume it (option --resume) or choose another "
                 "folder (option --out)"
@@ -114,23 +122,27 @@ class Trainer:
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.checkpoint.unlink(missing_ok=True)
+        for checkpoint in (self.checkpoint, previous(self.checkpoint)):
+            checkpoint.unlink(missing_ok=True)
         header = records.header(
             self.config,
             str(body_recipe(self.config.arithmetic).fprop),
             self.workload.metric,
             self.processes,
         )
-        records.write_records(self.folder / records.RECORDS, [header])
+        self._lines.append(records.line_of(header))
+        records.write_lines(self.folder / records.RECORDS, self._lines)
 
     def _build(self, workload: Workload | None) -> None:
         """Everything as it is before the first step."""
         config, processes = self.config, self.processes
         self.device = processes.device(config.device)
-        self.workload = workload if workload is not None else find(config.workload)
-        self._check_processes()
+        data = self.workload = workload if workload is not None else find(config.workload)
+        processes.check_batches(config.batch, len(data.train))
+        processes.check_data(data.name, spreads=data.spreads, turns=len(data.turns))
         self.steps = math.ceil(len(self.workload.train) / config.batch)
         self.position, self.tally = Position(), Tally()
+        self.notices: list[str] = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "init"))
             model = self.workload.model()
@@ -156,7 +168,7 @@ class Trainer:
                 model, optimizer = part.prepare(model, optimizer, context)
             self._rng_state = torch.get_rng_state()
         self.model, self.optimizer = model, optimizer
-        turns = turns_of(self.parts, self.workload.turns)
+        turns = turns_of(self.parts, data.turns)
         self.step = Step(
             model,
             replicated(model, processes, partly=len(turns) > 1),
@@ -169,20 +181,6 @@ class Trainer:
             config.clip,
         )
 
-    def _check_processes(self) -> None:
-        processes, workload = self.processes, self.workload
-        processes.check_batches(self.config.batch, len(workload.train))
-        if processes.count > 1 and not workload.spreads:
-            raise ValueError(
-                f"data: {workload.name} trains in one process, got {processes.count}; start it "
-                "without torchrun"
-            )
-        if processes.sharded and len(workload.turns) > 1:
-            raise ValueError(
-                f"data: the steps of {workload.name} have {len(workload.turns)} turns, whose "
-                "parameters take turns too, and sharded ones (--fsdp) cannot; leave --fsdp out"
-            )
-
     @classmethod
     def resume(
         cls,
@@ -191,26 +189,22 @@ class Trainer:
         workload: Workload | None = None,
         processes: Processes = ALONE,
     ) -> "Trainer":
-        """The trainer of the run in `folder`, where its last checkpoint left it.
+        """The trainer of the run in `folder`, as its last whole checkpoint left it, and with the
+        records of that moment; `notices` names the files that were damaged.
 
         Raises:
             FileNotFoundError: there is no checkpoint in `folder`.
-            ValueError: the run's batch does not divide by the number of processes, or another
-                version of lpkernels wrote it and this one lacks a field or a part of it.
+            ValueError: no checkpoint is whole, this version of lpkernels lacks a field or a part of
+                it, or the batch does not divide by the number of processes.
         """
         path = Path(folder) / CHECKPOINT
-        state = processes.on_first(lambda: read_checkpoint(path))
-        if "parts" not in state:
-            raise ValueError(
-                f"{path}: expected a checkpoint of lpkernels {lpkernels.__version__}, got an older "
-                "one; go on with the lpkernels that wrote it, or start again"
-            )
+        found = processes.on_first(lambda: read_checkpoint(path))
         trainer = cls.__new__(cls)
-        trainer.config = RunConfig.from_dict(state["config"], state.get("version", ""))
+        trainer.config = RunConfig.from_dict(found.state["config"], found.state["version"])
         trainer.processes, trainer.folder, trainer.checkpoint = processes, Path(folder), path
         trainer._build(workload)
-        trainer._load(state)
-        processes.on_first(trainer._cut_records)
+        trainer._load(found.state)
+        processes.on_first(lambda: trainer._restore(found.path))
         return trainer
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -223,20 +217,24 @@ class Trainer:
         self.tally = Tally(
             {name: self.processes.first * value for name, value in state["tally"].items()}
         )
-        self._rng_state = state["rng"]
+        self._rng_state, self._lines = state["rng"], list(state["records"])
 
-    def _cut_records(self) -> None:
-        """Drops the records of epochs the checkpoint does not hold; notes where the run goes on."""
+    def _restore(self, checkpoint: Path) -> None:
+        """Makes `checkpoint` the last one, writes its records, and where the run goes on."""
+        if checkpoint != self.checkpoint:
+            checkpoint.replace(self.checkpoint)
+            self.notices.append(
+                f"{CHECKPOINT} was damaged or lost: going on from {PREVIOUS}, epoch "
+                f"{self.position.epoch + 1}, step {self.position.step}"
+            )
         path = self.folder / records.RECORDS
-        kept = [
-            r
-            for r in records.read_records(path)
-            if r["type"] != "epoch" or r["epoch"] <= self.position.epoch
-        ]
+        if not records.begins_with(path, self._lines):
+            self.notices.append(f"{records.RECORDS} was written anew from the checkpoint")
         if self.position.epoch < self.config.epochs:
             where = {"epoch": self.position.epoch, "step": self.position.step}
-            kept.append({"type": "resume", **where, **records.machine(self.config, self.processes)})
-        records.write_records(path, kept)
+            how = {"notices": self.notices, **records.machine(self.config, self.processes)}
+            self._lines.append(records.line_of({"type": "resume", **where, **how}))
+        records.write_lines(path, self._lines)
 
     @property
     def total_steps(self) -> int:
@@ -363,8 +361,9 @@ class Trainer:
         for part in self.parts:
             record |= part.record()
         record["seconds"] = round(done.seconds, 3)
-        path = self.folder / records.RECORDS
-        self.processes.on_first(lambda: records.append_record(path, record))
+        path, line = self.folder / records.RECORDS, records.line_of(record)
+        self.processes.on_first(lambda: records.append_line(path, line))
+        self._lines.append(line)
         for part in self.parts:
             for name, lines in part.files().items():
                 write = partial(records.write_part, self.folder / f"{name}.jsonl", lines)
@@ -396,5 +395,6 @@ class Trainer:
             "position": asdict(self.position),
             "tally": self.tally.totals(self.processes),
             "rng": torch.get_rng_state(),
+            "records": self._lines,
         }
         self.processes.on_first(lambda: write_checkpoint(self.checkpoint, state))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments.sweeps.sweep import run_sweep
+from lpkernels.experiments.sweeps.worker import is_full
 from tests.experiments.sweeps import toy
 
 _ROOM = "600k"
@@ -64,8 +65,11 @@ def test_a_checkpoint_that_does_not_fit_is_a_full_folder(brim: Path) -> None:
 def test_torchs_own_error_is_one_too(brim: Path) -> None:
     import torch
 
-    from lpkernels.experiments.sweeps.worker import is_full
+    from lpkernels.experiments.training.checkpoints import read_checkpoint, write_checkpoint
 
-    with pytest.raises((OSError, RuntimeError)) as full:
-        torch.save(torch.zeros(1_000_000), brim / "checkpoint.pt")
+    path = brim / "checkpoint.pt"
+    write_checkpoint(path, {"step": 3})
+    with pytest.raises(OSError, match="No space left on device") as full:
+        write_checkpoint(path, {"step": torch.zeros(1_000_000)})
     assert is_full(full.value)
+    assert read_checkpoint(path).state == {"step": 3} and len(list(brim.iterdir())) == 1

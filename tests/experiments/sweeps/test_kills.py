@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lpkernels.experiments.sweeps.leases import HELD, Note, process_start
+from lpkernels.experiments.processes.leases import HELD, Note, process_start
 from lpkernels.experiments.sweeps.places import LEASE, Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.sweeps.sweep import run_sweep

@@ -7,27 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from lpkernels.experiments.processes.leases import Lease, Watch
 from lpkernels.experiments.records import RECORDS
-from lpkernels.experiments.sweeps.leases import Lease, Watch
 from lpkernels.experiments.sweeps.places import CELL, LEASE, Claim, Places, read_cell, take
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 
-RECORD = {"kind": "cell", "status": "finished"}
+X, Y = ("0123456789abcdef-" + digit * 8 for digit in "12")
+UNIQUE = "0123456789abcdef" * 2
+RECORD = {"kind": "cell", "status": "finished", "values": {}, "cell": X, "error": ""}
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[Places]:
     found = Places(tmp_path)
     found.make()
-    with Lease(found.runs / "command"):
+    with Lease(found.runs / UNIQUE):
         yield found
 
 
-def claim(places: Places, cell: str = "x") -> Claim | None:
-    return take(places, cell, places.tries().get(cell, []), Watch(), run="command")
+def claim(places: Places, cell: str = X) -> Claim | None:
+    return take(places, cell, places.tries().get(cell, []), Watch(), run=UNIQUE)
 
 
-def claimed(places: Places, cell: str = "x") -> Claim:
+def claimed(places: Places, cell: str = X) -> Claim:
     found = claim(places, cell)
     assert found is not None
     return found
@@ -50,8 +52,8 @@ def test_a_cell_is_claimed_once(places: Places) -> None:
     first = claimed(places)
     assert claim(places) is None
     # A command that has not seen the claim meets the claim's folder.
-    assert take(places, "x", [], Watch()) is None
-    assert [p.name for p in places.work.iterdir()] == ["x.1"]
+    assert take(places, X, [], Watch()) is None
+    assert [p.name for p in places.work.iterdir()] == [f"{X}.1"]
     first.release()
 
 
@@ -59,11 +61,11 @@ def test_a_finished_cell_is_one_folder_and_nothing_else_is_left(places: Places) 
     first = claimed(places)
     run_files(first.folder, "run")
     assert first.finish(RECORD)
-    assert places.finished() == {"x"}
-    assert sorted(p.name for p in (places.cells / "x").iterdir()) == [CELL, RECORDS]
+    assert places.finished() == {X}
+    assert sorted(p.name for p in (places.cells / X).iterdir()) == [CELL, RECORDS]
     assert list(places.work.iterdir()) == []
     assert claim(places) is None
-    assert read_cell(places.cells / "x") == RECORD
+    assert read_cell(places.cells / X) == RECORD
 
 
 def test_a_released_cell_goes_on_from_its_checkpoint(places: Places) -> None:
@@ -71,7 +73,7 @@ def test_a_released_cell_goes_on_from_its_checkpoint(places: Places) -> None:
     run_files(first.folder, "one")
     first.release()
     second = claimed(places)
-    assert second.folder.name == "x.2" and second.bad == []
+    assert second.folder.name == f"{X}.2" and second.bad == []
     assert (second.folder / CHECKPOINT).read_text() == "one"
     assert (second.folder / RECORDS).read_text() == "one"
     second.release()
@@ -101,7 +103,7 @@ def test_after_an_error_a_cell_starts_again(places: Places) -> None:
     assert second.bad == ["ValueError: no"]
     assert not (second.folder / CHECKPOINT).exists()
     assert second.fail(RECORD, "ValueError: no")
-    assert places.given_up() == {"x"} and places.tries() == {}
+    assert places.given_up() == {X} and places.tries() == {}
     assert claim(places) is None
 
 
@@ -111,13 +113,13 @@ def test_a_cell_whose_workers_died_twice_is_hopeless(places: Places) -> None:
     third = claimed(places)
     assert third.is_hopeless
     assert third.give_up({**RECORD, "status": "failed"})
-    assert read_cell(places.settled("x"))["status"] == "failed"
+    assert read_cell(places.settled(X))["status"] == "failed"
 
 
 def test_what_is_killed_with_its_command_was_not_killed_by_the_cell(places: Places) -> None:
     for _ in range(3):
         dead(claimed(places))
-        (places.runs / "command").unlink(missing_ok=True)
+        (places.runs / UNIQUE).unlink(missing_ok=True)
     last = claimed(places)
     assert last.bad == []
     last.release()
@@ -129,9 +131,9 @@ def test_a_worker_elsewhere_is_outlived_by_a_command_that_is_not_silent(
 ) -> None:
     claimed(places).lease._over.set()
     watch, now = Watch(), time.monotonic()
-    for path, silent in ((places.at("x", 1) / LEASE, 61.0), (places.runs / "command", command)):
+    for path, silent in ((places.at(X, 1) / LEASE, 61.0), (places.runs / UNIQUE, command)):
         watch._seen[path] = path.read_bytes(), now - silent
-    other = take(places, "x", [1], watch)
+    other = take(places, X, [1], watch)
     assert other is not None and len(other.bad) == bad
     other.release()
 
@@ -142,14 +144,14 @@ def test_a_late_result_of_a_lost_lease_is_accepted_once(places: Places) -> None:
     # By another command's clock, the lease has been silent for too long.
     watch, lease = Watch(), slow.folder / LEASE
     watch._seen[lease] = lease.read_bytes(), -1e9
-    other = take(places, "x", [1], watch)
+    other = take(places, X, [1], watch)
     assert other is not None
     assert slow.finish(RECORD)
     # The cell is finished, so the other command's folder is gone, and its result too.
     assert not other.folder.exists()
     other.folder.mkdir()
     assert not other.finish(RECORD)
-    assert (places.cells / "x" / RECORDS).read_text() == "slow"
+    assert (places.cells / X / RECORDS).read_text() == "slow"
     assert list(places.work.iterdir()) == []
 
 
@@ -162,35 +164,50 @@ def test_a_late_result_counts_for_a_cell_given_up(places: Places) -> None:
     late.folder.mkdir()
     (late.folder / LEASE).write_text(note)
     assert late.finish(RECORD)
-    assert places.finished() == {"x"} and places.given_up() == set()
-    assert not (places.failed / "x").exists()
+    assert places.finished() == {X} and places.given_up() == set()
+    assert not (places.failed / X).exists()
 
 
 def test_one_who_looked_before_a_cell_was_finished_gets_none(places: Places) -> None:
     assert claimed(places).finish(RECORD)
-    assert take(places, "x", [], Watch()) is None
-    assert take(places, "x", [1], Watch()) is None
+    assert take(places, X, [], Watch()) is None
+    assert take(places, X, [1], Watch()) is None
     assert list(places.work.iterdir()) == []
 
 
 def test_what_killed_commands_left_is_swept_up(places: Places) -> None:
     assert claimed(places).finish(RECORD)
-    for name in ("x.7", ".half-removed"):
+    for name in (f"{X}.7", f".{UNIQUE}"):
         (places.work / name).mkdir()
         (places.work / name / "file").touch()
-    (places.work / ".empty").mkdir()
-    (places.runs / "gone").write_text(json.dumps({"state": "released"}))
-    held = claimed(places, "y")
+    (places.work / f".{UNIQUE[::-1]}").mkdir()
+    (places.runs / UNIQUE[::-1]).write_text(json.dumps({"state": "released"}))
+    held = claimed(places, Y)
     places.sweep_up(Watch())
     # An empty folder may be about to become a try.
-    assert sorted(p.name for p in places.work.iterdir()) == [".empty", "y.1"]
+    assert sorted(p.name for p in places.work.iterdir()) == [f".{UNIQUE[::-1]}", f"{Y}.1"]
     held.release()
 
 
 def test_a_damaged_cell_is_an_error_that_says_which(places: Places) -> None:
-    (places.cells / "x").mkdir()
-    with pytest.raises(ValueError, match=r"expected the record of a cell .* remove the folder x"):
-        read_cell(places.cells / "x")
-    (places.cells / "x" / CELL).write_text('{"kind": "run"}')
+    (places.cells / X).mkdir()
+    with pytest.raises(ValueError, match=r"expected the record of a cell .* remove the folder"):
+        read_cell(places.cells / X)
+    (places.cells / X / CELL).write_text('{"kind": "run"}')
     with pytest.raises(ValueError, match="expected the record of a cell"):
-        read_cell(places.cells / "x")
+        read_cell(places.cells / X)
+    (places.cells / X / CELL).write_text(json.dumps({**RECORD, "values": [1]}))
+    with pytest.raises(ValueError, match=r"cell\.json: expected 'values' to be a dict, got \[1\]"):
+        read_cell(places.cells / X)
+
+
+def test_what_is_no_sweep_s_is_passed_over_and_stays(places: Places) -> None:
+    names = ("work/.DS_Store", "work/Thumbs.db", "work/a.b", "work/.cache", "runs/Thumbs.db",
+             "cells/.DS_Store", "cells/notes", "failed/x")  # fmt: skip
+    for name in names:
+        (places.root / name).write_text("theirs")
+    places.sweep_up(Watch())
+    assert places.tries() == {} and places.finished() == places.given_up() == set()
+    assert places.strangers() == sorted(names)
+    assert claimed(places).finish(RECORD) and places.finished() == {X}
+    assert all((places.root / name).read_text() == "theirs" for name in names)

@@ -32,7 +32,7 @@ def test_the_log_begins_with_a_header_and_survives_a_line_cut_short(tmp_path: Pa
     assert (header["kind"], header["type"]) == ("sweep", "header")
     assert set(header["environment"]["versions"]) >= {"torch", "lpkernels"}
     with log.open("a") as file:
-        file.write('{"kind": "swe')
+        file.write('[]\n{"kind": "swe')
     assert len(read_specs(Places(tmp_path))) == 1
     run_sweep(toy.spec("a", seeds=2), tmp_path, jobs=1, train=toy.train)
     assert len(read_specs(Places(tmp_path))) == 2

@@ -95,3 +95,18 @@ def test_a_field_at_its_default_is_no_part_of_a_cells_name() -> None:
     )
     other = RunConfig.of(epochs=3, clip=1.0)
     assert config_digits(other) != config_digits(RunConfig.of(epochs=3))
+
+
+def test_looking_at_a_module_imports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "theirs" / "deep"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "data.py").write_text("one")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = RunConfig.of(data="theirs.deep.data:make")
+    assert len(sources.sources_hash(config)) == 64
+    with pytest.raises(ValueError, match=r"module 'theirs\.shallow' cannot be found"):
+        sources.sources_hash(RunConfig.of(data="theirs.shallow:make"))

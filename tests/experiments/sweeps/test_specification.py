@@ -74,6 +74,8 @@ def test_defaults_are_one_arm_one_seed_one_thread() -> None:
         ({"seeds": []}, "seeds: expected a positive number"),
         ({"seeds": ["one"]}, "seeds: expected a positive number"),
         ({"seeds": [1, 1]}, "seeds: expected each once"),
+        ({"seeds": 10**9}, "expected at most 100,000 cells, got 1,000,000,000"),
+        ({"seeds": 60_000, "axes": {"lr": [1, 2]}}, "expected at most .*, got 120,000"),
         ({"arms": {"a": {}, "b": {}}}, "the same cell twice: a, seed 0; and b, seed 0"),
         ({"axes": {"lr": [1, 1.0]}}, "expected different values"),
         ({"arms": {"a": {"lr": 1}}, "axes": {"lr": [2]}}, r"\[arms.a\]: lr is an axis too"),

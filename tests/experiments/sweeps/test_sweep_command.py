@@ -100,8 +100,9 @@ def test_a_cell_is_the_run_that_train_makes(spec: Path, tmp_path: Path) -> None:
         assert cell.config.threads == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_ctrl_c_says_how_to_go_on(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     train = Trainer._train
     steps = 0
@@ -111,7 +112,7 @@ def test_ctrl_c_says_how_to_go_on(
         train(trainer, batch)
         steps += 1
         if steps == 8:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_train", train_and_signal)

@@ -1,20 +1,71 @@
 """Checkpoints: whole at any moment, and data alone."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
 
-from lpkernels.experiments.training.checkpoints import read_checkpoint, write_checkpoint
+from lpkernels.experiments.training.checkpoints import (
+    PREVIOUS,
+    previous,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     write_checkpoint(path, {"step": 3, "weight": torch.arange(4.0)})
-    found = read_checkpoint(path)
+    found = read_checkpoint(path).state
     assert found["step"] == 3 and torch.equal(found["weight"], torch.arange(4.0))
+    assert torch.load(path, weights_only=True)["step"] == 3, "torch reads it by itself"
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_the_one_before_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    for step in range(3):
+        write_checkpoint(path, {"step": step})
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.pt", PREVIOUS]
+    assert read_checkpoint(path) == ({"step": 2}, path)
+    path.unlink()
+    assert read_checkpoint(path) == ({"step": 1}, previous(path))
+
+
+def damages(whole: bytes) -> Iterator[tuple[str, bytes]]:
+    """Files that are not `whole`: every bit of every 29th byte, holes, ends and other files."""
+    for at in range(0, len(whole), 29):
+        for bit in range(8):
+            yield f"bit {bit} of byte {at}", _with(whole, at, bytes([whole[at] ^ 1 << bit]))
+    for at in range(0, len(whole), 512):
+        yield f"a hole at {at}", _with(whole, at, bytes(min(512, len(whole) - at)))
+    for size in (0, 1, 64, len(whole) // 2, len(whole) - 1):
+        yield f"{size} bytes", whole[:size]
+    yield "a byte more", whole + b"0"
+    yield "text", b"not a checkpoint" * 100
+
+
+def _with(whole: bytes, at: int, piece: bytes) -> bytes:
+    return whole[:at] + piece + whole[at + len(piece) :]
+
+
+def test_no_damage_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    write_checkpoint(path, {"step": 3, "weight": torch.arange(300.0)})
+    whole = path.read_bytes()
+    for name, damaged in damages(whole):
+        if damaged == whole:
+            continue
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"a\.pt is damaged, cut short or something else"):
+            pytest.fail(f"{name}: {read_checkpoint(path)}")
+    write_checkpoint(path, {"step": 4})
+    path.write_bytes(whole[:-1])
+    previous(path).write_bytes(whole[:-1])
+    with pytest.raises(ValueError, match=r"but a\.pt and checkpoint\.previous\.pt are damaged"):
+        read_checkpoint(path)
 
 
 def test_a_write_that_ends_early_leaves_the_old_one(
@@ -23,14 +74,15 @@ def test_a_write_that_ends_early_leaves_the_old_one(
     path = tmp_path / "a.pt"
     write_checkpoint(path, {"step": 3})
 
-    def half(state: Any, to: Path) -> None:
-        Path(to).write_bytes(b"PK half")
+    def half(state: Any, to: BinaryIO) -> None:
+        to.write(b"PK half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torch, "save", half)
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(path, {"step": 4})
-    assert read_checkpoint(path) == {"step": 3}
+    assert read_checkpoint(path).state == {"step": 3}
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
 
 
 class Running:
@@ -42,7 +94,7 @@ class Running:
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.pt"
-    torch.save({"step": Running()}, path)
+    write_checkpoint(path, {"step": Running()})
     with pytest.raises(Exception, match="Weights only load failed"):
         read_checkpoint(path)
     assert capsys.readouterr().out == ""

@@ -106,6 +106,7 @@ def test_config_refuses_values_below_one(field: str) -> None:
         ({"loss_scale": 0.0}, ValueError, "loss_scale: expected a positive number, got 0.0"),
         ({"loss_scale": float("inf")}, ValueError, "expected a positive number, got inf"),
         ({"clip": -1.0}, ValueError, "clip: expected a positive number, got -1.0"),
+        ({"threads": 10**5}, ValueError, "threads: expected at most 1024, got 100000"),
         ({"chunk": 8}, ValueError, "chunk and acc_rounding belong to acc"),
         ({"policy": "fp7"}, ValueError, "ArithmeticConfig: policy: .*fp7"),
         (

@@ -1,13 +1,16 @@
 """The trainer: same bits on every run, after a resume and after ctrl-C; records and checkpoints."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lpkernels.experiments import records
+from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.trainer import Trainer
@@ -172,6 +175,51 @@ def test_resume_drops_epochs_the_checkpoint_does_not_hold(
         file.write('{"type": "epo')
     Trainer.resume(tmp_path, workload=data)
     assert [e["epoch"] for e in records.read_run(tmp_path).epochs] == [1]
+
+
+def test_a_damaged_checkpoint_is_followed_by_the_bits_of_a_whole_one(
+    uninterrupted: Trainer, data: Workload, tmp_path: Path
+) -> None:
+    Trainer(CONFIG, tmp_path, workload=data).fit()
+    path = tmp_path / CHECKPOINT
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    resumed = Trainer.resume(tmp_path, workload=data)
+    said = (
+        "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt, epoch 2, step 0"
+    )
+    assert resumed.notices == [said]
+    lines = records.read_records(tmp_path / records.RECORDS)
+    assert [line["type"] for line in lines] == ["header", "epoch", "resume"]
+    assert lines[-1]["notices"] == [said]
+    resumed.fit()
+    assert_same_bits(resumed, uninterrupted)
+    assert Trainer.resume(tmp_path, workload=data).notices == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda lines: None,
+        lambda lines: lines[1:],
+        lambda lines: [lines[0], lines[2]],
+        lambda lines: [lines[0], lines[1][:20], lines[2]],
+        lambda lines: ["[]", *lines[1:]],
+    ],
+    ids=["no file", "no header", "an epoch less", "half a line", "another header"],
+)
+def test_resume_writes_the_records_that_the_checkpoint_holds(
+    uninterrupted: Trainer, data: Workload, tmp_path: Path, spoil: Any
+) -> None:
+    shutil.copytree(uninterrupted.folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / records.RECORDS
+    whole = path.read_text()
+    spoiled = spoil(whole.splitlines())
+    path.unlink() if spoiled is None else path.write_text("\n".join(spoiled) + "\n")
+    resumed = Trainer.resume(tmp_path, workload=data)
+    assert resumed.notices == ["records.jsonl was written anew from the checkpoint"]
+    assert resumed.fit().finished and path.read_text() == whole
 
 
 def test_checkpoint_loads_with_weights_only(uninterrupted: Trainer) -> None:

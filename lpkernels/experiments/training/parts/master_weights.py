@@ -42,6 +42,7 @@ class MasterWeightsConfig(PartConfig):
         "",
         "Format of the masters; its rounding rounds updates: e6m9:stochastic.",
         check=as_quantizer,
+        option="--masters",
     )
     working: str = setting(
         "",

@@ -1,5 +1,7 @@
 """Leases: a file that its owner keeps changing, and by which others judge whether it lives.
 
+The cells of a sweep have one each (sweeps/places.py), and so has the folder of a run (`hold`).
+
 No two machines' clocks are compared. An observer counts an owner as dead if it has not changed its
 file for the lease's time by the observer's own clock, or at once if the owner was a process of this
 machine that has ended.
@@ -9,14 +11,16 @@ import contextlib
 import json
 import os
 import platform
+import random
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Seconds without a change after which an owner counts as dead.
 SECONDS = 60.0
@@ -26,6 +30,14 @@ _RENEWALS = 6
 _SIZE = 640
 # Progress is not written more often: others look at it about as often.
 _SHOWN_EVERY = 0.5
+
+# No lease is longer.
+_DAY = 86_400
+# The end of the names of leases on a folder.
+_SUFFIX = ".lease"
+# Two that came at the same moment try again after at most so many seconds.
+_AGAIN = 0.5
+_LOOK_EVERY = 0.2
 
 HELD, RELEASED, FAILED = "held", "released", "failed"
 
@@ -70,9 +82,13 @@ class Owner:
     def here() -> "Owner":
         return Owner(platform.node()[:64], *machine(), os.getpid(), process_start(os.getpid()))
 
+    def is_near(self) -> bool:
+        """Whether it is or was a process of this very machine, since its start."""
+        return bool(self.boot) and (self.boot, self.space) == machine()
+
     def surely_dead(self) -> bool:
         """Whether it was a process of this very machine, since its start, that is no more."""
-        if not self.boot or (self.boot, self.space) != machine():
+        if not self.is_near():
             return False
         try:
             os.kill(self.pid, 0)
@@ -106,9 +122,11 @@ class Note:
         try:
             values = json.loads(data)
             values.pop("count")
-            return Note(**{**values, "owner": Owner(**values["owner"])})
+            note = Note(**{**values, "owner": Owner(**values["owner"])})
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
+        sound = _has_types(note) and _has_types(note.owner) and 0 < note.seconds <= _DAY
+        return note if sound else None
 
     @staticmethod
     def read(path: Path) -> "Note | None":
@@ -117,6 +135,11 @@ class Note:
             return Note.parse(path.read_bytes())
         except OSError:
             return None
+
+
+def _has_types(record: Owner | Note) -> bool:
+    kinds = {f.name: (int, float) if f.type is float else f.type for f in fields(record)}
+    return all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())  # type: ignore[arg-type]
 
 
 class Lease:
@@ -134,6 +157,7 @@ class Lease:
             "owner": vars(Owner.here()), "run": run, "seconds": seconds, "state": HELD,
             "token": uuid.uuid4().hex, "count": 0, "done": 0, "total": 0,
         }  # fmt: skip
+        self.path = path
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -234,3 +258,86 @@ class Watch:
         """For how many seconds this observer has seen no change of a file; 0 for a new one."""
         now = time.monotonic()
         return now - self._seen.get(path, (b"", now))[1]
+
+
+class Held(NamedTuple):
+    """A folder that this process alone writes into; a context, which gives the folder back."""
+
+    lease: Lease
+
+    def check(self) -> None:
+        """Raises FileNotFoundError where the folder was moved, or taken over by a process that saw
+        no sign of life from this one."""
+        if not self.lease.path.exists():
+            raise FileNotFoundError(
+                f"{self.lease.path.parent} was moved, or another process has taken it over: this "
+                "one writes nothing more"
+            )
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.lease.end()
+        self.lease.path.unlink(missing_ok=True)
+
+
+def hold(folder: Path, say: Callable[[str], object], seconds: float = SECONDS) -> Held:
+    """Takes a folder for this process. One that another process holds is refused, and taken over
+    from one that is dead.
+
+    Everyone makes a file of a name that nobody else uses, and then looks for others: of any two at
+    least one sees the other, and one that sees a living one gives way.
+
+    Args:
+        folder: is there.
+        say: gets a sentence before a wait: a process on another machine may be alive or dead, which
+            only time shows.
+        seconds: the time of the lease.
+    Raises: BlockingIOError: another process holds the folder.
+    """
+    while True:
+        for other in folder.glob(f"*{_SUFFIX}"):
+            _outlive(other, say, seconds)
+        held = Held(Lease(folder / f"{uuid.uuid4().hex}{_SUFFIX}", seconds))
+        if [held.lease.path] == list(folder.glob(f"*{_SUFFIX}")):
+            return held
+        with held:
+            pass
+        time.sleep(random.SystemRandom().uniform(0, _AGAIN))
+
+
+def _outlive(path: Path, say: Callable[[str], object], seconds: float) -> None:
+    """Waits until another's lease is over, and removes it; BlockingIOError if its owner lives."""
+    watch, first, since, told = Watch(seconds), b"", time.monotonic(), False
+    while not watch.is_over(path):
+        data = _bytes(path)
+        note = Note.parse(data)
+        who = "another process" if note is None else str(note.owner)
+        # One that came at the same moment as this one gives way, and its lease with it.
+        stays = time.monotonic() - since > 2 * _AGAIN
+        near = note is not None and note.owner.is_near()
+        if stays and (near or (first and data and data != first)):
+            raise BlockingIOError(
+                f"{path.parent}: {who} is at work there; wait for its end, or choose another folder"
+            )
+        if data and not first:
+            first = data
+        elif stays and not told:
+            told = True
+            say(f"{path.parent}: waiting up to {seconds:.0f} s for a sign of life from {who}")
+        time.sleep(_LOOK_EVERY)
+    path.unlink(missing_ok=True)
+
+
+def _bytes(path: Path) -> bytes:
+    """What the file holds; nothing for one that is away for a moment."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

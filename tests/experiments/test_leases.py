@@ -6,13 +6,25 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
-from lpkernels.experiments.sweeps import leases
-from lpkernels.experiments.sweeps.leases import FAILED, HELD, RELEASED, Lease, Note, Owner, Watch
+from lpkernels.experiments.processes import leases
+from lpkernels.experiments.processes.leases import (
+    FAILED,
+    HELD,
+    RELEASED,
+    Lease,
+    Note,
+    Owner,
+    Watch,
+    hold,
+)
 
 
 class Clock:
@@ -116,7 +128,7 @@ def test_a_lease_that_is_gone_is_over(tmp_path: Path) -> None:
 def test_a_killed_process_of_this_machine_is_dead_at_once(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from lpkernels.experiments.sweeps.leases import Lease\n"
+        "from lpkernels.experiments.processes.leases import Lease\n"
         "Lease(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     path, watch = tmp_path / "lease", Watch()
@@ -142,3 +154,95 @@ def test_who_is_surely_dead() -> None:
     for field in ("boot", "space"):
         assert not dataclasses.replace(here, **{field: "other"}, pid=2**22 + 1).surely_dead()
     assert not dataclasses.replace(here, boot="", space="", pid=2**22 + 1).surely_dead()
+
+
+def foreign(path: Path, count: int = 1) -> None:
+    """A lease of a process on another machine."""
+    owner = {**vars(Owner.here()), "boot": "another", "host": "far"}
+    note = {"owner": owner, "run": "", "seconds": 1.5, "state": HELD, "token": "t", "count": count}
+    path.write_text(json.dumps(note))
+
+
+def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
+    said: list[str] = []
+    with hold(tmp_path, said.append) as held:
+        held.check()
+        with pytest.raises(BlockingIOError, match=r"process \d+ on .* is at work there; wait for"):
+            hold(tmp_path, said.append)
+        assert [path.suffix for path in tmp_path.iterdir()] == [".lease"]
+    assert list(tmp_path.iterdir()) == [] and said == []
+
+
+# A new interpreter would take seconds to import what a forked one has.
+_FORK = get_context("fork")
+
+
+def _contend(folder: Path, start: Barrier) -> None:
+    start.wait()
+    try:
+        hold(folder, print)
+    except BlockingIOError:
+        os._exit(3)
+    time.sleep(3)
+    os._exit(0)
+
+
+def test_of_many_that_come_at_once_one_holds_the_folder(tmp_path: Path) -> None:
+    start = _FORK.Barrier(4)
+    contenders = [_FORK.Process(target=_contend, args=(tmp_path, start)) for _ in range(4)]
+    for contender in contenders:
+        contender.start()
+    for contender in contenders:
+        contender.join()
+    assert sorted(contender.exitcode for contender in contenders) == [0, 3, 3, 3]
+
+
+def _hold_and_die(folder: Path) -> None:
+    hold(folder, print)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_dead_owner_s_folder_is_taken_over_at_once(tmp_path: Path) -> None:
+    owner = _FORK.Process(target=_hold_and_die, args=(tmp_path,))
+    owner.start()
+    owner.join()
+    (left,) = tmp_path.iterdir()
+    said: list[str] = []
+    with hold(tmp_path, said.append):
+        assert not left.exists() and said == []
+
+
+def test_a_process_elsewhere_is_watched(tmp_path: Path) -> None:
+    other, said = tmp_path / "a.lease", []
+    foreign(other)
+    with hold(tmp_path, said.append):
+        assert not other.exists()
+    who = f"process {os.getpid()} on far"
+    assert said == [f"{tmp_path}: waiting up to 60 s for a sign of life from {who}"]
+    foreign(other)
+    renewed = threading.Timer(1.2, lambda: foreign(other, count=2))
+    renewed.start()
+    with pytest.raises(BlockingIOError, match="on far is at work there"):
+        hold(tmp_path, said.append)
+    renewed.join()
+
+
+def test_a_folder_that_was_taken_over_is_noticed(tmp_path: Path) -> None:
+    with hold(tmp_path, print) as held:
+        held.lease.path.unlink()
+        with pytest.raises(FileNotFoundError, match="another process has taken it over: this one"):
+            held.check()
+
+
+def test_a_lease_of_wrong_types_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.lease"
+    foreign(path)
+    right = json.loads(path.read_text())
+    assert Note.parse(json.dumps(right).encode()) is not None
+    wrong = {"seconds": "60", "state": 3, "done": [], "token": None, "owner": {"pid": 1}, "run": 1}
+    for name, value in [*wrong.items(), ("seconds", 1e308), ("seconds", -1), ("other", 1)]:
+        path.write_text(json.dumps({**right, name: value}))
+        assert Note.read(path) is None, name
+        assert not Watch().is_over(path), "it is watched for a minute as any other"
+    for text in ("", "[]", "7", "null", '"a"'):
+        assert Note.parse(text.encode()) is None

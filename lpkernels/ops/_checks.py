@@ -1,0 +1,336 @@
+"""What the operators ask of their arguments, since exported programs and torch.ops reach them with
+anything. The kernels behind them believe shapes, dtypes and integers.
+
+Public functions have checked before, with messages for their users; these checks cost a product of
+16 x 16 x 16 a few percent of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import (
+    Adam,
+    Step,
+    UpdateRounding,
+    accumulator_from_ints,
+    quantizer_from_ints,
+    step_from_numbers,
+    update_rounding_from_ints,
+)
+from lpkernels.arithmetic.integers import NATIVE, InAccumulator, InQuantizer, has_running_sum
+from lpkernels.arithmetic.products import output_size
+from lpkernels.backends import BINS, COUNTS, UpdateTensors
+from lpkernels.formats import format_from_ints
+from lpkernels.formats.integers import AFFINE, KIND, code_bits, takes_scales
+from lpkernels.formats.integers import axis as axis_of
+from lpkernels.ops._rows import Ints
+from lpkernels.rounding import STOCHASTIC
+
+_FLOAT32 = torch.float32
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+# Sizes and strides of convolutions are multiplied as 64-bit integers.
+_MOST = 2**31
+_DESCRIPTIONS = 4096
+
+
+def require(condition: bool, op: str, expected: str, got: object) -> None:
+    if not condition:
+        raise ValueError(f"lpkernels::_{op}: expected {expected}, got {got}")
+
+
+class Sums(NamedTuple):
+    """An accumulator as the operators need it.
+
+    suffix: what `Backend.unsupported` wants behind the name of a product.
+    """
+
+    acc: Ints
+    native: bool
+    draws: bool
+    suffix: str
+
+
+@lru_cache(_DESCRIPTIONS)
+def _sums(acc: Ints) -> Sums:
+    made = _described("Accumulator", accumulator_from_ints, acc)
+    suffix = "" if has_running_sum(acc) else "_ordered"
+    suffix = "_operands" if len(acc) > InAccumulator.PLAIN else suffix
+    return Sums(acc, acc[InAccumulator.ORDER] == NATIVE, made.is_stochastic, suffix)
+
+
+@lru_cache(_DESCRIPTIONS)
+def _quantizer(ints: Ints) -> Ints:
+    _described("Quantizer", quantizer_from_ints, ints)
+    return ints
+
+
+@lru_cache(_DESCRIPTIONS)
+def _format(ints: Ints) -> Ints:
+    _described("format", format_from_ints, ints)
+    return ints
+
+
+def _described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
+    """What the integers describe; others than its own would be believed by the kernels."""
+    try:
+        made = make(ints)
+        if made.to_ints() == ints:
+            return made
+    except (IndexError, OverflowError, TypeError, ValueError):
+        pass
+    raise ValueError(f"lpkernels: expected the integers of a {kind}'s to_ints(), got {ints}")
+
+
+# What was found by the tuple itself: its hash would take longer than all other checks. A tuple is
+# kept with what was found, so no other one has its address.
+_found: dict[int, Sums] = {}
+
+
+def sums(acc: Sequence[int]) -> Sums:
+    """Raises ValueError: the integers are no accumulator's."""
+    known = _found.get(id(acc))
+    if known is not None and known.acc is acc:
+        return known
+    known = _sums(tuple(acc))
+    if known.acc is acc:
+        if len(_found) >= _DESCRIPTIONS:
+            _found.clear()
+        _found[id(acc)] = known
+    return known
+
+
+def quantizer(
+    op: str, ints: Sequence[int], x: Tensor, seed: Tensor | None, role: int, site: int
+) -> Ints:
+    """The quantizer of the whole tensor x."""
+    known = _quantizer(tuple(ints))
+    require(x.dtype in _FLOATS, op, "values in float16, bfloat16, float32 or float64", x.dtype)
+    axis, dims = axis_of(known), max(x.dim(), 1)
+    require(axis is None or -dims <= axis < dims, op, f"an axis of {dims} dimensions", axis)
+    require(0 <= site < _MOST, op, "a site from 0 up", site)
+    _draws(op, known[InQuantizer.ROUNDING] == STOCHASTIC, seed, role)
+    return known
+
+
+def packable(ints: Sequence[int], dims: int) -> Ints:
+    """The format of codes of a tensor of so many dimensions."""
+    known = _format(tuple(ints))
+    axis, dims = axis_of(known), max(dims, 1)
+    require(known[KIND] != AFFINE, "pack", "a format that has codes", known)
+    require(axis is None or -dims <= axis < dims, "pack", f"an axis of {dims} dimensions", axis)
+    return known
+
+
+def fused(op: str, *quantizers: Sequence[int]) -> None:
+    """The quantizers that a product may apply itself."""
+    for ints in quantizers:
+        if len(ints):
+            known = _quantizer(tuple(ints))
+            own = not takes_scales(known) and known[InQuantizer.ROUNDING] != STOCHASTIC
+            require(own, op, "quantizers without scales and draws", known)
+
+
+def _draws(op: str, draws: bool, seed: Tensor | None, role: int) -> None:
+    if not 0 <= role < _MOST:
+        require(False, op, "a role from 0 up", role)
+    if seed is None:
+        if draws:
+            require(False, op, "a seed, since something is stochastic", None)
+    elif seed.dtype is not torch.int64 or seed.dim():
+        require(False, op, "a seed in int64 without dimensions", f"{seed.dtype} {seed.shape}")
+
+
+def product(
+    op: str, made: Sums, first: Tensor, second: Tensor, seed: Tensor | None, role: int
+) -> None:
+    """What is asked of every product."""
+    if first.dtype is not _FLOAT32 or second.dtype is not _FLOAT32:
+        require(False, op, "operands in float32", f"{first.dtype} and {second.dtype}")
+    if not (first.is_cpu and second.is_cpu) and first.device != second.device:
+        require(False, op, "operands on one device", f"{first.device} and {second.device}")
+    _draws(op, made.draws, seed, role)
+
+
+def _further(op: str, name: str, x: Tensor, like: Tensor, shape: Sequence[int]) -> None:
+    """A further tensor of a product."""
+    if x.dtype is not torch.float32 or x.device != like.device or x.shape != shape:
+        got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
+        require(False, op, f"{name} {tuple(shape)} in float32 on {like.device}", got)
+
+
+def matmul(op: str, a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+    if a.dim() < 2 or b.dim() < 2 or a.size(-1) != b.size(-2):
+        got = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        require(False, op, "a (..., M, K) and b (..., K, N)", got)
+    if bias is not None:
+        _further(op, "bias", bias, a, (b.size(-1),))
+
+
+def matmul_initial(op: str, a: Tensor, b: Tensor, initial: Tensor) -> None:
+    matmul(op, a, b, None)
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    _further(op, "initial", initial, a, (*batch, a.size(-2), b.size(-1)))
+
+
+def geometry(
+    op: str,
+    image: Sequence[int],
+    kernel: Sequence[int],
+    result: Sequence[int] | None,
+    numbers: Sequence[Any],
+) -> None:
+    """A convolution of an image with a kernel; result: the shape of the result where a tensor has
+    it, which may lack positions at its end."""
+    dims = len(image) - 2
+    *lists, groups = numbers
+    stride, padding, dilation = map(tuple, lists)
+    got = f"{tuple(image)}, {tuple(kernel)}, {stride}, {padding}, {dilation}, groups={groups}"
+    right = 1 <= dims <= 3 and len(kernel) == dims + 2
+    right = right and all(len(each) == dims for each in (stride, padding, dilation))
+    right = right and all(0 <= each < _MOST for each in (*image, *kernel, *padding))
+    right = right and all(1 <= each < _MOST for each in (*stride, *dilation, groups))
+    right = right and image[1] == kernel[1] * groups and kernel[0] % groups == 0
+    require(right, op, "an image, a kernel and numbers of one convolution", got)
+    size = output_size(image[2:], kernel[2:], stride, padding, dilation)
+    if result is None:
+        require(min(size) >= 0, op, "a kernel that fits into the padded image", got)
+        return
+    ends = len(result) == dims + 2 and tuple(result[:2]) == (image[0], kernel[0])
+    ends = ends and all(0 <= n <= most for n, most in zip(result[2:], size, strict=True))
+    expected = f"a result of at most {(image[0], kernel[0], *size)} for {got}"
+    require(ends, op, expected, tuple(result))
+
+
+def conv_fprop(op: str, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: Any) -> None:
+    geometry(op, x.shape, w.shape, None, numbers)
+    if bias is not None:
+        _further(op, "bias", bias, x, (w.shape[0],))
+
+
+def conv_dgrad(op: str, g: Tensor, w: Tensor, shape: Sequence[int], *numbers: Any) -> None:
+    geometry(op, shape, w.shape, g.shape, numbers)
+
+
+def conv_wgrad(op: str, x: Tensor, g: Tensor, shape: Sequence[int], *numbers: Any) -> None:
+    geometry(op, x.shape, shape, g.shape, numbers)
+
+
+def add_bias(
+    total: Tensor, bias: Tensor, channels: int, made: Sums, seed: Tensor | None, role: int
+) -> None:
+    op = "add_bias"
+    product(op, made, total, bias, seed, role)
+    require(-total.dim() <= channels < total.dim(), op, "channels of a dimension", channels)
+    moved = total.movedim(channels, -1).shape
+    right = bias.dim() >= 1 and bias.shape[-1] == moved[-1] and bias.dim() <= len(moved)
+    right = right and all(
+        one in (1, size) for one, size in zip(bias.shape[::-1], moved[::-1], strict=False)
+    )
+    got = f"{tuple(bias.shape)} for {tuple(total.shape)}, channels={channels}"
+    require(right, op, "a bias that broadcasts to the total", got)
+
+
+def written(x: Tensor, out: Tensor, dtype: torch.dtype) -> None:
+    """The tensor into which x is rounded."""
+    right = out.shape == x.shape and out.device == x.device and out.dtype in (dtype, torch.float32)
+    got = f"{tuple(out.shape)} in {out.dtype} on {out.device}"
+    require(right, "quantize_out", f"out {tuple(x.shape)} in {dtype} on {x.device}", got)
+
+
+def counting(x: Tensor, ints: Ints, counts: Tensor | None, limits: Tensor | None) -> None:
+    if counts is not None:
+        _dense("counts", counts, x, torch.int64, [(COUNTS,), (COUNTS + BINS,)])
+    if limits is not None:
+        axis = axis_of(ints)
+        slices = 1 if axis is None or not x.dim() else x.shape[axis]
+        require(ints[KIND] == AFFINE, "quantize", "limits for an affine format", ints)
+        _dense("limits", limits, x, torch.float64, [(2, slices)])
+
+
+def _dense(name: str, x: Tensor, like: Tensor, dtype: torch.dtype, shapes: Sequence[Any]) -> None:
+    right = x.dtype is dtype and x.device == like.device and x.is_contiguous()
+    got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
+    expected = f"dense {name} of {shapes} in {dtype} on {like.device}"
+    require(right and tuple(x.shape) in shapes, "quantize", expected, got)
+
+
+def codes(codes: Tensor, nbytes: int, shape: Sequence[int]) -> None:
+    """Packed codes of a tensor of that shape."""
+    right = codes.dtype is torch.uint8 and codes.dim() == 1 and codes.numel() >= nbytes
+    right = right and codes.is_contiguous() and all(size >= 0 for size in shape)
+    got = f"{tuple(codes.shape)} in {codes.dtype} for {tuple(shape)}"
+    require(right, "unpack", f"at least {nbytes} bytes in one dense dimension", got)
+
+
+_KEPT = (torch.float32, torch.float16, torch.bfloat16)
+_NUMBERS = 8
+
+
+def update(
+    tensors: UpdateTensors,
+    shared: Sequence[Tensor | None],
+    keys: Sequence[Sequence[int]],
+    rounding: Sequence[int],
+    numbers: Sequence[float],
+) -> UpdateRounding:
+    """The roundings of an update, whose tensors are as `UpdateTensors` says; shared are its seed,
+    found and scale."""
+    made = _update_rounding(tuple(rounding))
+    require(len(numbers) == _NUMBERS, "update", f"{_NUMBERS} numbers of a step", numbers)
+    step = step_from_numbers(tuple(numbers))
+    own = step.to_numbers() == tuple(numbers)
+    require(own, "update", "the numbers of a step's to_numbers()", numbers)
+    count = len(tensors.weights)
+    for name, kind in zip(tensors._fields, tensors, strict=True):
+        needed = _needed(name, step)
+        right = len(kind) == count or (len(kind) == 0 and not needed)
+        require(right, "update", f"{count} {name}", len(kind))
+        for x, weight in zip(kind, tensors.weights, strict=False):
+            _kept(name, x, kind[0], weight, made)
+    for each in keys:
+        right = len(each) == count and all(0 <= key < 2**62 for key in each)
+        require(right, "update", f"{count} positions and origins from 0 up", list(each))
+    device = tensors.weights[0].device
+    for one, dtype in zip(shared, (torch.int64, torch.bool, torch.float32), strict=True):
+        right = one is None or (one.dtype is dtype and one.dim() == 0 and one.device == device)
+        require(right, "update", f"a {dtype} without dimensions on {device}", one)
+    rounds = (made.grad, made.master, *made.states, made.weight)
+    draws = any(each.quantizer.is_stochastic for each in rounds if each.quantizer)
+    require(not draws or shared[0] is not None, "update", "a seed of stochastic roundings", None)
+    return made
+
+
+@lru_cache(_DESCRIPTIONS)
+def _update_rounding(ints: Ints) -> UpdateRounding:
+    return _described("UpdateRounding", update_rounding_from_ints, ints)
+
+
+def _needed(name: str, step: Step) -> bool:
+    """Whether an update has such tensors in any case."""
+    states = {"first": step.states > 0, "second": step.states > 1}
+    adam = {"steps": isinstance(step, Adam)}
+    always = dict.fromkeys(("gradients", "weights", "counts"), True)
+    return {**always, **states, **adam}.get(name, False)
+
+
+def _kept(name: str, x: Tensor, one: Tensor, weight: Tensor, made: UpdateRounding) -> None:
+    """One of the tensors of a kind; all have the dtype of the first."""
+    right = x.device == weight.device and x.dtype == one.dtype and x.is_contiguous()
+    if name == "steps":
+        right = right and x.dtype is torch.float32 and x.dim() == 0
+    elif name == "counts":
+        right = right and x.dtype is torch.int64 and tuple(x.shape) == (2,)
+    elif x.dtype is torch.uint8 and name in ("masters", "first", "second"):
+        place = {"masters": made.master, "first": made.states[0], "second": made.states[1]}[name]
+        bits = code_bits(place.quantizer.fmt.to_ints()) if place.quantizer else 0
+        right = right and bits in (8, 16, 32) and x.shape == (weight.numel() * bits // 8,)
+    else:
+        right = right and x.dtype in _KEPT and x.numel() == weight.numel()
+    got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
+    require(right, "update", f"{name} of a weight {tuple(weight.shape)}, dense", got)

@@ -1,0 +1,160 @@
+"""`lpkernels train` and its folder: one process at a time, errors of the system, code of others."""
+
+import errno
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lpkernels.experiments.processes.leases import hold
+from lpkernels.experiments.training import trainer as trainers
+from lpkernels.experiments.training.trainer import Trainer
+from tests.support.commands import call, wide  # noqa: F401 (a fixture)
+
+TINY = ("--data", "mnist1d", "--model", "mlp", "--width", 4, "--epochs", 1, "--batch", 1000)
+
+
+def sentence(result: Any, code: int) -> str:
+    """What the command said, in one paragraph and without a traceback."""
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output and not isinstance(result.exception, OSError)
+    return " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    assert call("train", "--out", folder, *TINY).exit_code == 0
+    return folder
+
+
+def test_a_run_s_folder_has_one_process(tmp_path: Path, trained: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    for folder, options in ((begun, TINY), (trained, ("--resume",))):
+        before = sorted(folder.iterdir())
+        with hold(folder, print):
+            said = sentence(call("train", "--out", folder, *options), 1)
+        assert f"{folder}: process {os.getpid()} on " in said and "is at work there" in said
+        assert sorted(folder.iterdir()) == before
+
+
+def test_a_run_gives_its_folder_back(trained: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert names == {"records.jsonl", "checkpoint.pt"}
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    assert call("train", "--out", out, "--data", "mnist").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Trainer._train
+
+    def lose(trainer: Trainer, batch: Any) -> None:
+        step(trainer, batch)
+        for lease in tmp_path.glob("*.lease"):
+            lease.unlink()
+
+    monkeypatch.setattr(Trainer, "_train", lose)
+    monkeypatch.setattr(sys.modules["lpkernels.cli.train"], "_LOOK_EVERY", -1.0)
+    said = sentence(call("train", "--out", tmp_path, *TINY), 1)
+    assert "another process has taken it over: this one writes nothing more" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
+def test_what_the_system_refuses_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: Path, state: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(trainers, "write_checkpoint", refuse)
+    said = sentence(call("train", "--out", tmp_path, *TINY), 1)
+    advice = {errno.ENOSPC: "make room", errno.EROFS: "choose a folder that can be written"}
+    assert f"checkpoint.pt: {os.strerror(number)}; {advice[number]}; what was saved goes" in said
+    assert f"lpkernels train --resume --out {tmp_path}" in said
+
+
+def test_a_file_in_the_folder_s_place(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    said = sentence(call("train", "--out", file, *TINY), 2)
+    assert "expected a folder, but" in said and "file is a file" in said
+    said = sentence(call("train", "--out", file / "run", *TINY), 1)
+    assert "Not a directory; choose a folder that is not below a file" in said
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\3\4", b"something else" * 100])
+def test_a_foreign_checkpoint_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(content)
+    said = sentence(call("train", "--resume", "--out", tmp_path), 2)
+    assert "but checkpoint.pt is damaged, cut short or something else; start the run again" in said
+    assert "weights_only" not in said
+
+
+def test_a_damaged_checkpoint_is_told(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("train", "--resume", "--out", trained)
+    (trained / "checkpoint.pt").rename(trained / "checkpoint.previous.pt")
+    said = sentence(call("train", "--resume", "--out", trained), 0)
+    assert "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt" in said
+
+
+def test_sigterm_stops_a_run_as_ctrl_c_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Trainer._train
+
+    def step_and_signal(trainer: Trainer, batch: Any) -> None:
+        step(trainer, batch)
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train", step_and_signal)
+        said = sentence(call("train", "--out", tmp_path, *TINY), 130)
+    assert f"resume with: lpkernels train --resume --out {tmp_path}" in said
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert call("train", "--resume", "--out", tmp_path).exit_code == 0
+
+
+CODE = """
+from pathlib import Path
+from tests.experiments.tiny import tiny_workload
+from lpkernels.experiments.workloads.config import WorkloadConfig
+Path(__file__).with_name("imported").touch()
+def make():
+    return tiny_workload(WorkloadConfig(model="cnn2", width=2))
+"""
+
+
+def test_a_folder_alone_does_not_choose_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    out, own = tmp_path / "run", ("--data", "theirs:make")
+    assert call("train", "--out", out, *own, "--epochs", 1, "--batch", 8).exit_code == 0
+    (tmp_path / "imported").unlink()
+    monkeypatch.delitem(sys.modules, "theirs")
+    said = sentence(call("train", "--resume", "--out", out), 2)
+    assert "this run trains theirs:make, code that the folder alone must not choose" in said
+    said = sentence(call("train", "--resume", "--out", out, "--data", "others:make"), 2)
+    assert "the run was started with 'theirs:make', got 'others:make'" in said
+    assert not (tmp_path / "imported").exists()
+    assert call("train", "--resume", "--out", out, *own).exit_code == 0
+
+
+def test_brackets_and_escape_sequences_of_a_name_are_text(tmp_path: Path) -> None:
+    name, plots = "[/] [red]\x1b[31m:smile:", ("--plot", tmp_path / "a.png")
+    assert call("train", "--out", tmp_path, "--name", name, *TINY).exit_code == 0
+    result = call("report", tmp_path, *plots)
+    assert result.exit_code == 0, result.output
+    assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in result.output
+    assert "\x1b" not in result.output
