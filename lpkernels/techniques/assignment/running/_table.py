@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
+from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.unchecked import rounded, rows_of
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.running._plan import Planned
@@ -70,9 +71,9 @@ class Table:
         self.counting = counting
         # The same as a tensor, which compiled graphs read when they run.
         self.compiled: Tensor | None = None
-        # The audit sets these. The first is told of every rounding: key, values before, values
-        # after. The second is told what a call of several operations reads inside, where no
-        # observer sees it.
+        # The audit sets these. The first is told of every rounding, and of the gradients that pass:
+        # key, values before, values after. The second is told what a call of several operations
+        # reads inside, where no observer sees it.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
         self.read_in_parts: Callable[[Planned, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
@@ -115,6 +116,17 @@ class Table:
             if self.told is not None:
                 self.told(key, before, y)
         return y
+
+    def passed(self, x: Tensor, key: str) -> Tensor:
+        """x itself: the loss's own gradient, which is never rounded.
+
+        Where its format rounds stochastically a seed is drawn all the same, so that the draws of
+        the tensors behind it do not depend on which of them are the loss.
+        """
+        seed_for(self._lowered[self.rows[key]][1], None)
+        if self.told is not None:
+            self.told(key, x, x)
+        return x
 
     def _counts(self, device: torch.device) -> list[Tensor]:
         if device not in self._counters:

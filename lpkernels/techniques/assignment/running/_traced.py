@@ -16,6 +16,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lpkernels.functional.recording import first_order
+from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.unchecked import rounded_by_row, through_codes
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.operations import canonical
@@ -25,6 +26,7 @@ from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running.trees import changed
 
 # A row's number, whether it draws random bits, and the bits of its codes (0 where none are made).
+# The number is -1 where nothing is rounded.
 Way = tuple[int, bool, int]
 
 # The gradients of what reads its result: (gradient, result, dimension) -> gradient of the operand.
@@ -103,6 +105,10 @@ class _OfResult(torch.autograd.Function):
 
 def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, way: Way) -> Tensor:
     number, stochastic, _ = way
+    if number < 0:
+        # As in `Table.passed`.
+        seed_for(stochastic, None)
+        return x
     return rounded_by_row(x, rows, number, stochastic, None if counts is None else counts[number])
 
 
@@ -168,7 +174,7 @@ class Traced(TorchFunctionMode):
             if self._names[at] == name:
                 self._met = at + 1
                 return calls[at]
-            if calls[at].results or calls[at].parts is not None:
+            if calls[at].makes:
                 return None
             at += 1
         return None
@@ -176,7 +182,7 @@ class Traced(TorchFunctionMode):
     def ended(self) -> None:
         """Raises: RuntimeError: not all that the plan has was met."""
         for call in self._plan.calls[self._met :]:
-            if call.results or call.parts is not None:
+            if call.makes:
                 raise RuntimeError(
                     f"assign: torch.compile does not call {call.operation!r} as the model does; "
                     "run it without compiling"
@@ -184,7 +190,8 @@ class Traced(TorchFunctionMode):
 
     def _way(self, key: str) -> Way:
         number = self._rows[key]
-        return number, self._draws[number], self._room.get(key, 0)
+        passed = key in self._plan.passed
+        return -1 if passed else number, self._draws[number], self._room.get(key, 0)
 
     def _result(self, x: Tensor, op: str) -> Tensor:
         ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))
