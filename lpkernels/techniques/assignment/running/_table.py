@@ -85,16 +85,23 @@ class Table:
         self.quantizers = [assignment.format_of(key) for key in self.keys]
         self._lowered = [(q.to_ints(), q.is_stochastic) for q in self.quantizers]
         if self.compiled is not None:
-            self.compiled.copy_(rows_of([ints for ints, _ in self._lowered]))
+            self.compiled.copy_(self._as_rows())
 
     def for_compilers(self, device: torch.device) -> tuple[Tensor, Tensor | None, list[bool]]:
         """The formats as a tensor, the counters of that device, and who draws random bits."""
         if self.compiled is None:
-            self.compiled = rows_of([ints for ints, _ in self._lowered])
+            self.compiled = self._as_rows()
         if self.counting:
             self._counts(device)
         counters = self._counters[device][0] if self.counting else None
         return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
+
+    def _as_rows(self) -> Tensor:
+        """A row for each key, and two that keep every bit, of which the second draws a seed."""
+        exact = [
+            Quantizer("fp32", rounding).to_ints() for rounding in ("nearest_even", "stochastic")
+        ]
+        return rows_of([*(ints for ints, _ in self._lowered), *exact])
 
     def add_elements(self, numel: Mapping[str, int]) -> None:
         """Adds the elements of these tensors that a compiled graph rounded."""

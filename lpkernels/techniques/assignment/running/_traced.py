@@ -16,7 +16,6 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lpkernels.functional.recording import first_order
-from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.unchecked import rounded_by_row, through_codes
 from lpkernels.techniques.assignment.grouping import key_of
 from lpkernels.techniques.assignment.operations import canonical
@@ -26,7 +25,6 @@ from lpkernels.techniques.assignment.running._table import Table
 from lpkernels.techniques.assignment.running.trees import changed
 
 # A row's number, whether it draws random bits, and the bits of its codes (0 where none are made).
-# The number is -1 where nothing is rounded.
 Way = tuple[int, bool, int]
 
 # The gradients of what reads its result: (gradient, result, dimension) -> gradient of the operand.
@@ -105,11 +103,9 @@ class _OfResult(torch.autograd.Function):
 
 def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, way: Way) -> Tensor:
     number, stochastic, _ = way
-    if number < 0:
-        # As in `Table.passed`.
-        seed_for(stochastic, None)
-        return x
-    return rounded_by_row(x, rows, number, stochastic, None if counts is None else counts[number])
+    if counts is not None:
+        counts = counts[number] if number < len(counts) else None
+    return rounded_by_row(x, rows, number, stochastic, counts)
 
 
 def _stored(x: Tensor, rows: Tensor, counts: Tensor | None, flag: Tensor, way: Way) -> Tensor:
@@ -190,8 +186,11 @@ class Traced(TorchFunctionMode):
 
     def _way(self, key: str) -> Way:
         number = self._rows[key]
-        passed = key in self._plan.passed
-        return -1 if passed else number, self._draws[number], self._room.get(key, 0)
+        draws = self._draws[number]
+        if key in self._plan.passed:
+            # A row that keeps every bit, and draws a seed where `Table.passed` does.
+            return len(self._rows) + draws, draws, 0
+        return number, draws, self._room.get(key, 0)
 
     def _result(self, x: Tensor, op: str) -> Tensor:
         ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))

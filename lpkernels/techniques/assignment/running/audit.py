@@ -47,7 +47,8 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     make: each tensor of the assignment that one reads, and each gradient that comes back to a
     result, must be in its format, and no other tensor may have been rounded. Every tensor must have
     been rounded as often as `fan_out` says: once, or a gradient once for each consumer. The
-    gradients of the network's inputs, which nobody computes, must not have been rounded at all.
+    gradients of the network's inputs, which nobody computes, and the loss's own must not have been
+    rounded at all.
 
     The audit counts as a batch: gradients are added to those that are there, and buffers and random
     states change as in training. Call it between steps.
