@@ -1,10 +1,13 @@
-"""The figures that README states are those of the newest records."""
+"""The figures that README and the pages state are those of the newest records."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
+
+from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.statistics import summarise
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +38,21 @@ def test_the_number_of_pairs() -> None:
     assert (
         f"| {len(newest())} pairs of operands and accumulators" in (ROOT / "README.md").read_text()
     )
+
+
+@pytest.mark.parametrize("data", ["digits", "mnist1d"])
+@pytest.mark.parametrize("which", ["assignments", "assignments-low-loss"])
+def test_the_tables_of_assignments(data: str, which: str) -> None:
+    page = (ROOT / "docs/assignments.md").read_text()
+    results = read_results(ROOT / f"bench/results/sweep-{data}-{which}.jsonl").results
+    arms = summarise(results, "test_accuracy", reference="fp32", resamples=1)
+    for each in arms:
+        assert each.mean is not None
+        assert each.error is not None
+        row = f"| {100 * each.mean:.2f} ± {100 * each.error:.2f} |"
+        if each.difference is not None:
+            found, between = each.difference.mean, each.difference.interval
+            assert found is not None
+            assert between is not None
+            row += f" {100 * found:+.2f} [{100 * between.low:.2f}, {100 * between.high:.2f}] |"
+        assert row in page, f"{each.arm}: {row}"

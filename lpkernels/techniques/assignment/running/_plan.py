@@ -81,10 +81,10 @@ class Plan:
     @cached_property
     def consumed(self) -> frozenset[str]:
         """The keys of results that other calls compute with."""
-        return frozenset(self.reads)
+        return frozenset(self.times_read)
 
     @cached_property
-    def reads(self) -> Counter[str]:
+    def times_read(self) -> Counter[str]:
         """How often other calls compute with each tensor, by key."""
         computing = [call for call in self.calls if call.makes]
         return Counter(key for call in computing for key in call.reads if key is not None)
@@ -100,7 +100,7 @@ class Plan:
             call = makers.get(name)
             for key in call.reads if call is not None and call.passes else ():
                 read = "" if key is None else key.removesuffix(".Y")
-                if read in scalars and self.reads[f"{read}.Y"] == 1:
+                if read in scalars and self.times_read[f"{read}.Y"] == 1:
                     found.append(read)
         return frozenset(key_of(name, "grad_activation") for name in found)
 
