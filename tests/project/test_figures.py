@@ -1,4 +1,4 @@
-"""The figures that README and pages state are those of the newest records."""
+"""The figures that README and the pages state are those of the newest records."""
 
 import json
 import re
@@ -9,6 +9,7 @@ import pytest
 
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.techniques.cpt import parse_schedule
 
 ROOT = Path(__file__).parents[2]
@@ -61,3 +62,21 @@ def test_plateaus_that_never_rose_are_left_out_of_the_tables(sweep: str) -> None
     assert {word for word in shlex.split(command) if word in arms} == flat
     rows = re.findall(r"^\| ([^|]+?) \|", after.partition("\n#")[0], re.MULTILINE)
     assert rows[1:] == [arm for arm in arms if arm not in flat]
+
+
+@pytest.mark.parametrize("data", ["digits", "mnist1d"])
+@pytest.mark.parametrize("which", ["assignments", "assignments-low-loss"])
+def test_the_tables_of_assignments(data: str, which: str) -> None:
+    page = (ROOT / "docs/assignments.md").read_text()
+    results = read_results(ROOT / f"bench/results/sweep-{data}-{which}.jsonl").results
+    arms = summarise(results, "test_accuracy", reference="fp32", resamples=1)
+    for each in arms:
+        assert each.mean is not None
+        assert each.error is not None
+        row = f"| {100 * each.mean:.2f} ± {100 * each.error:.2f} |"
+        if each.difference is not None:
+            found, between = each.difference.mean, each.difference.interval
+            assert found is not None
+            assert between is not None
+            row += f" {100 * found:+.2f} [{100 * between.low:.2f}, {100 * between.high:.2f}] |"
+        assert row in page, f"{each.arm}: {row}"

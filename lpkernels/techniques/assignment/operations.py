@@ -56,6 +56,10 @@ SAME_VALUES = frozenset(
 )
 """Operations whose result holds the values of their argument, and is no tensor of its own."""
 
+PASSES_GRADIENTS = frozenset("add sub rsub neg sum mean".split())
+"""Operations that give operands of one element the gradient of their result, as it is or with its
+sign changed, unless a factor (`alpha`) is among their arguments."""
+
 BY_THEIR_RESULT = frozenset(
     """
     relu relu6 elu selu celu leaky_relu threshold sigmoid tanh exp expm1 sqrt rsqrt reciprocal

@@ -84,6 +84,12 @@ def test_records_tell_of_ratios_and_promotions(tmp_path: Path) -> None:
     assert told == [(p.step, p.key, p.trigger, p.value) for p in assigned.promotions]
 
 
+def test_a_dynamic_loss_scale_grows_beyond_what_8_bits_hold(tmp_path: Path) -> None:
+    scaled = {"loss_scale": 1.0, "dynamic_scale": True, "scale_interval": 1}
+    trainer = trainer_in(tmp_path, "uniform,promote=none", **scaled)
+    assert trainer.fit().epochs[-1]["loss_scale"] > 2.0**16
+
+
 def test_nothing_is_promoted_where_that_is_off(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, f"{NARROW},promote=none")
     last = trainer.fit().epochs[-1]

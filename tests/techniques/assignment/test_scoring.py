@@ -105,6 +105,19 @@ def test_gradients_are_rounded_at_the_loss_scale():
     assert gradient(None) == 0
 
 
+def test_the_loss_scale_is_the_largest_at_which_no_rounded_gradient_overflows():
+    model = nn.Linear(1, 1, bias=False)
+    batch = (torch.full((1, 1), 1.5), None)
+
+    def found(loss_scale: float | None) -> dict[str, float]:
+        return costs(model, lambda y, _: (y * 0.3 * 2.0**-40).sum(), batch, loss_scale=loss_scale)
+
+    # The loss's own gradient, 1, is rounded at no scale, and the largest other one is 2^-40. Times
+    # 2^16 the gradient of the result, 0.3 * 2^-40, is lost in 8 bits.
+    assert found(None) == found(2.0**56)
+    assert found(None)["linear.GY"] < found(2.0**16)["linear.GY"]
+
+
 def mlp() -> nn.Sequential:
     torch.manual_seed(3)
     widths = (12, 24, 40, 16, 32, 20, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,14 +11,15 @@ from torch import Tensor
 from lpkernels.functional.recording import first_order
 from lpkernels.techniques.assignment.running._table import Table
 
+Back = Callable[[Tensor], Tensor] | None
+
 
 class Rounded(torch.autograd.Function):
-    """x rounded as the tensor `key`, and its gradient as the tensor `gradient`; "" means not
-    rounded."""
+    """x rounded as the tensor `key`, and its gradient as `back` rounds it; None: not rounded."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Table, key: str, gradient: str) -> Tensor:
-        ctx.table, ctx.gradient, ctx.dtype = table, gradient, x.dtype
+    def forward(ctx: Any, x: Tensor, table: Table, key: str, back: Back) -> Tensor:
+        ctx.back, ctx.dtype = back, x.dtype
         return table.rounded(x, key)
 
     @staticmethod
@@ -30,8 +32,8 @@ class RoundedInPlace(torch.autograd.Function):
     """As `Rounded`, in x's memory."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Table, key: str, gradient: str) -> Tensor:
-        ctx.table, ctx.gradient, ctx.dtype = table, gradient, x.dtype
+    def forward(ctx: Any, x: Tensor, table: Table, key: str, back: Back) -> Tensor:
+        ctx.back, ctx.dtype = back, x.dtype
         ctx.mark_dirty(x)
         table.rounded(x, key, in_place=True)
         return x
@@ -46,8 +48,8 @@ class Branch(torch.autograd.Function):
     """x itself, with a rounded gradient: it is one consumer's share of the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Table, gradient: str, dirty: bool) -> Tensor:
-        ctx.table, ctx.gradient, ctx.dtype = table, gradient, x.dtype
+    def forward(ctx: Any, x: Tensor, back: Back, dirty: bool) -> Tensor:
+        ctx.back, ctx.dtype = back, x.dtype
         if not dirty:
             return x.view_as(x)
         # Who changes x in place must have x, and no view that a Function made.
@@ -57,7 +59,7 @@ class Branch(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradient(ctx, grad), None, None, None
+        return _gradient(ctx, grad), None, None
 
 
 class Flagged(torch.autograd.Function):
@@ -75,7 +77,5 @@ class Flagged(torch.autograd.Function):
 
 
 def _gradient(ctx: Any, grad: Tensor) -> Tensor:
-    if not ctx.gradient:
-        return grad
-    rounded: Tensor = ctx.table.rounded(grad, ctx.gradient)
-    return rounded.to(ctx.dtype)
+    back: Back = ctx.back
+    return grad if back is None else back(grad).to(ctx.dtype)

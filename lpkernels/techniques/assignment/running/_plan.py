@@ -6,6 +6,7 @@ same calls, so what to do at each call is decided once, from the trace.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,7 @@ class Planned:
     reads: for each tensor among its arguments the parameter or the Op whose values it is, as the
         key of a parameter's or a result's tensor; None of others.
     results: what it makes for the assignment.
+    passes: as of `Met`.
     parts: the Ops inside it by their names there, where it is several.
     copies: the key of the tensor whose values its result holds, where it makes none itself.
     last: the parameters that no later call reads.
@@ -48,6 +50,7 @@ class Planned:
     operation: str
     reads: tuple[str | None, ...]
     results: tuple[Result, ...]
+    passes: bool
     parts: Mapping[str, str] | None
     copies: str | None
     last: tuple[str, ...]
@@ -56,6 +59,11 @@ class Planned:
     def by_its_result(self) -> bool:
         """Whether its gradient is a function of its result."""
         return canonical(self.operation) in BY_THEIR_RESULT
+
+    @property
+    def makes(self) -> bool:
+        """Whether it makes tensors of the assignment."""
+        return bool(self.results) or self.parts is not None
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,28 @@ class Plan:
     @cached_property
     def consumed(self) -> frozenset[str]:
         """The keys of results that other calls compute with."""
-        computing = [call for call in self.calls if call.results or call.parts is not None]
-        return frozenset(key for call in computing for key in call.reads if key is not None)
+        return frozenset(self.times_read)
+
+    @cached_property
+    def times_read(self) -> Counter[str]:
+        """How often other calls compute with each tensor, by key."""
+        computing = [call for call in self.calls if call.makes]
+        return Counter(key for call in computing for key in call.reads if key is not None)
+
+    @cached_property
+    def passed(self) -> frozenset[str]:
+        """The keys of gradients that nothing rounds: that of the loss's own value, and those of
+        scalars to which it is passed on as it is or negated, and which nothing else reads."""
+        makers = {each.op: call for call in self.calls for each in call.results}
+        scalars = {op.name for op in self.ops if op.numel == 1}
+        found: list[str] = [self.ops[-1].name]
+        for name in found:
+            call = makers.get(name)
+            for key in call.reads if call is not None and call.passes else ():
+                read = "" if key is None else key.removesuffix(".Y")
+                if read in scalars and self.times_read[f"{read}.Y"] == 1:
+                    found.append(read)
+        return frozenset(key_of(name, "grad_activation") for name in found)
 
     def elements(self, trained: Container[str]) -> dict[str, int]:
         """How many elements of each tensor a step rounds where gradients are rounded at their sums,
@@ -91,8 +119,9 @@ class Plan:
                     reached.add(op.name)
             if not reached.isdisjoint(op.inputs):
                 reached.add(op.name)
-            if op.name in reached:
-                found[key_of(op.name, "grad_activation")] = op.numel
+            gradient = key_of(op.name, "grad_activation")
+            if op.name in reached and gradient not in self.passed:
+                found[gradient] = op.numel
         return found
 
 
@@ -132,7 +161,7 @@ def _call(met: Met, names: Mapping[Step, str], last: tuple[str, ...]) -> Planned
     copied = None
     if canonical(met.operation) in SAME_VALUES:
         copied = next((key for key in reads if key is not None), None)
-    return Planned(met.operation, reads, results, parts, copied, last)
+    return Planned(met.operation, reads, results, met.passes, parts, copied, last)
 
 
 def _key(maker: object, names: Mapping[Step, str]) -> str | None:

@@ -81,9 +81,8 @@ class Session:
         key, gradient = key_of(op, "activation"), key_of(op, "grad_activation")
         node = RoundedInPlace if in_place else Rounded
         with torch._C.DisableTorchFunction():
-            if self._branches and key in self.plan.consumed:
-                gradient = ""
-            y: Tensor = node.apply(x, self._table, key, gradient)
+            shared = self._branches and key in self.plan.consumed
+            y: Tensor = node.apply(x, self._table, key, None if shared else self._back(gradient))
             if self._keeper is not None:
                 self._keeper.stores(y, self._table.quantizers[self._table.rows[key]])
                 if self._settles:
@@ -176,17 +175,22 @@ class Session:
             if isinstance(x, Parameter) and id(x) in self._keys:
                 return self._parameter(x)
             key = planned.reads[number]
-            makes = planned.results or planned.parts is not None
-            if not self._branches or not makes or key is None or not key.endswith(".Y"):
+            if not self._branches or not planned.makes or key is None or not key.endswith(".Y"):
                 return x
             if not x.requires_grad or not torch.is_grad_enabled():
                 return x
             gradient = key_of(key.removesuffix(".Y"), "grad_activation")
             with torch._C.DisableTorchFunction():
-                branch: Tensor = Branch.apply(x, self._table, gradient, number in dirty)
+                branch: Tensor = Branch.apply(x, self._back(gradient), number in dirty)
             return branch
 
         return replaced
+
+    def _back(self, gradient: str) -> Callable[[Tensor], Tensor]:
+        """How the gradient of this key is rounded."""
+        passed = gradient in self.plan.passed
+        rounded = self._table.passed if passed else self._table.rounded
+        return lambda x: rounded(x, gradient)
 
     def _parameter(self, p: Tensor) -> Tensor:
         """The rounded copy, one for all that read it."""
@@ -194,7 +198,7 @@ class Session:
         if key not in self._rounded:
             gradient = key_of(key.removesuffix(".P"), "grad_weight")
             with torch._C.DisableTorchFunction(), torch.set_grad_enabled(self._records):
-                y: Tensor = Rounded.apply(p, self._table, key, gradient)
+                y: Tensor = Rounded.apply(p, self._table, key, self._back(gradient))
                 if self._keeper is not None:
                     self._keeper.stores(y, self._table.quantizers[self._table.rows[key]])
             self._rounded[key] = y

@@ -13,6 +13,7 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.unchecked import check_axis, rounded, rows_of
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.grouping import key_of
@@ -73,9 +74,9 @@ class Table:
         self.counting = counting
         # The same as a tensor, which compiled graphs read when they run.
         self.compiled: Tensor | None = None
-        # The audit sets these. The first is told of every rounding: key, values before, values
-        # after. The second is told what a call of several operations reads inside, where no
-        # observer sees it.
+        # The audit sets these. The first is told of every rounding, and of the gradients that pass:
+        # key, values before, values after. The second is told what a call of several operations
+        # reads inside, where no observer sees it.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
         self.read_in_parts: Callable[[Planned, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
@@ -87,16 +88,23 @@ class Table:
         self.quantizers = [assignment.format_of(key) for key in self.keys]
         self._lowered = [(q.to_ints(), q.is_stochastic) for q in self.quantizers]
         if self.compiled is not None:
-            self.compiled.copy_(rows_of([ints for ints, _ in self._lowered]))
+            self.compiled.copy_(self._as_rows())
 
     def for_compilers(self, device: torch.device) -> tuple[Tensor, Tensor | None, list[bool]]:
         """The formats as a tensor, the counters of that device, and who draws random bits."""
         if self.compiled is None:
-            self.compiled = rows_of([ints for ints, _ in self._lowered])
+            self.compiled = self._as_rows()
         if self.counting:
             self._counts(device)
         counters = self._counters[device][0] if self.counting else None
         return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
+
+    def _as_rows(self) -> Tensor:
+        """A row for each key, and two that keep every bit, of which the second draws a seed."""
+        exact = [
+            Quantizer("fp32", rounding).to_ints() for rounding in ("nearest_even", "stochastic")
+        ]
+        return rows_of([*(ints for ints, _ in self._lowered), *exact])
 
     def add_elements(self, numel: Mapping[str, int]) -> None:
         """Adds the elements of these tensors that a compiled graph rounded."""
@@ -130,6 +138,17 @@ class Table:
             if self.told is not None:
                 self.told(key, before, y)
         return y
+
+    def passed(self, x: Tensor, key: str) -> Tensor:
+        """x itself: the loss's own gradient, which is never rounded.
+
+        Where its format rounds stochastically a seed is drawn all the same, so that the draws of
+        the tensors behind it do not depend on which of them are the loss.
+        """
+        seed_for(self._lowered[self.rows[key]][1], None)
+        if self.told is not None:
+            self.told(key, x, x)
+        return x
 
     def _counts(self, device: torch.device) -> list[Tensor]:
         if device not in self._counters:

@@ -103,7 +103,9 @@ class _OfResult(torch.autograd.Function):
 
 def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, way: Way) -> Tensor:
     number, stochastic, _ = way
-    return rounded_by_row(x, rows, number, stochastic, None if counts is None else counts[number])
+    if counts is not None:
+        counts = counts[number] if number < len(counts) else None
+    return rounded_by_row(x, rows, number, stochastic, counts)
 
 
 def _stored(x: Tensor, rows: Tensor, counts: Tensor | None, flag: Tensor, way: Way) -> Tensor:
@@ -168,7 +170,7 @@ class Traced(TorchFunctionMode):
             if self._names[at] == name:
                 self._met = at + 1
                 return calls[at]
-            if calls[at].results or calls[at].parts is not None:
+            if calls[at].makes:
                 return None
             at += 1
         return None
@@ -176,7 +178,7 @@ class Traced(TorchFunctionMode):
     def ended(self) -> None:
         """Raises: RuntimeError: not all that the plan has was met."""
         for call in self._plan.calls[self._met :]:
-            if call.results or call.parts is not None:
+            if call.makes:
                 raise RuntimeError(
                     f"assign: torch.compile does not call {call.operation!r} as the model does; "
                     "run it without compiling"
@@ -184,7 +186,11 @@ class Traced(TorchFunctionMode):
 
     def _way(self, key: str) -> Way:
         number = self._rows[key]
-        return number, self._draws[number], self._room.get(key, 0)
+        draws = self._draws[number]
+        if key in self._plan.passed:
+            # A row that keeps every bit, and draws a seed where `Table.passed` does.
+            return len(self._rows) + draws, draws, 0
+        return number, draws, self._room.get(key, 0)
 
     def _result(self, x: Tensor, op: str) -> Tensor:
         ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))

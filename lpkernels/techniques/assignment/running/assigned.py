@@ -60,6 +60,12 @@ def assign(
     by the recipe of the model's layers. Operations read only rounded tensors, also where backward
     reads the operation's own result (ReLU, softmax, sigmoid): it reads the stored one.
 
+    The gradient of the loss's own value, which is the loss scale, is not rounded, so no format
+    bounds the scale by it. Nor are the gradients of scalars to which it is passed on as it is or
+    negated, and which nothing else reads: in a + b those of a and b, in a + 0.3 * b those of a and
+    of the product, while b has a gradient of its own, which is rounded. These tensors count for
+    the ratio and the bits as all others do.
+
     Args:
         model, loss: as for `trace`.
         assignment: of this model, this loss and this batch size.
@@ -73,8 +79,10 @@ def assign(
         counts: whether overflow and underflow are counted; without it nothing is promoted.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), and their released code for when tensors are
-        rounded. Ours: fan_out="sum", and ReLU's backward, which reads its rounded result (in the
-        release the one before rounding).
+        rounded. The tensors of their Algorithm 1 are inputs of operations, parameters and the
+        gradients of both: the loss's value, which no operation reads, has no gradient among them.
+        Ours: a sum of scalars counts as the loss's value; fan_out="sum"; and ReLU's backward, which
+        reads its rounded result (in the release the one before rounding).
     Raises:
         TypeError: no module, no Assignment, another type of an option.
         ValueError: a promoter of another assignment, or promotion without counts. Another model,
@@ -140,7 +148,7 @@ class Assigned:
         return self._flag
 
     def __call__(self, input: Any, target: Any) -> Tensor:
-        """The loss of one batch, rounded.
+        """The loss of one batch, rounded; its gradient is not.
 
         Several calls before `step` are one step (their gradients add up).
 

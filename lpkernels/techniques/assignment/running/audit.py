@@ -47,7 +47,8 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     make: each tensor of the assignment that one reads, and each gradient that comes back to a
     result, must be in its format, and no other tensor may have been rounded. Every tensor must have
     been rounded as often as `fan_out` says: once, or a gradient once for each consumer. The
-    gradients of the network's inputs, which nobody computes, must not have been rounded at all.
+    gradients of the network's inputs, which nobody computes, and the loss's own must not have been
+    rounded at all.
 
     The audit counts as a batch: gradients are added to those that are there, and buffers and random
     states change as in training. Call it between steps.
@@ -91,7 +92,9 @@ class _Watch(Visitor):
         self._results: dict[Call, str] = {}
 
     def told(self, key: str, before: Tensor, after: Tensor) -> None:
-        """A tensor was rounded."""
+        """A tensor was rounded, or a gradient passed."""
+        if after is before and key in self._plan.passed:
+            return
         self.rounded[key] += 1
         self._memories[StorageWeakRef(after.untyped_storage())] = key
         with torch._C.DisableTorchFunction():
@@ -110,7 +113,7 @@ class _Watch(Visitor):
 
     def reads(self, planned: Planned, arguments: Any) -> None:
         """What a call is given."""
-        if not planned.results and planned.parts is None:
+        if not planned.makes:
             return
         what = planned.results[0].op if planned.results else planned.operation
         for x, key in zip(all_tensors({"": arguments}).values(), planned.reads, strict=True):
@@ -126,11 +129,12 @@ class _Watch(Visitor):
 
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
         op = self._results[call]
+        key = key_of(op, "grad_activation")
         shared = (
             self._assigned.fan_out == "branches" and key_of(op, "activation") in self._plan.consumed
         )
-        if not shared:
-            self.check_gradient(key_of(op, "grad_activation"), gradient)
+        if not shared and key not in self._plan.passed:
+            self.check_gradient(key, gradient)
 
     def check_gradient(self, key: str, gradient: Tensor) -> None:
         """It must be in its format."""
@@ -156,7 +160,7 @@ def _expected(assigned: Assigned, plan: Plan) -> dict[str, int]:
     edges: Counter[str] = Counter()
     if assigned.fan_out == "branches":
         for call in plan.calls:
-            if call.results or call.parts is not None:
+            if call.makes:
                 edges.update(key for key in call.reads if key is not None)
     found = dict.fromkeys(assigned.assignment.tensors, 0)
     found |= dict.fromkeys(plan.elements(trained), 1)

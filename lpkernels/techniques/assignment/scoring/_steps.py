@@ -30,7 +30,7 @@ class Step:
     """One training step in full precision; the model is left as found.
 
     tensors: by key. A gradient that is not computed is not there.
-    loss: its value; loss_key: the key of that.
+    loss: its value; loss_key: the key of that. passed: the keys of gradients that nothing rounds.
     """
 
     def __init__(
@@ -44,6 +44,8 @@ class Step:
             self.loss_key = next(reversed(self.tensors))
             torch.autograd.grad(value, parameters, allow_unused=True)
             self.loss = float(value.detach())
+        (plan,) = self._assigned._plans.values()
+        self.passed = plan.passed
 
     def speeds(self) -> dict[str, Tensor]:
         """Of the results: how fast they change where all parameters go against their gradients.

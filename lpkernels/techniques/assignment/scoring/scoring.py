@@ -50,9 +50,9 @@ def score(
     first many small errors, which cancel, outweigh few large ones; the second is exact to first
     order for this batch, and luck for another.
 
-    The loss itself is no cost: nothing is computed from its value. Nor is the gradient of the
-    network's input. lr is that of plain gradient descent, without momentum or decay; it is what
-    weighs errors of gradients against those of values.
+    The loss itself is no cost: nothing is computed from its value, and nothing rounds its gradient.
+    Nor is the gradient of the network's input. lr is that of plain gradient descent, without
+    momentum or decay; it is what weighs errors of gradients against those of values.
 
     One forward and one backward pass in full precision give all but how results move, which is a
     second forward pass a small step further. The model, its buffers and gradients and the random
@@ -100,7 +100,8 @@ def changes(
         raise ValueError(f"score: the loss is {step.loss}; take a batch on which it is finite")
     tensors = {tensor.key: tensor for each in groups for tensor in each.tensors}
     if loss_scale is None:
-        loss_scale = _largest_scale(step.tensors, tensors, formats)
+        rounded = {key: x for key, x in step.tensors.items() if key not in step.passed}
+        loss_scale = _largest_scale(rounded, tensors, formats)
     for key, slope in _slopes(step, tensors, lr).items():
         error = _error(tensors[key], step.tensors[key], formats, loss_scale)
         yield key, slope.double() * error
@@ -110,7 +111,8 @@ def _slopes(step: Step, tensors: Mapping[str, TensorSpec], lr: float) -> dict[st
     """By key, for each element: the loss's change for a unit of error; none where that is zero."""
     speeds = step.speeds()
     found: dict[str, Tensor] = {}
-    for key in (key for key in step.tensors if key != step.loss_key):
+    costless = {step.loss_key, *step.passed}
+    for key in (key for key in step.tensors if key not in costless):
         kind, name = tensors[key].kind, key.rpartition(".")[0]
         if kind == "grad_activation":
             speed = speeds.get(key_of(name, "activation"))

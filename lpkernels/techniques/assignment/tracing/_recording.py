@@ -10,7 +10,12 @@ from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor
-from lpkernels.techniques.assignment.operations import KNOWN, SAME_VALUES, canonical
+from lpkernels.techniques.assignment.operations import (
+    KNOWN,
+    PASSES_GRADIENTS,
+    SAME_VALUES,
+    canonical,
+)
 from lpkernels.techniques.assignment.tracing._keeping import Saved
 from lpkernels.techniques.assignment.tracing._parts import PARTS, Reads, give
 from lpkernels.techniques.assignment.tracing.calls import Made, Met, Place, all_tensors
@@ -92,7 +97,8 @@ class Recorder(Visitor):
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         found = all_tensors(arguments)
         makers = {name: self._maker(x) for name, x in found.items()}
-        self.calls.append(Met(call.operation, call.function, list(makers.values())))
+        passes = _passes_gradients(call.operation, arguments, found.values())
+        self.calls.append(Met(call.operation, call.function, list(makers.values()), passes))
         reads = Reads(dict(arguments), {n: m for n, m in makers.items() if m is not None})
         kept = list(found.values())
         mark = 0 if self.saved is None else self.saved.mark()
@@ -199,6 +205,12 @@ def _deciding_sizes(name: str, entered: list[Tensor], result: Any) -> list[Tenso
         return entered[1:]
     one = name == "where" and not isinstance(result, Tensor)
     return entered if one or name in _SIZED_BY_VALUES else []
+
+
+def _passes_gradients(name: str, arguments: Mapping[str, Any], read: Iterable[Tensor]) -> bool:
+    # A third argument in its place is the operand of an old form, whose second one is a factor.
+    plain = arguments.get("alpha", 1) == 1 and "2" not in arguments
+    return plain and canonical(name) in PASSES_GRADIENTS and all(x.numel() == 1 for x in read)
 
 
 def _takes_no_values(name: str) -> bool:

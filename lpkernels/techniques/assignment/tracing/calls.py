@@ -27,12 +27,14 @@ class Met:
     """One call.
 
     reads: who made each of the tensors among its arguments, in the order of `all_tensors`.
+    passes: whether each of them, of one element, gets the gradient of its result or minus that.
     parts: the steps of a call that is several, by their names within it.
     """
 
     operation: str
     function: Callable[..., Any]
     reads: list[Maker | None]
+    passes: bool
     made: list[Made] = field(default_factory=list)
     parts: Mapping[str, Step] | None = None
 

@@ -29,13 +29,15 @@ def assigned_of(
     return assign(model, loss, made, **options)
 
 
-def gradients(assigned: Assigned, batch: tuple[Any, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+def gradients(
+    assigned: Assigned, batch: tuple[Any, Any], scale: float = SCALE
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of one scaled step, and the gradients of all parameters."""
     for p in assigned.model.parameters():
         p.grad = None
     torch.manual_seed(3)
     value = assigned(*batch)
-    (value * SCALE).backward()
+    (value * scale).backward()
     grads = {n: p.grad for n, p in assigned.model.named_parameters() if p.grad is not None}
     return value.detach(), grads
 
@@ -83,7 +85,11 @@ class LogsOfStored(torch.autograd.Function):
 
 
 def chain_by_hand(
-    model: nn.Sequential, batch: tuple[Tensor, Tensor], made: Assignment
+    model: nn.Sequential,
+    batch: tuple[Tensor, Tensor],
+    made: Assignment,
+    scale: float,
+    rounds_loss_gradient: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss and the gradients of one step of `chain_model`."""
 
@@ -104,7 +110,9 @@ def chain_by_hand(
     y = Both.apply(F.avg_pool2d(y, 4), *formats("6"))
     y = Both.apply(F.linear(y.flatten(1), at("8.weight"), at("8.bias")), *formats("8"))
     logs = LogsOfStored.apply(y, *formats("loss.log_softmax"))
-    value = Both.apply(F.nll_loss(logs, target), *formats("loss.nll_loss"))
-    (value * SCALE).backward()
+    rounded, gradient = formats("loss.nll_loss")
+    gradient = gradient if rounds_loss_gradient else "fp32"
+    value = Both.apply(F.nll_loss(logs, target), rounded, gradient)
+    (value * scale).backward()
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     return value.detach(), grads

@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from lpkernels.functional.unchecked import keeps_codes
-from lpkernels.techniques.assignment import Assigned
+from lpkernels.techniques.assignment import Assigned, Formats, assign, trace, uniform
 from lpkernels.techniques.assignment.running import assigned as module
 from lpkernels.techniques.assignment.running._traced import Traced
 from tests.compare import assert_bit_equal
@@ -67,6 +67,30 @@ def test_a_compiled_step_has_the_bits_of_the_step(name: str) -> None:
     for p, q in zip(eager.model.parameters(), compiled.model.parameters(), strict=True):
         assert_bit_equal(q.grad, p.grad)
     assert compiled.counts == eager.counts
+
+
+@pytest.mark.parametrize("rounding", ["nearest_away", "stochastic"])
+def test_a_compiled_step_rounds_no_gradient_of_the_loss_either(rounding: str) -> None:
+    def loss(y: Tensor, t: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(y, t) + y.square().mean()
+
+    torch.manual_seed(1)
+    model, batch = nn.Linear(6, 5), (torch.randn(32, 6), torch.arange(32) % 5)
+    formats = Formats(grad_activation=("fp_6_9_0", f"fp_5_2_0_backward:{rounding}"))
+    made = uniform(trace(model, loss, batch), formats=formats)
+    eager, compiled = (assign(copy.deepcopy(model), loss, made, promote=None) for _ in range(2))
+    run = compiled.compiled(*batch, backend="aot_eager")
+    for each, assigned in ((eager, eager), (run, compiled)):
+        torch.manual_seed(2)
+        (each(*batch) * 2.0**20).backward()
+        assigned.step()
+    assert eager.model.weight.grad.isfinite().all()
+    for p, q in zip(eager.model.parameters(), compiled.model.parameters(), strict=True):
+        assert_bit_equal(q.grad, p.grad)
+    for assigned in (eager, compiled):
+        assigned.step()
+    assert compiled.counts == eager.counts
+    assert not any(f"loss.{op}.GY" in eager.counts for op in ("add", "nll_loss", "mean"))
 
 
 def codes_kept_by(partition: Any) -> Any:

@@ -1,0 +1,194 @@
+"""The gradient of the loss's own value, which is rounded nowhere: not in the value, and not in the
+scalars that it is the sum of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lpkernels.techniques.assignment import (
+    Formats,
+    Promoter,
+    assign,
+    audit,
+    group,
+    trace,
+    uniform,
+)
+from lpkernels.techniques.assignment.running._plan import Plan, planned
+from lpkernels.techniques.loss_scaling import LossScaler
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import Computes
+from tests.techniques.assignment.running.runs import assigned_of, gradients
+
+Loss = Callable[[Any, Tensor], Tensor]
+#: A scale that the paper's 8 bits, which end at 114,688, do not hold. Gradients of results are
+#: smaller by the number of examples.
+LARGE = 2.0**20
+
+
+def batch_of(examples: int = 32) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(examples, 6), torch.arange(examples) % 5
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+
+
+def ce(y: Tensor, t: Tensor) -> Tensor:
+    return F.cross_entropy(y, t)
+
+
+def decay(y: Tensor) -> Tensor:
+    return y.square().mean()
+
+
+def in_place(y: Tensor, t: Tensor) -> Tensor:
+    total = decay(y)
+    total += ce(y, t)
+    return total
+
+
+# By name: a loss, and the operations whose gradients are its own.
+PASSING: dict[str, tuple[Loss, set[str]]] = {
+    "one": (ce, {"nll_loss"}),
+    "a mean of many": (lambda y, t: F.cross_entropy(y, t, reduction="none").mean(), {"mean"}),
+    "a sum of two": (lambda y, t: ce(y, t) + decay(y), {"add", "nll_loss", "mean"}),
+    "Python's sum": (
+        lambda y, t: sum([ce(y, t), decay(y)], torch.zeros(())),
+        {"add", "add_1", "nll_loss", "mean"},
+    ),
+    "in place": (in_place, {"add", "nll_loss", "mean"}),
+    "a difference": (
+        lambda y, t: -(1.0 - ce(y, t) - decay(y)), {"neg", "sub", "rsub", "nll_loss", "mean"},
+    ),
+    "another shape": (lambda y, t: (ce(y, t).reshape(1) + decay(y)).sum().squeeze().clone(),
+                      {"sum", "add", "nll_loss", "mean"}),
+}  # fmt: skip
+# Losses whose parts have gradients of their own.
+CHANGING: dict[str, tuple[Loss, set[str]]] = {
+    "a factor": (lambda y, t: ce(y, t) + 0.3 * decay(y), {"add", "nll_loss", "mul"}),
+    "alpha": (lambda y, t: torch.sub(ce(y, t), decay(y), alpha=0.5), {"sub"}),
+    "twice": (lambda y, t: (lambda a: a + a)(ce(y, t)), {"add"}),
+    "read elsewhere": (lambda y, t: (lambda a: a + a * a)(ce(y, t)), {"add", "mul"}),
+    "one of many": (
+        lambda y, t: ce(y, t) + F.cross_entropy(y, t, reduction="none")[0], {"add", "nll_loss"},
+    ),
+    "many copies of one": (lambda y, t: ce(y, t).expand(3).sum(), {"sum"}),
+    "many": (lambda y, t: y.square().sum() + ce(y, t), {"add", "sum", "nll_loss"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "ops"), (PASSING | CHANGING).values(), ids=PASSING | CHANGING)
+def test_which_gradients_are_the_loss_s_own(loss: Loss, ops: set[str]) -> None:
+    plan = planned(network(), loss, batch_of(), grad=True)
+    assert plan.passed == {f"loss.{op}.GY" for op in ops}
+
+
+ROUNDINGS = {
+    "nearest": Formats(),
+    "stochastic": Formats(grad_activation=("fp32", "e5m2:stochastic")),
+}
+
+
+@pytest.mark.parametrize("fan_out", ["sum", "branches"])
+@pytest.mark.parametrize("formats", ROUNDINGS.values(), ids=ROUNDINGS)
+@pytest.mark.parametrize("loss", [loss for loss, _ in (PASSING | CHANGING).values()],
+                         ids=PASSING | CHANGING)  # fmt: skip
+def test_no_bit_changes_at_a_scale_that_the_format_holds(
+    loss: Loss, formats: Formats, fan_out: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, batch = network(), batch_of()
+    made = uniform(trace(model, loss, batch), formats=formats)
+
+    def found(scale: float) -> dict[str, Tensor]:
+        assigned = assign(model, loss, made, promote=None, fan_out=fan_out)
+        return {name: grad.clone() for name, grad in gradients(assigned, batch, scale)[1].items()}
+
+    scales = (2.0**10, 2.0**15)
+    passed = [found(scale) for scale in scales]
+    # The same with every gradient rounded.
+    monkeypatch.setattr(Plan, "passed", frozenset())
+    for scale, before in zip(scales, passed, strict=True):
+        for name, gradient in found(scale).items():
+            assert_bit_equal(before[name], gradient)
+
+
+@pytest.mark.parametrize("fan_out", ["sum", "branches"])
+@pytest.mark.parametrize("loss", [loss for loss, _ in PASSING.values()], ids=PASSING)
+def test_a_scale_beyond_the_format_trains(loss: Loss, fan_out: Any) -> None:
+    model, batch = network(), batch_of()
+    ops = trace(model, loss, batch)
+    assigned = assign(model, loss, uniform(ops), promote=None, fan_out=fan_out)
+    found = gradients(assigned, batch, LARGE)[1]
+    assert all(grad.isfinite().all() and grad.any() for grad in found.values())
+    assert audit(assigned, batch).departures == ()
+
+
+def test_a_part_with_a_factor_has_a_gradient_of_its_own():
+    loss, batch = CHANGING["a factor"][0], batch_of()
+    assigned = assigned_of(network(), batch, 1.0, loss)
+    seen: dict[str, float] = {}
+    assigned._table.told = lambda key, _, after: seen.update({key: float(after.flatten()[0])})
+    gradients(assigned, batch, 1024.0)
+    # 307.2 lies between 256 and 320, the numbers of 2 bits of mantissa.
+    assert [seen[f"loss.{op}.GY"] for op in ("add", "nll_loss", "mul", "mean")] == [
+        1024.0, 1024.0, 1024.0, 320.0,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("as_object", [False, True], ids=["dict", "object"])
+def test_a_loss_inside_the_model_s_output(as_object: bool) -> None:
+    def forward(m: Any, x: Tensor, target: Tensor) -> Any:
+        logits = m.layers(x)
+        found = {"loss": F.cross_entropy(logits, target), "logits": logits}
+        return SimpleNamespace(**found) if as_object else found
+
+    x, target = batch_of()
+    batch = ((x, target), None)
+    model = Computes(forward, layers=network())
+    assigned = assigned_of(model, batch, 1.0, lambda out, _: out.loss if as_object else out["loss"])
+    found = gradients(assigned, batch, LARGE)[1]
+    outside = assigned_of(network(), (x, target), 1.0)
+    expected = gradients(outside, (x, target), LARGE)[1]
+    for name, gradient in expected.items():
+        assert gradient.isfinite().all()
+        assert_bit_equal(found[f"layers.{name}"], gradient)
+
+
+def test_its_tensor_has_its_price_and_promotes_nothing():
+    model, batch = network(), batch_of()
+    ops = trace(model, ce, batch)
+    made = uniform(ops)
+    assert made.is_low("loss.nll_loss.GY")
+    assert sum(each.numel for each in made.groups) == sum(each.numel for each in group(ops))
+    promoter = Promoter(made, 0.01, whole_group=True)
+    assigned = assign(model, ce, made, promote=promoter)
+    for _ in range(3):
+        gradients(assigned, batch, 2.0**127)
+        assert assigned.step() == ()
+    assert assigned.counts["2.GY"].overflow > 0
+    assert "loss.nll_loss.GY" not in assigned.counts
+
+
+@pytest.mark.parametrize("loss", [loss for loss, _ in PASSING.values()], ids=PASSING)
+def test_a_loss_scale_grows_beyond_the_format(loss: Loss) -> None:
+    batch = batch_of()
+    assigned = assigned_of(network(), batch, 1.0, loss)
+    scaler = LossScaler(init_scale=2.0**15, growth_interval=1)
+    optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        scaler.scale(assigned(*batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assigned.step()
+    assert scaler.get_scale() == 2.0**18
