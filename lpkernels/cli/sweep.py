@@ -24,6 +24,9 @@ from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.experiments.workloads.workload import Metric
 
+# A cell that makes no step for longer is worth a word.
+_IDLE_SECONDS = 120.0
+
 app = typer.Typer(
     name="sweep",
     help="Many training runs as one experiment: run, status, table, plot.\n\n"
@@ -125,10 +128,14 @@ def status(
     waiting = found.results.missing - len(found.running) - len(found.begun)
     counts += [f"{len(found.running)} running", f"{len(found.begun)} begun", f"{waiting} waiting"]
     console.print(f"{found.results.header['cells']} cells: {', '.join(counts)}", highlight=False)
-    for cell, owner, share in found.running:
-        console.print(f"running: {cell.label()}: {share:.0%}, {owner}", markup=False)
+    for cell, owner, share, idle in found.running:
+        hangs = f", no step for {idle / 60:.0f} min" if idle > _IDLE_SECONDS else ""
+        console.print(f"running: {cell.label()}: {share:.0%}, {owner}{hangs}")
     for cell in found.begun:
-        console.print(f"begun: {cell.label()}", markup=False)
+        console.print(f"begun: {cell.label()}")
+    if found.strangers:
+        names = ", ".join(found.strangers)
+        console.print(f"passed over, not of a sweep: {names}", soft_wrap=True, highlight=False)
     _show_failed(found.results)
     _show_others(found.results)
 
@@ -224,7 +231,7 @@ def _summaries(
 
 
 def _show_failed(results: Results) -> int:
-    """Says which cells failed and why; returns how many."""
+    """Says which cells failed or cannot be read, and why; returns how many."""
     failed = [result for result in results.results if result.status == "failed"]
     for result in failed:
         where = ", ".join([result.arm, *(f"{k} {v}" for k, v in result.axes)])
@@ -234,7 +241,9 @@ def _show_failed(results: Results) -> int:
             highlight=False,
             markup=False,
         )
-    return len(failed)
+    for text in results.broken:
+        console.print(f"broken: {text}", soft_wrap=True, highlight=False)
+    return len(failed) + len(results.broken)
 
 
 def _show_others(results: Results) -> None:

@@ -95,6 +95,7 @@ Format = FloatFormat | FixedFormat | AffineFormat | BlockFormat
 _FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
 _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
 _BLOCK_NAME = re.compile(r"block(\d+)(?:_axis(-?\d+))?_(e\d.*|fp.*)")
+_LONGEST = 64
 # A name of each kind.
 _EXAMPLES = ("bf16", "fp8_e4m3", "e5m10", "fixed8_f4", "affine8", "block32_fp8_e4m3")
 
@@ -113,6 +114,11 @@ def parse_format(name: str) -> Format:
         raise TypeError(
             f"parse_format: the name must be a str such as 'e4m3fn', got {name!r} "
             f"({type(name).__name__})"
+        )
+    if len(name) > _LONGEST:
+        raise ValueError(
+            f"parse_format: no name has more than {_LONGEST} characters, got {len(name)}, which "
+            f"begin with {name[:20]!r}"
         )
     return _parse(name)
 

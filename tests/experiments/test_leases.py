@@ -60,6 +60,15 @@ def test_a_lease_is_made_once_and_says_who_holds_it(tmp_path: Path) -> None:
         note = Note.read(path)
         assert note is not None and (note.done, note.total) == (3, 7)
         assert path.stat().st_size == size
+        # It lives, but its work has made no step since.
+        lease._stepped -= 300
+        lease._update(flush=False)
+        note = Note.read(path)
+        assert note is not None and 300 <= note.idle < 400
+        lease.show(4, 7)
+        lease._update(flush=False)
+        note = Note.read(path)
+        assert note is not None and note.idle < 100
     assert Watch().is_over(path)
     note = Note.read(path)
     assert note is not None and note.state == RELEASED

@@ -414,3 +414,8 @@ def test_refusals_say_what_and_how(build, error, message):
 def test_formats_are_frozen():
     with pytest.raises(AttributeError):
         formats.FP16.exp_bits = 6
+
+
+def test_a_name_of_a_million_characters_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="no name has more than 64 characters, got 1000002, which"):
+        parse_format("e5" + "m" * 10**6)

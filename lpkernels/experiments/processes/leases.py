@@ -106,7 +106,7 @@ class Owner:
 @dataclass(frozen=True)
 class Note:
     """What a lease's file says: who holds it, in whose service (the lease of a command), for how
-    long, and how far the work is."""
+    long, how far the work is, and for how many seconds it has made no step by the owner's clock."""
 
     owner: Owner
     run: str
@@ -115,6 +115,7 @@ class Note:
     token: str
     done: int = 0
     total: int = 0
+    idle: float = 0.0
 
     @staticmethod
     def parse(data: bytes) -> "Note | None":
@@ -155,13 +156,13 @@ class Lease:
     def __init__(self, path: Path, seconds: float = SECONDS, run: str = "") -> None:
         self._note: dict[str, Any] = {
             "owner": vars(Owner.here()), "run": run, "seconds": seconds, "state": HELD,
-            "token": uuid.uuid4().hex, "count": 0, "done": 0, "total": 0,
+            "token": uuid.uuid4().hex, "count": 0, "done": 0, "total": 0, "idle": 0.0,
         }  # fmt: skip
         self.path = path
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._shown = time.monotonic()
+        self._shown = self._stepped = time.monotonic()
         try:
             self._write()
         except OSError:
@@ -172,6 +173,7 @@ class Lease:
 
     def _write(self) -> None:
         self._note["count"] += 1
+        self._note["idle"] = round(time.monotonic() - self._stepped, 1)
         text = json.dumps(self._note, separators=(",", ":"))
         os.pwrite(self._file, text.encode().ljust(_SIZE), 0)
 
@@ -195,7 +197,7 @@ class Lease:
 
     def show(self, done: int, total: int) -> None:
         """Notes how far the work is."""
-        now = time.monotonic()
+        now = self._stepped = time.monotonic()
         if now - self._shown >= _SHOWN_EVERY:
             self._shown = now
             self._update(flush=False, done=done, total=total)

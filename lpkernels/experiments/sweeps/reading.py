@@ -14,7 +14,7 @@ from lpkernels.experiments.sweeps.places import LEASE, LOG, Places, read_cell
 from lpkernels.experiments.sweeps.results import Result
 from lpkernels.experiments.sweeps.sources import cell_name, config_digits, version_of
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
-from lpkernels.experiments.workloads.workload import ACCURACY
+from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
 KIND = "sweep-results"
 SCHEMA = 1
@@ -27,11 +27,13 @@ class Results(NamedTuple):
         cells), environments (where they ran, each once), cells (how many there should be).
     results: of the cells that came to an end, in the order of the specification.
     others: how many finished cells of other versions lie in the folder, by version.
+    broken: why the records of cells cannot be read that came to an end.
     """
 
     header: Record
     results: list[Result]
     others: dict[str, int]
+    broken: tuple[str, ...] = ()
 
     @property
     def spec(self) -> SweepSpec:
@@ -40,19 +42,22 @@ class Results(NamedTuple):
     @property
     def missing(self) -> int:
         """How many cells have no result yet."""
-        return int(self.header["cells"]) - len(self.results)
+        return int(self.header["cells"]) - len(self.results) - len(self.broken)
 
 
 class Status(NamedTuple):
     """How far a sweep is.
 
-    running: the cells that are held, each with its owner and the share that is done.
+    running: the cells that are held, each with its owner, the share that is done, and for how many
+        seconds it has made no step: an owner that lives may hang all the same.
     begun: those that no worker holds, but whose next one goes on from a checkpoint or tries again.
+    strangers: what lies in the folder and is no sweep's; nobody looks into it.
     """
 
     results: Results
-    running: list[tuple[Cell, str, float]]
+    running: list[tuple[Cell, str, float, float]]
     begun: list[Cell]
+    strangers: list[str]
 
     def count(self, status: str) -> int:
         return sum(result.status == status for result in self.results.results)
@@ -67,8 +72,7 @@ def read_results(path: str | Path, *, sources: str = "") -> Results:
             where there is none of it the only other version.
     Raises:
         FileNotFoundError: neither is there.
-        ValueError: they hold something else, or a cell's record is damaged; of several other
-            versions none was chosen.
+        ValueError: they hold something else; of several other versions none was chosen.
     """
     places = _places(Path(path))
     if places is None:
@@ -77,11 +81,14 @@ def read_results(path: str | Path, *, sources: str = "") -> Results:
     cells = all_cells(specs)
     ended = places.finished() | places.given_up()
     names = _names(cells, ended, sources)
-    results = [
-        _result(read_cell(places.settled(name)), cell)
-        for name, cell in names.items()
-        if name in ended
-    ]
+    results, broken = [], []
+    for name in filter(ended.__contains__, names):
+        try:
+            read = read_cell(places.settled(name))
+        except ValueError as error:
+            broken.append(f"{names[name].label()}: {error}")
+        else:
+            results.append(_result(read, names[name]))
     chosen = set(map(version_of, names))
     others = Counter(version_of(name) for name in ended if version_of(name) not in chosen)
     header: Record = {
@@ -93,7 +100,7 @@ def read_results(path: str | Path, *, sources: str = "") -> Results:
         "sources": sorted(chosen),
         "cells": len(cells),
     }
-    return Results(header, results, dict(others))
+    return Results(header, results, dict(others), tuple(broken))
 
 
 def _places(path: Path) -> Places | None:
@@ -158,6 +165,8 @@ def _metric_and_environments(folders: Sequence[Path]) -> Record:
         except (OSError, ValueError):
             # A cell that failed before its run began.
             continue
+        if not isinstance(header, dict):
+            continue
         metric = metric or header.get("metric")
         found = header.get("environment")
         if found and found not in environments:
@@ -176,7 +185,7 @@ def write_results(results: Results, path: str | Path) -> Path:
 
 def _read_file(path: Path) -> Results:
     found = read_records(path)
-    header = found[0] if found else {}
+    header = found[0] if found and isinstance(found[0], dict) else {}
     if header.get("kind") != KIND or header.get("schema") != SCHEMA:
         raise ValueError(
             f"{path}: expected results that `lpkernels sweep table --export` wrote, schema "
@@ -184,17 +193,27 @@ def _read_file(path: Path) -> Results:
         )
     try:
         SweepSpec.from_dict(header["spec"])
-    except (TypeError, ValueError) as error:
+        Metric(**header["metric"]), int(header["cells"])
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: this version of lpkernels cannot read its specification; read it with the "
             f"one that wrote it: {error}"
         ) from error
     others = header.pop("others", {})
-    results = []
-    for record in found[1:]:
-        values: dict[str, Any] = {k: v for k, v in record.items() if k != "type"}
-        results.append(Result(**{**values, "axes": tuple(values["axes"].items())}))
-    return Results(header, results, others)
+    return Results(header, [_line(path, i, found[i]) for i in range(1, len(found))], others)
+
+
+def _line(path: Path, number: int, record: Any) -> Result:
+    """The result of a line of a file, which somebody may have edited."""
+    try:
+        values = {k: v for k, v in record.items() if k != "type"}
+        result = Result(**{**values, "axes": tuple(values["axes"].items())})
+        sound = isinstance(result.values, dict) and isinstance(result.seed, int)
+        if sound and all(isinstance(each, str) for each in (result.arm, result.status)):
+            return result
+    except (AttributeError, KeyError, TypeError):
+        pass
+    raise ValueError(f"{path}: line {number + 1} is not the result of a cell; export it again")
 
 
 def read_status(folder: str | Path) -> Status:
@@ -214,7 +233,8 @@ def read_status(folder: str | Path) -> Status:
             continue
         note = Note.read(places.at(name, tries[name][-1]) / LEASE)
         if note is not None and note.state == HELD and not note.owner.surely_dead():
-            running.append((cell, str(note.owner), note.done / max(note.total, 1)))
+            share = note.done / max(note.total, 1)
+            running.append((cell, str(note.owner), share, note.idle))
         else:
             begun.append(cell)
-    return Status(results, running, begun)
+    return Status(results, running, begun, places.strangers())

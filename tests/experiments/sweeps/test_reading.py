@@ -79,3 +79,36 @@ def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
         run_sweep(toy.spec(), tmp_path, jobs=1, train=nothing)
     results = read_results(tmp_path)
     assert results.results == [] and results.missing == 4
+
+
+def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
+    spec = toy.spec("a", "b", seeds=2)
+    whole = run_sweep(spec, tmp_path, jobs=1, train=toy.train)
+    cells = Places(tmp_path).cells
+    spoiled = {
+        result.cell: text for result, text in zip(whole.results[:3], ["{", "[]", "{}"], strict=True)
+    }
+    for name, text in spoiled.items():
+        (cells / name / "cell.json").write_text(text)
+    (tmp_path / "work" / "Thumbs.db").touch()
+    found = run_sweep(spec, tmp_path, jobs=1, train=toy.train)
+    assert found.results == whole.results[3:] and found.missing == 0
+    assert len(found.broken) == 3 and "a, seed 0: " in found.broken[0]
+    assert all("expected the record of a cell" in text for text in found.broken)
+    status = read_status(tmp_path)
+    assert status.strangers == ["work/Thumbs.db"] and status.results == found
+
+
+@pytest.mark.parametrize(
+    "line", ["[]", "{}", '{"arm": 1}', '{"arm": "a", "axes": [], "seed": 0, "status": "finished"}']
+)
+def test_a_damaged_file_of_results_is_one_sentence(tmp_path: Path, line: str) -> None:
+    results = run_sweep(toy.spec("a", seeds=1), tmp_path / "out", jobs=1, train=toy.train)
+    path = write_results(results, tmp_path / "results.jsonl")
+    header, *_ = path.read_text().splitlines()
+    path.write_text(f"{header}\n{line}\n{line}\n")
+    with pytest.raises(ValueError, match=r"results.jsonl: line 2 is not the result of a cell"):
+        read_results(path)
+    path.write_text(f"{line}\n{line}\n")
+    with pytest.raises(ValueError, match=r"results.jsonl: expected results that"):
+        read_results(path)

@@ -265,10 +265,11 @@ def in_threads(*calls: Any) -> Iterator[None]:
 def test_the_status_says_what_runs(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=1, epochs=40)
     with in_threads(partial(run, spec, tmp_path, train=toy.slow(0.04))):
-        while not any(cell for cell, _, share in _running(tmp_path) if share > 0):
+        while not any(share > 0 for _, _, share, _ in _running(tmp_path)):
             time.sleep(0.02)
-        (cell, owner, share), *others = _running(tmp_path)
+        (cell, owner, share, idle), *others = _running(tmp_path)
         assert cell.arm == "a" and "process" in owner and 0 < share < 1 and not others
+        assert 0 <= idle < 60
     status = read_status(tmp_path)
     assert status.count("finished") == 2 and status.running == [] and status.begun == []
 
