@@ -1,5 +1,6 @@
 """Checkpoints: whole at any moment, and data alone."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -103,3 +104,15 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_missing_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"expected a checkpoint at .*none\.pt"):
         read_checkpoint(tmp_path / "none.pt")
+
+
+def test_what_torch_says_of_a_full_disk_is_the_systems_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(state: Any, to: BinaryIO) -> None:
+        raise RuntimeError("[enforce fail] . PytorchStreamWriter failed writing file data/0")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left on device") as error:
+        write_checkpoint(tmp_path / "a.pt", {"step": 3})
+    assert error.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
