@@ -79,6 +79,7 @@ def assign(
         f"kept for backward, as the trace predicts: {bytes_text(kept.bytes)}, of which "
         f"{bytes_text(kept.packed)} are codes",
         highlight=False,
+        soft_wrap=True,
     )
     if save is not None:
         made.save(save)

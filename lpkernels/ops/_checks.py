@@ -228,8 +228,7 @@ def add_bias(
     product(op, made, total, bias, seed, role)
     require(-total.dim() <= channels < total.dim(), op, "channels of a dimension", channels)
     moved = total.movedim(channels, -1).shape
-    right = bias.dim() >= 1 and bias.shape[-1] == moved[-1] and bias.dim() <= len(moved)
-    right = right and all(
+    right = bias.dim() <= len(moved) and all(
         one in (1, size) for one, size in zip(bias.shape[::-1], moved[::-1], strict=False)
     )
     got = f"{tuple(bias.shape)} for {tuple(total.shape)}, channels={channels}"

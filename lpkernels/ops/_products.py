@@ -166,7 +166,7 @@ def _add_bias_impl(
     sums = moved.clone(memory_format=torch.contiguous_format)
     rows = sums.view(-1, moved.shape[-1])
     addend = without_grad(bias)
-    if addend.dim() > 1:
+    if addend.dim() != 1 or addend.shape != moved.shape[-1:]:
         addend = addend.expand(moved.shape).reshape(rows.shape)
     # This addition has no operands, and every backend makes it.
     plain = made.acc[: InAccumulator.PLAIN]
