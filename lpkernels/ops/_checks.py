@@ -1,15 +1,14 @@
 """What the operators ask of their arguments, since exported programs and torch.ops reach them with
 anything. The kernels behind them believe shapes, dtypes and integers.
 
-Public functions have checked before, with messages for their users; these checks cost a product of
-16 x 16 x 16 a few percent of its time.
+Public functions check before, with messages for their users.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,17 +22,16 @@ from lpkernels.arithmetic import (
     step_from_numbers,
     update_rounding_from_ints,
 )
-from lpkernels.arithmetic.integers import NATIVE, InAccumulator, InQuantizer, has_running_sum
+from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import BINS, COUNTS, UpdateTensors
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.integers import AFFINE, KIND, code_bits, takes_scales
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._rows import Ints
-from lpkernels.rounding import STOCHASTIC
 
 _FLOAT32 = torch.float32
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float64))
 # Sizes and strides of convolutions are multiplied as 64-bit integers.
 _MOST = 2**31
 _DESCRIPTIONS = 4096
@@ -56,28 +54,41 @@ class Sums(NamedTuple):
     suffix: str
 
 
-@lru_cache(_DESCRIPTIONS)
-def _sums(acc: Ints) -> Sums:
-    made = _described("Accumulator", accumulator_from_ints, acc)
-    suffix = "" if has_running_sum(acc) else "_ordered"
-    suffix = "_operands" if len(acc) > InAccumulator.PLAIN else suffix
-    return Sums(acc, acc[InAccumulator.ORDER] == NATIVE, made.is_stochastic, suffix)
+class Rounds(NamedTuple):
+    """A quantizer as the operators need it; fuses: whether a product may apply it itself."""
+
+    ints: Ints
+    axis: int | None
+    draws: bool
+    fuses: bool
 
 
-@lru_cache(_DESCRIPTIONS)
-def _quantizer(ints: Ints) -> Ints:
-    _described("Quantizer", quantizer_from_ints, ints)
-    return ints
+K = TypeVar("K")
 
 
-@lru_cache(_DESCRIPTIONS)
-def _format(ints: Ints) -> Ints:
-    _described("format", format_from_ints, ints)
-    return ints
+def _by_identity(make: Callable[[Ints], K]) -> Callable[[Sequence[int]], K]:
+    """make, which is called once for equal integers, and of a tuple seen before looks up nothing
+    but its address: its hash would take longer than all other checks of a small product."""
+    # A tuple is kept with what was made of it, so no other one has its address.
+    found: dict[int, tuple[Ints, K]] = {}
+    made = lru_cache(_DESCRIPTIONS)(make)
+
+    def get(ints: Sequence[int]) -> K:
+        known = found.get(id(ints))
+        if known is not None and known[0] is ints:
+            return known[1]
+        result = made(tuple(ints))
+        if type(ints) is tuple:
+            if len(found) >= _DESCRIPTIONS:
+                found.clear()
+            found[id(ints)] = (ints, result)
+        return result
+
+    return get
 
 
 def _described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
-    """What the integers describe; others than its own would be believed by the kernels."""
+    """The object of which these are the integers; the kernels would believe any others."""
     try:
         made = make(ints)
         if made.to_ints() == ints:
@@ -87,53 +98,62 @@ def _described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
     raise ValueError(f"lpkernels: expected the integers of a {kind}'s to_ints(), got {ints}")
 
 
-# What was found by the tuple itself: its hash would take longer than all other checks. A tuple is
-# kept with what was found, so no other one has its address.
-_found: dict[int, Sums] = {}
+@_by_identity
+def sums(acc: Ints) -> Sums:
+    made = _described("Accumulator", accumulator_from_ints, acc)
+    suffix = "" if has_running_sum(acc) else "_ordered"
+    suffix = "_operands" if len(acc) > InAccumulator.PLAIN else suffix
+    return Sums(acc, acc[InAccumulator.ORDER] == NATIVE, made.is_stochastic, suffix)
 
 
-def sums(acc: Sequence[int]) -> Sums:
-    """Raises ValueError: the integers are no accumulator's."""
-    known = _found.get(id(acc))
-    if known is not None and known.acc is acc:
-        return known
-    known = _sums(tuple(acc))
-    if known.acc is acc:
-        if len(_found) >= _DESCRIPTIONS:
-            _found.clear()
-        _found[id(acc)] = known
-    return known
+@_by_identity
+def rounds(ints: Ints) -> Rounds:
+    made = _described("Quantizer", quantizer_from_ints, ints)
+    draws = made.is_stochastic
+    return Rounds(ints, axis_of(ints), draws, not (draws or takes_scales(ints)))
+
+
+@_by_identity
+def packs(ints: Ints) -> Ints:
+    _described("format", format_from_ints, ints)
+    require(ints[KIND] != AFFINE, "pack", "a format that has codes", ints)
+    return ints
 
 
 def quantizer(
     op: str, ints: Sequence[int], x: Tensor, seed: Tensor | None, role: int, site: int
 ) -> Ints:
     """The quantizer of the whole tensor x."""
-    known = _quantizer(tuple(ints))
-    require(x.dtype in _FLOATS, op, "values in float16, bfloat16, float32 or float64", x.dtype)
-    axis, dims = axis_of(known), max(x.dim(), 1)
-    require(axis is None or -dims <= axis < dims, op, f"an axis of {dims} dimensions", axis)
-    require(0 <= site < _MOST, op, "a site from 0 up", site)
-    _draws(op, known[InQuantizer.ROUNDING] == STOCHASTIC, seed, role)
-    return known
+    known = rounds(ints)
+    if x.dtype not in _FLOATS:
+        require(False, op, "values in float16, bfloat16, float32 or float64", x.dtype)
+    if known.axis is not None:
+        _axis(op, known.axis, x.dim())
+    if not 0 <= site < _MOST:
+        require(False, op, "a site from 0 up", site)
+    _draws(op, known.draws, seed, role)
+    return known.ints
+
+
+def _axis(op: str, axis: int, dims: int) -> None:
+    dims = max(dims, 1)
+    require(-dims <= axis < dims, op, f"an axis of {dims} dimensions", axis)
 
 
 def packable(ints: Sequence[int], dims: int) -> Ints:
     """The format of codes of a tensor of so many dimensions."""
-    known = _format(tuple(ints))
-    axis, dims = axis_of(known), max(dims, 1)
-    require(known[KIND] != AFFINE, "pack", "a format that has codes", known)
-    require(axis is None or -dims <= axis < dims, "pack", f"an axis of {dims} dimensions", axis)
+    known = packs(ints)
+    axis = axis_of(known)
+    if axis is not None:
+        _axis("pack", axis, dims)
     return known
 
 
 def fused(op: str, *quantizers: Sequence[int]) -> None:
     """The quantizers that a product may apply itself."""
     for ints in quantizers:
-        if len(ints):
-            known = _quantizer(tuple(ints))
-            own = not takes_scales(known) and known[InQuantizer.ROUNDING] != STOCHASTIC
-            require(own, op, "quantizers without scales and draws", known)
+        if ints and not rounds(ints).fuses:
+            require(False, op, "quantizers without scales and draws", ints)
 
 
 def _draws(op: str, draws: bool, seed: Tensor | None, role: int) -> None:
@@ -147,14 +167,14 @@ def _draws(op: str, draws: bool, seed: Tensor | None, role: int) -> None:
 
 
 def product(
-    op: str, made: Sums, first: Tensor, second: Tensor, seed: Tensor | None, role: int
+    op: str, first: Tensor, second: Tensor, acc: Sequence[int], seed: Tensor | None, role: int
 ) -> None:
-    """What is asked of every product."""
+    """Refuses wrong arguments that every product has."""
     if first.dtype is not _FLOAT32 or second.dtype is not _FLOAT32:
         require(False, op, "operands in float32", f"{first.dtype} and {second.dtype}")
     if not (first.is_cpu and second.is_cpu) and first.device != second.device:
         require(False, op, "operands on one device", f"{first.device} and {second.device}")
-    _draws(op, made.draws, seed, role)
+    _draws(op, sums(acc).draws, seed, role)
 
 
 def _further(op: str, name: str, x: Tensor, like: Tensor, shape: Sequence[int]) -> None:
@@ -178,54 +198,71 @@ def matmul_initial(op: str, a: Tensor, b: Tensor, initial: Tensor) -> None:
     _further(op, "initial", initial, a, (*batch, a.size(-2), b.size(-1)))
 
 
-def geometry(
-    op: str,
-    image: Sequence[int],
-    kernel: Sequence[int],
-    result: Sequence[int] | None,
-    numbers: Sequence[Any],
-) -> None:
-    """A convolution of an image with a kernel; result: the shape of the result where a tensor has
-    it, which may lack positions at its end."""
+@lru_cache(_DESCRIPTIONS)
+def _conv_size(
+    image: Ints, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> tuple[int, ...]:
+    """The shape of the result of a convolution of an image with a kernel."""
     dims = len(image) - 2
-    *lists, groups = numbers
-    stride, padding, dilation = map(tuple, lists)
-    got = f"{tuple(image)}, {tuple(kernel)}, {stride}, {padding}, {dilation}, groups={groups}"
     right = 1 <= dims <= 3 and len(kernel) == dims + 2
     right = right and all(len(each) == dims for each in (stride, padding, dilation))
     right = right and all(0 <= each < _MOST for each in (*image, *kernel, *padding))
     right = right and all(1 <= each < _MOST for each in (*stride, *dilation, groups))
     right = right and image[1] == kernel[1] * groups and kernel[0] % groups == 0
-    require(right, op, "an image, a kernel and numbers of one convolution", got)
+    got = f"{tuple(image)}, {tuple(kernel)}, {stride}, {padding}, {dilation}, groups={groups}"
+    require(right, "conv", "an image, a kernel and numbers of one convolution", got)
     size = output_size(image[2:], kernel[2:], stride, padding, dilation)
-    if result is None:
-        require(min(size) >= 0, op, "a kernel that fits into the padded image", got)
-        return
-    ends = len(result) == dims + 2 and tuple(result[:2]) == (image[0], kernel[0])
-    ends = ends and all(0 <= n <= most for n, most in zip(result[2:], size, strict=True))
-    expected = f"a result of at most {(image[0], kernel[0], *size)} for {got}"
-    require(ends, op, expected, tuple(result))
+    return (image[0], kernel[0], *size)
+
+
+def _conv(
+    image: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> tuple[int, ...]:
+    numbers = (tuple(stride), tuple(padding), tuple(dilation), groups)
+    return _conv_size(tuple(image), tuple(kernel), *numbers)
+
+
+def _result(op: str, shape: torch.Size, most: tuple[int, ...]) -> None:
+    """The shape of a tensor that is a convolution's result, but for positions at the end."""
+    right = len(shape) == len(most) and shape[:2] == most[:2]
+    right = right and all(n <= size for n, size in zip(shape[2:], most[2:], strict=True))
+    require(right, op, f"a result of at most {most}", tuple(shape))
 
 
 def conv_fprop(op: str, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: Any) -> None:
-    geometry(op, x.shape, w.shape, None, numbers)
+    size = _conv(x.shape, w.shape, *numbers)
+    if min(size[2:]) < 0:
+        require(False, op, "a kernel that fits into the padded image", size)
     if bias is not None:
         _further(op, "bias", bias, x, (w.shape[0],))
 
 
 def conv_dgrad(op: str, g: Tensor, w: Tensor, shape: Sequence[int], *numbers: Any) -> None:
-    geometry(op, shape, w.shape, g.shape, numbers)
+    _result(op, g.shape, _conv(shape, w.shape, *numbers))
 
 
 def conv_wgrad(op: str, x: Tensor, g: Tensor, shape: Sequence[int], *numbers: Any) -> None:
-    geometry(op, x.shape, shape, g.shape, numbers)
+    _result(op, g.shape, _conv(x.shape, shape, *numbers))
 
 
 def add_bias(
-    total: Tensor, bias: Tensor, channels: int, made: Sums, seed: Tensor | None, role: int
+    total: Tensor,
+    bias: Tensor,
+    channels: int,
+    acc: Sequence[int],
+    seed: Tensor | None,
+    role: int,
+    backend: str,
+    result: Sequence[int],
 ) -> None:
     op = "add_bias"
-    product(op, made, total, bias, seed, role)
+    product(op, total, bias, acc, seed, role)
+    fused(op, result)
     require(-total.dim() <= channels < total.dim(), op, "channels of a dimension", channels)
     moved = total.movedim(channels, -1).shape
     right = bias.dim() <= len(moved) and all(

@@ -13,7 +13,7 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.formats.integers import KIND
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_plain, without_grad
-from lpkernels.ops._quantize import METHODS, quantized_like, write_into
+from lpkernels.ops._quantize import METHODS, guard, guard_out, quantized_like, write_into
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE
 
@@ -24,8 +24,18 @@ def _rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     return out
 
 
-def _round_into(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
-    write_into(out, x, quantizer, lambda target: _run(x, target, quantizer, *call))
+def _round_into(x: Tensor, out: Tensor, *call: Any) -> None:
+    write_into(out, x, lambda target: _run(x, target, *call))
+
+
+def _guard(x: Tensor, quantizer: Ints, counts: Tensor | None, limits: Any, *call: Any) -> None:
+    guard(x, quantizer, *call)
+    _checks.counting(x, quantizer, counts, limits)
+
+
+def _guard_out(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
+    _guard(x, quantizer, *call)
+    guard_out(x, out, quantizer)
 
 
 def _run(
@@ -39,15 +49,13 @@ def _run(
     site: int,
     backend: str,
 ) -> None:
-    quantizer = _checks.quantizer("quantize", quantizer, x, seed, role, site)
-    _checks.counting(x, quantizer, counts, limits)
     chosen = backends.select(backend, METHODS[quantizer[KIND]], x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
     if x.dim() == 0:
         x, out = x.view(1), None if out is None else out.view(1)
-    chosen.quantize_counting(x, quantizer, seed, role, site, out, counts, limits)
+    chosen.quantize_counting(x, tuple(quantizer), seed, role, site, out, counts, limits)
     if counts is not None:
         torch.autograd.graph.increment_version(counts)
 
@@ -57,28 +65,33 @@ _quantize_counting = define(
     f"_quantize_counting(Tensor x, int[] quantizer, Tensor(a!) counts, {_CALL}) -> Tensor",
     lambda x, quantizer, *call: quantized_like(x, quantizer),
     _rounded,
+    _guard,
 )
 _quantize_counting_out = define(
     "_quantize_counting_out(Tensor x, Tensor(a!) out, int[] quantizer, Tensor(b!) counts,"
     f" {_CALL}) -> ()",
     lambda x, out, quantizer, *call: None,
     _round_into,
+    _guard_out,
 )
 # Without counts, for compilers that take no missing tensor where one is changed (inductor 2.13).
 _quantize_ranged = define(
     f"_quantize_ranged(Tensor x, int[] quantizer, {_CALL}) -> Tensor",
     lambda x, quantizer, *call: quantized_like(x, quantizer),
     lambda x, quantizer, *call: _rounded(x, quantizer, None, *call),
+    lambda x, quantizer, *call: _guard(x, quantizer, None, *call),
 )
 _quantize_ranged_out = define(
     f"_quantize_ranged_out(Tensor x, Tensor(a!) out, int[] quantizer, {_CALL}) -> ()",
     lambda x, out, quantizer, *call: None,
     lambda x, out, quantizer, *call: _round_into(x, out, quantizer, None, *call),
+    lambda x, out, quantizer, *call: _guard_out(x, out, quantizer, None, *call),
 )
 _count = define(
     f"_count(Tensor x, int[] quantizer, Tensor(a!) counts, {_CALL}) -> ()",
     lambda x, quantizer, *call: None,
     lambda x, quantizer, *call: _run(x, None, quantizer, *call),
+    _guard,
 )
 
 

@@ -53,8 +53,16 @@ def _refuse_vmap(*args: Any) -> Any:
     )
 
 
-def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> Callable[..., Any]:
+def define(
+    schema: str,
+    fake: Callable[..., Any],
+    impl: Callable[..., Any],
+    guard: Callable[..., object] | None = None,
+) -> Callable[..., Any]:
     """Registers one operator for CPU and CUDA tensors and returns what calls it.
+
+    guard refuses wrong arguments of calls by torch: of torch.ops, and of compiled and exported
+    programs. Calls by the package itself that go straight to impl were checked before.
 
     Descriptions are integers or, where torch.compile traces, rows (`_rows`). The call goes to impl
     at once where the dispatcher would do nothing else (`_plain`), which is half the time of a small
@@ -73,9 +81,12 @@ def define(schema: str, fake: Callable[..., Any], impl: Callable[..., Any]) -> C
     def kernel(*args: Any) -> Any:
         if any(args[i] is None for i in needed):
             raise ValueError(f"lpkernels::{name}: expected a tensor, got None")
+        given: Sequence[Any] = args[:count]
         if len(args) > count and args[count] is not None:
-            return impl(*with_rows(args[:count], described, args[count]))
-        return impl(*args[:count])
+            given = with_rows(given, described, args[count])
+        if guard is not None:
+            guard(*given)
+        return impl(*given)
 
     _lib.impl(name, kernel, "CPU")
     _lib.impl(name, kernel, "CUDA")

@@ -48,11 +48,15 @@ def _define_sum(
     def fake(*args: Any) -> Tensor:
         return args[0].new_empty(shape(*args))
 
+    def guard(*args: Any) -> None:
+        first, second, *more, acc, seed, role, _, left, right, result = args
+        _checks.product(op, first, second, acc, seed, role)
+        check(op, first, second, *more)
+        _checks.fused(op, left, right, result)
+
     def impl(*args: Any) -> Tensor:
         first, second, *more, acc, seed, role, backend, left, right, result = args
         made = _checks.sums(acc)
-        _checks.product(op, made, first, second, seed, role)
-        check(op, first, second, *more)
         operands = list(map(without_grad, (first, second, *more)))
         start = {"initial": operands[2]} if starts else {}
         if starts:
@@ -64,10 +68,10 @@ def _define_sum(
         needed = "accumulate" if native_order else op + made.suffix
         chosen = backends.select(backend, needed, first.device)
         native_order = native_order and not chosen.sums_native
-        look_once(op, call[0], operands[:2], (tuple(left), tuple(right)))
+        if len(made.acc) > InAccumulator.PLAIN:
+            look_once(op, made.acc, operands[:2], (tuple(left), tuple(right)))
         fused = NOT_FUSED
         if left or right or result:
-            _checks.fused(op, left, right, result)
             fused = Fused(tuple(left), tuple(right), tuple(result))
         if chosen.fuses and not native_order:
             return getattr(chosen, op)(*operands, *call, fused, **start)
@@ -86,7 +90,7 @@ def _define_sum(
 
     tail = "int[] acc, Tensor? seed, int role, str backend, int[] left, int[] right, int[] result"
     name = f"_{op}_initial" if starts else f"_{op}"
-    return define(f"{name}({operands}, {tail}) -> Tensor", fake, impl)
+    return define(f"{name}({operands}, {tail}) -> Tensor", fake, impl, guard)
 
 
 def _matmul_shape(a: Tensor, b: Tensor, *_: Any) -> Sequence[int]:
@@ -156,8 +160,6 @@ def _add_bias_impl(
     result: Ints,
 ) -> Tensor:
     made = _checks.sums(acc)
-    _checks.add_bias(total, bias, channels, made, seed, role)
-    _checks.fused("add_bias", result)
     chosen = backends.select(backend, "accumulate", total.device)
     out = _like_total(total)
     if total.numel() == 0:
@@ -180,6 +182,7 @@ _add_bias = define(
     " str backend, int[] result) -> Tensor",
     _like_total,
     _add_bias_impl,
+    _checks.add_bias,
 )
 
 

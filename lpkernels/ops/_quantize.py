@@ -43,9 +43,8 @@ def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     return out
 
 
-def write_into(out: Tensor, x: Tensor, quantizer: Ints, write: Callable[[Tensor], None]) -> None:
+def write_into(out: Tensor, x: Tensor, write: Callable[[Tensor], None]) -> None:
     """Writes x, rounded, to out by `write(out)`; out may be x itself or share memory with it."""
-    _checks.written(x, out, result_dtype(x.dtype, quantizer))
     if may_overlap(x, out):
         # Values, and what a scale is taken from, are read while out is written.
         target = torch.empty_like(out)
@@ -73,7 +72,6 @@ def _round_into(
     site: int,
     backend: str,
 ) -> None:
-    quantizer = _checks.quantizer("quantize", quantizer, x, seed, role, site)
     chosen = backends.select(backend, METHODS[quantizer[KIND]], x.device)
     if x.numel() == 0:
         return
@@ -81,7 +79,22 @@ def _round_into(
     if x.dim() == 0:
         # A scalar is a vector of one element, which has an axis for formats that need one.
         x, out = x.view(1), out.view(1)
-    chosen.quantize(x, quantizer, seed, role, site, out)
+    chosen.quantize(x, tuple(quantizer), seed, role, site, out)
+
+
+def guard(x: Tensor, quantizer: Ints, *call: Any) -> None:
+    """Refuses a call that rounds x; call ends in seed, role, site and backend."""
+    _checks.quantizer("quantize", quantizer, x, *call[-4:-1])
+
+
+def guard_out(x: Tensor, out: Tensor, quantizer: Ints, *call: Any) -> None:
+    """Refuses an out into which x cannot be rounded."""
+    _checks.written(x, out, result_dtype(x.dtype, quantizer))
+
+
+def _guard_both(x: Tensor, out: Tensor, *call: Any) -> None:
+    guard(x, *call)
+    guard_out(x, out, *call)
 
 
 # The names of the operations that backends answer for, by the kind of the format.
@@ -90,14 +103,14 @@ _quantize = define(
     "_quantize(Tensor x, int[] quantizer, Tensor? seed, int role, int site, str backend) -> Tensor",
     lambda x, quantizer, *call: quantized_like(x, quantizer),
     rounded,
+    guard,
 )
 _quantize_out = define(
     "_quantize_out(Tensor x, Tensor(a!) out, int[] quantizer, Tensor? seed, int role, int site,"
     " str backend) -> ()",
     lambda x, out, quantizer, *call: None,
-    lambda x, out, quantizer, *call: write_into(
-        out, x, quantizer, lambda target: _round_into(target, x, quantizer, *call)
-    ),
+    lambda x, out, *call: write_into(out, x, lambda target: _round_into(target, x, *call)),
+    _guard_both,
 )
 
 

@@ -36,13 +36,19 @@ def _update_impl(
     if not weights:
         return
     tensors = UpdateTensors(gradients, weights, masters, first, second, steps, counts)
-    shared = (seed, found, scale)
-    _checks.update(tensors, shared, (positions, origins), rounding, numbers)
     chosen = backends.select(backend, "update", weights[0].device)
     call = (positions, origins, tuple(rounding), tuple(numbers), begins)
     chosen.update(tensors, seed, found, scale, *call)
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(weights)
+
+
+def _guard(*args: Any) -> None:
+    *kinds, seed, found, scale, positions, origins, rounding, numbers, _, _ = args
+    tensors = UpdateTensors(*kinds)
+    if tensors.weights:
+        shared = (seed, found, scale)
+        _checks.update(tensors, shared, (positions, origins), rounding, numbers)
 
 
 _update = define(
@@ -52,6 +58,7 @@ _update = define(
     " bool begins, str backend) -> ()",
     lambda *args: None,
     _update_impl,
+    _guard,
 )
 
 
