@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -82,8 +81,11 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
             )
         # A Function that rounds keeps what sees its tensors.
         sees = None if torch.compiler.is_compiling() else getattr(ctx, "sees", None)
-        with torch.no_grad(), nullcontext() if sees is None else seen_again(sees):
-            return backward(ctx, *grads)
+        with torch.no_grad():
+            if sees is None:
+                return backward(ctx, *grads)
+            with seen_again(sees):
+                return backward(ctx, *grads)
 
     return checked
 

@@ -65,24 +65,30 @@ def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    fmt = _checks.packable(fmt, x.dim())
     chosen = backends.select("auto", "pack", x.device)
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
         lost = (values.double() != x) & ~x.isnan()
         if lost.any():
-            name, value = format_from_ints(fmt).name, x[lost][0].item()
+            name, value = format_from_ints(tuple(fmt)).name, x[lost][0].item()
             raise ValueError(
                 f"pack: {name} has no code for {value!r}; round x with lp.quantize first"
             )
-    return chosen.pack(values, fmt)
+    return chosen.pack(values, tuple(fmt))
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
-    fmt = _checks.packable(fmt, len(shape))
-    _checks.codes(codes, packed_bytes(fmt, shape), shape)
     chosen = backends.select("auto", "unpack", codes.device)
-    return chosen.unpack(codes, fmt, list(shape))
+    return chosen.unpack(codes, tuple(fmt), list(shape))
+
+
+def _guard_pack(x: Tensor, fmt: Sequence[int]) -> None:
+    _checks.packable(fmt, x.dim())
+
+
+def _guard_unpack(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> None:
+    known = _checks.packable(fmt, len(shape))
+    _checks.codes(codes, packed_bytes(known, shape), shape)
 
 
 def _pack_row_fake(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
@@ -91,7 +97,9 @@ def _pack_row_fake(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
 
 def _pack_row_impl(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
     """The codes of the quantizer's format, and zeros up to the length that the room has."""
-    codes = _pack_impl(x, row_ints(rows, index)[InQuantizer.FORMAT])
+    fmt = row_ints(rows, index)[InQuantizer.FORMAT]
+    _guard_pack(x, fmt)
+    codes = _pack_impl(x, fmt)
     kept = codes.new_zeros(_bytes(x.shape, *room))
     kept[: codes.numel()] = codes
     return kept
@@ -99,6 +107,7 @@ def _pack_row_impl(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
 
 def _unpack_row_impl(codes: Tensor, rows: Tensor, index: int, shape: Sequence[int]) -> Tensor:
     fmt = row_ints(rows, index)[InQuantizer.FORMAT]
+    _guard_unpack(codes, fmt, shape)
     return _unpack_impl(codes[: packed_bytes(fmt, shape)], fmt, shape)
 
 
@@ -111,11 +120,12 @@ def _encode_row_impl(x: Tensor, flag: Tensor, rows: Tensor, index: int, bits: in
         return x.new_zeros(_bytes(x.shape, bits), dtype=torch.uint8)
 
 
-_pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, _pack_impl)
+_pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, _pack_impl, _guard_pack)
 _unpack = define(
     "_unpack(Tensor codes, int[] format, SymInt[] shape) -> Tensor",
     lambda codes, fmt, shape: codes.new_empty(shape, dtype=torch.float32),
     _unpack_impl,
+    _guard_unpack,
 )
 
 
