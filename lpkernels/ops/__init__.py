@@ -2,9 +2,10 @@
 
 They make emulated arithmetic opaque to torch: torch.compile does not trace into it, fake tensors
 get its shapes, and CPU and CUDA tensors reach the backend chosen for them. Formats, quantizers and
-accumulators cross as integers (``to_ints``). The operators record no gradient and check no
-argument: `lpkernels.functional` does both, and is the only caller. None returns its input or a view
-of it.
+accumulators cross as integers (``to_ints``). The operators record no gradient: that is for
+`lpkernels.functional`, which checks arguments too and is the only caller in the package. Calls by
+torch (torch.ops, compiled and exported programs) are checked here (`_checks`). No operator returns
+its input or a view of it.
 """
 
 from lpkernels import backends
