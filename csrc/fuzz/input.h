@@ -37,8 +37,8 @@ inline int at_ends(int least, int most, Input& in) {
   return in.once_in(2) ? least + further : most - further;
 }
 
-// Any float format of which float32 holds all values: a bias that leaves exponents of 127 and a
-// last place of 2^-149 at most.
+// Any float format whose values float32 holds: its exponents end at 127, and its last place is
+// 2^-149 or larger.
 inline FormatInts any_float(Input& in) {
   using lpk::Specials;
   const int exp_bits = 1 + in.below(8), man_bits = in.below(24), top = (1 << exp_bits) - 1;

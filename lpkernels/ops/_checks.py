@@ -88,7 +88,7 @@ def _by_identity(make: Callable[[Ints], K]) -> Callable[[Sequence[int]], K]:
 
 
 def _described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
-    """The object of which these are the integers; the kernels would believe any others."""
+    """The object that the integers describe, if it has exactly these: kernels believe them."""
     try:
         made = make(ints)
         if made.to_ints() == ints:

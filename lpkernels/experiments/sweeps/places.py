@@ -37,7 +37,7 @@ _NEEDED = {"status": str, "values": dict, "cell": str, "error": str}
 _BEFORE = "before.json"
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
-# Names that a sweep gives: a cell's, a try's, those of leases and of folders that are being made.
+# The names of a sweep's cells, of the tries at them, and of leases and unfinished folders.
 _CELL = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}")
 _TRY = re.compile(rf"({_CELL.pattern})\.(\d{{1,9}})")
 _UNIQUE = re.compile(r"\.?[0-9a-f]{32}")

@@ -100,7 +100,7 @@ class Table:
         return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
 
     def _as_rows(self) -> Tensor:
-        """A row for each key, and two that keep every bit, of which the second draws a seed."""
+        """A row for each key, and two rows that keep every bit; the last row draws a seed."""
         exact = [
             Quantizer("fp32", rounding).to_ints() for rounding in ("nearest_even", "stochastic")
         ]

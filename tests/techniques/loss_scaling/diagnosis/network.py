@@ -51,7 +51,7 @@ def row_of(report: Report, layer: str, kind: str) -> TensorRow:
 
 
 def deep(gain: float) -> nn.Module:
-    """Twelve layers, behind each of which the gradients are about `gain` times as large."""
+    """Twelve layers; each makes the gradients behind it about `gain` times as large."""
     torch.manual_seed(0)
     layers = [nn.Linear(32, 32) for _ in range(12)]
     for layer in layers:
