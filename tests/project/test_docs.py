@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from lpkernels import formats
 from lpkernels.experiments import settings
 from lpkernels.experiments.training.parts import PARTS
 from lpkernels.experiments.workloads.models import FAMILIES
+from tests.support.commands import call
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -113,6 +115,25 @@ def test_commands_of_a_page_have_valid_options(page: Path, line: str):
     for parameter in command.params:
         parameter.callback = parameter.callback and without_files(parameter.callback)
     command.make_context(name, arguments)
+
+
+# A committed record that a command reads, not one that --export would write.
+READ = re.compile(r"(?<!--export )bench/results/\S+")
+READING = [(page, line) for page, line in COMMANDS if READ.search(line)]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), READING, ids=[f"{page.stem}: {line}" for page, line in READING]
+)
+def test_commands_that_read_records_run(
+    page: Path, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "bench/results").mkdir(parents=True)
+    for record in READ.findall(line):
+        shutil.copy(ROOT / record, tmp_path / record)
+    monkeypatch.chdir(tmp_path)
+    result = call(*shlex.split(line))
+    assert result.exit_code == 0, result.output
 
 
 def without_files(check: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
 LAYERS = {
     "_build": set(),
+    "schemas": set(),
     "formats": set(),
     "rng": set(),
     "rounding": {"formats", "rng"},
@@ -24,9 +25,9 @@ LAYERS = {
     "ops": NUMBERS | {"backends"},
     "functional": NUMBERS | {"ops"},
     "nn": NUMBERS | {"functional"},
-    "techniques": NUMBERS | {"functional", "nn"},
+    "techniques": NUMBERS | {"schemas", "functional", "nn"},
     "__init__": NUMBERS | {"backends", "functional", "nn", "techniques"},
-    "experiments": NUMBERS | {"__init__", "reference", "functional", "nn", "techniques"},
+    "experiments": NUMBERS | {"__init__", "schemas", "reference", "functional", "nn", "techniques"},
     "report": NUMBERS | {"__init__", "functional", "nn", "techniques", "experiments"},
 }
 LAYERS["cli"] = set(LAYERS) | {"_build"}
