@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 import lpkernels
 from lpkernels import _build
-from lpkernels.techniques import assignment
+from lpkernels.techniques import assignment, cpt
 
 HEAVY = ("matplotlib", "sklearn", "triton", "typer", "rich", "joblib", "lpkernels._C")
 
@@ -32,6 +33,87 @@ def heavy_modules_after(statement: str) -> list[str]:
         f"{statement}; print(*[n for n in {HEAVY!r} if n in sys.modules.keys() - before])"
     )
     return run(code).split()
+
+
+# What `import lpkernels` leaves out until somebody uses it.
+LATER = (
+    "lpkernels.techniques.",
+    "lpkernels.nn.observing",
+    "lpkernels.reference",
+    "lpkernels.backends.planning",
+)
+MOST = 100
+
+
+def loads_too_much(modules: list[str]) -> list[str]:
+    """What is wrong with the modules of this package that one import loads."""
+    early = [name for name in modules if name.startswith(LATER)]
+    many = [f"{len(modules)} modules, expected at most {MOST}"] if len(modules) > MOST else []
+    return early + many
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """The modules of this package that a new process has after each of these statements."""
+    statements = (
+        "import lpkernels",
+        "lpkernels.techniques.cpt",
+        f"pickle.loads({pickle.dumps(cpt.Precision(8, 8))!r})",
+        "from lpkernels.techniques import pareto, loss_scaling, accumulation",
+        "lpkernels.nn.observing.trace",
+        "lpkernels.reference.exact",
+        "lpkernels.backends.planning.products",
+        "lpkernels.techniques.assignment.assign",
+    )
+    code = "import json, pickle, sys; after = {}\n" + "\n".join(
+        f"{each}; after[{each!r}] = [n for n in sys.modules if n.split('.')[0] == 'lpkernels']"
+        for each in statements
+    )
+    return json.loads(run(f"{code}\nprint(json.dumps(after))"))
+
+
+def test_import_loads_no_technique_and_no_reference(loaded):
+    assert loads_too_much(loaded["import lpkernels"]) == []
+
+
+def test_the_check_sees_what_is_loaded_early_or_too_much(loaded):
+    first, *others = loaded.values()
+    assert len(first) > 50
+    for start in LATER:
+        assert any(name.startswith(start) for name in loads_too_much(others[-1])), start
+    assert f"{len(others[-1])} modules, expected at most {MOST}" in loads_too_much(others[-1])
+
+
+def test_a_technique_is_loaded_alone(loaded):
+    techniques = {
+        name.split(".")[2]
+        for name in loaded["lpkernels.techniques.cpt"]
+        if name.startswith("lpkernels.techniques.")
+    }
+    assert "cpt" in techniques
+    assert not techniques & {"accumulation", "assignment", "loss_scaling", "pareto"}
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        (lpkernels, ["reference", "techniques"]),
+        (lpkernels.nn, ["observing", "Linear"]),
+        (lpkernels.backends, ["planning", "status"]),
+        (lpkernels.techniques, lpkernels.techniques.__all__),
+    ],
+)
+def test_dir_lists_what_is_loaded_on_first_use(package, names):
+    assert {*names, *package.__all__} <= {*dir(package)}
+
+
+def test_a_name_that_no_package_has_is_an_attribute_error():
+    with pytest.raises(
+        AttributeError, match=r"^module 'lpkernels\.techniques' has no attribute 'ctp'$"
+    ):
+        lpkernels.techniques.ctp  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'ctp'"):
+        from lpkernels.techniques import ctp  # noqa: F401
 
 
 def test_import_brings_in_nothing_heavy():

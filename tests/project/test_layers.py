@@ -14,18 +14,19 @@ ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
 LAYERS = {
     "_build": set(),
+    "_first_use": set(),
     "formats": set(),
     "rng": set(),
     "rounding": {"formats", "rng"},
     "arithmetic": {"formats", "rounding", "rng"},
     "recipes": {"formats", "rounding", "rng", "arithmetic"},
     "reference": NUMBERS,
-    "backends": NUMBERS | {"_build", "reference"},
+    "backends": NUMBERS | {"_build", "_first_use", "reference"},
     "ops": NUMBERS | {"backends"},
     "functional": NUMBERS | {"ops"},
-    "nn": NUMBERS | {"functional"},
-    "techniques": NUMBERS | {"functional", "nn"},
-    "__init__": NUMBERS | {"backends", "functional", "nn", "techniques"},
+    "nn": NUMBERS | {"_first_use", "functional"},
+    "techniques": NUMBERS | {"_first_use", "functional", "nn"},
+    "__init__": NUMBERS | {"_first_use", "reference", "backends", "functional", "nn", "techniques"},
     "experiments": NUMBERS | {"__init__", "reference", "functional", "nn", "techniques"},
     "report": NUMBERS | {"__init__", "functional", "nn", "techniques", "experiments"},
 }
