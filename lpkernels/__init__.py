@@ -6,7 +6,7 @@ choose, forward and backward, with the same bits on every backend.
 
 from typing import TYPE_CHECKING
 
-from lpkernels import backends, formats, functional, nn, techniques
+from lpkernels import _build, backends, formats, functional, nn, techniques
 from lpkernels._first_use import on_first_use
 from lpkernels.arithmetic import (
     NATIVE,
@@ -29,7 +29,7 @@ from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
 from lpkernels.recipes import recipe, recipes
 
-__version__ = "0.1.0"
+__version__ = _build.version()
 
 __all__ = [
     "NATIVE",
