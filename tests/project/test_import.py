@@ -153,6 +153,24 @@ def test_import_works_without_the_optional_packages():
     run(BLOCKED.format(names=HEAVY) + "import lpkernels")
 
 
+def test_doctor_and_version_run_on_numpy_and_torch_alone():
+    code = BLOCKED.format(names=HEAVY) + (
+        "from lpkernels.__main__ import main\n"
+        "for asked in ('--version', 'doctor', 'formats'):\n"
+        "    sys.argv[1:] = [asked]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as stop:\n"
+        "        print(stop.code)"
+    )
+    version, torch, *found, stopped = run(code).splitlines()
+    assert version == f"lpkernels {lpkernels.__version__}"
+    assert torch.endswith("backends: reference")
+    (triton,) = (line for line in found if line.startswith("backend triton"))
+    assert triton.endswith("'triton', which is not installed: pip install 'lpkernels[triton]'")
+    assert stopped.startswith('lpkernels: the command needs rich: pip install "lpkernels[lab]"; ')
+
+
 def test_without_the_extension_quantize_runs_on_the_reference():
     code = BLOCKED.format(names=("lpkernels._C",)) + (
         "import torch, lpkernels as lp; "
@@ -173,10 +191,10 @@ def test_without_the_extension_quantize_runs_on_the_reference():
     ],
 )
 def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, match):
-    record = tmp_path / "_build_info.json"
+    record = tmp_path / _build.INFO
     if info is not None:
         record.write_text(info if isinstance(info, str) else json.dumps(info))
-    monkeypatch.setattr(_build, "_INFO", record)
+    monkeypatch.setattr(_build, "_PACKAGE", tmp_path)
     monkeypatch.setitem(sys.modules, "lpkernels._C", None)
     with pytest.raises(ImportError, match=match):
         _build.load_extension()
@@ -184,9 +202,9 @@ def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, ma
 
 
 def test_why_no_cuda_repeats_the_reason_of_the_build(monkeypatch, tmp_path):
-    record = tmp_path / "_build_info.json"
+    record = tmp_path / _build.INFO
     record.write_text(json.dumps({"extension": True, "cuda_reason": "nvcc was not found"}))
-    monkeypatch.setattr(_build, "_INFO", record)
+    monkeypatch.setattr(_build, "_PACKAGE", tmp_path)
     module = SimpleNamespace(has_cuda=False)
     monkeypatch.setitem(sys.modules, "lpkernels._C", module)
     assert _build.why_no_extension() == ""
