@@ -42,7 +42,8 @@ LATER = (
     "lpkernels.reference",
     "lpkernels.backends.planning",
 )
-MOST = 100
+# It leaves room for a few new modules of the core.
+MOST = 105
 
 
 def loads_too_much(modules: list[str]) -> list[str]:
