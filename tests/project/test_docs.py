@@ -193,4 +193,4 @@ def test_readme_lists_the_environment_variables_that_are_read():
     readme = (ROOT / "README.md").read_text()
     listed = set(re.findall(r"^\| `(LPKERNELS_\w+)`", readme, re.MULTILINE))
     assert read <= listed, f"read but not in the README: {sorted(read - listed)}"
-    assert len(listed) == 4
+    assert len(listed) == 5
