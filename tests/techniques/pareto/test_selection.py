@@ -60,8 +60,9 @@ def test_greedy_is_close_to_exhaustive_search(seed: int):
     assert found > best - 0.25
 
 
-def test_after_the_pivots_each_one_adds_most_to_log_det():
-    y = embeddings(3, 12)
+@pytest.mark.parametrize("seed", range(4))
+def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
+    y = embeddings(3, 12, seed)
     chosen = select(y, n=8).tolist()
     for taken in range(3, 8):
         left = np.setdiff1d(np.arange(12), chosen[:taken])
