@@ -27,6 +27,11 @@ HAS_NATIVE := $(VENV)/.has-native-$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))
 demo: $(VENV)/.has-lab $(HAS_NATIVE)
 	$(BIN)/lpkernels demo
 
+# pytest with a time limit of so many seconds for each test: one that hangs fails, with the stacks of its
+# threads. The limit is not in pyproject.toml, because the pytest of `make gpu` may lack the option.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal \
+	--timeout=$(1) --timeout-method=signal
+
 # Most tests are one thread of Python: two processes fill two cores, and one OpenMP thread in each keeps
 # them from fighting; the one that is done first takes tests of the other. Tests of the thread count set
 # it themselves. Where Triton is, its kernels run in its interpreter, which must be chosen before Triton
@@ -35,9 +40,9 @@ test: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
 	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
 	$(BIN)/ctest --test-dir $$build --output-on-failure --parallel 2
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
+	$(call PYTEST,600) --durations=20
 	! $(BIN)/python -c 'import triton' 2>/dev/null || \
-		TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 tests/backends/triton
+		TRITON_INTERPRET=1 $(call PYTEST,600) --durations=10 tests/backends/triton
 
 check: $(VENV)/.has-lab,dev
 	$(BIN)/ruff check .
@@ -57,7 +62,7 @@ bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 # take minutes.
 prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove $(HAS_NATIVE)
 	$(BIN)/python -m proofs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+	$(call PYTEST,3600) -m slow
 
 # This counts how many wrong lines the tests notice, into mutants/results.jsonl, in half an hour.
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)

@@ -108,6 +108,15 @@ void check_mantissas(const FormatInts& ints, int exponent) {
   }
 }
 
+// Of an addition in the outer format.
+double outer_threshold(const lpk::Accumulator& acc, uint32_t site, int64_t row, int64_t col,
+                       uint64_t k) {
+  if (acc.outer_rounding != Rounding::kStochastic) return 0;
+  const uint32_t draw = lpk::random_draw(acc.rng, kSeed, site, static_cast<uint64_t>(row),
+                                         static_cast<uint64_t>(col), k, acc.random_bits);
+  return lpk::stochastic_threshold<double>(draw, acc.random_bits);
+}
+
 // total <- round(total + addend) in the outer format, drawn at a position of its own.
 void check_accumulate(const AccumulatorSpec& spec, Data data, int64_t rows, int64_t cols) {
   Source source(7);
@@ -123,16 +132,31 @@ void check_accumulate(const AccumulatorSpec& spec, Data data, int64_t rows, int6
   std::vector<float> got = total;
   lpk::accumulate_elements(got.data(), addend.data(), rows, cols, spec.ints().data(), first, 2);
   for (int64_t i = 0; i < rows * cols; ++i) {
-    double threshold = 0;
-    if (acc.outer_rounding == Rounding::kStochastic) {
-      const uint32_t draw =
-          lpk::random_draw(acc.rng, kSeed, lpk::kSiteOuter, static_cast<uint64_t>(3 + i / cols),
-                           static_cast<uint64_t>(4 + i % cols), 5, acc.random_bits);
-      threshold = lpk::stochastic_threshold<double>(draw, acc.random_bits);
-    }
+    const double threshold = outer_threshold(acc, lpk::kSiteOuter, 3 + i / cols, 4 + i % cols, 5);
     const float want = lpk::canonical_float(
         lpk::add_rounded<double>(total[i], addend[i], acc.outer, acc.outer_rounding, threshold));
     CHECK_SAME(got[i], want, spec.name + text(" accumulate, element %d", int(i)));
+  }
+}
+
+// A sum of no products is its start, rounded to the outer format by a draw behind the bias's.
+void check_start(const AccumulatorSpec& spec, Data data) {
+  constexpr int64_t kM = 3, kN = 21;
+  Source source(11);
+  const std::vector<float> start = operands(data, source, kM * kN);
+  std::vector<float> got(kM * kN);
+  const float none = 0;
+  const int64_t offset = 0;
+  const lpk::MatmulArgs args{&none,   &none,   nullptr, got.data(), 1, kM, kN,          0,
+                             &offset, &offset, 1,       1,          1, 1,  start.data()};
+  lpk::matmul(args, {spec.ints().data()}, kSeed, 1);
+  const lpk::Accumulator acc = lpk::accumulator_from(spec.ints().data());
+  for (int64_t i = 0; i < kM * kN; ++i) {
+    const double threshold = outer_threshold(acc, lpk::kSiteBias, i / kN, i % kN, 1);
+    const double zero = std::copysign(0.0, start[i]);
+    const float want = lpk::canonical_float(
+        lpk::add_rounded<double>(zero, start[i], acc.outer, acc.outer_rounding, threshold));
+    CHECK_SAME(got[i], want, spec.name + text(" start, element %d", int(i)));
   }
 }
 
@@ -151,6 +175,7 @@ void check_accumulator(const AccumulatorSpec& spec, Data across) {
       check_matmul(spec, c);
     }
     check_accumulate(spec, data, 5, 7);
+    check_start(spec, data);
   }
   check_matmul(spec, {{1, 67, 270, 18}, across, rows, rows, false, false, 2});
   check_matmul(spec, {{1, 5, 259, 131}, across, columns, columns, true, false, 2});
@@ -172,6 +197,17 @@ void check_operands(const AccumulatorSpec& spec, Data data) {
   check_matmul(spec, {{1, 17, 64, 33}, data, columns, rows, false, false, 2});
   check_matmul(spec, {{1, 9, 131, 48}, data, gaps, gaps, true, false, 2});
   check_matmul(spec, {{1, 1, 517, 1}, data, rows, rows, false, false, 1});
+}
+
+// A run of blocks that take turns has no bound: what the driver packs at a time grows with it.
+void check_long_run() {
+  const FormatInts fp16 = float_ints(5, 10);
+  const AccumulatorSpec spec = AccumulatorSpec{"fp32 toward_zero, blocks of 256 by fp16, 8 in turn",
+                                               float_ints(8, 23), Rounding::kTowardZero}
+                                   .aligned(256, 25)
+                                   .of_operands(fp16, fp16, 8);
+  check_matmul(spec,
+               {{1, 1, 2051, 250}, Data::kPlain, Layout::kRows, Layout::kRows, false, false, 1});
 }
 
 // Formats at the ends of float32, with products that lie in them.
@@ -213,6 +249,7 @@ void check_ends() {
 
 void test_matmul() {
   check_ends();
+  check_long_run();
   for (const AccumulatorSpec& spec : operand_accumulators()) {
     for (const Data data : kAllData) check_operands(spec, data);
   }

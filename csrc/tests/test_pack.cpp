@@ -149,6 +149,10 @@ void check_blocks() {
   CHECK(codes[0] == 255);
   lpk::unpack(args, codes.data(), back.data());
   for (int64_t i = 0; i < kCount; ++i) CHECK_SAME(back[i], x[i], text("block element %d", int(i)));
+  // Only a block that is NaN throughout has a code for one.
+  x[5 * kInner] = -HUGE_VALF;
+  x[6 * kInner] = lpk::float_of_bits(0x7fc00000u);
+  CHECK_SAME(lpk::pack(args, x.data(), codes.data()), 5 * kInner, std::string("block, refused"));
 }
 
 }  // namespace

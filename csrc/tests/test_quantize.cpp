@@ -95,31 +95,32 @@ void check_halves(ElementType type, const NamedFormat& format, const Job& job) {
 }
 
 // X = clamp(floor(log2 max|x|) - emax), then each element of x / 2^X rounded, saturating.
-void check_blocks(Rounding rounding) {
-  constexpr int64_t kSize = 4, kOuter = 3, kLength = 10, kInner = 5;
+void check_blocks(Rounding rounding, int64_t size, int64_t outer_size, int64_t length,
+                  int64_t inner_size) {
   const FormatInts element = float_ints(4, 3, {Specials::kFn, Overflow::kNan});
   FormatInts saturating = element;
   saturating[6] = static_cast<int64_t>(Overflow::kSaturate);
-  int64_t format[2 * lpk::kFormatInts] = {3, kSize, 1};
+  int64_t format[2 * lpk::kFormatInts] = {3, size, 1};
   std::copy(element.begin(), element.end(), format + lpk::kFormatInts);
   Source source(3);
-  std::vector<float> x(kOuter * kLength * kInner), y(x.size());
+  std::vector<float> x(outer_size * length * inner_size), y(x.size());
   for (float& value : x) value = source.once_in(9) ? -0.0f : source.number(-140, 120);
   x[7] = HUGE_VALF;
   x[101] = NAN;
   Job job{rounding, 11};
   lpk::QuantizeArgs args = arguments(job, format, x.data(), ElementType::kFloat32, y.data(),
-                                     ElementType::kFloat32, kOuter * kLength * kInner);
-  args.outer = kOuter;
-  args.length = kLength;
-  args.inner = kInner;
+                                     ElementType::kFloat32, static_cast<int64_t>(x.size()));
+  args.outer = outer_size;
+  args.length = length;
+  args.inner = inner_size;
   lpk::quantize_blocks(args);
   for (int64_t i = 0; i < args.count; ++i) {
-    const int64_t outer = i / (kLength * kInner), at = i / kInner % kLength, inner = i % kInner;
+    const int64_t outer = i / (length * inner_size), at = i / inner_size % length;
+    const int64_t inner = i % inner_size, first = at / size * size;
     float largest = 0;
     bool finite = true;
-    for (int64_t j = at / kSize * kSize; j < std::min(at / kSize * kSize + kSize, kLength); ++j) {
-      const float a = std::fabs(x[(outer * kLength + j) * kInner + inner]);
+    for (int64_t j = first; j < std::min(first + size, length); ++j) {
+      const float a = std::fabs(x[(outer * length + j) * inner_size + inner]);
       finite &= std::isfinite(a);
       largest = std::max(largest, a);
     }
@@ -130,7 +131,7 @@ void check_blocks(Rounding rounding) {
                     job.random_bits};
     const double value = std::ldexp(exact_round(scaled, saturating, rounding, draw), scale);
     CHECK_SAME(y[i], lpk::canonical_float(finite ? value : std::nan("")),
-               text("block %s, element %d", name_of(rounding), int(i)));
+               text("block of %d %s, element %d", int(size), name_of(rounding), int(i)));
   }
 }
 
@@ -158,8 +159,11 @@ void test_quantize() {
   for (Rounding rounding : kRoundings) {
     check_halves(ElementType::kFloat16, {"e4m3", float_ints(4, 3)}, {rounding});
     check_halves(ElementType::kBfloat16, {"e5m2", float_ints(5, 2)}, {rounding});
-    check_blocks(rounding);
+    check_blocks(rounding, 4, 3, 10, 5);
   }
+  // Blocks that are read in several spans: infinities and NaN lie in the first of them.
+  check_blocks(Rounding::kStochastic, 1500, 1, 2000, 1);
+  check_blocks(Rounding::kStochastic, 1500, 1, 1600, 2);
 }
 
 }  // namespace lpk_test

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import _reference, cpu
+from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, ids
 from tests.compare import assert_bit_equal
@@ -134,6 +135,16 @@ def test_matmul_reads_any_strides(view: str, acc: Accumulator) -> None:
     a, b = many_views(torch.Generator().manual_seed(5))[view]
     args = (a, b, None, acc.to_ints(), SEED, ROLE)
     assert_bit_equal(cpu.BACKEND.matmul(*args), _reference.BACKEND.matmul(*args))
+
+
+def test_accumulate_draws_at_its_row_and_column() -> None:
+    acc = Accumulator("e5m6", "stochastic", random_bits=13)
+    addend, start = torch.randn(5, 9), torch.randint(-8, 9, (5, 9)) / 4
+    results = []
+    for backend in (cpu.BACKEND, _reference.BACKEND):
+        results.append(start.clone())
+        backend.accumulate(results[-1], addend, (7, 2), acc.to_ints(), SEED, ROLE, SITE_OUTER, 5)
+    assert_bit_equal(*results)
 
 
 def test_conv_reads_channels_last() -> None:

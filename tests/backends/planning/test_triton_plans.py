@@ -10,7 +10,7 @@ from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
 from lpkernels.backends.planning import Shape, triton_tiers, triton_tiles
 from lpkernels.backends.planning.ranges import FLOAT32, Range, range_of
 from lpkernels.backends.planning.triton import plan
-from lpkernels.backends.planning.triton_splits import MOST, Share, scratch, share
+from lpkernels.backends.planning.triton_splits import MOST, WHOLE, Share, scratch, share
 from lpkernels.backends.planning.triton_tiles import Tile, certified_tile
 from lpkernels.rounding import ROUNDINGS
 
@@ -92,6 +92,37 @@ def test_passes_share_apart() -> None:
     assert found.longest(10) == 2 + 2 + 2
     # Four chunks in parts of two take two programs of three.
     assert found.pieces == 2
+    # The last pass has one chunk, or three, of which the busiest program makes two.
+    assert (Share(2, 4).longest(9), Share(2, 4).longest(11)) == (5, 6)
+    assert WHOLE.longest(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("sums", "tile", "tiles", "processors", "expected"),
+    [
+        # Half the processors have a tile; two programs halve the time from 9 steps a chunk on, and
+        # at 8 steps the writing and reading takes what they save.
+        ((10, 9), Tile(8, 512, 4), 66, 132, Share(2, 10)),
+        ((10, 8), Tile(8, 512, 4), 66, 132, WHOLE),
+        # Memory holds 409 chunks of these tiles, so that four passes make 364 each at most.
+        ((1454, 4), Tile(8, 1024, 8), 20, 132, Share(13, 364)),
+        # There is more room for programs than 4 to a tile, but these are the least busy.
+        ((259, 64), Tile(8, 256, 2), 7, 3, Share(4, 259)),
+        # A second program would be as busy as the first alone.
+        ((1143, 4), Tile(8, 256, 2), 131, 132, WHOLE),
+        # Memory holds two chunks, or none.
+        ((2, 64), Tile(8, 128, 1), 2**15, 10**6, Share(2, 2)),
+        ((2, 64), Tile(8, 128, 1), 2**16 + 1, 10**6, WHOLE),
+        ((2, 64), Tile(8, 128, 1), 2**17, 10**6, WHOLE),
+        # There is nothing to share.
+        ((0, 64), Tile(8, 512, 4), 1, 132, WHOLE),
+        ((2, 64), Tile(8, 512, 4), 0, 132, WHOLE),
+    ],
+)
+def test_the_share_is_the_one_whose_schedulers_have_the_least_to_do(
+    sums: tuple[int, int], tile: Tile, tiles: int, processors: int, expected: Share
+) -> None:
+    assert share(*sums, tile, tiles, processors) == expected
 
 
 @pytest.mark.parametrize("n", [1, 9, 27, 64, 144, 147, 576, 1152, 4608, 10**6])

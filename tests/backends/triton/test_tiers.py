@@ -1,9 +1,11 @@
 """Which certified kernels an accumulator has."""
 
+from typing import Any
+
 import pytest
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.planning.triton_tiers import CUT, FIXED, NAMES, tiers
+from lpkernels.backends.planning.triton_tiers import CUT, FIXED, NAMES, single_outer, tiers
 from lpkernels.formats import FixedFormat, FloatFormat
 
 pytestmark = pytest.mark.triton
@@ -36,6 +38,11 @@ TIERS = {
     Accumulator("fp32", "toward_zero"): "directed",
     Accumulator("e5m10", "to_odd"): "directed",
     Accumulator("e6m0"): "",
+    # The smallest normal is 2^-126 or below, the largest value below 2^106 or above.
+    Accumulator(FloatFormat(4, 3, bias=127)): "fused floor fused64 nearest64",
+    Accumulator(FloatFormat(4, 3, bias=128)): "fused fused64 nearest64",
+    Accumulator(FloatFormat(4, 3, bias=-91)): "fused floor fused64 nearest64",
+    Accumulator(FloatFormat(4, 3, bias=-92)): "fused fused64 nearest64",
     Accumulator(FloatFormat(4, 3, bias=-3), "to_odd"): "directed",
     Accumulator(FloatFormat(4, 3, bias=-3), "to_odd", product="e4m3"): "",
     Accumulator(FloatFormat(4, 3, bias=130), "to_odd"): "",
@@ -69,6 +76,48 @@ def test_what_nvidia_alone_has() -> None:
         assert tiers(Accumulator("e5m10", mode).to_ints(), nvidia=False) == kinds
     assert tiers(Accumulator("fixed8_f4").to_ints(), nvidia=False) == (FIXED,)
     assert tiers(Accumulator("fixed8_f4", "to_odd").to_ints(), nvidia=False) == ()
+
+
+@pytest.mark.parametrize(
+    ("how", "widths"),
+    [
+        ({"rounding": "toward_zero"}, range(1, 21)),
+        ({"rounding": "nearest_away"}, range(1, 20)),
+        ({"rounding": "to_odd"}, range(0)),
+        ({"rounding": "stochastic", "random_bits": 3}, range(4, 17)),
+        ({"rounding": "stochastic", "random_bits": 8}, range(4, 12)),
+        ({"rounding": "stochastic", "random_bits": 9}, range(0)),
+        ({"rounding": "stochastic", "random_bits": 3, "rng": "philox"}, range(0)),
+    ],
+    ids=str,
+)
+def test_the_widths_that_the_cut_of_float64_takes(how: dict[str, Any], widths: range) -> None:
+    def has_cut(man_bits: int) -> bool:
+        acc = Accumulator(FloatFormat(6, man_bits), **how)
+        return tiers(acc.to_ints(), nvidia=False) == (CUT,)
+
+    assert list(filter(has_cut, range(24))) == list(widths)
+
+
+@pytest.mark.parametrize(
+    ("outer", "single"),
+    [
+        ({"outer": "e6m9"}, True),
+        ({"outer": "e6m9", "outer_rounding": "toward_zero"}, False),
+        ({"outer": "e5m1"}, True),
+        ({"outer": "e5m0"}, False),
+        ({"outer": FloatFormat(6, 21)}, True),
+        ({"outer": FloatFormat(6, 22)}, False),
+        # The quantum is 2^-147, or the smallest normal is below those of float32.
+        ({"outer": FloatFormat(4, 21, bias=127)}, True),
+        ({"outer": FloatFormat(4, 3, bias=128)}, False),
+        ({"outer": "e6m9_nosub"}, False),
+        ({"outer": "fixed16_f8"}, False),
+    ],
+    ids=str,
+)
+def test_outer_additions_in_float32(outer: dict[str, Any], single: bool) -> None:
+    assert single_outer(Accumulator("e6m9", chunk=4, **outer).to_ints()) is single
 
 
 def test_draws_follow_the_steps() -> None:

@@ -11,7 +11,7 @@ import pytest
 from lpkernels.experiments.processes.leases import Lease, Watch
 from lpkernels.experiments.records import RECORDS
 from lpkernels.experiments.sweeps.places import CELL, ERROR, LEASE, Claim, Places, read_cell, take
-from lpkernels.experiments.training.checkpoints import CHECKPOINT
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 from lpkernels.schemas import header
 
 X, Y = ("0123456789abcdef-" + digit * 8 for digit in "12")
@@ -47,6 +47,7 @@ def dead(taken: Claim) -> None:
 
 def run_files(folder: Path, text: str) -> None:
     (folder / CHECKPOINT).write_text(text)
+    (folder / PREVIOUS).write_text(f"before {text}")
     (folder / RECORDS).write_text(text)
 
 
@@ -77,8 +78,13 @@ def test_a_released_cell_goes_on_from_its_checkpoint(places: Places) -> None:
     second = claimed(places)
     assert second.folder.name == f"{X}.2" and second.bad == []
     assert (second.folder / CHECKPOINT).read_text() == "one"
+    assert (second.folder / PREVIOUS).read_text() == "before one"
     assert (second.folder / RECORDS).read_text() == "one"
+    run_files(second.folder, "two")
     second.release()
+    third = claimed(places)
+    assert (third.folder / CHECKPOINT).read_text() == "two"
+    third.release()
 
 
 def test_a_dead_workers_cell_is_taken_over_from_the_last_checkpoint_there_is(
@@ -86,10 +92,14 @@ def test_a_dead_workers_cell_is_taken_over_from_the_last_checkpoint_there_is(
 ) -> None:
     first = claimed(places)
     run_files(first.folder, "one")
+    # A run that saved once has no checkpoint before its last one.
+    (first.folder / PREVIOUS).unlink()
     first.release()
     second = claimed(places)
     (second.folder / CHECKPOINT).unlink()
     dead(second)
+    # A lease that nobody can read says nothing against its try.
+    (first.folder / LEASE).write_text("?")
     third = claimed(places)
     assert (third.folder / CHECKPOINT).read_text() == "one"
     assert len(third.bad) == 1 and "its worker died (process" in third.bad[0]

@@ -3,17 +3,21 @@
 import json
 import shutil
 import signal
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import lpkernels as lp
 from lpkernels.experiments import records
+from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
 
@@ -50,6 +54,24 @@ def uninterrupted(data: Workload, tmp_path_factory: pytest.TempPathFactory) -> T
 def figures(folder: Path) -> list[dict[str, object]]:
     """The epoch records without the time, which no two runs share."""
     return [{k: v for k, v in e.items() if k != "seconds"} for e in records.read_run(folder).epochs]
+
+
+def test_a_rank_draws_from_a_stream_of_its_own(data: Workload, tmp_path: Path) -> None:
+    trainer, x = Trainer(CONFIG, tmp_path, workload=data), torch.randn(64)
+
+    def drawn(around: AbstractContextManager[None]) -> torch.Tensor:
+        torch.manual_seed(5)
+        with around:
+            return lp.quantize(x, "e5m2", rounding="stochastic")
+
+    assert torch.equal(drawn(trainer._draws(1, 2)), drawn(nullcontext()))
+    trainer.processes = Processes(rank=1, count=2)
+    trainer.position.epoch, trainer.position.step = 3, 4
+    for turn, piece in ((0, 0), (1, 0), (0, 2), (1, 2)):
+        within = (turn, piece) if (turn, piece) != (0, 0) else ()
+        seed = stream_seed(CONFIG.seed, "rank", 1, 3, 4, *within)
+        want = drawn(lp.functional.seed_from(torch.tensor(seed)))
+        assert torch.equal(drawn(trainer._draws(turn, piece)), want)
 
 
 def assert_same_bits(a: Trainer, b: Trainer) -> None:

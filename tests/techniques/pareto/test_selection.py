@@ -61,6 +61,21 @@ def test_greedy_is_close_to_exhaustive_search(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
+    y = embeddings(3, 12, seed)
+    chosen = select(y, n=8).tolist()
+    for taken in range(3, 8):
+        left = np.setdiff1d(np.arange(12), chosen[:taken])
+        best = max(left, key=lambda j: chosen_log_det(y, [*chosen[:taken], j]))
+        assert chosen[taken] == best
+
+
+def test_what_adds_more_by_one_part_in_10_to_the_8_is_first():
+    y = np.array([[2, 0, 1 + 1e-8, 0.9, 0], [0, 1, 0, 0, 0.5]])
+    assert select(y, n=3).tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_greedy_beats_random_and_cheapest(seed: int):
     y = embeddings(4, 40, seed)
     cost = np.random.default_rng(seed).uniform(1, 2, 40)
@@ -105,12 +120,26 @@ def test_a_budget_leaves_room_for_every_dimension():
     y = np.array([[10.0, 1, 0, 0], [0, 0, 1, 2]])
     chosen = select(y, cost=[8.0, 2, 2, 3], budget=8)
     assert chosen_log_det(y, chosen) > -np.inf
-    assert 0 not in chosen
+    # The pivots cost at most 8 / 4, and the last one costs less than what is left.
+    assert chosen.tolist() == [2, 1, 3]
+
+
+def test_pivots_may_cost_twice_as_much_where_cheaper_ones_miss_a_dimension():
+    y = np.array([[2.0, 3, 0, 0, 0], [0, 0, 1, 2, 5]])
+    assert select(y, cost=[2.0, 4, 3, 4, 9], budget=8).tolist() == [1, 3]
+    # Below 7 / 2 there is one dimension: the cheapest that add one are taken, not the longest.
+    y = np.array([[1.0, 3, 0, 0], [0, 0, 1, 2]])
+    assert select(y, cost=[1.0, 2, 5.5, 6], budget=7).tolist() == [0, 2]
 
 
 def test_a_budget_too_small_for_every_dimension_is_still_spent():
     y = np.array([[1.0, 1, 0], [0, 0, 1]])
-    assert sorted(select(y, cost=[1.0, 1, 9], budget=3)) == [0, 1]
+    # The second one costs exactly what the first one leaves.
+    assert sorted(select(y, cost=[1.0, 1, 9], budget=2)) == [0, 1]
+    # 1 is longer than 3 in the basis in which y is orthonormal, and adds less to what is chosen.
+    y = np.zeros((3, 9))
+    y[0, :2], y[1, 2:8], y[2, 8] = (1, 0.8), (1, 0.9, 0.5, 0.5, 0.5, 0.5), 1
+    assert select(y, cost=[1.0] * 8 + [100], budget=3).tolist() == [0, 2, 3]
 
 
 @settings(deadline=None, max_examples=25)
