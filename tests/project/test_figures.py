@@ -1,4 +1,4 @@
-"""The figures that README and the pages state are those of the newest records."""
+"""The figures that the pages state are those of the newest records."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def newest() -> list[dict[str, float]]:
     [("a scalar loop with the same results", "exact"), ("without vector instructions", "scalar")],
 )
 def test_the_ratios_of_the_general_path(row: str, beside: str) -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
+    lines = (ROOT / "docs/backends.md").read_text().splitlines()
     (line,) = (line for line in lines if row in line)
     found = re.search(r"\| (\d+) to (\d+) \|", line)
     assert found is not None
@@ -39,7 +39,7 @@ def test_the_ratios_of_the_general_path(row: str, beside: str) -> None:
 
 def test_the_number_of_pairs() -> None:
     assert (
-        f"| {len(newest())} pairs of operands and accumulators" in (ROOT / "README.md").read_text()
+        f"| {len(newest())} pairs of operands and accumulators" in (ROOT / "docs/backends.md").read_text()
     )
 
 
