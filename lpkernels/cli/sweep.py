@@ -71,7 +71,8 @@ def run(
         int | None,
         typer.Option(
             min=1,
-            help="Runs at a time; default: processors by the threads of a run. 1: no workers.",
+            help="Runs at a time; default: processors by the threads of a run. 1: no workers, "
+            "unless runs have a time limit.",
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "processes",
@@ -82,7 +83,8 @@ def run(
     """Run the cells that the folder lacks. The command may be stopped or killed at any moment, and
     then goes on; several such commands, on several machines, may share the folder.
 
-    A failed cell is tried once more, then shown with its error; the exit code is then 1.
+    A failed cell is tried once more, then shown with its error; the exit code is then 1. With
+    `cell_seconds = 600` in the specification a cell also fails after ten minutes, hanging or not.
 
     Example: `lpkernels sweep run sweep.toml --out results/sweep --jobs 2`
     """

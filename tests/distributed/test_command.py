@@ -1,5 +1,6 @@
 """`lpkernels train` under torchrun: the commands of the page on training, and ctrl-C."""
 
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import typer
 
 from lpkernels.cli import app
 from lpkernels.experiments import records
+from lpkernels.experiments.processes.leases import process_start
 from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed.launch import ROOT, environment, torchrun
 
@@ -59,6 +61,40 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert printed.count(f"resume with: {command} --out {out} --fsdp") == 1, printed
     trainer = Trainer.resume(out)
     assert trainer.position.epoch == len(records.read_run(out).epochs) >= 1
+
+
+def test_the_survivors_of_a_dead_process_end_without_a_save(tmp_path: Path) -> None:
+    # This takes 10 seconds, in which a launcher and two processes start. The launcher kills after
+    # 30 seconds a process that its SIGTERM does not end.
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        torchrun("-m", "lpkernels", "train", "--out", out, "--epochs", "100000", *TINY),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        _wait_for_an_epoch(out, process)
+        first, second = _ranks(process.pid)
+        os.kill(second, signal.SIGKILL)
+        printed, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 1, printed
+    # The survivor ended, by its broken connection or by SIGTERM, and did not save and say how to
+    # resume.
+    assert "forcefully exiting" not in printed and "resume with" not in printed
+    assert not process_start(first)
+
+
+def _ranks(launcher: int) -> list[int]:
+    """The processes of a launcher by their ranks."""
+    found = {}
+    for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        values = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found.update({value: int(pid) for value in values if value.startswith(b"RANK=")})
+    return [found[rank] for rank in sorted(found)]
 
 
 def _wait_for_an_epoch(folder: Path, process: "subprocess.Popen[str]") -> None:

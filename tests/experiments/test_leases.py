@@ -238,7 +238,7 @@ def test_a_process_elsewhere_is_watched(tmp_path: Path) -> None:
 
 def test_a_folder_that_was_taken_over_is_noticed(tmp_path: Path) -> None:
     with hold(tmp_path, print) as held:
-        held.lease.path.unlink()
+        held.path.unlink()
         with pytest.raises(FileNotFoundError, match="another process has taken it over: this one"):
             held.check()
 

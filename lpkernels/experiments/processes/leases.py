@@ -19,8 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 #: Seconds without a change after which an owner counts as dead.
 SECONDS = 60.0
@@ -143,6 +142,9 @@ def _has_types(record: Owner | Note) -> bool:
     return all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())  # type: ignore[arg-type]
 
 
+L = TypeVar("L", bound="Lease")
+
+
 class Lease:
     """A lease held by this process, renewed by a thread until it ends; a context.
 
@@ -212,15 +214,10 @@ class Lease:
             os.close(self._file)
         self._thread.join()
 
-    def __enter__(self) -> "Lease":
+    def __enter__(self: L) -> L:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end()
 
 
@@ -262,31 +259,21 @@ class Watch:
         return now - self._seen.get(path, (b"", now))[1]
 
 
-class Held(NamedTuple):
-    """A folder that this process alone writes into; a context, which gives the folder back."""
-
-    lease: Lease
+class Held(Lease):
+    """The lease of a folder that this process alone writes into; its end gives the folder back."""
 
     def check(self) -> None:
         """Raises FileNotFoundError where the folder was moved, or taken over by a process that saw
         no sign of life from this one."""
-        if not self.lease.path.exists():
+        if not self.path.exists():
             raise FileNotFoundError(
-                f"{self.lease.path.parent} was moved, or another process has taken it over: this "
+                f"{self.path.parent} was moved, or another process has taken it over: this "
                 "one writes nothing more"
             )
 
-    def __enter__(self) -> "Held":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.lease.end()
-        self.lease.path.unlink(missing_ok=True)
+    def end(self, state: str = RELEASED) -> None:
+        super().end(state)
+        self.path.unlink(missing_ok=True)
 
 
 def hold(folder: Path, say: Callable[[str], object], seconds: float = SECONDS) -> Held:
@@ -306,11 +293,10 @@ def hold(folder: Path, say: Callable[[str], object], seconds: float = SECONDS) -
     while True:
         for other in folder.glob(f"*{_SUFFIX}"):
             _outlive(other, say, seconds)
-        held = Held(Lease(folder / f"{uuid.uuid4().hex}{_SUFFIX}", seconds))
-        if [held.lease.path] == list(folder.glob(f"*{_SUFFIX}")):
+        held = Held(folder / f"{uuid.uuid4().hex}{_SUFFIX}", seconds)
+        if [held.path] == list(folder.glob(f"*{_SUFFIX}")):
             return held
-        with held:
-            pass
+        held.end()
         time.sleep(random.SystemRandom().uniform(0, _AGAIN))
 
 

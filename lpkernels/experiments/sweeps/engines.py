@@ -5,6 +5,7 @@ engine has nothing to hand out or to collect: it starts workers and sees to it t
 """
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -222,7 +223,11 @@ def _ray(jobs: int | None) -> Iterator[int]:
     if started:
         # A cluster that is there has its own processors.
         count = None if "RAY_ADDRESS" in os.environ else jobs or processors()
+        before = signal.getsignal(signal.SIGTERM)
         ray.init(include_dashboard=False, log_to_driver=False, num_cpus=count)
+        if callable(before) and signal.getsignal(signal.SIGTERM) is not before:
+            # Ray has put its own handler in the place of the command's.
+            signal.signal(signal.SIGTERM, before)
     try:
         room = int(ray.cluster_resources().get("CPU", 0))
         if jobs is not None and jobs > room:

@@ -13,12 +13,13 @@ number of workers on any number of machines share a folder, and need no other me
 
 import contextlib
 import errno
+import faulthandler
 import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 LOG = "sweep.jsonl"
 CELL = "cell.json"
 LEASE = "lease.json"
-#: The traceback of a try that failed.
+#: The traceback of a try that failed, or the stacks of one that ran over its limit.
 ERROR = "error.txt"
 # What the record of a cell holds at least.
 _NEEDED = {"status": str, "values": dict, "cell": str, "error": str}
@@ -144,6 +145,28 @@ class Claim:
     lease: Lease
     bad: list[str]
 
+    @contextlib.contextmanager
+    def limited(self, seconds: float | None) -> Iterator[None]:
+        """Ends this process where the block takes longer. C code that never gives Python a turn
+        is ended too, since faulthandler's watchdog needs none.
+
+        Whoever takes the cell next finds the sentence below in the folder, and behind it the
+        stacks, which the watchdog adds.
+        """
+        if seconds is None:
+            yield
+            return
+        path = self.folder / ERROR
+        with path.open("w", encoding="utf-8") as file:
+            file.write(f"ran longer than its limit of {seconds:.10g} s\n")
+            file.flush()
+            faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+            try:
+                yield
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+                path.unlink(missing_ok=True)
+
     def finish(self, record: Record) -> bool:
         """Makes the folder that of the finished cell; False where another try was faster."""
         write_cell(self.folder, record)
@@ -240,6 +263,9 @@ def take(
             claim.bad = _bad_ends(former[-1], outlived)
             if claim.bad:
                 (folder / _BEFORE).write_text(json.dumps(claim.bad), encoding="utf-8")
+            if claim.is_hopeless and _error(former[-1]):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(former[-1] / ERROR, folder / ERROR)
             _inherit(former, folder)
     except BaseException:
         claim.release()
@@ -286,24 +312,35 @@ def _bad_ends(last: Path, outlived: bool) -> list[str]:
         bad = json.loads((last / _BEFORE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         bad = []
-    note = Note.read(last / LEASE)
-    if note is not None and note.state == FAILED:
-        try:
-            lines = (last / ERROR).read_text(encoding="utf-8").strip().splitlines()
-        except OSError:
-            lines = []
-        return [*bad, lines[-1] if lines else "an error"]
+    error, note = _error(last), Note.read(last / LEASE)
+    if error:
+        return [*bad, error]
     if outlived and note is not None and note.state == HELD:
         return [*bad, f"its worker died ({note.owner})"]
     return list(bad)
+
+
+def _error(folder: Path) -> str:
+    """The error that ended a try, in a sentence; "" for a try that none ended.
+
+    A worker that its cell's limit ended could not mark its lease.
+    """
+    note = Note.read(folder / LEASE)
+    try:
+        lines = (folder / ERROR).read_text(encoding="utf-8").strip().splitlines()
+    except OSError:
+        lines = []
+    if note is not None and note.state == FAILED:
+        return lines[-1] if lines else "an error"
+    overran = note is not None and note.state == HELD and len(lines) > 1
+    return lines[0] if overran else ""
 
 
 def _inherit(former: Sequence[Path], folder: Path) -> None:
     """Copies the last checkpoint of former tries, and the one before it, up to one that an error
     ended."""
     for other in reversed(former):
-        note = Note.read(other / LEASE)
-        if note is not None and note.state == FAILED:
+        if _error(other):
             return
         # The records after the checkpoint: a run adds to them before it saves, and may be alive.
         # The checkpoint gets its name last, so that it never lacks its records.

@@ -6,7 +6,7 @@ A cell is one training run: an arm, a value of each axis, and a seed.
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,9 @@ _OWN = {
 }
 # A sweep of more cells, each a folder, is a slip.
 _MOST_CELLS = 100_000
-_KEYS = ("name", "seeds", "compare", "base", "arms", "axes")
+# No cell needs a longer limit: a year.
+_MOST_SECONDS = 31_536_000
+_KEYS = ("name", "seeds", "compare", "cell_seconds", "base", "arms", "axes")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class SweepSpec:
     seeds: of each arm at each point of the axes; a number n means 0..n-1.
     name: what tables and pictures call the sweep.
     compare: the arm that the others' differences are paired with; "": the first.
+    cell_seconds: the longest that a try at a cell may take; None: any time. It is no part of a
+        cell.
     Raises:
         TypeError: a value of another type.
         ValueError: a name that means nothing, or a specification that makes no cell or one twice.
@@ -63,6 +67,7 @@ class SweepSpec:
     seeds: int | Sequence[int] = 1
     name: str = ""
     compare: str = ""
+    cell_seconds: float | None = None
 
     def __post_init__(self) -> None:
         fix = object.__setattr__
@@ -71,6 +76,7 @@ class SweepSpec:
         fix(self, "arms", {arm: _fields(f"[arms.{arm}]", arms[arm]) for arm in arms})
         fix(self, "axes", _axes(self.axes))
         fix(self, "seeds", _seeds(self.seeds))
+        _check_seconds(self.cell_seconds)
         fix(self, "compare", self.compare or next(iter(self.arms)))
         if self.compare not in self.arms:
             raise ValueError(
@@ -109,6 +115,7 @@ class SweepSpec:
             "name": self.name,
             "compare": self.compare,
             "seeds": list(_seeds(self.seeds)),
+            "cell_seconds": self.cell_seconds,
             "base": dict(self.base),
             "arms": {arm: dict(fields) for arm, fields in self.arms.items()},
             "axes": {name: list(values) for name, values in self.axes.items()},
@@ -189,7 +196,7 @@ def spec_of(configs: Sequence[RunConfig], name: str = "") -> SweepSpec:
 
 
 def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
-    """One specification with the arms, values and seeds of all; names are those of the last.
+    """One specification with the arms, values and seeds of all; the rest is that of the last.
 
     Raises: ValueError: they belong to different sweeps (`check_same_sweep`).
     """
@@ -207,8 +214,7 @@ def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
         for name, values in spec.axes.items():
             axes[name] += [value for value in values if value not in axes[name]]
         seeds += [seed for seed in _seeds(spec.seeds) if seed not in seeds]
-    last = specs[-1]
-    return SweepSpec(last.base, arms, axes, sorted(seeds), last.name, last.compare)
+    return replace(specs[-1], arms=arms, axes=axes, seeds=sorted(seeds))
 
 
 def check_same_sweep(there: SweepSpec, here: SweepSpec) -> None:
@@ -275,6 +281,16 @@ def _check_count(*counts: int) -> None:
         raise ValueError(
             f"expected at most {_MOST_CELLS:,} cells, got {math.prod(counts):,}: arms by values of "
             "the axes by seeds"
+        )
+
+
+def _check_seconds(seconds: float | None) -> None:
+    if seconds is None:
+        return
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds <= _MOST_SECONDS:
+        raise ValueError(
+            f"cell_seconds: expected a number above 0, at most {_MOST_SECONDS:,}, got {seconds!r}"
         )
 
 

@@ -54,13 +54,15 @@ def run_sweep(
     are missing, and a cell goes on from its last checkpoint. Any number of such calls, on any
     machines, share a folder and run no cell twice. A cell that fails is tried once more, then given
     up, with its error among the results; so is one that kills its worker twice. A diverged run is a
-    result like any other.
+    result like any other. A cell that runs longer than `cell_seconds` of the specification fails
+    too, hanging or not: its worker ends, and another takes its place.
 
     Args:
         spec: what to run. More arms, seeds or values of the axes may be added later.
         folder: where results go; made if absent.
-        jobs: workers at a time. 1 with engine "processes": this very process. None: the processors
-            of this machine by the threads of a cell; of Ray or Dask one a processor.
+        jobs: workers at a time. 1 with engine "processes": this very process, unless cells have a
+            time limit. None: the processors of this machine by the threads of a cell; of Ray or
+            Dask one a processor.
         engine: "processes" of this machine, "ray" or "dask": the cluster that the program is
             connected to, or that RAY_ADDRESS or DASK_SCHEDULER_ADDRESS names, else a local one.
         retry_failed: run cells again that were given up.
@@ -76,7 +78,7 @@ def run_sweep(
         RuntimeError: workers have other sources of lpkernels, or die before they take a cell.
     """
     cells = {cell_name(cell.config): cell for cell in spec.cells()}
-    jobs = _checked(list(cells.values()), engine, jobs, train)
+    jobs = _checked(list(cells.values()), engine, jobs, train, spec.cell_seconds)
     places = Places(Path(folder).absolute())
     try:
         join(places, spec)
@@ -87,7 +89,7 @@ def run_sweep(
         ended = places.finished() | places.given_up()
         left = {name: cell for name, cell in cells.items() if name not in ended}
         if left:
-            task = Task(places.root, left, "", seconds, train or train_cell)
+            task = Task(places.root, left, "", seconds, train or train_cell, spec.cell_seconds)
             with shown(console, places, cells):
                 ends = _run(task, places, engine, jobs)
             _check_ends(ends, _so_far(places, cells))
@@ -104,13 +106,23 @@ def run_sweep(
     return read_results(folder)
 
 
+def _is_own(engine: str, jobs: int | None, limit: float | None) -> bool:
+    """Whether cells run in this process. One with a time limit cannot: its process may have to
+    end."""
+    return jobs == 1 and engine == "processes" and limit is None
+
+
 def _checked(
-    cells: Sequence[Cell], engine: str, jobs: int | None, train: Train | None
+    cells: Sequence[Cell],
+    engine: str,
+    jobs: int | None,
+    train: Train | None,
+    limit: float | None = None,
 ) -> int | None:
     """How many jobs there are; raises what `run_sweep` does before anything runs."""
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}")
-    if jobs != 1 or engine != "processes":
+    if not _is_own(engine, jobs, limit):
         check_engine(engine)
     if engine == "processes":
         for device in {cell.config.device for cell in cells}:
@@ -125,12 +137,12 @@ def _checked(
 
 
 def _run(task: Task, places: Places, engine: str, jobs: int | None) -> list[End]:
-    if jobs == 1 and engine == "processes":
+    if _is_own(engine, jobs, task.limit):
         return [work(task)]
     name = uuid.uuid4().hex
     with Lease(places.runs / name, task.seconds) as lease:
         try:
-            told = Task(task.root, task.cells, name, task.seconds, task.train)
+            told = replace(task, run=name)
             return run_workers(engine, jobs, told, lambda: _state(places), lease.end)
         finally:
             (places.runs / name).unlink(missing_ok=True)

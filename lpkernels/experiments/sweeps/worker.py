@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lpkernels.experiments import records
-from lpkernels.experiments.processes.leases import Owner, Watch
+from lpkernels.experiments.processes.leases import Note, Owner, Watch
 from lpkernels.experiments.sweeps.places import Claim, Places, take
 from lpkernels.experiments.sweeps.sources import cell_name, sources_hash
 from lpkernels.experiments.sweeps.specification import Cell
@@ -48,6 +48,7 @@ class Task:
     cells: by the name of their folders, in the order in which they are taken.
     run: the lease of the command; workers stop with it. "": they are in the command's process.
     seconds: the time of a lease.
+    limit: the longest that a try may take, in seconds; workers are no threads of the command then.
     """
 
     root: Path
@@ -55,6 +56,7 @@ class Task:
     run: str
     seconds: float
     train: Train
+    limit: float | None = None
 
 
 #: All cells have ended; the command has; there is no room; the sources are not the command's.
@@ -100,8 +102,18 @@ def work(task: Task) -> End:
     """Takes cells until all are finished or failed. It waits for cells that others hold, and takes
     over where their workers die.
 
-    Raises: KeyboardInterrupt: ctrl-C in the command's own process; the cell's state is saved.
+    Raises:
+        KeyboardInterrupt: ctrl-C in the command's own process; the cell's state is saved.
+        ValueError: cells have a time limit, and this is the command's own process, which must not
+            end with one.
     """
+    if task.limit is not None:
+        command = Note.read(Places(task.root).runs / task.run)
+        if command is not None and command.owner == Owner.here():
+            raise ValueError(
+                "cell_seconds: expected workers in processes of their own, got threads of the "
+                "command; give the cluster processes, or leave cell_seconds out"
+            )
     with ALONE:
         return _Worker(task).work()
 
@@ -177,7 +189,8 @@ class _Worker:
             claim.give_up(cell_record(claim, cell, "failed", error="; ".join(claim.bad)))
             return
         try:
-            self.task.train(cell.config, claim.folder, self._progress(claim))
+            with claim.limited(self.task.limit):
+                self.task.train(cell.config, claim.folder, self._progress(claim))
             run = records.read_run(claim.folder)
             if not run.finished:
                 raise RuntimeError(f"the run ended after {len(run.epochs)} epochs, before its last")

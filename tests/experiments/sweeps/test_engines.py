@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import pytest
 
 from lpkernels.experiments.sweeps import engines, sweep
 from lpkernels.experiments.sweeps.engines import gpu_of, wants_gpus
+from lpkernels.experiments.sweeps.places import read_cell
 from lpkernels.experiments.sweeps.reading import read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
-from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from tests.experiments.sweeps import toy
 
 SPEC = toy.spec("a", "b", seeds=5)
@@ -52,7 +54,8 @@ def test_gpus_are_shared_out_unless_cells_name_theirs() -> None:
 
 
 def test_processes_make_the_results_of_this_one(tmp_path: Path, whole: dict[str, object]) -> None:
-    results = run_sweep(SPEC, tmp_path / "out", jobs=2, train=toy.train)
+    with sigterm_as_ctrl_c():
+        results = run_sweep(SPEC, tmp_path / "out", jobs=2, train=toy.terminable)
     assert results.missing == 0
     assert toy.figures(tmp_path / "out") == whole
 
@@ -72,6 +75,17 @@ def test_a_cell_whose_worker_dies_goes_on_elsewhere_and_its_neighbours_do_not_no
     assert error.count("its worker died (process") == 2
     starts = book.read_text().splitlines()
     assert [starts.count(arm) for arm in spec.arms] == [2, 1, 2]
+
+
+def test_a_cell_that_hangs_is_stopped_at_its_limit_and_others_go_on(tmp_path: Path) -> None:
+    # This takes 6 seconds, in which two workers start, one after the other.
+    book = tmp_path / "book"
+    spec = replace(toy.spec("hangs once", "well", seeds=1), cell_seconds=0.5)
+    results = run_sweep(spec, tmp_path / "out", jobs=1, train=partial(toy.fragile, book=book))
+    assert [r.status for r in results.results] == ["finished"] * 2
+    cell = read_cell(tmp_path / "out" / "cells" / results.results[0].cell)
+    assert cell["before"] == ["ran longer than its limit of 0.5 s"]
+    assert book.read_text().splitlines() == ["hangs once", "well", "hangs once"]
 
 
 def test_workers_that_cannot_start_are_an_error(
@@ -119,7 +133,10 @@ def test_ctrl_c_stops_workers_where_they_are(tmp_path: Path) -> None:
 def test_a_local_ray_cluster(tmp_path: Path, whole: dict[str, object]) -> None:
     # This takes 20 seconds, most of which Ray takes to start its servers and its workers.
     pytest.importorskip("ray")
-    results = run_sweep(SPEC, tmp_path / "out", jobs=2, engine="ray", train=toy.train)
+    with sigterm_as_ctrl_c():
+        before = signal.getsignal(signal.SIGTERM)
+        results = run_sweep(SPEC, tmp_path / "out", jobs=2, engine="ray", train=toy.terminable)
+        assert signal.getsignal(signal.SIGTERM) is before
     assert results.missing == 0
     assert toy.figures(tmp_path / "out") == whole
 
@@ -137,7 +154,8 @@ def test_more_jobs_than_ray_has_room_for(tmp_path: Path) -> None:
 
 def test_a_local_dask_cluster(tmp_path: Path, whole: dict[str, object]) -> None:
     pytest.importorskip("distributed")
-    results = run_sweep(SPEC, tmp_path / "out", jobs=2, engine="dask", train=toy.train)
+    with sigterm_as_ctrl_c():
+        results = run_sweep(SPEC, tmp_path / "out", jobs=2, engine="dask", train=toy.terminable)
     assert results.missing == 0
     assert toy.figures(tmp_path / "out") == whole
 
@@ -151,9 +169,28 @@ def test_the_programs_own_dask_cluster_and_a_worker_that_dies(tmp_path: Path) ->
         ) as cluster,
         distributed.Client(cluster),
     ):
-        spec = toy.spec("dies once", "well", seeds=1)
+        spec = replace(toy.spec("dies once", "hangs once", "well", seeds=1), cell_seconds=2)
         train = partial(toy.fragile, book=book)
         results = run_sweep(spec, tmp_path / "out", engine="dask", train=train)
+    assert [r.status for r in results.results] == ["finished"] * 3
+
+
+def test_a_limit_does_not_end_the_command_whose_threads_are_dask_s_workers(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    spec = replace(toy.spec("a", seeds=1), cell_seconds=2)
+    with (
+        distributed.Client(processes=False, n_workers=1, dashboard_address=None),
+        pytest.raises(RuntimeError, match="cell_seconds: expected workers in processes of their"),
+    ):
+        run_sweep(spec, tmp_path, engine="dask", train=toy.train)
+
+
+@pytest.mark.slow
+def test_a_cell_that_hangs_on_ray(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    spec = replace(toy.spec("hangs once", "well", seeds=1), cell_seconds=2)
+    train = partial(toy.fragile, book=tmp_path / "book")
+    results = run_sweep(spec, tmp_path / "out", jobs=2, engine="ray", train=train)
     assert [r.status for r in results.results] == ["finished"] * 2
 
 

@@ -1,15 +1,16 @@
 """The folder of a sweep: claims, takeovers, late results, failures."""
 
 import json
+import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lpkernels.experiments.processes.leases import Lease, Watch
 from lpkernels.experiments.records import RECORDS
-from lpkernels.experiments.sweeps.places import CELL, LEASE, Claim, Places, read_cell, take
+from lpkernels.experiments.sweeps.places import CELL, ERROR, LEASE, Claim, Places, read_cell, take
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 
 X, Y = ("0123456789abcdef-" + digit * 8 for digit in "12")
@@ -114,6 +115,59 @@ def test_a_cell_whose_workers_died_twice_is_hopeless(places: Places) -> None:
     assert third.is_hopeless
     assert third.give_up({**RECORD, "status": "failed"})
     assert read_cell(places.settled(X))["status"] == "failed"
+
+
+def _overrun(places: Places) -> None:
+    taken = claimed(places)
+    run_files(taken.folder, "slow")
+    with taken.limited(0.1):
+        # Nothing of Python's gets a turn meanwhile.
+        sum(range(10**15))
+
+
+def _in_time(places: Places) -> None:
+    taken = claimed(places)
+    with taken.limited(60):
+        pass
+    taken.finish(RECORD)
+
+
+def in_a_process(call: Callable[[Places], None], places: Places) -> int | None:
+    """Calls it in a process that it may end; returns how that ended."""
+    process = multiprocessing.get_context("fork").Process(target=call, args=(places,))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def test_a_cell_over_its_limit_failed_where_it_was(places: Places) -> None:
+    assert in_a_process(_overrun, places) == 1
+    second = claimed(places)
+    assert second.bad == ["ran longer than its limit of 0.1 s"] and not second.is_hopeless
+    assert not (second.folder / CHECKPOINT).exists() and not (second.folder / ERROR).exists()
+    second.drop()
+
+
+def test_a_cell_over_its_limit_twice_is_given_up_and_says_where_it_was(places: Places) -> None:
+    assert [in_a_process(_overrun, places) for _ in range(2)] == [1, 1]
+    third = claimed(places)
+    assert third.is_hopeless and third.give_up({**RECORD, "status": "failed"})
+    text = (places.failed / X / ERROR).read_text()
+    assert text.startswith("ran longer than its limit of 0.1 s\n") and " in _overrun" in text
+
+
+def test_a_cell_within_its_limit_leaves_nothing_of_it(places: Places) -> None:
+    assert in_a_process(_in_time, places) == 0
+    assert sorted(p.name for p in (places.cells / X).iterdir()) == [CELL]
+
+
+def test_a_worker_killed_within_the_limit_died(places: Places) -> None:
+    taken = claimed(places)
+    (taken.folder / ERROR).write_text("ran longer than its limit of 5 s\n")
+    dead(taken)
+    second = claimed(places)
+    assert len(second.bad) == 1 and "its worker died (process" in second.bad[0]
+    second.release()
 
 
 def test_what_is_killed_with_its_command_was_not_killed_by_the_cell(places: Places) -> None:

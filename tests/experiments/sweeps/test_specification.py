@@ -1,5 +1,6 @@
 """Specifications: what they make, and what is wrong with one before anything runs."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_wrong_specifications(values: dict[str, Any], message: str) -> None:
 def test_values_of_another_type(values: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         SweepSpec.from_dict(values)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "10 min", math.inf, math.nan, True, 10**9])
+def test_a_limit_that_is_none(seconds: Any) -> None:
+    with pytest.raises(ValueError, match=r"^cell_seconds: expected a number above 0, at most 31,5"):
+        SweepSpec.from_dict({"cell_seconds": seconds})
+
+
+def test_a_limit_is_no_part_of_a_cell() -> None:
+    without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
+    assert SweepSpec.from_dict(limited.to_dict()) == limited
+    assert limited.cells() == without.cells()
+    assert merged([without, limited]).cell_seconds == 60
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import Configuration
 
 _AXES = ("low", "high", "accumulators")
-_KEYS = ("name", "seeds", *_AXES, "base", "tasks")
+_OTHERS = ("name", "seeds", "cell_seconds", "base", "tasks")
+_KEYS = (*_OTHERS, *_AXES)
 
 
 def settings_of(configuration: Configuration) -> dict[str, Any]:
@@ -56,6 +57,7 @@ class FrontierSpec:
     tasks: fields of each task by its name, instead of the base's; none: one task called "task".
     seeds: of each cell; a number n means 0..n-1, as in a sweep.
     name: what tables and pictures call the study.
+    cell_seconds: the longest that a try at a cell may take, as in a sweep.
     Raises: TypeError, ValueError: as SweepSpec; a field that the configuration says.
     """
 
@@ -64,6 +66,7 @@ class FrontierSpec:
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds: Sequence[int] = (0, 1)
     name: str = ""
+    cell_seconds: float | None = None
 
     def __post_init__(self) -> None:
         fix = object.__setattr__
@@ -82,7 +85,13 @@ class FrontierSpec:
             self.arm(task, index): {**self.tasks[task], **settings_of(self.space[index])}
             for task, index in cells
         }
-        return SweepSpec(base=self.base, arms=arms, seeds=self.seeds, name=self.name)
+        return SweepSpec(
+            base=self.base,
+            arms=arms,
+            seeds=self.seeds,
+            name=self.name,
+            cell_seconds=self.cell_seconds,
+        )
 
     def config(self, task: str) -> RunConfig:
         """The run of a task, in no configuration yet.
@@ -114,6 +123,7 @@ class FrontierSpec:
         return {
             "name": self.name,
             "seeds": list(self.seeds),
+            "cell_seconds": self.cell_seconds,
             **{axis: space[axis] for axis in _AXES},
             "base": dict(self.base),
             "tasks": {task: dict(fields) for task, fields in self.tasks.items()},
@@ -137,7 +147,7 @@ class FrontierSpec:
                 f"specification: expected low and high, lists of formats, got {', '.join(axes)} "
                 "alone; without any of them the configurations are the paper's"
             )
-        given = {key: values[key] for key in ("name", "seeds", "base", "tasks") if key in values}
+        given = {key: values[key] for key in _OTHERS if key in values}
         return FrontierSpec(FormatSpace(**axes) if axes else FormatSpace.peppp(), **given)
 
 

@@ -17,6 +17,7 @@ from tests.experiments.sweeps.frontiers.synthetic import SPACE, spec
 
 TOML = """
 name = "two"
+cell_seconds = 60
 seeds = [3, 5]
 low = ["e4m2_sat", "e5m2_sat"]
 high = ["e6m9_sat", "bf16"]
@@ -59,6 +60,7 @@ def test_a_file_holds_a_study(tmp_path: Path) -> None:
     assert found.space == FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
     assert (list(found.tasks), found.seeds) == (["clean", "noisy"], [3, 5])
     assert found.base == {"data": "wine", "epochs": 3, "lr": 0.02}
+    assert found.sweep([("noisy", 1)]).cell_seconds == 60
     assert FrontierSpec.from_dict(found.to_dict()) == found
     config = found.sweep([("noisy", 1)]).cells()[1].config
     assert (config.seed, config.workload.label_noise, config.optimizer.lr) == (5, 0.4, 0.02)
